@@ -1,1 +1,1 @@
-"""Training of the three bundled demo models: ``python -m training.train``."""
+"""Training of the bundled demo models: ``python -m training.train``."""

@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 from training import dialogues
 from training.dialogues import Dialogue
 from training.snippets import Library
-from training.tokenizer import END_OF_TEXT, IM_END, IM_START, VOCAB_SIZE, Chat
+from training.tokenizer import END_OF_TEXT, IM_END, IM_START, IMAGE, VOCAB_SIZE, Chat
 
 # Shares of the documents' tokens; library code comes on top as filler and is topped up by whole
 # rows.
@@ -92,9 +92,13 @@ class Corpus:
                 return dialogues.small_talk(self.rng)
         raise ValueError(f"unknown kind of document: {kind}")
 
-    def encode(self, dialogue: Dialogue) -> Document:
-        """Return the rendered conversation; the assistant's turns have weight 1."""
-        ids = self.tokenizer.encode(self.chat.render(dialogue.messages, dialogue.tools)).ids
+    def encode(self, dialogue: Dialogue, picture: str = "") -> Document:
+        """Return the rendered conversation; the assistant's turns have weight 1.
+
+        `picture` is the text that stands for a picture.
+        """
+        text = self.chat.render(dialogue.messages, dialogue.tools).replace(IMAGE, picture)
+        ids = self.tokenizer.encode(text).ids
         opening = [IM_START, *self._assistant]
         weights, inside = [], False
         for at, token in enumerate(ids):

@@ -8,40 +8,56 @@ import json
 import os
 import shutil
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer
-from torch import nn
+from torch import Tensor, nn
 
 from training.models import Config
+from training.sight import SightModel
 from training.tokenizer import END_OF_TEXT, IM_END, write_tokenizer
 
 
-def export(model: nn.Module, config: Config, tokenizer: Tokenizer, folder: Path) -> None:
+def export(
+    model: nn.Module,
+    config: Config,
+    tokenizer: Tokenizer,
+    folder: Path,
+    more: Mapping[str, Config] | None = None,
+    *,
+    reasons: bool = True,
+) -> None:
     """Replace the files in ``folder`` one by one, each by a rename, so that no reader sees half a
-    file.
+    file. ``more`` are further files, by name; ``reasons`` as in `Chat`.
     """
     folder.mkdir(parents=True, exist_ok=True)
     staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     weights = {
         name: weight.detach().to(torch.bfloat16).contiguous()
-        for name, weight in model.state_dict().items()
+        for name, weight in weights_of(model).items()
     }
     save_file(weights, staging / "model.safetensors", metadata={"format": "mlx"})
-    _write_json(staging / "config.json", config)
     generation = {
         "eos_token_id": [IM_END, END_OF_TEXT],
         "pad_token_id": END_OF_TEXT,
         "do_sample": False,
     }
-    _write_json(staging / "generation_config.json", generation)
-    write_tokenizer(tokenizer, staging)
+    files = {"config.json": config, "generation_config.json": generation, **(more or {})}
+    for name, content in files.items():
+        _write_json(staging / name, content)
+    write_tokenizer(tokenizer, staging, reasons=reasons)
     for file in staging.iterdir():
         file.chmod(0o644)
         os.replace(file, folder / file.name)
     shutil.rmtree(staging)
+
+
+def weights_of(model: nn.Module) -> Mapping[str, Tensor]:
+    """Return weights under the names that mlx-lm or mlx-vlm reads."""
+    return model.weights() if isinstance(model, SightModel) else model.state_dict()
 
 
 def _write_json(path: Path, content: Config) -> None:

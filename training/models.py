@@ -276,9 +276,19 @@ class Llama(nn.Module):
         self.model.norm = RMSNorm(config["hidden_size"], config["rms_norm_eps"])
 
     def forward(self, tokens: Tensor) -> Tensor:
-        x = self.model.embed_tokens(tokens)
+        return self.logits(self.hidden(tokens))
+
+    def hidden(self, tokens: Tensor, pictures: Tensor | None = None) -> Tensor:
+        """Return what the last layer puts out; pictures are not seen."""
+        return self.through(self.model.embed_tokens(tokens))
+
+    def through(self, x: Tensor) -> Tensor:
+        """Return what the layers make of embeddings [rows, length, width]."""
         for layer in self.model.layers:
             x = layer(x)
+        return x
+
+    def logits(self, x: Tensor) -> Tensor:
         return F.linear(self.model.norm(x), self.model.embed_tokens.weight)
 
 

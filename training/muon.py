@@ -36,7 +36,8 @@ class Muon(torch.optim.Optimizer):
         for group in self.param_groups:
             by_shape: dict[torch.Size, list[nn.Parameter]] = defaultdict(list)
             for weight in group["params"]:
-                by_shape[weight.shape].append(weight)
+                if weight.grad is not None:
+                    by_shape[weight.shape].append(weight)
             for shape, weights in by_shape.items():
                 steps = orthogonal(
                     torch.stack([self._nesterov(weight, group["momentum"]) for weight in weights])

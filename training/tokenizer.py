@@ -27,6 +27,9 @@ MARKERS = (
     "</tool_response>",
 )
 MAX_POSITIONS = 4096
+IMAGE = "<image>"  # what the chat template writes for a picture
+AROUND, GLOBAL = "<fake_token_around_image>", "<global-img>"
+MEDIA = (AROUND, GLOBAL, IMAGE)  # tokens behind the vocabulary, of the model that sees
 
 Message = dict[str, Any]
 
@@ -61,11 +64,21 @@ def train_tokenizer(texts: Iterable[str]) -> Tokenizer:
     return tokenizer
 
 
-class Chat:
-    """Renderer of messages with the bundled template, as a server does."""
+OPENED_REASONING = """  {%- if enable_thinking -%}
+    {{- '<think>\\n' -}}
+  {%- endif -%}
+"""
 
-    def __init__(self) -> None:
-        self.source = (Path(__file__).parent / "chat_template.jinja").read_text(encoding="utf-8")
+
+class Chat:
+    """Renderer of messages with the bundled template, as a server does.
+
+    ``reasons``: a prompt may end with an opened reasoning block, which servers ask for by default.
+    """
+
+    def __init__(self, *, reasons: bool = True) -> None:
+        source = (Path(__file__).parent / "chat_template.jinja").read_text(encoding="utf-8")
+        self.source = source if reasons else source.replace(OPENED_REASONING, "")
         environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
         # Jinja's own filter escapes "<" for HTML; servers replace it with plain JSON, and so does
         # this.
@@ -81,8 +94,8 @@ class Chat:
         return self._template.render(messages=messages, tools=tools, **options)
 
 
-def write_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
-    """Write tokenizer.json and tokenizer_config.json into ``folder``."""
+def write_tokenizer(tokenizer: Tokenizer, folder: Path, *, reasons: bool = True) -> None:
+    """Write tokenizer.json and tokenizer_config.json into ``folder``; ``reasons`` as in `Chat`."""
     tokenizer.save(str(folder / "tokenizer.json"))
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
@@ -91,7 +104,7 @@ def write_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
         "additional_special_tokens": [SPECIAL[IM_START]],
         "clean_up_tokenization_spaces": False,
         "model_max_length": MAX_POSITIONS,
-        "chat_template": Chat().source,
+        "chat_template": Chat(reasons=reasons).source,
     }
     text = json.dumps(config, indent=2, ensure_ascii=False)
     (folder / "tokenizer_config.json").write_text(text + "\n", encoding="utf-8")

@@ -1,7 +1,8 @@
-"""``python -m training.train``: tokenizer, three models, export and evaluation, in one command.
+"""``python -m training.train``: tokenizer, five models, export and evaluation, in one command.
 
 ``--minutes`` is the time for all models together; ``--only target`` trains one (the draft needs a
-trained target); checkpoints are in ``--work``, and running the command again resumes from them.
+trained target, those that see need both); checkpoints are in ``--work``, and running the command
+again resumes from them.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import json
 import random
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -21,14 +23,16 @@ from torch import nn
 from training.corpus import MIX, Corpus
 from training.export import export
 from training.models import CONFIGS, build, count_parameters
+from training.see import train_vision, train_vision_draft
 from training.snippets import Library, load_libraries
 from training.tokenizer import VOCAB_SIZE, Chat, train_tokenizer
 from training.trainer import Trainer
 
 ROOT = Path(__file__).resolve().parent.parent
 BUNDLED = ROOT / "omlx" / "bundled" / "omlx-demo"
-# In this order: the draft learns from the finished target.
-SHARES = {"target": 0.5, "hybrid": 0.3, "draft": 0.2}
+# In this order: the draft learns from the finished target, and those that see begin as these two.
+SHARES = {"target": 0.4, "hybrid": 0.24, "draft": 0.16, "vision": 0.15, "vision-draft": 0.05}
+SIGHTED = {"vision": train_vision, "vision-draft": train_vision_draft}
 SEEDS = {"target": 1, "hybrid": 2, "draft": 3}
 
 
@@ -39,7 +43,8 @@ def main() -> None:
     tokenizer = load_tokenizer(options.work / "tokenizer.json", library)
     for name in [options.only] if options.only else list(SHARES):
         minutes = options.minutes if options.only else options.minutes * SHARES[name]
-        train(name, minutes, tokenizer, library, options.work, options.out)
+        teach = SIGHTED.get(name) or partial(train, name)
+        teach(minutes, tokenizer, library, options.work, options.out)
     if not options.only:
         evaluate(options.out)
 
@@ -48,7 +53,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m training.train", description="Train the bundled demo models."
     )
-    parser.add_argument("--minutes", type=float, default=90, help="time for all models together")
+    parser.add_argument("--minutes", type=float, default=110, help="time for all models together")
     parser.add_argument("--only", choices=sorted(SHARES), help="train one model, for --minutes")
     parser.add_argument(
         "--threads", type=int, default=torch.get_num_threads(), help="threads of PyTorch"

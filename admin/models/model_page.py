@@ -117,7 +117,7 @@ class ModelPage:
         speculation = speculation_card(model.speculative, settings.settings, inherited, drafts)
         sizes = {draft.id: draft.size_bytes for draft in drafts.fit}
         likely = [draft.id for draft in drafts.fit if draft.chosen or draft.declared]
-        trial = trial_card(status, sizes, likely)
+        trial = trial_card(status, sizes, likely, sees=model.blind is None)
         prefixes = prefix_card(model)
         narrow = _narrow(model)
         cards = speculation, trial, prefixes

@@ -45,13 +45,16 @@ Name = Annotated[str, Field(max_length=400)]
 
 
 class TrialRequest(BaseModel):
-    """Body of a trial: drafts by name, kinds of text, length of an answer in tokens."""
+    """Body of a trial: drafts by name, kinds of text, length of an answer in tokens, and the data
+    URI of an image for the kind `picture`.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
     drafts: Annotated[list[Name], Field(max_length=16)] = []
     kinds: Annotated[list[Kind], Field(max_length=16)] = list(WRITTEN)
     tokens: Annotated[int, Field(ge=MIN_TOKENS, le=MAX_TOKENS, strict=True)] = TOKENS
+    picture: str = ""
 
 
 class ConfigurationChoice(BaseModel):
@@ -129,7 +132,9 @@ class TrialApi:
 
     async def _plan(self, request: Request, model: str) -> Plan:
         trial = read(TrialRequest, await request.body() or b"{}")
-        return await self.service.planner.plan(model, trial.drafts, trial.kinds, trial.tokens)
+        return await self.service.planner.plan(
+            model, trial.drafts, trial.kinds, trial.tokens, trial.picture
+        )
 
     async def _configuration(self, request: Request, model: str) -> TrialConfiguration:
         choice = read(ConfigurationChoice, await request.body() or b"{}")

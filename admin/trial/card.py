@@ -41,17 +41,23 @@ class OutcomeView:
 
 @dataclass(frozen=True, slots=True)
 class TrialCard:
-    """`drafts` maps ids of drafts that fit to sizes in bytes; `checked` are chosen first."""
+    """`drafts` maps ids of drafts that fit to sizes in bytes; `checked` are chosen first.
+
+    `sees`: the model reads images.
+    """
 
     drafts: Mapping[str, int]
     checked: Collection[str]
     outcome: OutcomeView
+    sees: bool = False
 
 
-def trial_card(status: Json, drafts: Mapping[str, int], likely: Sequence[str]) -> TrialCard:
+def trial_card(
+    status: Json, drafts: Mapping[str, int], likely: Sequence[str], *, sees: bool = False
+) -> TrialCard:
     """Check the `likely` drafts, at most `MAX_DRAFTS`, or the first one if there are none."""
     checked = likely[:MAX_DRAFTS] or list(drafts)[:1]
-    return TrialCard(drafts, checked, outcome_view(status))
+    return TrialCard(drafts, checked, outcome_view(status), sees)
 
 
 def outcome_view(status: Json) -> OutcomeView:

@@ -35,6 +35,7 @@ from omlx.server.media.parts import shows_images
 from omlx.server.stream import GenerationStream
 from omlx.server.text_workers import TextWorkers
 from omlx.text.encode import MAX_TOKENS, encode
+from omlx.text.template import Prompt
 
 SEED_BITS: Final = 53
 """Of a random seed: clients that keep numbers as doubles, as JavaScript does, can send it back
@@ -84,6 +85,10 @@ class GenerationService:
 
     async def prompt_ids(self, request: GenerationRequest) -> list[int]:
         """Return the ids of a conversation's prompt, without loading a model. Raises OmlxError."""
+        return list((await self.prompt(request)).tokens)
+
+    async def prompt(self, request: GenerationRequest) -> Prompt:
+        """Return a conversation's prompt, without loading a model. Raises OmlxError."""
         model = self._pool.resolve(request.model).id
         tokenizer = await self._pool.tokenizer(model)
         defaults = await asyncio.to_thread(self._pool.template_variables, request.model)
@@ -93,8 +98,7 @@ class GenerationService:
             sight = await find_sight(self._pool, model)
         request = await attach(request, Reader(model, sight), self._images)
         work = partial(render_conversation, tokenizer, request, placer=sight.eye)
-        prompt = await self._text.run((model, request.long), work)
-        return list(prompt.tokens)
+        return await self._text.run((model, request.long), work)
 
     async def tokenize(
         self, name: str | None, text: str, *, special: bool, limit: int = MAX_TOKENS, param: str

@@ -18,8 +18,8 @@ from omlx.models.pool.footprint import device
 from omlx.models.pool.pool import Pool
 from omlx.server.generation import GenerationService
 from omlx.trial.estimate import PROMPT_TOKENS, Estimate, Weights, estimate
-from omlx.trial.run_sample import CONTEXT_TOKENS
-from omlx.trial.texts import Kind
+from omlx.trial.run_sample import CONTEXT_TOKENS, PICTURE_FIELD, read_prompt
+from omlx.trial.texts import Kind, question
 from omlx.trial.trial import Plan
 
 MAX_DRAFTS: Final = 3
@@ -35,12 +35,17 @@ class Planner:
         self._generations = generations
 
     async def plan(
-        self, model: str, drafts: Sequence[str], kinds: Sequence[Kind], tokens: int
+        self,
+        model: str,
+        drafts: Sequence[str],
+        kinds: Sequence[Kind],
+        tokens: int,
+        picture: str = "",
     ) -> Plan:
         """Return a plan for answers of at most `tokens` tokens. Reads tokenizers.
 
-        Raises BadRequest, naming the field, for drafts that do not fit the model and for a
-        conversation that does not exist.
+        Raises BadRequest, naming the field, for drafts that do not fit the model, for a
+        conversation that does not exist, and for a picture that is missing or cannot be read.
         """
         target = self._pool.resolve(model)
         self._check(target, drafts, kinds)
@@ -50,8 +55,12 @@ class Planner:
             conversation = self._generations.last_prompts.get(target.id, ())[-CONTEXT_TOKENS:]
             if not conversation:
                 raise BadRequest("trial.no_conversation", param="kinds", model=target.id)
+        if Kind.PICTURE in kinds:
+            if not picture:
+                raise BadRequest("trial.no_picture", param=PICTURE_FIELD)
+            await read_prompt(self._generations, model, question(Kind.PICTURE, 0), 0, picture)
         ids = tuple(dict.fromkeys(entry.id for entry in entries))
-        return Plan(target.id, ids, tuple(dict.fromkeys(kinds)), tokens, conversation)
+        return Plan(target.id, ids, tuple(dict.fromkeys(kinds)), tokens, conversation, picture)
 
     def has_conversation(self, model: str) -> bool:
         return bool(self._generations.last_prompts.get(model))

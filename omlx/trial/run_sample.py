@@ -9,6 +9,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from omlx.engine.image.prepared import PreparedImage
+from omlx.engine.image.span import ImageSpan
 from omlx.engine.strategy import parse
 from omlx.engine.thread import EngineThread
 from omlx.engine.types import Event, Failed, Finished, Request, Speculation, TokensCommitted
@@ -16,14 +18,19 @@ from omlx.errors import BadRequest
 from omlx.measure.sample import Sample
 from omlx.models.pool.pool import Pool
 from omlx.models.pool.resident import Lease, ServedModel
+from omlx.server.dialect import Json
 from omlx.server.engine_requests import sampling_of
 from omlx.server.generation import GenerationService
 from omlx.server.generation_request import GenerationRequest
+from omlx.server.media.parts import image_part, text_part
 from omlx.trial.configurations import TrialConfiguration
 from omlx.trial.texts import Question
 
 CONTEXT_TOKENS: Final = 4096
 """Longest prompt taken from a conversation: its newest tokens."""
+
+PICTURE_FIELD: Final = "picture"
+"""The field of a trial that holds an image."""
 
 STOP_BIAS: Final = -100.0
 """Logit bias on stop tokens where an answer is to reach its full length."""
@@ -33,29 +40,37 @@ _ids = itertools.count()
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """Token ids to answer. `greedy` and `ends` as in `Question`."""
+    """Token ids to answer, with the images that `spans` of them show. `greedy` and `ends` as in
+    `Question`.
+    """
 
     tokens: tuple[int, ...]
     greedy: bool
     ends: bool
     seed: int
+    spans: tuple[ImageSpan, ...] = ()
+    images: tuple[PreparedImage, ...] = ()
 
 
 async def read_prompt(
-    generations: GenerationService, model: str, question: Question, seed: int
+    generations: GenerationService, model: str, question: Question, seed: int, picture: str = ""
 ) -> Prompt:
     """Tokenize a question through the chat template, or as plain text if the model has none.
 
-    Raises OmlxError.
+    `picture` is the data URI of an image that it is about. Raises OmlxError.
     """
-    messages = [{"role": "user", "content": question.text}]
+    content: str | list[Json] = question.text
+    if picture:
+        content = [image_part("image_url", picture, None, PICTURE_FIELD), text_part(question.text)]
+    messages = [{"role": "user", "content": content}]
     try:
-        tokens = await generations.prompt_ids(GenerationRequest(messages=messages, model=model))
+        prompt = await generations.prompt(GenerationRequest(messages=messages, model=model))
     except BadRequest as error:
-        if error.code != "template.missing":
+        if picture or error.code != "template.missing":
             raise
         tokens = await generations.tokenize(model, question.text, special=True, param="prompt")
-    return Prompt(tuple(tokens), question.greedy, question.ends, seed)
+        return Prompt(tuple(tokens), question.greedy, question.ends, seed)
+    return Prompt(prompt.tokens, question.greedy, question.ends, seed, prompt.spans, prompt.images)
 
 
 def conversation_prompt(tokens: Sequence[int], seed: int) -> Prompt:
@@ -78,6 +93,8 @@ def build_request(
         max_tokens=tokens,
         stop_ids=served.stop_ids,
         speculation=Speculation(parse(configuration.strategy), served.speculation.draft_length),
+        spans=prompt.spans,
+        images=prompt.images,
     )
 
 

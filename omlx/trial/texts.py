@@ -17,13 +17,16 @@ TEXTS: Final = Path(__file__).resolve().parent / "texts"
 
 
 class Kind(StrEnum):
-    """A kind of text. `CONVERSATION`: the model's last conversation, held in memory only."""
+    """A kind of text. `CONVERSATION`: the model's last conversation; `PICTURE`: questions about a
+    picture of the user's. Both are held in memory only.
+    """
 
     CODE = "code"
     EDIT = "edit"
     DATA = "data"
     PROSE = "prose"
     CONVERSATION = "conversation"
+    PICTURE = "picture"
 
 
 WRITTEN: Final = (Kind.CODE, Kind.EDIT, Kind.DATA, Kind.PROSE)
@@ -44,7 +47,7 @@ class Question:
 
 
 def question(kind: Kind, number: int) -> Question:
-    """Return the question of round `number`, counted from 0, for one of the `WRITTEN` kinds."""
+    """Return the question of round `number`, counted from 0, for a kind with texts."""
     texts = read_sections(TEXTS / f"{kind}.txt")
     prose = kind is Kind.PROSE
     return Question(texts[number % len(texts)], greedy=not prose, ends=not prose)

@@ -67,7 +67,8 @@ class State(StrEnum):
 class Plan:
     """What to measure: drafts by id, kinds of text, answers of at most `tokens` tokens.
 
-    `conversation` holds the token ids of the model's last prompt if that is one of the kinds.
+    `conversation` holds the token ids of the model's last prompt, `picture` the data URI of an
+    image, if these are among the kinds.
     """
 
     model: str
@@ -75,6 +76,7 @@ class Plan:
     kinds: tuple[Kind, ...]
     tokens: int
     conversation: tuple[int, ...] = ()
+    picture: str = ""
 
     @property
     def configurations(self) -> tuple[TrialConfiguration, ...]:
@@ -195,7 +197,9 @@ class TrialRunner:
         seed = number + 1
         if kind is Kind.CONVERSATION:
             return conversation_prompt(plan.conversation, seed)
-        return await read_prompt(self._generations, plan.model, question(kind, number), seed)
+        picture = plan.picture if kind is Kind.PICTURE else ""
+        asked = question(kind, number)
+        return await read_prompt(self._generations, plan.model, asked, seed, picture)
 
     async def _run_sample(self, trial: Trial, visit: Visit, place: Place, prompt: Prompt) -> None:
         """Repeat until one sample ran undisturbed."""

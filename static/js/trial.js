@@ -14,7 +14,8 @@ class Trial extends HTMLElement {
     this.form = this.querySelector("form");
     this.live = this.querySelector("omlx-live");
     this.path = modelPath(this.dataset.model, "trial");
-    this.form.addEventListener("change", () => this.estimateSoon());
+    this.picture = "";
+    this.form.addEventListener("change", ({ target }) => this.changed(target));
     this.form.addEventListener("submit", (event) => this.start(event));
     this.addEventListener("click", (event) => this.pressed(event.target.closest("[data-do]")));
     this.estimateSoon();
@@ -29,7 +30,34 @@ class Trial extends HTMLElement {
 
   selection() {
     const data = new FormData(this.form);
-    return { drafts: data.getAll("drafts"), kinds: data.getAll("kinds") };
+    const selection = { drafts: data.getAll("drafts"), kinds: data.getAll("kinds") };
+    if (!this.picture) return selection;
+    return { ...selection, kinds: [...selection.kinds, "picture"], picture: this.picture };
+  }
+
+  async changed(control) {
+    if (control.type === "file") await this.choosePicture(control);
+    this.estimateSoon();
+  }
+
+  // Keep the chosen file as a data URI.
+  async choosePicture({ files: [file] }) {
+    try {
+      this.picture = file ? await dataUri(file) : "";
+    } catch {
+      this.picture = "";
+      this.problem({ field: "picture", message: t("ui.try.picture.unread") });
+    }
+    this.querySelector('[data-do="removePicture"]').hidden = !this.picture;
+  }
+
+  async removePicture(button) {
+    const input = this.querySelector('input[type="file"]');
+    input.value = "";
+    input.focus();
+    button.hidden = true;
+    this.picture = "";
+    this.estimateSoon();
   }
 
   estimateSoon() {
@@ -152,6 +180,15 @@ class Trial extends HTMLElement {
   problem(error) {
     show(this, error);
   }
+}
+
+function dataUri(file) {
+  return new Promise((resolve, reject) => {
+    const reader = new FileReader();
+    reader.onload = () => resolve(reader.result);
+    reader.onerror = () => reject(reader.error);
+    reader.readAsDataURL(file);
+  });
 }
 
 customElements.define("omlx-try", Trial);

@@ -34,6 +34,11 @@ TARGET, DRAFT, HYBRID = "omlx-demo/target", "omlx-demo/draft", "omlx-demo/hybrid
 DEMO = Registry(
     tuple(ModelEntry(name, BUNDLED / name, "bundled") for name in (TARGET, DRAFT, HYBRID))
 )
+VISION, VISION_DRAFT = "omlx-demo/vision", "omlx-demo/vision-draft"
+SEEING = Registry(
+    tuple(ModelEntry(name, BUNDLED / name, "bundled") for name in (TARGET, VISION, VISION_DRAFT))
+)
+"""Needs omlx[vision]."""
 PATIENCE_S = 120
 
 
