@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from omlx.engine.disk.tier import DiskTier
+from omlx.engine.disk.tier import Disk, DiskTier
 from omlx.engine.inspection.facts import ModelFacts, facts_of, probed
 from omlx.engine.isolation import isolate
 from omlx.engine.limits import Limits
@@ -41,7 +41,7 @@ def build_loop(
     facts: ModelFacts | None = None,
     runner: Runner | None = None,
     vision: Vision | None = None,
-    disk: DiskTier | Reason | None = None,
+    disks: tuple[Disk, Disk] = (None, None),
 ) -> EngineLoop:
     """Return a loop that serves `model`, whose tokenizer has `vocab_size` tokens.
 
@@ -50,7 +50,7 @@ def build_loop(
     under the name `draft_name`; `no_draft_reason` says why there is none. `head` is a draft head of
     this model, or why there is none. `cost_model` holds measurements of earlier runs and is
     updated. `memory` is shared with other models. `make_cache` replaces the model's own caches. A
-    `runner` reaches all stages of a model. `disk` stores the target's prefixes, or says why not.
+    `runner` reaches all stages of a model. `disks` store prefixes, of target and draft.
     """
     make_cache = make_cache or cache_maker(model)
     cost_model = cost_model or CostModel()
@@ -58,13 +58,11 @@ def build_loop(
         facts = run_through(probed(facts_of(model, vocab_size, make_cache), model, make_cache))
     runner = runner or Runner(model, facts.vocab_size, make_cache, vision=vision)
     draft_bytes = limits.prefix_bytes // DRAFT_SHARE if draft is not None else 0
-    prefix_bytes = limits.prefix_bytes - draft_bytes
-    prefix = PrefixReuse(facts.layout, limits.block_tokens, prefix_bytes, facts.uncacheable, disk)
+    room = limits.prefix_bytes - draft_bytes
+    prefix = PrefixReuse(facts.layout, limits.block_tokens, room, facts.uncacheable, disks[0])
     known = facts.vocab_size
     own_limits = replace(limits, vocab_size=known, missing_ids=vocab_size - known)
     own_limits = replace(own_limits, prefill_first=runner.prefill_first)
-    if isinstance(disk, DiskTier):
-        disk.dump = runner.caches.kept.to_record
     loop = EngineLoop(
         runner,
         Scheduler(
@@ -78,10 +76,11 @@ def build_loop(
             no_uneven=facts.no_uneven,
             tower=None if runner.vision is None else runner.vision.tower.facts,
         ),
+        disks,
     )
     built: DraftModel | Reason | None = no_draft_reason
     if draft is not None:
-        built = _build_draft(draft_name or "draft", draft, known, draft_bytes, limits)
+        built = _build_draft(draft_name or "draft", draft, known, draft_bytes, limits, disks[1])
         if weight_bytes(draft) and facts.weight_bytes:
             cost_model.draft_share = weight_bytes(draft) / facts.weight_bytes
     _use_drafters(loop, facts, built, head)
@@ -106,7 +105,12 @@ def _use_drafters(
 
 
 def _build_draft(
-    name: str, draft: Model, vocab_size: int, prefix_bytes: int, limits: Limits
+    name: str,
+    draft: Model,
+    vocab_size: int,
+    prefix_bytes: int,
+    limits: Limits,
+    disk: Disk,
 ) -> DraftModel | Reason:
     """Return the drafter, or why the target must serve without it."""
     make_cache = cache_maker(draft)
@@ -121,6 +125,7 @@ def _build_draft(
             make_cache,
             prefix_bytes=prefix_bytes,
             block_tokens=limits.block_tokens,
+            disk=disk if isinstance(disk, DiskTier) else None,
         )
     detail = f"{type(outcome.error).__name__}: {outcome.error}"
     return Reason("spec.off.draft_failed", {"detail": detail})

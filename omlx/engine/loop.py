@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Final
 
 from omlx.draft_length import DEFAULT_DRAFT_LENGTH, DraftLength
+from omlx.engine.disk.tier import Disk, DiskTier
 from omlx.engine.limits import Limits
 from omlx.engine.piece import Layout
 from omlx.engine.plan import Plan, Rewind
@@ -33,12 +34,22 @@ DRAFT_SHARE: Final = 8
 
 
 class EngineLoop:
-    """One model's scheduler and runner, stepped together. Made by `build_loop`."""
+    """One model's scheduler and runner, stepped together. Made by `build_loop`.
 
-    def __init__(self, runner: Runner, scheduler: Scheduler) -> None:
+    `disks` are the tiers below the prefix caches of the model and of its draft model.
+    """
+
+    def __init__(
+        self,
+        runner: Runner,
+        scheduler: Scheduler,
+        disks: Sequence[Disk] = (),
+    ) -> None:
         self.runner = runner
         self.scheduler = scheduler
-        self.disk = scheduler.prefix.disk
+        self.disks = [disk for disk in disks if isinstance(disk, DiskTier)]
+        if scheduler.prefix.disk is not None:
+            scheduler.prefix.disk.dump = runner.caches.kept.to_record
         self._in_flight: Launch | None = None
         self._read_at = 0.0  # seconds, when the newest step was read
         self._overlapped: bool | None = None  # see _commit; None: the newest step cannot be timed
@@ -55,7 +66,7 @@ class EngineLoop:
     def has_work(self) -> bool:
         if self._in_flight is not None or self.scheduler.has_work:
             return True
-        return self.disk is not None and self.disk.can_pump
+        return any(disk.can_pump for disk in self.disks)
 
     @property
     def request_counts(self) -> RequestCounts:
@@ -90,8 +101,9 @@ class EngineLoop:
         if self._in_flight is not None:
             events += self._commit(self._in_flight, launched)
         self._in_flight = launched
-        if self.disk is not None and self.disk.can_pump:
-            self.disk.pump(busy=self.scheduler.has_work)
+        for disk in self.disks:
+            if disk.can_pump:
+                disk.pump(busy=self.scheduler.has_work)
         return events
 
     def flush(self) -> list[Event]:
@@ -154,9 +166,13 @@ class EngineLoop:
     def unregister(self) -> None:
         """Have the memory guard forget this model. Requires that no request runs."""
         self.scheduler.memory.leave(self.scheduler.memory_client)
-        if self.disk is not None:
-            self.disk.pump(busy=False)
-            self.disk.close()
+        self.close_disks()
+
+    def close_disks(self) -> None:
+        """Give the disks back, with some of what waits to be written."""
+        for disk in self.disks:
+            disk.pump(busy=False)
+            disk.close()
 
     def set_memory_budget(self, pinned_weights: int, prefix_bytes: int) -> None:
         """Set the bytes of weights that are never evicted, and those of the prefix caches."""

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from omlx.engine.disk.cover import Part
 from omlx.engine.disk.fetch import Fetch
 from omlx.engine.disk.record import Record
 from omlx.engine.disk.tier import DiskTier
+
+LOAD_BYTES: Final = 32 << 20
+"""Bytes from disk that one step takes. To copy them takes some 10 ms, less than a chunk of a prompt
+that is read beside decoding rows.
+"""
 
 
 class Restores:

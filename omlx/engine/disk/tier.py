@@ -20,6 +20,7 @@ from omlx.engine.disk.fetch import Fetch
 from omlx.engine.disk.record import Record, RecordId
 from omlx.engine.disk.worker import DiskWorker
 from omlx.engine.piece import Piece
+from omlx.errors import Reason
 from omlx.records import DiskStats
 
 SHARE: Final = 0.005
@@ -41,6 +42,9 @@ class Worth:
     writing: int = 512
     reading: int = 128
 
+
+Disk: TypeAlias = "DiskTier | Reason | None"
+"""Where prefixes are stored on disk, or why they are not."""
 
 Dump: TypeAlias = Callable[[RecordId, Piece], Record | None]
 """Returns the arrays of a piece as bytes; None if they are not there yet."""

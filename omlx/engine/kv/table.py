@@ -13,9 +13,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from omlx.engine.disk.serial import to_arrays
 from omlx.engine.model import Cache, MakeCache
-from omlx.engine.piece import Piece
 from omlx.engine.plan import (
     CacheOp,
     Drop,
@@ -31,7 +29,7 @@ from omlx.engine.plan import (
     Rewind,
     Save,
 )
-from omlx.engine.prefix.payload import Payload, Payloads, assemble
+from omlx.engine.prefix.payload import Payload, Payloads, assemble, to_payload
 from omlx.engine.ragged import batch
 from omlx.engine.ragged.cache import RaggedKVCache
 from omlx.engine.rewind import Mark, leaves, length_of, mark, rewind
@@ -143,9 +141,7 @@ class CacheTable:
     def _load(self, op: Load, records: Loaded) -> None:
         """Copy records that were read from disk; with the last ones, build the row's cache."""
         loaded = self._loaded.setdefault(op.row, [])
-        for part, record in records:
-            piece = Piece(0, record.id.kind, part.start, part.stop)
-            loaded.append(Payload(piece, to_arrays(part, record)))
+        loaded += [to_payload(part, record) for part, record in records]
         mx.eval([payload.arrays for payload in loaded])
         if op.length:
             self.single[op.row] = assemble(self._make_cache(), loaded, op.length, op.prompt)

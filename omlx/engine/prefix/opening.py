@@ -7,19 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
-from typing import Final
 
-from omlx.engine.disk.restores import Restores
+from omlx.engine.disk.restores import LOAD_BYTES, Restores
 from omlx.engine.pending_ops import PendingOps
 from omlx.engine.plan import CacheOp, Load, Loaded, Open
 from omlx.engine.prefix.index import PrefixMatch
 from omlx.engine.prefix.reuse import PrefixReuse, Room
 from omlx.engine.sequence import Sequence
-
-LOAD_BYTES: Final = 32 << 20
-"""Bytes from disk that one step takes. To copy them takes some 10 ms, less than a chunk of a prompt
-that is read beside decoding rows.
-"""
 
 
 class Opening:

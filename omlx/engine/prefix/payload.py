@@ -30,8 +30,9 @@ from mlx_lm.models.cache import (
     RotatingKVCache,
 )
 
+from omlx.engine.disk.cover import Part
 from omlx.engine.disk.record import Record, RecordId
-from omlx.engine.disk.serial import to_record
+from omlx.engine.disk.serial import to_arrays, to_record
 from omlx.engine.model import Cache, LayerCache, MakeCache, Model
 from omlx.engine.piece import Kind, Layout, Piece
 from omlx.engine.rewind import leaves
@@ -123,6 +124,11 @@ def assemble(cache: Cache, payloads: Iterable[Payload], length: int, prompt: int
             if arrays:
                 _fill(layer, arrays, length - parts[0].piece.start, length, prompt)
     return cache
+
+
+def to_payload(part: Part, record: Record) -> Payload:
+    """Return a part of a record that was read from disk. Copies, but evaluates nothing."""
+    return Payload(Piece(0, record.id.kind, part.start, part.stop), to_arrays(part, record))
 
 
 def uncacheable(cache: Iterable[LayerCache]) -> Reason | None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from omlx.engine.disk.tier import DiskTier
+from omlx.engine.disk.tier import Disk
 from omlx.engine.piece import Layout
 from omlx.engine.plan import CacheOp, Evict, Restore, Save
 from omlx.engine.prefix.index import PrefixIndex, PrefixMatch
@@ -38,7 +38,7 @@ class PrefixReuse:
         block_tokens: int,
         max_bytes: int,
         never: Reason | None = None,
-        disk: DiskTier | Reason | None = None,
+        disk: Disk = None,
     ) -> None:
         self.layout = layout
         self.disk = None if isinstance(disk, Reason) else disk

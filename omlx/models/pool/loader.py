@@ -18,11 +18,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import mlx.nn as nn
 
 from omlx.engine.disk.cache import DiskCache
-from omlx.engine.disk.folder import Fingerprint
-from omlx.engine.disk.tier import DiskTier
 from omlx.engine.limits import Limits
 from omlx.engine.memory import MemoryGuard
-from omlx.engine.piece import Layout
 from omlx.engine.thread import EngineThread
 from omlx.errors import (
     BadRequest,
@@ -39,7 +36,7 @@ from omlx.models.pool.load_weights import (
     LoadedModel,
     load_steps,
 )
-from omlx.models.pool.prefix_disk import prefix_fingerprint
+from omlx.models.pool.prefix_disk import ModelDisks, model_disks
 from omlx.models.pool.read_head import find_head, head_drafter
 from omlx.models.pool.reading import Reading, Report, WeightReader
 from omlx.models.pool.resident import ResidentModel, ServedModel
@@ -47,7 +44,7 @@ from omlx.models.pool.speculation_config import SpeculationConfig
 from omlx.text.detokenize import TokenBytes
 
 if TYPE_CHECKING:
-    pass
+    from omlx.engine.loop import EngineLoop
 
 T = TypeVar("T")
 log = logging.getLogger("omlx.models")
@@ -98,10 +95,11 @@ class ModelLoader:
             target, draft, choice = await self._read_both(choice, reading, weights_of, make_room)
             head = await self._read_head(choice, target, reading, make_room)
             costs = previous.costs if previous is not None else LoadedCosts(self._costs)
-            disk = await asyncio.to_thread(self._disk_of, choice, target)
+            opening = partial(model_disks, self._disks, choice, target, draft)
+            tiers = await asyncio.to_thread(opening)
             resident = await _uninterrupted(
                 self._on_engine(
-                    partial(self._attach, choice, target, draft, head, costs, disk, now)
+                    partial(self._attach, choice, target, draft, head, costs, tiers, now)
                 )
             )
             if draft is not None and resident.served.draft is None:
@@ -155,18 +153,6 @@ class ModelLoader:
         if isinstance(self._disks, DiskCache):
             self._disks.remove(model)
 
-    def _disk_of(self, choice: DraftChoice, target: LoadedModel) -> Fingerprint | Reason | None:
-        """Return what the target's prefixes on disk depend on, or why there are none."""
-        if target.stage is not None:
-            return Reason("prefix.disk.off.stages")
-        if not isinstance(self._disks, DiskCache):
-            return self._disks
-        dtype = choice.speculation.settings.dtype
-        try:
-            return prefix_fingerprint(choice.target, "target", dtype, target.facts.layout)
-        except OSError as error:
-            return Reason("prefix.disk.off.failed", {"detail": str(error)})
-
     async def _read_head(
         self, choice: DraftChoice, target: LoadedModel, reading: Reading, make_room: MakeRoom
     ) -> nn.Module | Reason:
@@ -196,7 +182,7 @@ class ModelLoader:
         draft: LoadedModel | None,
         head: nn.Module | Reason,
         costs: LoadedCosts,
-        disk: Fingerprint | Reason | None,
+        disks: ModelDisks,
         now: float,
     ) -> ResidentModel:
         """Build the loop of models that have been probed, and attach it. Raises as `load`."""
@@ -220,12 +206,12 @@ class ModelLoader:
             facts=target.facts,
             runner=None if stage is None else stage.runner(),
             vision=None if sight.vision is None else sight.vision.sibling(),
-            disk=self._open_disk(disk, target.facts.layout, limits),
+            disks=disks.open(limits.block_tokens),
         )
         snapshot = loop.snapshot()
         failure = snapshot.no_draft_reason if choice.head is None else snapshot.no_head_reason
         if choice.requested and failure is not None:
-            raise BadRequest(failure.code, param="draft_model", **failure.params)
+            raise _refused(loop, failure)
         self._engine.attach(entry.id, loop)
         weights = {entry.path: target}
         used = None if failure is not None else choice.draft
@@ -245,17 +231,10 @@ class ModelLoader:
             off_reason=snapshot.off_reason,
             narrow=_narrow(loop.limits),
             sight=sight,
-            speculation=speculation,
+            speculation=choice.speculation,
         )
         _log_loaded(served)
         return ResidentModel(entry, served, loop, limits, dtype, weights, costs, now)
-
-    def _open_disk(
-        self, disk: Fingerprint | Reason | None, layout: Layout, limits: Limits
-    ) -> DiskTier | Reason | None:
-        if isinstance(self._disks, DiskCache) and isinstance(disk, Fingerprint):
-            return self._disks.open(disk, layout, limits.block_tokens)
-        return None if isinstance(disk, Fingerprint) else disk
 
     def _detach(self, resident: ResidentModel) -> None:
         self._engine.detach(resident.entry.id)
@@ -264,6 +243,12 @@ class ModelLoader:
         del resident.loop
         log.info("unloaded", extra={"fields": {"model": resident.entry.id}})
         release_memory()
+
+
+def _refused(loop: EngineLoop, failure: Reason) -> BadRequest:
+    """Give up a loop that cannot use the requested draft. Return the error."""
+    loop.close_disks()
+    return BadRequest(failure.code, param="draft_model", **failure.params)
 
 
 def _narrow(limits: Limits) -> Reason | None:

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from typing import Final
 
 from omlx.engine.disk.budget import DiskBudget
 from omlx.engine.disk.cache import DiskCache
 from omlx.engine.disk.folder import Fingerprint
 from omlx.engine.disk.record import FORMAT
+from omlx.engine.disk.tier import Disk
 from omlx.engine.piece import Layout
 from omlx.engine.thread import EngineThread
 from omlx.errors import EngineDead, Reason
 from omlx.models.catalog.entry import ModelEntry
 from omlx.models.catalog.fingerprint import fingerprint
+from omlx.models.pool.draft_choice import DraftChoice
+from omlx.models.pool.load_weights import LoadedModel
 from omlx.settings.file import file_stamp
 from omlx.settings.schema import Settings
+
+TARGET: Final = "target"
+DRAFT: Final = "draft"
+"""What a model is used as: prefixes of the two are apart, since a draft model reads words alone."""
 
 
 def open_disks(settings: Settings, engine: EngineThread) -> DiskCache | Reason:
@@ -40,6 +50,52 @@ def stop_engine(engine: EngineThread, disks: DiskCache | Reason) -> None:
         engine.call(disks.close).result()
     engine.stop()
     disks.join()
+
+
+@dataclass(frozen=True, slots=True)
+class ModelDisks:
+    """What the prefixes of a model and its draft model depend on, by role; `cache` stores them.
+
+    In its place is the reason why nothing is stored.
+    """
+
+    cache: DiskCache | Reason | None
+    keys: Mapping[str, tuple[Fingerprint, Layout]]
+
+    def open(self, block_tokens: int) -> tuple[Disk, Disk]:
+        """Return tiers for the prefixes of target and draft. Requires the engine thread."""
+        return self._open(TARGET, block_tokens), self._open(DRAFT, block_tokens)
+
+    def _open(self, role: str, block_tokens: int) -> Disk:
+        if not isinstance(self.cache, DiskCache):
+            return self.cache
+        if role not in self.keys:
+            return None
+        return self.cache.open(*self.keys[role], block_tokens)
+
+
+def model_disks(
+    cache: DiskCache | Reason | None,
+    choice: DraftChoice,
+    target: LoadedModel,
+    draft: LoadedModel | None,
+) -> ModelDisks:
+    """Read what prefixes depend on. Any thread may call."""
+    if not isinstance(cache, DiskCache):
+        return ModelDisks(cache, {})
+    if target.stage is not None:
+        return ModelDisks(Reason("prefix.disk.off.stages"), {})
+    dtype = choice.speculation.settings.dtype
+    keys = {}
+    try:
+        roles = ((TARGET, choice.target, target), (DRAFT, choice.draft_model, draft))
+        for role, entry, model in roles:
+            if entry is not None and model is not None:
+                layout = model.facts.layout
+                keys[role] = (prefix_fingerprint(entry, role, dtype, layout), layout)
+    except OSError as error:
+        return ModelDisks(Reason("prefix.disk.off.failed", {"detail": str(error)}), {})
+    return ModelDisks(cache, keys)
 
 
 def prefix_fingerprint(entry: ModelEntry, role: str, dtype: str, layout: Layout) -> Fingerprint:

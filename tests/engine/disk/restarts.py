@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -34,17 +34,30 @@ class DiskBench(Bench):
         super().__init__(loop)
         self._woken = woken
 
-    def run(self, *requests: Request) -> DiskBench:
-        """Submit, and step until every request has ended and all is handed to the disk."""
-        self.submit(*requests)
-        names = {request.id for request in requests}
-        while not names <= {*self.finished, *self.failed} or self.loop.has_work:
+    def until(self, reached: Callable[[], bool]) -> DiskBench:
+        while not reached():
             self._woken.clear()
             if self.loop.has_work:
                 self.step()
             else:
                 assert self._woken.wait(PATIENCE_S), "the disk does not answer"
         return self
+
+    def wait(self, arrived: Callable[[], bool]) -> None:
+        """Wait for the disk without a step."""
+        self._woken.clear()
+        while not arrived():
+            assert self._woken.wait(PATIENCE_S), "the disk does not answer"
+            self._woken.clear()
+
+    def run(self, *requests: Request) -> DiskBench:
+        """Submit, and step until every request has ended and all is handed to the disk."""
+        self.submit(*requests)
+        scheduler = self.loop.scheduler
+        rows = [*scheduler.running, *scheduler.queue.waiting]
+        names = {sequence.request.id for sequence in rows}
+        ended = (self.finished, self.failed)
+        return self.until(lambda: names <= {*ended[0], *ended[1]} and not self.loop.has_work)
 
 
 @functools.cache
@@ -70,6 +83,10 @@ def started(
     disks = DiskCache(root, budget, woken.set, Worth(writing=8, reading=8))
     known = facts(family)
     tier = disks.open(Fingerprint(family, "target", {}), known.layout, limits.block_tokens)
+    draft_tier = None
+    if draft is not None:  # of the same architecture: its caches have the same layout
+        fingerprint = Fingerprint(family, "draft", {})
+        draft_tier = disks.open(fingerprint, known.layout, limits.block_tokens)
     loop = build_loop(
         model(family),
         zoo.VOCAB_SIZE,
@@ -77,7 +94,7 @@ def started(
         draft=draft,
         draft_name="tiny" if draft else None,
         facts=known,
-        disk=tier,
+        disks=(tier, draft_tier),
     )
     try:
         yield DiskBench(loop, woken)

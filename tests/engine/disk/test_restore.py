@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from omlx.engine.sequence import Sequence
 from omlx.engine.types import Sampling
-from tests.engine.disk.restarts import started
-from tests.engine.harness import HEATED, label, plain, prompt, request
+from tests.engine.disk.restarts import DiskBench, started
+from tests.engine.harness import HEATED, label, model, plain, prompt, request, unassisted
 
 
 @pytest.mark.parametrize(("family", "sampling"), HEATED, ids=label)
@@ -27,3 +28,50 @@ def test_after_a_restart_a_prompt_comes_from_disk(
         follow_up = request("b", (*asked.tokens, *bench.tokens["a"], 5, 6), sampling)
         bench.run(follow_up)
         assert bench.tokens["b"] == plain(family, follow_up)
+
+
+def started_rows(bench: DiskBench) -> list[Sequence]:
+    return [row for row in bench.loop.scheduler.running if not row.restoring]
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma3_text", "qwen3_next"])
+def test_after_a_restart_the_draft_model_continues_too(family: str, tmp_path: Path) -> None:
+    first = request("a", prompt(300), max_tokens=12, stable=290)
+    with started(family, tmp_path, draft=model(family)) as bench:
+        bench.run(first)
+    follow_up = request("b", (*first.tokens, *bench.tokens["a"], 5, 6), max_tokens=20)
+    with started(family, tmp_path, draft=model(family)) as bench:
+        bench.submit(follow_up)
+        bench.until(lambda: bool(started_rows(bench)))
+        (row,) = started_rows(bench)
+        restores = bench.loop.scheduler.speculator.drafters[1]._prefixes._restores
+        bench.wait(lambda: restores.ready(row.row))  # else it may come when all is said
+        bench.run()
+        assert bench.tokens["b"] == plain(family, unassisted(follow_up))
+        assert bench.stats("b").cached_n > 300
+        assert bench.stats("b").accepted == bench.stats("b").proposed > 10
+        drafts = bench.loop.disks[1].stats()
+        assert drafts.hits == 1
+        assert drafts.hit_tokens > 280
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma3_text", "qwen3_next"])
+def test_a_row_that_waits_for_the_disk_holds_up_no_other(family: str, tmp_path: Path) -> None:
+    """One decodes, one is read from disk, and one is given up while it waits."""
+    stored = [request(name, prompt(120, salt), max_tokens=8) for name, salt in (("a", 1), ("b", 2))]
+    with started(family, tmp_path) as bench:
+        bench.run(*stored)
+    other = request("c", prompt(20, 3), max_tokens=30)
+    with started(family, tmp_path) as bench:
+        bench.submit(other)
+        bench.until(lambda: len(bench.tokens["c"]) >= 4)
+        bench.submit(*stored)
+        bench.step()
+        bench.loop.cancel("b")
+        bench.run()
+        for one in (stored[0], other):
+            assert bench.tokens[one.id] == plain(family, unassisted(one))
+        assert bench.stats("a").cached_n > 100
+        bench.run(again := request("d", stored[1].tokens, max_tokens=8))
+        assert bench.tokens["d"] == plain(family, unassisted(again))
+        assert bench.stats("d").cached_n > 100

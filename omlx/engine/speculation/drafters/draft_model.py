@@ -15,6 +15,7 @@ from typing import ClassVar, Final, cast
 
 import mlx.core as mx
 
+from omlx.engine.disk.tier import DiskTier
 from omlx.engine.inspection.batch_probe import SharedPasses
 from omlx.engine.masking import Lookahead
 from omlx.engine.model import MakeCache, Model, id_limit
@@ -58,7 +59,8 @@ the longest."""
 class DraftModel(Drafter):
     """A `Drafter`. `vocab_size` is the target's, `prefix_bytes` bounds the prefix cache.
 
-    `shared_passes` says whether rows can share passes; siblings have it in common.
+    `shared_passes` says whether rows can share passes; siblings have it in common. `disk` stores
+    prefixes; a row whose prefix is on its way proposes nothing yet.
     """
 
     kind: ClassVar[str] = "draft"
@@ -74,6 +76,7 @@ class DraftModel(Drafter):
         prefix_bytes: int | None = 128 << 20,
         block_tokens: int = 64,
         shared_passes: SharedPasses | None = None,
+        disk: DiskTier | None = None,
     ) -> None:
         self.name = name
         self._model = model
@@ -85,21 +88,20 @@ class DraftModel(Drafter):
         self._shared_passes = shared_passes or SharedPasses(model, make_cache, known)
         self._rows: dict[int, DraftRow] = {}
         self._caches = DraftCaches()
-        self._prefixes = DraftPrefixes(model, make_cache, block_tokens, prefix_bytes)
+        self._prefixes = DraftPrefixes(model, make_cache, block_tokens, prefix_bytes, disk)
         self._rounds = 0
 
     def sibling(self) -> DraftModel:
         """Return a drafter over the same model, without rows or a prefix cache."""
-        return DraftModel(
-            self.name,
-            self._model,
-            self._vocab_size,
-            self._make_cache,
-            prefix_bytes=None,
-            shared_passes=self._shared_passes,
-        )
+        same = self.name, self._model, self._vocab_size, self._make_cache
+        return DraftModel(*same, prefix_bytes=None, shared_passes=self._shared_passes)
+
+    def open(self, sequence: Sequence) -> None:
+        self._prefixes.begin(sequence)
 
     def propose(self, sequence: Sequence, limit: int, clause: Clause) -> Proposal | None:
+        if not self._prefixes.ready(sequence.row):
+            return None
         row = self._row(sequence)
         if limit < 1 or row.has_id_from(self._id_limit):
             return None

@@ -2,24 +2,91 @@
 
 from __future__ import annotations
 
+import mlx.core as mx
+
+from omlx.engine.disk.restores import LOAD_BYTES, Restores
+from omlx.engine.disk.tier import DiskTier
+from omlx.engine.image.span import words_between
 from omlx.engine.model import Cache, MakeCache, Model
 from omlx.engine.prefix.index import PrefixIndex
-from omlx.engine.prefix.payload import Payloads, layout_of, uncacheable
+from omlx.engine.prefix.payload import (
+    Payload,
+    Payloads,
+    assemble,
+    layout_of,
+    to_payload,
+    uncacheable,
+)
+from omlx.engine.sequence import Sequence
 from omlx.engine.speculation.drafters.draft_cache import DraftCaches
 from omlx.engine.speculation.drafters.draft_row import DraftRow
 
 
 class DraftPrefixes:
-    """At most `max_bytes` of prefixes; None, or a cache that cannot be cut into blocks: none."""
+    """At most `max_bytes` of prefixes; None, or a cache that cannot be cut into blocks: none.
+
+    Below them are those on `disk`, which are stored here before they are restored.
+    """
 
     def __init__(
-        self, model: Model, make_cache: MakeCache, block_tokens: int, max_bytes: int | None
+        self,
+        model: Model,
+        make_cache: MakeCache,
+        block_tokens: int,
+        max_bytes: int | None,
+        disk: DiskTier | None,
     ) -> None:
         self._make_cache = make_cache
         self._kept = Payloads(make_cache)
         self._index: PrefixIndex | None = None
         if max_bytes is not None and uncacheable(make_cache()) is None:
             self._index = PrefixIndex(layout_of(model, make_cache), block_tokens, max_bytes)
+        self._disk = disk if self._index is not None else None
+        self._restores = None if self._disk is None else Restores(self._disk)
+        self._fetching: dict[int, tuple[list[int], list[Payload]]] = {}
+        if self._disk is not None:
+            self._disk.dump = self._kept.to_record
+
+    def begin(self, sequence: Sequence) -> None:
+        """Look for a longer prefix on disk for a new row."""
+        if self._restores is None:
+            return
+        tokens = sequence.tokens
+        words = words_between(tokens, sequence.request.spans, 0, len(tokens))
+        if self._restores.begin(sequence.row, words, self.length(words)):
+            self._fetching[sequence.row] = words, []
+
+    def ready(self, row: int) -> bool:
+        """Take what has come from disk for a row. Return whether nothing more comes."""
+        if row not in self._fetching:
+            return True
+        assert self._restores is not None
+        words, payloads = self._fetching[row]
+        records, length = self._restores.take(row, LOAD_BYTES)
+        payloads += [to_payload(part, record) for part, record in records]
+        mx.eval([payload.arrays for payload in payloads])
+        if length is None:
+            return False
+        del self._fetching[row]
+        if length > self.length(words):
+            self._take(row, words[:length], payloads)
+        return True
+
+    def _take(self, row: int, words: list[int], payloads: list[Payload]) -> None:
+        """Store a prefix that came from disk."""
+        assert self._index is not None
+        assert self._disk is not None
+        pieces, evicted = self._index.insert(row, words)
+        self._evict(evicted)
+        cache = assemble(self._make_cache(), payloads, len(words), len(words))
+        self._kept.keep(cache, pieces)
+        self._disk.restored(pieces)
+        self._disk.count_hit(len(words))
+
+    def _evict(self, pieces: tuple[int, ...]) -> None:
+        self._kept.evict(pieces)
+        if self._disk is not None:
+            self._disk.evicted(pieces)
 
     def length(self, words: list[int]) -> int:
         """Return how many leading words would be restored."""
@@ -34,6 +101,8 @@ class DraftPrefixes:
         self._index.use(row, match)
         if match is None:
             return self._make_cache(), 0
+        if self._disk is not None:
+            self._disk.offer(words[: match.length], match.parts, hit=True)
         return self._kept.build(match.pieces, match.length, len(words)), match.length
 
     def stable(self, row: DraftRow) -> int:
@@ -49,24 +118,33 @@ class DraftPrefixes:
         name = row.sequence.row
         held = caches.held(name)
         if self._index is not None and held and not row.skipped:
-            pieces, evicted = self._index.insert(name, row.words(0, held))
-            self._kept.evict(evicted)
+            words = row.words(0, held)
+            pieces, evicted = self._index.insert(name, words)
+            self._evict(evicted)
             self._kept.keep(caches.separate(name).layers, pieces)
+            match = self._index.match([*words, 0]) if self._disk is not None else None
+            if self._disk is not None and match is not None and match.length == held:
+                self._disk.offer(words, match.parts)
 
     def release(self, row: int) -> None:
         """Forget a row."""
         if self._index is not None:
             self._index.release(row)
+        if self._restores is not None:
+            self._restores.drop(row)
+            self._fetching.pop(row, None)
 
     def clear(self) -> None:
-        """Evict all prefixes."""
+        """Evict all prefixes, on disk too."""
+        if self._disk is not None:
+            self._disk.clear()
         if self._index is not None:
-            self._kept.evict(self._index.clear())
+            self._evict(self._index.clear())
 
     def set_budget(self, max_bytes: int) -> None:
         """Store at most `max_bytes` from now on."""
         if self._index is not None:
-            self._kept.evict(self._index.evict(max_bytes))
+            self._evict(self._index.evict(max_bytes))
             self._index.max_bytes = max_bytes
 
     @property
