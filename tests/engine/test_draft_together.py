@@ -132,6 +132,21 @@ def test_rows_join_leave_and_take_up_prefixes(family: str) -> None:
     assert not bench.drafter._caches.members
 
 
+def test_a_shared_pass_that_fails_costs_its_rows_their_drafts_and_nothing_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench, rows = drafting("llama"), rows_of(3)
+    bench.submit(*rows).until(lambda: shared_rounds(bench) > 1)
+    with monkeypatch.context() as now:
+        now.setattr(bench.drafter, "_sample", lambda *_: 1 / 0)
+        bench.until(lambda: not bench.drafter._caches.members)
+    bench.run(later := request("later", prompt(11, 8)))
+    proven(bench, "llama", [*rows, later])
+    gates = [bench.stats(one.id).gates["corrupted"].reason for one in rows]
+    assert [gate.code for gate in gates if gate] == ["spec.off.drafter_failed"] * 3
+    assert bench.stats("later").accepted > 16
+
+
 @pytest.mark.parametrize("count", [2, 4])
 def test_one_pass_per_position_serves_all_rows(count: int) -> None:
     counted = Counted(model("llama"))
