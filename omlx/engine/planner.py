@@ -56,6 +56,10 @@ class Planner:
         # Rows that the newest plan samples; None: it verifies a draft.
         self._sampled: set[int] | None = None
 
+    def open(self, sequence: Sequence) -> None:
+        """Let the drafters of a row begin, before its prompt is read."""
+        self.speculator.open(sequence)
+
     def must_commit_first(self, decoding: Seq[Sequence]) -> bool:
         """Whether the newest plan must be committed before the next one is made."""
         if self._sampled is None:
@@ -72,7 +76,8 @@ class Planner:
     def plan(self, running: Seq[Sequence], decoding: Seq[Sequence]) -> list[Forward]:
         """Decode windows first, then prefill chunks."""
         self.drafts, self.look_ops = {}, []
-        self.caught_up = self.speculator.drafting.catch_up(decoding, alone=len(running) == 1)
+        drafting, alone = self.speculator.drafting, len(running) == 1
+        self.caught_up = drafting.catch_up(self.speculator, decoding, alone=alone)
         forwards = self._decode(decoding)
         forwards += self._prefill(running, stall_matters=len(decoding) > 0)
         windows = list(chain.from_iterable(forward.windows for forward in forwards))

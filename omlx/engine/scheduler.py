@@ -59,12 +59,12 @@ class Scheduler:
         tower: TowerFacts | None = None,
     ) -> None:
         self.prefix = prefix
-        self.opening = Opening(prefix, lambda sequence: self.speculator.open(sequence))
         self.memory = memory or MemoryGuard()
         self.batch = Batch(limits, sizes, unbatchable, no_uneven)
         self.looks = Looks(tower)
         self.queue = AdmissionQueue(limits, prefix, self.looks, self.memory, clock)
         self.planner = Planner(limits, self.batch, prefix, speculator, self.looks)
+        self.opening = Opening(prefix, self.planner.open)
         self.running: list[Sequence] = []
         self._traits = traits
         self._sizes = sizes

@@ -40,7 +40,7 @@ class Company:
 
     def draft(self) -> dict[int, Draft]:
         """Draft for the rows that pay in one pass of all, by row."""
-        drafts = self._speculator.drafting.draft(self._choose())
+        drafts = self._speculator.drafting.draft(self._speculator, self._choose())
         drafting = [s for s in self._sequences if s.row in drafts]
         width = max((s.pending + drafts[s.row].n for s in drafting), default=1)
         seconds = self._seconds(width)

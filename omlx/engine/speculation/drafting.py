@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 from math import inf
-from typing import Final
+from typing import Final, Protocol
 
 from omlx.engine.isolation import isolate
 from omlx.engine.sequence import Sequence
@@ -21,16 +20,22 @@ FIRST_WINDOW: Final = 16
 """Tokens that a round may read first without being counted as a catch-up."""
 
 
-class Drafting:
-    """Drafts for the rows of one model. `disable` is called where a row's drafter raised."""
+class Rows(Protocol):
+    """The rows of one model, as their speculator knows them."""
 
-    def __init__(
-        self,
-        row_of: Callable[[Sequence], RowRecord],
-        disable: Callable[[Sequence, Drafter, Exception], None],
-    ) -> None:
-        self._row_of = row_of
-        self._disable = disable
+    def row_of(self, sequence: Sequence) -> RowRecord: ...
+
+    def disable_one(self, sequence: Sequence, drafter: Drafter, error: Exception) -> None:
+        """Disable a drafter for a row: it raised."""
+        ...
+
+
+class Drafting:
+    """Drafts for the rows of one model, which methods are given: a reference to their speculator
+    would keep the caches of a model that is unloaded.
+    """
+
+    def __init__(self) -> None:
         self._reading: dict[int, Drafter] = {}  # by row: the draft model that catches up
         self._readable: float = inf  # tokens that draft models may read in this step
 
@@ -42,7 +47,7 @@ class Drafting:
         """Forget a row."""
         self._reading.pop(row, None)
 
-    def draft(self, chosen: Seq[tuple[Sequence, Proposal, int]]) -> dict[int, Draft]:
+    def draft(self, rows: Rows, chosen: Seq[tuple[Sequence, Proposal, int]]) -> dict[int, Draft]:
         """Have proposals of k tokens drafted, by row, and record that they are in flight.
 
         Rows of one drafter draft together where it can.
@@ -50,46 +55,27 @@ class Drafting:
         asked: dict[str, list[tuple[Sequence, int]]] = {}
         proposals: dict[int, Proposal] = {}
         for sequence, proposal, k in chosen:
-            ready = self._ready(sequence, proposal)
+            ready = self._ready(rows, sequence, proposal)
             if ready is not None:
                 proposals[sequence.row] = ready
                 asked.setdefault(ready.drafter, []).append((sequence, k))
         drafts: dict[int, Draft] = {}
         for name, limits in asked.items():
-            drafts |= self._draft_by(name, limits)
+            drafts |= _draft_by(rows, name, limits)
         for sequence, _, _ in chosen:
             draft = drafts.get(sequence.row)
             if draft is not None:
-                row = self._row_of(sequence)
+                row = rows.row_of(sequence)
                 row.begin_round(proposals[sequence.row], draft, len(sequence.tokens))
         return drafts
 
-    def _draft_by(self, name: str, limits: Seq[tuple[Sequence, int]]) -> dict[int, Draft]:
-        drafter = self._row_of(limits[0][0]).drafter(name)
-        assert drafter is not None
-        drafts: dict[int, Draft] = {}
-        if len(limits) > 1:
-            with isolate() as outcome:
-                drafts |= drafter.draft_together(limits)
-            if outcome.error is not None:
-                for sequence, _ in limits:
-                    self._disable(sequence, drafter, outcome.error)
-                return {}
-        for sequence, k in limits:
-            if sequence.row not in drafts:
-                with isolate(self._disable, sequence, drafter):
-                    draft = drafter.draft(sequence, k)
-                    if draft is not None:
-                        drafts[sequence.row] = draft
-        return drafts
-
-    def _ready(self, sequence: Sequence, proposal: Proposal) -> Proposal | None:
+    def _ready(self, rows: Rows, sequence: Sequence, proposal: Proposal) -> Proposal | None:
         """Return the proposal that is to be drafted; None where its drafter reads first."""
-        row, context = self._row_of(sequence), len(sequence.tokens)
+        row, context = rows.row_of(sequence), len(sequence.tokens)
         drafter = row.drafter(proposal.drafter)
         assert drafter is not None
         if row.policy.reads_whole(proposal, context):
-            with isolate(self._disable, sequence, drafter) as outcome:
+            with isolate(rows.disable_one, sequence, drafter) as outcome:
                 drafter.read_whole(sequence)
             if outcome.error is not None:
                 return None
@@ -103,7 +89,7 @@ class Drafting:
         row.policy.observe_catch_up(proposal, context)
         return None
 
-    def catch_up(self, sequences: Seq[Sequence], *, alone: bool) -> bool:
+    def catch_up(self, rows: Rows, sequences: Seq[Sequence], *, alone: bool) -> bool:
         """Let a draft model that lags read a slice, one row's after another's. Return whether one
         did.
 
@@ -118,7 +104,27 @@ class Drafting:
         if row is None:
             return False
         drafter, self._readable = self._reading.pop(row), 0
-        with isolate(self._disable, by_row[row], drafter):
+        with isolate(rows.disable_one, by_row[row], drafter):
             if drafter.catch_up(by_row[row], CATCH_UP_SLICE) > 1:
                 self._reading[row] = drafter
         return True
+
+
+def _draft_by(rows: Rows, name: str, limits: Seq[tuple[Sequence, int]]) -> dict[int, Draft]:
+    drafter = rows.row_of(limits[0][0]).drafter(name)
+    assert drafter is not None
+    drafts: dict[int, Draft] = {}
+    if len(limits) > 1:
+        with isolate() as outcome:
+            drafts |= drafter.draft_together(limits)
+        if outcome.error is not None:
+            for sequence, _ in limits:
+                rows.disable_one(sequence, drafter, outcome.error)
+            return {}
+    for sequence, k in limits:
+        if sequence.row not in drafts:
+            with isolate(rows.disable_one, sequence, drafter):
+                draft = drafter.draft(sequence, k)
+                if draft is not None:
+                    drafts[sequence.row] = draft
+    return drafts

@@ -57,10 +57,7 @@ class Speculator:
     _rows: dict[int, RowRecord] = field(default_factory=dict)
     _refused: dict[int, Reason | None] = field(default_factory=dict)
     _grammar: GrammarDrafter = field(default_factory=GrammarDrafter)
-    drafting: Drafting = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.drafting = Drafting(self.row_of, self.disable_one)
+    drafting: Drafting = field(default_factory=Drafting)
 
     def refusal(self, sequence: Sequence, paused: Reason | None = None) -> Reason | None:
         """Return why a row may not draft, or None; `paused` says why rows in its place may not."""
@@ -102,7 +99,7 @@ class Speculator:
         choice = self._choose(sequence)
         if choice is None:
             return None
-        draft = self.drafting.draft([(sequence, *choice)]).get(sequence.row)
+        draft = self.drafting.draft(self, [(sequence, *choice)]).get(sequence.row)
         if draft is None:
             return None
         row, context = self.row_of(sequence), len(sequence.tokens)
