@@ -62,6 +62,11 @@ def new_layout(embedding: Tensor) -> Layout:
     nn.init.normal_(embedding, std=EMBEDDING_STD)
     embedding[:, 0] = CONSTANT
     embedding[:, width - 3 * CODE :] = 0
+    return new_codes(width)
+
+
+def new_codes(width: int) -> Layout:
+    """Return a layout of residual streams of ``width`` with codes of its own."""
     codes = torch.zeros(2 * CODE, width)
     nn.init.orthogonal_(codes[:, 1 : width - 3 * CODE])
     return Layout(width, codes[:CODE], codes[CODE:])

@@ -60,5 +60,17 @@ def weights_of(model: nn.Module) -> Mapping[str, Tensor]:
     return model.weights() if isinstance(model, SightModel) else model.state_dict()
 
 
+def export_head(head: nn.Module, folder: Path) -> None:
+    """Replace ``mtp.safetensors`` in the folder of its model."""
+    weights = {
+        f"mtp.{name}": weight.detach().to(torch.bfloat16).contiguous()
+        for name, weight in head.state_dict().items()
+    }
+    part = folder / "mtp.part"
+    save_file(weights, part, metadata={"format": "mlx"})
+    part.chmod(0o644)
+    os.replace(part, folder / "mtp.safetensors")
+
+
 def _write_json(path: Path, content: Config) -> None:
     path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

@@ -6,6 +6,7 @@ logits [rows, length, vocabulary].
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -142,6 +143,16 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return x * cos + torch.cat([-right, left], dim=-1) * sin
 
 
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where the inputs of attention stand, if not one behind the other: ``positions`` [length] and
+    ``mask`` [length, length], True where a row attends to a column.
+    """
+
+    positions: Tensor
+    mask: Tensor
+
+
 class Attention(nn.Module):
     """Grouped-query attention; ``normed`` puts a norm on each head's queries and keys, as lfm2
     does.
@@ -167,14 +178,15 @@ class Attention(nn.Module):
         self.register_buffer("cos", cos, persistent=False)
         self.register_buffer("sin", sin, persistent=False)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, places: Places | None = None) -> Tensor:
         rows, length, _ = x.shape
+        at = slice(length) if places is None else places.positions
         queries = self.q_proj(x).view(rows, length, self.heads, self.dim)
         keys = self.k_proj(x).view(rows, length, self.kv_heads, self.dim)
         values = self.v_proj(x).view(rows, length, self.kv_heads, self.dim).transpose(1, 2)
         if self.normed:
             queries, keys = self.q_layernorm(queries), self.k_layernorm(keys)
-        cos, sin = self.cos[:length].to(queries.dtype), self.sin[:length].to(queries.dtype)
+        cos, sin = self.cos[at].to(queries.dtype), self.sin[at].to(queries.dtype)
         queries = rotate(queries.transpose(1, 2), cos, sin)
         keys = rotate(keys.transpose(1, 2), cos, sin)
         repeats = self.heads // self.kv_heads
@@ -183,7 +195,10 @@ class Attention(nn.Module):
                 keys.repeat_interleave(repeats, dim=1),
                 values.repeat_interleave(repeats, dim=1),
             )
-        mixed = F.scaled_dot_product_attention(queries, keys, values, is_causal=True)
+        mask = None if places is None else places.mask
+        mixed = F.scaled_dot_product_attention(
+            queries, keys, values, attn_mask=mask, is_causal=places is None
+        )
         mixed = mixed.transpose(1, 2).reshape(rows, length, -1)
         return self.out_proj(mixed) if self.normed else self.o_proj(mixed)
 
@@ -242,8 +257,8 @@ class LlamaLayer(nn.Module):
             RMSNorm(width, eps),
         )
 
-    def forward(self, x: Tensor) -> Tensor:
-        x = x + self.self_attn(self.input_layernorm(x))
+    def forward(self, x: Tensor, places: Places | None = None) -> Tensor:
+        x = x + self.self_attn(self.input_layernorm(x), places)
         return x + self.mlp(self.post_attention_layernorm(x))
 
 

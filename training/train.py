@@ -1,7 +1,8 @@
-"""``python -m training.train``: tokenizer, five models, export and evaluation, in one command.
+"""``python -m training.train``: tokenizer, five models and a head, export and evaluation, in one
+command.
 
-``--minutes`` is the time for all models together; ``--only target`` trains one (the draft needs a
-trained target, those that see need both); checkpoints are in ``--work``, and running the command
+``--minutes`` is the time for all models together; ``--only target`` trains one (draft and head need
+a trained target, those that see need both); checkpoints are in ``--work``, and running the command
 again resumes from them.
 """
 
@@ -17,12 +18,14 @@ from functools import partial
 from pathlib import Path
 
 import torch
+from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from torch import nn
 
 from training.corpus import MIX, Corpus
-from training.export import export
-from training.models import CONFIGS, build, count_parameters
+from training.export import export, export_head
+from training.head import HeadTrainer, build_head
+from training.models import CONFIGS, Llama, build, count_parameters
 from training.see import train_vision, train_vision_draft
 from training.snippets import Library, load_libraries
 from training.tokenizer import VOCAB_SIZE, Chat, train_tokenizer
@@ -30,10 +33,17 @@ from training.trainer import Trainer
 
 ROOT = Path(__file__).resolve().parent.parent
 BUNDLED = ROOT / "omlx" / "bundled" / "omlx-demo"
-# In this order: the draft learns from the finished target, and those that see begin as these two.
-SHARES = {"target": 0.4, "hybrid": 0.24, "draft": 0.16, "vision": 0.15, "vision-draft": 0.05}
-SIGHTED = {"vision": train_vision, "vision-draft": train_vision_draft}
-SEEDS = {"target": 1, "hybrid": 2, "draft": 3}
+# In this order: draft and head learn from the finished target, and those that see begin as target
+# and draft.
+SHARES = {
+    "target": 0.35,
+    "hybrid": 0.2,
+    "draft": 0.15,
+    "head": 0.1,
+    "vision": 0.15,
+    "vision-draft": 0.05,
+}
+SEEDS = {"target": 1, "hybrid": 2, "draft": 3, "head": 4}
 
 
 def main() -> None:
@@ -43,7 +53,7 @@ def main() -> None:
     tokenizer = load_tokenizer(options.work / "tokenizer.json", library)
     for name in [options.only] if options.only else list(SHARES):
         minutes = options.minutes if options.only else options.minutes * SHARES[name]
-        teach = SIGHTED.get(name) or partial(train, name)
+        teach = OTHERS.get(name) or partial(train, name)
         teach(minutes, tokenizer, library, options.work, options.out)
     if not options.only:
         evaluate(options.out)
@@ -110,6 +120,27 @@ def train(
         f"loss on answers {progress.loss:.3f}",
         flush=True,
     )
+
+
+def train_head(
+    minutes: float, tokenizer: Tokenizer, library: Library, work: Path, out: Path
+) -> None:
+    """Train a head for the exported target (or finish its training) and export it beside it."""
+    torch.manual_seed(SEEDS["head"])
+    config, folder = CONFIGS["target"], out / "target"
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))  # of a target trained elsewhere
+    target = Llama(config)
+    weights = load_file(folder / "model.safetensors")
+    target.load_state_dict({name: weight.float() for name, weight in weights.items()})
+    target.eval().requires_grad_(False)
+    head = build_head(config, target)
+    print(f"head: {count_parameters(head):,} parameters", flush=True)
+    trainer = HeadTrainer(head, Corpus(tokenizer, library, SEEDS["head"]), minutes, target)
+    progress = trainer.run(work / "head.pt", lambda trained: export_head(trained, folder))
+    print(f"head: {progress.tokens:,} tokens, {progress.step} steps", flush=True)
+
+
+OTHERS = {"head": train_head, "vision": train_vision, "vision-draft": train_vision_draft}
 
 
 def load_teacher(work: Path) -> nn.Module:

@@ -56,6 +56,8 @@ class Progress:
 class Trainer:
     """Optimizers and schedule of one model."""
 
+    phases = PHASES
+
     def __init__(
         self, model: nn.Module, corpus: Corpus, minutes: float, teacher: nn.Module | None = None
     ) -> None:
@@ -89,7 +91,7 @@ class Trainer:
             while self.progress.elapsed_s < self.budget_s:
                 started = time.monotonic()
                 share = self.progress.elapsed_s / self.budget_s
-                phase = next(phase for phase in PHASES if share < phase.until)
+                phase = next(phase for phase in self.phases if share < phase.until)
                 self.step(self.corpus.batch(phase.rows, phase.length), self.rate(share))
                 self.progress.elapsed_s += time.monotonic() - started
                 bar.set_postfix_str(
@@ -115,13 +117,7 @@ class Trainer:
         """Make one update and advance the progress."""
         tokens, weights = torch.from_numpy(batch.tokens), torch.from_numpy(batch.weights)[:, 1:]
         inputs, wanted = tokens[:, :-1], tokens[:, 1:]
-        logits = self.model(inputs)
-        answers = F.cross_entropy(logits.flatten(0, 1), wanted.flatten(), reduction="none")
-        losses = answers
-        if self.teacher is not None:
-            with torch.no_grad():
-                taught = self.teacher(inputs)
-            losses = DISTILL_WEIGHT * divergence(taught, logits) + (1 - DISTILL_WEIGHT) * answers
+        losses, answers = self.losses(inputs, wanted)
         flat = weights.flatten()
         ((losses * flat).sum() / flat.sum()).backward()
         nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
@@ -132,10 +128,23 @@ class Trainer:
             optimizer.zero_grad(set_to_none=True)
         self._record(answers.detach(), flat, inputs.numel())
 
+    def losses(self, inputs: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
+        """Return for each token of ``wanted`` [rows, length] what is minimised, and the cross
+        entropy of answers that is reported: both [rows x length].
+        """
+        logits = self.model(inputs)
+        answers = F.cross_entropy(logits.flatten(0, 1), wanted.flatten(), reduction="none")
+        if self.teacher is None:
+            return answers, answers
+        with torch.no_grad():
+            taught = self.teacher(inputs)
+        return distilled(taught, logits, answers), answers
+
     def _record(self, answers: Tensor, weights: Tensor, count: int) -> None:
-        loss = answers[weights == 1.0].mean().item()
-        progress = self.progress
-        progress.loss = loss if progress.step == 0 else 0.98 * progress.loss + 0.02 * loss
+        progress, counted = self.progress, answers[weights == 1.0]
+        if counted.numel():  # a short batch may have no answer
+            loss = counted.mean().item()
+            progress.loss = loss if progress.step == 0 else 0.98 * progress.loss + 0.02 * loss
         progress.step += 1
         progress.tokens += count
 
@@ -157,6 +166,11 @@ class Trainer:
             optimizer.load_state_dict(saved)
         self.progress = Progress(**state["progress"])
         self.corpus.rng.setstate(state["rng"])
+
+
+def distilled(taught: Tensor, logits: Tensor, answers: Tensor) -> Tensor:
+    """Return the loss of a model that learns from a teacher's logits and from the text."""
+    return DISTILL_WEIGHT * divergence(taught, logits) + (1 - DISTILL_WEIGHT) * answers
 
 
 def divergence(taught: Tensor, logits: Tensor) -> Tensor:

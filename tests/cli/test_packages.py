@@ -143,7 +143,7 @@ def test_a_package_that_declares_a_gguf_file_serves_plainly_and_says_why(server:
     assert any("GGUF file, which MLX cannot run" in line for line in server.announced)
     answer = chat(server, "org/design")
     assert tokens(answer) == tokens(chat(server, "org/design", extra_body=OFF))
-    assert set(timings(answer)["drafters"]) <= {"ngram"}
+    assert set(timings(answer)["drafters"]) <= {"mtp", "ngram"}
     gate = timings(answer)["speculation"]["gates"]["draft"]
     assert (gate["state"], gate["reason"]["code"]) == ("off", "draft.unfit.gguf")
     reply = status(server, "org/design")

@@ -23,7 +23,8 @@ from omlx.engine.steps import Steps
 from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.catalog.entry import ModelEntry
 from omlx.models.catalog.registry import Registry
-from omlx.models.pool import load_weights, loader
+from omlx.models.pool import load_weights
+from omlx.models.pool import reading as pool_reading
 from omlx.settings.schema import Settings
 from tests.server.running import DEMO, HYBRID, TARGET, Running, omlx
 
@@ -171,8 +172,8 @@ def test_a_stream_goes_on_between_the_portions_of_a_model_that_loads(
         steps.append(roomy.engine.steps)
         return step(reading)
 
-    step = loader._step
-    monkeypatch.setattr(loader, "_step", portion)
+    step = pool_reading._step
+    monkeypatch.setattr(pool_reading, "_step", portion)
     monkeypatch.setattr(load_weights, "_STEP_BYTES", 1 << 20)
     with (
         httpx.Client(base_url=roomy.url, timeout=120) as http,

@@ -249,10 +249,14 @@ class Speculator:
         clauses = {drafter.name: request.strategy.clause(drafter.kind) for drafter in self.drafters}
         if sequence.request.mask is not None:  # under every strategy that is not off
             clauses[self._grammar.name] = Clause(self._grammar.kind)
+        if request.strategy.clauses[0].name == "auto" and DRAFT_MODEL not in self.missing:
+            # A draft model was set, while a head comes with the weights.
+            clauses |= {d.name: None for d in self.drafters if d.kind == HEAD}
         admitted = {name: clause for name, clause in clauses.items() if clause is not None}
         drafters = [d for d in (self._grammar, *self.drafters) if d.name in admitted]
         length = request.draft_length or self.draft_length
-        off_reasons = _refusals(drafters, admitted, sequence)
+        reasons = {drafter.name: drafter.refusal(sequence) for drafter in drafters}
+        off_reasons = {name: reason for name, reason in reasons.items() if reason is not None}
         drafters = [drafter for drafter in drafters if drafter.name not in off_reasons]
         if length.max < 1:
             off_reasons = {drafter.name: Reason("spec.off.zero_window") for drafter in drafters}
@@ -281,23 +285,6 @@ class Speculator:
                 if proposal is not None:
                     proposals.append(proposal)
         return proposals
-
-
-def _refusals(
-    drafters: Seq[Drafter], clauses: Mapping[str, Clause], sequence: Sequence
-) -> dict[str, Reason]:
-    """Return why admitted drafters stay out of a row, by name. Under `auto` a draft model, which
-    was set, comes before a head, which came with the weights.
-    """
-    reasons: dict[str, Reason] = {}
-    kinds = {drafter.kind for drafter in drafters}
-    for drafter in drafters:
-        why = drafter.refusal(sequence)
-        if {DRAFT_MODEL, HEAD} <= kinds and clauses[drafter.name].name == "auto":
-            why = Reason("spec.off.draft_model_instead") if drafter.kind == HEAD else why
-        if why is not None:
-            reasons[drafter.name] = why
-    return reasons
 
 
 def verification_outcome(proposed: int, accepted: int, stopped: bool) -> str:
