@@ -15,13 +15,16 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from io import TextIOWrapper
-from typing import NoReturn, Protocol, cast
+from typing import TYPE_CHECKING, NoReturn, Protocol, cast
 
 from omlx import __version__
 from omlx.catalog import sentence
 from omlx.cli import set_environment
 from omlx.errors import BadRequest, ConfigError, ModelError, OmlxError, StageError
 from omlx.terminal_text import escaped
+
+if TYPE_CHECKING:
+    from _typeshed import SupportsWrite
 
 COMMANDS = {
     "serve": "omlx.cli.serve",
@@ -41,6 +44,13 @@ COMMANDS = {
 ONLINE = frozenset({"pull"})
 _BROKEN_PIPE = 128 + signal.SIGPIPE
 """The status that a shell reports for a tool ended by SIGPIPE."""
+
+
+class Parser(ArgumentParser):
+    """An argument parser whose help notices that its reader has ended."""
+
+    def print_help(self, file: SupportsWrite[str] | None = None) -> None:
+        (file or sys.stdout).write(self.format_help())
 
 
 class Command(Protocol):
@@ -81,9 +91,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if argv:
         name = argv[0]
     set_environment(online=name in ONLINE)
-    parser = ArgumentParser(
-        prog="omlx", description=sentence("cli.description", {}), allow_abbrev=False
-    )
+    parser = Parser(prog="omlx", description=sentence("cli.description", {}), allow_abbrev=False)
     parser.add_argument("--version", action="version", version=_versions())
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for command, module in COMMANDS.items():

@@ -33,6 +33,7 @@ KEPT: Final = 2
 """Idle processes that are kept."""
 KEPT_BYTES: Final = 112 << 20
 """A process that has grown beyond this is not kept."""
+_START_S: Final = 120
 _POLL_S: Final = 0.05
 
 
@@ -45,13 +46,17 @@ class TemplateError(Exception):
 
 
 class TemplateProcess:
-    """One process of `template_worker`. Raises OSError if it cannot start."""
+    """One process of `template_worker`. Raises OSError or EOFError if it does not start."""
 
     def __init__(self) -> None:
         self._connection, theirs = _context.Pipe()
         with theirs:
             self._process = _context.Process(target=serve, args=(theirs,), daemon=True)
             self._process.start()
+        if not self._connection.poll(_START_S):
+            self.close()
+            raise TimeoutError("the process that renders templates did not start")
+        self._connection.recv_bytes()
 
     @property
     def pid(self) -> int:

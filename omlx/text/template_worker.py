@@ -30,7 +30,7 @@ class TemplateJob:
 
 
 def serve(parent: Connection) -> None:
-    """Render every job that arrives, until `parent` is closed."""
+    """Send an empty message once ready; render every job that arrives, until `parent` is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which drains
     with suppress(EOFError, OSError):  # the parent has gone
         _serve(parent)
@@ -41,6 +41,7 @@ def _serve(parent: Connection) -> None:
     from transformers import PreTrainedTokenizerBase  # noqa: PLC0415
 
     renderer: Any = PreTrainedTokenizerBase()  # type: ignore[no-untyped-call]
+    parent.send_bytes(b"")
     while True:
         job: TemplateJob = parent.recv()
         signal.alarm(ORPHAN_S)
