@@ -18,7 +18,6 @@ from omlx.engine.isolation import isolate
 from omlx.engine.sequence import Sequence
 from omlx.engine.speculation.config import CONFIG
 from omlx.engine.speculation.cost_model import FIRST_BUCKET, PLAIN, CostModel
-from omlx.engine.speculation.drafters.draft_model import DraftModel
 from omlx.engine.speculation.drafters.ngram import NgramDrafter
 from omlx.engine.speculation.proposal import Draft, Proposal
 from omlx.engine.strategy import NGRAM, Clause, only
@@ -112,7 +111,8 @@ def _all_steps(loop: EngineLoop) -> Iterator[bool]:
             overlapped=filler.overlaps,
         )
     for drafter in speculator.drafters:
-        sizes = (1, *batches) if isinstance(drafter, DraftModel) else (1,)
+        # Draft models alone share passes between rows.
+        sizes = (1, *batches) if drafter.kind == "draft" else (1,)
         for rows in () if isinstance(drafter, NgramDrafter) else sizes:
             yield from _steps(
                 loop.sibling(rows=rows),

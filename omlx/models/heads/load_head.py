@@ -12,15 +12,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import mlx.core as mx
 import mlx.nn as nn
 
-from omlx.engine.model import Model
-from omlx.engine.speculation.hidden import parts_of
 from omlx.errors import ModelError
 from omlx.models.heads.files import PREFIX, HeadFiles
+
+if TYPE_CHECKING:
+    from omlx.engine.model import Model
 
 _SHIFTED: Final = frozenset({"qwen3_5", "qwen3_5_moe", "qwen3_next"})
 """Architectures whose published norms count from zero."""
@@ -36,7 +37,8 @@ def is_quantized(head: nn.Module) -> bool:
 
 def build_head(files: HeadFiles, target: Model) -> nn.Module:
     """Return a head with lazy weights for `target`. Raises ModelError `spec.off.head_weights`."""
-    from omlx.models.heads.module import LAYERS, HeadModule  # noqa: PLC0415 — see `import_mlx_lm`
+    from omlx.engine.speculation.hidden import parts_of  # noqa: PLC0415 — see `import_mlx_lm`
+    from omlx.models.heads.module import LAYERS, HeadModule  # noqa: PLC0415 — as above
 
     architecture, parts = type(target).__module__.rpartition(".")[2], parts_of(target)
     if architecture not in LAYERS or parts is None:
