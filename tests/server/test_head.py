@@ -15,7 +15,7 @@ from omlx.models.catalog.discovery import BUNDLED, scan_places
 from omlx.models.catalog.places import Folder
 from tests import zoo
 from tests.models.heads import declare, plain, random_head, save_directory, upstream
-from tests.server.running import TARGET, Running, omlx
+from tests.server.running import DRAFT, TARGET, Running, omlx
 from tests.zoo.build import save_family
 
 CHAT = "/v1/chat/completions"
@@ -32,7 +32,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     mx.save_safetensors(str(root / "own" / "mtp.safetensors"), upstream(head))
     declare(root / "promised", mtp_num_hidden_layers=1)
     save_directory(root / "bare-MTP", root / "bare", plain(head))
-    registry = scan_places([Folder("test", root)])
+    registry = scan_places([Folder("test", root), Folder("bundled", BUNDLED)])
     with omlx(registry=registry, default="own") as server:
         yield server
 
@@ -72,6 +72,13 @@ def test_a_head_in_a_directory_of_its_own_drafts_as_a_draft_model_does(running: 
     assert refused.json()["error"]["code"] == "spec.off.head_missing"
     assert "omlx pull promised-MTP" in refused.json()["error"]["message"]
     assert head_of(running, "promised")["head"]["reason"]["code"] == "spec.off.head_missing"
+
+
+def test_a_draft_model_takes_the_place_of_the_own_head(running: Running) -> None:
+    named = {"draft_model": DRAFT, "num_draft_tokens": 2}
+    assert text(ask(running, TARGET, **named, speculation="draft"))
+    refused = ask(running, TARGET, **named, speculation="mtp").json()["error"]
+    assert (refused["code"], DRAFT in refused["message"]) == ("spec.off.head_unused", True)
 
 
 def test_a_model_without_a_head_says_so(running: Running) -> None:

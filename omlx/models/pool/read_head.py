@@ -26,7 +26,11 @@ if TYPE_CHECKING:
 def find_head(choice: DraftChoice, target: LoadedModel) -> HeadFiles | Reason:
     """Return the files of the head chosen as a draft, else of the one that came with the target, or
     why there is none. Raises ModelError.
+
+    Beside a draft model there is none: it reads each prompt, although `auto` would not draft by it.
     """
+    if choice.draft_model is not None:
+        return Reason("spec.off.head_unused", {"draft": choice.draft_model.id})
     files = own_head(choice.target) if choice.head is None else head_directory(choice.head)
     if isinstance(files, HeadFiles) and target.stage is not None:
         return Reason("spec.off.head_staged")
