@@ -9,6 +9,7 @@ from threading import Lock
 from typing import Final, Generic, TypeVar
 
 from omlx.errors import BadRequest
+from omlx.process_memory import trim
 
 T = TypeVar("T")
 
@@ -47,7 +48,9 @@ def _result(compile: Callable[[], T]) -> T | BadRequest:
     try:
         return compile()
     except BadRequest as error:
-        return _copy(error)
+        refusal = _copy(error)
+    trim()  # what was compiled may have taken tens of megabytes
+    return refusal
 
 
 def _copy(error: BadRequest) -> BadRequest:
