@@ -4,6 +4,7 @@ which order."""
 from __future__ import annotations
 
 import gc
+import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,6 +14,9 @@ import httpx
 import mlx.core as mx
 import pytest
 
+from omlx.models.catalog.discovery import BUNDLED
+from omlx.models.catalog.entry import ModelEntry
+from omlx.models.catalog.registry import Registry
 from omlx.settings.configuration import LiveConfiguration
 from omlx.settings.layer import Layer, Source
 from omlx.settings.store import Store
@@ -32,8 +36,17 @@ def tight(tmp_path: Path) -> Iterator[tuple[Running, httpx.Client]]:
     flags = Layer(Source.CLI, {"speculation": "off"})
     configuration = LiveConfiguration((flags,), Store(tmp_path))
     configuration.patch({"memory_limit": 40 << 20})
+    headless = Path(shutil.copytree(BUNDLED / TARGET, tmp_path / "target"))
+    (headless / "mtp.safetensors").unlink()
+    registry = Registry(
+        (ModelEntry(TARGET, headless, "bundled"), ModelEntry(HYBRID, BUNDLED / HYBRID, "bundled"))
+    )
+
+    def used() -> int:
+        return mx.get_active_memory() - base
+
     with (
-        omlx(configuration=configuration, used=lambda: mx.get_active_memory() - base) as running,
+        omlx(configuration=configuration, registry=registry, used=used) as running,
         httpx.Client(base_url=running.url, timeout=120) as http,
     ):
         yield running, http
