@@ -1,17 +1,18 @@
 """Chat templates rendered in another process, with limits of time and memory.
 
 A process is taken for each render and given back afterwards; one that exceeded a limit is killed.
-All are forked from one that has imported transformers, which takes half a second: a new one takes
-some milliseconds and 4 MB of its own.
 Renders of one model take turns, so that a template which is slow delays its own model only.
 """
 
 from __future__ import annotations
 
-import multiprocessing
+import atexit
+import subprocess
+import sys
 from _thread import LockType
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
+from multiprocessing import Pipe
 from threading import Lock
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
@@ -20,7 +21,7 @@ from weakref import WeakKeyDictionary
 from omlx.errors import BadRequest
 from omlx.process_memory import footprint
 from omlx.text.template_variables import with_further_variables
-from omlx.text.template_worker import RENDERED, TemplateJob, serve
+from omlx.text.template_worker import RENDERED, TemplateJob
 
 if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
@@ -30,15 +31,11 @@ MAX_BYTES: Final = 1 << 30
 """Memory of a process. A body of 32 MB takes a third of it."""
 MAX_PROMPT_BYTES: Final = 64 << 20
 KEPT: Final = 2
-"""Idle processes that are kept."""
+"""Idle processes that are kept, each with some 60 MB."""
 KEPT_BYTES: Final = 112 << 20
 """A process that has grown beyond this is not kept."""
 _START_S: Final = 120
 _POLL_S: Final = 0.05
-
-
-_context: Final = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["transformers.tokenization_utils_base"])
 
 
 class TemplateError(Exception):
@@ -46,35 +43,42 @@ class TemplateError(Exception):
 
 
 class TemplateProcess:
-    """One process of `template_worker`. Raises OSError or EOFError if it does not start."""
+    """One process of `template_worker`."""
 
     def __init__(self) -> None:
-        self._connection, theirs = _context.Pipe()
+        self._connection, theirs = Pipe()
         with theirs:
-            self._process = _context.Process(target=serve, args=(theirs,), daemon=True)
-            self._process.start()
-        if not self._connection.poll(_START_S):
-            self.close()
-            raise TimeoutError("the process that renders templates did not start")
-        self._connection.recv_bytes()
-
-    @property
-    def pid(self) -> int:
-        assert self._process.pid is not None
-        return self._process.pid
+            command = [sys.executable, "-m", "omlx.text.template_worker", str(theirs.fileno())]
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+            )
+        self._ready = False
 
     @property
     def reusable(self) -> bool:
-        return self._process.is_alive() and footprint(self.pid) < KEPT_BYTES
+        return self._process.poll() is None and footprint(self._process.pid) < KEPT_BYTES
+
+    def start(self) -> None:
+        """Wait until the process accepts jobs. Raises OSError."""
+        if not self._ready:
+            if not self._connection.poll(_START_S):
+                raise TimeoutError("the process that renders templates did not start")
+            self._connection.recv_bytes()
+            self._ready = True
 
     def render(self, job: TemplateJob) -> str:
         """Return the prompt. Raises TemplateError; BadRequest beyond the limits, and if the process
         ends: then it must be closed."""
+        self.start()
         deadline = monotonic() + MAX_SECONDS
         try:
             self._connection.send(job)
             while not self._connection.poll(_POLL_S):
-                if monotonic() > deadline or footprint(self.pid) > MAX_BYTES:
+                if monotonic() > deadline or footprint(self._process.pid) > MAX_BYTES:
                     raise _limited()
             reply = self._connection.recv_bytes(MAX_PROMPT_BYTES)
         except (EOFError, OSError) as error:
@@ -88,8 +92,7 @@ class TemplateProcess:
         """End the process at once."""
         self._connection.close()
         self._process.kill()
-        self._process.join()
-        self._process.close()
+        self._process.wait()
 
 
 def render_template(
@@ -134,8 +137,10 @@ def is_jinja(tokenizer: TokenizerWrapper) -> bool:
 
 
 def start_early() -> None:
-    """Start a process before the first render needs it: the first one takes half a second."""
-    _idle.give_back(_idle.take())
+    """Start a process before the first render needs it: that takes half a second."""
+    process = _idle.take()
+    process.start()
+    _idle.give_back(process)
 
 
 class _IdleProcesses:
@@ -144,18 +149,29 @@ class _IdleProcesses:
     def __init__(self) -> None:
         self._processes: list[TemplateProcess] = []
         self._lock = Lock()
+        atexit.register(self._close)
 
     def take(self) -> TemplateProcess:
-        """Return an idle process, or a new one."""
+        """Return an idle process, or a new one.
+
+        Another one starts meanwhile, if none is left: another model's render would wait for it,
+        should this one get stuck.
+        """
+        process = self._idle() or TemplateProcess()
+        with self._lock:
+            if not self._processes:
+                self._processes.append(TemplateProcess())
+        return process
+
+    def _idle(self) -> TemplateProcess | None:
         while True:
             with self._lock:
                 if not self._processes:
-                    break
+                    return None
                 process = self._processes.pop()
             if process.reusable:
                 return process
             process.close()
-        return TemplateProcess()
 
     def give_back(self, process: TemplateProcess) -> None:
         with self._lock:
@@ -163,6 +179,10 @@ class _IdleProcesses:
                 self._processes.append(process)
                 return
         process.close()
+
+    def _close(self) -> None:
+        while self._processes:
+            self._processes.pop().close()
 
 
 class _Turns:

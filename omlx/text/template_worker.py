@@ -1,13 +1,14 @@
-"""What a process that renders chat templates does.
+"""A process that renders chat templates: python -m omlx.text.template_worker FD
 
 Templates come with downloaded models and are programs, which may run for ever or fill the memory. A
-process can be ended. It serves its parent over a socket, one job after another, until the parent
-closes it or ends.
+process can be ended. It serves its parent over the socket FD, one job after another, until the
+parent closes it or ends.
 """
 
 from __future__ import annotations
 
 import signal
+import sys
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -30,14 +31,8 @@ class TemplateJob:
 
 
 def serve(parent: Connection) -> None:
-    """Send an empty message once ready; render every job that arrives, until `parent` is closed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which drains
-    with suppress(EOFError, OSError):  # the parent has gone
-        _serve(parent)
-
-
-def _serve(parent: Connection) -> None:
-    # Slow to import: only in the process that this one was forked from.
+    """Render every job that arrives. Sends an empty message once it is ready."""
+    # Slow, hence in this process only once.
     from transformers import PreTrainedTokenizerBase  # noqa: PLC0415
 
     renderer: Any = PreTrainedTokenizerBase()  # type: ignore[no-untyped-call]
@@ -54,3 +49,13 @@ def _serve(parent: Connection) -> None:
             reply = FAILED + (str(error) or type(error).__name__).encode(errors="replace")
         signal.alarm(0)
         parent.send_bytes(reply)
+
+
+def main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which drains
+    with suppress(EOFError, OSError):  # the parent has gone
+        serve(Connection(int(sys.argv[1])))
+
+
+if __name__ == "__main__":
+    main()

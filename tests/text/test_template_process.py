@@ -69,8 +69,8 @@ def test_the_next_model_renders_while_one_is_stuck(
 def test_a_process_that_ended_while_idle_is_replaced(bpe: TokenizerWrapper) -> None:
     prompt = render(bpe, HELLO)
     for process in template_process._idle._processes:
-        os.kill(process.pid, signal.SIGKILL)
-        process._process.join()
+        os.kill(process._process.pid, signal.SIGKILL)
+        process._process.wait()
     assert render(bpe, HELLO) == prompt
 
 
