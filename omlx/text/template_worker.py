@@ -7,6 +7,7 @@ parent closes it or ends.
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from contextlib import suppress
@@ -16,6 +17,8 @@ from typing import Any, Final
 
 ORPHAN_S: Final = 60
 """Seconds after which a render ends its process: the parent, which ends it earlier, has gone."""
+NICE: Final = 10
+"""Its start, and a template that is stuck, leave the cores to decoding."""
 RENDERED: Final = b"+"
 FAILED: Final = b"-"
 """First byte of a reply, before the prompt or the template's error as UTF-8."""
@@ -53,6 +56,7 @@ def serve(parent: Connection) -> None:
 
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which drains
+    os.nice(NICE)
     with suppress(EOFError, OSError):  # the parent has gone
         serve(Connection(int(sys.argv[1])))
 
