@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, FilePayload, Page, expect
 
 from tests.admin.browser.checks import check_accessible, check_fits, check_keyboard, check_words
 from tests.admin.browser.chromium import VIEWPORTS
@@ -30,8 +30,8 @@ def open_card(page: Page, model: str = VISION) -> None:
 
 
 def choose(page: Page, data: bytes) -> None:
-    file = {"name": "a.png", "mimeType": "image/png", "buffer": data}
-    page.get_by_label("Picture", exact=True).set_input_files([file])  # type: ignore[list-item]
+    file: FilePayload = {"name": "a.png", "mimeType": "image/png", "buffer": data}
+    page.get_by_label("Picture", exact=True).set_input_files([file])
 
 
 def test_a_picture_is_chosen_refused_and_taken_back(seeing: Site) -> None:
