@@ -69,6 +69,7 @@ def test_questions_about_a_picture_are_measured(seeing: Site, axe: str) -> None:
         check_words(page, "en")
         check_fits(page)
         visit.complaints.check()
+        expect(page.locator("[data-settling]")).to_have_count(0)  # a faded button
         check_accessible(page, axe, VIEWPORTS)
 
 
