@@ -77,6 +77,7 @@ class Chat extends HTMLElement {
   // Show the conversation of an id, or a new one.
   async open(id) {
     if (id && id === this.conversation?.id) return;
+    const focused = document.activeElement;
     const known = id ? await Conversation.open(id) : null;
     if (id && known === null) announce(t("ui.chat.gone"));
     this.conversation = known ?? Conversation.begin(SettingsPanel.last());
@@ -86,7 +87,9 @@ class Chat extends HTMLElement {
     this.render();
     await this.history.show(this.conversation.id);
     scrollToEnd();
-    this.composer.focus();
+    // Whoever moved on with Tab meanwhile keeps the focus.
+    const moved = document.activeElement;
+    if (moved === focused || moved === document.body) this.composer.focus();
   }
 
   begin() {
