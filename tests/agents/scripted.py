@@ -13,6 +13,7 @@ from functools import partial
 
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
+from omlx.draft_length import MAX_DRAFT_LENGTH
 from omlx.models.pool.pool import Pool, build_pool
 from omlx.text.calls.write import write_calls
 from tests.server.spelling import Spelling, read
@@ -52,8 +53,8 @@ class Scripted(Spelling):
         return write_calls(self._tokenizer, [{"id": f"a1b2c3d4{number}", "function": function}])
 
     def _follow(self, known: list[int], width: int) -> list[int]:
-        """A prompt is read in wide windows, of which only the last token matters."""
-        if width > 32:
+        """Of a window wider than drafts are, only the last token matters: it reads a prompt."""
+        if width > MAX_DRAFT_LENGTH + 1:
             return [self._stop] * (width - 1) + [self._then(known)]
         return [self._then(known[:n]) for n in range(len(known) - width + 1, len(known) + 1)]
 
