@@ -17,6 +17,7 @@ setup(
         "omlx": [
             "py.typed",
             "bench/texts/*.txt",
+            "models/hub/*.json",
             "trial/texts/*.txt",
             *(
                 str(path.relative_to("omlx"))

@@ -28,3 +28,9 @@ def set_environment(*, online: bool) -> None:
 def user_environment() -> dict[str, str]:
     """Return the environment as the user set it, for child processes."""
     return {name: value for name, value in os.environ.items() if name not in _added}
+
+
+def online_environment() -> dict[str, str]:
+    """Return the environment of child processes that may go online, but report nothing."""
+    offline = {name: value for name, value in ENVIRONMENT.items() if name != "HF_HUB_OFFLINE"}
+    return {**offline, **user_environment()}

@@ -7,6 +7,7 @@ import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 
 from huggingface_hub.utils.tqdm import disable_progress_bars
 
@@ -18,8 +19,8 @@ from omlx.models.catalog.discovery import discover
 from omlx.models.catalog.entry import ModelEntry, Status
 from omlx.models.catalog.places import HUB_CACHE
 from omlx.models.catalog.reference import Reference, find_draft
+from omlx.models.hub.recorded import download
 from omlx.models.package.compatibility import checkpoint_mismatch, draft_problem
-from omlx.models.package.hub import pull
 from omlx.models.package.package import DeclaredDraftModel, usable_package
 from omlx.models.pool.speculation_config import FETCHABLE
 from omlx.settings.resolve import add_flags
@@ -54,7 +55,7 @@ def _pull(reference: Reference, settings: Settings) -> ModelEntry:
     if isinstance(entry, Reason) or entry.status is not Status.USABLE or entry.source == HUB_CACHE:
         sys.stdout.write(sentence("cli.pull.begins", {"model": str(reference)}) + "\n")
         sys.stdout.flush()
-        directory, notes = pull(reference)
+        directory, notes = download(reference, settings.home, partial(_waits, reference))
         _report(notes)
         entry = _find(reference, settings)
         if isinstance(entry, Reason):
@@ -62,6 +63,11 @@ def _pull(reference: Reference, settings: Settings) -> ModelEntry:
     params = {"model": entry.id, "path": str(entry.path), "size": size(entry.size_bytes)}
     sys.stdout.write(sentence("cli.pull.here", params) + "\n")
     return entry
+
+
+def _waits(reference: Reference) -> None:
+    params = {"repository": reference.repository}
+    sys.stderr.write(f"omlx: {sentence('pull.elsewhere', params)}\n")
 
 
 def _pull_draft(target: ModelEntry, settings: Settings) -> None:

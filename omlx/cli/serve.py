@@ -30,9 +30,10 @@ from omlx import __version__
 from omlx.admin.login.credentials import Credentials
 from omlx.admin.mount import mount
 from omlx.catalog import sentence
+from omlx.cli import online_environment
 from omlx.cli.address import BACKLOG, listen, published, url
 from omlx.cli.arguments import configured, find_models, model_id
-from omlx.cli.download import download, download_hint
+from omlx.cli.download import download_hint
 from omlx.cli.group import add_group_flags, refuse_misuse, supervise
 from omlx.cli.output import LoadingBars
 from omlx.cli.stage_start import JOINED, LOST, SERVING, end_without_supervisor
@@ -43,6 +44,7 @@ from omlx.engine.thread import EngineThread
 from omlx.errors import ConfigError, StageLost
 from omlx.models.catalog.catalog import Catalog
 from omlx.models.catalog.registry import Registry
+from omlx.models.hub.downloads import Downloads
 from omlx.models.package.package import FILE as PACKAGE_FILE
 from omlx.models.package.tokenizer import import_mlx_lm
 from omlx.models.pool.cost_file import CostFiles
@@ -168,13 +170,14 @@ async def serve(selection: Selection, listening: socket.socket, order: Order | N
             (await pool.lease(selection.model)).release()
         stages = staged.stages if staged is not None else None
         urls = UrlReader() if settings.allow_image_url else None
-        services = build_services(engine, pool, settings.api_key, stages, urls)
+        downloads = Downloads(settings.home, online_environment())
+        services = build_services(engine, pool, downloads, settings.api_key, stages, urls)
         app = create_app(services, settings)
         mount(app, services, live, settings.home)
         # Tasks that need command line, settings files or disk; those of the pool run with the app.
         background = (
             RegistryWatcher(pool, selection.discover).run(_MODELS_INTERVAL_S),
-            DraftWatcher(pool, selection.discover, download).run(_DRAFT_INTERVAL_S),
+            DraftWatcher(pool, selection.discover, downloads.fetch).run(_DRAFT_INTERVAL_S),
             ConfigurationWatcher(live, partial(_package_files, pool), pool.reconfigure).run(
                 _SETTINGS_INTERVAL_S
             ),

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 
 from omlx.engine.stage.stages import Stages
 from omlx.engine.thread import EngineThread
+from omlx.models.hub.downloads import Downloads
 from omlx.models.pool.pool import Pool
 from omlx.server.activity import Activity
 from omlx.server.generation import GenerationService
@@ -24,12 +25,14 @@ class Services:
     activity: Activity
     generations: GenerationService
     prefixes: PrefixService
+    downloads: Downloads
     api_key: ApiKey
 
 
 def build_services(
     engine: EngineThread,
     pool: Pool,
+    downloads: Downloads,
     api_key: str | None,
     stages: Stages | None = None,
     urls: UrlReader | None = None,
@@ -43,7 +46,8 @@ def build_services(
     activity = Activity(metrics)
     generations = GenerationService(engine, pool, activity, urls)
     prefixes = PrefixService(engine, pool, generations)
-    return Services(engine, pool, metrics, activity, generations, prefixes, ApiKey(api_key))
+    key = ApiKey(api_key)
+    return Services(engine, pool, metrics, activity, generations, prefixes, downloads, key)
 
 
 def _gauges(engine: EngineThread, pool: Pool, stages: Stages | None) -> Gauges:

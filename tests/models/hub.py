@@ -1,12 +1,15 @@
 """A hub on the loopback: model info, file trees, HEAD and GET of files with ETag, Range and LFS
 headers.
 
+    GET  /api/models?search=…&limit=…                       the ids that contain the text
     GET  /api/models/{org}/{name}[/revision/{revision}]     files with sizes and hashes
     GET  /api/models/{org}/{name}/tree/{revision}           the same, as a list
     HEAD /{org}/{name}/resolve/{revision}/{file}            commit, hash and size of one file
     GET  /{org}/{name}/resolve/{revision}/{file}            its bytes, from `Range` on
 
-`stall` stops a file after some bytes, once; `corrupt` sends wrong bytes with the right hashes.
+`stall` stops a file after some bytes, once; `corrupt` sends wrong bytes with the right hashes;
+`pause_s` delays each piece of 1 MB; `status` answers every request with an error; a repository in
+`gated` shows its files and sends none.
 """
 
 from __future__ import annotations
@@ -14,13 +17,15 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
+_PIECE_BYTES = 1 << 20
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
@@ -50,6 +55,9 @@ class Hub:
     seen: list[tuple[str, str, int]] = field(default_factory=list)
     stall: dict[str, int] = field(default_factory=dict)
     corrupt: set[str] = field(default_factory=set)
+    gated: set[str] = field(default_factory=set)
+    pause_s: float = 0.0
+    status: int | None = None
     commit: str = COMMIT
     stalled: threading.Event = field(default_factory=threading.Event)
     released: threading.Event = field(default_factory=threading.Event)
@@ -109,13 +117,24 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer()
 
     def _answer(self) -> None:
-        parts = unquote(urlsplit(self.path).path).strip("/").split("/")
-        if parts[:2] == ["api", "models"]:
+        address = urlsplit(self.path)
+        parts = unquote(address.path).strip("/").split("/")
+        if self.served.status is not None:
+            self._refuse(self.served.status, "")
+        elif parts == ["api", "models"]:
+            self._search(parse_qs(address.query))
+        elif parts[:2] == ["api", "models"]:
             self._describe("/".join(parts[2:4]), parts[4:])
         elif len(parts) > 4 and parts[2] == "resolve":
             self._file("/".join(parts[:2]), parts[3], "/".join(parts[4:]))
         else:
             self._refuse(404, "EntryNotFound")
+
+    def _search(self, query: dict[str, list[str]]) -> None:
+        text = query.get("search", [""])[0].lower()
+        self.served.seen.append(("SEARCH", text, 0))
+        found = [name for name in self.served.repositories if text in name.lower()]
+        self._json([{"id": name} for name in found[: int(query["limit"][0])]])
 
     def _describe(self, repository: str, rest: list[str]) -> None:
         files = self.served.repositories.get(repository)
@@ -131,13 +150,23 @@ class _Handler(BaseHTTPRequestHandler):
             {"rfilename": name, "blobId": file.oid, **_facts(file)} for name, file in files.items()
         ]
         return self._json(
-            {"id": repository, "sha": self.served.commit, "private": False, "siblings": siblings}
+            {
+                "id": repository,
+                "sha": self.served.commit,
+                "private": False,
+                "gated": repository in self.served.gated,
+                "downloads": 1234,
+                "lastModified": "2026-03-14T15:09:26.000Z",
+                "siblings": siblings,
+            }
         )
 
     def _file(self, repository: str, revision: str, name: str) -> None:
         file = self.served.repositories.get(repository, {}).get(name)
         if file is None or revision not in ("main", self.served.commit):
             return self._refuse(404, "EntryNotFound")
+        if repository in self.served.gated:
+            return self._refuse(403, "GatedRepo")
         start = int(self.headers.get("Range", "bytes=0-").removeprefix("bytes=").partition("-")[0])
         self.served.seen.append((self.command, name, start))
         content = bytes(len(file.content)) if name in self.served.corrupt else file.content
@@ -157,7 +186,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _send(self, name: str, content: bytes) -> None:
         stop = self.served.stall.pop(name, None)
-        self.wfile.write(content[:stop])
+        for begin in range(0, len(content[:stop]), _PIECE_BYTES):
+            self.wfile.write(content[:stop][begin : begin + _PIECE_BYTES])
+            time.sleep(self.served.pause_s)  # a slow network
         if stop is not None:
             self.wfile.flush()
             self.served.stalled.set()

@@ -87,7 +87,7 @@ def test_a_draft_that_the_strategy_does_not_use_is_not_fetched(
 
 
 def test_a_failed_download_is_tried_once_and_reported(engine: EngineThread, folder: Path) -> None:
-    failure = Reason("draft.fetch_failed", {"draft": SMALL, "detail": "no network"})
+    failure = Reason("pull.unreachable", {"detail": "no network"})
     fetch = FakeFetch(folder, failure)
 
     async def run() -> None:

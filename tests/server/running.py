@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -20,6 +20,7 @@ from omlx.models.catalog.catalog import Catalog
 from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.catalog.entry import ModelEntry
 from omlx.models.catalog.registry import Registry
+from omlx.models.hub.downloads import Downloads
 from omlx.models.pool.cost_file import CostFiles
 from omlx.models.pool.footprint import used_bytes
 from omlx.models.pool.pool import Pool, build_pool
@@ -40,6 +41,7 @@ SEEING = Registry(
 )
 """Needs omlx[vision]."""
 PATIENCE_S = 120
+OFFLINE = {"HF_HUB_OFFLINE": "1"}
 
 
 class CountingLoop(EngineLoop):
@@ -207,17 +209,20 @@ def omlx(
     protocol: type[TimeoutProtocol] = TimeoutProtocol,
     prepare: Callable[[FastAPI, Services], None] = lambda app, services: None,
     urls: UrlReader | None = None,
+    hub: Mapping[str, str] = OFFLINE,
 ) -> Iterator[Running]:
     """`used` replaces the memory use of the whole process, in bytes.
 
-    `prepare` may add to the application before it starts. `urls` reads images from addresses.
+    `prepare` may add to the application before it starts. `urls` reads images from addresses,
+    `hub` is the environment of downloads.
     """
     configuration = configuration or LiveConfiguration.of(settings or Settings())
     settings = settings or configuration.current.resolve().settings
     engine = WatchedEngine(calibrates=calibrates)
     engine.start()
     pool = build(engine, Catalog(registry, configuration, default), costs=costs, used=used)
-    services = build_services(engine, pool, settings.api_key, urls=urls)
+    downloads = Downloads(settings.home, hub)
+    services = build_services(engine, pool, downloads, settings.api_key, urls=urls)
     app = create_app(services, settings, keep_alive_s=keep_alive_s)
     prepare(app, services)
     try:

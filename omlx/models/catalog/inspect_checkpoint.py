@@ -71,13 +71,13 @@ def inspect_checkpoint(model_id: str, directory: Path, source: str) -> ModelEntr
         entry = replace(entry, size_bytes=_weight_bytes(directory))
         config = _read_object(directory / "config.json")
         if config is not None:
-            model_type, quantization = _model_type(config), _quantization(config)
+            model_type, quantization = kind_of(config)
             entry = replace(entry, model_type=model_type, quantization=quantization)
         reason = (
             _name_reason(model_id)
             or _head_reason(config or {})
             or _files_reason(directory, config)
-            or _config_reason(config or {})
+            or _architecture_reason(config or {})
         )
     except (OSError, ValueError) as error:
         lines = str(error).splitlines() or [type(error).__name__]
@@ -85,6 +85,16 @@ def inspect_checkpoint(model_id: str, directory: Path, source: str) -> ModelEntr
     if reason is not None:
         entry = replace(entry, status=Status.SKIPPED, reason=reason)
     return entry
+
+
+def kind_of(config: Mapping[str, Any]) -> tuple[str | None, str | None]:
+    """Return the model type and the label of the quantization that a config names."""
+    return _model_type(config), _quantization(config)
+
+
+def config_reason(config: Mapping[str, Any]) -> Reason | None:
+    """Return why a model of this config cannot be loaded; None if the config allows it."""
+    return _head_reason(config) or _architecture_reason(config)
 
 
 def is_supported(model_type: str) -> bool:
@@ -160,7 +170,7 @@ def _without_weights(directory: Path) -> Reason:
     return Reason("model.no_weights")
 
 
-def _config_reason(config: Mapping[str, Any]) -> Reason | None:
+def _architecture_reason(config: Mapping[str, Any]) -> Reason | None:
     if config.get("model_file") is not None:
         return Reason("model.remote_code", {"file": str(config["model_file"])})
     model_type = _model_type(config)

@@ -75,23 +75,22 @@ class HubCache:
 
 def places(settings: Settings, environ: Mapping[str, str], bundled: Path) -> list[Place]:
     """Return the places that `settings` leave on; `bundled` holds the models of this package."""
-    user = Path(environ.get("HOME") or os.path.expanduser("~"))
     enabled: list[Place] = [Folder("model-dir", root) for root in settings.model_dir]
     if settings.home_models:
         enabled.append(Folder("home", settings.home / "models"))
     if settings.lmstudio:
-        enabled.append(Folder("lmstudio", user / ".lmstudio/models"))
+        enabled.append(Folder("lmstudio", _user(environ) / ".lmstudio/models"))
     if settings.hf_cache:
-        enabled.append(HubCache(HUB_CACHE, _hub_root(user, environ)))
+        enabled.append(HubCache(HUB_CACHE, hub_root(environ)))
     if settings.bundled:
         enabled.append(Folder("bundled", bundled))
     return enabled
 
 
-def _hub_root(user: Path, environ: Mapping[str, str]) -> Path:
+def hub_root(environ: Mapping[str, str]) -> Path:
     """Return the cache folder, by the same variables as huggingface_hub."""
     home = environ.get("HF_HOME") or os.path.join(
-        environ.get("XDG_CACHE_HOME") or user / ".cache", "huggingface"
+        environ.get("XDG_CACHE_HOME") or _user(environ) / ".cache", "huggingface"
     )
     root = (
         environ.get("HF_HUB_CACHE")
@@ -99,6 +98,10 @@ def _hub_root(user: Path, environ: Mapping[str, str]) -> Path:
         or os.path.join(home, "hub")
     )
     return Path(os.path.expandvars(os.path.expanduser(root)))
+
+
+def _user(environ: Mapping[str, str]) -> Path:
+    return Path(environ.get("HOME") or os.path.expanduser("~"))
 
 
 def _hub_id(repo: Path) -> str:

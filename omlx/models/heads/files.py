@@ -48,7 +48,8 @@ def own_head(entry: ModelEntry) -> HeadFiles | Reason:
         if found is not None:
             return found
     if declared_layers(config):
-        return Reason("spec.off.head_missing", {"model": entry.id, "command": _command(entry)})
+        command = f"omlx pull {head_repository(entry.id)}"
+        return Reason("spec.off.head_missing", {"model": entry.id, "command": command})
     return Reason("spec.off.no_head")
 
 
@@ -92,6 +93,14 @@ def declared_layers(config: Mapping[str, Any]) -> int:
     return max((count for count in counts if isinstance(count, int)), default=0)
 
 
+def head_repository(model: str) -> str:
+    """Return the repository in which mlx-community publishes the head of a model."""
+    base, dash, form = model.rpartition("-")
+    if dash and (form.endswith("bit") or form in ("bf16", "mxfp8", "mxfp4", "nvfp4")):
+        return f"{base}-MTP-{form}"
+    return f"{model}-MTP-4bit"
+
+
 def _family(config: Mapping[str, Any]) -> str:
     """The model type, of dense and sparse models alike: their heads differ in tensors only."""
     return str(config.get("model_type")).replace("_moe", "").replace("_text", "")
@@ -112,11 +121,3 @@ def _collect(files: Sequence[Path], prefix: str, config: Mapping[str, Any]) -> H
             names[file] = tuple(sizes)
             nbytes += sum(sizes.values())
     return HeadFiles(names, prefix, nbytes, config) if names else None
-
-
-def _command(entry: ModelEntry) -> str:
-    """The command that fetches what mlx-community publishes as a directory of its own."""
-    base, dash, form = entry.id.rpartition("-")
-    if dash and (form.endswith("bit") or form in ("bf16", "mxfp8", "mxfp4", "nvfp4")):
-        return f"omlx pull {base}-MTP-{form}"
-    return f"omlx pull {entry.id}-MTP-4bit"

@@ -10,37 +10,35 @@ import fcntl
 import hashlib
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Final, cast
+from typing import Final
 
 from huggingface_hub import HfApi, constants, hf_hub_url, snapshot_download
-from huggingface_hub.errors import (
-    GatedRepoError,
-    HfHubHTTPError,
-    HFValidationError,
-    OfflineModeIsEnabled,
-    RepositoryNotFoundError,
-    RevisionNotFoundError,
-)
-from huggingface_hub.file_download import http_get, repo_folder_name
+from huggingface_hub.file_download import http_get
 from huggingface_hub.hf_api import ModelInfo, RepoSibling
 from huggingface_hub.utils._headers import build_hf_headers
 
 from omlx.errors import ModelError, Reason
 from omlx.models.catalog.reference import Reference
+from omlx.models.hub.cache import folder_name, missing_bytes, part_of
+from omlx.models.hub.failures import translated
 from omlx.models.package.package import FILE
 
-_WANTED: Final = ("model*.safetensors", "*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken")
-_POOLING: Final = "*_Pooling/config.json"
+WEIGHTS: Final = ("model*.safetensors", "mtp.safetensors", "mtp/*.safetensors")
+"""Files that are loaded: the model's, and a draft head that comes with it."""
+
+_BESIDE: Final = (*WEIGHTS, "*_Pooling/config.json")
+_AT_TOP: Final = ("*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken")
 _SPARE_BYTES = 1 << 30
 _CHUNK_BYTES = 1 << 20
-# The bases are what the library's HTTP client raises, whichever client that is.
-_ERRORS = cast(tuple[type[Exception], ...], (*HfHubHTTPError.__bases__, ValueError, RuntimeError))
+
+Planned = Callable[[Sequence[RepoSibling]], None]
+"""Called with the files of a download before the first of them is fetched."""
 
 
-def pull(reference: Reference) -> tuple[Path, list[Reason]]:
+def pull(reference: Reference, planned: Planned = lambda files: None) -> tuple[Path, list[Reason]]:
     """Download what is missing of a model; return its directory and notes on files left unchanged.
 
     Continues interrupted downloads and verifies every file, present ones too. A file that differs
@@ -49,13 +47,13 @@ def pull(reference: Reference) -> tuple[Path, list[Reason]]:
     """
     repository, revision = reference.repository, reference.revision
     notes: list[Reason] = []
-    try:
-        name = repo_folder_name(repo_id=repository, repo_type="model")
-        folder = Path(constants.HF_HUB_CACHE) / name
+    with translated(repository, revision):
+        folder = Path(constants.HF_HUB_CACHE) / folder_name(repository)
         blobs = folder / "blobs"
         info = HfApi().model_info(repository, revision=revision, files_metadata=True)
-        files = _usable_files(info, reference)
-        _check_space(sum(_missing_bytes(blobs, file) for file in files))
+        files = usable_files(info)
+        planned(files)
+        _check_space(sum(missing_bytes(blobs, *blob_of(file)) for file in files))
         fetched = set()
         for file in files:
             if _fetch_weights(blobs, repository, info.sha, file):
@@ -70,37 +68,37 @@ def pull(reference: Reference) -> tuple[Path, list[Reason]]:
         unverified = [file for file in files if file.rfilename not in fetched]
         notes += _verify(unverified, snapshot, blobs)
         snapshot_download(repository, revision=revision, allow_patterns=names)
-    except HFValidationError as error:
-        raise ModelError("draft.malformed", draft=repository) from error
-    except RevisionNotFoundError as error:
-        raise ModelError("pull.no_revision", repository=repository, revision=revision) from error
-    except GatedRepoError as error:
-        raise ModelError("pull.gated", repository=repository) from error
-    except RepositoryNotFoundError as error:
-        raise ModelError("pull.not_found", repository=repository) from error
-    except OfflineModeIsEnabled as error:
-        raise ModelError("pull.offline") from error
-    except _ERRORS as error:
-        raise ModelError("pull.failed", repository=repository, detail=_one_line(error)) from error
     return snapshot, notes
 
 
-def _usable_files(info: ModelInfo, reference: Reference) -> list[RepoSibling]:
-    """Return the files to download: those at the top of the repository, and the pooling config.
+def usable_files(info: ModelInfo) -> list[RepoSibling]:
+    """Return the files to download: weights, the pooling config, and what stands at the top.
 
     Raises ModelError if there are no weights.
     """
     siblings = info.siblings or []
-    files = []
-    for file in siblings:
-        at_top = "/" not in file.rfilename or fnmatch(file.rfilename, _POOLING)
-        if at_top and any(fnmatch(file.rfilename, pattern) for pattern in _WANTED):
-            files.append(file)
+    files = [file for file in siblings if _wanted(file.rfilename)]
     if not any(file.rfilename.endswith(".safetensors") for file in files):
         if any(file.rfilename.endswith(".gguf") for file in siblings):
-            raise ModelError("pull.gguf", repository=reference.repository)
-        raise ModelError("pull.no_weights", repository=reference.repository)
+            raise ModelError("pull.gguf", repository=info.id)
+        raise ModelError("pull.no_weights", repository=info.id)
     return files
+
+
+def _wanted(name: str) -> bool:
+    patterns = _BESIDE if "/" in name else (*_BESIDE, *_AT_TOP)
+    return any(fnmatch(name, pattern) for pattern in patterns)
+
+
+def weight_bytes(files: Iterable[RepoSibling]) -> int:
+    """Return the bytes of the files that are loaded."""
+    weights = [file for file in files if any(fnmatch(file.rfilename, each) for each in WEIGHTS)]
+    return sum(file.size or 0 for file in weights)
+
+
+def blob_of(file: RepoSibling) -> tuple[str | None, int]:
+    """Return the name of a file in the cache, which is its hash, and its size in bytes."""
+    return file.lfs.sha256 if file.lfs is not None else file.blob_id, file.size or 0
 
 
 def _verify(files: list[RepoSibling], snapshot: Path, blobs: Path) -> Iterator[Reason]:
@@ -115,16 +113,6 @@ def _verify(files: list[RepoSibling], snapshot: Path, blobs: Path) -> Iterator[R
         if _is_downloaded(blobs, path):
             raise _corrupt(path, file)
         yield Reason("pull.kept", {"file": str(path)})
-
-
-def _missing_bytes(blobs: Path, file: RepoSibling) -> int:
-    name = file.lfs.sha256 if file.lfs is not None else file.blob_id
-    if name is None or file.size is None:
-        return file.size or 0
-    if (blobs / name).exists():
-        return 0
-    part = blobs / f"{name}.incomplete"
-    return max(0, file.size - (part.stat().st_size if part.exists() else 0))
 
 
 def _check_space(needed: int) -> None:
@@ -143,7 +131,7 @@ def _fetch_weights(blobs: Path, repository: str, commit: str | None, file: RepoS
         return False
     blobs.mkdir(parents=True, exist_ok=True)
     blob = blobs / file.lfs.sha256
-    part = blobs / f"{blob.name}.incomplete"
+    part = part_of(blob)
     if blob.exists():
         return False
     with part.open("ab") as stream:
@@ -213,7 +201,3 @@ def _corrupt(path: Path, file: RepoSibling) -> ModelError:
     path.resolve().unlink(missing_ok=True)
     path.unlink(missing_ok=True)
     return ModelError("pull.corrupt", file=file.rfilename)
-
-
-def _one_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]

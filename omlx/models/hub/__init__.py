@@ -1,0 +1,1 @@
+"""The Hugging Face hub: search, downloads that survive a restart, deletion."""

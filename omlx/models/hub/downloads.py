@@ -1,0 +1,276 @@
+"""The downloads of a server: started, paused, continued, discarded; each in a process of its own.
+
+The server stays offline, and a hub that stalls holds up no request. What is to be known after a
+restart is in `omlx.models.hub.job`, where `omlx pull` keeps it, too: both see the same downloads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import sys
+import time
+from asyncio.subprocess import PIPE
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Final
+
+from omlx.errors import ModelError, NotFound, OmlxError, Reason
+from omlx.models.catalog.places import hub_root
+from omlx.models.catalog.reference import Reference
+from omlx.models.hub.delete import delete_model, discard_parts
+from omlx.models.hub.job import Job, JobRecord, unfinished
+from omlx.models.hub.meter import Meter
+from omlx.models.hub.offer import Offer
+
+AT_ONCE: Final = 2
+"""Downloads that run at the same time; others wait for them."""
+SEARCH_S: Final = 30.0
+"""Seconds within which the hub has to answer a search."""
+
+_COMMAND: Final = (sys.executable, "-m", "omlx.models.hub.child")
+
+
+class State(StrEnum):
+    WAITING = "waiting"
+    RUNNING = "running"
+    PAUSED = "paused"
+    FAILED = "failed"
+    DONE = "done"
+
+
+@dataclass(frozen=True, slots=True)
+class Download:
+    """`total_bytes` is 0 until the hub has answered; `rate` in bytes per second, over some seconds.
+
+    `elsewhere`: another process downloads it, such as `omlx pull`.
+    """
+
+    model: str
+    repository: str
+    state: State
+    total_bytes: int = 0
+    done_bytes: int = 0
+    rate: float | None = None
+    elsewhere: bool = False
+    failure: Reason | None = None
+
+    @property
+    def left_s(self) -> float | None:
+        """Seconds to the end at this rate."""
+        if not self.rate:
+            return None
+        return (self.total_bytes - self.done_bytes) / self.rate
+
+
+@dataclass(slots=True)
+class _Run:
+    """A download of this server. `begun` once it no longer waits for others."""
+
+    reference: Reference
+    task: asyncio.Task[None]
+    begun: bool = False
+    paused: bool = False
+    failure: Reason | None = None
+    meter: Meter = field(default_factory=Meter)
+
+    @property
+    def runs(self) -> bool:
+        return not self.task.done()
+
+
+class Downloads:
+    """`home` is OMLX_HOME, `environ` that of processes which may go online.
+
+    Methods run on the event loop; its end, which cancels all tasks, ends the processes.
+    """
+
+    def __init__(self, home: Path, environ: Mapping[str, str]) -> None:
+        self._home = home
+        self._environ = environ
+        self._runs: dict[str, _Run] = {}
+        self._slots = asyncio.Semaphore(AT_ONCE)
+        self.cache = hub_root(environ)
+
+    async def all(self) -> list[Download]:
+        """Return the downloads of this run and those that are not complete, by name."""
+        known = await asyncio.to_thread(self._read)
+        for repository, run in self._runs.items():
+            known.setdefault(repository, _OnDisk(JobRecord(run.reference), listed=False))
+        return [self._download(known[repository]) for repository in sorted(known)]
+
+    def start(self, reference: Reference) -> None:
+        """Start a download or continue it; one that runs is left as it is."""
+        run = self._runs.get(reference.repository)
+        if run is None or not run.runs:
+            task = asyncio.create_task(self._download_in_turn(reference))
+            self._runs[reference.repository] = _Run(reference, task)
+
+    async def fetch(self, reference: Reference) -> Reason | None:
+        """Download a model; return why that failed, None if it is here."""
+        self.start(reference)
+        run = self._runs[reference.repository]
+        await asyncio.wait([run.task])
+        if run.paused:
+            return Reason("pull.paused", {"repository": reference.repository})
+        return run.failure
+
+    async def pause(self, repository: str) -> None:
+        """Stop a download; what is here stays. Raises NotFound for one that does not run here."""
+        run = self._runs.get(repository)
+        if run is None or not run.runs:
+            raise NotFound("pull.not_running", repository=repository)
+        await self._stop(run)
+
+    async def resume(self, repository: str) -> None:
+        """Continue a download. Raises NotFound for an unknown one."""
+        for download in await self.all():
+            if download.repository == repository:
+                return self.start(Reference.parse(download.model))
+        raise NotFound("pull.not_running", repository=repository)
+
+    async def discard(self, repository: str) -> None:
+        """Stop a download and delete what it has left, but not a complete model.
+
+        Raises Conflict if another process downloads it.
+        """
+        await self._forget(repository)
+        await asyncio.to_thread(discard_parts, self._home, self.cache, repository)
+
+    async def delete(self, repository: str) -> None:
+        """Delete a model from the hub's cache. Raises ModelError, and Conflict as `discard`."""
+        await self._forget(repository)
+        await asyncio.to_thread(delete_model, self._home, self.cache, repository)
+
+    async def search(self, text: str) -> list[Offer]:
+        """Search the hub. Raises ModelError."""
+        try:
+            async with asyncio.timeout(SEARCH_S):
+                found = await self._ask({"do": "search", "text": text})
+        except TimeoutError:
+            raise ModelError("pull.silent", seconds=int(SEARCH_S)) from None
+        return [Offer.from_json(record) for record in found]
+
+    def free_bytes(self) -> int:
+        """Return the free bytes of the disk with the hub's cache."""
+        folder = self.cache
+        while not folder.exists():
+            folder = folder.parent
+        return shutil.disk_usage(folder).free
+
+    async def _forget(self, repository: str) -> None:
+        run = self._runs.pop(repository, None)
+        if run is not None:
+            await self._stop(run)
+
+    async def _stop(self, run: _Run) -> None:
+        if run.runs:
+            run.paused = True
+            run.task.cancel()
+            await asyncio.wait([run.task])
+
+    async def _download_in_turn(self, reference: Reference) -> None:
+        run = self._runs[reference.repository]
+        job = Job(self._home, reference.repository)
+        try:
+            await asyncio.to_thread(_begin, job, reference)
+            async with self._slots:
+                run.begun = True
+                await self._ask({"do": "pull", "model": str(reference), "home": str(self._home)})
+        except OmlxError as error:
+            run.failure = Reason(error.code, error.params)
+
+    async def _ask(self, request: dict[str, Any]) -> Any:
+        """Return the answer of a process, which ends with this call. Raises ModelError."""
+        process = await asyncio.create_subprocess_exec(
+            *_COMMAND, stdin=PIPE, stdout=PIPE, stderr=PIPE, env=self._environ
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        try:
+            # Its input stays open meanwhile: it ends when this process does.
+            process.stdin.write(json.dumps(request).encode() + b"\n")
+            answer, errors = await asyncio.gather(process.stdout.read(), process.stderr.read())
+        finally:
+            with suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+        return _parse(answer, errors)
+
+    def _read(self) -> dict[str, _OnDisk]:
+        """Read the records of unfinished downloads, by repository."""
+        return {
+            record.reference.repository: _OnDisk(
+                record,
+                record.done_bytes(self.cache),
+                locked=Job(self._home, record.reference.repository).runs,
+            )
+            for record in unfinished(self._home)
+        }
+
+    def _download(self, found: _OnDisk) -> Download:
+        record, run = found.record, self._runs.get(found.record.reference.repository)
+        state, rate = _state(found, run), None
+        if state is State.RUNNING and run is not None:
+            rate = run.meter.rate(time.monotonic(), found.done_bytes)
+        failure = record.failure
+        if run is not None and run.failure is not None:
+            failure = run.failure
+        return Download(
+            str(record.reference),
+            record.reference.repository,
+            state,
+            record.total_bytes,
+            found.done_bytes,
+            rate,
+            elsewhere=found.locked and (run is None or not run.runs),
+            failure=failure if state is State.FAILED else None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _OnDisk:
+    """`listed`: it has a record; `locked`: a process downloads it."""
+
+    record: JobRecord
+    done_bytes: int = 0
+    locked: bool = False
+    listed: bool = True
+
+
+def _state(found: _OnDisk, run: _Run | None) -> State:
+    if run is not None and run.runs:
+        return State.RUNNING if run.begun else State.WAITING
+    if found.locked:
+        return State.RUNNING
+    if found.record.failure is not None or (run is not None and run.failure is not None):
+        return State.FAILED
+    if found.listed or (run is not None and run.paused):
+        return State.PAUSED
+    return State.DONE
+
+
+def _begin(job: Job, reference: Reference) -> None:
+    try:
+        if not job.runs:  # else the process that downloads has written the record
+            job.begin(reference)
+    except OSError as error:
+        params = {"repository": reference.repository, "detail": str(error)}
+        raise ModelError("pull.failed", **params) from error
+
+
+def _parse(answer: bytes, errors: bytes) -> Any:
+    """Return what a process has answered. Raises its error as ModelError."""
+    try:
+        record = json.loads(answer)
+    except ValueError:
+        lines = errors.decode(errors="replace").strip().splitlines() or [""]
+        raise ModelError("pull.crashed", detail=lines[-1]) from None
+    if "error" in record:
+        raise ModelError(record["error"]["code"], **record["error"]["params"])
+    return record["ok"]

@@ -1,0 +1,134 @@
+"""A download as two files in OMLX_HOME/downloads: every process sees it, and it survives them all.
+
+    models--org--name.json   the record: what is downloaded, its files, why it failed
+    models--org--name.lock   locked by the process that downloads; only that one writes the record
+
+A record without a process is a download that was paused or interrupted. One that is complete has
+no record: the model is in the cache then.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from omlx.atomic_write import replace_file
+from omlx.errors import ModelError, Reason
+from omlx.models.catalog.model_config import read_object
+from omlx.models.catalog.reference import Reference
+from omlx.models.hub.cache import folder_name, missing_bytes
+
+_FOLDER: Final = "downloads"
+
+
+@dataclass(frozen=True, slots=True)
+class JobRecord:
+    """`files` are (hash, bytes), none before the hub has answered. `failure`: why it ended."""
+
+    reference: Reference
+    files: tuple[tuple[str | None, int], ...] = ()
+    failure: Reason | None = None
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(size for _, size in self.files)
+
+    def done_bytes(self, cache: Path) -> int:
+        """Return the bytes that are in the hub's cache at `cache`. Asks for the size of files."""
+        blobs = cache / folder_name(self.reference.repository) / "blobs"
+        return self.total_bytes - sum(missing_bytes(blobs, *file) for file in self.files)
+
+    def to_json(self) -> dict[str, Any]:
+        failure = self.failure
+        reason = None if failure is None else {"code": failure.code, "params": failure.params}
+        return {"model": str(self.reference), "files": self.files, "failure": reason}
+
+    @classmethod
+    def from_json(cls, record: dict[str, Any]) -> JobRecord:
+        """Raises KeyError, TypeError, ValueError or ModelError for another format."""
+        failure = record["failure"]
+        return cls(
+            Reference.parse(record["model"]),
+            tuple((blob, int(size)) for blob, size in record["files"]),
+            None if failure is None else Reason(failure["code"], dict(failure["params"])),
+        )
+
+
+class Job:
+    """The files of one repository's download below `home`."""
+
+    def __init__(self, home: Path, repository: str) -> None:
+        self.folder = home / _FOLDER
+        self._record = self.folder / f"{folder_name(repository)}.json"
+        self._lock = self._record.with_suffix(".lock")
+
+    def read(self) -> JobRecord | None:
+        """Return the record; None without one that can be read."""
+        return _read(self._record)
+
+    def begin(self, reference: Reference) -> None:
+        """Note that a download is wanted; files of an earlier attempt count until the hub answers.
+
+        Raises OSError.
+        """
+        before = self.read() or JobRecord(reference)
+        self.write(replace(before, reference=reference, failure=None))
+
+    def write(self, record: JobRecord) -> None:
+        """Raises OSError."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        replace_file(self._record, json.dumps(record.to_json(), ensure_ascii=False).encode())
+
+    def fail(self, failure: Reason) -> None:
+        """Keep why it ended, if there is something to continue."""
+        record = self.read()
+        if record is None or not record.files:
+            self.forget()
+            return
+        with suppress(OSError):  # such as a full disk; the process reports the failure, too
+            self.write(replace(record, failure=failure))
+
+    def forget(self) -> None:
+        self._record.unlink(missing_ok=True)
+
+    @property
+    def runs(self) -> bool:
+        """Whether a process downloads it now."""
+        try:
+            with self._lock.open("rb") as lock:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except FileNotFoundError:
+            return False
+        except BlockingIOError:
+            return True
+        return False
+
+    @contextmanager
+    def claimed(self, busy: Callable[[], None]) -> Iterator[None]:
+        """Be the process that downloads. Calls `busy`, then waits, if another one does."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with self._lock.open("wb") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                busy()
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+
+def unfinished(home: Path) -> list[JobRecord]:
+    """Return the records of all downloads that are not complete, by name."""
+    records = [_read(path) for path in sorted((home / _FOLDER).glob("models--*.json"))]
+    return [record for record in records if record is not None]
+
+
+def _read(path: Path) -> JobRecord | None:
+    try:
+        return JobRecord.from_json(read_object(path))
+    except (OSError, ValueError, KeyError, TypeError, ModelError):
+        return None
