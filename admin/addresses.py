@@ -6,6 +6,8 @@ from typing import Final
 from urllib.parse import quote
 
 HOME: Final = "/admin"
+ACTIVITY: Final = f"{HOME}/activity"
+LOG: Final = f"{ACTIVITY}/log"
 API: Final = f"{HOME}/api"
 CHAT: Final = f"{HOME}/chat"
 LOGIN: Final = f"{HOME}/login"

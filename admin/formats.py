@@ -81,6 +81,11 @@ def moment(at: float) -> str:
     return datetime.fromtimestamp(at).strftime("%Y-%m-%d %H:%M")
 
 
+def timestamp(at: float) -> str:
+    """Seconds since the epoch in the server's time zone: `2026-03-14 15:09:26`."""
+    return datetime.fromtimestamp(at).strftime("%Y-%m-%d %H:%M:%S")
+
+
 def _bytes(nbytes: int, base: int) -> str:
     value, unit = nbytes / base**2, "MB"
     if nbytes >= base**3:

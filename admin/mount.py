@@ -12,6 +12,9 @@ from omlx.server.services import Services
 from omlx.settings.configuration import LiveConfiguration
 
 from . import preferences
+from .activity.api import ActivityApi
+from .activity.log_page import LogPage
+from .activity.page import ActivityPage
 from .addresses import HOME
 from .chat.api import ChatApi
 from .chat.page import ChatPage
@@ -55,6 +58,8 @@ def mount(app: FastAPI, services: Services, configuration: LiveConfiguration, ho
     OverviewPage(figures, snapshots, trials.trials, key, cards).register(pages)
     ModelsPage(snapshots).register(pages)
     ModelPage(snapshots, settings, trials).register(pages)
+    ActivityPage(figures.requests).register(pages)
+    LogPage(home).register(pages)
     SettingsPage(settings).register(pages)
     LoginPage(pages, gate).register()
     pages.form(f"{HOME}/preferences", preferences.store)
@@ -64,6 +69,7 @@ def mount(app: FastAPI, services: Services, configuration: LiveConfiguration, ho
     ModelsApi(pool, services.prefixes).register(api)
     TrialApi(gate, trials).register(api)
     LiveApi(figures).register(api)
+    ActivityApi(services.generations).register(api)
     ChatApi.of(services).register(api)
 
     for router in (LoginApi(gate).routes(), api, pages.router):

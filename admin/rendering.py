@@ -41,7 +41,7 @@ def _environment(language: str) -> Environment:
         formats.parameters,
         formats.parameters,
     )
-    others = (formats.memory, formats.disk, formats.clock, formats.moment)
+    others = (formats.memory, formats.disk, formats.clock, formats.moment, formats.timestamp)
     environment.filters |= {filter_.__name__: filter_ for filter_ in (*figures, *others)}
     for filter_ in (formats.duration, formats.elapsed):
         environment.filters[filter_.__name__] = partial(filter_, language=language)

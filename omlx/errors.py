@@ -7,6 +7,7 @@
     │   ├── Forbidden             Host or Origin not allowed (403)
     │   ├── Conflict              something else is in progress (409)
     │   ├── Outdated              the resource has changed in the meantime (412)
+    │   ├── Stopped               it was stopped in the dashboard (499)
     │   ├── Unconditional         a change without the revision that it changes (428)
     │   ├── TooLarge              the body is too long (413)
     │   └── TooSlow               the request has stalled (408)
@@ -100,6 +101,10 @@ class Conflict(BadRequest):
 
 class Outdated(BadRequest):
     status = 412
+
+
+class Stopped(BadRequest):
+    status = 499
 
 
 class Unconditional(BadRequest):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Annotated
 
@@ -11,30 +10,20 @@ from fastapi import APIRouter, Request
 from pydantic import Field
 from starlette.responses import JSONResponse, Response
 
-from omlx.models.pool.resident import State
 from omlx.server.fields import Body, read_query
 from omlx.server.services import Services
 from omlx.telemetry.timeline import STEP_S
 
-from .live import (
-    SHOWN_S,
-    WAITING,
-    AnswerView,
-    Live,
-    LoadingView,
-    answer_view,
-    current_rate,
-    loading_view,
-    request_views,
-    step_views,
-)
+from ..activity.request_views import WAITING, answer_view
+from ..activity.requests import Requests
+from .live import SHOWN_S, Live, current_rate, step_views
 
 
 class LiveFigures:
     """Collects them, on the event loop."""
 
     def __init__(self, services: Services) -> None:
-        self._engine = services.engine
+        self.requests = Requests(services)
         self._pool = services.pool
         self._activity = services.activity
 
@@ -47,11 +36,9 @@ class LiveFigures:
         activity, now = self._activity, time.time()
         if at is not None:
             now = min(now, at)
-        served = [model.id for model in self._pool.loaded]
-        queued = {model: self._engine.request_counts(model).waiting for model in served}
-        requests = request_views(activity.running, queued)
+        requests = self.requests.active()
         waiting = sum(request.phase == WAITING for request in requests)
-        loading = self._loading()
+        loading = self.requests.loading()
         begin = max(since, now - SHOWN_S)
         steps = activity.timeline.since(begin - 2 * STEP_S)
         ended = activity.outcomes(begin)
@@ -69,19 +56,6 @@ class LiveFigures:
             steps=step_views([step for step in steps if step.at <= now]),
             answers=[answer_view(end) for end in ended if since < end.at <= now],
         )
-
-    def latest(self, count: int) -> Sequence[AnswerView]:
-        """Return the latest ended requests, the newest first, however long ago they ended."""
-        ended = self._activity.outcomes()[-count:]
-        return [answer_view(outcome) for outcome in reversed(ended)]
-
-    def _loading(self) -> list[LoadingView]:
-        statuses = [(entry.id, self._pool.status(entry.id)) for entry in self._pool.models]
-        return [
-            loading_view(model, status)
-            for model, status in statuses
-            if status.state is State.LOADING or status.waiting
-        ]
 
 
 class LiveQuery(Body):

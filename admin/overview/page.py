@@ -17,13 +17,14 @@ from omlx.server.guard import ApiKey
 from omlx.server.model_cards import ModelCards
 from omlx.trial.trials import Trials
 
+from ..activity.request_views import AnswerView
 from ..addresses import HOME, PARTS
 from ..models.list_page import ModelRow, model_row
 from ..models.model_snapshot import ModelSnapshot, ModelSnapshots
 from ..pages import Page, Pages
 from ..preferences import language_of
 from .api import LiveFigures
-from .live import AnswerView, Live, StepView, TrialView, minutes, trial_view
+from .live import Live, StepView, TrialView, minutes, trial_view
 
 MAX_ANSWERS: Final = 50
 """Rows of the table of latest requests."""
@@ -90,7 +91,7 @@ class OverviewPage:
         pool, resident = self.snapshots.pool, await self.snapshots.resident()
         lengths = {card.entry.id: card.context_length for card in await self.cards.all()}
         # Nothing is awaited from here on: figures, tables and charts are of one moment.
-        live, latest = self.figures.now(), self.figures.latest(MAX_ANSWERS)
+        live, latest = self.figures.now(), self.figures.requests.latest(MAX_ANSWERS)
         models = [self.snapshots.default, *(snapshot.entry.id for snapshot in resident)]
         model = next(filter(None, models), None) or suggested(pool.models, live.limit_bytes)
         usable = [entry.id for entry in pool.models]

@@ -1,5 +1,5 @@
-"""The outermost middleware: one log line for each request, a record of each refusal, and a response
-where our own code failed.
+"""The outermost middleware: one log line for each request, a record of each that the engine did not
+run, and a response where our own code failed.
 
 The line says what was requested, how it ended and how fast. Never any text of prompt or output.
 """
@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from omlx.errors import OmlxError
 from omlx.server import errors
 from omlx.server.activity import Activity
+from omlx.server.caller import caller_of
 from omlx.server.guard import is_dashboard
 from omlx.server.notes import note, notes
 from omlx.server.outcome import CLIENT_GONE
@@ -64,8 +65,8 @@ class AccessLog:
             seconds = time.monotonic() - started_at
             if status >= 400 or not scope["path"].startswith(_POLLED):
                 self._log(scope, status, round(seconds * 1000, 1))
-            if status >= 400 and _is_for_api(scope):
-                self._record_refusal(scope, status, seconds)
+            if _is_for_api(scope) and (status >= 400 or scope["method"] == "POST"):
+                self._record(scope, status, seconds)
 
     def _log(self, scope: Scope, status: int, ms: float) -> None:
         if self._metrics is not None:
@@ -83,14 +84,15 @@ class AccessLog:
                 fields["error"] = outcome.code
         log_request(fields)
 
-    def _record_refusal(self, scope: Scope, status: int, seconds: float) -> None:
+    def _record(self, scope: Scope, status: int, seconds: float) -> None:
         """Record a request that has no stream; the engine's events tell of those that have one."""
         noted = notes(scope)
         is_running = any(isinstance(outcome, GenerationStream) for outcome in noted)
         if self._activity is None or is_running:
             return
         error = next((outcome for outcome in noted if isinstance(outcome, OmlxError)), None)
-        self._activity.refused(scope["path"][:_SHOWN_PATH], status, seconds, error)
+        path = scope["path"][:_SHOWN_PATH]
+        self._activity.answered(path, caller_of(scope), status, seconds, error)
 
 
 class _ResponseWatch:

@@ -6,10 +6,11 @@ refused before they reached the engine; it asks nothing of the engine.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from omlx.engine.types import (
@@ -23,12 +24,13 @@ from omlx.engine.types import (
 )
 from omlx.errors import OmlxError
 from omlx.records import RequestStats
+from omlx.server.caller import Arrival, Caller
 from omlx.server.outcome import CLIENT_GONE, OK, Outcome, bounded_reason
 from omlx.telemetry.metrics import Metrics
 from omlx.telemetry.timeline import Timeline
 
 MAX_OUTCOMES: Final = 256
-"""Newest requests over all models that the engine ran, and as many that were refused before."""
+"""Newest requests over all models that the engine ran, and as many others."""
 
 MAX_RECENT: Final = 32
 """Newest finished requests of each model, for its status."""
@@ -40,6 +42,8 @@ class Running:
 
     `read` of the `prompt` tokens are in the cache, as far as events have arrived. `drafted` of the
     generated `tokens` were proposed by a drafter. `opening` tokens came with the first event.
+    `group` is the id of the response, which may have several choices. `stopped` is the error with
+    which the dashboard ended it.
     """
 
     id: str
@@ -52,6 +56,10 @@ class Running:
     first_token_at: float | None = None
     last_token_at: float | None = None
     opening: int = 0
+    group: str = ""
+    caller: Caller = field(default_factory=Caller)
+    prompt_text: str | None = None
+    stopped: OmlxError | None = None
 
     @property
     def started(self) -> bool:
@@ -96,8 +104,9 @@ class Activity:
         self._wall = wall
         self._running: dict[str, Running] = {}
         self._ended: deque[Outcome] = deque(maxlen=max_outcomes)
-        # A queue of their own: refusals, which cost nothing, must not push out what was answered.
-        self._refused: deque[Outcome] = deque(maxlen=max_outcomes)
+        # A queue of their own: refusals, which cost nothing, must not push out what was generated.
+        self._others: deque[Outcome] = deque(maxlen=max_outcomes)
+        self._numbers = itertools.count(1)
         self._recent: defaultdict[str, deque[RequestStats]] = defaultdict(
             lambda: deque(maxlen=MAX_RECENT)
         )
@@ -109,31 +118,60 @@ class Activity:
 
     def outcomes(self, since: float = 0.0) -> Sequence[Outcome]:
         """Requests that ended at `since` (seconds since the epoch) or later, the newest last."""
-        ended = [outcome for outcome in (*self._ended, *self._refused) if outcome.at >= since]
+        ended = [outcome for outcome in (*self._ended, *self._others) if outcome.at >= since]
         return sorted(ended, key=lambda outcome: outcome.at)
 
     def recent(self, model: str) -> Sequence[RequestStats]:
         """The newest finished requests of a model, the newest last."""
         return tuple(self._recent.get(model, ()))
 
-    def submitted(self, model: str, request: Request, arrived_at: float | None = None) -> None:
-        """Add a request that is about to be handed to the engine.
-
-        `arrived_at` is when its body had arrived, on the clock of this object; by default now.
+    def submitted(
+        self,
+        model: str,
+        request: Request,
+        arrival: Arrival | None = None,
+    ) -> None:
+        """Add a request that is about to be handed to the engine. `arrival` is on the clock of this
+        object; by default now.
         """
-        if arrived_at is None:
-            arrived_at = self.clock()
-        self._running[request.id] = Running(request.id, model, len(request.tokens), arrived_at)
+        arrival = arrival or Arrival(self.clock())
+        self._running[request.id] = Running(
+            request.id,
+            model,
+            len(request.tokens),
+            arrival.at,
+            group=request.group,
+            caller=arrival.caller,
+            prompt_text=arrival.prompt_text,
+        )
 
-    def refused(self, path: str, status: int, seconds: float, error: OmlxError | None) -> None:
-        """Record a request that ended before the engine had it; no error: its client left."""
+    def stopped(self, group: str, error: OmlxError) -> None:
+        """Note that a response is about to be cancelled with this error."""
+        for running in self._running.values():
+            if running.group == group:
+                running.stopped = error
+
+    def answered(
+        self, path: str, caller: Caller, status: int, seconds: float, error: OmlxError | None
+    ) -> None:
+        """Record a request that the engine did not run: refused, left by its client, or one that
+        generates nothing."""
         reason = model = None
         if error is not None:
             reason = bounded_reason(error)
             model = reason.params.get("model")
         named = model if isinstance(model, str) else None
-        outcome = Outcome(self._wall(), status, seconds, named, path, error=reason)
-        self._refused.append(outcome)
+        outcome = Outcome(
+            self._wall(),
+            status,
+            seconds,
+            named,
+            path,
+            error=reason,
+            number=next(self._numbers),
+            caller=caller,
+        )
+        self._others.append(outcome)
 
     def observe(self, event: Event) -> None:
         """Take in an engine event, also of a request whose client has disconnected."""
@@ -165,10 +203,11 @@ class Activity:
         self.totals.prompt += stats.prompt_n
         self.totals.cached += stats.cached_n
         self.totals.predicted += stats.predicted_n
-        status = OK
         if reason is FinishReason.CANCELLED:
-            status = CLIENT_GONE
-        self._ended.append(self._outcome(running, status, stats=stats))
+            outcome = self._outcome(running, CLIENT_GONE, stats, running.stopped)
+        else:
+            outcome = self._outcome(running, OK, stats, finish=reason.value)
+        self._ended.append(outcome)
         self._recent[running.model].append(stats)
         self._metrics.finished(running.model, reason.value, stats)
 
@@ -176,9 +215,9 @@ class Activity:
         self,
         running: Running,
         status: int,
-        *,
         stats: RequestStats | None = None,
         error: OmlxError | None = None,
+        finish: str | None = None,
     ) -> Outcome:
         first_token_s = None
         if running.first_token_at is not None:
@@ -193,4 +232,9 @@ class Activity:
             first_token_s=first_token_s,
             stats=stats,
             error=None if error is None else bounded_reason(error),
+            number=next(self._numbers),
+            id=running.group,
+            caller=running.caller,
+            finish=finish,
+            prompt_text=running.prompt_text,
         )

@@ -10,14 +10,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
+from weakref import WeakValueDictionary
 
 from omlx.engine.thread import EngineThread
+from omlx.errors import NotFound, Stopped
 from omlx.models.eyes.sight import Sight
 from omlx.models.package.tokenizer import tokenizer_length
 from omlx.models.pool.find_sight import find_sight
 from omlx.models.pool.pool import Pool
 from omlx.models.pool.resident import Lease
 from omlx.server.activity import Activity
+from omlx.server.caller import Arrival, Caller
 from omlx.server.engine_requests import (
     TokenizedRequest,
     check_ids,
@@ -32,10 +35,14 @@ from omlx.server.media.attach import Reader, attach
 from omlx.server.media.fetch import UrlReader
 from omlx.server.media.loader import ImageLoader
 from omlx.server.media.parts import shows_images
+from omlx.server.prompt_text import prompt_text
 from omlx.server.stream import GenerationStream
 from omlx.server.text_workers import TextWorkers
 from omlx.text.encode import MAX_TOKENS, encode
 from omlx.text.template import Prompt
+
+_SHOWN: Final = 100
+"""Characters of an unknown id that an error repeats."""
 
 SEED_BITS: Final = 53
 """Of a random seed: clients that keep numbers as doubles, as JavaScript does, can send it back
@@ -60,13 +67,16 @@ class GenerationService:
         self._text = TextWorkers()
         self._images = ImageLoader(urls)
         self.last_prompts: dict[str, tuple[int, ...]] = {}
+        self._streams: WeakValueDictionary[str, GenerationStream] = WeakValueDictionary()
 
-    async def open(self, request: GenerationRequest, id_prefix: str) -> GenerationStream:
-        """Start every choice. The caller must close the stream.
+    async def open(
+        self, request: GenerationRequest, id_prefix: str, caller: Caller | None = None
+    ) -> GenerationStream:
+        """Start every choice of a request that `caller` sent. The stream must be closed.
 
         Waits while the model is loaded. Raises OmlxError; then nothing runs.
         """
-        arrived_at = self._activity.clock()
+        arrival = Arrival(self._activity.clock(), caller or Caller())
         if self._engine.failure is not None:
             raise self._engine.failure
         lease = await self._pool.lease(request.model, request.draft_model, request.speculation)
@@ -81,7 +91,16 @@ class GenerationService:
             lease.release()
             raise
         stream_id = f"{id_prefix}{uuid.uuid4().hex}"
-        return self._start(lease, request, tokenized, stream_id, arrived_at)
+        return self._start(lease, request, tokenized, stream_id, arrival)
+
+    def stop(self, id: str) -> None:
+        """End a response that is being generated; its client gets an error that says so.
+
+        Raises NotFound if there is none.
+        """
+        stream = self._streams.get(id)
+        if stream is None or not stream.stop(Stopped("request.stopped")):
+            raise NotFound("request.gone", id=id[:_SHOWN])
 
     async def prompt_ids(self, request: GenerationRequest) -> list[int]:
         """Return the ids of a conversation's prompt, without loading a model. Raises OmlxError."""
@@ -133,15 +152,24 @@ class GenerationService:
         request: GenerationRequest,
         tokenized: TokenizedRequest,
         id: str,
-        arrived_at: float,
+        arrival: Arrival,
     ) -> GenerationStream:
         """Submit every choice. From here on the stream releases the lease."""
         served = lease.served
         self.last_prompts[served.id] = tokenized.prompts[-1].words
         seed = secrets.randbits(SEED_BITS) if request.seed is None else request.seed
+        if served.speculation.settings.record_prompts:
+            arrival = replace(arrival, prompt_text=prompt_text(request))
         stream = GenerationStream(
-            self._engine, self._dispatcher, lease, id, seed, self._activity, arrived_at
+            self._engine,
+            self._dispatcher,
+            lease,
+            id,
+            seed,
+            self._activity,
+            arrival,
         )
+        self._streams[id] = stream
         stream.warnings = (*request.warnings, *tokenized.warnings)
         try:
             choices = engine_requests(served, request, tokenized, id, seed)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from omlx.errors import OmlxError, Reason
 from omlx.records import RequestStats
+from omlx.server.caller import Caller
 
 OK: Final = 200
 CLIENT_GONE: Final = 499
@@ -22,7 +23,9 @@ class Outcome:
 
     One that the engine ran has a `model` and the length of its `prompt`; if it was refused before,
     `path` is its address. `first_token_s` is the time to first token. `error` says why it failed;
-    it may hold names from the request, and no text of prompt or output.
+    it may hold names from the request, and no text of prompt or output. `id` is that of the
+    response, `number` unique in this process, `finish` the finish reason of a complete answer.
+    `prompt_text` is the end of the prompt's text, where a setting allows to keep it.
     """
 
     at: float
@@ -35,6 +38,11 @@ class Outcome:
     first_token_s: float | None = None
     stats: RequestStats | None = None
     error: Reason | None = None
+    number: int = 0
+    id: str | None = None
+    caller: Caller = field(default_factory=Caller)
+    finish: str | None = None
+    prompt_text: str | None = None
 
 
 def bounded_reason(error: OmlxError) -> Reason:

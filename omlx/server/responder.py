@@ -16,6 +16,7 @@ from starlette.responses import JSONResponse, Response
 
 from omlx.errors import OmlxError
 from omlx.server import sse
+from omlx.server.caller import caller_of
 from omlx.server.connection import while_connected
 from omlx.server.dialect import ChoiceEvent, Encoder, Wire
 from omlx.server.generation import GenerationService
@@ -57,7 +58,8 @@ class Responder:
 
         Raises OmlxError; ClientGone if the client disconnects before the stream is open.
         """
-        opening = self._generations.open(exchange.generation, exchange.id_prefix)
+        caller = caller_of(request.scope)
+        opening = self._generations.open(exchange.generation, exchange.id_prefix, caller)
         stream = await while_connected(request.receive, opening)
         note(request.scope, stream)
         return stream

@@ -23,6 +23,7 @@ from omlx.engine.types import (
 from omlx.errors import OmlxError, Reason
 from omlx.models.pool.resident import Lease, ServedModel
 from omlx.server.activity import Activity
+from omlx.server.caller import Arrival
 from omlx.server.dialect import ChoiceEvent
 from omlx.server.event_dispatcher import EventDispatcher
 from omlx.text.events import Finish, OutputEvent, PromptLogprobs
@@ -35,8 +36,8 @@ class GenerationStream:
     `finishes` fills as choices end. `prompt_n` is the length in tokens of the newest prompt;
     `first_tokens` holds the first id of each prompt. `seed` is the one in use, requested or drawn.
     `warnings` are about what of the request was not done.
-    `activity` observes every event, also after the client has disconnected; `arrived_at` is when
-    the request arrived, on its clock.
+    `activity` observes every event, also after the client has disconnected; `arrival` is on its
+    clock.
     """
 
     def __init__(
@@ -47,7 +48,7 @@ class GenerationStream:
         request_id: str,
         seed: int,
         activity: Activity,
-        arrived_at: float | None = None,
+        arrival: Arrival | None = None,
     ) -> None:
         self.id = request_id
         self.seed = seed
@@ -61,7 +62,7 @@ class GenerationStream:
         self._dispatcher = dispatcher
         self._lease = lease
         self._activity = activity
-        self._arrived_at = arrived_at
+        self._arrival = arrival
         self._outputs: dict[str, tuple[int, OutputParser]] = {}
         self._running: set[str] = set()
         self._inbox: list[Event] = []
@@ -89,7 +90,7 @@ class GenerationStream:
             self.first_tokens.append(request.tokens[0])
         self._running.add(request.id)
         self._dispatcher.open(request.id, self._receive)
-        self._activity.submitted(self.served.id, request, self._arrived_at)
+        self._activity.submitted(self.served.id, request, self._arrival)
         try:
             self._engine.submit(self.served.id, request, self._dispatcher)
         except OmlxError as error:
@@ -123,11 +124,24 @@ class GenerationStream:
             batch: list[ChoiceEvent] = []
             for event in _merge_tokens(events):
                 batch += self._parse(event)
+                if self.error is not None:
+                    break
             if batch or (idle_s is not None and clock() - yielded_at >= idle_s):
                 yield batch
                 yielded_at = clock()
             if self.error is not None:
                 raise self.error
+
+    def stop(self, error: OmlxError) -> bool:
+        """End all choices; the reader of the stream gets the error. Return False if it was over."""
+        if self._closed or not self._running:
+            return False
+        self._activity.stopped(self.id, error)
+        self._inbox.append(Failed(min(self._running), error))
+        self._wake.set()
+        for request_id in self._running:
+            self._engine.cancel(request_id)
+        return True
 
     def close(self) -> None:
         """Cancel what is still running. The lease is released once the engine has ended it."""

@@ -175,6 +175,7 @@ class Settings:
     allow_host: Annotated[tuple[str, ...], _server("HOST")] = ()
     allow_origin: Annotated[tuple[str, ...], _server("ORIGIN")] = ()
     allow_image_url: Annotated[bool, _server()] = False
+    record_prompts: Annotated[bool, _server(applies=AppliesAt.AT_ONCE)] = False
     log_level: Annotated[Literal["debug", "info", "warning", "error"], _server()] = "info"
 
     home: Annotated[Path, _models("DIR", scopes=RUN)] = field(default_factory=_home)

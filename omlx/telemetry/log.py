@@ -15,16 +15,20 @@ import traceback
 from datetime import UTC, datetime
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
-from typing import TextIO, TypeAlias, cast
+from typing import Final, TextIO, TypeAlias, cast
 
 from omlx.terminal_text import escaped
 
 Fields: TypeAlias = dict[str, str | int | float]
 
+FILE: Final = "omlx.log"
+REQUESTS: Final = "omlx.request"
+"""The logger of requests."""
+
 FILE_BYTES = 10 << 20
 FILES_KEPT = 5
 
-_requests = logging.getLogger("omlx.request")
+_requests = logging.getLogger(REQUESTS)
 
 
 def set_up(home: Path, terminal: TextIO | None = None, level: int = logging.INFO) -> None:
@@ -61,9 +65,7 @@ def tear_down() -> None:
 def _file(folder: Path) -> logging.Handler:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     folder.chmod(0o700)
-    file = PrivateFile(
-        folder / "omlx.log", maxBytes=FILE_BYTES, backupCount=FILES_KEPT, encoding="utf-8"
-    )
+    file = PrivateFile(folder / FILE, maxBytes=FILE_BYTES, backupCount=FILES_KEPT, encoding="utf-8")
     file.setFormatter(JsonLines())
     return file
 
@@ -106,7 +108,7 @@ class Human(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         clock = datetime.fromtimestamp(record.created).strftime("%H:%M:%S")
         fields = fields_of(record)
-        if record.name == _requests.name:
+        if record.name == REQUESTS:
             return escaped(f"{clock} {human(fields)}")
         message = f"{clock} {record.levelname.lower()}: {record.getMessage()}"
         text = " · ".join([message, *map(str, fields.values())])

@@ -27,7 +27,8 @@ class Live extends HTMLElement {
 
   refresh = async () => {
     clearTimeout(this.timer);
-    const due = document.visibilityState === "visible" && !isLoggedOut();
+    const paused = "paused" in this.dataset;
+    const due = document.visibilityState === "visible" && !isLoggedOut() && !paused;
     if (due) await this.fetchAgain().then(online, offline);
     if (this.isConnected) this.schedule();
   };

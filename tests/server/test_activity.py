@@ -15,6 +15,7 @@ from omlx.engine.types import (
 from omlx.errors import NotFound, Overloaded, Reason
 from omlx.records import RequestStats
 from omlx.server.activity import Activity, Running
+from omlx.server.caller import Arrival, Caller
 from omlx.telemetry.metrics import Gauges, Metrics
 
 ASK = Request("a", tuple(range(40)))
@@ -71,7 +72,7 @@ def test_a_request_is_followed_from_its_prompt_to_its_end(activity: Activity, cl
 def test_a_failed_request_is_listed_with_its_error_and_not_counted(
     activity: Activity, clock: Clock
 ) -> None:
-    activity.submitted("m", ASK, arrived_at=98.0)
+    activity.submitted("m", ASK, Arrival(98.0))
     activity.observe(committed(False, False))
     clock.now += 1
     activity.observe(Failed("a", Overloaded("engine.queue_full", waiting=1, limit=1)))
@@ -99,7 +100,7 @@ def test_refusals_are_bounded_and_push_out_no_answer(activity: Activity, clock: 
     for _ in range(9):
         clock.now += 1
         error = NotFound("model.not_found", model="x" * 100_000)
-        activity.refused("/v1/chat/completions", 404, 0.25, error)
+        activity.answered("/v1/chat/completions", Caller("curl/8"), 404, 0.25, error)
     first, *refused = activity.outcomes()
     assert (first.model, len(refused)) == ("m", 4)
     newest = refused[-1]

@@ -22,6 +22,8 @@ PAGES: Final = (
     Listed("overview", "/admin"),
     Listed("models", "/admin/models"),
     Listed("model", f"/admin/models/{TARGET}"),
+    Listed("activity", "/admin/activity"),
+    Listed("log", "/admin/activity/log"),
     Listed("settings", "/admin/settings"),
     Listed("password", "/admin/password"),
     Listed("login", "/admin/login", logged_in=False),

@@ -10,13 +10,11 @@ from typing import Any
 import httpx
 import pytest
 
+from omlx.admin.activity.request_views import MIN_PROPOSED_TOKENS, answer_view, request_views
 from omlx.admin.overview.live import (
-    MIN_PROPOSED_TOKENS,
     StepView,
-    answer_view,
     current_rate,
     minutes,
-    request_views,
     step_views,
 )
 from omlx.errors import Reason

@@ -1,0 +1,115 @@
+"""Requests and log in a browser: stop, search, pause; hostile names are text."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import httpx
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from omlx.telemetry import log
+from tests.admin.browser.site import CHAT, Site, open_site
+from tests.server.running import PATIENCE_S, TARGET
+
+LONG_MS = 60_000
+HOSTILE = "<img src=x onerror=document.title='pwned'>"
+
+
+@pytest.fixture(scope="module")
+def logging_site(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    home: Path = tmp_path_factory.mktemp("home")
+    log.set_up(home)
+    try:
+        with open_site(browser, home) as site:
+            site.ask(max_tokens=1)
+            yield site
+    finally:
+        log.tear_down()
+
+
+def ended(page: Page) -> Any:
+    return page.locator("section[aria-labelledby=answers] tbody tr:visible")
+
+
+def post(site: Site, agent: str = "probe/1.0", **fields: Any) -> httpx.Response:
+    body = {"model": TARGET, "messages": [{"role": "user", "content": "x"}], **fields}
+    return httpx.post(f"{site.url}{CHAT}", json=body, headers={"User-Agent": agent}, timeout=120)
+
+
+def test_a_request_is_stopped_by_keyboard_and_its_client_is_told(logging_site: Site) -> None:
+    site, stopped = logging_site, Event()
+    with site.visit() as visit, ThreadPoolExecutor(2) as pool:
+        page = visit.page
+        page.goto("/admin/activity")
+        pool.submit(site.running.engine.call, lambda: stopped.wait(PATIENCE_S))
+        asked = pool.submit(post, site, max_tokens=900, ignore_eos=True)
+        stop = page.get_by_role("button", name=f"Stop {TARGET}")
+        stop.focus(timeout=LONG_MS)
+        page.keyboard.press("Enter")
+        dialog = page.get_by_role("dialog", name="Stop this request?")
+        expect(dialog).to_contain_text(TARGET)
+        dialog.get_by_role("button", name="Stop").press("Enter")
+        expect(page.locator("[data-announcer]")).to_have_text("The request was stopped.")
+        stopped.set()
+        assert asked.result().json()["error"]["code"] == "request.stopped"
+        expect(stop).to_have_count(0, timeout=LONG_MS)
+        newest = ended(page).first
+        expect(newest).to_contain_text("probe/1.0", timeout=LONG_MS)
+        expect(newest).to_contain_text("The request was stopped in the dashboard.")
+
+
+def test_requests_are_searched_and_filtered_and_updates_wait(logging_site: Site) -> None:
+    site = logging_site
+    with site.visit() as visit:
+        page = visit.page
+        assert post(site, agent=HOSTILE, model=HOSTILE).status_code == 404
+        assert post(site, max_tokens=2, ignore_eos=True).status_code == 200
+        page.goto("/admin/activity")
+        count = page.locator("[data-shown]")
+        page.get_by_label("Result").select_option("failed")
+        expect(ended(page)).to_have_count(1)
+        expect(ended(page)).to_contain_text(HOSTILE)
+        page.get_by_label("Result").select_option("")
+        page.get_by_label("Search requests").fill("probe TARGET")
+        expect(ended(page).first).to_contain_text("Token limit")
+        shown = ended(page).count()
+        pause = page.get_by_role("button", name="Pause updates")
+        pause.click()
+        expect(pause).to_have_attribute("aria-pressed", "true")
+        post(site, max_tokens=1)
+        page.evaluate("document.dispatchEvent(new CustomEvent('omlx:changed'))")
+        before = count.inner_text()
+        pause.click()
+        expect(ended(page)).to_have_count(shown + 1, timeout=LONG_MS)
+        assert count.inner_text() != before
+        expect(page.get_by_label("Search requests")).to_have_value("probe TARGET")
+        assert page.title() == "Activity · omlx"
+
+
+def test_the_log_is_followed_and_filtered(logging_site: Site) -> None:
+    logger = logging.getLogger("omlx.probe")
+    with logging_site.visit() as visit:
+        page = visit.page
+        logger.warning(HOSTILE)
+        page.goto("/admin/activity/log")
+        rows = page.locator(".log tbody tr")
+        expect(rows.first).to_contain_text(HOSTILE)
+        search = page.get_by_label("Search log")
+        search.press_sequentially("probe")
+        expect(rows).to_have_count(1)
+        expect(search).to_be_focused()
+        logger.error("the disk of the probe is full")
+        expect(rows).to_have_count(2, timeout=LONG_MS)
+        page.get_by_label("Level").select_option("error")
+        expect(rows).to_have_count(1)
+        expect(rows).to_contain_text("the disk of the probe is full")
+        page.reload()
+        expect(page.get_by_label("Search log")).to_have_value("probe")
+        expect(rows).to_have_count(1)
+        assert page.title() == "Log · omlx"
