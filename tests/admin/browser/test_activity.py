@@ -1,4 +1,4 @@
-"""Requests and log in a browser: stop, search, pause; hostile names are text."""
+"""Requests and log in a browser: stop, search, pause; HTML in names is text."""
 
 from __future__ import annotations
 
