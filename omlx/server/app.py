@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Final
+from typing import Final, TypeAlias
 
 from fastapi import FastAPI, Request
 from starlette.exceptions import HTTPException
@@ -21,12 +21,16 @@ from omlx.server import errors
 from omlx.server.access import AccessLog
 from omlx.server.anthropic.endpoint import MessageEndpoints
 from omlx.server.connection import ClientGone
+from omlx.server.embedding import EmbeddingService
 from omlx.server.guard import AccessGuard
 from omlx.server.health import HealthEndpoints
+from omlx.server.lmstudio import LmStudioEndpoints
 from omlx.server.model_cards import ModelCards
 from omlx.server.models import ModelEndpoints
 from omlx.server.notes import note
-from omlx.server.ollama import OllamaEndpoints
+from omlx.server.ollama import embeddings as ollama_embeddings
+from omlx.server.ollama import endpoint as ollama_generation
+from omlx.server.ollama import models as ollama_models
 from omlx.server.openai.chat.endpoint import ChatEndpoint
 from omlx.server.openai.completions.endpoint import CompletionEndpoint
 from omlx.server.openai.embeddings.endpoint import EmbeddingEndpoint
@@ -40,6 +44,7 @@ from omlx.server.services import Services
 from omlx.server.tokens import TokenEndpoints
 from omlx.settings.schema import Settings
 
+Route: TypeAlias = tuple[str, str, Callable[..., Awaitable[Response]]]
 KEEP_ALIVE_S: Final = 5.0
 SAVE_COSTS_S: Final = 300.0
 SWEEP_S: Final = 1.0
@@ -61,7 +66,10 @@ def create_app(
         docs_url=None,
         redoc_url=None,
     )
-    for method, path, endpoint in _routes(services, Responder(services.generations, keep_alive_s)):
+    responder = Responder(services.generations, keep_alive_s)
+    cards = ModelCards(services.pool)
+    routes = _routes(services, responder, cards) + _local_routes(services, responder, cards)
+    for method, path, endpoint in routes:
         app.add_api_route(path, endpoint, methods=[method])
         if method == "GET":
             app.add_api_route(path, endpoint, methods=["HEAD"], include_in_schema=False)
@@ -72,26 +80,18 @@ def create_app(
     return app
 
 
-def _routes(
-    services: Services, responder: Responder
-) -> list[tuple[str, str, Callable[..., Awaitable[Response]]]]:
-    """Every route of the API: method, path, endpoint."""
+def _routes(services: Services, responder: Responder, cards: ModelCards) -> list[Route]:
+    """The routes of OpenAI's and Anthropic's APIs and of our own: method, path, endpoint."""
     health = HealthEndpoints(services)
-    cards = ModelCards(services.pool)
     models = ModelEndpoints(services, cards)
-    ollama = OllamaEndpoints(cards)
     prefixes = PrefixEndpoints(services.prefixes)
     tokens = TokenEndpoints(services.generations)
     chat = ChatEndpoint(responder)
     completions = CompletionEndpoint(responder)
-    embeddings = EmbeddingEndpoint(services.pool, services.generations)
+    embeddings = EmbeddingEndpoint(EmbeddingService(services.pool, services.generations))
     responses = ResponseEndpoints(responder, services.generations)
     messages = MessageEndpoints(responder, services.generations)
     return [
-        ("GET", "/", ollama.root),
-        ("GET", "/api/version", ollama.version),
-        ("GET", "/api/tags", ollama.tags),
-        ("POST", "/api/show", ollama.show),
         ("GET", "/health", health.health),
         ("GET", "/metrics", health.metrics),
         ("GET", "/v1/models", models.list_models),
@@ -114,6 +114,33 @@ def _routes(
         ("POST", "/v1/responses/{id}/cancel", responses.cancel),
         ("DELETE", "/v1/models/{name:path}/prefixes", prefixes.clear),
         ("POST", "/v1/models/{name:path}/prefixes/probe", prefixes.probe),
+    ]
+
+
+def _local_routes(services: Services, responder: Responder, cards: ModelCards) -> list[Route]:
+    """The routes of Ollama's API, and of LM Studio's about models."""
+    pool = services.pool
+    models = ollama_models.ModelEndpoints(pool, cards)
+    generation = ollama_generation.GenerationEndpoints(responder, pool, cards)
+    service = EmbeddingService(pool, services.generations)
+    embeddings = ollama_embeddings.EmbeddingEndpoints(service, pool)
+    lmstudio = LmStudioEndpoints(cards)
+    return [
+        ("GET", "/", models.root),
+        ("GET", "/api/version", models.version),
+        ("GET", "/api/tags", models.tags),
+        ("GET", "/api/ps", models.running),
+        ("POST", "/api/show", models.show),
+        ("POST", "/api/chat", generation.chat),
+        ("POST", "/api/generate", generation.generate),
+        ("POST", "/api/embed", embeddings.embed),
+        ("POST", "/api/embeddings", embeddings.embeddings),
+        ("POST", "/api/create", models.unsupported),
+        ("POST", "/api/copy", models.unsupported),
+        ("POST", "/api/push", models.unsupported),
+        ("DELETE", "/api/delete", models.unsupported),
+        ("GET", "/api/v0/models", lmstudio.models),
+        ("GET", "/api/v0/models/{name:path}", lmstudio.model),
     ]
 
 

@@ -52,6 +52,7 @@ class Wire:
     frame: Callable[[Json], bytes]
     idle: bytes = sse.KEEP_ALIVE
     done: bytes = b""
+    media_type: str = sse.MEDIA_TYPE
 
 
 OPENAI = Wire(sse.data, done=sse.DONE)

@@ -1,7 +1,7 @@
 """Errors as HTTP responses: status, body, headers. The only place where errors meet HTTP.
 
-Paths below /v1/messages speak Anthropic's dialect, and so do clients with its header; all others
-OpenAI's.
+Paths below /v1/messages speak Anthropic's dialect, and so do clients with its header; those below
+/api Ollama's; all others OpenAI's.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ _OPENAI_CODES: Final = {
 }
 """Codes that clients of OpenAI's API test for; any other code is sent unchanged."""
 _MESSAGES: Final = "/v1/messages"
+_OLLAMA: Final = "/api/"
 _PROMPTS: Final = {"/v1/completions": "prompt", "/v1/responses": "input"}
 """The name of the field called `messages` in other dialects and in our errors, by path."""
 _ANTHROPIC: Final = "anthropic-version"
@@ -88,6 +89,11 @@ def anthropic(error: OmlxError) -> dict[str, Any]:
     return {"type": "error", "error": body, "request_id": None}
 
 
+def ollama(error: OmlxError) -> dict[str, Any]:
+    """The error of Ollama's API, a text, with our code and parameters beside it."""
+    return {"error": error.message, "code": error.code, "params": error.params}
+
+
 def speaks_anthropic(scope: Scope) -> bool:
     path = scope["path"]
     return (
@@ -109,6 +115,8 @@ def response(error: OmlxError, scope: Scope) -> Response:
         if isinstance(error, Overloaded):
             status = 529
         return JSONResponse(anthropic(error), status, headers)
+    if scope["path"].startswith(_OLLAMA):
+        return JSONResponse(ollama(error), error.status, headers)
     prompt = _PROMPTS.get(scope["path"], "messages")
     return JSONResponse(openai(error, prompt), error.status, headers)
 

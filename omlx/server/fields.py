@@ -75,11 +75,9 @@ def includes_usage(options: StreamOptions | None) -> bool:
     return options is not None and bool(options.include_usage)
 
 
-class Sampled(Body):
-    """Fields of every body that generates."""
+class SamplingFields(Body):
+    """How to choose tokens, and how to draft them."""
 
-    model: str | None = None
-    stream: bool | None = None
     temperature: Annotated[float, Field(ge=0, le=100)] | None = None
     top_p: Annotated[float, Field(ge=0, le=1)] | None = None
     top_k: Annotated[int, Field(ge=-1)] | None = None
@@ -88,7 +86,6 @@ class Sampled(Body):
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     seed: Annotated[int, Field(ge=-(2**63), lt=2**64)] | None = None
-    user: str | None = None
     speculation: str | None = None
     draft_model: Text | None = None
     num_draft_tokens: Annotated[int, Field(ge=0, le=MAX_DRAFT_LENGTH)] | None = None
@@ -123,12 +120,24 @@ class Sampled(Body):
             raise BadRequest("request.draft_bounds", param=contradiction.low, **pair)
         return bounds
 
+
+class Refusing(Body):
+    """A body that refuses fields by name."""
+
     def refuse(self, unsupported: Mapping[str, Sequence[object]]) -> None:
         """Raise BadRequest for an unsupported field, unless its value is one of those that
         request nothing."""
         for name, value in (self.model_extra or {}).items():
             if name in unsupported and value is not None and value not in unsupported[name]:
                 raise BadRequest("request.unsupported", param=name, field=name)
+
+
+class Sampled(SamplingFields, Refusing):
+    """Fields of every body of OpenAI's and Anthropic's that generates."""
+
+    model: str | None = None
+    stream: bool | None = None
+    user: str | None = None
 
 
 class Lengths(Body):

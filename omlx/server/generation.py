@@ -80,6 +80,7 @@ class GenerationService:
         if self._engine.failure is not None:
             raise self._engine.failure
         lease = await self._pool.lease(request.model, request.draft_model, request.speculation)
+        load_s = self._activity.clock() - arrival.at
         try:
             variables = lease.served.speculation.settings.chat_template_kwargs or {}
             request = _with_defaults(request, variables)
@@ -91,7 +92,9 @@ class GenerationService:
             lease.release()
             raise
         stream_id = f"{id_prefix}{uuid.uuid4().hex}"
-        return self._start(lease, request, tokenized, stream_id, arrival)
+        stream = self._start(lease, request, tokenized, stream_id, arrival)
+        stream.load_ms = load_s * 1000
+        return stream
 
     def stop(self, id: str) -> None:
         """End a response that is being generated; its client gets an error that says so.

@@ -15,7 +15,10 @@ from pydantic.json_schema import models_json_schema
 from omlx.server.anthropic.message_request import MessageRequest
 from omlx.server.dialect import Json
 from omlx.server.fields import Body
-from omlx.server.ollama import ShowRequest
+from omlx.server.ollama.embeddings import EmbeddingsRequest, EmbedRequest
+from omlx.server.ollama.models import ShowRequest
+from omlx.server.ollama.request import ChatRequest as OllamaChatRequest
+from omlx.server.ollama.request import GenerateRequest
 from omlx.server.openai.chat.request import ChatRequest
 from omlx.server.openai.completions.request import CompletionRequest
 from omlx.server.openai.embeddings.request import EmbeddingRequest
@@ -31,6 +34,10 @@ BODIES: Final[Mapping[str, type[Body]]] = {
     "/v1/responses": ResponseRequest,
     "/v1/responses/input_tokens": ResponseRequest,
     "/api/show": ShowRequest,
+    "/api/chat": OllamaChatRequest,
+    "/api/generate": GenerateRequest,
+    "/api/embed": EmbedRequest,
+    "/api/embeddings": EmbeddingsRequest,
     "/v1/models/{name}/prefixes/probe": ChatRequest,
     "/tokenize": TokenizeRequest,
     "/detokenize": DetokenizeRequest,

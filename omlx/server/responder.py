@@ -85,7 +85,8 @@ class Responder:
         except BaseException:
             close()
             raise
-        return sse.EventStream(self._frames(stream, encoder, exchange.wire), close)
+        frames = self._frames(stream, encoder, exchange.wire)
+        return sse.EventStream(frames, close, exchange.wire.media_type)
 
     async def _frames(
         self, stream: GenerationStream, encoder: Encoder, wire: Wire

@@ -17,6 +17,8 @@ from omlx.text.grammar import GrammarKind, StructuredOutput
 
 MAX_BYTES: Final = 256 << 10
 ANY_OBJECT: Final[Mapping[str, Any]] = {"type": "object"}
+ANY_JSON: Final = "json"
+"""Ollama's name for it."""
 
 VLLM: Final = "structured_outputs"
 OTHER_FIELDS: Final = {
@@ -48,6 +50,14 @@ def structured_output(
         first, second = outputs[0].param, outputs[1].param
         raise BadRequest("format.several", param=second, field=first, other=second)
     return next(iter(outputs), None)
+
+
+def json_output(schema: object, param: str) -> StructuredOutput | None:
+    """The structured output of a JSON schema, or of `json` for any object; None if it is empty.
+
+    Raises BadRequest for anything else, and for a schema that is too large.
+    """
+    return _read(GrammarKind.JSON, ANY_OBJECT if schema == ANY_JSON else schema, param)
 
 
 def _standard(format: Mapping[str, Any], param: str) -> StructuredOutput | None:

@@ -1,4 +1,5 @@
-"""Server-sent events: frames, and a response that ends when its client disconnects."""
+"""Streams: frames of server-sent events and of NDJSON, and a response that ends when its client
+disconnects."""
 
 from __future__ import annotations
 
@@ -12,6 +13,8 @@ from starlette.types import Receive, Scope, Send
 
 from omlx.server.connection import ClientGone, while_connected
 
+MEDIA_TYPE: Final = "text/event-stream"
+NDJSON: Final = "application/x-ndjson"
 DONE: Final = b"data: [DONE]\n\n"
 KEEP_ALIVE: Final = b": keep-alive\n\n"
 
@@ -22,10 +25,19 @@ _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 def data(payload: dict[str, Any]) -> bytes:
+    return b"data: " + _one_line(payload) + b"\n\n"
+
+
+def line(payload: dict[str, Any]) -> bytes:
+    """A frame of NDJSON."""
+    return _one_line(payload) + b"\n"
+
+
+def _one_line(payload: dict[str, Any]) -> bytes:
     text = _encode(payload)
     for mark, escaped in _BREAKS.items():
         text = text.replace(mark, escaped)
-    return b"data: " + text.encode() + b"\n\n"
+    return text.encode()
 
 
 def named(payload: dict[str, Any]) -> bytes:
@@ -39,10 +51,14 @@ class EventStream(Response):
     `close` is called once, at the end, for whatever reason it ended.
     """
 
-    media_type = "text/event-stream"
-
-    def __init__(self, frames: AsyncGenerator[bytes, None], close: Callable[[], None]) -> None:
-        super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
+    def __init__(
+        self,
+        frames: AsyncGenerator[bytes, None],
+        close: Callable[[], None],
+        media_type: str = MEDIA_TYPE,
+    ) -> None:
+        headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+        super().__init__(headers=headers, media_type=media_type)
         del self.headers["content-length"]
         self._frames = frames
         self._close = close

@@ -35,7 +35,7 @@ class GenerationStream:
 
     `finishes` fills as choices end. `prompt_n` is the length in tokens of the newest prompt;
     `first_tokens` holds the first id of each prompt. `seed` is the one in use, requested or drawn.
-    `warnings` are about what of the request was not done.
+    `warnings` are about what of the request was not done. `load_ms`: the wait for the model.
     `activity` observes every event, also after the client has disconnected; `arrival` is on its
     clock.
     """
@@ -55,6 +55,7 @@ class GenerationStream:
         self.created = int(time.time())
         self.finishes: dict[int, Finish] = {}
         self.error: OmlxError | None = None
+        self.load_ms = 0.0
         self.prompt_n = 0
         self.first_tokens: list[int] = []
         self.warnings: tuple[Reason, ...] = ()

@@ -123,6 +123,40 @@ GOOD: Final[dict[str, list[dict[str, Any]]]] = {
         },
         {"model": "omlx-demo/target", "input": [[1, 2], [3]], "encoding_format": "float"},
     ],
+    "/api/chat": [
+        {
+            "messages": [
+                {"role": "user", "content": "What is it?", "images": []},
+                {
+                    "role": "assistant",
+                    "thinking": "so",
+                    "tool_calls": [{"function": {"name": "look", "arguments": {"city": "Oslo"}}}],
+                },
+                {"role": "tool", "tool_name": "look", "content": "rain"},
+            ],
+            "tools": [_TOOL],
+            "think": True,
+            "options": {"num_predict": 4, "stop": ["a"], "mirostat": 1, "num_ctx": 2048},
+            "keep_alive": "5m",
+        },
+        {
+            "messages": _SAID,
+            "stream": False,
+            "format": {"type": "object"},
+            "logprobs": True,
+            "top_logprobs": 2,
+            "options": {"num_predict": 4, "seed": 1, "repeat_penalty": 1.1, "speculation": "off"},
+        },
+    ],
+    "/api/generate": [
+        {"prompt": "Once", "system": "Be.", "format": "json", "options": {"num_predict": 4}},
+        {"prompt": "Once", "raw": True, "stream": False, "options": {"num_predict": 4}},
+        {"prompt": "def f():", "suffix": "return", "keep_alive": -1},
+        {"prompt": "", "keep_alive": 60},
+    ],
+    "/api/embed": [{"input": ["a", "b"], "dimensions": 4, "truncate": True, "keep_alive": "1m"}],
+    "/api/embeddings": [{"prompt": "a", "options": {"num_ctx": 512}}],
+    "/api/show": [{"model": "omlx-demo/target:latest"}, {"name": "omlx-demo/target"}],
     "/tokenize": [{"prompt": "Hello"}, {"messages": _SAID}],
     "/detokenize": [{"tokens": [1, 2, 3]}],
 }

@@ -54,3 +54,14 @@ def test_anthropic(speller: Running) -> None:
     first = {"text": "Let me see.", "input": {"city": "Zürich"}, "reason": "tool_use"}
     assert seen["tools"] == first | {"said": result("It rains.")}
     assert seen["refused"] == {"kind": "NotFoundError", "status": 404, "type": "not_found_error"}
+
+
+def test_ollama(speller: Running) -> None:
+    seen = output_of("ollama.mjs", speller)
+    assert seen["streamed"].pop("tokens") > 100
+    assert seen["streamed"] == {"whole": True, "several": True, "done": "stop"}
+    assert seen["tools"] == {"arguments": {"city": "Zürich"}, "said": result("It rains.")}
+    assert seen["thinking"] == {"response": "Yes.", "thinking": "Hm."}
+    name = f"{TARGET}:latest"
+    assert seen["models"] == {"first": name, "tools": True, "context": 4096, "running": [name]}
+    assert seen["refused"] == {"kind": "ResponseError", "status": 404, "named": True}

@@ -69,6 +69,22 @@ def test_names_follow_changes_of_settings_and_registry(tmp_path: Path, registry:
         catalog.resolve("claude-any")
 
 
+def test_the_tag_of_ollamas_clients_is_no_part_of_a_name(
+    tmp_path: Path, registry: Registry
+) -> None:
+    catalog = catalog_of(tmp_path, registry, small="mine")
+    catalog.live.patch({"model_map": ["*=two/big"]})
+    for name, found in (
+        ("one/big:latest", "one/big"),
+        ("small:latest", "one/small"),
+        ("mine:latest", "one/small"),
+        ("other:latest", "two/big"),
+    ):
+        assert catalog.resolve(name).id == found
+    catalog.live.patch({"alias": "small:latest"}, "one/big")
+    assert catalog.resolve("small:latest").id == "one/big"
+
+
 def test_a_pattern_may_name_its_model_by_alias(tmp_path: Path, registry: Registry) -> None:
     catalog = catalog_of(tmp_path, registry, small="mine")
     catalog.live.patch({"model_map": ("claude-*=mine", "gpt-*=claude-any")})

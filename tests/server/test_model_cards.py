@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from dataclasses import replace
@@ -93,25 +92,3 @@ def test_three_hundred_models_are_listed_at_once(tmp_path: Path) -> None:
         assert len(first["data"]) == 303
         assert first["data"][-1]["owned_by"] == "local"
         assert http.get("/v1/models").json() == first
-
-
-def test_copilots_ollama_provider_finds_models(server: Running) -> None:
-    """The four requests that it makes, and what it reads of their answers."""
-    with httpx.Client(base_url=server.url, timeout=60) as http:
-        for method in ("GET", "HEAD"):
-            root = http.request(method, "/")
-            assert root.status_code == 200
-        assert "omlx" in http.get("/").text
-        version = http.get("/api/version").json()["version"]
-        assert [int(part) for part in version.split(".")] >= [0, 6, 4]
-        names = [model["model"] for model in http.get("/api/tags").json()["models"]]
-        assert TARGET in names
-        shown = http.post("/api/show", json={"model": TARGET}).json()
-        assert {"completion", "tools", "thinking"} <= set(shown["capabilities"])
-        architecture = shown["model_info"]["general.architecture"]
-        assert shown["model_info"][f"{architecture}.context_length"] == CONTEXT
-        by_name = http.post("/api/show", content=json.dumps({"name": f"{TARGET}:latest"}))
-        assert by_name.json() == shown
-        missing = http.post("/api/show", json={"model": "none"})
-        assert missing.status_code == 404
-        assert "none" in missing.json()["error"]

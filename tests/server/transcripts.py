@@ -16,6 +16,7 @@ from omlx.errors import Reason
 from omlx.records import RequestStats
 from omlx.server.anthropic.message import MessageEncoder
 from omlx.server.dialect import ChoiceEvent, Encoder
+from omlx.server.ollama import encoder as ollama
 from omlx.server.openai.chat.encoder import ChatEncoder
 from omlx.server.openai.choices import Head
 from omlx.server.openai.completions.encoder import CompletionEncoder
@@ -53,12 +54,15 @@ PLAIN: list[OutputEvent] = [
 ]
 EVENTS = {"calls": CALLS, "plain": PLAIN}
 HEAD = Head("chatcmpl-1", "org/name", 1700000000)
+OLLAMA_HEAD = ollama.Head("org/name", "2023-11-14T22:13:20Z", 7.0)
 
 ENCODERS: dict[str, Callable[[], Encoder]] = {
     "chat": lambda: ChatEncoder(HEAD, 1, include_usage=True),
     "completions": lambda: CompletionEncoder(HEAD, 1, ["Echo. "]),
     "responses": lambda: ResponseEncoder(Head("resp_1", "org/name", 1700000000), {"tools": []}),
     "messages": lambda: MessageEncoder("msg_1", "org/name", 100, max_tokens=1000),
+    "ollama.chat": lambda: ollama.ChatEncoder(OLLAMA_HEAD),
+    "ollama.generate": lambda: ollama.CompletionEncoder(OLLAMA_HEAD),
 }
 
 

@@ -1,7 +1,8 @@
 """Model names: the one place where the name in a request becomes a model directory.
 
-Precedence: id, alias, short name, then the patterns of `model_map` (`claude-*=org/name`). An alias
-is unique when it is set; one that has become ambiguous since then is refused, never guessed.
+Precedence: id, alias, short name, the same without Ollama's tag `latest`, then the patterns of
+`model_map` (`claude-*=org/name`). An alias is unique when it is set; one that has become ambiguous
+since then is refused, never guessed.
 """
 
 from __future__ import annotations
@@ -9,11 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from typing import Final
 
 from omlx.errors import BadRequest, ConfigError, NotFound
 from omlx.models.catalog.entry import ModelEntry, Status
 from omlx.models.catalog.registry import Registry, check_usable
 from omlx.settings.configuration import Configuration, LiveConfiguration
+
+LATEST: Final = ":latest"
+"""The tag that Ollama's API and its clients add to names without one."""
 
 
 class Catalog:
@@ -107,6 +112,8 @@ class _Names:
         try:
             return self._trusted(self.registry.get(name))
         except NotFound:
+            if name.endswith(LATEST):
+                return self.lookup(name.removesuffix(LATEST))
             for pattern, _, model in self._rules:
                 if fnmatchcase(name, pattern.strip()):
                     return self.named(model.strip())

@@ -164,8 +164,7 @@ class Pool:
         waiting = sum(len(job.waiters) for job in jobs)
         progress = next((job.progress for job in jobs if job.progress is not None), None)
         if resident is None:
-            state = State.LOADING if jobs else State.UNLOADED
-            return ModelStatus(state, progress, waiting=waiting)
+            return ModelStatus(State.LOADING if jobs else State.UNLOADED, progress, waiting=waiting)
         return ModelStatus(
             State.DRAINING if resident.draining else State.READY,
             progress,
@@ -175,6 +174,7 @@ class Pool:
             weights_bytes=sum(weights.size_bytes for weights in resident.weights.values()),
             draft=resident.served.draft,
             idle_s=None if resident.leases else self._clock() - resident.used_at,
+            ttl_s=resident.ttl_s,
             stages=resident.stages,
         )
 

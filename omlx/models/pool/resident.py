@@ -41,8 +41,8 @@ class ModelStatus:
     """Where a model stands in the pool.
 
     `active` counts its requests, `waiting` those that wait for it to load; `weights_bytes` are
-    those of target and draft; `idle_s` is None while requests are active; `stages` is empty for a
-    model in one process.
+    those of target and draft; `idle_s` is None while requests are active; `ttl_s` is the idle
+    time-out, None without one; `stages` is empty for a model in one process.
     """
 
     state: State
@@ -53,6 +53,7 @@ class ModelStatus:
     weights_bytes: int = 0
     draft: str | None = None
     idle_s: float | None = None
+    ttl_s: float | None = None
     stages: tuple[StageStatus, ...] = ()
 
     @property
@@ -118,7 +119,8 @@ class ResidentModel:
     """One model in memory with its draft.
 
     `weights` are by model directory; other residents may share them. `limits` and `dtype` are those
-    it was opened with. `drains` counts the tasks that wait for it to drain.
+    it was opened with. `drains` counts the tasks that wait for it to drain. `keep_s` is the idle
+    time-out that a client has set, in place of the configured one.
     """
 
     entry: ModelEntry
@@ -131,6 +133,7 @@ class ResidentModel:
     used_at: float
     leases: int = 0
     drains: int = 0
+    keep_s: float | None = None
     idle: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
@@ -143,6 +146,13 @@ class ResidentModel:
     @property
     def pinned(self) -> bool:
         return self.settings.pinned
+
+    @property
+    def ttl_s(self) -> float | None:
+        """The idle time-out in effect, None if it has none."""
+        if self.pinned:
+            return None
+        return self.settings.ttl_seconds if self.keep_s is None else self.keep_s
 
     @property
     def stages(self) -> tuple[StageStatus, ...]:
@@ -193,8 +203,8 @@ class ResidentModel:
 
     def expired(self, now: float) -> bool:
         """Return whether its idle time-out has passed."""
-        timeout = self.settings.ttl_seconds
-        if timeout is None or self.pinned or self.leases:
+        timeout = self.ttl_s
+        if timeout is None or self.leases:
             return False
         return now - self.used_at >= timeout
 

@@ -62,6 +62,15 @@ class ResidentModels:
         self._by_id[resident.entry.id] = resident
         self.update_budgets()
 
+    def keep(self, model: str, seconds: float) -> None:
+        """Set the idle time-out of a model, by its id, while it is in memory; infinity for none.
+
+        Pinned models and models that are not in memory stay as they are.
+        """
+        resident = self.find(model)
+        if resident is not None:
+            resident.keep_s = seconds
+
     async def evict(self, resident: ResidentModel) -> None:
         """Remove an idle model, if it is still there; a new request loads it again."""
         if self._by_id.get(resident.entry.id) is not resident:

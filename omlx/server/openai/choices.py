@@ -25,7 +25,6 @@ _REASONS: Final = {
     FinishReason.LENGTH: "length",
     FinishReason.CANCELLED: "stop",
 }
-_LOWEST_LOGPROB: Final = -9999.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,8 +167,3 @@ def finish_reason(finish: Finish) -> str:
     if finish.tool_calls and finish.stop is None and finish.reason is FinishReason.STOP:
         return "tool_calls"
     return _REASONS[finish.reason]
-
-
-def finite(logprob: float) -> float:
-    """Replace -infinity, which JSON does not have, by the lowest logprob that clients expect."""
-    return logprob if logprob > _LOWEST_LOGPROB else _LOWEST_LOGPROB

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from omlx.engine.types import TokenLogprob
 from omlx.server.dialect import Json
+from omlx.server.logprobs import logprob_entries
 from omlx.server.openai.choices import (
     ChoicesEncoder,
     Head,
     all_logprobs,
     finish_of,
     finish_reason,
-    finite,
 )
 from omlx.text.events import (
     Finish,
@@ -97,18 +97,3 @@ def _call(start: ToolCallStart, events: Sequence[OutputEvent]) -> Json:
         "type": "function",
         "function": {"name": start.name, "arguments": "".join(pieces)},
     }
-
-
-def logprob_entries(
-    entries: Sequence[TokenLogprob], token_bytes: Callable[[int], bytes]
-) -> list[Json]:
-    def token(id: int, logprob: float) -> Json:
-        raw = token_bytes(id)
-        text = raw.decode("utf-8", "replace")
-        return {"token": text, "logprob": finite(logprob), "bytes": list(raw)}
-
-    encoded = []
-    for entry in entries:
-        top = [token(id, logprob) for id, logprob in entry.top]
-        encoded.append(token(entry.token, entry.logprob) | {"top_logprobs": top})
-    return encoded

@@ -7,13 +7,13 @@ from math import isnan, nan
 
 from omlx.engine.types import FinishReason, TokenLogprob
 from omlx.server.dialect import ChoiceEvent, Json
+from omlx.server.logprobs import finite
 from omlx.server.openai.choices import (
     ChoicesEncoder,
     Head,
     all_logprobs,
     finish_of,
     finish_reason,
-    finite,
     silenced,
 )
 from omlx.text.events import OutputEvent, TextDelta

@@ -5,18 +5,14 @@ from __future__ import annotations
 import struct
 from base64 import b64encode
 from collections.abc import Sequence
-from math import sqrt
-from typing import Annotated, Final, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
-from omlx.errors import BadRequest
 from omlx.server.dialect import Json
-from omlx.server.errors import field_error
+from omlx.server.embedding import Embedded, Input
 from omlx.server.fields import Body, Text, read
 from omlx.server.openai.completions.request import Given, separate
-
-MAX_INPUTS: Final = 2048
 
 
 class EmbeddingRequest(Body):
@@ -29,32 +25,16 @@ class EmbeddingRequest(Body):
     user: str | None = None
 
     @property
-    def inputs(self) -> tuple[str | tuple[int, ...], ...]:
-        """Raises BadRequest for too many."""
-        inputs = separate(self.input)
-        if len(inputs) > MAX_INPUTS:
-            raise field_error("request.too_many", "input", count=len(inputs), limit=MAX_INPUTS)
-        return inputs
+    def inputs(self) -> tuple[Input, ...]:
+        return separate(self.input)
 
-    def body(self, model: str, vectors: Sequence[Sequence[float]], tokens: int) -> Json:
+    def body(self, embedded: Embedded) -> Json:
         data = [
             {"object": "embedding", "index": i, "embedding": self._encoded(vector)}
-            for i, vector in enumerate(vectors)
+            for i, vector in enumerate(embedded.vectors)
         ]
-        usage = {"prompt_tokens": tokens, "total_tokens": tokens}
-        return {"object": "list", "data": data, "model": model, "usage": usage}
-
-    def cut(self, vector: Sequence[float], *, normalize: bool) -> Sequence[float]:
-        """Keep the requested number of dimensions, then scale to length 1 if `normalize`.
-
-        Raises BadRequest for more dimensions than the vector has.
-        """
-        if self.dimensions is not None:
-            if self.dimensions > len(vector):
-                raise BadRequest("embedding.dimensions", param="dimensions", most=len(vector))
-            vector = vector[: self.dimensions]
-        length = sqrt(sum(value * value for value in vector)) if normalize else 0.0
-        return [value / length for value in vector] if length else vector
+        usage = {"prompt_tokens": embedded.tokens, "total_tokens": embedded.tokens}
+        return {"object": "list", "data": data, "model": embedded.model, "usage": usage}
 
     def _encoded(self, vector: Sequence[float]) -> list[float] | str:
         if self.encoding_format == "base64":

@@ -13,7 +13,7 @@ from omlx.engine.types import FinishReason, TokenLogprob
 from omlx.errors import OmlxError
 from omlx.server import errors, opaque_reasoning, tooling
 from omlx.server.dialect import ChoiceEvent, Json
-from omlx.server.openai.chat.encoder import logprob_entries
+from omlx.server.logprobs import logprob_entries
 from omlx.server.openai.choices import Head, silenced
 from omlx.server.openai.responses.tools import ToolName
 from omlx.server.usage import timings, usage, warnings

@@ -1,0 +1,1 @@
+"""Ollama's API: models, chat, completions, embeddings, downloads."""
