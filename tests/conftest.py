@@ -5,8 +5,10 @@ installs.
 
 from __future__ import annotations
 
+import gc
 import os
 import socket
+from collections.abc import Generator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, NoReturn
@@ -41,6 +43,19 @@ settings.load_profile("untimed")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--quick", action="store_true", help="run the unit tests, without sockets")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect without garbage collections, and keep later ones from walking through the modules and
+    tests, which stay to the end: a third of the time of collecting, and 0.2 s of each full one.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -30,6 +30,10 @@ from tests.engine.harness import (
 from tests.zoo import FAMILIES, MAIN_NAMES
 
 BLOCK = LIMITS.block_tokens
+RESUMING_AT_POINTS = [
+    name for name in KINDS if FAMILIES[name].tags & {"sliding", "recurrent", "chunked"}
+]
+"""Kinds of caches that go on only where their window or state was stored."""
 
 
 def layout(family: str) -> Layout:
@@ -185,7 +189,7 @@ def test_a_block_that_was_lost_from_the_middle_is_computed_again(family: str) ->
     assert bench.stats("c").cached_n == 20
 
 
-@pytest.mark.parametrize("family", [name for name in KINDS if not resumes_anywhere(name)])
+@pytest.mark.parametrize("family", RESUMING_AT_POINTS)
 def test_without_its_state_or_window_a_prefix_is_no_use_and_the_one_before_is(family: str) -> None:
     loop = loop_of(family)
     bench = Bench(loop).run(request("a", prompt(60), max_tokens=10, stable=20))
@@ -197,7 +201,7 @@ def test_without_its_state_or_window_a_prefix_is_no_use_and_the_one_before_is(fa
     assert bench.tokens["b"] == plain(family, again)
 
 
-@pytest.mark.parametrize("family", [name for name in KINDS if not resumes_anywhere(name)])
+@pytest.mark.parametrize("family", RESUMING_AT_POINTS)
 def test_a_long_prompt_is_kept_at_intervals(family: str) -> None:
     limits = replace(LIMITS, context_length=4096, prefill_chunk=512)
     loop = loop_of(family, limits=limits)
@@ -286,6 +290,11 @@ def test_without_room_nothing_is_kept_and_the_report_says_so(family: str) -> Non
     none = loop_of(family, limits=replace(LIMITS, prefix_bytes=0)).snapshot().prefix
     assert none.off is not None
     assert none.off.code == "prefix.off.no_room"
+
+
+@pytest.mark.parametrize("family", KINDS)
+def test_a_cache_resumes_anywhere_or_at_points(family: str) -> None:
+    assert resumes_anywhere(family) == (family not in RESUMING_AT_POINTS)
 
 
 def test_families_cover_every_kind_of_cache() -> None:
