@@ -28,6 +28,7 @@ from omlx.server.lmstudio import LmStudioEndpoints
 from omlx.server.model_cards import ModelCards
 from omlx.server.models import ModelEndpoints
 from omlx.server.notes import note
+from omlx.server.ollama import downloads as ollama_downloads
 from omlx.server.ollama import embeddings as ollama_embeddings
 from omlx.server.ollama import endpoint as ollama_generation
 from omlx.server.ollama import models as ollama_models
@@ -124,6 +125,7 @@ def _local_routes(services: Services, responder: Responder, cards: ModelCards) -
     generation = ollama_generation.GenerationEndpoints(responder, pool, cards)
     service = EmbeddingService(pool, services.generations)
     embeddings = ollama_embeddings.EmbeddingEndpoints(service, pool)
+    downloads = ollama_downloads.DownloadEndpoints(pool, services.downloads, services.api_key)
     lmstudio = LmStudioEndpoints(cards)
     return [
         ("GET", "/", models.root),
@@ -135,6 +137,7 @@ def _local_routes(services: Services, responder: Responder, cards: ModelCards) -
         ("POST", "/api/generate", generation.generate),
         ("POST", "/api/embed", embeddings.embed),
         ("POST", "/api/embeddings", embeddings.embeddings),
+        ("POST", "/api/pull", downloads.pull),
         ("POST", "/api/create", models.unsupported),
         ("POST", "/api/copy", models.unsupported),
         ("POST", "/api/push", models.unsupported),

@@ -101,8 +101,7 @@ class AccessGuard:
             raise Forbidden("guard.origin", origin=origin)
 
     def _check_key(self, scope: Scope, key: str) -> None:
-        names = (b"authorization", b"x-api-key")
-        keys = [_bearer(value) for name, value in scope["headers"] if name in names]
+        keys = sent_keys(scope)
         if not keys:
             raise Unauthorized("auth.missing")
         if not any(same_key(sent, key) for sent in keys):
@@ -137,6 +136,12 @@ class _BoundedReceive:
         if self.read_bytes > self._max_bytes:
             raise TooLarge("guard.body", limit_bytes=self._max_bytes)
         return message
+
+
+def sent_keys(scope: Scope) -> list[bytes]:
+    """Return the keys that a request carries."""
+    names = (b"authorization", b"x-api-key")
+    return [_bearer(value) for name, value in scope["headers"] if name in names]
 
 
 def same_key(sent: bytes, key: str) -> bool:

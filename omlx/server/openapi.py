@@ -15,6 +15,7 @@ from pydantic.json_schema import models_json_schema
 from omlx.server.anthropic.message_request import MessageRequest
 from omlx.server.dialect import Json
 from omlx.server.fields import Body
+from omlx.server.ollama.downloads import PullRequest
 from omlx.server.ollama.embeddings import EmbeddingsRequest, EmbedRequest
 from omlx.server.ollama.models import ShowRequest
 from omlx.server.ollama.request import ChatRequest as OllamaChatRequest
@@ -37,6 +38,7 @@ BODIES: Final[Mapping[str, type[Body]]] = {
     "/api/chat": OllamaChatRequest,
     "/api/generate": GenerateRequest,
     "/api/embed": EmbedRequest,
+    "/api/pull": PullRequest,
     "/api/embeddings": EmbeddingsRequest,
     "/v1/models/{name}/prefixes/probe": ChatRequest,
     "/tokenize": TokenizeRequest,

@@ -156,6 +156,7 @@ GOOD: Final[dict[str, list[dict[str, Any]]]] = {
     ],
     "/api/embed": [{"input": ["a", "b"], "dimensions": 4, "truncate": True, "keep_alive": "1m"}],
     "/api/embeddings": [{"prompt": "a", "options": {"num_ctx": 512}}],
+    "/api/pull": [{"model": "omlx-demo/target:latest"}, {"name": "no", "stream": False}],
     "/api/show": [{"model": "omlx-demo/target:latest"}, {"name": "omlx-demo/target"}],
     "/tokenize": [{"prompt": "Hello"}, {"messages": _SAID}],
     "/detokenize": [{"tokens": [1, 2, 3]}],
