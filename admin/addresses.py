@@ -8,6 +8,7 @@ from urllib.parse import quote
 HOME: Final = "/admin"
 ACTIVITY: Final = f"{HOME}/activity"
 LOG: Final = f"{ACTIVITY}/log"
+STATISTICS: Final = f"{ACTIVITY}/statistics"
 API: Final = f"{HOME}/api"
 CHAT: Final = f"{HOME}/chat"
 LOGIN: Final = f"{HOME}/login"

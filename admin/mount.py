@@ -15,6 +15,7 @@ from . import preferences
 from .activity.api import ActivityApi
 from .activity.log_page import LogPage
 from .activity.page import ActivityPage
+from .activity.statistics_page import StatisticsPage
 from .addresses import HOME
 from .chat.api import ChatApi
 from .chat.page import ChatPage
@@ -70,6 +71,7 @@ def mount(app: FastAPI, services: Services, configuration: LiveConfiguration, ho
     TrialApi(gate, trials).register(api)
     LiveApi(figures).register(api)
     ActivityApi(services.generations).register(api)
+    StatisticsPage(services.activity.history).register(pages, api)
     ChatApi.of(services).register(api)
 
     for router in (LoginApi(gate).routes(), api, pages.router):

@@ -171,7 +171,9 @@ async def serve(selection: Selection, listening: socket.socket, order: Order | N
         stages = staged.stages if staged is not None else None
         urls = UrlReader() if settings.allow_image_url else None
         downloads = Downloads(settings.home, online_environment())
-        services = build_services(engine, pool, downloads, settings.api_key, stages, urls)
+        services = build_services(
+            engine, pool, downloads, settings.api_key, stages, urls, settings.home
+        )
         app = create_app(services, settings)
         mount(app, services, live, settings.home)
         # Tasks that need command line, settings files or disk; those of the pool run with the app.

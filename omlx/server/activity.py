@@ -28,6 +28,8 @@ from omlx.server.caller import Arrival, Caller
 from omlx.server.outcome import CLIENT_GONE, OK, Outcome, bounded_reason
 from omlx.telemetry.metrics import Metrics
 from omlx.telemetry.timeline import Timeline
+from omlx.telemetry.usage import FAILURE, Usage
+from omlx.telemetry.usage_history import UsageHistory
 
 MAX_OUTCOMES: Final = 256
 """Newest requests over all models that the engine ran, and as many others."""
@@ -87,7 +89,8 @@ class Totals:
 
 
 class Activity:
-    """`clock` is monotonic, `wall` the time of day; both in seconds."""
+    """`clock` is monotonic, `wall` the time of day; both in seconds. `history` survives
+    restarts."""
 
     def __init__(
         self,
@@ -96,9 +99,11 @@ class Activity:
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
         max_outcomes: int = MAX_OUTCOMES,
+        history: UsageHistory | None = None,
     ) -> None:
         self.totals = Totals()
         self.timeline = Timeline(wall)
+        self.history = history or UsageHistory()
         self._metrics = metrics
         self.clock = clock
         self._wall = wall
@@ -189,6 +194,7 @@ class Activity:
             case Failed(error=error):
                 del self._running[running.id]
                 self._ended.append(self._outcome(running, error.status, error=error))
+                self.history.add(running.model, running.caller.key, FAILURE)
 
     def _committed(self, running: Running, event: TokensCommitted) -> None:
         now, tokens, drafted = self.clock(), len(event.tokens), sum(event.drafted)
@@ -208,6 +214,7 @@ class Activity:
         else:
             outcome = self._outcome(running, OK, stats, finish=reason.value)
         self._ended.append(outcome)
+        self.history.add(running.model, running.caller.key, Usage.of(stats))
         self._recent[running.model].append(stats)
         self._metrics.finished(running.model, reason.value, stats)
 

@@ -48,6 +48,7 @@ from omlx.settings.schema import Settings
 Route: TypeAlias = tuple[str, str, Callable[..., Awaitable[Response]]]
 KEEP_ALIVE_S: Final = 5.0
 SAVE_COSTS_S: Final = 300.0
+SAVE_STATISTICS_S: Final = 10.0
 SWEEP_S: Final = 1.0
 
 
@@ -155,8 +156,12 @@ def _lifespan(services: Services) -> Callable[[FastAPI], AbstractAsyncContextMan
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        pool = services.pool
-        work = [pool.save_costs_every(SAVE_COSTS_S), pool.sweep_every(SWEEP_S)]
+        pool, history = services.pool, services.activity.history
+        work = [
+            pool.save_costs_every(SAVE_COSTS_S),
+            pool.sweep_every(SWEEP_S),
+            history.flush_every(SAVE_STATISTICS_S),
+        ]
         tasks = [asyncio.create_task(task) for task in work]
         load_pinned(pool)
         yield
@@ -164,6 +169,7 @@ def _lifespan(services: Services) -> Callable[[FastAPI], AbstractAsyncContextMan
             task.cancel()
         await asyncio.wait(tasks)
         await pool.save_costs()
+        await asyncio.to_thread(history.flush)
         services.generations.shut_down()
 
     return lifespan

@@ -8,10 +8,10 @@ from typing import Final
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
-from omlx.server.guard import is_dashboard
+from omlx.server.guard import is_dashboard, key_of
 
-DASHBOARD_CLIENT: Final = "dashboard"
-"""The client of requests from the dashboard's own pages."""
+DASHBOARD: Final = "dashboard"
+"""Client, and name of the key, of requests from the dashboard's own pages."""
 
 _SHOWN: Final = 120
 """Characters of a User-Agent that are kept."""
@@ -19,9 +19,11 @@ _SHOWN: Final = 120
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """`client` is the program as its User-Agent names it; empty if the request does not."""
+    """`client` is the program as its User-Agent names it, `key` the name of its API key; empty if
+    the request has none."""
 
     client: str = ""
+    key: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,5 +38,5 @@ class Arrival:
 
 def caller_of(scope: Scope) -> Caller:
     if is_dashboard(scope["path"]):
-        return Caller(DASHBOARD_CLIENT)
-    return Caller(Headers(scope=scope).get("user-agent", "")[:_SHOWN])
+        return Caller(DASHBOARD, DASHBOARD)
+    return Caller(Headers(scope=scope).get("user-agent", "")[:_SHOWN], key_of(scope))

@@ -31,6 +31,10 @@ DESKTOP_APPS: Final = ("app://*", "tauri://*", "vscode-webview://*", "vscode-fil
 """Origins of web views of installed programs, which no page on the web can have."""
 _HOST: Final = re.compile(r"(?:\[(?P<address>[\w:.%-]+)\]|(?P<name>[\w.-]+))(?::\d*)?")
 OPEN_PATHS: Final = frozenset({"/health"})
+_KEY: Final = "omlx.key"
+MAIN_KEY: Final = "api_key"
+"""Name of the key of the setting `api_key`."""
+
 DASHBOARD: Final = "/admin"
 """Paths below it use sessions instead of API keys."""
 
@@ -76,6 +80,7 @@ class AccessGuard:
             self._check_origin(headers.get("origin"), headers.get("host", ""), scope["path"])
             if (key := self._key.value) is not None and not _is_open(scope["path"]):
                 self._check_key(scope, key)
+                scope[_KEY] = MAIN_KEY
             self._check_length(headers.get("content-length"))
         except OmlxError as error:
             note(scope, error)
@@ -142,6 +147,12 @@ def sent_keys(scope: Scope) -> list[bytes]:
     """Return the keys that a request carries."""
     names = (b"authorization", b"x-api-key")
     return [_bearer(value) for name, value in scope["headers"] if name in names]
+
+
+def key_of(scope: Scope) -> str:
+    """Return the name of the key that a request was let in with; empty if it needed none."""
+    name: str = scope.get(_KEY, "")
+    return name
 
 
 def same_key(sent: bytes, key: str) -> bool:

@@ -4,6 +4,7 @@ on."""
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 from omlx.engine.stage.stages import Stages
 from omlx.engine.thread import EngineThread
@@ -14,7 +15,9 @@ from omlx.server.generation import GenerationService
 from omlx.server.guard import ApiKey
 from omlx.server.media.fetch import UrlReader
 from omlx.server.prefixes import PrefixService
+from omlx.telemetry import usage_file
 from omlx.telemetry.metrics import Gauges, Metrics
+from omlx.telemetry.usage_history import UsageHistory
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +39,16 @@ def build_services(
     api_key: str | None,
     stages: Stages | None = None,
     urls: UrlReader | None = None,
+    home: Path | None = None,
 ) -> Services:
     """Build the services of one engine thread, which the caller starts and stops.
 
     `stages` are those of the model that this process leads, if any. `urls` reads images from
-    addresses; None: requests must not name any.
+    addresses; None: requests must not name any. Statistics are stored in `home`, if it is given.
     """
     metrics = Metrics(lambda: _gauges(engine, pool, stages))
-    activity = Activity(metrics)
+    history = UsageHistory(None if home is None else home / usage_file.FILE)
+    activity = Activity(metrics, history=history)
     generations = GenerationService(engine, pool, activity, urls)
     prefixes = PrefixService(engine, pool, generations)
     key = ApiKey(api_key)

@@ -63,6 +63,7 @@ def administered(
         default=default,
         build=partial(build_pool, report=report, read=read),
         prepare=lambda app, services: mount(app, services, configuration, home),
+        home=home,
     ) as running:
         yield Administered(running, home)
 

@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import uvicorn
 from fastapi import FastAPI
@@ -210,11 +211,12 @@ def omlx(
     prepare: Callable[[FastAPI, Services], None] = lambda app, services: None,
     urls: UrlReader | None = None,
     hub: Mapping[str, str] = OFFLINE,
+    home: Path | None = None,
 ) -> Iterator[Running]:
     """`used` replaces the memory use of the whole process, in bytes.
 
     `prepare` may add to the application before it starts. `urls` reads images from addresses,
-    `hub` is the environment of downloads.
+    `hub` is the environment of downloads. Statistics are stored in `home`, if it is given.
     """
     configuration = configuration or LiveConfiguration.of(settings or Settings())
     settings = settings or configuration.current.resolve().settings
@@ -222,7 +224,7 @@ def omlx(
     engine.start()
     pool = build(engine, Catalog(registry, configuration, default), costs=costs, used=used)
     downloads = Downloads(settings.home, hub)
-    services = build_services(engine, pool, downloads, settings.api_key, urls=urls)
+    services = build_services(engine, pool, downloads, settings.api_key, urls=urls, home=home)
     app = create_app(services, settings, keep_alive_s=keep_alive_s)
     prepare(app, services)
     try:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import httpx
@@ -13,26 +15,26 @@ import pytest
 
 from omlx.telemetry import log
 from tests.admin.running import API, Administered, administered, change
-from tests.server.running import TARGET
+from tests.server.running import PATIENCE_S, TARGET
 
 CHAT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/messages", "/v1/responses"
 PART = "/admin/parts/activity/ended"
 SAY = [{"role": "user", "content": "Go on about swordfish."}]
+STOPPED = "The request was stopped in the dashboard."
 Json = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Administered]:
     with administered(tmp_path_factory.mktemp("home")) as running:
-        running.running.engine.measured.set()
         yield running
 
 
-def running_id(browser: httpx.Client) -> str:
-    """The id of the response that is being generated, once there is one."""
+def active_id(browser: httpx.Client, tokens: int = 0) -> str:
+    """The id of the response that is being generated, once it has so many tokens."""
     while True:
         requests = browser.get(f"{API}/live").json()["requests"]
-        if requests and requests[0]["tokens"]:
+        if requests and requests[0]["tokens"] >= tokens:
             return str(requests[0]["group"])
 
 
@@ -41,43 +43,39 @@ def ended(browser: httpx.Client, since: float = 0.0) -> list[Json]:
     return answers
 
 
-def endless(server: Administered, path: str) -> Json:
-    """A body under which the model generates until it is stopped."""
-    if path == MESSAGES:
-        return {"model": TARGET, "messages": SAY, "max_tokens": 4000, "temperature": 1.0}
+def body_of(path: str, tokens: int) -> Json:
     if path == RESPONSES:
-        return {"model": TARGET, "input": SAY, "max_output_tokens": 3900}
-    return {"model": TARGET, "messages": SAY, "max_tokens": 3900}
+        return {"model": TARGET, "input": SAY, "max_output_tokens": tokens}
+    return {"model": TARGET, "messages": SAY, "max_tokens": tokens}
 
 
-def events(answer: httpx.Response) -> list[Json]:
-    data = [line[6:] for line in answer.text.splitlines() if line.startswith("data: ")]
-    return [json.loads(event) for event in data if event != "[DONE]"]
+@contextmanager
+def held(server: Administered, pool: ThreadPoolExecutor) -> Iterator[None]:
+    """Nothing is generated while the block runs."""
+    release = Event()
+    pool.submit(server.running.engine.call, lambda: release.wait(PATIENCE_S))
+    try:
+        yield
+    finally:
+        release.set()
 
 
-@pytest.mark.parametrize("path", [CHAT, MESSAGES, RESPONSES])
-def test_a_stopped_stream_ends_with_an_error_of_its_api(server: Administered, path: str) -> None:
+@pytest.mark.parametrize("path", [CHAT, RESPONSES])
+def test_a_stopped_stream_ends_with_an_error(server: Administered, path: str) -> None:
     with server.browser() as browser, server.browser(logged_in=False) as client:
-        warm = client.post(CHAT, json={"model": TARGET, "messages": SAY, "max_tokens": 1})
-        assert warm.status_code == 200
+        client.post(CHAT, json=body_of(CHAT, 1))
         since = browser.get(f"{API}/live").json()["now"]
-        body = {
-            **endless(server, path),
-            "stream": True,
-            "logit_bias": server.running.endless(),
-            "ignore_eos": True,
-        }
-        if path == MESSAGES:
-            del body["logit_bias"]
+        endless = {"stream": True, "logit_bias": server.running.endless(), "speculation": "off"}
         with ThreadPoolExecutor(1) as pool:
-            asked = pool.submit(client.post, path, json=body)
-            id = running_id(browser)
+            asked = pool.submit(client.post, path, json={**body_of(path, 3900), **endless})
+            id = active_id(browser, tokens=1)
             assert browser.post(f"{API}/requests/{id}/stop").status_code == 204
             answer = asked.result()
         assert answer.status_code == 200
-        last = events(answer)[-1]
+        data = [line[6:] for line in answer.text.splitlines() if line.startswith("data: ")]
+        last = [json.loads(event) for event in data if event != "[DONE]"][-1]
         error = last["response"]["error"] if path == RESPONSES else last["error"]
-        assert error["message"] == "The request was stopped in the dashboard."
+        assert error["message"] == STOPPED
         server.running.engine.wait_until_ended(id)
         (listed,) = ended(browser, since)
         assert (listed["status"], listed["outcome"], listed["id"]) == (499, "request.stopped", id)
@@ -87,16 +85,24 @@ def test_a_stopped_stream_ends_with_an_error_of_its_api(server: Administered, pa
         assert (again.status_code, again.json()["error"]["code"]) == (404, "request.gone")
 
 
-def test_a_stopped_request_without_a_stream_gets_the_error_as_its_response(
-    server: Administered,
+@pytest.mark.parametrize("path", [CHAT, MESSAGES, RESPONSES])
+def test_a_request_stopped_before_its_first_token_gets_the_error_as_response(
+    server: Administered, path: str
 ) -> None:
-    with server.browser() as browser, server.browser(logged_in=False) as client:
-        body = {**endless(server, CHAT), "ignore_eos": True}
-        with ThreadPoolExecutor(1) as pool:
-            asked = pool.submit(client.post, CHAT, json=body)
-            browser.post(f"{API}/requests/{running_id(browser)}/stop")
+    with (
+        server.browser() as browser,
+        server.browser(logged_in=False) as client,
+        ThreadPoolExecutor(2) as pool,
+    ):
+        client.post(CHAT, json=body_of(CHAT, 1))
+        with held(server, pool):
+            asked = pool.submit(client.post, path, json=body_of(path, 16))
+            browser.post(f"{API}/requests/{active_id(browser)}/stop")
             answer = asked.result()
-        assert (answer.status_code, answer.json()["error"]["code"]) == (499, "request.stopped")
+        assert answer.status_code == 499
+        error = answer.json()["error"]
+        assert (error["code"], error["message"]) == ("request.stopped", STOPPED)
+        assert error["type"] == "invalid_request_error"
 
 
 def test_stopping_needs_a_session(server: Administered) -> None:

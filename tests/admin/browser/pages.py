@@ -23,6 +23,7 @@ PAGES: Final = (
     Listed("models", "/admin/models"),
     Listed("model", f"/admin/models/{TARGET}"),
     Listed("activity", "/admin/activity"),
+    Listed("statistics", "/admin/activity/statistics"),
     Listed("log", "/admin/activity/log"),
     Listed("settings", "/admin/settings"),
     Listed("password", "/admin/password"),

@@ -1,0 +1,124 @@
+"""Usage is summed by day, model and key, and survives the process; the file is bounded."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import stat
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from omlx.errors import Reason
+from omlx.records import DrafterStats, RequestStats
+from omlx.telemetry import usage_file
+from omlx.telemetry.usage import FAILURE, Usage
+from omlx.telemetry.usage_history import KEPT_DAYS, UsageHistory
+
+ONE = Usage(requests=1, prompt=100, cached=40, predicted=10, accepted=4, draft_saved_s=0.5)
+NOON = datetime(2026, 3, 14, 12).timestamp()
+DAY_S = 86_400
+
+
+class Clock:
+    now = NOON
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def stats(prompt: int, cached: int, speedup: float | None, proposed: int) -> RequestStats:
+    drafters = {"n": DrafterStats(proposed=proposed, accepted=proposed // 2, rounds=1)}
+    return RequestStats(
+        prompt, cached, 20, 0, 3000, 2000, 1, drafters, Reason("spec.on"), speedup=speedup
+    )
+
+
+def test_what_a_request_used_and_saved() -> None:
+    usage = Usage.of(stats(300, 100, 1.5, 8))
+    assert (usage.measured_n, usage.measured_s, usage.draft_saved_s) == (200, 3.0, 1.0)
+    assert (usage.requests, usage.prompt, usage.cached, usage.accepted) == (1, 300, 100, 4)
+    mostly_cached, short = Usage.of(stats(300, 200, 0.5, 8)), Usage.of(stats(60, 0, None, 8))
+    assert (mostly_cached.measured_n, mostly_cached.draft_saved_s) == (0, -1.0)
+    assert (short.measured_n, short.draft_saved_s) == (0, 0.0)
+    assert Usage.of(stats(60, 0, 1.02, 0)).draft_saved_s == 0.0
+
+
+def test_sums_survive_the_process_and_add_up_over_two(tmp_path: Path) -> None:
+    path, clock = tmp_path / "home" / usage_file.FILE, Clock()
+    first, second = UsageHistory(path, clock), UsageHistory(path, clock)
+    for history in (first, second):
+        history.add("m", "", ONE)
+        history.flush()
+    first.add("m", "laptop", FAILURE)
+    clock.now += DAY_S
+    first.add("m", "", ONE)
+    expected = {
+        ("2026-03-14", "m", ""): ONE + ONE,
+        ("2026-03-14", "m", "laptop"): FAILURE,
+        ("2026-03-15", "m", ""): ONE,
+    }
+    assert first.sums(2) == expected
+    assert UsageHistory(path, clock).sums(2) == expected
+    assert list(UsageHistory(path, clock).sums(1)) == [("2026-03-15", "m", "")]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_without_a_file_they_are_kept_in_memory() -> None:
+    history = UsageHistory(None, Clock())
+    history.add("m", "", ONE)
+    history.flush()
+    assert history.sums(1) == {("2026-03-14", "m", ""): ONE}
+
+
+def test_what_cannot_be_written_is_kept_and_logged_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / usage_file.FILE
+    path.mkdir()
+    history = UsageHistory(path, Clock())
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            history.add("m", "", ONE)
+            history.flush()
+    assert [record.getMessage() for record in caplog.records] == ["statistics not stored"]
+    path.rmdir()
+    assert history.sums(1) == {("2026-03-14", "m", ""): ONE + ONE + ONE}
+
+
+def test_a_damaged_file_is_kept_aside(tmp_path: Path) -> None:
+    path = tmp_path / usage_file.FILE
+    path.write_bytes(b"not a database" * 400)
+    history = UsageHistory(path, Clock())
+    history.add("m", "", ONE)
+    assert history.sums(1) == {("2026-03-14", "m", ""): ONE}
+    (kept,) = tmp_path.glob("*.corrupt-*")
+    assert kept.read_bytes().startswith(b"not a database")
+
+
+def test_a_file_of_another_program_is_never_changed(tmp_path: Path) -> None:
+    path = tmp_path / usage_file.FILE
+    with sqlite3.connect(path) as table:
+        table.execute("create table usage (day text)")
+    before = path.read_bytes()
+    history = UsageHistory(path, Clock())
+    history.add("m", "", ONE)
+    assert history.sums(1) == {("2026-03-14", "m", ""): ONE}
+    assert path.read_bytes() == before
+
+
+def test_old_days_are_deleted_and_rows_are_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, clock = tmp_path / usage_file.FILE, Clock()
+    history = UsageHistory(path, clock)
+    history.add("old", "", ONE)
+    history.flush()
+    clock.now += (KEPT_DAYS + 1) * DAY_S
+    monkeypatch.setattr(usage_file, "MAX_ROWS", 3)
+    for day in range(5):
+        clock.now += DAY_S
+        history.add(f"m{day}", "", ONE)
+        history.flush()
+    assert [model for _, model, _ in history.sums(KEPT_DAYS * 2)] == ["m2", "m3", "m4"]
