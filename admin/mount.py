@@ -19,6 +19,7 @@ from .activity.statistics_page import StatisticsPage
 from .addresses import HOME
 from .chat.api import ChatApi
 from .chat.page import ChatPage
+from .connect.page import ConnectPage
 from .files import serve_files
 from .login.api import LoginApi
 from .login.credentials import Credentials
@@ -56,7 +57,8 @@ def mount(app: FastAPI, services: Services, configuration: LiveConfiguration, ho
 
     ChatPage(snapshots).register(pages)
     cards = ModelCards(pool)
-    OverviewPage(figures, snapshots, trials.trials, key, cards).register(pages)
+    OverviewPage(figures, snapshots, trials.trials).register(pages)
+    ConnectPage(snapshots, cards, key, services.activity.seen).register(pages)
     ModelsPage(snapshots).register(pages)
     ModelPage(snapshots, settings, trials).register(pages)
     ActivityPage(figures.requests).register(pages)

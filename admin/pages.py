@@ -21,7 +21,7 @@ from omlx.server import errors
 from omlx.server.app import misrouted
 from omlx.server.guard import is_dashboard
 
-from .addresses import ACTIVITY, CHAT, HOME, LOGIN, MODELS, SETTINGS
+from .addresses import ACTIVITY, CHAT, CONNECT, HOME, LOGIN, MODELS, SETTINGS
 from .part_cache import PartCache
 from .preferences import THEMES, language_of, theme_of
 from .rendering import render
@@ -31,6 +31,7 @@ SECTIONS: Final = (
     ("overview", HOME),
     ("models", MODELS),
     ("activity", ACTIVITY),
+    ("connect", CONNECT),
     ("settings", SETTINGS),
 )
 

@@ -50,6 +50,14 @@ class ModelSnapshot:
         return self.entry.status is Status.USABLE
 
 
+def suggested(models: Sequence[ModelEntry], limit_bytes: int) -> str | None:
+    """Return the largest model that fits into memory, else the largest one."""
+    if not models:
+        return None
+    fitting = [entry for entry in models if entry.size_bytes <= limit_bytes]
+    return max(fitting or models, key=lambda entry: entry.size_bytes).id
+
+
 class ModelSnapshots:
     """Takes snapshots, on the event loop."""
 

@@ -1,4 +1,4 @@
-"""The first page: live figures, latest requests, models in memory, how to connect."""
+"""The first page: live figures, latest requests, models in memory, the server's addresses."""
 
 from __future__ import annotations
 
@@ -8,28 +8,20 @@ from typing import Final
 
 from fastapi import Request
 
-from omlx.catalog import data_dir, sentence
-from omlx.clients.endpoint import Endpoint
-from omlx.clients.snippets import Snippet, snippets
-from omlx.models.catalog.entry import ModelEntry
+from omlx.catalog import data_dir
 from omlx.models.pool.resident import State
-from omlx.server.guard import ApiKey
-from omlx.server.model_cards import ModelCards
 from omlx.trial.trials import Trials
 
 from ..activity.request_views import AnswerView
 from ..addresses import HOME, PARTS
 from ..models.list_page import ModelRow, model_row
-from ..models.model_snapshot import ModelSnapshot, ModelSnapshots
+from ..models.model_snapshot import ModelSnapshot, ModelSnapshots, suggested
 from ..pages import Page, Pages
-from ..preferences import language_of
 from .api import LiveFigures
 from .live import Live, StepView, TrialView, minutes, trial_view
 
 MAX_ANSWERS: Final = 50
 """Rows of the table of latest requests."""
-
-_PLACEHOLDER: Final = "org/model"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +38,9 @@ class Welcome:
 
 @dataclass(frozen=True, slots=True)
 class OverviewView:
-    """`address` is the server's in the browser, `model` the one of `models` in the snippets.
+    """`address` is the server's in the browser, `trial` the newest of this run.
 
-    `trial` is the newest of this run. `has_charts`: the chart library is installed.
+    `has_charts`: the chart library is installed.
     """
 
     live: Live
@@ -58,10 +50,6 @@ class OverviewView:
     minutes: Sequence[StepView]
     answers: Sequence[AnswerView]
     address: str
-    models: Sequence[str]
-    model: str
-    snippets: Sequence[Snippet]
-    with_key: bool
     has_charts: bool
 
 
@@ -70,13 +58,10 @@ class OverviewPage:
     figures: LiveFigures
     snapshots: ModelSnapshots
     trials: Trials
-    key: ApiKey
-    cards: ModelCards
 
     def register(self, pages: Pages) -> None:
         pages.route(HOME, self.show)
         pages.part(f"{PARTS}/overview", self.show_live)
-        pages.part(f"{PARTS}/overview/connect", self.show_connect)
 
     async def show(self, request: Request) -> Page:
         return Page("overview/page.html", await self._view(request), "overview")
@@ -84,24 +69,13 @@ class OverviewPage:
     async def show_live(self, request: Request) -> Page:
         return Page("overview/live.html", await self._view(request))
 
-    async def show_connect(self, request: Request) -> Page:
-        return Page("overview/connect.html", await self._view(request))
-
     async def _view(self, request: Request) -> OverviewView:
         pool, resident = self.snapshots.pool, await self.snapshots.resident()
-        lengths = {card.entry.id: card.context_length for card in await self.cards.all()}
         # Nothing is awaited from here on: figures, tables and charts are of one moment.
         live, latest = self.figures.now(), self.figures.requests.latest(MAX_ANSWERS)
         models = [self.snapshots.default, *(snapshot.entry.id for snapshot in resident)]
         model = next(filter(None, models), None) or suggested(pool.models, live.limit_bytes)
-        usable = [entry.id for entry in pool.models]
         trial = self.trials.newest
-        chosen = request.query_params.get("model")
-        if chosen not in usable:
-            chosen = model or _PLACEHOLDER
-        address, with_key = str(request.base_url).rstrip("/"), self.key.value is not None
-        endpoint = Endpoint(address, chosen, lengths.get(chosen), with_key)
-        prompt = sentence("cli.serve.prompt", {}, language_of(request))
         return OverviewView(
             live=live,
             trial=None if trial is None else trial_view(trial),
@@ -112,11 +86,7 @@ class OverviewPage:
             ],
             minutes=minutes(live.steps),
             answers=latest,
-            address=address,
-            models=usable,
-            model=chosen,
-            snippets=snippets(endpoint, prompt),
-            with_key=with_key,
+            address=str(request.base_url).rstrip("/"),
             has_charts=(data_dir("static") / "vendor" / "uplot").is_dir(),
         )
 
@@ -125,14 +95,6 @@ def with_active(snapshot: ModelSnapshot, live: Live) -> ModelSnapshot:
     """Count the requests that the page lists: a lease begins earlier and ends later than these."""
     active = sum(request.model == snapshot.entry.id for request in live.requests)
     return replace(snapshot, status=replace(snapshot.status, active=active))
-
-
-def suggested(models: Sequence[ModelEntry], limit_bytes: int) -> str | None:
-    """Return the largest model that fits into memory, else the largest one."""
-    if not models:
-        return None
-    fitting = [entry for entry in models if entry.size_bytes <= limit_bytes]
-    return max(fitting or models, key=lambda entry: entry.size_bytes).id
 
 
 def welcome(

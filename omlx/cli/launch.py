@@ -27,16 +27,13 @@ from urllib.parse import quote, urlsplit
 from omlx.catalog import sentence
 from omlx.cli.address import find_server
 from omlx.cli.arguments import configured
-from omlx.clients.agents import AGENTS, Agent
+from omlx.clients.agents import AGENTS, SHORT_CONTEXT, Agent
 from omlx.clients.endpoint import NO_KEY, Endpoint
 from omlx.errors import ConfigError
 from omlx.settings.schema import Settings, table
 
 LOG: Final = "launch.log"
 """What a server that was started for an agent writes, in the home folder."""
-
-SHORT_CONTEXT: Final = 32_768
-"""Tokens below which agents have little room: their first request alone takes some 15,000."""
 
 _START_S: Final = 120
 _POLL_S: Final = 0.1

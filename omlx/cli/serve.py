@@ -300,7 +300,7 @@ def _announce(pool: Pool, settings: Settings, address: str) -> None:
     else:
         endpoint = Endpoint(address, model, with_key=settings.api_key is not None)
         lines.append(sentence("cli.serve.try", {}))
-        lines.append(f"  {curl(endpoint, sentence('cli.serve.prompt', {}))}")
+        lines.append(f"  {curl(endpoint, sentence('cli.serve.prompt', {})).text}")
     sys.stdout.write("\n".join(lines) + "\n")
     sys.stdout.flush()
 

@@ -15,6 +15,9 @@ from typing import Any, Final
 from omlx.clients.endpoint import KEY_VARIABLE, NO_KEY, Endpoint
 from omlx.clients.literals import toml
 
+SHORT_CONTEXT: Final = 32_768
+"""Tokens below which agents have little room: their first request alone takes some 15,000."""
+
 
 @dataclass(frozen=True, slots=True)
 class Start:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from omlx.clients.agents import claude_variables, codex_config, opencode_config
@@ -14,25 +13,14 @@ from omlx.clients.literals import quoted, toml
 
 @dataclass(frozen=True, slots=True)
 class Snippet:
-    """`name` is the client's, `file` the file that the text belongs in, None for a terminal."""
+    """`file` is the file that the text belongs in, or its language; None for a terminal."""
 
-    name: str
     text: str
     file: str | None = None
 
 
-def snippets(endpoint: Endpoint, prompt: str) -> Sequence[Snippet]:
-    return (
-        Snippet("curl", curl(endpoint, prompt)),
-        Snippet("OpenAI", _openai(endpoint, prompt), "Python"),
-        Snippet("Claude Code", _claude_code(endpoint)),
-        Snippet("Codex", _codex(endpoint), "~/.codex/config.toml"),
-        Snippet("OpenCode", _opencode(endpoint), "opencode.json"),
-    )
-
-
-def curl(endpoint: Endpoint, prompt: str) -> str:
-    """Return a command that streams a chat completion."""
+def curl(endpoint: Endpoint, prompt: str) -> Snippet:
+    """A command that streams a chat completion."""
     messages = [{"role": "user", "content": prompt}]
     body = {"model": endpoint.model, "stream": True, "messages": messages}
     url, data = f"{endpoint.openai}/chat/completions", json.dumps(body, ensure_ascii=False)
@@ -40,40 +28,131 @@ def curl(endpoint: Endpoint, prompt: str) -> str:
     if endpoint.with_key:
         parts.append(f'-H "Authorization: Bearer ${KEY_VARIABLE}"')
     parts.append(f"-H 'Content-Type: application/json' -d {shlex.quote(data)}")
-    return " ".join(parts)
+    return Snippet(" ".join(parts))
 
 
-def _openai(endpoint: Endpoint, prompt: str) -> str:
-    imports, key = "", quoted(NO_KEY)
-    if endpoint.with_key:
-        imports, key = "import os\n\n", f'os.environ["{KEY_VARIABLE}"]'
-    return f"""{imports}from openai import OpenAI
+def openai_python(endpoint: Endpoint, prompt: str) -> Snippet:
+    imports, key = _python_key(endpoint)
+    return Snippet(
+        f"""{imports}from openai import OpenAI
 
 client = OpenAI(base_url={quoted(endpoint.openai)}, api_key={key})
 answer = client.chat.completions.create(
     model={quoted(endpoint.model)},
     messages=[{{"role": "user", "content": {quoted(prompt)}}}],
 )
-print(answer.choices[0].message.content)"""
+print(answer.choices[0].message.content)""",
+        "Python",
+    )
 
 
-def _claude_code(endpoint: Endpoint) -> str:
+def anthropic_python(endpoint: Endpoint, prompt: str) -> Snippet:
+    imports, key = _python_key(endpoint)
+    return Snippet(
+        f"""{imports}from anthropic import Anthropic
+
+client = Anthropic(base_url={quoted(endpoint.address)}, api_key={key})
+message = client.messages.create(
+    model={quoted(endpoint.model)},
+    max_tokens=1024,
+    messages=[{{"role": "user", "content": {quoted(prompt)}}}],
+)
+print("".join(block.text for block in message.content if block.type == "text"))""",
+        "Python",
+    )
+
+
+def ollama_python(endpoint: Endpoint, prompt: str) -> Snippet:
+    imports, headers = "", ""
+    if endpoint.with_key:
+        imports, key = _python_key(endpoint)
+        headers = f', headers={{"Authorization": "Bearer " + {key}}}'
+    return Snippet(
+        f"""{imports}from ollama import Client
+
+client = Client({quoted(endpoint.address)}{headers})
+answer = client.chat(
+    {quoted(endpoint.model)},
+    [{{"role": "user", "content": {quoted(prompt)}}}],
+)
+print(answer.message.content)""",
+        "Python",
+    )
+
+
+def openai_javascript(endpoint: Endpoint, prompt: str) -> Snippet:
+    key = f"process.env.{KEY_VARIABLE}" if endpoint.with_key else quoted(NO_KEY)
+    return Snippet(
+        f"""import OpenAI from "openai";
+
+const client = new OpenAI({{ baseURL: {quoted(endpoint.openai)}, apiKey: {key} }});
+const answer = await client.chat.completions.create({{
+  model: {quoted(endpoint.model)},
+  messages: [{{ role: "user", content: {quoted(prompt)} }}],
+}});
+console.log(answer.choices[0].message.content);""",
+        "JavaScript",
+    )
+
+
+def claude_code(endpoint: Endpoint, prompt: str) -> Snippet:
     lines = []
     for name, value in claude_variables(endpoint, NO_KEY).items():
         secret = name == "ANTHROPIC_AUTH_TOKEN" and endpoint.with_key
-        lines.append(f"export {name}=" + (f'"${KEY_VARIABLE}"' if secret else shlex.quote(value)))
-    return "\n".join([*lines, "claude"])
+        lines.append(f"export {name}=" + (_SHELL_KEY if secret else shlex.quote(value)))
+    return Snippet("\n".join([*lines, "claude"]))
 
 
-def _codex(endpoint: Endpoint) -> str:
+def codex(endpoint: Endpoint, prompt: str) -> Snippet:
     config = codex_config(endpoint)
     providers = config.pop("model_providers")
     lines = [f"{name} = {toml(value)}" for name, value in config.items()]
     for provider, values in providers.items():
         lines += ["", f"[model_providers.{provider}]"]
         lines += [f"{name} = {toml(value)}" for name, value in values.items()]
-    return "\n".join(lines)
+    return Snippet("\n".join(lines), "~/.codex/config.toml")
 
 
-def _opencode(endpoint: Endpoint) -> str:
-    return json.dumps(opencode_config(endpoint), indent=2, ensure_ascii=False)
+def opencode(endpoint: Endpoint, prompt: str) -> Snippet:
+    config = json.dumps(opencode_config(endpoint), indent=2, ensure_ascii=False)
+    return Snippet(config, "opencode.json")
+
+
+def qwen_code(endpoint: Endpoint, prompt: str) -> Snippet:
+    key = _SHELL_KEY if endpoint.with_key else NO_KEY
+    lines = [
+        f"export OPENAI_BASE_URL={shlex.quote(endpoint.openai)}",
+        f"export OPENAI_API_KEY={key}",
+        f"export OPENAI_MODEL={shlex.quote(endpoint.model)}",
+        "qwen --auth-type openai",
+    ]
+    return Snippet("\n".join(lines))
+
+
+def aider(endpoint: Endpoint, prompt: str) -> Snippet:
+    key = _SHELL_KEY if endpoint.with_key else NO_KEY
+    words = [
+        f"aider --openai-api-base {shlex.quote(endpoint.openai)}",
+        f"--openai-api-key {key}",
+        f"--model {shlex.quote(f'openai/{endpoint.model}')}",
+    ]
+    return Snippet(" ".join(words))
+
+
+def ollama_address(endpoint: Endpoint, prompt: str) -> Snippet:
+    """What programs for Ollama and LM Studio are given."""
+    return Snippet(endpoint.address)
+
+
+def openai_address(endpoint: Endpoint, prompt: str) -> Snippet:
+    return Snippet(endpoint.openai)
+
+
+_SHELL_KEY = f'"${KEY_VARIABLE}"'
+
+
+def _python_key(endpoint: Endpoint) -> tuple[str, str]:
+    """Return what is imported for the key, and the key as an expression."""
+    if endpoint.with_key:
+        return "import os\n\n", f'os.environ["{KEY_VARIABLE}"]'
+    return "", quoted(NO_KEY)

@@ -25,6 +25,7 @@ from omlx.engine.types import (
 from omlx.errors import OmlxError
 from omlx.records import RequestStats
 from omlx.server.caller import Arrival, Caller
+from omlx.server.last_seen import LastSeen
 from omlx.server.outcome import CLIENT_GONE, OK, Outcome, bounded_reason
 from omlx.telemetry.metrics import Metrics
 from omlx.telemetry.timeline import Timeline
@@ -104,6 +105,7 @@ class Activity:
         self.totals = Totals()
         self.timeline = Timeline(wall)
         self.history = history or UsageHistory()
+        self.seen = LastSeen()
         self._metrics = metrics
         self.clock = clock
         self._wall = wall
@@ -140,6 +142,7 @@ class Activity:
         object; by default now.
         """
         arrival = arrival or Arrival(self.clock())
+        self.seen.note(arrival.caller.client, self._wall())
         self._running[request.id] = Running(
             request.id,
             model,
@@ -177,6 +180,7 @@ class Activity:
             caller=caller,
         )
         self._others.append(outcome)
+        self.seen.note(caller.client, outcome.at, refused=error is not None)
 
     def observe(self, event: Event) -> None:
         """Take in an engine event, also of a request whose client has disconnected."""

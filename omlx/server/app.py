@@ -126,7 +126,7 @@ def _local_routes(services: Services, responder: Responder, cards: ModelCards) -
     generation = ollama_generation.GenerationEndpoints(responder, pool, cards)
     service = EmbeddingService(pool, services.generations)
     embeddings = ollama_embeddings.EmbeddingEndpoints(service, pool)
-    downloads = ollama_downloads.DownloadEndpoints(pool, services.downloads, services.api_key)
+    downloads = ollama_downloads.DownloadEndpoints(pool, services.downloads)
     lmstudio = LmStudioEndpoints(cards)
     return [
         ("GET", "/", models.root),

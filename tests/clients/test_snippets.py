@@ -10,11 +10,13 @@ import subprocess
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from omlx.clients.apps import APPS
 from omlx.clients.endpoint import Endpoint
-from omlx.clients.snippets import Snippet, snippets
+from omlx.clients.snippets import Snippet
 from tests.admin.running import Administered, administered
 from tests.server.running import TARGET
 
@@ -37,8 +39,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Administered]:
 
 
 def named(name: str, address: str, *, with_key: bool, model: str = TARGET) -> Snippet:
-    shown = snippets(Endpoint(address, model, 4096, with_key), PROMPT)
-    return next(snippet for snippet in shown if snippet.name == name)
+    app = next(app for app in APPS if app.name == name)
+    return app.snippet(Endpoint(address, model, 4096, with_key), PROMPT)
 
 
 def test_the_curl_line_streams_an_answer(server: Administered) -> None:
@@ -51,10 +53,18 @@ def test_the_curl_line_streams_an_answer(server: Administered) -> None:
     assert json.loads(shlex.split(line)[-1])["messages"][0]["content"] == PROMPT
 
 
-def test_the_python_lines_run(server: Administered, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("name", ["OpenAI", "Anthropic", "Ollama"])
+def test_the_python_lines_run(
+    server: Administered, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    if name == "Ollama":
+        pytest.importorskip("ollama", reason="needs the package ollama: make setup-dev")
     os.environ["OMLX_API_KEY"] = "secret-key"
     try:
-        exec(named("OpenAI", server.running.url, with_key=True).text, {})
+        names: dict[str, Any] = {}
+        exec(named(name, server.running.url, with_key=True).text, names)
+        with names["client"]:
+            pass  # closes its connections
     finally:
         del os.environ["OMLX_API_KEY"]
     assert capsys.readouterr().out.strip()
@@ -99,6 +109,14 @@ def test_any_model_name_survives_a_shell_and_runs_nothing(model: str, tmp_path: 
     for name in variables:
         printed = exports.replace("\nclaude", f'\nprintf %s "$ANTHROPIC_{name}"')
         assert run(printed) == model
+    for name, program in (("Qwen Code", "qwen"), ("aider", "aider")):
+        script = named(name, address, with_key=False, model=model).text
+        printing = 'printf "%s\\0" "$OPENAI_MODEL" "$@"'
+        arguments = run(f"{program}() {{ {printing}; }}\n{script}").split("\0")
+        assert {model, f"openai/{model}"} & set(arguments)
+    launch = next(app for app in APPS if app.program == "codex").launch(Endpoint(address, model))
+    assert launch is not None
+    assert shlex.split(launch) == ["omlx", "launch", "--model", model, "codex"]
     command = named("curl", address, with_key=False, model=model).text
     arguments = run('curl() { printf "%s\\0" "$@"; }\n' + command).split("\0")
     body = json.loads(arguments[arguments.index("-d") + 1])
@@ -120,7 +138,7 @@ def test_the_page_fills_in_the_address_of_the_browser_and_never_the_key(
     server: Administered,
 ) -> None:
     with server.browser() as client:
-        text = client.get("/admin").text
+        text = client.get("/admin/connect").text
         assert f"{server.running.url}/v1/chat/completions" in text
         assert "$OMLX_API_KEY" in text
         assert "secret-key" not in text

@@ -23,7 +23,7 @@ from omlx.server.connection import while_connected
 from omlx.server.dialect import Json
 from omlx.server.errors import field_error
 from omlx.server.fields import read
-from omlx.server.guard import ApiKey, same_key, sent_keys
+from omlx.server.guard import MAIN_KEY, key_of
 from omlx.server.ollama.fields import Named
 
 POLL_S: Final = 0.25
@@ -40,17 +40,14 @@ class PullRequest(Named):
 
 
 class DownloadEndpoints:
-    """`key` is the server's own: only its owner may fill the disk."""
-
-    def __init__(self, pool: Pool, downloads: Downloads, key: ApiKey) -> None:
+    def __init__(self, pool: Pool, downloads: Downloads) -> None:
         self._pool = pool
         self._downloads = downloads
-        self._key = key
 
     async def pull(self, request: Request) -> Response:
         """Download a model; one that is here is a success. Continues if the client disconnects.
 
-        Raises Forbidden without the server's API key.
+        Raises Forbidden without the key of the setting `api_key`: only its owner may fill the disk.
         """
         body = await read_body(request, partial(read, PullRequest))
         if body.id is None:
@@ -65,8 +62,7 @@ class DownloadEndpoints:
         """What to download; None for nothing. Raises Forbidden, and ModelError for other names."""
         if self._is_here(name):
             return None
-        key = self._key.value
-        if key is None or not any(same_key(sent, key) for sent in sent_keys(request.scope)):
+        if key_of(request.scope) != MAIN_KEY:
             raise Forbidden("ollama.pull_key")
         reference = Reference.parse(name)
         if not reference.on_hub:

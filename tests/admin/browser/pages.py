@@ -25,6 +25,7 @@ PAGES: Final = (
     Listed("activity", "/admin/activity"),
     Listed("statistics", "/admin/activity/statistics"),
     Listed("log", "/admin/activity/log"),
+    Listed("connect", "/admin/connect"),
     Listed("settings", "/admin/settings"),
     Listed("password", "/admin/password"),
     Listed("login", "/admin/login", logged_in=False),

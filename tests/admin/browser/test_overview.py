@@ -1,4 +1,4 @@
-"""The first page in a real browser: first steps, live figures, charts, snippets."""
+"""The first page in a real browser: first steps, live figures, charts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from omlx.engine.thread import EngineThread
 from omlx.models.catalog.entry import ModelEntry
 from omlx.models.pool.load_weights import LoadProgress
 from tests.admin.browser.site import CHAT, Site, open_site
-from tests.server.running import HYBRID, PATIENCE_S, TARGET
+from tests.server.running import PATIENCE_S, TARGET
 
 VENDOR = data_dir("static") / "vendor"
 
@@ -220,44 +220,6 @@ def test_a_lost_connection_is_shown_until_it_is_back(busy: Site) -> None:
         expect(notice).to_be_visible()
         page.context.set_offline(False)
         expect(notice).to_be_hidden()
-
-
-def test_a_copied_snippet_is_the_shown_one(busy: Site) -> None:
-    with busy.visit(permissions=["clipboard-read", "clipboard-write"]) as visit:
-        page = visit.page
-        page.goto("/admin")
-        page.locator("summary", has_text="Claude Code").click()
-        snippet = page.locator("details.snippet").filter(has_text="ANTHROPIC_BASE_URL")
-        snippet.get_by_role("button", name="Copy").click()
-        copied = page.evaluate("navigator.clipboard.readText()")
-        assert copied == snippet.locator("code").text_content()
-        assert f"ANTHROPIC_BASE_URL={busy.url}\n" in copied
-        expect(page.locator("[data-announcer]")).to_have_text("Copied")
-
-
-def test_snippets_are_shown_for_another_model(busy: Site) -> None:
-    with busy.visit(permissions=["clipboard-read", "clipboard-write"]) as visit:
-        page = visit.page
-        page.goto("/admin")
-        page.locator("summary", has_text="Codex").click()
-        command = page.locator("details.snippet[open] code")
-        expect(command).to_contain_text(f'model = "{TARGET}"')
-        chosen = page.locator("#connect-model")
-        chosen.select_option(HYBRID)
-        expect(command).to_contain_text(f'model = "{HYBRID}"')
-        expect(chosen).to_have_value(HYBRID)
-        page.locator("details.snippet[open]").get_by_role("button", name="Copy").click()
-        assert page.evaluate("navigator.clipboard.readText()") == command.text_content()
-
-
-def test_snippets_of_another_model_need_no_script(busy: Site) -> None:
-    with busy.visit(java_script_enabled=False) as visit:
-        page = visit.page
-        page.goto(f"/admin?model={HYBRID}")
-        expect(page.locator("#connect-model")).to_have_value(HYBRID)
-        expect(page.locator("details.snippet code").first).to_contain_text(HYBRID)
-        page.goto("/admin?model=no/such")
-        expect(page.locator("#connect-model")).to_have_value(TARGET)
 
 
 @pytest.mark.parametrize("language", languages())

@@ -1,0 +1,98 @@
+"""The page that says how programs are connected, and which ones have been heard of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from time import time
+from typing import Final
+
+from fastapi import Request
+
+from omlx.catalog import sentence
+from omlx.clients.agents import SHORT_CONTEXT
+from omlx.clients.endpoint import Endpoint
+from omlx.server.guard import ApiKey
+from omlx.server.last_seen import LastSeen
+from omlx.server.model_cards import ModelCard, ModelCards
+
+from ..addresses import CONNECT, PARTS
+from ..models.model_snapshot import ModelSnapshots, suggested
+from ..pages import Page, Pages
+from ..preferences import language_of
+from .programs import GroupView, ProgramView, group_views, other_programs
+
+_PLACEHOLDER: Final = "org/model"
+
+
+@dataclass(frozen=True, slots=True)
+class AppsView:
+    """`short_context`: the model's context in tokens, where it is short for an agent; `no_tools`:
+    it cannot call functions. `others` are programs that no group has."""
+
+    groups: Sequence[GroupView]
+    others: Sequence[ProgramView]
+    short_context: int | None
+    no_tools: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectView:
+    """`address` is the server's in the browser, `model` the one of `models` in the snippets."""
+
+    address: str
+    models: Sequence[str]
+    model: str
+    with_key: bool
+    apps: AppsView
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectPage:
+    snapshots: ModelSnapshots
+    cards: ModelCards
+    key: ApiKey
+    seen: LastSeen
+
+    def register(self, pages: Pages) -> None:
+        pages.route(CONNECT, self.show)
+        pages.part(f"{PARTS}/connect", self.show_apps)
+
+    async def show(self, request: Request) -> Page:
+        return Page("connect/page.html", await self._view(request), "connect")
+
+    async def show_apps(self, request: Request) -> Page:
+        return Page("connect/apps.html", (await self._view(request)).apps)
+
+    async def _view(self, request: Request) -> ConnectView:
+        address, with_key = str(request.base_url).rstrip("/"), self.key.value is not None
+        cards = {card.entry.id: card for card in await self.cards.all()}
+        card = cards.get(request.query_params.get("model", "")) or cards.get(self._default or "")
+        endpoint = Endpoint(address, _PLACEHOLDER, None, with_key)
+        if card is not None:
+            endpoint = Endpoint(address, card.entry.id, card.context_length, with_key)
+        question = sentence("cli.serve.prompt", {}, language_of(request))
+        programs, now = self.seen.programs, time()
+        apps = AppsView(
+            groups=group_views(endpoint, question, programs, now),
+            others=other_programs(programs, now),
+            short_context=_short_context(card),
+            no_tools=card is not None and not card.tools,
+        )
+        return ConnectView(address, tuple(cards), endpoint.model, with_key, apps)
+
+    @property
+    def _default(self) -> str | None:
+        """The model to begin with: the default, the one used last, one that fits."""
+        pool = self.snapshots.pool
+        if self.snapshots.default is not None:
+            return self.snapshots.default
+        if pool.last_used is not None:
+            return pool.last_used.id
+        return suggested(pool.models, pool.limit_bytes)
+
+
+def _short_context(card: ModelCard | None) -> int | None:
+    if card is None or card.context_length >= SHORT_CONTEXT:
+        return None
+    return card.context_length

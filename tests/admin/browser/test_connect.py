@@ -1,0 +1,79 @@
+"""The page that connects programs, in a browser: copy, choose a model, search, see requests."""
+
+from __future__ import annotations
+
+import httpx
+from playwright.sync_api import expect
+
+from tests.admin.browser.site import CHAT, Site
+from tests.server.running import HYBRID, TARGET
+
+CONNECT = "/admin/connect"
+LONG_MS = 60_000
+
+
+def test_a_copied_snippet_is_the_shown_one(busy: Site) -> None:
+    with busy.visit(permissions=["clipboard-read", "clipboard-write"]) as visit:
+        page = visit.page
+        page.goto(CONNECT)
+        app = page.locator("#app-claude")
+        app.locator("summary").focus()
+        page.keyboard.press("Enter")
+        app.get_by_role("button", name="Copy Claude Code").press("Enter")
+        copied = page.evaluate("navigator.clipboard.readText()")
+        assert copied == app.locator("pre code").text_content()
+        assert f"ANTHROPIC_BASE_URL={busy.url}\n" in copied
+        expect(page.locator("[data-announcer]")).to_have_text("Copied")
+        app.get_by_role("button", name="Copy omlx launch").click()
+        command = page.evaluate("navigator.clipboard.readText()")
+        assert command == f"omlx launch --model {TARGET} claude"
+
+
+def test_snippets_are_shown_for_another_model(busy: Site) -> None:
+    with busy.visit() as visit:
+        page = visit.page
+        page.goto(CONNECT)
+        app = page.locator("#app-codex")
+        app.locator("summary").click()
+        expect(app.locator("pre code")).to_contain_text(f'model = "{TARGET}"')
+        page.get_by_label("Model").select_option(HYBRID)
+        expect(app.locator("pre code")).to_contain_text(f'model = "{HYBRID}"')
+        expect(app).to_have_attribute("open", "")
+        page.reload()
+        expect(page.get_by_label("Model")).to_have_value(HYBRID)
+
+
+def test_another_model_needs_no_script(busy: Site) -> None:
+    with busy.visit(java_script_enabled=False) as visit:
+        page = visit.page
+        page.goto(f"{CONNECT}?model={HYBRID}")
+        expect(page.locator("#connect-model")).to_have_value(HYBRID)
+        expect(page.locator("#app-curl code")).to_contain_text(HYBRID)
+        page.goto(f"{CONNECT}?model=no/such")
+        expect(page.locator("#connect-model")).to_have_value(TARGET)
+
+
+def test_the_first_request_of_a_program_appears_and_programs_are_searched(busy: Site) -> None:
+    hostile = "<img/src=x>"
+    body = {"model": TARGET, "messages": [{"role": "user", "content": "x"}], "max_tokens": 1}
+    with busy.visit() as visit:
+        page = visit.page
+        page.goto(CONNECT)
+        codex = page.locator("#app-codex summary")
+        expect(codex).not_to_contain_text("Last request")
+        for agent in ("codex_exec/0.169.0 (Debian)", hostile):
+            headers = {"User-Agent": agent}
+            httpx.post(f"{busy.url}{CHAT}", json=body, headers=headers, timeout=60)
+        expect(codex).to_contain_text("Last request", timeout=LONG_MS)
+        expect(codex).to_contain_text("0.169.0")
+        expect(page.get_by_role("region", name="Other programs")).to_contain_text(hostile)
+        shown = page.locator("details.snippet:visible")
+        search = page.get_by_label("Search apps")
+        search.fill("codex")
+        expect(shown).to_have_count(1)
+        expect(page.get_by_role("heading", name="Libraries")).to_be_hidden()
+        page.evaluate("document.dispatchEvent(new CustomEvent('omlx:changed'))")
+        expect(page.locator("omlx-connect [data-shown]")).to_contain_text("1 of")
+        expect(search).to_have_value("codex")
+        search.fill("")
+        expect(page.get_by_role("heading", name="Libraries")).to_be_visible()

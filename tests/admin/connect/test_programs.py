@@ -1,0 +1,85 @@
+"""Which program sent a request, and when the newest one came."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import httpx
+import pytest
+
+from omlx.admin.connect.programs import ProgramView, group_views, other_programs
+from omlx.clients.agents import AGENTS
+from omlx.clients.apps import APPS, Kind
+from omlx.clients.endpoint import Endpoint
+from omlx.server.last_seen import MAX_PROGRAMS, LastSeen, Seen
+from tests.admin.running import Administered
+from tests.server.running import TARGET
+
+ENDPOINT = Endpoint("http://127.0.0.1:8000", "org/model")
+RECORDED = Path(__file__).parents[2] / "agents/recorded"
+
+
+def shown(seen: LastSeen, now: float) -> dict[str, ProgramView]:
+    groups = group_views(ENDPOINT, "Hello?", seen.programs, now)
+    return {app.id: app.seen for group in groups for app in group.apps if app.seen is not None}
+
+
+def test_the_newest_request_of_a_program_counts_whatever_its_version() -> None:
+    seen = LastSeen()
+    seen.note("claude-cli/2.1.196 (external, cli)", 100)
+    seen.note("claude-cli/2.1.197 (external, sdk-cli)", 200)
+    seen.note("OpenAI/Python 3.52.0", 150, refused=True)
+    assert shown(seen, 337.5) == {
+        "claude": ProgramView("claude-cli", "2.1.197", 120, False),
+        "openai": ProgramView("OpenAI/Python", "", 180, True),
+    }
+    assert other_programs(seen.programs, 337.5) == []
+
+
+def test_other_programs_are_listed_and_the_dashboard_is_none() -> None:
+    seen = LastSeen()
+    for client in ("", "dashboard", "mine/1.0 x", "Python/3.11", "strange"):
+        seen.note(client, 10)
+    assert other_programs(seen.programs, 17) == [
+        ProgramView("strange", "", 5, False),
+        ProgramView("Python", "3.11", 5, False),
+        ProgramView("mine", "1.0", 5, False),
+    ]
+
+
+def test_the_record_is_bounded() -> None:
+    seen = LastSeen()
+    for number in range(2 * MAX_PROGRAMS):
+        seen.note(f"program-{number}", number)
+    seen.note(f"program-{MAX_PROGRAMS}", 1000)
+    assert len(seen.programs) == MAX_PROGRAMS
+    assert seen.programs[0] == Seen(f"program-{MAX_PROGRAMS}", 1000, refused=False)
+
+
+@pytest.mark.parametrize(("file", "app"), [("claude_code.json", "claude"), ("codex.json", "codex")])
+def test_recorded_requests_are_recognized(file: str, app: str) -> None:
+    text = (RECORDED / file).read_text(encoding="utf-8")
+    agents = [line for line in text.splitlines() if '"user-agent"' in line]
+    client = json.loads("{" + agents[0].strip().rstrip(",") + "}")["user-agent"]
+    assert [known.id for known in APPS if known.sends(client)] == [app]
+
+
+def test_each_agent_can_be_launched_from_the_page() -> None:
+    assert {app.program for app in APPS if app.kind is Kind.AGENT} == set(AGENTS)
+    assert len({app.id for app in APPS}) == len(APPS)
+
+
+def test_requests_over_the_socket_are_noted(server: Administered, browser: httpx.Client) -> None:
+    body = {"model": TARGET, "messages": [{"role": "user", "content": "x"}], "max_tokens": 1}
+    with server.browser(logged_in=False) as client:
+        client.headers["User-Agent"] = "ollama-python/0.6.3 (x86_64 linux) Python/3.11"
+        assert client.post("/api/chat", json={**body, "stream": False}).status_code == 200
+        client.headers["User-Agent"] = "QwenCode/0.15 (linux)"
+        assert client.post("/v1/chat/completions", json={**body, "model": "no"}).status_code == 404
+    text = browser.get("/admin/parts/connect").text
+    ollama = text[text.index('id="app-ollama"') :]
+    qwen = text[text.index('id="app-qwen"') : text.index('id="app-aider"')]
+    assert "Last request" in ollama
+    assert "Last request refused" in qwen
+    assert "15,000" in text  # the context of the model is short for an agent
