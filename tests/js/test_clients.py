@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from omlx.clients.apps import APPS
+from omlx.clients.endpoint import Endpoint
 from tests.server.conftest import speller as speller
 from tests.server.running import PATIENCE_S, TARGET, Running
 
@@ -54,6 +56,22 @@ def test_anthropic(speller: Running) -> None:
     first = {"text": "Let me see.", "input": {"city": "Zürich"}, "reason": "tool_use"}
     assert seen["tools"] == first | {"said": result("It rains.")}
     assert seen["refused"] == {"kind": "NotFoundError", "status": 404, "type": "not_found_error"}
+
+
+def test_the_dashboards_snippet_runs(speller: Running) -> None:
+    app = next(app for app in APPS if app.id == "openai-js")
+    snippet = app.snippet(Endpoint(speller.url, TARGET), 'It\'s "fine"')
+    ran = subprocess.run(
+        ["node", "--input-type=module", "-"],
+        input=snippet.text,
+        cwd=HERE,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert ran.stdout.strip() == 'It\'s "fine"'
 
 
 def test_ollama(speller: Running) -> None:

@@ -12,6 +12,7 @@ from itertools import pairwise
 from textwrap import dedent
 from typing import Any, Final
 
+import httpx
 import pytest
 from anthropic import Anthropic
 from openai import OpenAI
@@ -110,6 +111,26 @@ def test_the_messages_api_streams_the_same(anthropic: Anthropic, openai: OpenAI)
             model=VISION, messages=asked, max_tokens=24, extra_body={"temperature": 0}
         ) as stream:
             assert "".join(stream.text_stream) == chat_answer(openai, picture)[0]
+
+
+def test_ollamas_api_answers_the_same(demo: Running, openai: OpenAI) -> None:
+    options = {**DRAFTED, "num_predict": 24, "temperature": 0}
+    with httpx.Client(base_url=demo.url, timeout=60) as http:
+        for _, picture in shown(SAMPLED, seed=9):
+            expected, accepted = chat_answer(openai, picture)
+            for image in (picture, picture.partition(",")[2]):
+                asked = {"role": "user", "content": QUESTION, "images": [image]}
+                body = {"model": VISION, "messages": [asked], "stream": False, "options": options}
+                said = http.post("/api/chat", json=body).json()
+                assert said["message"]["content"] == expected
+                assert said["timings"]["draft_n_accepted"] == accepted
+            made = {"model": VISION, "prompt": QUESTION, "images": [image], "options": options}
+            lines = http.post("/api/generate", json=made).text.splitlines()
+            assert "".join(json.loads(line)["response"] for line in lines) == expected
+        broken = {**body, "messages": [{**asked, "images": ["no picture"]}]}
+        refused = http.post("/api/chat", json=broken)
+    assert (refused.status_code, refused.json()["code"]) == (400, "image.broken")
+    assert "messages[0].images[0]" in refused.json()["error"]
 
 
 @pytest.mark.parametrize("temperature", [0, 0.8])

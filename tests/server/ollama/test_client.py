@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from openai import OpenAI
 
-from tests.server.running import DRAFT, TARGET, Running
+from omlx.models.catalog.discovery import BUNDLED
+from omlx.models.catalog.entry import ModelEntry
+from omlx.models.catalog.registry import Registry
+from tests.server.running import DRAFT, TARGET, Running, omlx
 from tests.server.spelling import CONTEXT
 
 ollama = pytest.importorskip("ollama", reason="needs the package ollama: make setup-dev")
@@ -72,20 +77,20 @@ def test_the_tokens_are_those_of_chat_completions(server: Running, client: Any) 
     assert last.total_duration >= last.prompt_eval_duration + last.eval_duration > 0
 
 
-def test_drafts_run_and_are_counted(server: Running, client: Any) -> None:
-    for stream in (False, True):
-        body = {"model": TARGET, "messages": QUESTION, "options": {**OPTIONS, "seed": 8}}
-        raw = client._client.post("/api/chat", json={**body, "stream": stream})
-        kind = "application/x-ndjson" if stream else "application/json"
-        assert raw.headers["content-type"] == kind
-        last = json.loads(raw.text.splitlines()[-1])
-        assert last["timings"]["draft_n"] >= 0
-        assert last["timings"]["drafters"] or last["timings"]["speculation"]["code"]
-    off = {**OPTIONS, "seed": 8, "speculation": "off"}
-    plain = client._client.post("/api/chat", json={**body, "stream": False, "options": off}).json()
-    assert plain["timings"]["draft_n"] == 0
-    streamed = [json.loads(line)["message"] for line in raw.text.splitlines()]
-    assert "".join(part["content"] for part in streamed) == plain["message"]["content"]
+def test_drafts_run_and_change_no_token(client: Any) -> None:
+    answers = []
+    for speculation in ("draft", "ngram", "off"):
+        drawn = {**OPTIONS, "seed": 8, "speculation": speculation}
+        body = {"model": TARGET, "messages": QUESTION, "options": drawn}
+        answer = client._client.post("/api/chat", json=body)
+        assert answer.headers["content-type"] == "application/x-ndjson"
+        lines = [json.loads(line) for line in answer.text.splitlines()]
+        timings = lines[-1]["timings"]
+        assert (timings["draft_n"] > 0) == (speculation == "draft" or bool(timings["drafters"]))
+        answers.append("".join(line["message"]["content"] for line in lines))
+    assert timings["speculation"]["code"] == "spec.off.requested"
+    assert answers[0]
+    assert len(set(answers)) == 1
 
 
 def test_a_tool_loop(spelling: Any) -> None:
@@ -215,3 +220,17 @@ def test_what_has_no_effect_is_named(client: Any) -> None:
     codes = {warning["code"]: warning["params"] for warning in answer["warnings"]}
     assert codes["ollama.options"]["fields"] == "options.mirostat, options.num_gpu"
     assert codes["ollama.num_ctx"] == {"asked": 1 << 20, "length": CONTEXT}
+
+
+def test_a_model_that_does_not_think_says_so(tmp_path: Path) -> None:
+    """Before it is loaded."""
+    shutil.copy(BUNDLED / TARGET / "config.json", tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text('{"chat_template": "{{ messages }}"}')
+    registry = Registry((ModelEntry("org/plain", tmp_path, "test"),))
+    with omlx(registry=registry, default=None) as running, ollama.Client(running.url) as client:
+        assert client.show("org/plain").capabilities == ["completion"]
+        for think in (True, "low"):
+            with pytest.raises(ollama.ResponseError, match="thinking") as caught:
+                client.generate("org/plain", "Why?", think=think)
+            assert caught.value.status_code == 400
+        assert client.ps().models == []
