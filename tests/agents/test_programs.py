@@ -134,6 +134,21 @@ def test_codex(template: str, tmp_path: Path) -> None:
     finished(ran, tmp_path)
 
 
+@pytest.mark.parametrize("provider", ["ollama", "lmstudio"])
+def test_codex_finds_the_server_as_a_local_provider(
+    template: str, tmp_path: Path, provider: str
+) -> None:
+    """It asks for version and models of the provider, pulls a model that it does not find, and
+    then speaks OpenAI's API."""
+    command = [
+        *("codex", "exec", "--oss", "--local-provider", provider, "--model", TARGET),
+        *("--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox", TASK),
+    ]
+    with serving(template, tmp_path, *steps("exec_command", "cmd")) as server:
+        ran = run(command, tmp_path, CODEX_OSS_BASE_URL=f"{server.url}/v1")
+    finished(ran, tmp_path)
+
+
 @pytest.mark.parametrize("agent", ["claude", "codex"])
 def test_an_image_that_the_model_cannot_see(template: str, tmp_path: Path, agent: str) -> None:
     """The agent reads a file as an image; the model reads a note, and the session continues."""
