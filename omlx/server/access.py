@@ -32,7 +32,7 @@ _POLLED: Final = ("/admin/parts/", "/admin/static/", "/admin/api/live")
 they fail."""
 _SHOWN_PATH: Final = 200
 _NO_ROUTE: Final = "other"
-_API: Final = "/v1/"
+_API: Final = ("/v1/", "/api/")
 
 log = logging.getLogger("omlx.server")
 
@@ -65,8 +65,8 @@ class AccessLog:
             seconds = time.monotonic() - started_at
             if status >= 400 or not scope["path"].startswith(_POLLED):
                 self._log(scope, status, round(seconds * 1000, 1))
-            if _is_for_api(scope) and (status >= 400 or scope["method"] == "POST"):
-                self._record(scope, status, seconds)
+            if self._activity is not None and _is_for_api(scope):
+                self._record(self._activity, scope, status, seconds)
 
     def _log(self, scope: Scope, status: int, ms: float) -> None:
         if self._metrics is not None:
@@ -84,15 +84,16 @@ class AccessLog:
                 fields["error"] = outcome.code
         log_request(fields)
 
-    def _record(self, scope: Scope, status: int, seconds: float) -> None:
-        """Record a request that has no stream; the engine's events tell of those that have one."""
-        noted = notes(scope)
+    def _record(self, activity: Activity, scope: Scope, status: int, seconds: float) -> None:
+        """Record who sent a request, and one that has no stream unless it only asked for something;
+        the engine's events tell of those that have one."""
+        noted, caller = notes(scope), caller_of(scope)
+        activity.heard_from(caller, refused=status >= 400 and status != CLIENT_GONE)
         is_running = any(isinstance(outcome, GenerationStream) for outcome in noted)
-        if self._activity is None or is_running:
+        if is_running or (status < 400 and scope["method"] != "POST"):
             return
         error = next((outcome for outcome in noted if isinstance(outcome, OmlxError)), None)
-        path = scope["path"][:_SHOWN_PATH]
-        self._activity.answered(path, caller_of(scope), status, seconds, error)
+        activity.answered(scope["path"][:_SHOWN_PATH], caller, status, seconds, error)
 
 
 class _ResponseWatch:

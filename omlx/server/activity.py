@@ -142,7 +142,7 @@ class Activity:
         object; by default now.
         """
         arrival = arrival or Arrival(self.clock())
-        self.seen.note(arrival.caller.client, self._wall())
+        self.heard_from(arrival.caller)
         self._running[request.id] = Running(
             request.id,
             model,
@@ -152,6 +152,10 @@ class Activity:
             caller=arrival.caller,
             prompt_text=arrival.prompt_text,
         )
+
+    def heard_from(self, caller: Caller, *, refused: bool = False) -> None:
+        """Note that a program sends requests."""
+        self.seen.note(caller.client, self._wall(), refused=refused)
 
     def stopped(self, group: str, error: OmlxError) -> None:
         """Note that a response is about to be cancelled with this error."""
@@ -180,7 +184,6 @@ class Activity:
             caller=caller,
         )
         self._others.append(outcome)
-        self.seen.note(caller.client, outcome.at, refused=error is not None)
 
     def observe(self, event: Event) -> None:
         """Take in an engine event, also of a request whose client has disconnected."""

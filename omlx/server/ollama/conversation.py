@@ -17,7 +17,7 @@ _BASE64: Final = "data:;base64,"
 
 class CalledFunction(Body):
     name: Text
-    arguments: dict[str, Any] | None = None
+    arguments: dict[str, Any] | str | None = None
 
 
 class ToolCall(Body):

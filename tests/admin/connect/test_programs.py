@@ -83,3 +83,22 @@ def test_requests_over_the_socket_are_noted(server: Administered, browser: httpx
     assert "Last request" in ollama
     assert "Last request refused" in qwen
     assert "15,000" in text  # the context of the model is short for an agent
+
+
+def test_a_program_that_only_looks_for_models_is_noted(server: Administered) -> None:
+    with server.browser(logged_in=False) as client, server.browser() as browser:
+        for path in ("/api/tags", "/v1/models"):
+            client.headers["User-Agent"] = f"looker{path}"
+            assert client.get(path).status_code == 200
+        client.headers["User-Agent"] = "refused/1"
+        assert client.get("/api/v0/models/none").status_code == 404
+        client.headers["User-Agent"] = "page/1"
+        assert client.get("/favicon.ico").status_code == 404
+        text = browser.get("/admin/parts/connect").text
+        listed = browser.get("/admin/parts/activity/ended").text
+    assert "looker/api/tags" in text
+    assert "looker/v1/models" in text
+    assert text.index("refused") < text.index("Last request refused")
+    assert "/api/v0" in listed.replace("<wbr>", "")
+    assert "page" not in [line.strip() for line in text.splitlines()]
+    assert "<span>page</span>" not in text
