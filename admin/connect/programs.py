@@ -28,12 +28,14 @@ class ProgramView:
 
 @dataclass(frozen=True, slots=True)
 class AppView:
-    """`launch` is the command that starts it; `search` is what a search looks in."""
+    """`launch` is the command that starts it; `search` is what a search looks in. `known`: its
+    requests are recognized."""
 
     id: str
     name: str
     snippet: Snippet
     launch: str | None
+    known: bool
     seen: ProgramView | None
     search: str
 
@@ -75,6 +77,7 @@ def _view(
         app.name,
         snippet,
         launch,
+        bool(app.agents),
         None if newest is None else _program_view(newest, now),
         " ".join(filter(None, texts)).lower(),
     )

@@ -61,11 +61,15 @@ def test_the_first_request_of_a_program_appears_and_programs_are_searched(busy: 
         page.goto(CONNECT)
         codex = page.locator("#app-codex summary")
         expect(codex).not_to_contain_text("Last request")
+        codex.click()
+        waiting = page.locator("#app-codex").get_by_text("Waiting for its first request")
+        expect(waiting).to_be_visible()
         for agent in ("codex_exec/0.169.0 (Debian)", hostile):
             headers = {"User-Agent": agent}
             httpx.post(f"{busy.url}{CHAT}", json=body, headers=headers, timeout=60)
         expect(codex).to_contain_text("Last request", timeout=LONG_MS)
         expect(codex).to_contain_text("0.169.0")
+        expect(waiting).to_have_count(0)
         expect(page.get_by_role("region", name="Other programs")).to_contain_text(hostile)
         shown = page.locator("details.snippet:visible")
         search = page.get_by_label("Search apps")
