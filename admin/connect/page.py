@@ -66,8 +66,8 @@ class ConnectPage:
 
     async def _view(self, request: Request) -> ConnectView:
         address, with_key = str(request.base_url).rstrip("/"), self.key.value is not None
-        cards = {card.entry.id: card for card in await self.cards.all()}
-        card = cards.get(request.query_params.get("model", "")) or cards.get(self._default or "")
+        models = [entry.id for entry in self.snapshots.pool.models]
+        card = await self._card(request.query_params.get("model"), models)
         endpoint = Endpoint(address, _PLACEHOLDER, None, with_key)
         if card is not None:
             endpoint = Endpoint(address, card.entry.id, card.context_length, with_key)
@@ -79,7 +79,13 @@ class ConnectPage:
             short_context=_short_context(card),
             no_tools=card is not None and not card.tools,
         )
-        return ConnectView(address, tuple(cards), endpoint.model, with_key, apps)
+        return ConnectView(address, models, endpoint.model, with_key, apps)
+
+    async def _card(self, chosen: str | None, models: Sequence[str]) -> ModelCard | None:
+        """The card of the first that is usable: the chosen model, the default."""
+        usable = (model for model in (chosen, self._default) if model in models)
+        model = next(usable, None)
+        return None if model is None else await self.cards.one(model)
 
     @property
     def _default(self) -> str | None:

@@ -12,8 +12,9 @@ from omlx.admin.connect.programs import ProgramView, group_views, other_programs
 from omlx.clients.agents import AGENTS
 from omlx.clients.apps import APPS, Kind
 from omlx.clients.endpoint import Endpoint
+from omlx.models.catalog.registry import Registry
 from omlx.server.last_seen import MAX_PROGRAMS, LastSeen, Seen
-from tests.admin.running import Administered
+from tests.admin.running import Administered, administered
 from tests.server.running import TARGET
 
 ENDPOINT = Endpoint("http://127.0.0.1:8000", "org/model")
@@ -102,3 +103,10 @@ def test_a_program_that_only_looks_for_models_is_noted(server: Administered) -> 
     assert "/api/v0" in listed.replace("<wbr>", "")
     assert "page" not in [line.strip() for line in text.splitlines()]
     assert "<span>page</span>" not in text
+
+
+def test_an_empty_machine_has_a_page(tmp_path: Path) -> None:
+    with administered(tmp_path, Registry(()), None) as server, server.browser() as browser:
+        page = browser.get("/admin/connect?model=no/such")
+    assert page.status_code == 200
+    assert "org/model" in page.text
