@@ -58,6 +58,7 @@ from omlx.models.pool.registry_watcher import RegistryWatcher
 from omlx.models.pool.resident import ServedModel
 from omlx.server.app import create_app
 from omlx.server.guard import check_exposure
+from omlx.server.journal.journal import Journal
 from omlx.server.media.fetch import UrlReader
 from omlx.server.protocol import TimeoutProtocol
 from omlx.server.services import build_services
@@ -80,6 +81,7 @@ _DRAFT_INTERVAL_S = 5
 _MODELS_INTERVAL_S = 3
 _SETTINGS_INTERVAL_S = 1
 _WARM_UP_S = 2
+_DAY_S = 86400.0
 _LAST_WORDS_S = 1.0
 """Seconds in which open requests hear that a stage was lost."""
 
@@ -170,9 +172,10 @@ async def serve(selection: Selection, listening: socket.socket, order: Order | N
             (await pool.lease(selection.model)).release()
         stages = staged.stages if staged is not None else None
         urls = UrlReader() if settings.allow_image_url else None
+        journal = open_journal(settings)
         downloads = Downloads(settings.home, online_environment())
         services = build_services(
-            engine, pool, downloads, settings.api_key, stages, urls, settings.home
+            engine, pool, downloads, settings.api_key, stages, urls, settings.home, journal
         )
         app = create_app(services, settings)
         mount(app, services, live, settings.home)
@@ -205,6 +208,14 @@ async def serve(selection: Selection, listening: socket.socket, order: Order | N
         return code
     finally:
         stop_engine(engine, disks)
+
+
+def open_journal(settings: Settings) -> Journal | None:
+    """Return the journal of answers as settings have it; it opens its file when it is used."""
+    if not settings.answer_disk:
+        return None
+    folder = settings.home / "answers"
+    return Journal(folder, settings.answer_disk, settings.answer_days * _DAY_S)
 
 
 def _staged_reader(order: Order, engine: EngineThread, selection: Selection) -> StagedReader:

@@ -71,7 +71,7 @@ class AdmissionQueue:
             raise Overloaded("engine.queue_full", waiting=waiting, limit=limit)
         end = self.limits.context_length
         if request.max_tokens is not None:
-            end = min(end, len(request.tokens) + request.max_tokens)
+            end = min(end, request.prompt_n + request.max_tokens)
         self._rows += 1
         self.used_at = self._clock()
         clock = Clock(submitted=self.used_at)

@@ -53,10 +53,11 @@ def failed(request: Request, error: Exception) -> Failed:
 
 def request_stats(sequence: Sequence, speculator: Speculator) -> RequestStats:
     clock, strategy = sequence.clock, speculator.effective_strategy(sequence)
+    prompt_n = sequence.request.prompt_n
     return RequestStats(
-        prompt_n=sequence.prompt_len,
-        cached_n=sequence.cached,
-        predicted_n=len(sequence.tokens) - sequence.prompt_len,
+        prompt_n=prompt_n,
+        cached_n=min(sequence.cached, prompt_n),
+        predicted_n=len(sequence.tokens) - prompt_n,
         queue_ms=_ms(clock.submitted, clock.admitted),
         prompt_ms=_ms(clock.admitted, clock.first_token),
         predicted_ms=_ms(clock.first_token, clock.last_token),

@@ -114,7 +114,9 @@ class Request:
     restored then. The first `stable` tokens are those with which the next turn of the conversation
     begins; 0: unknown. `mask` constrains the output; None: free text. Requests of one `group`, the
     choices of a client's request, take turns with other groups. `spans` are the image tokens of the
-    prompt, in order; `images` has each image that they show.
+    prompt, in order; `images` has each image that they show. The last `resumed` of `tokens` are no
+    prompt but output, which an earlier run of this request committed; `stop` and `mask` have read
+    them.
     """
 
     id: str
@@ -131,6 +133,12 @@ class Request:
     group: str = ""
     spans: tuple[ImageSpan, ...] = ()
     images: tuple[PreparedImage, ...] = ()
+    resumed: int = 0
+
+    @property
+    def prompt_n(self) -> int:
+        """How many of `tokens` are the prompt."""
+        return len(self.tokens) - self.resumed
 
 
 class FinishReason(StrEnum):

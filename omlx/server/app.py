@@ -60,18 +60,19 @@ def create_app(
     A stream that is silent for `keep_alive_s` gets a comment, so that proxies and clients keep it
     open.
     """
+    responder = Responder(services.generations, keep_alive_s, services.journal)
+    responses = ResponseEndpoints(responder, services.generations)
     app = Application(
         title="omlx",
         version=__version__,
-        lifespan=_lifespan(services),
+        lifespan=_lifespan(services, responses),
         middleware=_middleware(settings, services),
         docs_url=None,
         redoc_url=None,
     )
-    responder = Responder(services.generations, keep_alive_s)
     cards = ModelCards(services.pool)
-    routes = _routes(services, responder, cards) + _local_routes(services, responder, cards)
-    for method, path, endpoint in routes:
+    routes = _routes(services, responder, responses, cards)
+    for method, path, endpoint in routes + _local_routes(services, responder, cards):
         app.add_api_route(path, endpoint, methods=[method])
         if method == "GET":
             app.add_api_route(path, endpoint, methods=["HEAD"], include_in_schema=False)
@@ -82,7 +83,9 @@ def create_app(
     return app
 
 
-def _routes(services: Services, responder: Responder, cards: ModelCards) -> list[Route]:
+def _routes(
+    services: Services, responder: Responder, responses: ResponseEndpoints, cards: ModelCards
+) -> list[Route]:
     """The routes of OpenAI's and Anthropic's APIs and of our own: method, path, endpoint."""
     health = HealthEndpoints(services)
     models = ModelEndpoints(services, cards)
@@ -91,7 +94,6 @@ def _routes(services: Services, responder: Responder, cards: ModelCards) -> list
     chat = ChatEndpoint(responder)
     completions = CompletionEndpoint(responder)
     embeddings = EmbeddingEndpoint(EmbeddingService(services.pool, services.generations))
-    responses = ResponseEndpoints(responder, services.generations)
     messages = MessageEndpoints(responder, services.generations)
     return [
         ("GET", "/health", health.health),
@@ -148,7 +150,9 @@ def _local_routes(services: Services, responder: Responder, cards: ModelCards) -
     ]
 
 
-def _lifespan(services: Services) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
+def _lifespan(
+    services: Services, responses: ResponseEndpoints
+) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
     """Run the background tasks of the model pool while the server runs.
 
     Those that watch settings files and drafts on disk are started by `omlx serve`.
@@ -164,6 +168,7 @@ def _lifespan(services: Services) -> Callable[[FastAPI], AbstractAsyncContextMan
         ]
         tasks = [asyncio.create_task(task) for task in work]
         load_pinned(pool)
+        await responses.restore()
         yield
         for task in tasks:
             task.cancel()
@@ -171,6 +176,9 @@ def _lifespan(services: Services) -> Callable[[FastAPI], AbstractAsyncContextMan
         await pool.save_costs()
         await asyncio.to_thread(history.flush)
         services.generations.shut_down()
+        if services.journal is not None:
+            await services.journal.flushed()
+            services.journal.close()
 
     return lifespan
 

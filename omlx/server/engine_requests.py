@@ -120,13 +120,19 @@ def check_model(request: GenerationRequest, served: ServedModel) -> None:
 
 
 def engine_requests(
-    served: ServedModel, request: GenerationRequest, texts: TokenizedRequest, id: str, seed: int
+    served: ServedModel,
+    request: GenerationRequest,
+    texts: TokenizedRequest,
+    id: str,
+    seed: int,
+    run_id: str | None = None,
 ) -> Iterator[tuple[Request, OutputSpec]]:
     """Yield each choice with how its output is parsed.
 
     Choice i of prompt p has number p · n + i, which ends its id. The choices of each prompt are
-    sampled as if it were the only one.
+    sampled as if it were the only one. `run_id` is the id for the engine, if it is another one.
     """
+    run_id = run_id or id
     bias = tuple(sorted(request.logit_bias.items()))
     sampling = replace(sampling_of(served, request.sampling), seed=seed, logit_bias=bias)
     speculation = _speculation(served, request, texts.prediction)
@@ -134,10 +140,10 @@ def engine_requests(
     for prompt in texts.prompts:
         ending = _with_end_position(sampling, served, request, prompt)
         for choice in range(request.n):
-            spec = _output_spec(served, request, prompt)
+            spec = _output_spec(served, request, prompt, f"{id}-{number}")
             yield (
                 Request(
-                    id=f"{id}-{number}",
+                    id=f"{run_id}-{number}",
                     group=id,
                     tokens=prompt.tokens,
                     sampling=replace(ending, choice=choice),
@@ -232,7 +238,9 @@ def _speculation(
     return Speculation(strategy, draft_length, prediction)
 
 
-def _output_spec(served: ServedModel, request: GenerationRequest, prompt: Prompt) -> OutputSpec:
+def _output_spec(
+    served: ServedModel, request: GenerationRequest, prompt: Prompt, id: str
+) -> OutputSpec:
     continues = request.continue_last or bool(request.prompts)
     return OutputSpec(
         stop_ids=_stop_ids(served, request),
@@ -244,6 +252,7 @@ def _output_spec(served: ServedModel, request: GenerationRequest, prompt: Prompt
         strict=frozenset() if request.tools is None else request.tools.strict,
         single=request.tools is not None and request.tools.single,
         mark_drafted=request.mark_drafted,
+        salt=id,
     )
 
 

@@ -7,18 +7,21 @@ import asyncio
 import secrets
 import uuid
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
 from omlx.engine.thread import EngineThread
-from omlx.errors import NotFound, Stopped
+from omlx.engine.types import Request
+from omlx.errors import ModelError, NotFound, Stopped
+from omlx.models.catalog.fingerprint import fingerprint
 from omlx.models.eyes.sight import Sight
 from omlx.models.package.tokenizer import tokenizer_length
 from omlx.models.pool.find_sight import find_sight
 from omlx.models.pool.pool import Pool
-from omlx.models.pool.resident import Lease
+from omlx.models.pool.resident import Lease, ServedModel
 from omlx.server.activity import Activity
 from omlx.server.caller import Arrival, Caller
 from omlx.server.engine_requests import (
@@ -36,6 +39,7 @@ from omlx.server.media.fetch import UrlReader
 from omlx.server.media.loader import ImageLoader
 from omlx.server.media.parts import shows_images
 from omlx.server.prompt_text import prompt_text
+from omlx.server.recorded import Recorded, digest_of
 from omlx.server.stream import GenerationStream
 from omlx.server.text_workers import TextWorkers
 from omlx.text.encode import MAX_TOKENS, encode
@@ -68,11 +72,19 @@ class GenerationService:
         self._images = ImageLoader(urls)
         self.last_prompts: dict[str, tuple[int, ...]] = {}
         self._streams: WeakValueDictionary[str, GenerationStream] = WeakValueDictionary()
+        self._weights: dict[str, tuple[ServedModel, str]] = {}
 
     async def open(
-        self, request: GenerationRequest, id_prefix: str, caller: Caller | None = None
+        self,
+        request: GenerationRequest,
+        id_prefix: str,
+        caller: Caller | None = None,
+        *,
+        kept: bool = False,
+        recorded: Recorded | None = None,
     ) -> GenerationStream:
-        """Start every choice of a request that `caller` sent. The stream must be closed.
+        """Start every choice of a request that `caller` sent, or continue the answer that was
+        `recorded`. The stream must be closed. That of a `kept` answer has a digest.
 
         Waits while the model is loaded. Raises OmlxError; then nothing runs.
         """
@@ -88,11 +100,14 @@ class GenerationService:
             request = await attach(request, Reader.of(lease.served), self._images)
             lane = (lease.served.id, request.long)
             tokenized = await self._text.run(lane, partial(tokenize, lease.served, request))
+            opening = _Opening(lease, request, tokenized, id_prefix, recorded)
+            if kept or recorded is not None:
+                weights = await self._weights_of(lease.served)
+                await self._text.run(lane, partial(opening.resume, weights))
         except BaseException:
             lease.release()
             raise
-        stream_id = f"{id_prefix}{uuid.uuid4().hex}"
-        stream = self._start(lease, request, tokenized, stream_id, arrival)
+        stream = self._start(opening, arrival)
         stream.load_ms = load_s * 1000
         return stream
 
@@ -149,39 +164,80 @@ class GenerationService:
         self._text.shut_down()
         self._images.shut_down()
 
-    def _start(
-        self,
-        lease: Lease,
-        request: GenerationRequest,
-        tokenized: TokenizedRequest,
-        id: str,
-        arrival: Arrival,
-    ) -> GenerationStream:
+    async def _weights_of(self, served: ServedModel) -> str:
+        """Return what identifies the weights of a loaded model; empty if its files are gone."""
+        model, weights = self._weights.get(served.id, (None, ""))
+        if model is not served:
+            path, dtype = self._pool.resolve(served.id).path, served.speculation.settings.dtype
+            with suppress(OSError, ModelError):
+                weights = f"{await asyncio.to_thread(fingerprint, path)} {dtype}"
+            self._weights[served.id] = served, weights
+        return weights
+
+    def _start(self, opening: _Opening, arrival: Arrival) -> GenerationStream:
         """Submit every choice. From here on the stream releases the lease."""
-        served = lease.served
-        self.last_prompts[served.id] = tokenized.prompts[-1].words
-        seed = secrets.randbits(SEED_BITS) if request.seed is None else request.seed
-        if served.speculation.settings.record_prompts:
-            arrival = replace(arrival, prompt_text=prompt_text(request))
+        lease, tokenized = opening.lease, opening.tokenized
+        self.last_prompts[lease.served.id] = tokenized.prompts[-1].words
+        if lease.served.speculation.settings.record_prompts:
+            arrival = replace(arrival, prompt_text=prompt_text(opening.request))
         stream = GenerationStream(
             self._engine,
             self._dispatcher,
             lease,
-            id,
-            seed,
+            opening.id,
+            opening.seed,
             self._activity,
             arrival,
+            opening.recorded,
         )
-        self._streams[id] = stream
-        stream.warnings = (*request.warnings, *tokenized.warnings)
+        self._streams[opening.id] = stream
+        stream.digest = opening.digest
+        stream.warnings = (*opening.request.warnings, *tokenized.warnings)
         try:
-            choices = engine_requests(served, request, tokenized, id, seed)
-            for number, (choice, spec) in enumerate(choices):
-                stream.submit(choice, spec, number)
+            for number, (choice, spec) in enumerate(opening.choices):
+                continued = opening.continued.get(choice.id, choice)
+                stream.submit(continued or choice, spec, number, ended=continued is None)
         except BaseException:
             stream.close()
             raise
         return stream
+
+
+class _Opening:
+    """A request whose model is leased and whose texts are tokenized.
+
+    `continued` has the requests that continue choices, by id; None for one that has ended.
+    """
+
+    def __init__(
+        self,
+        lease: Lease,
+        request: GenerationRequest,
+        tokenized: TokenizedRequest,
+        id_prefix: str,
+        recorded: Recorded | None,
+    ) -> None:
+        self.lease, self.request, self.tokenized = lease, request, tokenized
+        self.recorded = recorded
+        self.id = f"{id_prefix}{uuid.uuid4().hex}"
+        self.seed = secrets.randbits(SEED_BITS) if request.seed is None else request.seed
+        run_id = None
+        if recorded is not None:
+            self.id, self.seed, run_id = recorded.id, recorded.seed, recorded.run_id
+        self.choices = list(
+            engine_requests(lease.served, request, tokenized, self.id, self.seed, run_id)
+        )
+        self.continued: dict[str, Request | None] = {}
+        self.digest = b""
+
+    def resume(self, weights: str) -> None:
+        """Compute the digest, and continue what was recorded. Raises Conflict."""
+        requests = [request for request, _ in self.choices]
+        self.digest = digest_of(weights, requests)
+        if self.recorded is not None:
+            continued = self.recorded.resume(requests, self.digest)
+            ids = (request.id for request in requests)
+            self.continued = dict(zip(ids, continued, strict=True))
 
 
 def _with_defaults(request: GenerationRequest, variables: Mapping[str, Any]) -> GenerationRequest:

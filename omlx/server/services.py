@@ -13,6 +13,7 @@ from omlx.models.pool.pool import Pool
 from omlx.server.activity import Activity
 from omlx.server.generation import GenerationService
 from omlx.server.guard import ApiKey
+from omlx.server.journal.journal import Journal
 from omlx.server.media.fetch import UrlReader
 from omlx.server.prefixes import PrefixService
 from omlx.telemetry import usage_file
@@ -30,6 +31,7 @@ class Services:
     prefixes: PrefixService
     downloads: Downloads
     api_key: ApiKey
+    journal: Journal | None = None
 
 
 def build_services(
@@ -40,22 +42,26 @@ def build_services(
     stages: Stages | None = None,
     urls: UrlReader | None = None,
     home: Path | None = None,
+    journal: Journal | None = None,
 ) -> Services:
     """Build the services of one engine thread, which the caller starts and stops.
 
     `stages` are those of the model that this process leads, if any. `urls` reads images from
     addresses; None: requests must not name any. Statistics are stored in `home`, if it is given.
+    `journal` keeps answers over the end of the process.
     """
-    metrics = Metrics(lambda: _gauges(engine, pool, stages))
+    metrics = Metrics(lambda: _gauges(engine, pool, stages, journal))
     history = UsageHistory(None if home is None else home / usage_file.FILE)
     activity = Activity(metrics, history=history)
     generations = GenerationService(engine, pool, activity, urls)
     prefixes = PrefixService(engine, pool, generations)
     key = ApiKey(api_key)
-    return Services(engine, pool, metrics, activity, generations, prefixes, downloads, key)
+    return Services(engine, pool, metrics, activity, generations, prefixes, downloads, key, journal)
 
 
-def _gauges(engine: EngineThread, pool: Pool, stages: Stages | None) -> Gauges:
+def _gauges(
+    engine: EngineThread, pool: Pool, stages: Stages | None, journal: Journal | None
+) -> Gauges:
     loaded = [served.id for served in pool.loaded]
     prefixes = {model: engine.prefix_of(model) for model in loaded}
     return Gauges(
@@ -65,6 +71,8 @@ def _gauges(engine: EngineThread, pool: Pool, stages: Stages | None) -> Gauges:
         memory={"used": pool.used_bytes, "limit": pool.limit_bytes},
         stage_rtts=_round_trips(stages),
         stage_restarts=None if stages is None else stages.statuses[0].restarts,
+        answers_on_disk=None if journal is None or journal.off else journal.size,
+        answers_returned_to={} if journal is None else journal.counts,
     )
 
 

@@ -4,8 +4,9 @@ disconnects."""
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing, suppress
+from types import MappingProxyType
 from typing import Any, Final
 
 from starlette.responses import Response
@@ -45,10 +46,15 @@ def named(payload: dict[str, Any]) -> bytes:
     return f"event: {payload['type']}\n".encode() + data(payload)
 
 
+def numbered(number: int, frame: bytes) -> bytes:
+    """A frame with an id, which a client that connects again sends as `Last-Event-ID`."""
+    return b"id: %d\n%b" % (number, frame)
+
+
 class EventStream(Response):
     """Sends `frames` as they are yielded.
 
-    `close` is called once, at the end, for whatever reason it ended.
+    `close` is called once, at the end, for whatever reason it ended. `more` are further headers.
     """
 
     def __init__(
@@ -56,8 +62,9 @@ class EventStream(Response):
         frames: AsyncGenerator[bytes, None],
         close: Callable[[], None],
         media_type: str = MEDIA_TYPE,
+        more: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+        headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no", **more}
         super().__init__(headers=headers, media_type=media_type)
         del self.headers["content-length"]
         self._frames = frames

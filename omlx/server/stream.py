@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 
 from omlx.engine.thread import EngineThread
 from omlx.engine.types import (
@@ -26,6 +26,7 @@ from omlx.server.activity import Activity
 from omlx.server.caller import Arrival
 from omlx.server.dialect import ChoiceEvent
 from omlx.server.event_dispatcher import EventDispatcher
+from omlx.server.recorded import Recorded
 from omlx.text.events import Finish, OutputEvent, PromptLogprobs
 from omlx.text.output import OutputParser, OutputSpec
 
@@ -37,7 +38,9 @@ class GenerationStream:
     `first_tokens` holds the first id of each prompt. `seed` is the one in use, requested or drawn.
     `warnings` are about what of the request was not done. `load_ms`: the wait for the model.
     `activity` observes every event, also after the client has disconnected; `arrival` is on its
-    clock.
+    clock. `recorded` is what an interrupted answer has generated, which comes first. `record` is
+    awaited with each batch of new events before they are parsed; `digest` is that of the requests,
+    where the answer is recorded.
     """
 
     def __init__(
@@ -49,10 +52,13 @@ class GenerationStream:
         seed: int,
         activity: Activity,
         arrival: Arrival | None = None,
+        recorded: Recorded | None = None,
     ) -> None:
         self.id = request_id
         self.seed = seed
-        self.created = int(time.time())
+        self.created = int(time.time()) if recorded is None else recorded.created
+        self.record: Callable[[Sequence[Event]], Awaitable[None]] | None = None
+        self.digest = b""
         self.finishes: dict[int, Finish] = {}
         self.error: OmlxError | None = None
         self.load_ms = 0.0
@@ -66,6 +72,7 @@ class GenerationStream:
         self._arrival = arrival
         self._outputs: dict[str, tuple[int, OutputParser]] = {}
         self._running: set[str] = set()
+        self._recorded = () if recorded is None else recorded.batches
         self._inbox: list[Event] = []
         self._wake = asyncio.Event()
         self._closed = False
@@ -83,12 +90,19 @@ class GenerationStream:
         """Choices, of all prompts."""
         return len(self._outputs)
 
-    def submit(self, request: Request, spec: OutputSpec, number: int) -> None:
-        """Start choice `number`. Raises EngineDead; then the stream must be closed."""
+    def submit(
+        self, request: Request, spec: OutputSpec, number: int, *, ended: bool = False
+    ) -> None:
+        """Start choice `number`; one that has `ended` is only replayed.
+
+        Raises EngineDead; then the stream must be closed.
+        """
         self._outputs[request.id] = number, OutputParser(self.served.tokenizer, spec)
-        self.prompt_n = len(request.tokens)
+        self.prompt_n = request.prompt_n
         if request.sampling.choice == 0:
             self.first_tokens.append(request.tokens[0])
+        if ended:
+            return
         self._running.add(request.id)
         self._dispatcher.open(request.id, self._receive)
         self._activity.submitted(self.served.id, request, self._arrival)
@@ -116,14 +130,19 @@ class GenerationStream:
         Raises the error that ended the stream. Prefill progress and text that is held back are no
         output.
         """
+        for recorded in self._recorded:
+            await asyncio.sleep(0)  # a long answer is parsed beside others
+            yield [part for event in recorded for part in self._parse(event)]
         clock = asyncio.get_running_loop().time
         yielded_at = clock()
         while len(self.finishes) < self.n:
             timeout_s = None if idle_s is None else max(0.0, yielded_at + idle_s - clock())
             await self._wait(timeout_s)
-            events, self._inbox = self._inbox, []
+            events, self._inbox = _merge_tokens(self._inbox), []
+            if self.record is not None and events:
+                await self.record(events)
             batch: list[ChoiceEvent] = []
-            for event in _merge_tokens(events):
+            for event in events:
                 batch += self._parse(event)
                 if self.error is not None:
                     break

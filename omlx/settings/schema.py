@@ -176,6 +176,8 @@ class Settings:
     allow_origin: Annotated[tuple[str, ...], _server("ORIGIN")] = ()
     allow_image_url: Annotated[bool, _server()] = False
     record_prompts: Annotated[bool, _server(applies=AppliesAt.AT_ONCE)] = False
+    answer_disk: Annotated[int, _server("SIZE|off", low=0, high=1 << 44, is_bytes=True)] = 256 << 20
+    answer_days: Annotated[int, _server(low=1, high=3660)] = 30
     log_level: Annotated[Literal["debug", "info", "warning", "error"], _server()] = "info"
 
     home: Annotated[Path, _models("DIR", scopes=RUN)] = field(default_factory=_home)

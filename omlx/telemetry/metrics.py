@@ -28,7 +28,8 @@ disable_created_metrics()  # type: ignore[no-untyped-call]
 class Gauges:
     """Current values: rows by model, then state; prefix caches by model; memory in use and its
     limit, in bytes; round trips to the followers of a staged model in seconds, by rank; how often
-    its group was started again, None without one."""
+    its group was started again, None without one; answers on disk and their bytes, None where
+    nothing is recorded; how often clients returned to an answer, by how it was found."""
 
     up: bool
     rows: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
@@ -36,6 +37,8 @@ class Gauges:
     memory: Mapping[str, int] = field(default_factory=dict)
     stage_rtts: Mapping[int, float] = field(default_factory=dict)
     stage_restarts: int | None = None
+    answers_on_disk: tuple[int, int] | None = None
+    answers_returned_to: Mapping[str, int] = field(default_factory=dict)
 
 
 class Metrics:
@@ -155,6 +158,7 @@ class _GaugeCollector(Collector):
             memory.add_metric((quantity,), value)
         yield memory
         yield from _stage_metrics(now)
+        yield from _answer_metrics(now)
         for kind, attribute, name, help in _PREFIX_METRICS:
             family = kind(f"omlx_prefix_{name}", help, labels=("model",))
             for model, stats in now.prefixes.items():
@@ -173,6 +177,20 @@ class _GaugeCollector(Collector):
                 for piece, count in getattr(stats, event).items():
                     family.add_metric((model, piece), count)
             yield family
+
+
+def _answer_metrics(now: Gauges) -> Iterable[GaugeMetricFamily | CounterMetricFamily]:
+    if now.answers_on_disk is None:
+        return
+    count, nbytes = now.answers_on_disk
+    yield GaugeMetricFamily("omlx_answers_on_disk", "answers recorded on disk", value=count)
+    yield GaugeMetricFamily("omlx_answers_on_disk_bytes", "their size", value=nbytes)
+    returns = CounterMetricFamily(
+        "omlx_answers_returned_to", "clients that returned to an answer", labels=("state",)
+    )
+    for state, times in now.answers_returned_to.items():
+        returns.add_metric((state,), times)
+    yield returns
 
 
 def _stage_metrics(now: Gauges) -> Iterable[GaugeMetricFamily | CounterMetricFamily]:

@@ -45,7 +45,8 @@ class OutputSpec:
     `thinking`: the prompt has opened reasoning. `context`: prompt tokens of a message that the
     output continues. `raw`: text only, without reasoning and calls. `tools` are as chat templates
     take them; `strict` names those whose arguments must follow their schema. `single`: the
-    output ends with its first call. `mark_drafted`: texts say whether they were drafted.
+    output ends with its first call. `mark_drafted`: texts say whether they were drafted. Ids of
+    calls derive from `salt`.
     """
 
     stop_ids: frozenset[int] = frozenset()
@@ -57,6 +58,7 @@ class OutputSpec:
     strict: frozenset[str] = frozenset()
     single: bool = False
     mark_drafted: bool = False
+    salt: str = ""
 
 
 class OutputParser:
@@ -73,7 +75,9 @@ class OutputParser:
         dropped = form.dropped if form is not None else ()
         self._markers = MarkerFilter(() if spec.raw else (*tokenizer.structural_markers, *dropped))
         self._wrapper = WrapperFilter(form.answer if form is not None else ("", ""))
-        markup = call_markup(tokenizer, spec.tools, spec.strict) if spec.tools else None
+        markup = None
+        if spec.tools:
+            markup = call_markup(tokenizer, spec.tools, spec.strict, spec.salt)
         self._calls = ToolCallParser(markup)
         once = form is not None and not form.repeats
         self._open = OpenReasoning(markup if once else None)

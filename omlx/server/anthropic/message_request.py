@@ -17,9 +17,9 @@ from omlx.server.anthropic.blocks import Block, Message
 from omlx.server.anthropic.message import MessageEncoder
 from omlx.server.dialect import Encoder, Json, Wire
 from omlx.server.errors import field_error
+from omlx.server.exchange import Exchange
 from omlx.server.fields import Body, Listed, Sampled, Stops, Text, read, stops
 from omlx.server.generation_request import GenerationRequest
-from omlx.server.responder import Exchange
 from omlx.server.skipped_tools import skipped
 from omlx.server.sse import named
 from omlx.server.stream import GenerationStream

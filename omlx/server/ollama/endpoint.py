@@ -12,10 +12,11 @@ from omlx.errors import BadRequest
 from omlx.models.pool.pool import Pool
 from omlx.server.body import read_body
 from omlx.server.connection import while_connected
+from omlx.server.exchange import Exchange
 from omlx.server.fields import read
 from omlx.server.model_cards import ModelCards
 from omlx.server.ollama.request import ChatRequest, GenerateRequest, Generating
-from omlx.server.responder import Exchange, Responder
+from omlx.server.responder import Responder
 
 
 class GenerationEndpoints:

@@ -17,13 +17,13 @@ from omlx.errors import BadRequest, Reason
 from omlx.server import response_format, sse, tooling
 from omlx.server.dialect import Encoder, Json, Wire
 from omlx.server.errors import field_error
+from omlx.server.exchange import Exchange
 from omlx.server.fields import Body, Listed, Refusing, Text
 from omlx.server.generation_request import GenerationRequest
 from omlx.server.ollama.conversation import Message, content, rendered
 from omlx.server.ollama.encoder import AnswerEncoder, ChatEncoder, CompletionEncoder, Head
 from omlx.server.ollama.fields import Configured
 from omlx.server.ollama.times import iso
-from omlx.server.responder import Exchange
 from omlx.server.skipped_tools import skipped
 from omlx.server.stream import GenerationStream
 from omlx.text.tools import ToolUse

@@ -7,12 +7,12 @@ none of the families knows, mlx-lm's choice of a parser counts.
 from __future__ import annotations
 
 import inspect
-import secrets
 import string
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final
 
 import regex as re
@@ -82,6 +82,8 @@ FAMILIES: Final[Sequence[CallFormat]] = (
 )
 """Families that are recognised by their chat template; the first match counts."""
 
+_ALPHABET: Final = string.ascii_letters + string.digits
+
 PARSERS: Final[Mapping[str, CallFormat]] = {
     "function_gemma": gemma.FUNCTION_GEMMA,
     "gemma4": gemma.GEMMA_4,
@@ -106,13 +108,14 @@ class CallMarkup:
 
     `fallback` is mlx-lm's parser for calls in a form that `form` does not parse. `enforced` names
     the functions whose arguments a grammar enforces behind the opening marker: without it, their
-    calls are text.
+    calls are text. Ids of calls derive from `salt`, so that the same output has the same ids.
     """
 
     form: CallFormat
     tools: Tools = ()
     fallback: Read | None = None
     enforced: frozenset[str] = frozenset()
+    salt: str = ""
     patterns: CallPatterns = field(init=False)
 
     def __post_init__(self) -> None:
@@ -146,11 +149,12 @@ class CallMarkup:
             raise ValueError("no call")
         return read(text, self.tools)
 
-    def new_id(self) -> str:
-        """Return a new id for a call."""
+    def id_of(self, index: int) -> str:
+        """Return the id of call number `index` of the output."""
+        digest = blake2b(f"{self.salt} {index}".encode(), digest_size=12)
         if self.form.short_ids:
-            return "".join(secrets.choice(string.ascii_letters + string.digits) for _ in range(9))
-        return f"call_{secrets.token_hex(12)}"
+            return "".join(_ALPHABET[byte % len(_ALPHABET)] for byte in digest.digest()[:9])
+        return f"call_{digest.hexdigest()}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,10 +192,10 @@ def _patterns(form: CallFormat) -> CallPatterns:
 
 
 def call_markup(
-    tokenizer: TokenizerWrapper, tools: Tools, strict: frozenset[str] = frozenset()
+    tokenizer: TokenizerWrapper, tools: Tools, strict: frozenset[str] = frozenset(), salt: str = ""
 ) -> CallMarkup | None:
     """Return the markup of this model's tool calls; None if it has none. `strict` names functions
-    whose arguments must follow their schema.
+    whose arguments must follow their schema; ids of calls derive from `salt`.
     """
     form = call_format(tokenizer)
     if form is None:
@@ -201,7 +205,7 @@ def call_markup(
         fallback = None
     if form.written is None:
         strict = frozenset()
-    return CallMarkup(form, tools, fallback, strict)
+    return CallMarkup(form, tools, fallback, strict, salt)
 
 
 def call_format(tokenizer: TokenizerWrapper) -> CallFormat | None:

@@ -220,7 +220,7 @@ class ToolCallParser:
         if markup.form.tags is not None:
             self._state, self._reader = _State.READING, TagReader(markup.form, markup.tools, head)
             return
-        call_id = head.groupdict().get("id") or markup.new_id()
+        call_id = head.groupdict().get("id") or markup.id_of(self.count)
         pieces.append(ToolCallStart(self.count, call_id, head["name"]))
         self.count += 1
         self._prose.after_call()
@@ -279,7 +279,8 @@ class ToolCallParser:
         self._state = _State.TEXT
 
     def _add(self, markup: CallMarkup, call: Call, pieces: list[Piece]) -> None:
-        pieces.append(ToolCallStart(self.count, call.id or markup.new_id(), call.name))
+        call_id = call.id or markup.id_of(self.count)
+        pieces.append(ToolCallStart(self.count, call_id, call.name))
         pieces.append(ToolCallArguments(self.count, call.arguments))
         pieces.append(ToolCallEnd(self.count))
         self.count += 1

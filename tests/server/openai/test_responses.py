@@ -249,7 +249,7 @@ def test_logprobs(spelling: OpenAI) -> None:
 def test_a_response_can_be_looked_at_and_forgotten(spelling: OpenAI) -> None:
     made = ask(spelling, "Hello.")
     assert spelling.responses.retrieve(made.id) == made
-    with pytest.raises(BadRequestError, match="not in progress in the background") as caught:
+    with pytest.raises(BadRequestError, match="events of this response are not stored") as caught:
         spelling.responses.retrieve(made.id, stream=True)
     assert (caught.value.code, caught.value.param) == ("response.no_stream", "stream")
     (item,) = spelling.responses.input_items.list(made.id).data

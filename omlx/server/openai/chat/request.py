@@ -15,6 +15,7 @@ from omlx.errors import BadRequest, Reason
 from omlx.server import response_format, tooling
 from omlx.server.dialect import OPENAI, Encoder, Json
 from omlx.server.errors import field_error
+from omlx.server.exchange import Exchange
 from omlx.server.fields import (
     FORCED,
     THINKING,
@@ -40,7 +41,6 @@ from omlx.server.generation_request import GenerationRequest
 from omlx.server.media.result_notes import FILE_NOTES, left_out
 from omlx.server.openai.chat.encoder import ChatEncoder
 from omlx.server.openai.choices import Head
-from omlx.server.responder import Exchange
 from omlx.server.skipped_tools import skipped
 from omlx.server.stream import GenerationStream
 from omlx.text.tools import ToolUse

@@ -10,6 +10,7 @@ from omlx.errors import BadRequest
 from omlx.server import response_format
 from omlx.server.dialect import OPENAI, Encoder
 from omlx.server.errors import field_error
+from omlx.server.exchange import Exchange
 from omlx.server.fields import (
     Lengths,
     Listed,
@@ -26,7 +27,6 @@ from omlx.server.fields import (
 from omlx.server.generation_request import GenerationRequest
 from omlx.server.openai.choices import Head
 from omlx.server.openai.completions.encoder import CompletionEncoder
-from omlx.server.responder import Exchange
 from omlx.server.stream import GenerationStream
 
 MAX_TOKENS: Final = 16

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import logging
 from collections.abc import Sequence
 from typing import Annotated, Final, Literal
 
@@ -11,24 +11,29 @@ from pydantic import Field
 from starlette.responses import JSONResponse, Response
 
 from omlx.errors import BadRequest, OmlxError
-from omlx.server import sse
 from omlx.server.body import read_body
 from omlx.server.connection import while_connected
 from omlx.server.dialect import NAMED, Encoder, Json
 from omlx.server.errors import field_error
+from omlx.server.exchange import Exchange
 from omlx.server.fields import Body, read_query
 from omlx.server.generation import GenerationService
+from omlx.server.journal.answer import Answer
+from omlx.server.journal.answers import SOURCE, Answers, Kept, last_event
+from omlx.server.journal.table import Table
 from omlx.server.openai.responses import request as response_request
 from omlx.server.openai.responses.encoder import ResponseEncoder
-from omlx.server.openai.responses.replay import Replay
 from omlx.server.openai.responses.request import ResponseRequest
 from omlx.server.openai.responses.store import Open, ResponseStore
-from omlx.server.responder import Exchange, Responder
+from omlx.server.responder import Responder
 from omlx.server.stream import GenerationStream
 
 ID_PREFIX: Final = "resp_"
 _SHOWN: Final = 20
 """Ids that an error names."""
+
+
+log = logging.getLogger("omlx.server")
 
 
 class Page(Body):
@@ -64,30 +69,41 @@ class ResponseEndpoints:
     """`store` holds finished responses and those in progress, of one application."""
 
     def __init__(self, responder: Responder, generations: GenerationService) -> None:
-        self.store = ResponseStore()
+        self.store = ResponseStore(journal=responder.answers.journal)
+        self._answers = responder.answers
         self._generations = generations
         self._responder = responder
-        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def restore(self) -> None:
+        """Read the stored responses of an earlier process; responses in the background that it left
+        continue. Call it once, before the first request."""
+        if (journal := self._answers.journal) is None:
+            return
+        await self.store.restore(journal)
+        for id in await journal.run(Table.background) or ():
+            self._answers.spawn(self._continue(id))
+
+    async def _continue(self, id: str) -> None:
+        """Continue a response in the background; one that cannot be says why once it is asked
+        for."""
+        try:
+            await self._answers.reopen(None, id, self._read)
+        except OmlxError as error:
+            fields = {"id": id, "reason": error.message}
+            log.warning("a response in the background was not continued", extra={"fields": fields})
 
     async def create(self, request: Request) -> Response:
         """A response: whole, as a stream, or generated after the answer to this request
         (`background`)."""
-        lifetime, exchange = await read_body(request, self._read)
-        if not lifetime.background:
+        exchange = await read_body(request, self._read)
+        if not exchange.background or exchange.stream:
             return await self._responder.respond(request, exchange)
-        stream = await self._responder.open(request, exchange)
-        replay = Replay()
-        encoder = lifetime.encoder(stream, replay)
-        task = asyncio.create_task(_generate(stream, encoder, lifetime, replay))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        if exchange.stream:
-            return self._follow(replay)
-        return JSONResponse(encoder.response)
+        answer, source = await self._answers.open(request, exchange)
+        return JSONResponse(self.store.get(answer.id), headers={SOURCE: source})
 
     async def input_tokens(self, request: Request) -> Response:
         """The number of prompt tokens of a response. Nothing is generated."""
-        _, exchange = await read_body(request, self._read)
+        exchange = await read_body(request, self._read)
         work = self._generations.prompt_ids(exchange.generation)
         tokens = await while_connected(request.receive, work)
         return JSONResponse({"object": "response.input_tokens", "input_tokens": len(tokens)})
@@ -96,45 +112,59 @@ class ResponseEndpoints:
         """Refused: a compacted conversation is the work of OpenAI's models."""
         raise BadRequest("response.no_compaction")
 
-    def _read(self, content: bytes) -> tuple[_Lifetime, Exchange]:
+    def _read(self, content: bytes) -> Exchange:
         body = response_request.parse(content)
         body = body.model_copy(update={"input": self.store.resolved(body.items)})
         conversation = body.conversation(self.store.before(body.previous_response_id))
-        lifetime = _Lifetime(self.store, body, conversation)
-        exchange = Exchange(
+        lifetime = _Lifetime(self.store, self._answers, body, conversation)
+        return Exchange(
             body.generation_request(conversation),
             bool(body.stream),
             ID_PREFIX,
             lifetime.encoder,
             NAMED,
             lifetime.ended,
+            kept=body.stored and bool(body.stream),
+            background=bool(body.background),
         )
-        return lifetime, exchange
 
     async def show(self, request: Request, id: str) -> Response:
-        """A response; with `stream`, its events from `starting_after` on, of one that is generated
-        in the background or was streamed from there."""
+        """A response, which is continued if it was interrupted; with `stream`, its events from
+        `starting_after` on.
+        """
         if request.query_params.get("stream") != "true":
+            if id not in self.store:
+                await self._reopen(request, id)
             return JSONResponse(self.store.get(id))
-        after = read_query(Following, request.query_params).starting_after
+        after = last_event(request)
+        if "starting_after" in request.query_params:
+            after = read_query(Following, request.query_params).starting_after
         replay = self.store.replay(id)
-        if replay is None:
+        if replay is not None:
+            return self._answers.follow(replay, after + 1)
+        answer = await self._reopen(request, id)
+        if answer is None or not answer.streams:
+            self.store.get(id)  # raises for an unknown response
             raise BadRequest("response.no_stream", param="stream")
-        return self._follow(replay, after + 1)
+        return self._answers.stream(answer, NAMED, after + 1)
 
-    def _follow(self, replay: Replay, start: int = 0) -> Response:
-        """A stream whose end does not end the response."""
-        return sse.EventStream(replay.frames(start, self._responder.keep_alive_s), lambda: None)
+    async def _reopen(self, request: Request, id: str) -> Answer | Kept | None:
+        if not id.startswith(ID_PREFIX):
+            return None
+        return await self._answers.reopen(request, id, self._read)
 
     async def items(self, request: Request, id: str) -> Response:
         return JSONResponse(read_query(Page, request.query_params).of(self.store.items(id)))
 
     async def delete(self, request: Request, id: str) -> Response:
-        self.store.delete(id)
+        if not await self._answers.drop(id) or id in self.store:
+            self.store.delete(id)
         return JSONResponse({"id": id, "object": "response", "deleted": True})
 
     async def cancel(self, request: Request, id: str) -> Response:
         """Cancel a response in progress; a finished one is returned unchanged."""
+        if id not in self.store:
+            await self._reopen(request, id)
         running = self.store.open.get(id)
         if running is None:
             return JSONResponse(self.store.get(id))
@@ -147,41 +177,32 @@ class _Lifetime:
     """One response from its first event until it is stored."""
 
     def __init__(
-        self, store: ResponseStore, body: ResponseRequest, conversation: list[Json]
+        self,
+        store: ResponseStore,
+        answers: Answers,
+        body: ResponseRequest,
+        conversation: list[Json],
     ) -> None:
-        self._store, self._body, self._conversation = store, body, conversation
-        self.background = bool(body.background)
+        self._store, self._answers = store, answers
+        self._body, self._conversation = body, conversation
 
-    def encoder(self, stream: GenerationStream, replay: Replay | None = None) -> ResponseEncoder:
+    def encoder(self, stream: GenerationStream) -> ResponseEncoder:
         encoder = self._body.encoder(stream)
-        self._store.open[stream.id] = Open(stream, encoder, replay)
+        self._store.open[stream.id] = Open(stream, encoder)
         return encoder
 
-    def ended(self, encoder: Encoder) -> None:
+    def ended(self, encoder: Encoder, /, *, final: bool) -> None:
         """Store the response if the request says so and it has a final status."""
         assert isinstance(encoder, ResponseEncoder)
         response = encoder.response
         running = self._store.open.pop(response["id"], None)
-        if running is None or not self._body.stored:
+        if running is None or not self._body.stored or not final:
             return
         if response["status"] != "in_progress":
             items = [item.as_output() for item in self._body.items]
             numbered = [{"id": f"{response['id']}_in_{i}"} | item for i, item in enumerate(items)]
-            replay = running.replay if self._body.stream else None
+            answer = self._answers.running.get(response["id"])
+            replay = None
+            if answer is not None and self._body.stream:
+                replay = answer.unrecorded
             self._store.keep(response, numbered, self._conversation, replay)
-
-
-async def _generate(
-    stream: GenerationStream, encoder: ResponseEncoder, lifetime: _Lifetime, replay: Replay
-) -> None:
-    """Generate a response in the background."""
-    try:
-        replay.add(encoder.start())
-        async for batch in stream.batches():
-            replay.add(encoder.feed(batch))
-    except OmlxError as error:
-        replay.add(encoder.failed(error))
-    finally:
-        stream.close()
-        lifetime.ended(encoder)
-        replay.end()

@@ -1,7 +1,7 @@
 """Stored responses, which later ones can continue, and responses in progress.
 
-In memory, bounded in number and in bytes; the least recently used are dropped first. Nothing
-survives the process.
+In memory, bounded in number and in bytes; the least recently used are dropped first. With a
+journal, what is in memory is on disk too, and is read again by the next process.
 """
 
 from __future__ import annotations
@@ -9,20 +9,25 @@ from __future__ import annotations
 import json
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 from omlx.errors import BadRequest, NotFound
 from omlx.server.dialect import Json
 from omlx.server.errors import field_error
+from omlx.server.journal.journal import Journal, now
+from omlx.server.journal.replay import Replay
+from omlx.server.journal.table import StoredRow, Table
 from omlx.server.openai.responses.encoder import ResponseEncoder
 from omlx.server.openai.responses.items import Conversation, Item
-from omlx.server.openai.responses.replay import Replay
 from omlx.server.openai.responses.stored_images import StoredImages, encoded
 from omlx.server.stream import GenerationStream
 
 MAX_RESPONSES: Final = 1024
 MAX_BYTES: Final = 64 << 20
+RESTORE_S: Final = 60.0
+"""Longest time that a start waits for the responses of an earlier process."""
 _REFERENCE: Final = "item_reference"
 _ID_BYTES: Final = 200
 """Memory of an item's id in the index."""
@@ -57,24 +62,51 @@ class StoredResponse:
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """A response in progress; `replay`: of one in the background."""
+    """A response in progress."""
 
     stream: GenerationStream
     encoder: ResponseEncoder
-    replay: Replay | None = None
 
 
 class ResponseStore:
-    def __init__(self, max_responses: int = MAX_RESPONSES, max_bytes: int = MAX_BYTES) -> None:
+    def __init__(
+        self,
+        max_responses: int = MAX_RESPONSES,
+        max_bytes: int = MAX_BYTES,
+        journal: Journal | None = None,
+    ) -> None:
         self.open: dict[str, Open] = {}
         self._stored: OrderedDict[str, StoredResponse] = OrderedDict()
         self._images = StoredImages()
         self._owners: dict[str, list[str]] = {}  # item id: ids of its responses, the newest last
         self._max_responses, self._max_bytes = max_responses, max_bytes
         self._bytes = 0
+        self._journal = journal
 
     def __len__(self) -> int:
         return len(self._stored)
+
+    def __contains__(self, id: str) -> bool:
+        """Whether a response is stored or in progress."""
+        return id in self._stored or id in self.open
+
+    async def restore(self, journal: Journal) -> None:
+        """Take in what an earlier process has stored."""
+
+        def read(table: Table) -> tuple[list[tuple[str, StoredResponse]], dict[str, str]]:
+            rows, images = table.responses()
+            return [
+                (row.id, _stored(row.response, row.items, row.messages)) for row in rows
+            ], images
+
+        read_all = await journal.run(read, RESTORE_S)
+        if read_all is None:
+            return
+        responses, images = read_all
+        for id, stored in responses:
+            names = self._images.adopt((stored.items, stored.messages), images)
+            self._add(id, replace(stored, images=names))
+        self._shrink()
 
     def keep(
         self,
@@ -89,15 +121,15 @@ class ResponseStore:
         continued = Conversation(conversation)
         for at, item in enumerate(response["output"]):
             continued.add(Item.model_validate(item), f"output[{at}]")
-        ids = tuple(dict.fromkeys(item["id"] for item in [*items, *response["output"]]))
         (asked, messages), images = self._images.hold([items, continued.messages])
-        stored = StoredResponse(encoded(response), asked, messages, ids, images, replay)
-        self._stored[response["id"]] = stored
-        for item in ids:
-            self._owners.setdefault(item, []).append(response["id"])
-        self._bytes += stored.size
-        while len(self._stored) > self._max_responses or self._too_large:
-            self._drop(next(iter(self._stored)))
+        stored = _stored(encoded(response), asked, messages)
+        id = response["id"]
+        if self._journal is not None:
+            row = StoredRow(id, stored.response, stored.items, stored.messages, now())
+            uris = self._images.uris(images)
+            self._journal.post(partial(Table.keep, response=row, images=uris))
+        self._add(id, replace(stored, images=images, replay=replay))
+        self._shrink()
 
     def before(self, id: str | None) -> list[Json]:
         """The conversation up to the end of response `id`.
@@ -148,13 +180,8 @@ class ResponseStore:
         return response
 
     def replay(self, id: str) -> Replay | None:
-        """The events of a response, finished or in progress; None: they are not kept.
-
-        Raises NotFound.
-        """
-        if id in self.open:
-            return self.open[id].replay
-        return self._find(id).replay
+        """The events of a finished response; None: they are not kept here."""
+        return self._stored[id].replay if id in self._stored else None
 
     def items(self, id: str) -> list[Json]:
         """Raises NotFound."""
@@ -175,11 +202,30 @@ class ResponseStore:
             raise NotFound("response.not_found", id=id)
         return self._stored[id]
 
+    def _add(self, id: str, stored: StoredResponse) -> None:
+        self._stored[id] = stored
+        for item in stored.ids:
+            self._owners.setdefault(item, []).append(id)
+        self._bytes += stored.size
+
+    def _shrink(self) -> None:
+        while len(self._stored) > self._max_responses or self._too_large:
+            self._drop(next(iter(self._stored)))
+
     def _drop(self, id: str) -> None:
         stored = self._stored.pop(id)
         self._bytes -= stored.size
-        self._images.release(stored.images)
+        images = self._images.release(stored.images)
+        if self._journal is not None:
+            self._journal.post(partial(Table.forget, id=id, images=images))
         for item in stored.ids:
             self._owners[item].remove(id)
             if not self._owners[item]:
                 del self._owners[item]
+
+
+def _stored(response: bytes, items: bytes, messages: bytes) -> StoredResponse:
+    """A stored response of its JSON texts, without images."""
+    every = [*json.loads(items), *json.loads(response)["output"]]
+    ids = tuple(dict.fromkeys(item["id"] for item in every))
+    return StoredResponse(response, items, messages, ids)

@@ -7,13 +7,15 @@ turn.
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import sha256
 from typing import Any, Final
 
 _FIELDS: Final = ("url", "image_url")
 _PREFIX: Final = "omlx-image:"
+_NAME: Final = re.compile(rb"omlx-image:[0-9a-f]{64}")
 
 
 class StoredImages:
@@ -45,18 +47,37 @@ class StoredImages:
         self._holders.update(names.keys())
         return replaced, tuple(names)
 
+    def uris(self, names: Iterable[str]) -> dict[str, str]:
+        """Return the data URIs of these images, by name."""
+        return {name: self._uris[name] for name in names}
+
+    def adopt(self, texts: Iterable[bytes], uris: Mapping[str, str]) -> tuple[str, ...]:
+        """Hold those of `uris` that texts of `hold` name, and return the names, for `release`."""
+        named = set(_NAME.findall(b" ".join(texts)))
+        names = tuple(sorted({name.decode() for name in named} & uris.keys()))
+        for name in names:
+            if name not in self._uris:
+                self._uris[name] = uris[name]
+                self.nbytes += len(uris[name])
+        self._holders.update(names)
+        return names
+
     def restored(self, value: Any) -> Any:
         """Return a value of `hold`, read from its JSON, as it was."""
         if not self._uris:
             return value
         return _replaced(value, lambda name: self._uris.get(name, name))
 
-    def release(self, names: Iterable[str]) -> None:
+    def release(self, names: Iterable[str]) -> list[str]:
+        """Return those that no text needs any more."""
+        dropped = []
         for name in names:
             self._holders[name] -= 1
             if not self._holders[name]:
                 del self._holders[name]
                 self.nbytes -= len(self._uris.pop(name))
+                dropped.append(name)
+        return dropped
 
 
 def encoded(value: Any) -> bytes:

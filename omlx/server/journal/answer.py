@@ -1,0 +1,150 @@
+"""One answer that is generated apart from its clients, and recorded."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import zlib
+from collections.abc import Sequence
+from functools import partial
+
+from starlette.responses import JSONResponse
+
+from omlx.engine.types import Event
+from omlx.errors import EngineDead, OmlxError, Reason
+from omlx.server import errors
+from omlx.server.dialect import ChoiceEvent
+from omlx.server.exchange import Exchange
+from omlx.server.journal.journal import Journal, now
+from omlx.server.journal.replay import Replay
+from omlx.server.journal.table import Table
+from omlx.server.recorded import dump
+from omlx.server.stream import GenerationStream
+
+log = logging.getLogger("omlx.server")
+
+
+class Recording:
+    """The record of one answer: batches from `number` on. `active` until a write has failed."""
+
+    def __init__(self, journal: Journal, id: str, number: int) -> None:
+        self.active = True
+        self._journal = journal
+        self._id = id
+        self._number = number
+
+    async def write(self, events: Sequence[Event]) -> None:
+        """Write a batch before any client sees what it became."""
+        content = dump(events)
+        if content is None or not self.active:
+            return
+        write = partial(Table.append, id=self._id, number=self._number, content=content, now=now())
+        written = await self._journal.run(write)
+        self._number += 1
+        self.active = bool(written)
+        if written is False:
+            log.warning(Reason("answer.off.evicted", {"id": self._id}).message)
+
+    async def finish(self, answer: bytes) -> None:
+        """Replace what was written by the whole answer."""
+
+        def replace(table: Table) -> None:
+            table.finish(self._id, zlib.compress(answer, 1), now())
+
+        await self._journal.run(replace)
+
+    async def drop(self) -> None:
+        await self._journal.run(partial(Table.drop, id=self._id))
+
+
+class Answer:
+    """An answer in progress. `readers` counts its clients; `body_hash` is of the request's body."""
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        stream: GenerationStream,
+        recording: Recording | None,
+        body_hash: bytes,
+    ) -> None:
+        self.exchange = exchange
+        self.stream = stream
+        self.encoder = exchange.encoder(stream)
+        self.replay = Replay(exchange.wire)
+        self.readers = 0
+        self.body_hash = body_hash
+        self._recording = recording
+        if recording is not None:
+            stream.record = recording.write
+        self._body = b""
+        self._error: OmlxError | None = None
+        self._ended = asyncio.Event()
+
+    @property
+    def id(self) -> str:
+        return self.stream.id
+
+    @property
+    def streams(self) -> bool:
+        return self.exchange.stream or self.exchange.background
+
+    @property
+    def unrecorded(self) -> Replay | None:
+        """Its events, if the journal has not all of them."""
+        is_recorded = self._recording is not None and self._recording.active
+        return None if is_recorded else self.replay
+
+    async def whole(self) -> bytes:
+        """Return the body of an answer that is no stream. Raises the error that ended it."""
+        await self._ended.wait()
+        if self._error is not None:
+            raise self._error
+        return self._body
+
+    async def run(self) -> None:
+        """Generate; once cancelled, the answer may be continued from its record."""
+        final = False
+        try:
+            await self._generate()
+            final = True
+        except OmlxError as error:
+            final = await self._failed(error)
+        except Exception as error:
+            log.exception("an answer failed")
+            final = await self._failed(errors.unexpected(error))
+        finally:
+            self.stream.close()
+            self.exchange.on_end(self.encoder, final=final)
+            self.replay.end()
+            self._ended.set()
+
+    async def _generate(self) -> None:
+        if self.streams:
+            self.replay.add(self.encoder.start())
+        events: list[ChoiceEvent] = []
+        async for batch in self.stream.batches():
+            if self.streams:
+                self.replay.add(self.encoder.feed(batch))
+            else:
+                events += batch
+        if self.streams:
+            self.replay.finish()
+            content = self.replay.content
+        else:
+            self._body = content = bytes(JSONResponse(self.encoder.body(events)).body)
+        if self._recording is not None:
+            await self._recording.finish(content)
+
+    async def _failed(self, error: OmlxError) -> bool:
+        """End with an error. Return whether that is final: another process may continue what this
+        one has recorded."""
+        self._error = error
+        payloads = self.encoder.failed(error)
+        recording = self._recording
+        if isinstance(error, EngineDead) and recording is not None and recording.active:
+            self.replay.fail(payloads)
+            return False
+        self.replay.add(payloads)
+        if recording is not None:
+            await recording.drop()
+        return True

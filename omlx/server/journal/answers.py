@@ -1,0 +1,337 @@
+"""Answers that clients can leave and return to, by an id or by a key of their own.
+
+    POST with a key, or to be kept ─► new | joined | resumed | repeated ─► Answer or Kept ─► reply
+
+An answer without clients stops, unless it is in the background; its record is what it continues
+from, in this process or in the next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from functools import partial
+from hashlib import sha256
+from types import MappingProxyType
+from typing import Final
+from weakref import WeakValueDictionary
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Message
+
+from omlx.errors import BadRequest, Conflict, NotFound, Reason
+from omlx.server import sse
+from omlx.server.caller import caller_of
+from omlx.server.connection import while_connected
+from omlx.server.dialect import Wire
+from omlx.server.errors import field_error
+from omlx.server.exchange import Exchange
+from omlx.server.generation import GenerationService
+from omlx.server.journal.answer import Answer, Recording
+from omlx.server.journal.journal import Journal, now
+from omlx.server.journal.replay import Replay
+from omlx.server.journal.table import Entry, Header, Table
+from omlx.server.notes import note
+from omlx.server.recorded import Recorded
+from omlx.server.stream import GenerationStream
+
+KEY: Final = "Idempotency-Key"
+MAX_KEY: Final = 255
+LAST_EVENT: Final = "Last-Event-ID"
+SOURCE: Final = "X-Omlx-Answer"
+"""Header of a response: new, joined, resumed or repeated."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A finished answer from the journal."""
+
+    id: str
+    content: bytes
+
+    @property
+    def streams(self) -> bool:
+        return self.content.startswith(b"id: ")
+
+
+class Answers:
+    """`running` has the answers in progress by id. `journal` None: nothing outlives the process."""
+
+    def __init__(
+        self, generations: GenerationService, keep_alive_s: float, journal: Journal | None
+    ) -> None:
+        self.journal = journal
+        self.running: dict[str, Answer] = {}
+        self._keyed: dict[str, Answer] = {}
+        self._generations = generations
+        self._keep_alive_s = keep_alive_s
+        self._tasks: dict[Answer, asyncio.Task[None]] = {}
+        self._spawned: set[asyncio.Task[None]] = set()
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    def takes(self, request: Request, exchange: Exchange) -> bool:
+        """Whether a request's answer is generated apart from the client."""
+        if exchange.wire.media_type != sse.MEDIA_TYPE:
+            return False  # only these streams have ids of events
+        recorded = exchange.kept and self.journal is not None
+        return KEY in request.headers or exchange.background or recorded
+
+    async def open(self, request: Request, exchange: Exchange) -> tuple[Answer | Kept, str]:
+        """Begin an answer, or return to that of the request's key; and say which.
+
+        Raises OmlxError; ClientGone if the client disconnects before the answer has begun.
+        """
+        body = await request.body()
+        name = _name(request)
+        if name is None:
+            return await self._begin(request, exchange, None, body), "new"
+        async with self._locks.setdefault(name, asyncio.Lock()):
+            answer = self._keyed.get(name)
+            if answer is not None:
+                _check_same(answer.body_hash, body)
+                return answer, self._count("joined")
+            entry = await self._find(key=name)
+            if entry is None:
+                _check_begins(request)
+                return await self._begin(request, exchange, name, body), "new"
+            _check_same(entry.header.body_hash, body)
+            return await self._return_to(request, exchange, entry)
+
+    async def reopen(
+        self, request: Request | None, id: str, read: Callable[[bytes], Exchange]
+    ) -> Answer | Kept | None:
+        """Return to an answer by its id; None if there is none. `read` reads its body again.
+
+        Raises OmlxError if it cannot be continued.
+        """
+        async with self._locks.setdefault(id, asyncio.Lock()):
+            if id in self.running:
+                return self.running[id]
+            entry = await self._find(id=id)
+            if entry is None:
+                return None
+            if entry.header.finished:
+                return _kept(entry)
+            answer, _ = await self._return_to(request, read(entry.body), entry)
+            return answer
+
+    async def reply(
+        self, request: Request, exchange: Exchange, answer: Answer | Kept, source: str
+    ) -> Response:
+        """Answer in the dialect. Raises OmlxError for what ended an answer that is no stream."""
+        headers = {SOURCE: source}
+        if exchange.stream:
+            return self.stream(answer, exchange.wire, last_event(request) + 1, headers)
+        if isinstance(answer, Kept):
+            body = answer.content
+        else:
+            answer.readers += 1
+            try:
+                body = await while_connected(request.receive, answer.whole())
+            finally:
+                self._leave(answer)
+        return Response(body, media_type="application/json", headers=headers)
+
+    def stream(
+        self,
+        answer: Answer | Kept,
+        wire: Wire,
+        start: int,
+        headers: Mapping[str, str] = MappingProxyType({}),
+    ) -> Response:
+        """A stream of the events from number `start` on, whose end does not end the answer."""
+        if isinstance(answer, Kept):
+            return self.follow(Replay.of(wire, answer.content), start, headers)
+        answer.readers += 1
+        frames = answer.replay.frames(start, self._keep_alive_s)
+        return sse.EventStream(frames, partial(self._leave, answer), more=headers)
+
+    def follow(
+        self, replay: Replay, start: int, headers: Mapping[str, str] = MappingProxyType({})
+    ) -> Response:
+        """A stream of the events of a finished answer."""
+        frames = replay.frames(start, self._keep_alive_s)
+        return sse.EventStream(frames, _nothing, more=headers)
+
+    async def flushed(self) -> None:
+        """Wait until what ended answers have stored is on disk."""
+        if self.journal is not None:
+            await self.journal.flushed()
+
+    def spawn(self, work: Coroutine[None, None, None]) -> None:
+        """Run `work` beside everything else."""
+        task = asyncio.create_task(work)
+        self._spawned.add(task)
+        task.add_done_callback(self._spawned.discard)
+
+    async def drop(self, id: str) -> bool:
+        """Delete what is recorded of an answer. Return whether there was something."""
+        if self.journal is None:
+            return False
+        return bool(await self.journal.run(partial(Table.drop, id=id)))
+
+    async def _begin(
+        self,
+        request: Request | None,
+        exchange: Exchange,
+        name: str | None,
+        body: bytes,
+        entry: Entry | None = None,
+    ) -> Answer:
+        """Start a new answer, or continue that of `entry`."""
+        recorded = None if entry is None else _recorded(entry)
+        opening = self._generations.open(
+            exchange.generation,
+            exchange.id_prefix,
+            None if request is None else caller_of(request.scope),
+            kept=self.journal is not None,
+            recorded=recorded,
+        )
+        receive = _never if request is None else request.receive
+        stream = await while_connected(receive, opening)
+        if request is not None:
+            note(request.scope, stream)
+        body_hash = sha256(body).digest()
+        try:
+            if not exchange.background and recorded is None:
+                await while_connected(receive, stream.started(self._keep_alive_s))
+            recording = await self._record(stream, exchange, name, body, entry)
+            answer = Answer(exchange, stream, recording, body_hash)
+        except BaseException:
+            stream.close()
+            raise
+        self._start(answer, name)
+        return answer
+
+    async def _record(
+        self,
+        stream: GenerationStream,
+        exchange: Exchange,
+        name: str | None,
+        body: bytes,
+        entry: Entry | None,
+    ) -> Recording | None:
+        """Begin to record an answer, or continue. The answer has a warning if that is not
+        possible."""
+        if entry is not None and self.journal is not None:
+            await self.journal.run(partial(Table.attempt, id=stream.id))
+            return Recording(self.journal, stream.id, len(entry.parts))
+        off = Reason("answer.off.setting")
+        if self.journal is not None:
+            header = Header(
+                stream.id,
+                name,
+                sha256(body).digest(),
+                stream.digest,
+                str(stream.seed),
+                stream.created,
+                exchange.background,
+            )
+            begin = partial(Table.begin, header=header, body=body, now=now())
+            if await self.journal.run(begin):
+                return Recording(self.journal, stream.id, 0)
+            off = self.journal.off or Reason("answer.off.large", {"bytes": len(body)})
+        if name is not None or self.journal is not None:
+            stream.warnings = (*stream.warnings, off)
+        return None
+
+    def _start(self, answer: Answer, name: str | None) -> None:
+        self.running[answer.id] = answer
+        if name is not None:
+            self._keyed[name] = answer
+        task = asyncio.create_task(answer.run())
+        self._tasks[answer] = task
+        task.add_done_callback(lambda _: self._forget(answer))
+
+    def _forget(self, answer: Answer) -> None:
+        """A client that returns from now on finds what is recorded."""
+        self._tasks.pop(answer, None)
+        self.running.pop(answer.id, None)
+        self._keyed = {name: other for name, other in self._keyed.items() if other is not answer}
+
+    def _leave(self, answer: Answer) -> None:
+        """Stop an answer that its last client has left, unless it is in the background."""
+        answer.readers -= 1
+        task = self._tasks.get(answer)
+        if not answer.readers and not answer.exchange.background and task is not None:
+            self._forget(answer)
+            task.cancel()
+
+    async def _return_to(
+        self, request: Request | None, exchange: Exchange, entry: Entry
+    ) -> tuple[Answer | Kept, str]:
+        if entry.header.finished:
+            return _kept(entry), self._count("repeated")
+        if entry.header.id in self.running:  # by its id, while this waited for its key
+            return self.running[entry.header.id], self._count("joined")
+        answer = await self._begin(request, exchange, entry.header.key, entry.body, entry)
+        return answer, self._count("resumed")
+
+    async def _find(self, *, id: str | None = None, key: str | None = None) -> Entry | None:
+        if self.journal is None:
+            return None
+        return await self.journal.run(partial(Table.find, now=now(), id=id, key=key))
+
+    def _count(self, source: str) -> str:
+        if self.journal is not None:
+            self.journal.counts[source] += 1
+        return source
+
+
+def last_event(request: Request) -> int:
+    """The number of the last event that a client has, as it says; -1 for none.
+
+    Raises BadRequest.
+    """
+    number = request.headers.get(LAST_EVENT, "-1")
+    try:
+        return max(-1, int(number))
+    except ValueError as error:
+        raise field_error("request.type", LAST_EVENT, expected="integer") from error
+
+
+def _name(request: Request) -> str | None:
+    """The key of a request with its path, if it has one. Raises BadRequest for one too long."""
+    key = request.headers.get(KEY)
+    if key is None:
+        return None
+    if not 0 < len(key) <= MAX_KEY:
+        raise BadRequest("answer.key", param=KEY, high=MAX_KEY)
+    return f"{request.scope['path']} {key}"
+
+
+def _check_same(body_hash: bytes, body: bytes) -> None:
+    """Raise Conflict if a key was used for another body."""
+    if sha256(body).digest() != body_hash:
+        raise Conflict("answer.other_body", param=KEY)
+
+
+def _check_begins(request: Request) -> None:
+    """Raise NotFound for a client that has a part of an answer that is not here any more: another
+    answer would follow."""
+    if last_event(request) >= 0:
+        raise NotFound("answer.gone", param=KEY, field=LAST_EVENT)
+
+
+def _recorded(entry: Entry) -> Recorded:
+    header = entry.header
+    return Recorded.read(
+        header.id, header.attempts, int(header.seed), header.created, header.digest, entry.parts
+    )
+
+
+def _kept(entry: Entry) -> Kept:
+    return Kept(entry.header.id, zlib.decompress(entry.parts[0]))
+
+
+def _nothing() -> None:
+    """At the end of a stream of a finished answer."""
+
+
+async def _never() -> Message:
+    """A client that does not disconnect: there is none."""
+    never: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+    return await never

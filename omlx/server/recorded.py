@@ -1,0 +1,133 @@
+"""What is recorded of an answer while it is generated, and how its choices continue from it.
+
+A batch is what one delivery of the engine brought. Parsers and encoders are fed by batches, so the
+same batches make the same events of a stream, at the same places.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from typing import Final
+
+from pydantic import ConfigDict, TypeAdapter
+
+from omlx.engine.types import Event, Failed, Finished, PrefillProgress, Request, TokensCommitted
+from omlx.errors import Conflict, EngineError
+
+_BATCH: Final = TypeAdapter(
+    list[TokensCommitted | Finished | PrefillProgress],
+    config=ConfigDict(ser_json_inf_nan="constants"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """An answer that was interrupted: what it needs beside its request to be continued.
+
+    `digest` is of `digest_of`. `batches` are those that were generated, in order, in `attempts`
+    runs.
+    """
+
+    id: str
+    attempts: int
+    seed: int
+    created: int
+    digest: bytes
+    batches: tuple[tuple[Event, ...], ...]
+
+    @classmethod
+    def read(
+        cls,
+        id: str,
+        attempts: int,
+        seed: int,
+        created: int,
+        digest: bytes,
+        contents: Iterable[bytes],
+    ) -> Recorded:
+        """Read the batches that `dump` wrote.
+
+        Scores of a prompt that no token follows are left out: the prompt is computed again.
+        """
+        batches = [_BATCH.validate_json(content) for content in contents]
+        begun = {e.request_id for batch in batches for e in batch if isinstance(e, TokensCommitted)}
+        recorded = cls(id, attempts, seed, created, digest, ())
+        named = []
+        for batch in batches:
+            events = [event for event in batch if event.request_id in begun]
+            named.append(
+                tuple(replace(e, request_id=f"{recorded.run_id}-{e.request_id}") for e in events)
+            )
+        return replace(recorded, batches=tuple(named))
+
+    @property
+    def run_id(self) -> str:
+        """The id of the next run: the engine may not have ended the one before."""
+        return f"{self.id}.{self.attempts + 1}"
+
+    def events(self, request_id: str) -> Iterator[Event]:
+        """Yield the events of one choice, in order."""
+        for batch in self.batches:
+            yield from (event for event in batch if event.request_id == request_id)
+
+    def tokens(self, request_id: str) -> tuple[int, ...]:
+        """Return the output of one choice so far."""
+        tokens: list[int] = []
+        for event in self.events(request_id):
+            if isinstance(event, TokensCommitted):
+                tokens += event.tokens
+        return tuple(tokens)
+
+    def resume(self, requests: Sequence[Request], digest: bytes) -> list[Request | None]:
+        """Return the requests that continue an answer's choices; None for one that has ended.
+
+        Advances their stop matchers and masks. Raises Conflict if the same tokens would not follow:
+        `digest` is that of `requests`.
+        """
+        if digest != self.digest:
+            raise Conflict("answer.changed", id=self.id)
+        return [self._resume(request) for request in requests]
+
+    def _resume(self, request: Request) -> Request | None:
+        if any(isinstance(event, Finished) for event in self.events(request.id)):
+            return None
+        tokens = self.tokens(request.id)
+        if not tokens:
+            return request
+        for token in tokens:
+            if request.stop is not None:
+                request.stop.push(token)
+            if request.mask is not None and not request.mask.advance(token):
+                raise EngineError("engine.mask", token=token)
+        every = request.tokens + tokens
+        return replace(request, tokens=every, resumed=len(tokens), prompt_logprobs=None)
+
+
+def dump(events: Sequence[Event]) -> bytes | None:
+    """Return a batch as it is recorded, with the numbers of choices as names; None if it holds
+    nothing that a stream shows.
+    """
+    kept = [
+        replace(event, request_id=event.request_id.rpartition("-")[2])
+        for event in events
+        if not isinstance(event, Failed)
+        and not (isinstance(event, PrefillProgress) and not event.logprobs)
+    ]
+    return _BATCH.dump_json(kept) if kept else None
+
+
+def digest_of(weights: str, requests: Iterable[Request]) -> bytes:
+    """Return a hash of all that the tokens of an answer depend on: prompts, sampling with its seed,
+    limits, and `weights`, which identifies the model.
+    """
+    digest = sha256(weights.encode())
+    for request in requests:
+        if request.sampling.choice == 0:
+            digest.update(array("q", request.tokens).tobytes())
+        stops = sorted(request.stop_ids)
+        facts = (request.sampling, request.max_tokens, stops, request.top_logprobs)
+        digest.update(repr(facts).encode())
+    return digest.digest()

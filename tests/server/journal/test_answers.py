@@ -1,0 +1,110 @@
+"""Answers continued from what a killed process has recorded: the whole stream is the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+
+import httpx
+import pytest
+
+from omlx.settings.schema import Settings
+from tests.server.journal.streams import (
+    PATHS,
+    Event,
+    body_of,
+    copy_files,
+    journaled,
+    numbered,
+    said,
+)
+from tests.server.running import DRAFT, HYBRID, TARGET, Running, omlx
+
+KEY = {"Idempotency-Key": "a"}
+SLICE = [
+    ("chat", "text", 2, TARGET, "auto"),
+    ("chat", "schema", 1, HYBRID, "off"),
+    ("completions", "text", 2, HYBRID, "auto"),
+    ("messages", "tools", 1, HYBRID, "ngram"),
+    ("responses", "thinking", 1, TARGET, "draft"),
+]
+KINDS = ("text", "tools", "schema", "thinking")
+STRATEGIES = ("off", "draft", "ngram", "auto")
+EVERY = [
+    (("chat", "messages", "responses")[at % 3], kind, 1, model, strategy)
+    for at, (kind, model, strategy) in enumerate(product(KINDS, (TARGET, HYBRID), STRATEGIES))
+    if model == TARGET or strategy != "draft"  # the hybrid has no draft model
+] + [("chat", kind, 2, model, "auto") for kind, model in product(KINDS, (TARGET, HYBRID))]
+
+
+@pytest.fixture(scope="module")
+def drafting() -> Iterator[Running]:
+    with omlx(Settings(draft_model=DRAFT, max_concurrent_requests=4)) as running:
+        yield running
+
+
+def cut_and_continue(server: Running, folder: Path, dialect: str, body: Event, each: int) -> None:
+    """Copy the files at every `each`th event from the third, and continue each copy from there."""
+    events, copies = [], []
+    with (
+        journaled(server, folder / "whole") as (client, _),
+        client.stream("POST", PATHS[dialect], json=body, headers=KEY) as stream,
+    ):
+        assert stream.headers["x-omlx-answer"] == "new"
+        for number, event in numbered(stream):
+            events.append(event)
+            if number % each == 3:
+                copies.append(number)
+                copy_files(folder / "whole", folder / str(number))
+    assert copies
+    for number in copies:
+        with journaled(server, folder / str(number)) as (client, _):
+            rest = continued(client, dialect, body, events, number)
+        assert said(dialect, [*events[: number + 1], *rest]) == said(dialect, events)
+
+
+def continued(
+    client: httpx.Client, dialect: str, body: Event, events: list[Event], number: int
+) -> list[Event]:
+    """What a client gets that has the events up to `number`."""
+    if dialect == "responses":
+        url = f"{PATHS[dialect]}/{events[0]['response']['id']}?stream=true"
+        request = client.build_request("GET", f"{url}&starting_after={number}")
+    else:
+        last = {"Last-Event-ID": str(number)}
+        request = client.build_request("POST", PATHS[dialect], json=body, headers=KEY | last)
+    response = client.send(request, stream=True)
+    rest = list(numbered(response))
+    response.close()
+    assert [at for at, _ in rest] == list(range(number + 1, number + 1 + len(rest)))
+    return [event for _, event in rest]
+
+
+@pytest.mark.parametrize(("dialect", "kind", "n", "model", "speculation"), SLICE)
+def test_an_interrupted_stream_is_continued(
+    drafting: Running,
+    tmp_path: Path,
+    dialect: str,
+    kind: str,
+    n: int,
+    model: str,
+    speculation: str,
+) -> None:
+    body = body_of(dialect, kind, model=model, speculation=speculation, seed=5)
+    cut_and_continue(drafting, tmp_path, dialect, body | ({"n": n} if n > 1 else {}), 9)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("dialect", "kind", "n", "model", "speculation"), EVERY)
+def test_every_interrupted_stream_is_continued(
+    drafting: Running,
+    tmp_path: Path,
+    dialect: str,
+    kind: str,
+    n: int,
+    model: str,
+    speculation: str,
+) -> None:
+    body = body_of(dialect, kind, model=model, speculation=speculation)  # the seed is drawn
+    cut_and_continue(drafting, tmp_path, dialect, body | ({"n": n} if n > 1 else {}), 10)

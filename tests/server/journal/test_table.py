@@ -1,0 +1,113 @@
+"""The file of answers: its bounds, its mode, and what becomes of a damaged one."""
+
+from __future__ import annotations
+
+import sqlite3
+import stat
+from pathlib import Path
+
+import pytest
+
+from omlx.server.journal import table
+from omlx.server.journal.table import Header, Locked, StoredRow, Table, remove
+
+NOW = 1e9
+
+
+def header(id: str, key: str | None = None) -> Header:
+    return Header(id, key, b"body", b"digest", str(2**64 - 1), 7, background=False)
+
+
+def opened(folder: Path, max_bytes: int = 1000, max_age_s: float = 1e12) -> Table:
+    return Table(folder, max_bytes, max_age_s)
+
+
+def ids(file: Table) -> list[str]:
+    return [id for (id,) in file._db.execute("select id from answers order by id")]
+
+
+def test_what_was_written_is_read_by_the_next_process(tmp_path: Path) -> None:
+    file = opened(tmp_path)
+    file.begin(header("a", "key"), b"{}", NOW)
+    assert [file.append("a", number, b"[]", NOW) for number in range(2)] == [True, True]
+    file.close()
+    entry = opened(tmp_path).find(NOW, key="key")
+    assert entry is not None
+    assert entry.header == header("a", "key")
+    assert (entry.body, entry.parts) == (b"{}", (b"[]", b"[]"))
+
+
+def test_files_are_for_their_owner_alone(tmp_path: Path) -> None:
+    file = opened(tmp_path / "answers")
+    file.begin(header("a"), b"{}", NOW)
+    modes = {stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "answers").iterdir()}
+    assert modes == {0o600}
+    assert stat.S_IMODE((tmp_path / "answers").stat().st_mode) == 0o700
+
+
+def test_a_finished_answer_has_one_part(tmp_path: Path) -> None:
+    file = opened(tmp_path)
+    file.begin(header("a"), b"{}", NOW)
+    file.append("a", 0, b"[1]", NOW)
+    file.finish("a", b"whole", NOW)
+    entry = file.find(NOW, id="a")
+    assert entry is not None
+    assert (entry.header.finished, entry.parts, file.nbytes) == (True, (b"whole",), 7)
+
+
+def test_finished_answers_make_room_first(tmp_path: Path) -> None:
+    file = opened(tmp_path)
+    for at, id in enumerate("abc"):
+        file.begin(header(id), bytes(300), NOW + at)
+    file.finish("b", b"", NOW + 3)
+    file.begin(header("d"), bytes(300), NOW + 4)
+    assert ids(file) == ["a", "c", "d"]
+    file.begin(header("e"), bytes(300), NOW + 5)
+    assert ids(file) == ["c", "d", "e"]
+    assert file.append("a", 0, b"[]", NOW) is False  # its writer hears of it
+    assert file.begin(header("f"), bytes(501), NOW) is False
+    assert ids(file) == ["c", "d", "e"]
+
+
+def test_the_number_of_answers_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table, "MAX_ANSWERS", 2)
+    file = opened(tmp_path)
+    for at, id in enumerate("abc"):
+        file.begin(header(id), b"", NOW + at)
+    assert ids(file) == ["b", "c"]
+
+
+def test_answers_and_responses_expire(tmp_path: Path) -> None:
+    file = opened(tmp_path, max_age_s=10)
+    file.begin(header("a", "key"), b"{}", NOW)
+    file.keep(StoredRow("resp_1", b"{}", b"[]", b"[]", NOW), {"image": "data:"})
+    assert file.find(NOW + 9, key="key") is not None
+    assert file.find(NOW + 10, key="key") is None
+    file.begin(header("b", "key"), b"{}", NOW + 10)  # the key is free again
+    assert ids(file) == ["b"]
+    assert file.responses() == ([], {"image": "data:"})
+    assert file.responses() == ([], {})
+
+
+def test_a_second_process_is_refused(tmp_path: Path) -> None:
+    first = opened(tmp_path)
+    with pytest.raises(Locked):
+        opened(tmp_path)
+    first.close()
+    opened(tmp_path).close()
+
+
+def test_a_file_that_is_none_is_removed(tmp_path: Path) -> None:
+    (tmp_path / table.FILE).write_bytes(b"something else" * 100)
+    with pytest.raises(sqlite3.DatabaseError, match="not a database"):
+        opened(tmp_path)
+    remove(tmp_path)
+    opened(tmp_path).begin(header("a"), b"{}", NOW)
+
+
+def test_a_removed_file_is_noticed(tmp_path: Path) -> None:
+    file = opened(tmp_path)
+    file.check()
+    (tmp_path / table.FILE).unlink()
+    with pytest.raises(FileNotFoundError):
+        file.check()
