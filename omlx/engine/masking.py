@@ -53,6 +53,10 @@ class KnownTokensMask:
     def ended(self) -> bool:
         return self._mask.ended
 
+    @property
+    def free(self) -> int:
+        return self._mask.free
+
     def bits(self) -> bytes | None:
         bits = self._mask.bits()
         if bits is None:
@@ -130,4 +134,12 @@ def with_ids(bits: bytes, ids: Iterable[int]) -> bytes:
     row = bytearray(bits)
     for token in ids:
         row[token // 8] |= 1 << token % 8
+    return bytes(row)
+
+
+def without_ids(bits: bytes, ids: Iterable[int]) -> bytes:
+    """Return a mask that does not allow these ids."""
+    row = bytearray(bits)
+    for token in ids:
+        row[token // 8] &= ~(1 << token % 8)
     return bytes(row)

@@ -67,7 +67,7 @@ class Planner:
         if not decoding:
             return False
         # A sequence at its length limit ends with the token in flight; a mask depends on it.
-        if any(s.remaining < 1 or s.request.mask is not None for s in decoding):
+        if any(s.remaining < 1 or s.mask is not None for s in decoding):
             return True
         if self._sampled != {s.row for s in decoding} or self._batch.changes(decoding):
             return True

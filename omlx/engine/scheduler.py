@@ -128,7 +128,7 @@ class Scheduler:
         self._launched(plan)
         self.ops.advance()
         self._in_flight = plan
-        masks = {s.row: s.request.mask for s in decoding if s.request.mask is not None}
+        masks = {s.row: s.mask for s in decoding if s.mask is not None}
         images = self.looks.prepared(looks, self.running)
         return ScheduledStep(plan, self.planner.drafts, masks, images, loads)
 

@@ -10,8 +10,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
-from omlx.engine.types import Request
+from omlx.draft_length import MAX_DRAFT_LENGTH
+from omlx.engine.types import Request, TokenMask
+
+_FARTHEST: Final = MAX_DRAFT_LENGTH + 2
+"""Tokens that one step samples at most, behind the one in flight."""
 
 
 class Status(StrEnum):
@@ -96,6 +101,14 @@ class Sequence:
     def remaining(self) -> int:
         """How many more tokens may be sampled."""
         return self.end - len(self.tokens) - self.unread
+
+    @property
+    def mask(self) -> TokenMask | None:
+        """The token mask, if it may constrain a token of the next step or of its draft."""
+        mask = self.request.mask
+        if mask is None or mask.free > _FARTHEST:
+            return None
+        return mask
 
     def move(self, status: Status) -> None:
         """Change the status. Raises ValueError for a transition that MOVES does not list."""

@@ -87,6 +87,11 @@ class TokenMask(Protocol):
         """Whether the output is complete: no token is allowed."""
         ...
 
+    @property
+    def free(self) -> int:
+        """Of how many tokens that follow every one is allowed, whatever they are; at least."""
+        ...
+
     def bits(self) -> bytes | None:
         """One bit per id, set if allowed next; the lowest bit of byte 0 is id 0. None: all are.
 

@@ -23,12 +23,15 @@ from omlx.text.grammar import CompiledGrammar, Preamble
 from omlx.text.images import ImagePlacer
 from omlx.text.infill import infill_prompt, infill_token_ids
 from omlx.text.output import OutputSpec, OutputStopMatcher
+from omlx.text.reasoning import opens_reasoning
 from omlx.text.stop_strings import StopStringMatcher
 from omlx.text.template import Prompt, render
 
 if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
 
+EFFORT: Final = "reasoning_effort"
+"""The variable by which chat templates take a level of reasoning."""
 NOWHERE: Final = 1 << 62
 """A position that no answer reaches."""
 DETOKENIZER_CONTEXT: Final = 4
@@ -47,13 +50,16 @@ class TokenizedRequest:
     prediction: tuple[int, ...]
     grammar: CompiledGrammar | None
     calls: CompiledGrammar | None
+    thinking: tuple[Reason, ...] = ()
 
     @property
     def warnings(self) -> tuple[Reason, ...]:
-        """How the messages were rewritten, and what of the schemas is not enforced."""
+        """How the messages were rewritten, what of the schemas is not enforced, and which fields
+        about reasoning have no effect.
+        """
         changes = [prompt.changes for prompt in self.prompts]
         grammars = [grammar.warnings for grammar in (self.grammar, self.calls) if grammar]
-        return tuple(chain.from_iterable([*changes, *grammars]))
+        return tuple(chain.from_iterable([*changes, *grammars, self.thinking]))
 
 
 def tokenize(served: ServedModel, request: GenerationRequest) -> TokenizedRequest:
@@ -72,7 +78,8 @@ def tokenize(served: ServedModel, request: GenerationRequest) -> TokenizedReques
                 served.tokenizer, request, served.context_length, placer=served.sight.eye
             )
         ]
-    return TokenizedRequest(prompts, _prediction(served, request), grammar, calls)
+    thinking = tuple(_without_effect(served, request))
+    return TokenizedRequest(prompts, _prediction(served, request), grammar, calls, thinking)
 
 
 def render_conversation(
@@ -238,6 +245,16 @@ def _speculation(
     return Speculation(strategy, draft_length, prediction)
 
 
+def _without_effect(served: ServedModel, request: GenerationRequest) -> Iterator[Reason]:
+    """Fields about reasoning that this model has no use for."""
+    budget = request.thinking_budget
+    if budget is not None and served.thinking.markers is None:
+        yield Reason("thinking.no_markers", {"budget": budget})
+    effort = request.template_variables.get(EFFORT)
+    if effort is not None and EFFORT not in str(served.tokenizer.chat_template):
+        yield Reason("thinking.no_levels", {"effort": str(effort)})
+
+
 def _output_spec(
     served: ServedModel, request: GenerationRequest, prompt: Prompt, id: str
 ) -> OutputSpec:
@@ -271,6 +288,20 @@ def _stop_matcher(served: ServedModel, spec: OutputSpec) -> StopMatcher | None:
 
 
 def _mask(
+    served: ServedModel, request: GenerationRequest, prompt: Prompt, texts: TokenizedRequest
+) -> TokenMask | None:
+    """The token mask of an output: of its form, and of its thinking budget."""
+    form = _form_mask(served, request, prompt, texts)
+    if request.thinking_budget is None:
+        return form
+    thinking = prompt.thinking
+    if request.prompts:
+        thinking = opens_reasoning(served.tokenizer, prompt.tokens)
+    budget, tools = request.thinking_budget, request.tools
+    return served.thinking.mask(budget, form, tools, thinking=thinking)
+
+
+def _form_mask(
     served: ServedModel, request: GenerationRequest, prompt: Prompt, texts: TokenizedRequest
 ) -> TokenMask | None:
     """The token mask of a forced call or of a structured output; of calls alone where the answer is

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Annotated, Final, Literal, TypeAlias, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -33,6 +33,8 @@ Choice = Literal["none", "auto", "required", "any"]
 """A `tool_choice` that names no tool. `any` is Mistral's name for `required`."""
 FORCED: Final = ("required", "any")
 NO_LIMIT: Final = -1
+BUDGET: Final = "thinking_budget"
+"""The field, and the template variable."""
 THINKING: Final = "thinking"
 """The type of a part that holds reasoning."""
 
@@ -88,6 +90,7 @@ class SamplingFields(Body):
     seed: Annotated[int, Field(ge=-(2**63), lt=2**64)] | None = None
     speculation: str | None = None
     draft_model: Text | None = None
+    thinking_budget: Annotated[int, Field(ge=NO_LIMIT)] | None = None
     num_draft_tokens: Annotated[int, Field(ge=0, le=MAX_DRAFT_LENGTH)] | None = None
     draft_min: Annotated[int, Field(ge=1, le=MAX_DRAFT_LENGTH)] | None = None
     draft_max: Annotated[int, Field(ge=1, le=MAX_DRAFT_LENGTH)] | None = None
@@ -140,6 +143,25 @@ class Sampled(SamplingFields, Refusing):
     user: str | None = None
 
 
+class Templated(Sampled):
+    """Fields of bodies whose messages a chat template renders."""
+
+    chat_template_kwargs: dict[str, Any] | None = None
+
+    def budget(self, implied: int | None = None) -> int | None:
+        """The thinking budget: the field's, else the template variable's, else the one that other
+        fields imply. Raises BadRequest for a variable that is no budget.
+        """
+        own = self.chat_template_kwargs or {}
+        if self.thinking_budget is not None:
+            return self.thinking_budget
+        if own.get(BUDGET) is not None:
+            return _budget(own[BUDGET])
+        if implied == 0 and "enable_thinking" in own:
+            return None
+        return implied
+
+
 class Lengths(Body):
     """Fields of OpenAI's bodies about the length of an answer; -1 is no limit."""
 
@@ -154,6 +176,15 @@ class Lengths(Body):
             expected = f"≤ {max_tokens} (max_tokens)"
             raise errors.field_error("request.range", "min_tokens", expected=expected)
         return least
+
+
+def _budget(value: object) -> int:
+    field = f"chat_template_kwargs.{BUDGET}"
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise errors.field_error("request.type", field, expected="integer")
+    if value < NO_LIMIT:
+        raise errors.field_error("request.range", field, expected=f"≥ {NO_LIMIT}")
+    return value
 
 
 def limit(tokens: int | None, field: str, least: int = 1) -> int | None:

@@ -6,11 +6,11 @@ from __future__ import annotations
 import asyncio
 import secrets
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import Final
 from weakref import WeakValueDictionary
 
 from omlx.engine.thread import EngineThread
@@ -33,6 +33,7 @@ from omlx.server.engine_requests import (
     tokenize,
 )
 from omlx.server.event_dispatcher import EventDispatcher
+from omlx.server.fields import NO_LIMIT
 from omlx.server.generation_request import LONG_TEXT, GenerationRequest
 from omlx.server.media.attach import Reader, attach
 from omlx.server.media.fetch import UrlReader
@@ -42,6 +43,7 @@ from omlx.server.prompt_text import prompt_text
 from omlx.server.recorded import Recorded, digest_of
 from omlx.server.stream import GenerationStream
 from omlx.server.text_workers import TextWorkers
+from omlx.settings.schema import Settings
 from omlx.text.encode import MAX_TOKENS, encode
 from omlx.text.template import Prompt
 
@@ -94,8 +96,7 @@ class GenerationService:
         lease = await self._pool.lease(request.model, request.draft_model, request.speculation)
         load_s = self._activity.clock() - arrival.at
         try:
-            variables = lease.served.speculation.settings.chat_template_kwargs or {}
-            request = _with_defaults(request, variables)
+            request = _with_defaults(request, lease.served.speculation.settings)
             check_model(request, lease.served)
             request = await attach(request, Reader.of(lease.served), self._images)
             lane = (lease.served.id, request.long)
@@ -128,8 +129,8 @@ class GenerationService:
         """Return a conversation's prompt, without loading a model. Raises OmlxError."""
         model = self._pool.resolve(request.model).id
         tokenizer = await self._pool.tokenizer(model)
-        defaults = await asyncio.to_thread(self._pool.template_variables, request.model)
-        request = _with_defaults(request, defaults)
+        configured = await asyncio.to_thread(self._pool.speculation, request.model)
+        request = _with_defaults(request, configured.settings)
         sight = Sight()
         if any(map(shows_images, request.messages)):
             sight = await find_sight(self._pool, model)
@@ -233,13 +234,27 @@ class _Opening:
     def resume(self, weights: str) -> None:
         """Compute the digest, and continue what was recorded. Raises Conflict."""
         requests = [request for request, _ in self.choices]
-        self.digest = digest_of(weights, requests)
+        self.digest = digest_of(weights, self.request.thinking_budget, requests)
         if self.recorded is not None:
             continued = self.recorded.resume(requests, self.digest)
             ids = (request.id for request in requests)
             self.continued = dict(zip(ids, continued, strict=True))
 
 
-def _with_defaults(request: GenerationRequest, variables: Mapping[str, Any]) -> GenerationRequest:
-    """Add the model's template variables; those of the request win."""
-    return replace(request, template_variables={**variables, **request.template_variables})
+def _with_defaults(request: GenerationRequest, settings: Settings) -> GenerationRequest:
+    """Add the model's thinking budget and template variables; those of the request win.
+
+    A budget is a template variable too; one of 0 switches reasoning off.
+    """
+    budget = request.thinking_budget
+    if budget is None:
+        budget = settings.thinking_budget
+    elif budget == NO_LIMIT:
+        budget = None
+    variables = dict(settings.chat_template_kwargs or {})
+    if budget is not None:
+        variables["thinking_budget"] = budget
+    if budget == 0:
+        variables["enable_thinking"] = False
+    variables |= request.template_variables
+    return replace(request, thinking_budget=budget, template_variables=variables)

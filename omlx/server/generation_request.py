@@ -40,8 +40,9 @@ class GenerationRequest:
     Either `messages` of a conversation, which the model's template renders, or `prompts`, texts or
     ids that are continued as they are. `suffix` follows the gap that the output fills (infill).
     `prediction` is a text that the answer is expected to resemble (predicted outputs). `min_tokens`
-    come before the first end token; with `ignore_eos` there is none. `warnings`: what of the body
-    was left out; the answer repeats them. `mark_drafted`: texts say whether they were drafted.
+    come before the first end token; with `ignore_eos` there is none. `thinking_budget` tokens of
+    reasoning come at most; -1: any number. `warnings`: what of the body was left out; the answer
+    repeats them. `mark_drafted`: texts say whether they were drafted.
     """
 
     messages: Sequence[Message] = ()
@@ -59,6 +60,7 @@ class GenerationRequest:
     max_tokens: int | None = None
     min_tokens: int = 0
     ignore_eos: bool = False
+    thinking_budget: int | None = None
     stop_strings: tuple[str, ...] = ()
     top_logprobs: int | None = None
     prompt_logprobs: int | None = None

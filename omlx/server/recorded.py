@@ -119,11 +119,12 @@ def dump(events: Sequence[Event]) -> bytes | None:
     return _BATCH.dump_json(kept) if kept else None
 
 
-def digest_of(weights: str, requests: Iterable[Request]) -> bytes:
-    """Return a hash of all that the tokens of an answer depend on: prompts, sampling with its seed,
-    limits, and `weights`, which identifies the model.
+def digest_of(weights: str, budget: int | None, requests: Iterable[Request]) -> bytes:
+    """Return a hash of what the tokens of an answer depend on beside the body of its request:
+    prompts, sampling with its seed, limits, the thinking budget, and `weights`, which identifies
+    the model.
     """
-    digest = sha256(weights.encode())
+    digest = sha256(f"{weights} {budget}".encode())
     for request in requests:
         if request.sampling.choice == 0:
             digest.update(array("q", request.tokens).tobytes())

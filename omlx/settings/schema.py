@@ -224,6 +224,7 @@ class Settings:
     presence_penalty: Annotated[float | None, _sampling(-2, 2)] = None
     frequency_penalty: Annotated[float | None, _sampling(-2, 2)] = None
     max_tokens: Annotated[int | None, _sampling(1, 1 << 30)] = None
+    thinking_budget: Annotated[int | None, _sampling(0, 1 << 30)] = None
     chat_template_kwargs: Annotated[
         dict[str, Any] | None,
         Meta(Group.SAMPLING, AppliesAt.AT_ONCE, EVERYWHERE, reserved=RENDERER_ARGUMENTS),

@@ -40,6 +40,11 @@ class Splitter:
         """Whether the text that follows is reasoning."""
         raise NotImplementedError
 
+    @property
+    def settled(self) -> bool:
+        """Whether no reasoning can follow."""
+        return False
+
     def feed(self, text: str) -> list[Piece]:
         self._held += text
         pieces: list[Piece] = []
@@ -100,6 +105,10 @@ class ReasoningSplitter(Splitter):
     @property
     def thinking(self) -> bool:
         return self._state in (_State.THOUGHT_START, _State.THOUGHT)
+
+    @property
+    def settled(self) -> bool:
+        return self._state is _State.CONTENT and not self._repeats
 
     def finish(self) -> list[Piece]:
         """Return what was held back: an incomplete marker is text."""

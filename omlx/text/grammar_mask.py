@@ -98,6 +98,10 @@ class GrammarMask:
         state = self.state
         return isinstance(state, Constrained) and state.then is None and state.matcher.is_stopped()
 
+    @property
+    def free(self) -> int:
+        return 0
+
     def bits(self) -> bytes | None:
         """Return the bitmask of allowed tokens; None allows all."""
         match self.state:

@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from omlx.engine.types import FinishReason, TokenLogprob
 from omlx.records import RequestStats
-from omlx.text import harmony
 from omlx.text.calls import parser
 from omlx.text.calls.markup import call_markup
 from omlx.text.calls.open_reasoning import OpenReasoning
 from omlx.text.calls.parser import ToolCallParser
-from omlx.text.channels import ChannelSplitter, ReasoningSplitter
+from omlx.text.channels import ReasoningSplitter, Splitter
 from omlx.text.detokenize import Detokenizer
 from omlx.text.events import (
     Finish,
@@ -29,7 +28,7 @@ from omlx.text.events import (
     ToolCallArguments,
     ToolCallEnd,
 )
-from omlx.text.reasoning import ReasoningFormat, message_channels, reasoning_format
+from omlx.text.reasoning import reasoning_format, reasoning_splitter
 from omlx.text.stop_strings import MarkerFilter, StopStringFilter, WrapperFilter
 
 if TYPE_CHECKING:
@@ -71,7 +70,7 @@ class OutputParser:
         self._detokenizer = Detokenizer(tokenizer, spec.context)
         self._stops = StopStringFilter(spec.stops)
         form = None if spec.raw else reasoning_format(tokenizer)
-        self._channels = _splitter(tokenizer, spec, form)
+        self._channels = _splitter(tokenizer, spec)
         dropped = form.dropped if form is not None else ()
         self._markers = MarkerFilter(() if spec.raw else (*tokenizer.structural_markers, *dropped))
         self._wrapper = WrapperFilter(form.answer if form is not None else ("", ""))
@@ -215,18 +214,11 @@ class OutputStopMatcher:
         return ended or self._parser.stopped
 
 
-def _splitter(
-    tokenizer: TokenizerWrapper, spec: OutputSpec, form: ReasoningFormat | None
-) -> ReasoningSplitter | ChannelSplitter:
-    channels = message_channels(tokenizer)
-    if channels is not None and not spec.raw and harmony.uses_harmony(tokenizer):
-        return harmony.HarmonySplitter([tool["function"]["name"] for tool in spec.tools])
-    if channels is not None and not spec.raw:
-        return ChannelSplitter(*channels)
-    if form is None or not form.opens:
+def _splitter(tokenizer: TokenizerWrapper, spec: OutputSpec) -> Splitter:
+    if spec.raw:
         return ReasoningSplitter(None)
-    markers = (form.opens, form.closes)
-    return ReasoningSplitter(markers, thinking=spec.thinking, ends=form.ends, repeats=form.repeats)
+    functions = [tool["function"]["name"] for tool in spec.tools]
+    return reasoning_splitter(tokenizer, functions, thinking=spec.thinking)
 
 
 def _as_drafted(pieces: Iterable[Piece]) -> list[Piece]:

@@ -4,13 +4,13 @@ vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from omlx.engine.image.span import words
 from omlx.text import harmony, solar
-from omlx.text.channels import HEADER
+from omlx.text.channels import HEADER, ChannelSplitter, ReasoningSplitter, Splitter
 
 if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
@@ -129,6 +129,25 @@ def channel_markers(tokenizer: TokenizerWrapper) -> tuple[str, str] | None:
     if solar.uses_channels(tokenizer):
         return solar.THOUGHT
     return None
+
+
+def reasoning_splitter(
+    tokenizer: TokenizerWrapper, functions: Collection[str] = (), *, thinking: bool = False
+) -> Splitter:
+    """Return the parser of a model's output that separates reasoning and content.
+
+    `functions` are the names of the request's tools; `thinking`: the prompt has opened reasoning.
+    """
+    channels = message_channels(tokenizer)
+    if channels is not None and harmony.uses_harmony(tokenizer):
+        return harmony.HarmonySplitter(functions)
+    if channels is not None:
+        return ChannelSplitter(*channels)
+    form = reasoning_format(tokenizer)
+    if form is None or not form.opens:
+        return ReasoningSplitter(None)
+    markers = (form.opens, form.closes)
+    return ReasoningSplitter(markers, thinking=thinking, ends=form.ends, repeats=form.repeats)
 
 
 def opens_reasoning(tokenizer: TokenizerWrapper, tokens: Sequence[int]) -> bool:

@@ -25,6 +25,10 @@ class Ruled:
     def ended(self) -> bool:
         return self._rule(self.tokens) == set()
 
+    @property
+    def free(self) -> int:
+        return 0
+
     def bits(self) -> bytes | None:
         if len(self.tokens) == self._breaks_at:
             raise EngineError("engine.grammar", detail="breaks here")
@@ -42,6 +46,18 @@ class Ruled:
     def rollback(self, n: int) -> None:
         assert 0 <= n <= len(self.tokens)
         del self.tokens[len(self.tokens) - n :]
+
+
+class LateRule(Ruled):
+    """Allows everything for the first `start` tokens, says so if `open`, then follows the rule."""
+
+    def __init__(self, rule: Rule, start: int, *, open: bool) -> None:
+        super().__init__(lambda said: None if len(said) < start else rule(said[start:]))
+        self._start, self._open = start, open
+
+    @property
+    def free(self) -> int:
+        return max(0, self._start - len(self.tokens)) if self._open else 0
 
 
 def thirds(said: list[int]) -> set[int]:

@@ -29,7 +29,7 @@ from tests.engine.harness import (
     prompt,
     request,
 )
-from tests.engine.masks import Rule, Ruled, formal, only_even, thirds, until
+from tests.engine.masks import LateRule, Rule, Ruled, formal, only_even, thirds, until
 
 PENALISED = replace(WARM, repetition_penalty=1.3, presence_penalty=0.5, logit_bias=((3, 4.0),))
 REPEATING = prompt(6) * 4
@@ -78,6 +78,31 @@ def test_every_strategy_says_what_plain_decoding_under_the_mask_says(
         assert bench.stats().drafters == {}
     else:
         assert ("forced" in bench.stats().drafters) == (rule is not thirds)
+
+
+@pytest.mark.parametrize(("strategy", "rows"), [("off", 1), ("draft", 1), ("auto", 2)])
+def test_a_mask_that_is_free_for_now_costs_no_barrier_and_changes_no_token(
+    strategy: str, rows: int
+) -> None:
+    def run(*, open: bool) -> Bench:
+        bench = Bench(loop_of("llama", noisy("llama")))
+        for name in "ab"[:rows]:
+            mask = LateRule(formal, 80, open=open)
+            speculation = Speculation(parse(strategy))
+            bench.submit(request(name, prompt(9), WARM, 90, mask=mask, speculation=speculation))
+        return bench.run()
+
+    free, bound = run(open=True), run(open=False)
+    assert free.tokens == bound.tokens
+    assert all(len(tokens) == 90 for tokens in free.tokens.values())
+    if strategy == "off":
+        assert in_flight(free) > 8
+        assert in_flight(bound) == 0
+
+
+def in_flight(bench: Bench) -> int:
+    """How many steps were launched before the one before was read."""
+    return sum(window.tokens == LAST for window in windows(bench))
 
 
 @pytest.mark.parametrize("family", ["qwen3_next", "gemma3_text", "mamba2", "recurrent_gemma"])

@@ -37,7 +37,12 @@ PACKAGED = (
     "draft_min",
     "draft_max",
 )
-SWITCHES = ("allow_image_url", "no_draft", "trust_remote_code")  # their flags only turn them on
+SWITCHES = (
+    "allow_image_url",
+    "no_draft",
+    "record_prompts",
+    "trust_remote_code",
+)  # their flags only turn them on
 ROWS = [row for row in table().values() if row.name != "home"]
 
 

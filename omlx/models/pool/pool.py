@@ -13,10 +13,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from omlx.engine.disk.cache import DiskCache
 from omlx.engine.memory import MemoryGuard
@@ -263,10 +263,6 @@ class Pool:
         if resident is not None:
             return resident.served.tokenizer
         return await self._tokenizers.get(entry)
-
-    def template_variables(self, model: str | None = None) -> Mapping[str, Any]:
-        """Return the configured chat-template variables of a model. Raises as `speculation`."""
-        return self.speculation(model).settings.chat_template_kwargs or {}
 
     # -- changes of registry and settings ----------------------------------------------------------
 

@@ -20,6 +20,7 @@ from omlx.models.pool.load_weights import Dtype, LoadedModel, LoadProgress
 from omlx.models.pool.speculation_config import SpeculationConfig
 from omlx.settings.schema import Settings
 from omlx.text.grammar import GrammarCompiler
+from omlx.text.thinking_budget import ThinkingBudgets
 
 if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
@@ -88,9 +89,12 @@ class ServedModel:
     speculation: SpeculationConfig = field(default_factory=SpeculationConfig)
     sight: Sight = field(default_factory=Sight)
     grammars: GrammarCompiler = field(init=False)
+    thinking: ThinkingBudgets = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "grammars", GrammarCompiler(self.tokenizer, self.stop_ids))
+        thinking = ThinkingBudgets(self.tokenizer, self.token_bytes, self.vocab_size)
+        object.__setattr__(self, "thinking", thinking)
 
     @property
     def draft_failed(self) -> bool:

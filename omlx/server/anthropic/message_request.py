@@ -18,7 +18,7 @@ from omlx.server.anthropic.message import MessageEncoder
 from omlx.server.dialect import Encoder, Json, Wire
 from omlx.server.errors import field_error
 from omlx.server.exchange import Exchange
-from omlx.server.fields import Body, Listed, Sampled, Stops, Text, read, stops
+from omlx.server.fields import Body, Listed, Stops, Templated, Text, read, stops
 from omlx.server.generation_request import GenerationRequest
 from omlx.server.skipped_tools import skipped
 from omlx.server.sse import named
@@ -63,8 +63,6 @@ class ToolChoice(Body):
 
 
 class Thinking(Body):
-    """`budget_tokens` goes to the template; reasoning is never cut off."""
-
     type: Literal["enabled", "disabled", "adaptive", "between_tools"]
     budget_tokens: Annotated[int, Field(ge=1024)] | None = None
     display: Literal["summarized", "omitted"] | None = None
@@ -75,7 +73,7 @@ class OutputConfig(Body):
     format: dict[str, Any] | None = None
 
 
-class MessageRequest(Sampled):
+class MessageRequest(Templated):
     """The body of POST /v1/messages, and of /v1/messages/count_tokens, which needs no
     `max_tokens`."""
 
@@ -89,7 +87,6 @@ class MessageRequest(Sampled):
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
     output_format: dict[str, Any] | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
 
     def exchange(self) -> Exchange:
         if self.max_tokens is None:
@@ -112,6 +109,7 @@ class MessageRequest(Sampled):
             sampling=self.sampling,
             seed=self.seed,
             max_tokens=self.max_tokens,
+            thinking_budget=self._budget(),
             stop_strings=stops(self.stop_sequences),
             speculation=self.strategy,
             draft_length=self.draft_length,
@@ -138,11 +136,16 @@ class MessageRequest(Sampled):
         variables: Json = {}
         if self.thinking is None or self.thinking.type == "disabled":
             variables["enable_thinking"] = False
-        elif self.thinking.budget_tokens is not None:
-            variables["thinking_budget"] = self.thinking.budget_tokens
         if self.output_config is not None and self.output_config.effort is not None:
             variables["reasoning_effort"] = self.output_config.effort
         return variables | (self.chat_template_kwargs or {})
+
+    def _budget(self) -> int | None:
+        if self.thinking is None:
+            return self.budget()
+        if self.thinking.type == "disabled":
+            return self.budget(0)
+        return self.budget(self.thinking.budget_tokens)
 
     def _structured_output(self) -> StructuredOutput | None:
         """`output_format` was the field's name in betas of this API."""

@@ -122,7 +122,7 @@ def test_nothing_is_left_of_a_system_that_was_only_a_billing_header() -> None:
         ({}, {"enable_thinking": False}),
         ({"thinking": {"type": "disabled"}}, {"enable_thinking": False}),
         ({"thinking": {"type": "adaptive"}}, {}),
-        ({"thinking": {"type": "enabled", "budget_tokens": 2000}}, {"thinking_budget": 2000}),
+        ({"thinking": {"type": "enabled", "budget_tokens": 2000}}, {}),
         (
             {"thinking": {"type": "adaptive"}, "output_config": {"effort": "max"}},
             {"reasoning_effort": "max"},
@@ -132,6 +132,20 @@ def test_nothing_is_left_of_a_system_that_was_only_a_billing_header() -> None:
 )
 def test_what_the_template_is_told_of_thinking(fields: Any, variables: Any) -> None:
     assert neutral(HELLO, **fields).template_variables == variables
+
+
+@pytest.mark.parametrize(
+    ("fields", "budget"),
+    [
+        ({}, None),
+        ({"thinking": {"type": "disabled"}}, 0),
+        ({"thinking": {"type": "disabled"}, "chat_template_kwargs": {"enable_thinking": 1}}, None),
+        ({"thinking": {"type": "enabled", "budget_tokens": 2000}}, 2000),
+        ({"thinking": {"type": "enabled", "budget_tokens": 2000}, "thinking_budget": 9}, 9),
+    ],
+)
+def test_the_thinking_budget(fields: Any, budget: int | None) -> None:
+    assert neutral(HELLO, **fields).thinking_budget == budget
 
 
 @pytest.mark.parametrize(

@@ -126,7 +126,7 @@ class DraftModel(Drafter):
 
     def _may_share(self, rows: Seq[DraftRow]) -> bool:
         """Return whether rows can draft in shared passes."""
-        if any(row.sequence.request.mask is not None or row.size < 2 for row in rows):
+        if any(row.sequence.mask is not None or row.size < 2 for row in rows):
             return False  # tokens are read back one by one; a row that holds nothing cannot join
         names = {*self._caches.members, *(row.name for row in rows)}
         sizes = [self._rows[name].size for name in names]
@@ -142,7 +142,7 @@ class DraftModel(Drafter):
         with self._caches.dropping_on_error(cache):
             drafts = self._draft_tokens(cache, members, max(limit for _, limit in limits))
         self._rounds += 1
-        if rows[0].sequence.request.mask is not None:
+        if rows[0].sequence.mask is not None:
             tokens = tuple(cast(list[int], drafts[0].tolist()))
             elapsed = time.perf_counter() - started
             return {rows[0].name: Draft(self.name, len(tokens), tokens, seconds=elapsed)}
@@ -183,7 +183,7 @@ class DraftModel(Drafter):
         widths = [len(tokens) for tokens in known]
         window = mx.array([[*ids, *[0] * (max(widths) - len(ids))] for ids in known], mx.uint32)
         places = [row.first_place for row in rows]
-        mask, proposed = rows[0].sequence.request.mask, list[mx.array]()
+        mask, proposed = rows[0].sequence.mask, list[mx.array]()
         for row in rows:
             row.valid = row.size
         cache.forget_marks()

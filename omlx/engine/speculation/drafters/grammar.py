@@ -26,8 +26,8 @@ class GrammarDrafter(Drafter):
 
     def propose(self, sequence: Sequence, limit: int, clause: Clause) -> Proposal | None:
         tokens: tuple[int, ...] = ()
-        if sequence.request.mask is not None:
-            tokens = forced_tokens(sequence.request.mask, min(limit, MAX_DRAFT_LENGTH))
+        if sequence.mask is not None:
+            tokens = forced_tokens(sequence.mask, min(limit, MAX_DRAFT_LENGTH))
         self._forced[sequence.row] = tokens
         if not tokens:
             return None

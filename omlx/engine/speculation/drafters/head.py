@@ -141,7 +141,7 @@ class HeadDrafter(Drafter):
         if limit < 1:
             return None
         started = time.perf_counter()
-        row, mask = self._rows[sequence.row], sequence.request.mask
+        row, mask = self._rows[sequence.row], sequence.mask
         draft = mx.concatenate(self._draft_tokens(row, sequence, limit))
         self._rounds += 1
         if mask is not None:
@@ -164,7 +164,7 @@ class HeadDrafter(Drafter):
     def _draft_tokens(self, row: _Row, sequence: Sequence, limit: int) -> list[mx.array]:
         """Draft up to `limit` tokens, [1] each; fewer at the end of an output with a mask."""
         request, size = sequence.request, len(sequence.tokens)
-        sampling, mask = request.sampling, request.mask
+        sampling, mask = request.sampling, sequence.mask
         if row.sampler is None:
             row.sampler = RowSampler(sampling, self._vocab_size)
         history = None

@@ -155,7 +155,7 @@ class NgramDrafter(Drafter):
         return Proposal(self.name, len(tokens), match=match.length, clause=clause, tokens=tokens)
 
     def draft(self, sequence: Sequence, limit: int) -> Draft | None:
-        tokens = allowed_prefix(sequence.request.mask, self._after(sequence, limit))
+        tokens = allowed_prefix(sequence.mask, self._after(sequence, limit))
         if not tokens:
             return None
         return Draft(self.name, len(tokens), tokens)

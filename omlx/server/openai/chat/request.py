@@ -24,9 +24,9 @@ from omlx.server.fields import (
     ContentPart,
     Lengths,
     Listed,
-    Sampled,
     Stops,
     StreamOptions,
+    Templated,
     Text,
     bias,
     includes_usage,
@@ -177,7 +177,7 @@ class Prediction(Body):
         return join_texts(self.content, "prediction.content", ("text",))
 
 
-class ChatRequest(Sampled, Lengths):
+class ChatRequest(Templated, Lengths):
     """The body of POST /v1/chat/completions."""
 
     messages: Annotated[Listed[ChatMessage], Field(min_length=1)]
@@ -193,7 +193,6 @@ class ChatRequest(Sampled, Lengths):
     parallel_tool_calls: bool | None = None
     response_format: dict[str, Any] | None = None
     reasoning_effort: str | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
     continue_final_message: bool | None = None
     add_generation_prompt: bool | None = None
     prediction: Prediction | None = None
@@ -222,6 +221,7 @@ class ChatRequest(Sampled, Lengths):
             max_tokens=max_tokens,
             min_tokens=self.check_min(max_tokens),
             ignore_eos=bool(self.ignore_eos),
+            thinking_budget=self.budget(implied_budget(self.reasoning_effort)),
             stop_strings=stops(self.stop),
             top_logprobs=self._top_logprobs(),
             speculation=self.strategy,
@@ -305,6 +305,11 @@ def variables(effort: str | None, own: Mapping[str, Any] | None) -> Json:
     if effort == NO_THINKING:
         implied = {"enable_thinking": False}
     return implied | dict(own or {})
+
+
+def implied_budget(effort: str | None) -> int | None:
+    """The thinking budget of a `reasoning_effort`: the model's levels are up to its template."""
+    return 0 if effort == NO_THINKING else None
 
 
 def parse(body: bytes) -> ChatRequest:

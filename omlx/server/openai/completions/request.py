@@ -92,6 +92,7 @@ class CompletionRequest(Sampled, Lengths):
             max_tokens=max_tokens,
             min_tokens=self.check_min(max_tokens),
             ignore_eos=bool(self.ignore_eos),
+            thinking_budget=self.thinking_budget,
             stop_strings=stops(self.stop),
             top_logprobs=self.logprobs,
             prompt_logprobs=self.logprobs if self.echo else None,

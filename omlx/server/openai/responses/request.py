@@ -11,10 +11,10 @@ from omlx.errors import BadRequest, Reason
 from omlx.server import response_format, tooling
 from omlx.server.dialect import Json
 from omlx.server.errors import field_error
-from omlx.server.fields import FORCED, Body, Choice, Listed, Sampled, Text, limit, read
+from omlx.server.fields import FORCED, Body, Choice, Listed, Templated, Text, limit, read
 from omlx.server.generation_request import GenerationRequest
 from omlx.server.media.result_notes import left_out
-from omlx.server.openai.chat.request import variables
+from omlx.server.openai.chat.request import implied_budget, variables
 from omlx.server.openai.choices import Head
 from omlx.server.openai.responses import tools as response_tools
 from omlx.server.openai.responses.encoder import ResponseEncoder
@@ -73,7 +73,7 @@ class CacheOptions(Body):
     prewarm: bool | None = None
 
 
-class ResponseRequest(Sampled):
+class ResponseRequest(Templated):
     """The body of POST /v1/responses."""
 
     input: str | Listed[Item] | None = None
@@ -91,7 +91,6 @@ class ResponseRequest(Sampled):
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     metadata: Annotated[dict[str, str], Field(max_length=MAX_METADATA)] | None = None
     prompt_cache_options: CacheOptions | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
     mark_drafted: bool | None = None
 
     @property
@@ -132,6 +131,7 @@ class ResponseRequest(Sampled):
             sampling=self.sampling,
             seed=self.seed,
             max_tokens=1 if self._prewarms else limit(self.max_output_tokens, "max_output_tokens"),
+            thinking_budget=self.budget(implied_budget(effort)),
             top_logprobs=(self.top_logprobs or 0) if self._logprobs else None,
             speculation=self.strategy,
             draft_length=self.draft_length,
