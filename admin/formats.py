@@ -50,6 +50,11 @@ def count(number: int) -> str:
     return f"{number:,}".replace(",", _THIN)
 
 
+def context(tokens: int) -> str:
+    """Tokens of a context as people call it: `64k`."""
+    return f"{tokens // 1024}k"
+
+
 def clock(at: float) -> str:
     """Seconds since the epoch as the server's time of day: `14:03:21`."""
     return datetime.fromtimestamp(at).strftime("%H:%M:%S")

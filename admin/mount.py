@@ -20,6 +20,9 @@ from .addresses import HOME
 from .chat.api import ChatApi
 from .chat.page import ChatPage
 from .connect.page import ConnectPage
+from .download.api import DownloadsApi
+from .download.page import DownloadPage
+from .download.shelf import Shelf
 from .files import serve_files
 from .login.api import LoginApi
 from .login.credentials import Credentials
@@ -59,7 +62,9 @@ def mount(app: FastAPI, services: Services, configuration: LiveConfiguration, ho
     cards = ModelCards(pool)
     OverviewPage(figures, snapshots, trials.trials).register(pages)
     ConnectPage(snapshots, cards, key, services.activity.seen).register(pages)
+    shelf = Shelf()
     ModelsPage(snapshots).register(pages)
+    DownloadPage(services.downloads, snapshots, shelf).register(pages)
     ModelPage(snapshots, settings, trials).register(pages)
     ActivityPage(figures.requests).register(pages)
     LogPage(home).register(pages)
@@ -70,6 +75,7 @@ def mount(app: FastAPI, services: Services, configuration: LiveConfiguration, ho
     api = gate.router()
     SettingsApi(gate, pool, settings).register(api)
     ModelsApi(pool, services.prefixes).register(api)
+    DownloadsApi(services.downloads, pool, configuration, shelf).register(api)
     TrialApi(gate, trials).register(api)
     LiveApi(figures).register(api)
     ActivityApi(services.generations).register(api)

@@ -38,7 +38,7 @@ def _environment(language: str) -> Environment:
         formats.percent,
         formats.rate,
         formats.count,
-        formats.parameters,
+        formats.context,
         formats.parameters,
     )
     others = (formats.memory, formats.disk, formats.clock, formats.moment, formats.timestamp)

@@ -1,21 +1,20 @@
-// Buttons that load, unload and pin models. The live part around them shows the result. A button
-// that has changed its meaning ignores clicks for a second: they were meant for the old one.
+// Buttons that load, unload and pin models. The live part around them shows the result.
 
 import { announce } from "./announce.js";
 import { modelPath, send } from "./api.js";
+import { confirmed } from "./confirm.js";
+import { pressed, watchActions } from "./settling.js";
 import { t } from "./text.js";
 
-const SETTLING_MS = 1000;
 const STOPPED = "model.load_cancelled";
 
 class Models extends HTMLElement {
   connectedCallback() {
     this.addEventListener("click", (event) => {
-      const button = event.target.closest("[data-action]");
-      if (button && !("settling" in button.dataset)) this.press(button);
+      const button = pressed(event);
+      if (button) this.press(button);
     });
-    this.changes = new MutationObserver((records) => records.forEach(({ target }) => settle(target)));
-    this.changes.observe(this, { subtree: true, attributeFilter: ["data-action"] });
+    this.changes = watchActions(this);
   }
 
   disconnectedCallback() {
@@ -52,22 +51,12 @@ class Models extends HTMLElement {
       await send("POST", modelPath(model, "unload"), { if_idle: true });
     } catch (error) {
       if (error.code !== "model.in_use") throw error;
-      if (!(await this.confirmed(error.message))) return;
+      if (!(await confirmed(this, error.message))) return;
       const request = send("POST", modelPath(model, "unload"));
       changed();
       await request;
     }
     announce(t("ui.models.done.unload", { model }));
-  }
-
-  confirmed(question) {
-    const dialog = this.querySelector("[data-confirm]");
-    dialog.querySelector("[data-question]").textContent = question;
-    dialog.returnValue = "";
-    dialog.showModal();
-    return new Promise((resolve) => {
-      dialog.addEventListener("close", () => resolve(dialog.returnValue === "yes"), { once: true });
-    });
   }
 }
 
@@ -86,14 +75,6 @@ async function pin(model, pinned) {
   const path = modelPath(model, "settings");
   const { etag } = await send("GET", path);
   await send("PATCH", path, { changes: { pinned } }, { etag });
-}
-
-const settled = new WeakMap();
-
-function settle(button) {
-  clearTimeout(settled.get(button));
-  button.dataset.settling = "";
-  settled.set(button, setTimeout(() => delete button.dataset.settling, SETTLING_MS));
 }
 
 function changed() {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -23,7 +23,7 @@ from omlx.settings.configuration import LiveConfiguration
 from omlx.settings.layer import Layer, Source
 from omlx.settings.schema import Value
 from omlx.settings.store import Store
-from tests.server.running import DEMO, TARGET, Running, omlx
+from tests.server.running import DEMO, OFFLINE, TARGET, Running, omlx
 
 PASSWORD = "correct horse"
 API = "/admin/api"
@@ -53,9 +53,11 @@ def administered(
     default: str | None = TARGET,
     report: Report = ignore_progress,
     read: WeightReader = load_steps,
+    hub: Mapping[str, str] = OFFLINE,
     **flags: Value,
 ) -> Iterator[Administered]:
-    """`report` follows the progress of loads, `read` reads weights."""
+    """`report` follows the progress of loads, `read` reads weights, `hub` is the environment of
+    downloads."""
     configuration = LiveConfiguration((Layer(Source.CLI, flags),), Store(home, check_value))
     with omlx(
         configuration=configuration,
@@ -63,6 +65,7 @@ def administered(
         default=default,
         build=partial(build_pool, report=report, read=read),
         prepare=lambda app, services: mount(app, services, configuration, home),
+        hub={"HOME": str(home), **hub},
         home=home,
     ) as running:
         yield Administered(running, home)

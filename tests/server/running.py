@@ -223,7 +223,7 @@ def omlx(
     engine = WatchedEngine(calibrates=calibrates)
     engine.start()
     pool = build(engine, Catalog(registry, configuration, default), costs=costs, used=used)
-    downloads = Downloads(settings.home, hub)
+    downloads = Downloads(home or settings.home, hub)
     services = build_services(engine, pool, downloads, settings.api_key, urls=urls, home=home)
     app = create_app(services, settings, keep_alive_s=keep_alive_s)
     prepare(app, services)

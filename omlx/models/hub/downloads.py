@@ -196,9 +196,11 @@ class Downloads:
             # Its input stays open meanwhile: it ends when this process does.
             process.stdin.write(json.dumps(request).encode() + b"\n")
             answer, errors = await asyncio.gather(process.stdout.read(), process.stderr.read())
-        finally:
+        except asyncio.CancelledError:
             with suppress(ProcessLookupError):
                 process.kill()
+            raise
+        finally:
             await process.wait()
         return _parse(answer, errors)
 

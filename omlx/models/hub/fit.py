@@ -16,6 +16,9 @@ from omlx.models.catalog.model_config import text_config
 CONTEXTS: Final = (65_536, 32_768, 16_384, 8_192, 4_096)
 """Tokens of the contexts that are tried, the longest first."""
 
+COMFORTABLE: Final = 16_384
+"""Tokens from which a context is of use for long conversations and agents."""
+
 _VALUE_BYTES: Final = 2
 """Of a number in a KV cache: bfloat16 or float16."""
 _SLIDING: Final = ("sliding_attention", "sliding_window", "chunked_attention")
@@ -31,6 +34,10 @@ class Fit:
 
     context: int | None
     left_bytes: int = 0
+
+    @property
+    def comfortable(self) -> bool:
+        return self.context is not None and self.context >= COMFORTABLE
 
 
 def fit(weight_bytes: int, layout: Layout, longest: int | None, limit_bytes: int) -> Fit:

@@ -22,7 +22,7 @@ COUNT: Final = 3
 def starters(limit_bytes: int, count: int = COUNT) -> list[Offer]:
     """Return the largest models that fit into so much memory, the smallest of them first."""
     offers = [_offer(record) for record in _data()["starters"]]
-    fitting = [offer for offer in offers if offer.fit(limit_bytes).context is not None]
+    fitting = [offer for offer in offers if offer.fit(limit_bytes).comfortable]
     return fitting[-count:]
 
 

@@ -21,6 +21,7 @@ PAGES: Final = (
     Listed("chat", "/admin/chat"),
     Listed("overview", "/admin"),
     Listed("models", "/admin/models"),
+    Listed("download", "/admin/models/get"),
     Listed("model", f"/admin/models/{TARGET}"),
     Listed("activity", "/admin/activity"),
     Listed("statistics", "/admin/activity/statistics"),

@@ -22,7 +22,10 @@ from playwright.sync_api import Page
 
 from omlx.catalog import SOURCE
 from omlx.models.catalog.discovery import BUNDLED, scan_places
-from omlx.models.catalog.places import Folder
+from omlx.models.catalog.places import Folder, hub_root
+from omlx.models.catalog.reference import Reference
+from omlx.models.hub.cache import folder_name, part_of
+from omlx.models.hub.job import Job, JobRecord
 from tests.admin.browser import chromium
 from tests.admin.browser.chromium import DESKTOP, PHONE
 from tests.admin.browser.pages import PAGES, Listed
@@ -39,6 +42,7 @@ LONG: Final = {"max_tokens": 160, "repetition_penalty": 1.3, "repetition_context
 BUNDLED_MODELS: Final = Folder("bundled", BUNDLED)
 QUESTIONS: Final = ("Write a function that adds two numbers.", "Count to 20.")
 """For the chat page; the bundled model answers them well."""
+PAUSED: Final = Reference("mlx-community/Qwen3-8B-4bit")
 WELCOME: Final = Listed("welcome", "/admin")
 
 
@@ -79,6 +83,9 @@ def take(site: Site, listed: Listed, language: str, out: Path) -> None:
             visit.complaints.expect("404")
             visit.page.goto(listed.path)
             most = 2  # windows
+            if listed.name == "download":
+                half_download(site.home)
+                visit.page.goto(listed.path)
             if listed.name == "chat":
                 converse(visit.page)
                 most = 1  # its panels and field stay in the window
@@ -90,6 +97,16 @@ def take(site: Site, listed: Listed, language: str, out: Path) -> None:
             )
             file.write_bytes(picture)
             sys.stdout.write(f"{file.name} {len(picture) // 1000} KB\n")
+
+
+def half_download(home: Path) -> None:
+    """Leave a download that was paused: its record, and the part that has come."""
+    blob, size = "0" * 64, 4_620_000_000
+    part = hub_root({"HOME": str(home)}) / folder_name(PAUSED.repository) / "blobs"
+    part.mkdir(parents=True, exist_ok=True)
+    with part_of(part / blob).open("wb") as file:
+        file.truncate(size * 3 // 8)  # without using the disk
+    Job(home, PAUSED.repository).write(JobRecord(PAUSED, ((blob, size),)))
 
 
 def converse(page: Page) -> None:

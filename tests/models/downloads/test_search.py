@@ -85,7 +85,7 @@ def test_starters_fit_and_have_drafts() -> None:
         limit = gigabytes * 3 << 28  # three quarters
         offered = starters(limit)
         assert 1 <= len(offered) <= 3
-        assert all(offer.fit(limit).context is not None for offer in offered)
+        assert all(offer.fit(limit).comfortable for offer in offered)
     assert known_draft("mlx-community/Qwen3-8B-4bit") is not None
     assert known_draft("mlx-community/Qwen3-0.6B-4bit") is None
     assert starters(1 << 20) == []

@@ -1,0 +1,37 @@
+"""`omlx serve` as a process that a test may kill, and a login by its link."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import chain
+from pathlib import Path
+
+from playwright.sync_api import Page
+
+
+@contextmanager
+def serving(
+    home: Path, port: int, *arguments: str, **variables: str
+) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """The process, and its link that logs in. It is killed at the end."""
+    command = [sys.executable, "-m", "omlx", "serve", *arguments, "--home", str(home)]
+    environ = {**os.environ, "PYTHONUNBUFFERED": "1", **variables}
+    with subprocess.Popen(
+        [*command, "--port", str(port)], stdout=subprocess.PIPE, text=True, env=environ
+    ) as server:
+        try:
+            assert server.stdout is not None
+            words = chain.from_iterable(line.split() for line in server.stdout)
+            yield server, next(word for word in words if "/admin/login?token=" in word)
+        finally:
+            server.kill()
+
+
+def log_in(page: Page, link: str) -> None:
+    page.goto(link)
+    page.get_by_role("button", name="Log in").click()
+    page.wait_for_url("**/admin/password*")  # which a first login offers to set
