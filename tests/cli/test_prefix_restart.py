@@ -2,42 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import re
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from tests.cli.test_main import environment
+from tests.cli.killed import serving
 from tests.server.running import HYBRID, PATIENCE_S, TARGET
 
 SYSTEM = "You edit small programs with care, and say what you changed. " * 60
-
-
-@contextmanager
-def serving(home: Path, model: str, end: signal.Signals) -> Iterator[httpx.Client]:
-    """A server in a process of its own; at the end of the block it gets the signal `end`."""
-    command = [sys.executable, "-m", "omlx", "serve", model, "--port", "0"]
-    with (home / "errors").open("a") as errors:
-        process = subprocess.Popen(
-            command, env=environment(home), stdout=subprocess.PIPE, stderr=errors, text=True
-        )
-    try:
-        assert process.stdout is not None
-        found = next(filter(None, (re.search(r"http://\S+:\d+", line) for line in process.stdout)))
-        with httpx.Client(base_url=found[0], timeout=PATIENCE_S) as client:
-            yield client
-    finally:
-        os.kill(process.pid, end)
-        process.communicate()
 
 
 def ask(client: httpx.Client, model: str, text: str) -> dict[str, Any]:
@@ -74,12 +50,12 @@ def wait_until_written(client: httpx.Client, model: str, tokens: int) -> None:
 def test_the_next_process_reads_a_long_prompt_from_disk(
     tmp_path: Path, model: str, end: signal.Signals
 ) -> None:
-    with serving(tmp_path, model, end) as client:
+    with serving(tmp_path, model, end) as (client, _):
         first = ask(client, model, "Name a river.")
         assert first["cached"] == 0
         if end is signal.SIGKILL:
             wait_until_written(client, model, first["prompt"])
-    with serving(tmp_path, model, end) as client:
+    with serving(tmp_path, model, end) as (client, _):
         again = ask(client, model, "Name a river.")
         assert again["cached"] > first["prompt"] - 12  # all but the generation prompt
         assert again["text"] == first["text"]

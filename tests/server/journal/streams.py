@@ -26,13 +26,13 @@ from tests.server.running import OFFLINE, PATIENCE_S, Running, serving
 DAY_S = 86400.0
 SCHEMA = {
     "type": "object",
-    "properties": {"words": {"type": "array", "items": {"type": "string"}, "minItems": 5}},
+    "properties": {"words": {"type": "array", "items": {"type": "string"}, "minItems": 40}},
     "required": ["words"],
     "additionalProperties": False,
 }
 LONG_ARGUMENT = {
     "type": "object",
-    "properties": {"text": {"type": "string", "minLength": 60, "maxLength": 90}},
+    "properties": {"text": {"type": "string", "minLength": 200, "maxLength": 300}},
     "required": ["text"],
     "additionalProperties": False,
 }

@@ -95,6 +95,26 @@ def test_an_interrupted_stream_is_continued(
     cut_and_continue(drafting, tmp_path, dialect, body | ({"n": n} if n > 1 else {}), 9)
 
 
+def test_a_model_that_was_unloaded_between_is_loaded_again(
+    drafting: Running, tmp_path: Path
+) -> None:
+    body = body_of("chat", "text", model=TARGET, seed=5)
+    events: list[Event] = []
+    with (
+        journaled(drafting, tmp_path / "a") as (client, _),
+        client.stream("POST", PATHS["chat"], json=body, headers=KEY) as stream,
+    ):
+        for number, event in numbered(stream):
+            events.append(event)
+            if number == 4:
+                copy_files(tmp_path / "a", tmp_path / "b")
+    with journaled(drafting, tmp_path / "b") as (client, _):
+        client.post(f"/v1/models/{TARGET}/unload").raise_for_status()
+        assert TARGET not in [served.id for served in drafting.pool.loaded]
+        rest = continued(client, "chat", body, events, 4)
+    assert said("chat", [*events[:5], *rest]) == said("chat", events)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("dialect", "kind", "n", "model", "speculation"), EVERY)
 def test_every_interrupted_stream_is_continued(

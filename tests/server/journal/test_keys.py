@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import pytest
 from anthropic import Anthropic
 from openai import OpenAI
 
+from omlx.server.journal.journal import Journal
 from omlx.server.journal.table import Table
 from tests.server.journal.streams import DAY_S, PATHS, copy_files, journaled, numbered
 from tests.server.running import PATIENCE_S, TARGET, Running
@@ -148,17 +149,32 @@ def test_without_a_disk_answers_have_a_warning(speller: Running, tmp_path: Path)
         assert "omlx_answers_on_disk" not in client.get("/metrics").text
 
 
-def test_a_folder_that_goes_costs_the_record_only(speller: Running, tmp_path: Path) -> None:
+def remove(journal: Journal, folder: Path) -> None:
+    shutil.rmtree(folder)
+
+
+def fill(journal: Journal, folder: Path) -> None:
+    """Nothing more fits in the file, as on a full disk."""
+    assert journal._table is not None
+    journal._table._db.execute("pragma max_page_count = 1")
+
+
+@pytest.mark.parametrize(("fail", "said"), [(remove, "No such file"), (fill, "full")])
+def test_a_disk_that_fails_costs_the_record_only(
+    speller: Running, tmp_path: Path, fail: Callable[[Journal, Path], None], said: str
+) -> None:
     with journaled(speller, tmp_path / "a") as (client, journal):
-        body = SAYS | {"stream": True, "logit_bias": speller.endless(), "max_tokens": 900}
+        body = SAYS | {"stream": True, "logit_bias": speller.endless(), "max_tokens": 300}
+        body |= {"seed": 1}  # with which its random end does not stop it
         with client.stream("POST", PATHS["chat"], json=body, headers=KEY) as stream:
             events = []
             for _, event in numbered(stream):
                 events.append(event)
                 if len(events) == 2:
-                    shutil.rmtree(tmp_path / "a")
+                    fail(journal, tmp_path / "a")
         assert events[-1]["choices"][0]["finish_reason"] == "length"
         assert journal.off is not None
+        assert said in journal.off.params["detail"]
         assert "omlx_answers_on_disk" not in client.get("/metrics").text
 
 
