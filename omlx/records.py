@@ -187,3 +187,24 @@ def sum_drafters(answers: Iterable[RequestStats]) -> dict[str, DrafterStats]:
 
 def _sum_by_key(left: dict[str, int], right: dict[str, int]) -> dict[str, int]:
     return {key: left.get(key, 0) + right.get(key, 0) for key in sorted(left | right)}
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """What one choice was computed from: hashes (SHA-256) of weights, tokenizer, chat template,
+    settings, prompt ids and answer ids. `kept`: it can be verified by its id.
+    """
+
+    id: str
+    model: str
+    weights: str
+    tokenizer: str
+    template: str
+    dtype: str
+    settings: str
+    prompt: str
+    answer: str
+    tokens: int
+    seed: int
+    versions: dict[str, str]
+    kept: bool = True

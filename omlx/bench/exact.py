@@ -27,6 +27,7 @@ from omlx.bench.speculation.trials import SpeculationCase, requests
 from omlx.bench.subject import Subject, read_subject
 from omlx.bench.workloads import WORKLOADS
 from omlx.engine.types import Request
+from omlx.measure.exactness import TOLERANCE
 from omlx.measure.sample import Sample, total
 
 WARM: Final = 0.8
@@ -34,9 +35,6 @@ WARM: Final = 0.8
 
 CONTEXT: Final = 400
 """Default length of prompt and answer, in tokens."""
-
-TOLERANCE: Final = {"float32": 1e-3, "float16": 0.1, "bfloat16": 0.5}
-"""Largest gap in logits that rounding may decide, by the dtype of activations."""
 
 HEAD: Final = ("mode", "answers", "tokens", "drafted", "accepted", "differ", "farthest")
 

@@ -37,6 +37,7 @@ COMMANDS = {
     "service": "omlx.cli.service",
     "dashboard": "omlx.cli.dashboard",
     "doctor": "omlx.cli.doctor",
+    "verify": "omlx.cli.verify",
     "bench": "omlx.bench.cli",
 }
 """The module of each command."""

@@ -56,12 +56,13 @@ from omlx.models.pool.prefix_disk import open_disks, stop_engine
 from omlx.models.pool.reading import WeightReader
 from omlx.models.pool.registry_watcher import RegistryWatcher
 from omlx.models.pool.resident import ServedModel
+from omlx.receipts.store import FOLDER, AnswerStore
 from omlx.server.app import create_app
 from omlx.server.guard import check_exposure
 from omlx.server.journal.journal import Journal
 from omlx.server.media.fetch import UrlReader
 from omlx.server.protocol import TimeoutProtocol
-from omlx.server.services import build_services
+from omlx.server.services import Stores, build_services
 from omlx.settings.configuration import LiveConfiguration
 from omlx.settings.layer import Layer
 from omlx.settings.resolve import add_flags
@@ -172,17 +173,14 @@ async def serve(selection: Selection, listening: socket.socket, order: Order | N
             (await pool.lease(selection.model)).release()
         stages = staged.stages if staged is not None else None
         urls = UrlReader() if settings.allow_image_url else None
-        journal = open_journal(settings)
-        downloads = Downloads(settings.home, online_environment())
-        services = build_services(
-            engine, pool, downloads, settings.api_key, stages, urls, settings.home, journal
-        )
+        stores = open_stores(settings)
+        services = build_services(engine, pool, stores, settings.api_key, stages, urls)
         app = create_app(services, settings)
         mount(app, services, live, settings.home)
         # Tasks that need command line, settings files or disk; those of the pool run with the app.
         background = (
             RegistryWatcher(pool, selection.discover).run(_MODELS_INTERVAL_S),
-            DraftWatcher(pool, selection.discover, downloads.fetch).run(_DRAFT_INTERVAL_S),
+            DraftWatcher(pool, selection.discover, stores.downloads.fetch).run(_DRAFT_INTERVAL_S),
             ConfigurationWatcher(live, partial(_package_files, pool), pool.reconfigure).run(
                 _SETTINGS_INTERVAL_S
             ),
@@ -210,12 +208,13 @@ async def serve(selection: Selection, listening: socket.socket, order: Order | N
         stop_engine(engine, disks)
 
 
-def open_journal(settings: Settings) -> Journal | None:
-    """Return the journal of answers as settings have it; it opens its file when it is used."""
-    if not settings.answer_disk:
-        return None
-    folder = settings.home / "answers"
-    return Journal(folder, settings.answer_disk, settings.answer_days * _DAY_S)
+def open_stores(settings: Settings) -> Stores:
+    """Return what the server keeps on disk, as settings have it; files are opened on first use."""
+    home, journal = settings.home, None
+    if settings.answer_disk:
+        journal = Journal(home / "answers", settings.answer_disk, settings.answer_days * _DAY_S)
+    downloads = Downloads(home, online_environment())
+    return Stores(downloads, AnswerStore(home / FOLDER), journal, home)
 
 
 def _staged_reader(order: Order, engine: EngineThread, selection: Selection) -> StagedReader:

@@ -159,10 +159,10 @@ def _draw_alike(logits: mx.array, draws: Sequence[Draw]) -> mx.array:
             logits = apply_min_p(logits, min_p)
         if top_k:
             logits = apply_top_k(logits, top_k)
-    return mx.argmax(logits * (1.0 / temperature) + _noise(draws, logits.shape[-1]), axis=-1)
+    return mx.argmax(logits * (1.0 / temperature) + noise(draws, logits.shape[-1]), axis=-1)
 
 
-def _noise(draws: Sequence[Draw], size: int) -> mx.array:
+def noise(draws: Sequence[Draw], size: int) -> mx.array:
     """Return Gumbel noise [rows, size], each row from its own key."""
     keys = mx.array([d.sampler.key(d.position) for d in draws], mx.uint32)
     if len(draws) == 1:

@@ -6,9 +6,12 @@ import zlib
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 Place = TypeVar("Place")
+
+TOLERANCE: Final = {"float32": 1e-3, "float16": 0.1, "bfloat16": 0.5}
+"""Largest gap in logits that rounding may decide, by the dtype of activations."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 from omlx.draft_length import DraftLength
 from omlx.engine.strategy import AUTO
-from omlx.engine.types import Request, Sampling, Speculation, StopMatcher, TokenMask
+from omlx.engine.types import Request, Sampling, Speculation
 from omlx.errors import BadRequest, Reason
 from omlx.models.pool.resident import ServedModel
 from omlx.server.generation_request import GenerationRequest, sampling_fields
+from omlx.text.constraint import Constraint
 from omlx.text.encode import MAX_TOKENS, encode
-from omlx.text.grammar import CompiledGrammar, Preamble
+from omlx.text.grammar import CompiledGrammar
 from omlx.text.images import ImagePlacer
 from omlx.text.infill import infill_prompt, infill_token_ids
-from omlx.text.output import OutputSpec, OutputStopMatcher
+from omlx.text.output import OutputSpec, stop_matcher
 from omlx.text.reasoning import opens_reasoning
-from omlx.text.stop_strings import StopStringMatcher
 from omlx.text.template import Prompt, render
 
 if TYPE_CHECKING:
@@ -60,6 +60,15 @@ class TokenizedRequest:
         changes = [prompt.changes for prompt in self.prompts]
         grammars = [grammar.warnings for grammar in (self.grammar, self.calls) if grammar]
         return tuple(chain.from_iterable([*changes, *grammars, self.thinking]))
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceRequest:
+    """One choice: the engine's request, how its output is parsed, and what constrains it."""
+
+    request: Request
+    spec: OutputSpec
+    constraint: Constraint
 
 
 def tokenize(served: ServedModel, request: GenerationRequest) -> TokenizedRequest:
@@ -133,8 +142,8 @@ def engine_requests(
     id: str,
     seed: int,
     run_id: str | None = None,
-) -> Iterator[tuple[Request, OutputSpec]]:
-    """Yield each choice with how its output is parsed.
+) -> Iterator[ChoiceRequest]:
+    """Yield each choice.
 
     Choice i of prompt p has number p · n + i, which ends its id. The choices of each prompt are
     sampled as if it were the only one. `run_id` is the id for the engine, if it is another one.
@@ -148,7 +157,8 @@ def engine_requests(
         ending = _with_end_position(sampling, served, request, prompt)
         for choice in range(request.n):
             spec = _output_spec(served, request, prompt, f"{id}-{number}")
-            yield (
+            constraint = _constraint(served, request, prompt)
+            yield ChoiceRequest(
                 Request(
                     id=f"{run_id}-{number}",
                     group=id,
@@ -156,16 +166,19 @@ def engine_requests(
                     sampling=replace(ending, choice=choice),
                     max_tokens=request.max_tokens or served.speculation.settings.max_tokens,
                     stop_ids=spec.stop_ids,
-                    stop=_stop_matcher(served, spec),
+                    stop=stop_matcher(served.tokenizer, spec),
                     top_logprobs=request.top_logprobs,
                     prompt_logprobs=request.prompt_logprobs,
                     speculation=speculation,
                     stable=prompt.stable,
-                    mask=_mask(served, request, prompt, texts),
+                    mask=constraint.mask(
+                        served.grammars, served.thinking, texts.grammar, texts.calls
+                    ),
                     images=prompt.images,
                     spans=prompt.spans,
                 ),
                 spec,
+                constraint,
             )
             number += 1
 
@@ -279,50 +292,25 @@ def _stop_ids(served: ServedModel, request: GenerationRequest) -> frozenset[int]
     return served.stop_ids
 
 
-def _stop_matcher(served: ServedModel, spec: OutputSpec) -> StopMatcher | None:
-    if spec.single:
-        return OutputStopMatcher(served.tokenizer, spec)
-    if spec.stops:
-        return StopStringMatcher(served.tokenizer, spec.stops, spec.context)
-    return None
-
-
-def _mask(
-    served: ServedModel, request: GenerationRequest, prompt: Prompt, texts: TokenizedRequest
-) -> TokenMask | None:
-    """The token mask of an output: of its form, and of its thinking budget."""
-    form = _form_mask(served, request, prompt, texts)
-    if request.thinking_budget is None:
-        return form
-    thinking = prompt.thinking
-    if request.prompts:
-        thinking = opens_reasoning(served.tokenizer, prompt.tokens)
-    budget, tools = request.thinking_budget, request.tools
-    return served.thinking.mask(budget, form, tools, thinking=thinking)
-
-
-def _form_mask(
-    served: ServedModel, request: GenerationRequest, prompt: Prompt, texts: TokenizedRequest
-) -> TokenMask | None:
-    """The token mask of a forced call or of a structured output; of calls alone where the answer is
-    free.
-
-    A structured output may begin with reasoning unless the request switches it off.
-    """
+def _constraint(served: ServedModel, request: GenerationRequest, prompt: Prompt) -> Constraint:
+    """A structured output may begin with reasoning unless the request switches it off."""
     forced = request.forced_call
-    answer = texts.calls if forced else texts.grammar
-    if answer is None and (forced or texts.calls is None):
-        return None
     new_message = not request.prompts and not request.continue_last
     thinking_off = request.template_variables.get("enable_thinking") is False
     answer_prefix = ""
     if request.continue_last and not forced:
         answer_prefix = str(request.messages[-1]["content"] or "")
-    preamble = Preamble(
+    constrained = request.structured_output is not None or forced
+    opened = prompt.thinking
+    if request.prompts and request.thinking_budget is not None:
+        opened = opens_reasoning(served.tokenizer, prompt.tokens)
+    return Constraint(
+        output=request.structured_output,
+        tools=request.tools,
         thinking=prompt.thinking,
-        may_think=new_message and not (answer is not None and thinking_off),
+        may_think=new_message and not (constrained and thinking_off),
         may_call=new_message and request.tools is not None and not forced,
-        calls=None if forced else texts.calls,
         answer_prefix=answer_prefix,
+        thinking_budget=request.thinking_budget,
+        opened=opened,
     )
-    return served.grammars.mask(answer, preamble)

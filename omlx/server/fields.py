@@ -94,6 +94,7 @@ class SamplingFields(Body):
     num_draft_tokens: Annotated[int, Field(ge=0, le=MAX_DRAFT_LENGTH)] | None = None
     draft_min: Annotated[int, Field(ge=1, le=MAX_DRAFT_LENGTH)] | None = None
     draft_max: Annotated[int, Field(ge=1, le=MAX_DRAFT_LENGTH)] | None = None
+    receipt: bool | None = None
 
     @property
     def sampling(self) -> dict[str, float]:

@@ -22,6 +22,8 @@ from omlx.models.package.tokenizer import tokenizer_length
 from omlx.models.pool.find_sight import find_sight
 from omlx.models.pool.pool import Pool
 from omlx.models.pool.resident import Lease, ServedModel
+from omlx.receipts.recorder import Recorder
+from omlx.receipts.store import AnswerStore
 from omlx.server.activity import Activity
 from omlx.server.caller import Arrival, Caller
 from omlx.server.engine_requests import (
@@ -60,15 +62,22 @@ class GenerationService:
 
     What a request leaves open is decided by the settings, then by the model's own files.
     `last_prompts` holds the ids of the last prompt of each model without its images, in memory
-    only. `urls` reads images from addresses; None: that is off.
+    only. `urls` reads images from addresses; None: that is off. `answers` keeps those that have a
+    receipt.
     """
 
     def __init__(
-        self, engine: EngineThread, pool: Pool, activity: Activity, urls: UrlReader | None = None
+        self,
+        engine: EngineThread,
+        pool: Pool,
+        activity: Activity,
+        answers: AnswerStore,
+        urls: UrlReader | None = None,
     ) -> None:
         self._engine = engine
         self._pool = pool
         self._activity = activity
+        self._answers = answers
         self._dispatcher = EventDispatcher()
         self._text = TextWorkers()
         self._images = ImageLoader(urls)
@@ -193,11 +202,13 @@ class GenerationService:
         )
         self._streams[opening.id] = stream
         stream.digest = opening.digest
+        if opening.wants_receipt:
+            stream.recorder = Recorder(self._answers, lease.served)
         stream.warnings = (*opening.request.warnings, *tokenized.warnings)
         try:
-            for number, (choice, spec) in enumerate(opening.choices):
-                continued = opening.continued.get(choice.id, choice)
-                stream.submit(continued or choice, spec, number, ended=continued is None)
+            for number, choice in enumerate(opening.choices):
+                request = choice.request
+                stream.submit(choice, number, opening.continued.get(request.id, request))
         except BaseException:
             stream.close()
             raise
@@ -231,9 +242,15 @@ class _Opening:
         self.continued: dict[str, Request | None] = {}
         self.digest = b""
 
+    @property
+    def wants_receipt(self) -> bool:
+        if self.request.receipt is None:
+            return self.lease.served.speculation.settings.receipt
+        return self.request.receipt
+
     def resume(self, weights: str) -> None:
         """Compute the digest, and continue what was recorded. Raises Conflict."""
-        requests = [request for request, _ in self.choices]
+        requests = [choice.request for choice in self.choices]
         self.digest = digest_of(weights, self.request.thinking_budget, requests)
         if self.recorded is not None:
             continued = self.recorded.resume(requests, self.digest)

@@ -42,7 +42,8 @@ class GenerationRequest:
     `prediction` is a text that the answer is expected to resemble (predicted outputs). `min_tokens`
     come before the first end token; with `ignore_eos` there is none. `thinking_budget` tokens of
     reasoning come at most; -1: any number. `warnings`: what of the body was left out; the answer
-    repeats them. `mark_drafted`: texts say whether they were drafted.
+    repeats them. `mark_drafted`: texts say whether they were drafted. `receipt`: the
+    answer has one, and is kept to be verified.
     """
 
     messages: Sequence[Message] = ()
@@ -70,6 +71,7 @@ class GenerationRequest:
     structured_output: StructuredOutput | None = None
     warnings: tuple[Reason, ...] = ()
     mark_drafted: bool = False
+    receipt: bool | None = None
 
     @property
     def long(self) -> bool:

@@ -10,6 +10,8 @@ from omlx.engine.stage.stages import Stages
 from omlx.engine.thread import EngineThread
 from omlx.models.hub.downloads import Downloads
 from omlx.models.pool.pool import Pool
+from omlx.receipts.store import AnswerStore
+from omlx.receipts.verifier import Verifier
 from omlx.server.activity import Activity
 from omlx.server.generation import GenerationService
 from omlx.server.guard import ApiKey
@@ -30,33 +32,52 @@ class Services:
     generations: GenerationService
     prefixes: PrefixService
     downloads: Downloads
+    verifier: Verifier
     api_key: ApiKey
     journal: Journal | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stores:
+    """What the services keep on disk: downloads, answers that have a receipt, the journal of
+    answers that outlive the process, and statistics in `home`; None: those are off.
+    """
+
+    downloads: Downloads
+    answers: AnswerStore
+    journal: Journal | None = None
+    home: Path | None = None
 
 
 def build_services(
     engine: EngineThread,
     pool: Pool,
-    downloads: Downloads,
+    stores: Stores,
     api_key: str | None,
     stages: Stages | None = None,
     urls: UrlReader | None = None,
-    home: Path | None = None,
-    journal: Journal | None = None,
 ) -> Services:
     """Build the services of one engine thread, which the caller starts and stops.
 
     `stages` are those of the model that this process leads, if any. `urls` reads images from
-    addresses; None: requests must not name any. Statistics are stored in `home`, if it is given.
-    `journal` keeps answers over the end of the process.
+    addresses; None: requests must not name any.
     """
-    metrics = Metrics(lambda: _gauges(engine, pool, stages, journal))
-    history = UsageHistory(None if home is None else home / usage_file.FILE)
+    metrics = Metrics(lambda: _gauges(engine, pool, stages, stores.journal))
+    history = UsageHistory(None if stores.home is None else stores.home / usage_file.FILE)
     activity = Activity(metrics, history=history)
-    generations = GenerationService(engine, pool, activity, urls)
-    prefixes = PrefixService(engine, pool, generations)
-    key = ApiKey(api_key)
-    return Services(engine, pool, metrics, activity, generations, prefixes, downloads, key, journal)
+    generations = GenerationService(engine, pool, activity, stores.answers, urls)
+    return Services(
+        engine=engine,
+        pool=pool,
+        metrics=metrics,
+        activity=activity,
+        generations=generations,
+        prefixes=PrefixService(engine, pool, generations),
+        downloads=stores.downloads,
+        verifier=Verifier(engine, pool, stores.answers),
+        api_key=ApiKey(api_key),
+        journal=stores.journal,
+    )
 
 
 def _gauges(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from dataclasses import replace
 
 from omlx.engine.thread import EngineThread
 from omlx.engine.types import (
@@ -22,13 +23,15 @@ from omlx.engine.types import (
 )
 from omlx.errors import OmlxError, Reason
 from omlx.models.pool.resident import Lease, ServedModel
+from omlx.receipts.recorder import Recorder
 from omlx.server.activity import Activity
 from omlx.server.caller import Arrival
 from omlx.server.dialect import ChoiceEvent
+from omlx.server.engine_requests import ChoiceRequest
 from omlx.server.event_dispatcher import EventDispatcher
 from omlx.server.recorded import Recorded
 from omlx.text.events import Finish, OutputEvent, PromptLogprobs
-from omlx.text.output import OutputParser, OutputSpec
+from omlx.text.output import OutputParser
 
 
 class GenerationStream:
@@ -40,7 +43,7 @@ class GenerationStream:
     `activity` observes every event, also after the client has disconnected; `arrival` is on its
     clock. `recorded` is what an interrupted answer has generated, which comes first. `record` is
     awaited with each batch of new events before they are parsed; `digest` is that of the requests,
-    where the answer is recorded.
+    where the answer is recorded. A `recorder` makes receipts.
     """
 
     def __init__(
@@ -65,6 +68,7 @@ class GenerationStream:
         self.prompt_n = 0
         self.first_tokens: list[int] = []
         self.warnings: tuple[Reason, ...] = ()
+        self.recorder: Recorder | None = None
         self._engine = engine
         self._dispatcher = dispatcher
         self._lease = lease
@@ -90,24 +94,26 @@ class GenerationStream:
         """Choices, of all prompts."""
         return len(self._outputs)
 
-    def submit(
-        self, request: Request, spec: OutputSpec, number: int, *, ended: bool = False
-    ) -> None:
-        """Start choice `number`; one that has `ended` is only replayed.
+    def submit(self, choice: ChoiceRequest, number: int, continued: Request | None) -> None:
+        """Start choice `number` with the request that continues it, at first its own; None: it has
+        ended, and is only replayed.
 
         Raises EngineDead; then the stream must be closed.
         """
-        self._outputs[request.id] = number, OutputParser(self.served.tokenizer, spec)
+        request = choice.request
+        self._outputs[request.id] = number, OutputParser(self.served.tokenizer, choice.spec)
+        if self.recorder is not None:
+            self.recorder.begin(number, request, choice.spec, choice.constraint)
         self.prompt_n = request.prompt_n
         if request.sampling.choice == 0:
             self.first_tokens.append(request.tokens[0])
-        if ended:
+        if continued is None:
             return
         self._running.add(request.id)
         self._dispatcher.open(request.id, self._receive)
-        self._activity.submitted(self.served.id, request, self._arrival)
+        self._activity.submitted(self.served.id, continued, self._arrival)
         try:
-            self._engine.submit(self.served.id, request, self._dispatcher)
+            self._engine.submit(self.served.id, continued, self._dispatcher)
         except OmlxError as error:
             self._activity.observe(Failed(request.id, error))
             self._ended(request.id)
@@ -132,7 +138,10 @@ class GenerationStream:
         """
         for recorded in self._recorded:
             await asyncio.sleep(0)  # a long answer is parsed beside others
-            yield [part for event in recorded for part in self._parse(event)]
+            replayed: list[ChoiceEvent] = []
+            for event in recorded:
+                replayed += await self._with_receipts(self._parse(event))
+            yield replayed
         clock = asyncio.get_running_loop().time
         yielded_at = clock()
         while len(self.finishes) < self.n:
@@ -143,7 +152,7 @@ class GenerationStream:
                 await self.record(events)
             batch: list[ChoiceEvent] = []
             for event in events:
-                batch += self._parse(event)
+                batch += await self._with_receipts(self._parse(event))
                 if self.error is not None:
                     break
             if batch or (idle_s is not None and clock() - yielded_at >= idle_s):
@@ -189,8 +198,12 @@ class GenerationStream:
         output: list[OutputEvent] = []
         match event:
             case TokensCommitted(tokens=tokens, drafted=drafted, logprobs=logprobs):
+                if self.recorder is not None:
+                    self.recorder.commit(choice, tokens)
                 output = parser.feed(tokens, logprobs or (), drafted)
             case Finished(reason=reason, stats=stats):
+                if self.recorder is not None:
+                    self.recorder.finish(choice, reason)
                 output = parser.finish(reason, stats)
                 for part in output:
                     if isinstance(part, Finish):
@@ -200,6 +213,15 @@ class GenerationStream:
             case PrefillProgress(logprobs=logprobs):
                 output = [PromptLogprobs(logprobs)] if logprobs else []
         return [ChoiceEvent(choice, part) for part in output]
+
+    async def _with_receipts(self, events: list[ChoiceEvent]) -> list[ChoiceEvent]:
+        """Give the end of a choice its receipt, if there are some."""
+        if self.recorder is None or not events or not isinstance(events[-1].event, Finish):
+            return events
+        *others, last = events
+        finish = events[-1].event
+        receipt = await self.recorder.keep(last.choice)
+        return [*others, ChoiceEvent(last.choice, replace(finish, receipt=receipt))]
 
     def _receive(self, event: Event) -> None:
         self._activity.observe(event)

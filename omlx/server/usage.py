@@ -6,12 +6,16 @@ Pure: finishes in, JSON out.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import asdict
+from typing import Any, Final
 
 from omlx.errors import Reason
 from omlx.models.pool.speculation_status import reason_to_json
 from omlx.records import DrafterStats, Gate, RequestStats, sum_drafters
 from omlx.text.events import Finish
+
+_OF_A_CHOICE: Final = ("id", "settings", "prompt", "answer", "tokens", "kept")
+"""Fields of a receipt in which the choices of one answer differ."""
 
 
 def usage(finishes: Sequence[Finish], prompts: int = 1) -> dict[str, Any]:
@@ -75,6 +79,16 @@ def warnings(reasons: Sequence[Reason]) -> dict[str, Any]:
     if not reasons:
         return {}
     return {"warnings": [reason_to_json(reason) for reason in reasons]}
+
+
+def receipt(finishes: Sequence[Finish]) -> dict[str, Any]:
+    """The field `receipt` of an answer: what its choices share, then each one's own hashes."""
+    receipts = [asdict(finish.receipt) for finish in finishes if finish.receipt is not None]
+    if not receipts:
+        return {}
+    shared = {name: value for name, value in receipts[0].items() if name not in _OF_A_CHOICE}
+    choices = [{name: each[name] for name in _OF_A_CHOICE} for each in receipts]
+    return {"receipt": {**shared, "choices": choices}}
 
 
 def gate_record(gate: Gate) -> dict[str, Any]:

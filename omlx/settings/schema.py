@@ -230,6 +230,7 @@ class Settings:
         Meta(Group.SAMPLING, AppliesAt.AT_ONCE, EVERYWHERE, reserved=RENDERER_ARGUMENTS),
     ] = None
 
+    receipt: Annotated[bool, _engine(0, 0, scopes=EVERYWHERE, applies=AppliesAt.AT_ONCE)] = False
     max_concurrent_requests: Annotated[int, _engine(1, 256)] = 8
     max_waiting: Annotated[int, _engine(0, 65536)] = 512
     max_context: Annotated[int | None, _engine(16, 1 << 30, scopes=PER_MODEL)] = None

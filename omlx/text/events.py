@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from omlx.engine.types import FinishReason, TokenLogprob
-from omlx.records import RequestStats
+from omlx.records import Receipt, RequestStats
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class Finish:
     """End of a choice, with the number of its tool calls.
 
     `reasoning_tokens` of the `stats.predicted_n` tokens were reasoning; `stop` is the stop string
-    that ended it, if any.
+    that ended it, if any; `receipt` is there if one was requested.
     """
 
     reason: FinishReason
@@ -85,6 +85,7 @@ class Finish:
     logprobs: tuple[TokenLogprob, ...] = ()
     stop: str | None = None
     tool_calls: int = 0
+    receipt: Receipt | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from omlx.engine.types import FinishReason, TokenLogprob
+from omlx.engine.types import FinishReason, StopMatcher, TokenLogprob
 from omlx.records import RequestStats
 from omlx.text.calls import parser
 from omlx.text.calls.markup import call_markup
@@ -29,7 +29,12 @@ from omlx.text.events import (
     ToolCallEnd,
 )
 from omlx.text.reasoning import reasoning_format, reasoning_splitter
-from omlx.text.stop_strings import MarkerFilter, StopStringFilter, WrapperFilter
+from omlx.text.stop_strings import (
+    MarkerFilter,
+    StopStringFilter,
+    StopStringMatcher,
+    WrapperFilter,
+)
 
 if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
@@ -212,6 +217,15 @@ class OutputStopMatcher:
         events = self._parser.feed((token,))
         ended = self._single and any(isinstance(event, ToolCallEnd) for event in events)
         return ended or self._parser.stopped
+
+
+def stop_matcher(tokenizer: TokenizerWrapper, spec: OutputSpec) -> StopMatcher | None:
+    """Return what finds the end of an output in its text; None if only tokens end it."""
+    if spec.single:
+        return OutputStopMatcher(tokenizer, spec)
+    if spec.stops:
+        return StopStringMatcher(tokenizer, spec.stops, spec.context)
+    return None
 
 
 def _splitter(tokenizer: TokenizerWrapper, spec: OutputSpec) -> Splitter:

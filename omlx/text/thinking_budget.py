@@ -123,7 +123,7 @@ class BudgetMask:
         inner: TokenMask | None,
     ) -> None:
         self._model, self._markers = model, markers
-        self._budget, self._inner = budget, inner
+        self.budget, self._inner = budget, inner
         self._place = self._closed(_Place(splitter))
         self._history: deque[_Place] = deque(maxlen=_ROLLBACK)
 
@@ -137,7 +137,7 @@ class BudgetMask:
             return 0
         if self._place.splitter.settled:
             return _FOREVER
-        return max(0, self._budget - self._place.spent)
+        return max(0, self.budget - self._place.spent)
 
     def bits(self) -> bytes | None:
         bits = None if self._inner is None else self._inner.bits()
@@ -172,7 +172,7 @@ class BudgetMask:
     def _barred(self) -> int | None:
         """The token that would open reasoning although the budget is spent."""
         place, reopens = self._place, self._markers.reopens
-        if not reopens or place.spent < self._budget or place.splitter.thinking:
+        if not reopens or place.spent < self.budget or place.splitter.thinking:
             return None
         if len(reopens) == 1 or place.newest == reopens[0]:
             return reopens[-1]
@@ -195,9 +195,9 @@ class BudgetMask:
         """The place with what must follow if the budget is spent within reasoning. The sentence is
         written once, and not for a budget of 0.
         """
-        if not place.splitter.thinking or place.spent < self._budget:
+        if not place.splitter.thinking or place.spent < self.budget:
             return place
         markers = self._markers
-        if place.spent == self._budget > 0:
+        if place.spent == self.budget > 0:
             return replace(place, forced=markers.sentence + markers.closing)
         return replace(place, forced=markers.closing)

@@ -25,10 +25,11 @@ from omlx.models.hub.downloads import Downloads
 from omlx.models.pool.cost_file import CostFiles
 from omlx.models.pool.footprint import used_bytes
 from omlx.models.pool.pool import Pool, build_pool
+from omlx.receipts.store import FOLDER, AnswerStore
 from omlx.server.app import create_app
 from omlx.server.media.fetch import UrlReader
 from omlx.server.protocol import TimeoutProtocol
-from omlx.server.services import Services, build_services
+from omlx.server.services import Services, Stores, build_services
 from omlx.settings.configuration import LiveConfiguration
 from omlx.settings.schema import Settings
 
@@ -224,7 +225,9 @@ def omlx(
     engine.start()
     pool = build(engine, Catalog(registry, configuration, default), costs=costs, used=used)
     downloads = Downloads(home or settings.home, hub)
-    services = build_services(engine, pool, downloads, settings.api_key, urls=urls, home=home)
+    answers = AnswerStore((home or settings.home) / FOLDER)
+    stores = Stores(downloads, answers, home=home)
+    services = build_services(engine, pool, stores, settings.api_key, urls=urls)
     app = create_app(services, settings, keep_alive_s=keep_alive_s)
     prepare(app, services)
     try:

@@ -10,11 +10,16 @@ import pytest
 
 from omlx.draft_length import DraftLength
 from omlx.settings.schema import Scope, Settings, table
+from omlx.text.thinking_budget import BudgetMask
 from tests.server.running import DRAFT, HYBRID, TARGET, Running, omlx
 
 Seen: TypeAlias = Callable[[Running], object]
 
-ROWS = [name for name, row in table().items() if row.allowed_in(Scope.REQUEST)]
+ROWS = [
+    name for name, row in table().items() if row.allowed_in(Scope.REQUEST) and name != "receipt"
+]
+"""The engine knows no receipts: `tests/cli/test_verify.py` has that setting."""
+
 TOKENS = {
     "num_draft_tokens": (6, 3),
     "draft_min": (6, 3),
@@ -25,6 +30,7 @@ TOKENS = {
 GIVEN: dict[str, tuple[Any, Any]] = {
     **dict.fromkeys(ROWS, (0.25, 0.75)),
     **TOKENS,
+    "thinking_budget": (6, 3),
     "speculation": ("off", "ngram:n=4"),
     "draft_model": (HYBRID, DRAFT),
     "chat_template_kwargs": ({"enable_thinking": True}, {"enable_thinking": False}),
@@ -57,6 +63,8 @@ def seen(running: Running, name: str) -> object:
             return request.max_tokens
         case "chat_template_kwargs":
             return len(request.tokens)
+        case "thinking_budget":
+            return request.mask.budget if isinstance(request.mask, BudgetMask) else None
         case _:
             return getattr(request.sampling, name)
 

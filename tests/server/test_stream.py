@@ -25,9 +25,11 @@ from omlx.errors import EngineDead, EngineError, Reason
 from omlx.models.pool.resident import Lease, ServedModel
 from omlx.records import RequestStats
 from omlx.server.activity import Activity
+from omlx.server.engine_requests import ChoiceRequest
 from omlx.server.event_dispatcher import EventDispatcher
 from omlx.server.stream import GenerationStream
 from omlx.telemetry.metrics import Gauges, Metrics
+from omlx.text.constraint import Constraint
 from omlx.text.detokenize import TokenBytes
 from omlx.text.events import Finish, TextDelta
 from omlx.text.output import OutputSpec
@@ -78,11 +80,9 @@ class Setting:
             self.engine, EventDispatcher(), lease, "id", 7, Activity(Metrics(nothing))
         )
         for choice in range(n):
-            self.stream.submit(
-                Request(f"id-{choice}", (1,), Sampling(choice=choice)),
-                OutputSpec(stops=("ab",)),
-                choice,
-            )
+            request = Request(f"id-{choice}", (1,), Sampling(choice=choice))
+            spec = OutputSpec(stops=("ab",))
+            self.stream.submit(ChoiceRequest(request, spec, Constraint()), choice, request)
 
     def _count(self) -> None:
         self.released += 1

@@ -40,6 +40,7 @@ PACKAGED = (
 SWITCHES = (
     "allow_image_url",
     "no_draft",
+    "receipt",
     "record_prompts",
     "trust_remote_code",
 )  # their flags only turn them on

@@ -1,17 +1,79 @@
-"""Fingerprints of model folders, by which machines find that their copies differ."""
+"""Fingerprints of model folders: by them machines find that their copies differ, and receipts name
+what computed an answer."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from omlx.errors import StageError
+from omlx.models.catalog.model_config import read_config
 from omlx.models.catalog.weight_files import weight_files
 
 _SAMPLE: Final = 64 << 10
 """Bytes hashed at the beginning (the header, or most of it) and in the middle of each file."""
+
+_LIBRARIES: Final = ("mlx", "mlx-lm", "mlx-vlm")
+"""What computes logits."""
+
+_TOKENIZER: Final = ("tokenizer*", "vocab*", "merges.txt", "added_tokens.json", "*.model")
+_TOKENIZER_CONFIG: Final = "tokenizer_config.json"
+_TEMPLATES: Final = ("chat_template*", "additional_chat_templates/*")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelIdentity:
+    """What the tokens of a model depend on, as hashes of its files; `dtype` is the setting."""
+
+    weights: str = ""
+    tokenizer: str = ""
+    template: str = ""
+    dtype: str = ""
+
+
+def model_identity(directory: Path, dtype: str) -> ModelIdentity:
+    """Read what identifies a model: of its weights the fingerprint, of the small files everything.
+
+    A chat template inside of the tokenizer's config counts as template alone. Raises OSError,
+    ModelError.
+    """
+    config = read_config(directory, _TOKENIZER_CONFIG)
+    template = config.pop("chat_template", None)
+    tokenizer = _contents(directory, _TOKENIZER) | {_TOKENIZER_CONFIG: digest(config)}
+    return ModelIdentity(
+        weights=digest(fingerprint(directory)),
+        tokenizer=digest(tokenizer),
+        template=digest([template, _contents(directory, _TEMPLATES)]),
+        dtype=dtype,
+    )
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of the libraries that compute, of those installed."""
+    found = {}
+    for package in _LIBRARIES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def digest(value: Any) -> str:
+    """Return the SHA-256 of a JSON value; its sets are in order."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), default=sorted)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _contents(directory: Path, patterns: tuple[str, ...]) -> dict[str, str]:
+    """Return the hashes of the files that match, by name."""
+    paths = {path for pattern in patterns for path in directory.glob(pattern) if path.is_file()}
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
 
 
 def fingerprint(directory: Path) -> dict[str, str]:

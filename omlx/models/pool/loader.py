@@ -29,6 +29,7 @@ from omlx.errors import (
     ProbeFailed,
     Reason,
 )
+from omlx.models.catalog.fingerprint import ModelIdentity, model_identity
 from omlx.models.pool.cost_file import CostFiles, CostKey, LoadedCosts, machine
 from omlx.models.pool.draft_choice import DraftChoice, WeightsOf
 from omlx.models.pool.footprint import release_memory
@@ -97,9 +98,10 @@ class ModelLoader:
             costs = previous.costs if previous is not None else LoadedCosts(self._costs)
             opening = partial(model_disks, self._disks, choice, target, draft)
             tiers = await asyncio.to_thread(opening)
+            identity = await asyncio.to_thread(_identity, choice)
             resident = await _uninterrupted(
                 self._on_engine(
-                    partial(self._attach, choice, target, draft, head, costs, tiers, now)
+                    partial(self._attach, choice, target, draft, head, costs, tiers, identity, now)
                 )
             )
             if draft is not None and resident.served.draft is None:
@@ -183,6 +185,7 @@ class ModelLoader:
         head: nn.Module | Reason,
         costs: LoadedCosts,
         disks: ModelDisks,
+        identity: ModelIdentity,
         now: float,
     ) -> ResidentModel:
         """Build the loop of models that have been probed, and attach it. Raises as `load`."""
@@ -191,8 +194,6 @@ class ModelLoader:
         entry, speculation = choice.target, choice.speculation
         dtype, limits = speculation.settings.dtype, limits_of(speculation, target.context_length)
         stage, sight = target.stage, target.sight
-        where = machine() if stage is None else f"{machine()} {stage.layout}"
-        key = CostKey(entry.id, dtype, target.size_bytes, where, version("mlx"))
         loop = build_loop(
             target.model,
             target.vocab_size,
@@ -201,7 +202,7 @@ class ModelLoader:
             draft_name=choice.draft_model.id if choice.draft_model is not None else None,
             no_draft_reason=choice.reason,
             head=head_drafter(choice, target, head),
-            cost_model=costs.open(key),
+            cost_model=costs.open(_cost_key(choice, target)),
             memory=self._memory,
             facts=target.facts,
             runner=None if stage is None else stage.runner(),
@@ -232,6 +233,7 @@ class ModelLoader:
             narrow=_narrow(loop.limits),
             sight=sight,
             speculation=choice.speculation,
+            identity=identity,
         )
         _log_loaded(served)
         return ResidentModel(entry, served, loop, limits, dtype, weights, costs, now)
@@ -243,6 +245,16 @@ class ModelLoader:
         del resident.loop
         log.info("unloaded", extra={"fields": {"model": resident.entry.id}})
         release_memory()
+
+
+def _identity(choice: DraftChoice) -> ModelIdentity:
+    """Read what identifies a target that has just been loaded. Raises ModelError."""
+    entry = choice.target
+    try:
+        return model_identity(entry.path, choice.speculation.settings.dtype)
+    except OSError as error:
+        detail = str(error.strerror)
+        raise ModelError("model.unreadable", model=entry.id, detail=detail) from error
 
 
 def _refused(loop: EngineLoop, failure: Reason) -> BadRequest:
@@ -295,3 +307,9 @@ def limits_of(speculation: SpeculationConfig, context_length: int) -> Limits:
         prefill_chunk=settings.prefill_chunk,
         prefix_bytes=0,
     )
+
+
+def _cost_key(choice: DraftChoice, target: LoadedModel) -> CostKey:
+    where = machine() if target.stage is None else f"{machine()} {target.stage.layout}"
+    dtype = choice.speculation.settings.dtype
+    return CostKey(choice.target.id, dtype, target.size_bytes, where, version("mlx"))

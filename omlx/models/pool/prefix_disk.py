@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
 from omlx.engine.disk.budget import DiskBudget
@@ -17,7 +16,7 @@ from omlx.engine.piece import Layout
 from omlx.engine.thread import EngineThread
 from omlx.errors import EngineDead, Reason
 from omlx.models.catalog.entry import ModelEntry
-from omlx.models.catalog.fingerprint import fingerprint
+from omlx.models.catalog.fingerprint import fingerprint, versions
 from omlx.models.pool.draft_choice import DraftChoice
 from omlx.models.pool.load_weights import LoadedModel
 from omlx.settings.file import file_stamp
@@ -108,17 +107,9 @@ def prefix_fingerprint(entry: ModelEntry, role: str, dtype: str, layout: Layout)
         facts[name] = f"{content} {file_stamp(entry.path / name)}"
     for name in sorted(tokenizers):
         facts[name] = str(file_stamp(entry.path / name))
-    for package in ("mlx", "mlx-lm", "mlx-vlm"):
-        facts[package] = _version(package)
+    facts |= versions()
     return Fingerprint(entry.id, role, facts)
 
 
 def _nothing() -> None:
     """Work that only wakes the engine thread: it looks at its rows again."""
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return ""

@@ -14,6 +14,7 @@ from omlx.engine.limits import Limits
 from omlx.engine.stage.stages import StageStatus
 from omlx.errors import Reason
 from omlx.models.catalog.entry import ModelEntry
+from omlx.models.catalog.fingerprint import ModelIdentity
 from omlx.models.eyes.sight import Sight
 from omlx.models.pool.cost_file import LoadedCosts
 from omlx.models.pool.load_weights import Dtype, LoadedModel, LoadProgress
@@ -71,7 +72,7 @@ class ServedModel:
     `off_reason` why no drafter can be, where
     the cache cannot roll back; `narrow` how many tokens of the tokenizer the model lacks, if any.
     `speculation` is the configuration that the model was loaded with. `sight` has the eye that
-    prepares images, or says why there is none.
+    prepares images, or says why there is none. `identity` was read with the weights.
     """
 
     id: str
@@ -88,6 +89,7 @@ class ServedModel:
     narrow: Reason | None = None
     speculation: SpeculationConfig = field(default_factory=SpeculationConfig)
     sight: Sight = field(default_factory=Sight)
+    identity: ModelIdentity = field(default_factory=ModelIdentity)
     grammars: GrammarCompiler = field(init=False)
     thinking: ThinkingBudgets = field(init=False)
 

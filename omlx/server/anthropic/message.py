@@ -15,7 +15,7 @@ from omlx.engine.types import FinishReason
 from omlx.errors import OmlxError, Reason
 from omlx.server import errors, opaque_reasoning, tooling
 from omlx.server.dialect import ChoiceEvent, Json
-from omlx.server.usage import timings, warnings
+from omlx.server.usage import receipt, timings, warnings
 from omlx.text.events import (
     Finish,
     HiddenLogprobs,
@@ -29,7 +29,7 @@ from omlx.text.events import (
 )
 
 PING: Final[Json] = {"type": "ping"}
-_COUNTS: Final = ("usage", "timings", "warnings")
+_COUNTS: Final = ("usage", "timings", "warnings", "receipt")
 """Fields of message_delta that a whole message has too."""
 
 
@@ -159,6 +159,7 @@ class MessageEncoder:
             ),
             "timings": timings([finish]),
             **warnings(self._warnings),
+            **receipt([finish]),
         }
 
     def _reason(self, finish: Finish) -> str:

@@ -113,6 +113,7 @@ class MessageRequest(Templated):
             stop_strings=stops(self.stop_sequences),
             speculation=self.strategy,
             draft_length=self.draft_length,
+            receipt=self.receipt,
             structured_output=self._structured_output(),
             warnings=self._warnings(),
         )

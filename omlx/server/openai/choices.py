@@ -17,7 +17,7 @@ from omlx.errors import OmlxError, Reason
 from omlx.server import errors
 from omlx.server.dialect import ChoiceEvent, Json
 from omlx.server.stream import GenerationStream
-from omlx.server.usage import timings, usage, warnings
+from omlx.server.usage import receipt, timings, usage, warnings
 from omlx.text.events import Finish, OutputEvent, PromptLogprobs
 
 _REASONS: Final = {
@@ -132,6 +132,7 @@ class ChoicesEncoder:
             "usage": usage(finishes, self._prompts),
             "timings": timings(finishes, self._prompts),
             **warnings(self._head.warnings),
+            **receipt(finishes),
         }
 
 

@@ -17,9 +17,10 @@ from typing import Any
 import httpx
 
 from omlx.models.hub.downloads import Downloads
+from omlx.receipts.store import AnswerStore
 from omlx.server.app import create_app
 from omlx.server.journal.journal import Journal
-from omlx.server.services import build_services
+from omlx.server.services import Stores, build_services
 from omlx.settings.schema import Settings
 from tests.server.running import OFFLINE, PATIENCE_S, Running, serving
 
@@ -89,9 +90,8 @@ def journaled(
 ) -> Iterator[tuple[httpx.Client, Journal]]:
     """An application of its own over the server's engine, with a journal in `folder`."""
     journal = Journal(folder, max_bytes, DAY_S)
-    services = build_services(
-        server.engine, server.pool, Downloads(folder, OFFLINE), None, journal=journal
-    )
+    downloads, answers = Downloads(folder, OFFLINE), AnswerStore(folder / "receipts")
+    services = build_services(server.engine, server.pool, Stores(downloads, answers, journal), None)
     with (
         serving(create_app(services, Settings(), keep_alive_s=0.5)) as url,
         httpx.Client(base_url=url, timeout=PATIENCE_S) as client,

@@ -226,6 +226,7 @@ class ChatRequest(Templated, Lengths):
             top_logprobs=self._top_logprobs(),
             speculation=self.strategy,
             draft_length=self.draft_length,
+            receipt=self.receipt,
             prediction=self.prediction.text if self.prediction is not None else "",
             structured_output=response_format.structured_output(
                 self.response_format, "response_format", self.model_extra

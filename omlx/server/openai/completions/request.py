@@ -98,6 +98,7 @@ class CompletionRequest(Sampled, Lengths):
             prompt_logprobs=self.logprobs if self.echo else None,
             speculation=self.strategy,
             draft_length=self.draft_length,
+            receipt=self.receipt,
             structured_output=response_format.structured_output(
                 self.response_format, "response_format", self.model_extra
             ),

@@ -16,7 +16,7 @@ from omlx.server.dialect import ChoiceEvent, Json
 from omlx.server.logprobs import logprob_entries
 from omlx.server.openai.choices import Head, silenced
 from omlx.server.openai.responses.tools import ToolName
-from omlx.server.usage import timings, usage, warnings
+from omlx.server.usage import receipt, timings, usage, warnings
 from omlx.text.events import (
     Finish,
     HiddenLogprobs,
@@ -237,6 +237,7 @@ class ResponseEncoder:
                 "total_tokens": counts["total_tokens"],
             },
             "timings": timings([finish]),
+            **receipt([finish]),
         }
         name = "response.completed" if complete else "response.incomplete"
         return [*payloads, self._event(name, response=self._snapshot())]

@@ -135,6 +135,7 @@ class ResponseRequest(Templated):
             top_logprobs=(self.top_logprobs or 0) if self._logprobs else None,
             speculation=self.strategy,
             draft_length=self.draft_length,
+            receipt=self.receipt,
             structured_output=response_format.structured_output(format, "text.format"),
             warnings=(*response_tools.warnings(self.tools or ()), *self._left_out()),
             mark_drafted=bool(self.mark_drafted),

@@ -1,0 +1,196 @@
+"""Plain decoding of one answer, alone: the reference that speculation, batches and prefixes equal.
+
+The answer is known, so each token is chosen after the answer's own tokens: a near-tie ends nothing,
+and what follows it is compared too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf, log
+from typing import TYPE_CHECKING, Final, cast
+
+import mlx.core as mx
+
+from omlx.engine.finish import truncate_at_stop
+from omlx.engine.masking import allows
+from omlx.engine.sampling import Draw, RowSampler, draw, noise, permit, process
+from omlx.engine.types import FinishReason, Request
+from omlx.errors import Reason
+from omlx.measure.exactness import TOLERANCE
+from omlx.receipts.verdict import Difference
+
+if TYPE_CHECKING:
+    from omlx.engine.loop import EngineLoop
+    from omlx.engine.model import Cache
+
+PASSES: Final = 8
+"""Passes of one token each that are computed between two steps of running requests."""
+
+
+class PlainDecoding:
+    """Decodes `request` along its `answer`, at least one token, which ended for the reason
+    `finish`.
+
+    `advance` fills `near_ties` and `difference`; `wrong_end` says why the answer should have ended
+    elsewhere. Up to `tolerance`, in logits, rounding may decide.
+    """
+
+    def __init__(self, request: Request, answer: Sequence[int], finish: FinishReason) -> None:
+        self.near_ties: list[Difference] = []
+        self.difference: Difference | None = None
+        self.wrong_end: Reason | None = None
+        self.tolerance = 0.0
+        self._request, self._answer, self._finish = request, answer, finish
+        self._tokens = (*request.tokens, *answer)
+        self._read = 0
+        self._cache: Cache = []
+        self._sampler: RowSampler | None = None
+
+    def advance(self, loop: EngineLoop) -> bool:
+        """Compute a chunk of the prompt or some tokens of the answer. Return whether that was all.
+
+        Call it on the engine thread, with a loop whose model is in this process as a whole.
+        """
+        if not self._read:
+            self._cache = loop.runner.make_cache()
+            self._sampler = RowSampler(self._request.sampling, loop.limits.vocab_size)
+        unread = self._request.tokens[self._read : -1]
+        if unread:
+            chunk = unread[: loop.limits.prefill_slice]
+            loop.runner.model(mx.array([chunk], mx.uint32), cache=self._cache)
+            mx.eval([layer.state for layer in self._cache])
+            self._read += len(chunk)
+            return False
+        places = self._choose_some(loop)
+        mx.eval([place.chosen for place in places])
+        agree = all(self._compare(place) for place in places)
+        if agree and self._left and self.wrong_end is None:
+            return False
+        self._cache = []
+        return True
+
+    @property
+    def _left(self) -> int:
+        """Tokens of the answer that have not been chosen yet."""
+        return len(self._tokens) - 1 - self._read
+
+    def _choose_some(self, loop: EngineLoop) -> list[_Place]:
+        places: list[_Place] = []
+        while len(places) < PASSES and self._left and self.wrong_end is None:
+            places.append(self._choose(loop))
+            if not places[-1].possible:
+                break
+        return places
+
+    def _choose(self, loop: EngineLoop) -> _Place:
+        """Read the newest known token, and choose the next one, without waiting for the device."""
+        sampler, request = self._sampler, self._request
+        assert sampler is not None
+        ids = mx.array([[self._tokens[self._read]]], mx.uint32)
+        logits = loop.runner.model(ids, cache=self._cache)[:, -1, : sampler.vocab_size]  # [1, V]
+        self.tolerance = TOLERANCE[str(logits.dtype).removeprefix("mlx.core.")]
+        self._read += 1
+        history = None
+        if request.sampling.penalised:
+            known = self._tokens[: self._read][-request.sampling.history :]
+            history = mx.array(known, mx.uint32)
+        drawn = Draw(sampler, self._read, history)
+        logits = process(logits, [drawn])
+        token, bits = self._tokens[self._read], None
+        if request.mask is not None:
+            bits = request.mask.bits()
+            logits = permit(logits, [bits])
+        possible = 0 <= token < sampler.vocab_size and allows(bits, token)
+        if possible:
+            self._check_end(token)
+        number = self._read - len(request.tokens)
+        return _Place(number, token, drawn, logits, draw(logits, [drawn]), possible)
+
+    def _check_end(self, token: int) -> None:
+        """Advance stop matcher and mask past a token; note an end that the answer does not have."""
+        _, stop = truncate_at_stop(self._request, (token,))
+        tokens = len(self._answer) - self._left
+        if self._left:
+            if stop is not None:
+                self.wrong_end = Reason("verify.runs_on", {"tokens": tokens})
+        elif stop is None and self._finish is FinishReason.STOP:
+            self.wrong_end = Reason("verify.no_end", {"tokens": tokens})
+        elif self._finish is FinishReason.LENGTH and tokens != self._request.max_tokens:
+            self.wrong_end = Reason("verify.cut_off", {"tokens": tokens})
+
+    def _compare(self, place: _Place) -> bool:
+        """Compare a token that has been computed. Return whether the next one can be compared."""
+        chosen = cast(int, place.chosen.item())
+        if chosen == place.token:
+            return True
+        gap = margin(place.logits[0], place.drawn, place.token) if place.possible else inf
+        difference = Difference(place.number, place.token, chosen, gap)
+        if gap > self.tolerance:
+            self.difference = difference
+            return False
+        self.near_ties.append(difference)
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Token `number` of the answer: `token`, the logits [1, V] behind it, what they choose [1]."""
+
+    number: int
+    token: int
+    drawn: Draw
+    logits: mx.array
+    chosen: mx.array
+    possible: bool
+
+
+def margin(logits: mx.array, drawn: Draw, token: int) -> float:
+    """Return by how much `logits` [V] would have to change for `token` to be drawn.
+
+    A token that scores higher has to lose its lead, or its place within the filters; `token` has to
+    get within the filters itself.
+    """
+    temperature, *_ = drawn.sampler.filters
+    logits = logits.astype(mx.float32)
+    scores, edges = logits, mx.full(logits.shape, inf)
+    if temperature:
+        scores = logits + temperature * noise([drawn], logits.size)[0]
+        edges = _edges(logits, drawn.sampler)
+    leads = scores - scores[token]
+    ahead = (edges > 0) & (leads > 0)
+    needed = mx.where(ahead, mx.minimum(leads, edges), 0.0).max()
+    return max(cast(float, needed.item()), -cast(float, edges[token].item()))
+
+
+def _edges(logits: mx.array, sampler: RowSampler) -> mx.array:
+    """Return how far each id is within the filters, in logits; below 0: outside. [V] -> [V]"""
+    _, top_p, min_p, top_k = sampler.filters
+    order = mx.argsort(-logits)
+    ranked = logits[order]
+    edges = mx.full(logits.shape, inf)
+    if top_k:
+        inside = mx.arange(ranked.size) < top_k
+        edges = mx.where(inside, ranked - ranked[top_k], ranked - ranked[top_k - 1])
+    if min_p:
+        edges = mx.minimum(edges, ranked - ranked[0] - log(min_p))
+    if top_p:
+        edges = mx.minimum(edges, _nucleus_edges(ranked, top_p))
+    return mx.zeros(logits.shape).at[order].add(edges)
+
+
+def _nucleus_edges(ranked: mx.array, top_p: float) -> mx.array:
+    """The same for `top_p` alone, of logits [V] in descending order.
+
+    An id is dropped where the mass of those that rank higher has `top_p`: that mass may change (in
+    log-odds), or the id may change places with the nearest one on the other side.
+    """
+    chances = mx.softmax(ranked)
+    before = mx.clip(mx.cumsum(chances) - chances, 0.0, 1.0)
+    room = log(top_p) - log(1 - top_p) - mx.log(before) + mx.log1p(-before)
+    inside = before < top_p
+    lowest = mx.where(inside, ranked, inf).min()
+    following = mx.where(inside, -inf, ranked).max()
+    stays = mx.minimum(room, ranked - following)
+    return mx.where(inside, stays, mx.maximum(room, ranked - lowest))

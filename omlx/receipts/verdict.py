@@ -1,0 +1,102 @@
+"""What a verification found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import isinf
+from typing import Any
+
+from omlx.catalog import sentence
+from omlx.errors import Param, Reason
+from omlx.models.pool.speculation_status import reason_to_json
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Token number `place` of an answer, counted from 0, which plain decoding does not choose.
+
+    `margin`: by how much logits would have to change for `answered` to be chosen in place of
+    `decoded`. Infinite: no change makes it so, or the answer ends at another place.
+    """
+
+    place: int
+    answered: int
+    decoded: int
+    margin: float
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`mismatches`: what is not as the receipt says, or the end that is not the answer's. Up to
+    `tolerance`, rounding may decide. `difference` is the first token beyond it, after which nothing
+    was compared. `texts` are those of the tokens that differ, by id.
+    """
+
+    id: str
+    model: str
+    tokens: int
+    mismatches: tuple[Reason, ...] = ()
+    notes: tuple[Reason, ...] = ()
+    near_ties: tuple[Difference, ...] = ()
+    difference: Difference | None = None
+    texts: Mapping[int, str] = field(default_factory=dict)
+    tolerance: float = 0.0
+
+    @property
+    def same(self) -> bool:
+        """Whether the answer is what plain decoding gives, near-ties aside."""
+        return not self.mismatches and self.difference is None
+
+    @property
+    def reasons(self) -> list[Reason]:
+        """The verdict in sentences, the most important first."""
+        return [*self.mismatches, *self._tokens(), *self.notes]
+
+    def lines(self) -> str:
+        """Return the verdict for a terminal."""
+        texts = [sentence(reason.code, reason.params) for reason in self.reasons]
+        return "\n".join(f"{self.id}: {text}" for text in texts) + "\n"
+
+    def record(self) -> dict[str, Any]:
+        """Return the verdict as JSON."""
+        return {
+            "id": self.id,
+            "model": self.model,
+            "same": self.same,
+            "tokens": self.tokens,
+            "tolerance": self.tolerance,
+            "near_ties": [_difference(tie) for tie in self.near_ties],
+            "difference": None if self.difference is None else _difference(self.difference),
+            "reasons": [reason_to_json(reason) for reason in self.reasons],
+        }
+
+    def _tokens(self) -> list[Reason]:
+        if self.difference is not None:
+            code = "verify.impossible" if isinf(self.difference.margin) else "verify.differs"
+            return [self._reason(code, self.difference)]
+        if self.mismatches:
+            return []
+        ties = [self._reason("verify.near_tie", tie) for tie in self.near_ties]
+        if ties:
+            return [Reason("verify.same", {"tokens": self.tokens, "ties": len(ties)}), *ties]
+        return [Reason("verify.identical", {"tokens": self.tokens})]
+
+    def _reason(self, code: str, tie: Difference) -> Reason:
+        tokens = {"answered": tie.answered, "decoded": tie.decoded}
+        params: dict[str, Param] = {"place": tie.place}
+        for name, token in tokens.items():
+            params[name] = f"{token} {self.texts.get(token, '')!r}"
+        if not isinf(tie.margin):
+            params["margin"] = float(f"{tie.margin:.3g}")
+        return Reason(code, params)
+
+
+def _difference(tie: Difference) -> dict[str, Any]:
+    margin = None if isinf(tie.margin) else tie.margin
+    return {
+        "place": tie.place,
+        "answered": tie.answered,
+        "decoded": tie.decoded,
+        "margin": margin,
+    }

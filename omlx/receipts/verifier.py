@@ -1,0 +1,101 @@
+"""Verification of kept answers: are the hashes those of the receipt, is the model still the same,
+and does plain decoding give the same tokens?"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, replace
+from typing import Any, Final
+
+from omlx.engine.thread import EngineThread
+from omlx.errors import BadRequest, Reason
+from omlx.models.pool.pool import Pool
+from omlx.models.pool.resident import ServedModel
+from omlx.receipts.kept import KeptAnswer, current_versions
+from omlx.receipts.plain import PlainDecoding
+from omlx.receipts.store import AnswerStore
+from omlx.receipts.verdict import Verdict
+
+_OTHER: Final = {
+    "weights": "verify.other_weights",
+    "tokenizer": "verify.other_tokenizer",
+    "template": "verify.other_template",
+    "dtype": "verify.other_dtype",
+}
+"""By field of a receipt that describes the model, what is said where it is another one."""
+
+
+class Verifier:
+    """Verifies with models of `pool`, whose passes alternate with those of running requests."""
+
+    def __init__(self, engine: EngineThread, pool: Pool, store: AnswerStore) -> None:
+        self._engine, self._pool, self._store = engine, pool, store
+
+    async def verify(self, id: str, claim: Mapping[str, Any] | None = None) -> Verdict:
+        """Decode a kept choice again; `claim` has the fields of the receipt that a client has.
+
+        Loads its model. Raises NotFound, BadRequest, and what loading raises.
+        """
+        answer, receipt = await asyncio.to_thread(self._store.get, id)
+        claimed = _contradictions(answer, {**asdict(receipt), **(claim or {})})
+        lease = await self._pool.lease(answer.model)
+        try:
+            verdict = await self._decode(answer, lease.served)
+        finally:
+            lease.release()
+        return replace(verdict, mismatches=(*claimed, *verdict.mismatches))
+
+    async def _decode(self, answer: KeptAnswer, served: ServedModel) -> Verdict:
+        resident = self._pool.residents.find(served.id)
+        if resident is not None and resident.stages:
+            raise BadRequest("verify.stages", model=served.id)
+        tokens = len(answer.answer)
+        then, now = asdict(answer.identity), asdict(served.identity)
+        changed = [Reason(code) for name, code in _OTHER.items() if then[name] != now[name]]
+        notes = tuple(_updates(answer))
+        if changed:
+            return Verdict(answer.id, answer.model, tokens, tuple(changed), notes)
+        if any(not 0 <= token < served.vocab_size for token in answer.prompt):
+            raise BadRequest("receipt.damaged", id=answer.id)
+        request = await asyncio.to_thread(answer.request, served)
+        decoding = PlainDecoding(request, answer.answer, answer.finish)
+        while not await asyncio.wrap_future(self._engine.with_loop(served.id, decoding.advance)):
+            pass
+        ends = () if decoding.wrong_end is None else (decoding.wrong_end,)
+        return Verdict(
+            answer.id,
+            answer.model,
+            tokens,
+            mismatches=ends,
+            notes=notes,
+            near_ties=tuple(decoding.near_ties),
+            difference=decoding.difference,
+            texts=_texts(served, decoding),
+            tolerance=decoding.tolerance,
+        )
+
+
+def _texts(served: ServedModel, decoding: PlainDecoding) -> dict[int, str]:
+    """Return the texts of the tokens that differ, by id."""
+    differences = [*decoding.near_ties, *filter(None, [decoding.difference])]
+    ids = {token for each in differences for token in (each.answered, each.decoded)}
+    known = [token for token in ids if 0 <= token < served.vocab_size]
+    return {token: served.token_bytes(token).decode(errors="replace") for token in known}
+
+
+def _contradictions(answer: KeptAnswer, claim: Mapping[str, Any]) -> list[Reason]:
+    """Return the fields in which a receipt, kept or a client's, is not that of the answer."""
+    receipt = asdict(answer.receipt())
+    fields = [name for name in receipt if name in claim and claim[name] != receipt[name]]
+    return [Reason("verify.contradicts", {"field": name}) for name in fields]
+
+
+def _updates(answer: KeptAnswer) -> Iterator[Reason]:
+    """Yield the programs that have another version than when the answer was made."""
+    now = current_versions()
+    for name, version in answer.versions.items():
+        if now.get(name) != version:
+            yield Reason(
+                "verify.updated", {"name": name, "then": version, "now": now.get(name, "-")}
+            )
