@@ -18,8 +18,12 @@ import pytest
 from anthropic import Anthropic
 from openai import OpenAI
 from openai.types.responses import ResponseCompletedEvent, ResponseIncompleteEvent
+from starlette.applications import Starlette
+from starlette.responses import Response
+from starlette.routing import Route
 
 from tests.cli.killed import serving
+from tests.server import running
 from tests.server.journal.streams import PATHS, Event, body_of, numbered, said
 from tests.server.journal.test_answers import EVERY
 from tests.server.running import DRAFT, HYBRID, TARGET
@@ -84,24 +88,23 @@ def as_client_reads(dialect: str, events: list[Event]) -> Any:
         frames = [
             f"event: {event['type']}\n{frame}" for event, frame in zip(events, frames, strict=True)
         ]
-    answer = httpx.Response(
-        200, headers={"content-type": "text/event-stream"}, text="".join(frames)
-    )
-    http = httpx.Client(transport=httpx.MockTransport(lambda request: answer))
-    if dialect == "messages":
-        with (
-            Anthropic(api_key="none", http_client=http) as claude,
-            claude.messages.stream(max_tokens=9, **ASKED) as stream,
-        ):
-            return stream.get_final_message().content
-    with OpenAI(api_key="none", http_client=http) as openai:
-        if dialect == "responses":
-            with openai.responses.stream(model="any", input="Any.") as followed:
-                *_, last = followed
-            assert isinstance(last, ResponseCompletedEvent | ResponseIncompleteEvent)
-            return last.response.output
-        chunks = openai.chat.completions.create(stream=True, **ASKED)
-        return said(dialect, [chunk.model_dump(exclude_unset=True) for chunk in chunks])
+    answer = Response("".join(frames), media_type="text/event-stream")
+    route = Route("/{path:path}", lambda request: answer, methods=["POST"])
+    with running.serving(Starlette(routes=[route])) as url:
+        if dialect == "messages":
+            with (
+                Anthropic(base_url=url, api_key="none") as claude,
+                claude.messages.stream(max_tokens=9, **ASKED) as stream,
+            ):
+                return stream.get_final_message().content
+        with OpenAI(base_url=url, api_key="none") as openai:
+            if dialect == "responses":
+                with openai.responses.stream(model="any", input="Any.") as followed:
+                    *_, last = followed
+                assert isinstance(last, ResponseCompletedEvent | ResponseIncompleteEvent)
+                return last.response.output
+            chunks = openai.chat.completions.create(stream=True, **ASKED)
+            return said(dialect, [chunk.model_dump(exclude_unset=True) for chunk in chunks])
 
 
 def kill_and_continue(

@@ -105,14 +105,17 @@ def copy_files(folder: Path, copy: Path) -> None:
 
 
 def numbered(response: httpx.Response) -> Iterator[tuple[int, Event]]:
-    """The events of a stream with their ids."""
+    """The events of a stream with their ids, but for those that only keep it open."""
     assert response.status_code == 200, response.read()
     number = -1
     for line in response.iter_lines():
         if line.startswith("id: "):
             number = int(line.removeprefix("id: "))
         if line.startswith("data: ") and line != "data: [DONE]":
-            yield number, json.loads(line.removeprefix("data: "))
+            event = json.loads(line.removeprefix("data: "))
+            if number >= 0 or event.get("type") != "ping":
+                yield number, event
+            number = -1
 
 
 def said(dialect: str, events: list[Event]) -> Any:
@@ -122,6 +125,8 @@ def said(dialect: str, events: list[Event]) -> Any:
         return _choices(events)
     merged: list[Event] = []
     for event in map(_without_counts, events):
+        if event["type"] == "ping":
+            continue
         last = merged[-1] if merged else None
         if last is not None and _place(last) == _place(event) is not None:
             _append(last["delta"] if dialect == "messages" else last, event)
