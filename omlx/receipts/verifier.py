@@ -6,16 +6,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from omlx.engine.thread import EngineThread
 from omlx.errors import BadRequest, Reason
 from omlx.models.pool.pool import Pool
 from omlx.models.pool.resident import ServedModel
 from omlx.receipts.kept import KeptAnswer, current_versions
-from omlx.receipts.plain import PlainDecoding
 from omlx.receipts.store import AnswerStore
 from omlx.receipts.verdict import Verdict
+
+if TYPE_CHECKING:
+    from omlx.receipts.plain import PlainDecoding
 
 _OTHER: Final = {
     "weights": "verify.other_weights",
@@ -47,6 +49,8 @@ class Verifier:
         return replace(verdict, mismatches=(*claimed, *verdict.mismatches))
 
     async def _decode(self, answer: KeptAnswer, served: ServedModel) -> Verdict:
+        from omlx.receipts.plain import PlainDecoding  # noqa: PLC0415 — see `import_mlx_lm`
+
         resident = self._pool.residents.find(served.id)
         if resident is not None and resident.stages:
             raise BadRequest("verify.stages", model=served.id)

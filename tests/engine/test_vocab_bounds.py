@@ -70,6 +70,7 @@ class Missing:
     """A `TokenMask` that allows `before` tokens of any kind, then only one that the model lacks."""
 
     ended = False
+    free = 0
 
     def __init__(self, before: int) -> None:
         self._left = before
