@@ -13,6 +13,7 @@ from tests.server.spelling import CONTEXT
 def test_loaded_and_other_models(server: Running) -> None:
     with httpx.Client(base_url=server.url, timeout=60) as http:
         http.post(f"/v1/models/{TARGET}/load")
+        http.post(f"/v1/models/{DRAFT}/unload")
         listed = http.get("/api/v0/models").json()
         models = {model["id"]: model for model in listed["data"]}
         assert listed["object"] == "list"
