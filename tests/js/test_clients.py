@@ -70,7 +70,7 @@ def test_the_dashboards_snippet_runs(speller: Running) -> None:
         timeout=PATIENCE_S,
         check=False,
     )
-    assert (ran.returncode, ran.stderr) == (0, "")
+    assert ran.returncode == 0, ran.stderr
     assert ran.stdout.strip() == 'It\'s "fine"'
 
 
