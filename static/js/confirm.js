@@ -1,7 +1,6 @@
-// Ask a question in the dialog of an element. Resolve to whether the answer was yes.
-export function confirmed(element, question) {
-  const dialog = element.querySelector("[data-confirm]");
-  dialog.querySelector("[data-question]").textContent = question;
+// Show a dialog with two answers, and its question if the page has none. Resolve to whether it was yes.
+export function confirmed(dialog, question) {
+  if (question) dialog.querySelector("[data-question]").textContent = question;
   dialog.returnValue = "";
   dialog.showModal();
   return new Promise((resolve) => {

@@ -2,6 +2,7 @@
 
 import { announce } from "./announce.js";
 import { send } from "./api.js";
+import { confirmed } from "./confirm.js";
 import { t } from "./text.js";
 
 class Requests extends HTMLElement {
@@ -15,7 +16,8 @@ class Requests extends HTMLElement {
   async stop({ stop: id, model }) {
     const problem = document.querySelector("[data-stop-problem]");
     problem.hidden = true;
-    if (!(await confirmed(t("ui.requests.stop.question", { model, id })))) return;
+    const dialog = document.querySelector("[data-confirm]");
+    if (!(await confirmed(dialog, t("ui.requests.stop.question", { model, id })))) return;
     try {
       await send("POST", `/requests/${encodeURIComponent(id)}/stop`);
       announce(t("ui.requests.stopped"));
@@ -25,16 +27,6 @@ class Requests extends HTMLElement {
     }
     document.dispatchEvent(new CustomEvent("omlx:changed"));
   }
-}
-
-function confirmed(question) {
-  const dialog = document.querySelector("[data-confirm-stop]");
-  dialog.querySelector("[data-question]").textContent = question;
-  dialog.returnValue = "";
-  dialog.showModal();
-  return new Promise((resolve) => {
-    dialog.addEventListener("close", () => resolve(dialog.returnValue === "yes"), { once: true });
-  });
 }
 
 customElements.define("omlx-requests", Requests);

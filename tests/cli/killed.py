@@ -12,7 +12,7 @@ from pathlib import Path
 
 import httpx
 
-from tests.cli.test_main import environment
+from tests.processes import environment
 from tests.server.running import PATIENCE_S
 
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.cli.test_main import environment
+from tests.processes import environment
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,9 @@ from omlx.cli.address import published
 from omlx.cli.main import main
 from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.package.package import window_from
-from tests.cli.test_main import Capture, alone, environment
+from tests.cli.test_main import Capture, alone
 from tests.models.trees import LLAMA, model
+from tests.processes import environment
 
 __all__ = ["alone"]
 

@@ -13,8 +13,9 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from omlx.cli.main import main
-from tests.cli.test_main import Capture, alone, environment
+from tests.cli.test_main import Capture, alone
 from tests.models.trees import hub_model, model
+from tests.processes import environment
 
 __all__ = ["alone"]
 

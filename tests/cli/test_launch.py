@@ -15,7 +15,7 @@ from omlx.cli.address import find_server
 from omlx.clients.agents import AGENTS
 from omlx.models.catalog.discovery import BUNDLED
 from tests.cli.serving import Serving, serving
-from tests.cli.test_main import environment
+from tests.processes import environment
 from tests.server.running import TARGET
 
 MODEL = "target"

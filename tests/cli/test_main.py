@@ -23,15 +23,9 @@ from omlx.errors import ConfigError
 from omlx.models.catalog.discovery import BUNDLED
 from omlx.server.guard import is_loopback
 from tests.models.trees import hub_model, model
+from tests.processes import environment
 
 Capture: TypeAlias = pytest.CaptureFixture[str]
-
-
-def environment(home: Path, **more: str) -> dict[str, str]:
-    kept = {
-        name: value for name, value in os.environ.items() if not name.startswith(("OMLX_", "HF_"))
-    }
-    return {**kept, "HOME": str(home), **more}
 
 
 def omlx(home: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:

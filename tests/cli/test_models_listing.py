@@ -13,8 +13,8 @@ import httpx
 
 from omlx.models.catalog.discovery import BUNDLED
 from tests.cli.serving import serving
-from tests.cli.test_main import environment
 from tests.models import trees
+from tests.processes import environment
 
 SEEN_WITHIN_S = 5.0
 

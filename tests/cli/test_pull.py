@@ -18,8 +18,9 @@ import pytest
 from omlx.models.catalog.discovery import BUNDLED, discover
 from omlx.models.package.package import FILE
 from omlx.settings.schema import Settings
-from tests.cli.test_main import environment, omlx
+from tests.cli.test_main import omlx
 from tests.models.hub import Hub, running
+from tests.processes import environment
 
 DEMO = BUNDLED / "omlx-demo"
 TOKENIZER = "tokenizer.json"

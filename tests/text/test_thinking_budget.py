@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -145,7 +146,7 @@ def test_a_mask_is_the_same_after_a_rollback(bpe: TokenizerWrapper, seed: int) -
     """And what it says to be free is free, whatever comes."""
     rng = random.Random(seed)
     parts = bpe.encode("<think></think> aé\n", add_special_tokens=False)
-    new: Callable[[], TokenMask] = lambda: budget_mask(bpe, 6, thinking=seed % 2 > 0)  # noqa: E731
+    new: Callable[[], TokenMask] = partial(budget_mask, bpe, 6, thinking=seed % 2 > 0)
     mask, said = new(), list[int]()
     for _ in range(60):
         token = only_token(mask.bits()) or rng.choice(parts)

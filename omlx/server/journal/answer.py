@@ -109,7 +109,7 @@ class Answer:
             final = True
         except OmlxError as error:
             final = await self._failed(error)
-        except Exception as error:
+        except Exception as error:  # the edge of a task: each reader gets the error
             log.exception("an answer failed")
             final = await self._failed(errors.unexpected(error))
         finally:

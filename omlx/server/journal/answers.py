@@ -40,6 +40,7 @@ from omlx.server.stream import GenerationStream
 
 KEY: Final = "Idempotency-Key"
 MAX_KEY: Final = 255
+MAX_ATTEMPTS: Final = 5
 LAST_EVENT: Final = "Last-Event-ID"
 SOURCE: Final = "X-Omlx-Answer"
 """Header of a response: new, joined, resumed or repeated."""
@@ -105,7 +106,8 @@ class Answers:
     ) -> Answer | Kept | None:
         """Return to an answer by its id; None if there is none. `read` reads its body again.
 
-        Raises OmlxError if it cannot be continued.
+        Raises OmlxError if it cannot be continued, and without a request, if it was begun
+        MAX_ATTEMPTS times: it may be what ends the process.
         """
         async with self._locks.setdefault(id, asyncio.Lock()):
             if id in self.running:
@@ -115,6 +117,8 @@ class Answers:
                 return None
             if entry.header.finished:
                 return _kept(entry)
+            if request is None and entry.header.attempts >= MAX_ATTEMPTS:
+                raise Conflict("answer.left", id=id, attempts=entry.header.attempts)
             answer, _ = await self._return_to(request, read(entry.body), entry)
             return answer
 
@@ -217,7 +221,6 @@ class Answers:
         """Begin to record an answer, or continue. The answer has a warning if that is not
         possible."""
         if entry is not None and self.journal is not None:
-            await self.journal.run(partial(Table.attempt, id=stream.id))
             return Recording(self.journal, stream.id, len(entry.parts))
         off = Reason("answer.off.setting")
         if self.journal is not None:
@@ -267,6 +270,8 @@ class Answers:
             return _kept(entry), self._count("repeated")
         if entry.header.id in self.running:  # by its id, while this waited for its key
             return self.running[entry.header.id], self._count("joined")
+        if self.journal is not None:  # before its model is loaded, which may end the process
+            await self.journal.run(partial(Table.attempt, id=entry.header.id))
         answer = await self._begin(request, exchange, entry.header.key, entry.body, entry)
         return answer, self._count("resumed")
 

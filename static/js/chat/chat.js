@@ -1,13 +1,14 @@
 // The chat page: conversations of this browser with the models of this server.
 
 import { announce } from "../announce.js";
+import { confirmed } from "../confirm.js";
 import { t } from "../text.js";
 import { Answer, isBeingStarted, runningAnswer } from "./answer.js";
 import { copy } from "./answer-view.js";
 import { Composer } from "./composer.js";
 import { ContextMeter } from "./context-meter.js";
 import { Conversation } from "./conversation.js";
-import { confirmed, show } from "./dom.js";
+import { dialog, show } from "./dom.js";
 import { exportAll, exportJson, exportMarkdown, importFiles } from "./files.js";
 import { History } from "./history.js";
 import { loadMarkdown } from "./markdown.js";
@@ -296,7 +297,7 @@ class Chat extends HTMLElement {
   }
 
   async delete(id) {
-    if (!(await confirmed("delete"))) return;
+    if (!(await confirmed(dialog("delete")))) return;
     if (id === this.conversation.id) this.#leave();
     await store.remove(id);
     announce(t("ui.chat.deleted"));
@@ -307,7 +308,7 @@ class Chat extends HTMLElement {
   async deleteAll() {
     const all = await store.conversations();
     const question = t("ui.chat.delete_all.question", { count: all.length });
-    if (!(await confirmed("delete-all", question))) return;
+    if (!(await confirmed(dialog("delete-all"), question))) return;
     this.#leave();
     await store.removeAll();
     announce(t("ui.chat.deleted"));

@@ -17,17 +17,8 @@ export function show(element, text) {
   if (element.textContent !== content) element.textContent = content;
 }
 
-// Ask in a dialog with the buttons of templates/chat/confirm.html. Resolve to the answer.
-export function confirmed(name, question) {
-  const dialog = document.querySelector(`[data-confirm="${name}"]`);
-  const place = dialog.querySelector("[data-question]");
-  if (question) place.textContent = question;
-  dialog.returnValue = "";
-  dialog.showModal();
-  return new Promise((resolve) => {
-    dialog.addEventListener("close", () => resolve(dialog.returnValue === "yes"), { once: true });
-  });
-}
+// The dialog of templates/chat/confirm.html of this name.
+export const dialog = (name) => document.querySelector(`[data-confirm="${name}"]`);
 
 // Draw an image into a canvas: the content policy has no room for pictures of the page's own.
 export async function thumbnail(blob, name, size = 160) {

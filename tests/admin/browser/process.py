@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,6 +11,8 @@ from pathlib import Path
 
 from playwright.sync_api import Page
 
+from tests.processes import environment
+
 
 @contextmanager
 def serving(
@@ -19,9 +20,11 @@ def serving(
 ) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """The process, and its link that logs in. It is killed at the end."""
     command = [sys.executable, "-m", "omlx", "serve", *arguments, "--home", str(home)]
-    environ = {**os.environ, "PYTHONUNBUFFERED": "1", **variables}
     with subprocess.Popen(
-        [*command, "--port", str(port)], stdout=subprocess.PIPE, text=True, env=environ
+        [*command, "--port", str(port)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment(home, PYTHONUNBUFFERED="1", **variables),
     ) as server:
         try:
             assert server.stdout is not None

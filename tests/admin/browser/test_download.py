@@ -174,8 +174,7 @@ def test_a_full_page_is_readable_reachable_and_in_every_language(shop: Shop, axe
     check_fits(page)
     check_keyboard(page)
     for language in languages():
-        cookie = {"name": "omlx_language", "value": language, "url": page.url}
-        page.context.add_cookies([cookie])  # type: ignore[list-item]
+        page.context.add_cookies([{"name": "omlx_language", "value": language, "url": page.url}])
         page.goto(PAGE)
         check_words(page, language)
         check_fits(page)

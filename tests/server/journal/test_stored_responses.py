@@ -3,14 +3,17 @@ continue by themselves."""
 
 from __future__ import annotations
 
+import sqlite3
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from omlx.server.journal.table import Header, Table
+from omlx.server.journal.answers import MAX_ATTEMPTS
+from omlx.server.journal.table import FILE, Header, Table
 from omlx.server.openai.responses.stored_images import StoredImages
 from tests.server.journal.streams import (
     DAY_S,
@@ -33,6 +36,12 @@ def finished(client: httpx.Client, id: str) -> dict[str, Any]:
         assert time.monotonic() < until
         time.sleep(0.05)  # a client that polls
     return dict(response)
+
+
+def attempts(folder: Path) -> int:
+    with closing(sqlite3.connect(folder / FILE)) as db:
+        (begun,) = db.execute("select attempts from answers").fetchone()
+    return int(begun)
 
 
 def test_the_next_process_has_them(speller: Running, tmp_path: Path) -> None:
@@ -129,3 +138,23 @@ def test_a_response_that_cannot_continue_says_why(speller: Running, tmp_path: Pa
         assert (answer.status_code, answer.json()["error"]["code"]) == (404, "model_not_found")
         assert client.delete(f"{RESPONSES}/resp_1").json()["deleted"] is True
         assert client.get(f"{RESPONSES}/resp_1").json()["error"]["code"] == "response.not_found"
+
+
+def test_a_response_that_ends_each_process_is_not_begun_for_ever(
+    speller: Running, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It counts as begun before its model is loaded: loading may be what ends the process."""
+    table = Table(tmp_path, 1 << 20, DAY_S)
+    body = b'{"model": "gone", "input": "a", "background": true}'
+    table.begin(Header("resp_1", None, b"", b"", "1", 1, background=True), body, time.time())
+    table.close()
+    for begun in (*range(2, MAX_ATTEMPTS + 1), MAX_ATTEMPTS):
+        caplog.clear()
+        with journaled(speller, tmp_path):
+            until = time.monotonic() + PATIENCE_S
+            while not caplog.records:
+                assert time.monotonic() < until
+                time.sleep(0.01)  # the log is all that says so
+        assert attempts(tmp_path) == begun
+    reason = vars(caplog.records[-1])["fields"]["reason"]
+    assert reason.startswith("Answer 'resp_1' was begun 5 times")
