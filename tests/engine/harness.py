@@ -17,12 +17,15 @@ from mlx import nn
 from mlx_lm.models.cache import make_prompt_cache
 
 from omlx.engine.build import build_loop
+from omlx.engine.inspection.facts import ModelFacts, facts_of, probed
 from omlx.engine.limits import Limits
 from omlx.engine.loop import EngineLoop
 from omlx.engine.memory import MemoryGuard
+from omlx.engine.model import cache_maker
 from omlx.engine.plan import Plan, Window
 from omlx.engine.sampling import Draw, RowSampler, draw, permit, process
 from omlx.engine.speculation.cost_model import CostModel
+from omlx.engine.steps import run_through
 from omlx.engine.strategy import DRAFT, OFF
 from omlx.engine.types import (
     Event,
@@ -54,6 +57,14 @@ MAX_STEPS = 600
 def model(name: str, seed: int = 0) -> nn.Module:
     """A tiny model, built once."""
     return zoo.build(name, seed)
+
+
+@functools.cache
+def facts(name: str) -> ModelFacts:
+    """What an engine must know of the model `name`; its thirteen passes are run once."""
+    make_cache = cache_maker(model(name))
+    known = facts_of(model(name), zoo.VOCAB_SIZE, make_cache)
+    return run_through(probed(known, model(name), make_cache))
 
 
 @functools.cache
@@ -100,16 +111,16 @@ def loop_of(
     """A loop that drafts `window` tokens at a time, or as many as pay by `costs`; the draft's name
     is "tiny".
     """
-    target = model(target) if isinstance(target, str) else target
     limits = replace(limits, num_draft_tokens=window)
     return build_loop(
-        target,
+        model(target) if isinstance(target, str) else target,
         zoo.VOCAB_SIZE,
         limits,
         draft=draft,
         draft_name="tiny" if draft else None,
         cost_model=costs,
         memory=memory,
+        facts=facts(target) if isinstance(target, str) else None,
     )
 
 

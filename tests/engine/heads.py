@@ -25,7 +25,7 @@ from omlx.errors import Reason
 from omlx.models.heads.module import LAYERS, HeadModule
 from tests import zoo
 from tests.engine.fakes import VOCAB
-from tests.engine.harness import LIMITS, model
+from tests.engine.harness import LIMITS, facts, model
 
 Bad = Callable[[int], bool]
 """Whether a draft is wrong at a position."""
@@ -142,6 +142,7 @@ def loop_with(
         limits,
         head=drafter or head_of(model(family), random_head(family), zoo.VOCAB_SIZE),
         cost_model=costs,
+        facts=facts(family),
     )
 
 

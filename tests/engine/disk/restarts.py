@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,12 +15,9 @@ from omlx.engine.disk.budget import DiskBudget
 from omlx.engine.disk.cache import DiskCache
 from omlx.engine.disk.folder import Fingerprint
 from omlx.engine.disk.tier import Worth
-from omlx.engine.inspection.facts import ModelFacts, facts_of
-from omlx.engine.model import cache_maker
-from omlx.engine.prefix.payload import layout_of
 from omlx.engine.types import Request
 from tests import zoo
-from tests.engine.harness import LIMITS, Bench, model
+from tests.engine.harness import LIMITS, Bench, facts, model
 
 PATIENCE_S = 60
 LONG = replace(LIMITS, context_length=4096)
@@ -58,15 +54,6 @@ class DiskBench(Bench):
         names = {sequence.request.id for sequence in rows}
         ended = (self.finished, self.failed)
         return self.until(lambda: names <= {*ended[0], *ended[1]} and not self.loop.has_work)
-
-
-@functools.cache
-def facts(family: str) -> ModelFacts:
-    """What is known of a tiny model, but for how its rows share a batch."""
-    target = model(family)
-    make_cache = cache_maker(target)
-    known = facts_of(target, zoo.VOCAB_SIZE, make_cache)
-    return replace(known, layout=layout_of(target, make_cache))
 
 
 @contextmanager
