@@ -10,7 +10,6 @@ from tests.admin.browser.pages import PAGES, Listed
 from tests.admin.browser.site import Site, Visit
 
 EACH_PAGE = pytest.mark.parametrize("listed", PAGES, ids=lambda listed: listed.name)
-EACH_LANGUAGE = pytest.mark.parametrize("language", languages())
 
 
 def open_page(visit: Visit, listed: Listed) -> None:
@@ -19,13 +18,21 @@ def open_page(visit: Visit, listed: Listed) -> None:
     visit.page.goto(listed.path)
 
 
-@EACH_PAGE
-@EACH_LANGUAGE
-def test_it_fits_and_has_all_its_words(busy: Site, listed: Listed, language: str) -> None:
-    with busy.visit(logged_in=listed.logged_in, locale=language) as visit:
-        open_page(visit, listed)
-        check_words(visit.page, language)
-        check_fits(visit.page)
+@pytest.mark.parametrize("language", languages())
+def test_they_fit_and_have_all_their_words(
+    busy: Site, language: str, subtests: pytest.Subtests
+) -> None:
+    """One profile for each language: a new one for each page costs as much as the checks."""
+    with (
+        busy.visit(locale=language) as inside,
+        busy.visit(locale=language, logged_in=False) as outside,
+    ):
+        for listed in PAGES:
+            visit = inside if listed.logged_in else outside
+            with subtests.test(listed.name):
+                open_page(visit, listed)
+                check_words(visit.page, language)
+                check_fits(visit.page)
 
 
 @EACH_PAGE
