@@ -57,8 +57,6 @@ def test_the_curl_line_streams_an_answer(server: Administered) -> None:
 def test_the_python_lines_run(
     server: Administered, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
-    if name == "Ollama":
-        pytest.importorskip("ollama", reason="needs the package ollama: make setup-dev")
     os.environ["OMLX_API_KEY"] = "secret-key"
     try:
         names: dict[str, Any] = {}

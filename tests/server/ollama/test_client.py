@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import ollama
 import pytest
 from openai import OpenAI
 
@@ -16,8 +17,6 @@ from omlx.models.catalog.entry import ModelEntry
 from omlx.models.catalog.registry import Registry
 from tests.server.running import DRAFT, TARGET, Running, omlx
 from tests.server.spelling import CONTEXT
-
-ollama = pytest.importorskip("ollama", reason="needs the package ollama: make setup-dev")
 
 TAGGED = f"{TARGET}:latest"
 QUESTION: list[Any] = [{"role": "user", "content": "List three rivers, then list them again."}]

@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import httpx
+import ollama
 import pytest
 from openai import OpenAI
 
 from tests.server.openai.test_embeddings import server as server
 from tests.server.running import TARGET, Running
-
-ollama = pytest.importorskip("ollama", reason="needs the package ollama: make setup-dev")
 
 MODEL = "t/last"
 TEXTS = ["One river.", "Two longer rivers, and rain."]

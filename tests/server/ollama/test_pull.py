@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import ollama
 import pytest
 
 from omlx.models.catalog.discovery import BUNDLED
@@ -13,8 +14,6 @@ from tests.cli.serving import serving
 from tests.cli.test_packages import place
 from tests.models.hub import Hub, running
 from tests.server.running import TARGET, Running
-
-ollama = pytest.importorskip("ollama", reason="needs the package ollama: make setup-dev")
 
 KEY = "secret"
 NAME = "org/pulled"
