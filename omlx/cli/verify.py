@@ -1,6 +1,7 @@
 """`omlx verify RECEIPT|ID…`: decode kept answers again, plainly and alone, and compare.
 
-Exit status: 0 if all are the same, near-ties aside; 1 if one is not.
+Exit status: 0 if all are the same, near-ties aside; 1 if one is not. With `--server`, a server is
+checked instead (`omlx.cli.verify_server`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 
 from omlx.catalog import sentence
 from omlx.cli.arguments import configured, find_models
+from omlx.cli.verify_server import add_server_arguments, run_server
 from omlx.engine.thread import EngineThread
 from omlx.errors import BadRequest, NotFound
 from omlx.models.catalog.catalog import Catalog
@@ -30,13 +32,19 @@ from omlx.settings.schema import Group
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
-        "receipts", metavar="RECEIPT|ID", nargs="+", help=sentence("cli.verify.receipts", {})
+        "receipts", metavar="RECEIPT|ID", nargs="*", help=sentence("cli.verify.receipts", {})
     )
     parser.add_argument("--json", action="store_true", help=sentence("cli.verify.json", {}))
+    add_server_arguments(parser)
     add_flags(parser, [Group.MODELS])
 
 
 def run(arguments: Namespace) -> int:
+    of_server = arguments.model or arguments.api_key or arguments.markdown
+    if bool(arguments.receipts) == bool(arguments.server) or (of_server and arguments.receipts):
+        raise BadRequest("cli.verify.usage")
+    if arguments.server:
+        return run_server(arguments)
     arguments.no_draft = True  # only the target's tokens count
     configuration = configured(arguments)
     store = AnswerStore(configuration.current.resolve().settings.home / FOLDER)

@@ -1,0 +1,137 @@
+"""One choice of an answer, whole or assembled from the chunks of a stream."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from omlx.conformance.client import Json
+from omlx.conformance.outcome import Failed
+
+_SHOWN: Final = 24
+"""Characters that are shown of a difference."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A tool call; `arguments` is JSON text."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """`finish` is None where it is missing, `usage` is empty."""
+
+    content: str
+    reasoning: str
+    calls: tuple[Call, ...]
+    finish: str | None
+    usage: Json
+
+    @property
+    def written(self) -> str:
+        """What the model wrote, as one text: equal for equal tokens."""
+        calls = [f"{call.name}({call.arguments})" for call in self.calls]
+        return "\n".join(filter(None, [self.reasoning, self.content, *calls]))
+
+
+def check_equal(first: Answer, second: Answer) -> None:
+    """Raise Failed at the first character in which two answers differ, or if the first is empty."""
+    one, other = first.written, second.written
+    if not one:
+        raise Failed("an empty answer")
+    if one != other:
+        place = _common_length(one, other)
+        ends = [repr(text[place : place + _SHOWN]) for text in (one, other)]
+        raise Failed(f"differs after {place} characters: {ends[0]}, then {ends[1]}")
+    if first.finish != second.finish:
+        raise Failed(f"finish_reason is {first.finish}, then {second.finish}")
+
+
+def whole(body: Json) -> Answer:
+    """Read a body. Raises Failed for one of another form."""
+    try:
+        choice = body["choices"][0]
+        message = choice["message"]
+        calls = []
+        for call in message.get("tool_calls") or ():
+            function = call["function"]
+            calls.append(Call(call["id"], function["name"], function["arguments"]))
+        return Answer(
+            content=message.get("content") or "",
+            reasoning=_reasoning(message),
+            calls=tuple(calls),
+            finish=choice.get("finish_reason"),
+            usage=body.get("usage") or {},
+        )
+    except (LookupError, TypeError, AttributeError) as error:
+        raise Failed(f"an answer of another form: {error!r}") from error
+
+
+def assembled(chunks: Iterable[Json]) -> Answer:
+    """Assemble the chunks of a stream as clients do. Raises Failed for chunks of another form."""
+    parts = _Parts()
+    for chunk in chunks:
+        try:
+            parts.add(chunk)
+        except (LookupError, TypeError, AttributeError) as error:
+            raise Failed(f"a chunk of another form: {error!r}") from error
+    if parts.finish is None:
+        raise Failed("a stream without finish_reason")
+    calls = [Call(**call) for _, call in sorted(parts.calls.items())]
+    return Answer(parts.content, parts.reasoning, tuple(calls), parts.finish, parts.usage)
+
+
+@dataclass(slots=True)
+class _Parts:
+    """What has come of a stream. Texts of deltas are appended, names and ids of calls too."""
+
+    ids: set[str] = field(default_factory=set)
+    content: str = ""
+    reasoning: str = ""
+    finish: str | None = None
+    usage: Json = field(default_factory=dict)
+    calls: dict[int, dict[str, str]] = field(default_factory=dict)
+
+    def add(self, chunk: Json) -> None:
+        if chunk["object"] != "chat.completion.chunk":
+            raise Failed(f"a chunk whose object is {chunk['object']!r}")
+        self.ids.add(chunk["id"])
+        if len(self.ids) > 1:
+            raise Failed("a stream with several ids")
+        self.usage = chunk.get("usage") or self.usage
+        for choice in chunk["choices"]:
+            self._add_choice(choice)
+
+    def _add_choice(self, choice: Json) -> None:
+        if choice["index"] != 0:
+            raise Failed(f"choice {choice['index']} where one was requested")
+        delta: Json = choice.get("delta") or {}
+        before = len(self.content), len(self.reasoning), len(self.calls)
+        self.content += delta.get("content") or ""
+        self.reasoning += _reasoning(delta)
+        for part in delta.get("tool_calls") or ():
+            function = part.get("function") or {}
+            call = self.calls.setdefault(part["index"], {"id": "", "name": "", "arguments": ""})
+            call["id"] += part.get("id") or ""
+            call["name"] += function.get("name") or ""
+            call["arguments"] += function.get("arguments") or ""
+        after = len(self.content), len(self.reasoning), len(self.calls)
+        if self.finish is not None and after != before:
+            raise Failed("text after finish_reason")
+        self.finish = choice.get("finish_reason") or self.finish
+
+
+def _reasoning(message: dict[str, Any]) -> str:
+    return message.get("reasoning_content") or message.get("reasoning") or ""
+
+
+def _common_length(one: str, other: str) -> int:
+    for place, (left, right) in enumerate(zip(one, other, strict=False)):
+        if left != right:
+            return place
+    return min(len(one), len(other))

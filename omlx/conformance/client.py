@@ -1,0 +1,191 @@
+"""A client of one server: whole answers and streams as plain JSON, bounded in bytes and time."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import time
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import closing
+from typing import Any, Final, TypeAlias
+from urllib.parse import urlsplit
+
+from omlx.conformance.outcome import Failed, NotSupported
+from omlx.errors import BadRequest
+
+Json: TypeAlias = dict[str, Any]
+
+REQUEST_S: Final = 120.0
+"""Seconds without a byte after which a request has failed."""
+
+BUDGET_S: Final = 1800.0
+"""Seconds for all requests of a run together."""
+
+MAX_BYTES: Final = 16 << 20
+"""Bytes of one answer."""
+
+_NO_REASONING: Final[Json] = {
+    "reasoning_effort": "none",
+    "chat_template_kwargs": {"enable_thinking": False},
+}
+"""What models get, where it is not refused: most checks want text, and reasoning may be long."""
+
+_CHUNK: Final = 64 << 10
+_SHOWN: Final = 160
+"""Characters of a server's text that are repeated."""
+
+_REFUSALS: Final = frozenset({*range(400, 500), 501, 503})
+"""Status codes that say that a request is not served; others are errors of the server."""
+
+
+class Client:
+    """`url` is the server's, with or without `/v1`. Call `connect` before anything else.
+
+    Raises BadRequest for an invalid address.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        key: str | None = None,
+        *,
+        request_s: float = REQUEST_S,
+        budget_s: float = BUDGET_S,
+    ) -> None:
+        parts = urlsplit(url if "//" in url else f"http://{url}")
+        try:
+            self._host, self._port = parts.hostname, parts.port
+        except ValueError:  # the port is no number
+            self._host = None
+        if parts.scheme not in ("http", "https") or not self._host:
+            raise BadRequest("conformance.address", url=url)
+        self._secure = parts.scheme == "https"
+        path = parts.path.rstrip("/").removesuffix("/v1")
+        self._base = f"{path}/v1"
+        self.url = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{path}"
+        self._headers = {"Content-Type": "application/json"}
+        if key is not None:
+            self._headers["Authorization"] = f"Bearer {key}"
+        self._request_s, self._deadline = request_s, time.monotonic() + budget_s
+        self.model = ""
+        self._fields: Json = {}
+
+    def connect(self, model: str | None) -> None:
+        """Use a model, by default the first one that is listed, without reasoning if the server
+        takes the fields for that. Raises BadRequest if there is no model, or no answer.
+        """
+        try:
+            self.model = model or self._first_model()
+            self._greet()
+        except (OSError, http.client.HTTPException, Failed, NotSupported) as error:
+            detail = str(error) or type(error).__name__
+            raise BadRequest("conformance.no_answer", url=self.url, detail=detail) from error
+
+    def chat(self, **fields: Any) -> Json:
+        """Return a whole answer. Raises Failed, NotSupported, and what `http.client` raises."""
+        status, body = self.post(json.dumps({"model": self.model, **self._fields, **fields}))
+        return _checked(status, body)
+
+    def stream(self, **fields: Any) -> Generator[Json]:
+        """Yield the chunks of an answer; to close the generator ends the request. Raises as `chat`,
+        and Failed for a stream without `[DONE]`.
+        """
+        body = json.dumps({"model": self.model, "stream": True, **self._fields, **fields})
+        with closing(self._connect()) as connection:
+            response = self._send(connection, body)
+            if response.status != http.client.OK:
+                _checked(response.status, _parsed(b"".join(self._pieces(response))))
+            for line in self._lines(response):
+                name, _, data = line.partition(b":")
+                if name != b"data":
+                    continue
+                if data.strip() == b"[DONE]":
+                    return
+                yield _parsed(data)
+        raise Failed("the stream ends without [DONE]")
+
+    def post(self, body: str) -> tuple[int, Json]:
+        """Return status and body for any text as a request. Raises Failed for a body that is no
+        JSON object, and what `http.client` raises.
+        """
+        with closing(self._connect()) as connection:
+            response = self._send(connection, body)
+            return response.status, _parsed(b"".join(self._pieces(response)))
+
+    def _greet(self) -> None:
+        """Request one token with the fields for no reasoning, and drop those if it is refused."""
+        self._fields = _NO_REASONING
+        greeting = {"messages": [{"role": "user", "content": "Hello."}], "max_tokens": 1}
+        try:
+            self.chat(**greeting)
+        except NotSupported:
+            self._fields = {}
+            self.chat(**greeting)
+
+    def _first_model(self) -> str:
+        with closing(self._connect()) as connection:
+            connection.request("GET", f"{self._base}/models", headers=self._headers)
+            response = connection.getresponse()
+            record = _parsed(b"".join(self._pieces(response)))
+        models = _checked(response.status, record).get("data")
+        if not isinstance(models, list) or not models:
+            raise BadRequest("conformance.no_model", url=self.url)
+        return str(models[0]["id"])
+
+    def _connect(self) -> http.client.HTTPConnection:
+        timeout_s, host = min(self._request_s, self._left()), self._host or ""
+        if self._secure:
+            return http.client.HTTPSConnection(host, self._port, timeout=timeout_s)
+        return http.client.HTTPConnection(host, self._port, timeout=timeout_s)
+
+    def _send(self, connection: http.client.HTTPConnection, body: str) -> http.client.HTTPResponse:
+        path = f"{self._base}/chat/completions"
+        connection.request("POST", path, body.encode(), self._headers)
+        return connection.getresponse()
+
+    def _left(self) -> float:
+        """Return the seconds that are left for this run. Raises Failed where there are none."""
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            raise Failed("no time is left for this run")
+        return left
+
+    def _pieces(self, response: http.client.HTTPResponse) -> Iterator[bytes]:
+        received = 0
+        while piece := response.read1(_CHUNK):
+            self._left()
+            received += len(piece)
+            if received > MAX_BYTES:
+                raise Failed(f"the answer has more than {MAX_BYTES} bytes")
+            yield piece
+
+    def _lines(self, response: http.client.HTTPResponse) -> Iterator[bytes]:
+        rest = b""
+        for piece in self._pieces(response):
+            *lines, rest = (rest + piece).split(b"\n")
+            yield from lines
+        yield rest
+
+
+def _checked(status: int, body: Json) -> Json:
+    """Return the body of an answer. Raises NotSupported for a refusal, Failed for an error."""
+    if status == http.client.OK:
+        return body
+    error = body.get("error", body.get("detail", body))
+    message: object = error
+    if isinstance(error, Mapping):
+        message = error.get("message", error)
+    text = f"{status}: {message}"[:_SHOWN]
+    if status in _REFUSALS:
+        raise NotSupported(text)
+    raise Failed(text)
+
+
+def _parsed(text: bytes) -> Json:
+    try:
+        record = json.loads(text)
+    except ValueError:
+        raise Failed(f"no JSON: {text[:_SHOWN].decode(errors='replace')!r}") from None
+    if not isinstance(record, dict):
+        raise Failed(f"no JSON object: {text[:_SHOWN].decode(errors='replace')!r}")
+    return record

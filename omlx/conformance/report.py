@@ -1,0 +1,79 @@
+"""The results of a server as text: for a terminal, as Markdown, as JSON."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from omlx import __version__
+from omlx.conformance.outcome import Outcome, Result
+from omlx.terminal_text import escaped
+
+_MARKS: Final = {Outcome.PASSED: "✓", Outcome.FAILED: "✗", Outcome.NOT_SUPPORTED: "–"}
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The results of one model on one server."""
+
+    url: str
+    model: str
+    results: Sequence[Result]
+
+    @property
+    def passed(self) -> bool:
+        """Whether no check has failed."""
+        return all(result.outcome is not Outcome.FAILED for result in self.results)
+
+    @property
+    def rows(self) -> list[tuple[str, ...]]:
+        """Cells for a terminal, a row for each check."""
+        return [
+            (_MARKS[result.outcome], result.title, result.outcome, result.seen)
+            for result in self.results
+        ]
+
+    @property
+    def summary(self) -> str:
+        """How many checks ended how."""
+        counted = Counter(result.outcome for result in self.results)
+        return ", ".join(f"{counted[outcome]} {outcome}" for outcome in Outcome)
+
+    def markdown(self) -> str:
+        """Return a table that can be published."""
+        place = f"{_cell(self.model)} at {_cell(self.url)}"
+        lines = [
+            f"{place}, {_today()}, omlx verify {__version__}: {self.summary}",
+            "",
+            "| check | outcome | seen |",
+            "|---|---|---|",
+        ]
+        lines += [
+            f"| {result.title} | {result.outcome} | {_cell(result.seen)} |"
+            for result in self.results
+        ]
+        return "\n".join(lines) + "\n"
+
+    def record(self) -> dict[str, Any]:
+        """Return the results as JSON."""
+        return {
+            "url": self.url,
+            "model": self.model,
+            "date": _today(),
+            "omlx": __version__,
+            "checks": [asdict(result) for result in self.results],
+        }
+
+
+def _cell(text: str) -> str:
+    """Return a server's text without control characters, and without what Markdown would read."""
+    for mark in "\\|<>`*_[]":
+        text = text.replace(mark, f"\\{mark}")
+    return escaped(text)
+
+
+def _today() -> str:
+    return time.strftime("%Y-%m-%d", time.gmtime())
