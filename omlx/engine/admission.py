@@ -9,7 +9,7 @@ restores.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Set
 from dataclasses import replace
 
 from omlx.engine.image.span import words
@@ -113,8 +113,10 @@ class AdmissionQueue:
             self._blocked = None
             self.memory.changed()
 
-    def remove(self, request_ids: Container[str]) -> list[Sequence]:
+    def remove(self, request_ids: Set[str]) -> list[Sequence]:
         """Remove and return these requests."""
+        if not request_ids:
+            return []
         removed = [sequence for sequence in self.waiting if sequence.request.id in request_ids]
         self.waiting = [s for s in self.waiting if s.request.id not in request_ids]
         return removed
@@ -137,7 +139,7 @@ def validate(request: Request, limits: Limits, *, sees: bool = False) -> None:
         raise BadRequest(
             "engine.prompt_too_long", param="messages", tokens=len(tokens), limit=limit
         )
-    if request.max_tokens is not None and request.max_tokens < 1:
+    if request.max_tokens is not None and request.max_tokens < 0:
         raise BadRequest("engine.max_tokens", param="max_tokens", value=request.max_tokens)
     if not sampling.temperature >= 0.0:  # so that NaN is refused
         raise BadRequest("engine.temperature", param="temperature", value=str(sampling.temperature))

@@ -112,8 +112,8 @@ class Scheduler:
         """Return the next step; None: nothing to do, or the step in flight must be committed."""
         if self._in_flight is not None:
             changes = self.ops.next or self._cancelled or self.opening.arrived(self.running)
-            changes = changes or self.queue.may_admit(self.running)
-            if changes or self.planner.must_commit_first(self.decoding):
+            rows = self.queue.may_admit(self.running) or any(s.filled for s in self.running)
+            if changes or rows or self.planner.must_commit_first(self.decoding):
                 return None
         for sequence in self.queue.admissions(self.memory_client, self.running):
             self._open(sequence)
@@ -149,7 +149,7 @@ class Scheduler:
                 continue
             self.ops.later += self.prefix.after_chunk(sequence, self.memory.headroom)
             if sequence.pending == 1:
-                sequence.move(Status.DECODE)
+                sequence.begin_decode()
                 self.ops.later += self.looks.release(sequence.row)
 
     def commit(
@@ -180,15 +180,18 @@ class Scheduler:
         return events
 
     def reap(self) -> list[Event]:
-        """End the cancelled and the refused requests. Requires that no step is in flight."""
+        """End cancelled, refused and filled requests. Requires that no step is in flight."""
         events, self.queue.refused = self.queue.refused, []
-        if self._cancelled:
-            running = [s for s in self.running if s.request.id in self._cancelled]
-            for sequence in [*self.queue.remove(self._cancelled), *running]:
+        cancelled, self._cancelled = self._cancelled, set()
+        for sequence in [*self.queue.remove(cancelled), *self.running]:
+            if sequence.request.id in cancelled:
                 self.queue.unblock()
                 events.append(self._finish(sequence, FinishReason.CANCELLED, None))
-            self._cancelled.clear()
-            self._remove_done()
+            elif sequence.filled:
+                sequence.clock.tick(self._clock())
+                self.speculator.observe_prefill(sequence, alone=len(self.running) == 1)
+                events.append(self._finish(sequence, FinishReason.LENGTH, None))
+        self._remove_done()
         return events
 
     def _remove_done(self) -> None:
@@ -205,11 +208,8 @@ class Scheduler:
             scores = read.token_logprobs(scored, request.prompt_logprobs) or ()
             done = window.start + window.width
             return [PrefillProgress(request.id, done, sequence.prompt_len, scores)]
-        first = sequence.clock.tick(self._clock())
-        alone = len(self.running) == 1 and not request.spans and not sequence.fetched
-        if first and alone:  # else the time of others, of a tower or of a disk too
-            seconds = sequence.clock.first_token - sequence.clock.admitted
-            self.speculator.observe_prefill(sequence.prompt_len - sequence.cached, seconds)
+        if sequence.clock.tick(self._clock()):
+            self.speculator.observe_prefill(sequence, alone=len(self.running) == 1)
         sequence.unread -= 1
         sequence.unverified = 0
         accepted = read.accepted

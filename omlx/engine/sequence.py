@@ -103,6 +103,12 @@ class Sequence:
         return self.end - len(self.tokens) - self.unread
 
     @property
+    def filled(self) -> bool:
+        """Whether its prompt is in the cache but for the last token, and nothing is generated."""
+        computed = self.status is Status.PREFILL and not self.restoring and self.pending == 1
+        return computed and self.request.prefill_only
+
+    @property
     def mask(self) -> TokenMask | None:
         """The token mask, if it may constrain a token of the next step or of its draft."""
         mask = self.request.mask
@@ -123,7 +129,11 @@ class Sequence:
         self.fetched |= restoring
         if self.status is Status.WAITING:
             self.move(Status.PREFILL)
-        if self.pending == 1:
+        self.begin_decode()
+
+    def begin_decode(self) -> None:
+        """Decode from now on if the prompt is computed and something is to be generated."""
+        if self.pending == 1 and not self.request.prefill_only:
             self.move(Status.DECODE)
 
     def check(self) -> None:

@@ -113,7 +113,8 @@ class TokenMask(Protocol):
 class Request:
     """One sequence to generate. A chat request with `n` choices becomes n of these.
 
-    `tokens` is the prompt (ids, at least one). `max_tokens` None: to the end of the context.
+    `tokens` is the prompt (ids, at least one). `max_tokens` None: to the end of the context; 0: the
+    prompt is computed for the prefix cache alone.
     `top_logprobs` None: no logprobs; 0 to 20: the logprob of each output token and of so many
     alternatives. `prompt_logprobs`: the same for the prompt but its first token; no prefix is
     restored then. The first `stable` tokens are those with which the next turn of the conversation
@@ -139,6 +140,11 @@ class Request:
     spans: tuple[ImageSpan, ...] = ()
     images: tuple[PreparedImage, ...] = ()
     resumed: int = 0
+
+    @property
+    def prefill_only(self) -> bool:
+        """Whether the prompt is computed and stored, and nothing is generated."""
+        return self.max_tokens == 0
 
     @property
     def prompt_n(self) -> int:

@@ -152,6 +152,9 @@ def engine_requests(
     bias = tuple(sorted(request.logit_bias.items()))
     sampling = replace(sampling_of(served, request.sampling), seed=seed, logit_bias=bias)
     speculation = _speculation(served, request, texts.prediction)
+    max_tokens = request.max_tokens
+    if max_tokens is None:
+        max_tokens = served.speculation.settings.max_tokens
     number = 0
     for prompt in texts.prompts:
         ending = _with_end_position(sampling, served, request, prompt)
@@ -164,7 +167,7 @@ def engine_requests(
                     group=id,
                     tokens=prompt.tokens,
                     sampling=replace(ending, choice=choice),
-                    max_tokens=request.max_tokens or served.speculation.settings.max_tokens,
+                    max_tokens=max_tokens,
                     stop_ids=spec.stop_ids,
                     stop=stop_matcher(served.tokenizer, spec),
                     top_logprobs=request.top_logprobs,

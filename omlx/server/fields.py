@@ -38,6 +38,13 @@ BUDGET: Final = "thinking_budget"
 THINKING: Final = "thinking"
 """The type of a part that holds reasoning."""
 
+ANSWER_FIELDS: Final[dict[str, object]] = {
+    "background": False,
+    "n": 1,
+    "min_tokens": 0,
+}
+"""Fields about an answer that must exist, each with the value that requests nothing."""
+
 
 class Body(BaseModel):
     model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
@@ -144,10 +151,32 @@ class Sampled(SamplingFields, Refusing):
     user: str | None = None
 
 
+class CacheOptions(Body):
+    """`prewarm`: compute the prompt for the prefix cache, and generate nothing."""
+
+    prewarm: bool | None = None
+
+
 class Templated(Sampled):
     """Fields of bodies whose messages a chat template renders."""
 
     chat_template_kwargs: dict[str, Any] | None = None
+    prompt_cache_options: CacheOptions | None = None
+
+    @property
+    def prewarms(self) -> bool:
+        return self.prompt_cache_options is not None and bool(self.prompt_cache_options.prewarm)
+
+    def answer_limit(self, given: int | None) -> int | None:
+        """The limit of tokens: `given`, but 0 where nothing is generated. Raises BadRequest for
+        fields that request an answer nevertheless.
+        """
+        if not self.prewarms:
+            return given
+        for name, value in {**vars(self), **(self.model_extra or {})}.items():
+            if name in ANSWER_FIELDS and value is not None and value != ANSWER_FIELDS[name]:
+                raise errors.field_error("request.prewarm", name)
+        return 0
 
     def budget(self, implied: int | None = None) -> int | None:
         """The thinking budget: the field's, else the template variable's, else the one that other

@@ -15,7 +15,7 @@ from weakref import WeakValueDictionary
 
 from omlx.engine.thread import EngineThread
 from omlx.engine.types import Request
-from omlx.errors import ModelError, NotFound, Stopped
+from omlx.errors import BadRequest, ModelError, NotFound, Stopped
 from omlx.models.catalog.fingerprint import fingerprint
 from omlx.models.eyes.sight import Sight
 from omlx.models.package.tokenizer import tokenizer_length
@@ -34,6 +34,7 @@ from omlx.server.engine_requests import (
     render_conversation,
     tokenize,
 )
+from omlx.server.errors import field_error
 from omlx.server.event_dispatcher import EventDispatcher
 from omlx.server.fields import NO_LIMIT
 from omlx.server.generation_request import LONG_TEXT, GenerationRequest
@@ -107,6 +108,7 @@ class GenerationService:
         try:
             request = _with_defaults(request, lease.served.speculation.settings)
             check_model(request, lease.served)
+            await self._check_empty(request, lease.served)
             request = await attach(request, Reader.of(lease.served), self._images)
             lane = (lease.served.id, request.long)
             tokenized = await self._text.run(lane, partial(tokenize, lease.served, request))
@@ -173,6 +175,18 @@ class GenerationService:
     def shut_down(self) -> None:
         self._text.shut_down()
         self._images.shut_down()
+
+    async def _check_empty(self, request: GenerationRequest, served: ServedModel) -> None:
+        """Raise BadRequest for a receipt of an answer without tokens, and for a prompt to be stored
+        where no prefix is.
+        """
+        if request.max_tokens == 0 and request.receipt:
+            raise field_error("request.prewarm", "receipt")
+        if request.prewarm:
+            asking = self._engine.with_loop(served.id, lambda loop: loop.prefix_stats.off)
+            off = await asyncio.wrap_future(asking)
+            if off is not None:
+                raise BadRequest(off.code, param="prompt_cache_options", **off.params)
 
     async def _weights_of(self, served: ServedModel) -> str:
         """Return what identifies the weights of a loaded model; empty if its files are gone."""
@@ -244,6 +258,8 @@ class _Opening:
 
     @property
     def wants_receipt(self) -> bool:
+        if self.request.max_tokens == 0:  # there is nothing to verify
+            return False
         if self.request.receipt is None:
             return self.lease.served.speculation.settings.receipt
         return self.request.receipt

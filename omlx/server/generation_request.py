@@ -39,7 +39,8 @@ class GenerationRequest:
 
     Either `messages` of a conversation, which the model's template renders, or `prompts`, texts or
     ids that are continued as they are. `suffix` follows the gap that the output fills (infill).
-    `prediction` is a text that the answer is expected to resemble (predicted outputs). `min_tokens`
+    `prediction` is a text that the answer is expected to resemble (predicted outputs). `max_tokens`
+    0 generates nothing, with `prewarm` for the sake of the prefix cache. `min_tokens`
     come before the first end token; with `ignore_eos` there is none. `thinking_budget` tokens of
     reasoning come at most; -1: any number. `warnings`: what of the body was left out; the answer
     repeats them. `mark_drafted`: texts say whether they were drafted. `receipt`: the
@@ -59,6 +60,7 @@ class GenerationRequest:
     seed: int | None = None
     n: int = 1
     max_tokens: int | None = None
+    prewarm: bool = False
     min_tokens: int = 0
     ignore_eos: bool = False
     thinking_budget: int | None = None

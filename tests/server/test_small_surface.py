@@ -85,23 +85,6 @@ def test_compaction_is_refused_by_name(client: OpenAI) -> None:
     assert caught.value.code == "response.no_compaction"
 
 
-def test_a_prewarmed_prompt_generates_nothing(client: OpenAI) -> None:
-    words = "An answer that was prepared " * 20
-    options: Any = {"prompt_cache_options": {"prewarm": True}}
-    warmed = client.responses.create(model=TARGET, input=words, extra_body=options)
-    assert (warmed.status, warmed.output) == ("completed", [])
-    assert warmed.usage is not None
-    assert warmed.usage.output_tokens == 0
-    asked: Any = {"model": TARGET, "input": words, "max_output_tokens": 2}
-    usage = client.responses.create(**asked).usage
-    assert usage is not None
-    assert usage.input_tokens_details.cached_tokens > usage.input_tokens / 2
-    kinds = [
-        event.type for event in client.responses.create(**asked, extra_body=options, stream=True)
-    ]
-    assert kinds == ["response.created", "response.in_progress", "response.completed"]
-
-
 @pytest.mark.parametrize(
     ("fields", "code", "param"),
     [

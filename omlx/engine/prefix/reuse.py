@@ -171,7 +171,8 @@ class PrefixReuse:
         if self.disk is not None and lasting:
             match = self.index.match([*tokens, 0])
             if match is not None and match.length == length:
-                self.disk.offer(tokens, match.parts)
+                asked_for = sequence.request.prefill_only
+                self.disk.offer(tokens, match.parts, hit=asked_for)
         return ops
 
     def _evict(self, pieces: tuple[int, ...]) -> list[CacheOp]:

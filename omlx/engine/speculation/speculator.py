@@ -150,9 +150,12 @@ class Speculator:
             proposed, accepted, outcome, rollback
         )
 
-    def observe_prefill(self, tokens: int, seconds: float) -> None:
-        """Learn from a prefill of `tokens` while no other row was active."""
-        if tokens > CONFIG.widest_window:
+    def observe_prefill(self, sequence: Sequence, *, alone: bool) -> None:
+        """Learn how long a prompt took if no other row was active, no tower and no disk."""
+        tokens, clock = sequence.prompt_len - sequence.cached, sequence.clock
+        only_computed = alone and not (sequence.request.spans or sequence.fetched)
+        if only_computed and tokens > CONFIG.widest_window:
+            seconds = clock.first_token - clock.admitted
             self.cost_model.target.learn_chunk(tokens, tokens, seconds)
 
     def observe_commit(self, sequence: Sequence, new: Seq[int], interval: Interval | None) -> None:

@@ -108,7 +108,8 @@ class MessageRequest(Templated):
             continue_last=_continues(conversation[-1]),
             sampling=self.sampling,
             seed=self.seed,
-            max_tokens=self.max_tokens,
+            max_tokens=self.answer_limit(self.max_tokens),
+            prewarm=self.prewarms,
             thinking_budget=self._budget(),
             stop_strings=stops(self.stop_sequences),
             speculation=self.strategy,
@@ -124,7 +125,7 @@ class MessageRequest(Templated):
             stream.id,
             stream.served.id,
             stream.prompt_n,
-            max_tokens=self.max_tokens or 0,
+            max_tokens=self.answer_limit(self.max_tokens) or 0,
             hidden=hidden,
             warnings=stream.warnings,
         )

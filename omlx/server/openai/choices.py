@@ -9,7 +9,7 @@ last chunk without choices. `timings` and `warnings` are in the last chunk.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from omlx.engine.types import FinishReason, TokenLogprob
@@ -18,7 +18,7 @@ from omlx.server import errors
 from omlx.server.dialect import ChoiceEvent, Json
 from omlx.server.stream import GenerationStream
 from omlx.server.usage import receipt, timings, usage, warnings
-from omlx.text.events import Finish, OutputEvent, PromptLogprobs
+from omlx.text.events import Finish, OutputEvent
 
 _REASONS: Final = {
     FinishReason.STOP: "stop",
@@ -134,18 +134,6 @@ class ChoicesEncoder:
             **warnings(self._head.warnings),
             **receipt(finishes),
         }
-
-
-def silenced(events: Sequence[ChoiceEvent], reason: FinishReason) -> list[ChoiceEvent]:
-    """The events of an answer without tokens: the engine generates at least one."""
-    shown = []
-    for event in events:
-        part = event.event
-        if isinstance(part, Finish):
-            part = Finish(reason, replace(part.stats, predicted_n=0, predicted_ms=0.0))
-        if isinstance(part, PromptLogprobs | Finish):
-            shown.append(ChoiceEvent(event.choice, part))
-    return shown
 
 
 def finish_of(events: Iterable[OutputEvent]) -> Finish:

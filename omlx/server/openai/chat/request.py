@@ -206,7 +206,7 @@ class ChatRequest(Templated, Lengths):
         """The request in no dialect. Raises BadRequest for fields that contradict each other."""
         self.refuse(UNSUPPORTED)
         messages = [message.rendered(at) for at, message in enumerate(self.messages)]
-        max_tokens = self._max_tokens()
+        max_tokens = self.answer_limit(self._max_tokens())
         return GenerationRequest(
             messages=tooling.with_names(messages),
             model=self.model,
@@ -219,6 +219,7 @@ class ChatRequest(Templated, Lengths):
             seed=self.seed,
             n=self.n or 1,
             max_tokens=max_tokens,
+            prewarm=self.prewarms,
             min_tokens=self.check_min(max_tokens),
             ignore_eos=bool(self.ignore_eos),
             thinking_budget=self.budget(implied_budget(self.reasoning_effort)),

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import isnan, nan
 
-from omlx.engine.types import FinishReason, TokenLogprob
-from omlx.server.dialect import ChoiceEvent, Json
+from omlx.engine.types import TokenLogprob
+from omlx.server.dialect import Json
 from omlx.server.logprobs import finite
 from omlx.server.openai.choices import (
     ChoicesEncoder,
@@ -14,7 +14,6 @@ from omlx.server.openai.choices import (
     all_logprobs,
     finish_of,
     finish_reason,
-    silenced,
 )
 from omlx.text.events import OutputEvent, TextDelta
 
@@ -25,8 +24,7 @@ class CompletionEncoder(ChoicesEncoder):
     `echoes`: by prompt, the text that its choices begin with.
 
     `first_tokens`: the first id of each prompt, which has no logprob, where logprobs of an echo are
-    requested. `silent` answers have no tokens: the engine generates at least one, which is left
-    out.
+    requested.
     """
 
     KIND = CHUNK_KIND = "text_completion"
@@ -40,13 +38,11 @@ class CompletionEncoder(ChoicesEncoder):
         echoes: Sequence[str],
         *,
         first_tokens: Sequence[int] = (),
-        silent: bool = False,
         include_usage: bool = False,
     ) -> None:
         super().__init__(head, n * len(echoes), len(echoes), include_usage=include_usage)
         self._n = n
         self._echoes = echoes
-        self._silent = silent
         self._first_tokens = first_tokens
         self._offsets = [0] * self._total
         if not first_tokens:  # logprobs begin after the echo
@@ -59,20 +55,8 @@ class CompletionEncoder(ChoicesEncoder):
             if self._echo(choice)
         ]
 
-    def feed(self, events: Sequence[ChoiceEvent]) -> list[Json]:
-        return super().feed(self._audible(events))
-
-    def body(self, events: Sequence[ChoiceEvent]) -> Json:
-        return super().body(self._audible(events))
-
     def _echo(self, choice: int) -> str:
         return self._echoes[choice // self._n]
-
-    def _audible(self, events: Sequence[ChoiceEvent]) -> Sequence[ChoiceEvent]:
-        """The events that are encoded: all, or those without output of a silent answer."""
-        if not self._silent:
-            return events
-        return silenced(events, FinishReason.LENGTH)
 
     def _content(self, event: OutputEvent) -> str:
         return event.text if isinstance(event, TextDelta) else ""

@@ -105,11 +105,9 @@ class CompletionRequest(Sampled, Lengths):
         )
 
     def _max_tokens(self) -> int | None:
-        """The engine generates at least one token, which an answer to 0 leaves out."""
         if self.max_tokens is None:
             return MAX_TOKENS
-        tokens = limit(self.max_tokens, "max_tokens", least=0)
-        return None if tokens is None else max(1, tokens)
+        return limit(self.max_tokens, "max_tokens", least=0)
 
     def _encoder(self, stream: GenerationStream) -> Encoder:
         return CompletionEncoder(
@@ -117,7 +115,6 @@ class CompletionRequest(Sampled, Lengths):
             self.n or 1,
             [self._echoed(prompt, stream) for prompt in self.prompts],
             first_tokens=stream.first_tokens if self.echo and self.logprobs is not None else (),
-            silent=self.max_tokens == 0,
             include_usage=includes_usage(self.stream_options),
         )
 

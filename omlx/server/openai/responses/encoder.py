@@ -14,7 +14,7 @@ from omlx.errors import OmlxError
 from omlx.server import errors, opaque_reasoning, tooling
 from omlx.server.dialect import ChoiceEvent, Json
 from omlx.server.logprobs import logprob_entries
-from omlx.server.openai.choices import Head, silenced
+from omlx.server.openai.choices import Head
 from omlx.server.openai.responses.tools import ToolName
 from omlx.server.usage import receipt, timings, usage, warnings
 from omlx.text.events import (
@@ -43,8 +43,8 @@ _NO_TOOLS: Final[Mapping[str, ToolName]] = {}
 class ResponseEncoder:
     """`echo`: fields that repeat the request. `tools`: by the name that the model sees.
 
-    `encrypted`: reasoning is also sent in the field that clients send back unread. `silent`: the
-    prompt was computed for the cache alone.
+    `encrypted`: reasoning is also sent in the field that clients send back unread. `prewarms`:
+    nothing was to be generated.
     """
 
     def __init__(
@@ -54,10 +54,10 @@ class ResponseEncoder:
         *,
         tools: Mapping[str, ToolName] = _NO_TOOLS,
         encrypted: bool = False,
-        silent: bool = False,
+        prewarms: bool = False,
     ) -> None:
         self._head = head
-        self._tools, self._encrypted, self._silent = tools, encrypted, silent
+        self._tools, self._encrypted, self._prewarms = tools, encrypted, prewarms
         self.response: Json = {
             "id": head.id,
             "object": "response",
@@ -83,8 +83,6 @@ class ResponseEncoder:
         ]
 
     def feed(self, events: Sequence[ChoiceEvent]) -> list[Json]:
-        if self._silent:
-            events = silenced(events, FinishReason.STOP)
         payloads: list[Json] = []
         for event in events:
             payloads += self._encode(event.event)
@@ -218,7 +216,7 @@ class ResponseEncoder:
         return self._item(kind, content_index=0, **fields)
 
     def _end(self, finish: Finish) -> list[Json]:
-        status = _STATUS[finish.reason]
+        status = "completed" if self._prewarms else _STATUS[finish.reason]
         complete = status == "completed"
         payloads = self._leave(complete=complete)
         if status == "incomplete":

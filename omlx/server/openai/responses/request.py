@@ -67,12 +67,6 @@ class TextConfig(Body):
     format: dict[str, Any] | None = None
 
 
-class CacheOptions(Body):
-    """`prewarm`: compute the prompt, and generate nothing."""
-
-    prewarm: bool | None = None
-
-
 class ResponseRequest(Templated):
     """The body of POST /v1/responses."""
 
@@ -90,7 +84,6 @@ class ResponseRequest(Templated):
     include: Listed[str] | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     metadata: Annotated[dict[str, str], Field(max_length=MAX_METADATA)] | None = None
-    prompt_cache_options: CacheOptions | None = None
     mark_drafted: bool | None = None
 
     @property
@@ -130,7 +123,8 @@ class ResponseRequest(Templated):
             tools=self._tools(),
             sampling=self.sampling,
             seed=self.seed,
-            max_tokens=1 if self._prewarms else limit(self.max_output_tokens, "max_output_tokens"),
+            max_tokens=self.answer_limit(limit(self.max_output_tokens, "max_output_tokens")),
+            prewarm=self.prewarms,
             thinking_budget=self.budget(implied_budget(effort)),
             top_logprobs=(self.top_logprobs or 0) if self._logprobs else None,
             speculation=self.strategy,
@@ -146,12 +140,8 @@ class ResponseRequest(Templated):
         encrypted = ENCRYPTED in (self.include or ())
         head = Head.of(stream, logprobs=self._logprobs)
         return ResponseEncoder(
-            head, self._echo(), tools=tools, encrypted=encrypted, silent=self._prewarms
+            head, self._echo(), tools=tools, encrypted=encrypted, prewarms=self.prewarms
         )
-
-    @property
-    def _prewarms(self) -> bool:
-        return self.prompt_cache_options is not None and bool(self.prompt_cache_options.prewarm)
 
     def _left_out(self) -> Iterator[Reason]:
         """Warnings about items of tools that run elsewhere, and about pictures in results."""

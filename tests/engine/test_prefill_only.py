@@ -1,0 +1,72 @@
+"""Requests that compute a prompt for the prefix cache and generate nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from omlx.engine.types import FinishReason, Request
+from tests.engine.harness import (
+    KINDS,
+    LIMITS,
+    WARM,
+    Bench,
+    loop_of,
+    noisy,
+    plain,
+    prompt,
+    request,
+    unassisted,
+)
+
+
+def fill(name: str, tokens: tuple[int, ...], stable: int = 0) -> Request:
+    return request(name, tokens, max_tokens=0, stable=stable)
+
+
+@pytest.mark.parametrize("family", KINDS)
+def test_the_next_request_computes_one_token(family: str) -> None:
+    bench = Bench(loop_of(family, noisy(family)))
+    for name, cached in (("a", 0), ("b", 39)):
+        bench.run(fill(name, prompt(40), stable=37))
+        ended = bench.finished[name]
+        assert ended.reason is FinishReason.LENGTH
+        assert (ended.stats.cached_n, ended.stats.prompt_n, ended.stats.predicted_n) == (
+            cached,
+            40,
+            0,
+        )
+        assert bench.tokens[name] == []
+        assert not any(window.sample for window in bench.windows)
+    for name, sampling in (("c", WARM), ("d", replace(WARM, temperature=0.0))):
+        asked = request(name, prompt(40), sampling, max_tokens=16)
+        bench.run(asked)
+        assert bench.stats(name).cached_n == 39
+        assert bench.tokens[name] == plain(family, asked)
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma3_text", "recurrent_gemma"])
+def test_a_filled_row_leaves_decoding_rows_alone(family: str) -> None:
+    bench = Bench(loop_of(family, limits=replace(LIMITS, prefill_slice=8)))
+    rows = [unassisted(request(name, prompt(12, salt), WARM)) for salt, name in enumerate("ab")]
+    bench.submit(*rows).until(lambda: len(bench.tokens["b"]) >= 4)
+    bench.submit(fill("c", prompt(30, 3)), fill("d", (5,)), fill("e", prompt(12)))
+    bench.run()
+    for row in rows:
+        assert bench.tokens[row.id] == plain(family, row)
+    assert [bench.stats(name).predicted_n for name in "cde"] == [0, 0, 0]
+    bench.run(asked := request("f", prompt(30, 3), WARM))
+    assert bench.stats("f").cached_n == 29
+    assert bench.tokens["f"] == plain(family, asked)
+
+
+def test_a_cancelled_one_keeps_what_it_has_computed() -> None:
+    loop = loop_of("llama", limits=replace(LIMITS, prefill_chunk=16))
+    bench = Bench(loop).submit(fill("a", prompt(60)))
+    bench.step()
+    bench.step()
+    loop.cancel("a")
+    bench.run(fill("b", prompt(60)))
+    assert bench.finished["a"].reason is FinishReason.CANCELLED
+    assert bench.stats("b").cached_n == 32
