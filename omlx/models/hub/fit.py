@@ -29,15 +29,13 @@ _RECURRENT: Final = ("linear_attention", "conv", "recurrent", "mamba")
 class Fit:
     """The longest context of `CONTEXTS`, in tokens, that fits, and the memory left beside it.
 
-    `context` is None if the weights or the shortest context do not fit.
+    `context` is None if the weights or the shortest context do not fit; `comfortable` says that it
+    is the model's own, or long enough.
     """
 
     context: int | None
     left_bytes: int = 0
-
-    @property
-    def comfortable(self) -> bool:
-        return self.context is not None and self.context >= COMFORTABLE
+    comfortable: bool = False
 
 
 def fit(weight_bytes: int, layout: Layout, longest: int | None, limit_bytes: int) -> Fit:
@@ -46,7 +44,7 @@ def fit(weight_bytes: int, layout: Layout, longest: int | None, limit_bytes: int
         context = min(tokens, longest or tokens)
         need = weight_bytes + layout.cache_bytes(context)
         if need <= HARD * limit_bytes:
-            return Fit(context, limit_bytes - need)
+            return Fit(context, limit_bytes - need, context >= min(COMFORTABLE, longest or tokens))
     return Fit(None)
 
 

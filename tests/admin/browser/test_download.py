@@ -90,7 +90,7 @@ def test_a_model_is_found_downloaded_with_its_draft_and_deleted(shop: Shop) -> N
     expect(heading).to_have_text("1 results for “org/big”", timeout=WAIT_MS)
     expect(heading).to_be_focused()
     offer = row(page, "offer", "org/big")
-    expect(offer).to_contain_text("tight: 4k context")
+    expect(offer).to_contain_text("fits: 4k context")
     expect(offer.get_by_role("checkbox")).to_be_checked()
     offer.get_by_role("button", name="Download").click()
     for model in ("org/big", "org/small"):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from omlx.engine.piece import Layout
 from omlx.errors import ModelError
 from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.hub.downloads import Downloads
@@ -100,3 +101,11 @@ def test_the_longest_context_that_fits() -> None:
     assert fit(weights, layout, 40_960, 20 << 30).context == 40_960
     assert fit(weights, layout, 131_072, 7 << 30).context == 16_384
     assert fit(weights, layout, 131_072, 4 << 30).context is None
+
+
+def test_a_model_with_all_of_its_own_context_fits() -> None:
+    weights, layout = 4 << 30, Layout(1 << 17)
+    assert fit(weights, layout, 4_096, 20 << 30).comfortable
+    assert fit(weights, layout, 131_072, 7 << 30).comfortable
+    assert not fit(weights, layout, 131_072, 6 << 30).comfortable
+    assert not fit(weights, layout, 131_072, 4 << 30).comfortable
