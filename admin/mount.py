@@ -46,12 +46,12 @@ from .trial.trial_service import TrialService
 
 def mount(app: FastAPI, services: Services, configuration: LiveConfiguration, home: Path) -> None:
     """Add the dashboard to `app`. `configuration` has a store."""
-    pool, key = services.pool, services.api_key
+    pool, keys = services.pool, services.api_keys
 
     def publish_key(value: str | None) -> None:
-        key.value = value  # the guard reads it at every request
+        keys.main = value  # the guard reads it at every request
 
-    gate = Gate(Credentials(home), Sessions(), Throttle(), lambda: key.value)
+    gate = Gate(Credentials(home), Sessions(), Throttle(), lambda: keys.main)
     pages = Pages(gate.logged_in)
     snapshots = ModelSnapshots(services)
     figures = LiveFigures(services)
@@ -61,7 +61,7 @@ def mount(app: FastAPI, services: Services, configuration: LiveConfiguration, ho
     ChatPage(snapshots).register(pages)
     cards = ModelCards(pool)
     OverviewPage(figures, snapshots, trials.trials).register(pages)
-    ConnectPage(snapshots, cards, key, services.activity.seen).register(pages)
+    ConnectPage(snapshots, cards, keys, services.activity.seen).register(pages)
     shelf = Shelf()
     ModelsPage(snapshots).register(pages)
     DownloadPage(services.downloads, snapshots, shelf).register(pages)

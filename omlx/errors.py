@@ -12,7 +12,7 @@
     │   ├── TooLarge              the body is too long (413)
     │   └── TooSlow               the request has stalled (408)
     ├── Overloaded                the queue is full, or the server drains (503, Retry-After)
-    │   └── TooManyAttempts       too many wrong passwords (429, Retry-After)
+    │   └── TooManyRequests       too many wrong passwords, or over a rate (429, same)
     ├── ConfigError               an invalid flag, variable or file; prevents a start (exit 2)
     ├── ModelError                a model directory cannot be loaded (400)
     │   ├── ModelGone             it has been deleted or renamed (404)
@@ -123,7 +123,7 @@ class Overloaded(OmlxError):
         self.retry_after_s = retry_after_s
 
 
-class TooManyAttempts(Overloaded):
+class TooManyRequests(Overloaded):
     status = 429
 
 

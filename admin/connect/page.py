@@ -12,7 +12,7 @@ from fastapi import Request
 from omlx.catalog import sentence
 from omlx.clients.agents import SHORT_CONTEXT
 from omlx.clients.endpoint import Endpoint
-from omlx.server.guard import ApiKey
+from omlx.server.api_keys import ApiKeys
 from omlx.server.last_seen import LastSeen
 from omlx.server.model_cards import ModelCard, ModelCards
 
@@ -51,7 +51,7 @@ class ConnectView:
 class ConnectPage:
     snapshots: ModelSnapshots
     cards: ModelCards
-    key: ApiKey
+    keys: ApiKeys
     seen: LastSeen
 
     def register(self, pages: Pages) -> None:
@@ -65,7 +65,7 @@ class ConnectPage:
         return Page("connect/apps.html", (await self._view(request)).apps)
 
     async def _view(self, request: Request) -> ConnectView:
-        address, with_key = str(request.base_url).rstrip("/"), self.key.value is not None
+        address, with_key = str(request.base_url).rstrip("/"), self.keys.required
         models = [entry.id for entry in self.snapshots.pool.models]
         card = await self._card(request.query_params.get("model"), models)
         endpoint = Endpoint(address, _PLACEHOLDER, None, with_key)

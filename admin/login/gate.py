@@ -93,7 +93,7 @@ class Gate:
     async def admit(self, login: Login) -> bool:
         """Check a login and return whether it was by a link.
 
-        Raises BadRequest, Unauthorized, TooManyAttempts.
+        Raises BadRequest, Unauthorized, TooManyRequests.
         """
         if (login.token is None) == (login.password is None):
             raise BadRequest("auth.one_of_two")
@@ -106,14 +106,14 @@ class Gate:
     async def set_password(self, session: Session, new: NewPassword) -> None:
         """Change the password; all sessions end.
 
-        Raises Unauthorized, TooManyAttempts, BadRequest.
+        Raises Unauthorized, TooManyRequests, BadRequest.
         """
         if self.credentials.has_password and not session.by_link:
             await self._check(new.current or "")
         await asyncio.to_thread(self.credentials.set_password, new.password)
 
     async def _check(self, password: str) -> None:
-        """Raise Unauthorized for a wrong password, TooManyAttempts during the delay."""
+        """Raise Unauthorized for a wrong password, TooManyRequests during the delay."""
         self.throttle.check()
         self.throttle.failed()  # before the slow comparison, so that parallel attempts all count
         if not await asyncio.to_thread(self.credentials.is_password, password):

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from omlx.errors import TooManyAttempts
+from omlx.errors import TooManyRequests
 
 COOKIE: Final = "omlx_session"
 IDLE_S: Final = 7 * 86400
@@ -68,11 +68,11 @@ class Throttle:
         self._failures, self._until = 0, 0.0
 
     def check(self) -> None:
-        """Raise TooManyAttempts during the delay."""
+        """Raise TooManyRequests during the delay."""
         left_s = self._until - self._clock()
         if left_s > 0:
             wait = int(left_s) + 1
-            raise TooManyAttempts("auth.throttled", retry_after_s=wait, seconds=wait)
+            raise TooManyRequests("auth.throttled", retry_after_s=wait, seconds=wait)
 
     def failed(self) -> None:
         self._failures += 1

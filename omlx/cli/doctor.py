@@ -37,6 +37,7 @@ from omlx.models.pool.footprint import default_limit_bytes, machine_bytes
 from omlx.server.guard import is_loopback
 from omlx.settings.configuration import LiveConfiguration
 from omlx.settings.file import read
+from omlx.settings.keys import FILE as KEYS_FILE
 from omlx.settings.resolve import add_flags
 from omlx.settings.schema import Group, Settings
 from omlx.settings.store import GLOBAL_FILE, MODELS_FILE
@@ -158,7 +159,7 @@ def _files(home: Path) -> Rows:
     if home.exists() and not os.access(home, os.W_OK):
         problem = "cannot be written"
     yield str(home), _mode(home), problem
-    for name in (GLOBAL_FILE, MODELS_FILE, ADMIN_FILE):
+    for name in (GLOBAL_FILE, MODELS_FILE, ADMIN_FILE, KEYS_FILE):
         yield name, _mode(home / name), _problem(home / name)
     for corrupt in sorted(home.glob("*.corrupt-*")):
         yield corrupt.name, _mode(corrupt), "set aside"

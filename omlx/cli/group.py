@@ -17,7 +17,7 @@ from omlx.cli.hostfile import read_hosts
 from omlx.cli.supervisor import Supervisor
 from omlx.engine.stage.order import Order
 from omlx.errors import ConfigError
-from omlx.server.guard import check_exposure
+from omlx.server.guard import check_keys
 from omlx.telemetry import log
 
 TIMEOUT_S: Final = 10.0
@@ -60,7 +60,7 @@ def supervise(arguments: Namespace) -> int:
         timeout_s=arguments.stage_timeout or TIMEOUT_S,
     )
     settings = configured(arguments).current.resolve().settings
-    check_exposure(settings.host, settings.api_key)
+    check_keys(settings)
     listening = listen(settings.host, settings.port)
     level = logging.getLevelNamesMapping()[settings.log_level.upper()]
     log.set_up(settings.home, sys.stderr, level)

@@ -33,6 +33,7 @@ COMMANDS = {
     "pull": "omlx.cli.pull",
     "package": "omlx.cli.package",
     "config": "omlx.cli.config",
+    "keys": "omlx.cli.keys",
     "launch": "omlx.cli.launch",
     "service": "omlx.cli.service",
     "dashboard": "omlx.cli.dashboard",

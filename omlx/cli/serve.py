@@ -58,11 +58,11 @@ from omlx.models.pool.registry_watcher import RegistryWatcher
 from omlx.models.pool.resident import ServedModel
 from omlx.receipts.store import FOLDER, AnswerStore
 from omlx.server.app import create_app
-from omlx.server.guard import check_exposure
+from omlx.server.guard import check_keys
 from omlx.server.journal.journal import Journal
 from omlx.server.media.fetch import UrlReader
 from omlx.server.protocol import TimeoutProtocol
-from omlx.server.services import Stores, build_services
+from omlx.server.services import Services, Stores, build_services
 from omlx.settings.configuration import LiveConfiguration
 from omlx.settings.layer import Layer
 from omlx.settings.resolve import add_flags
@@ -99,7 +99,7 @@ def run(arguments: Namespace) -> int:
         return supervise(arguments)
     configuration = configured(arguments, rename_broken=True)
     settings = configuration.current.resolve().settings
-    check_exposure(settings.host, settings.api_key)
+    check_keys(settings)
     selection = select(arguments.model, configuration)
     if arguments.lead:
         order = Order.from_line(sys.stdin.readline())
@@ -192,7 +192,7 @@ async def serve(selection: Selection, listening: socket.socket, order: Order | N
         config, address = _uvicorn_config(app), url(listening)
 
         def ready() -> None:
-            _announce(pool, settings, address)
+            _announce(services, settings, address)
             if order is not None:
                 os.write(order.report, SERVING)
 
@@ -296,8 +296,9 @@ async def _warm_up() -> None:
     await asyncio.to_thread(template_process.start_early)
 
 
-def _announce(pool: Pool, settings: Settings, address: str) -> None:
+def _announce(services: Services, settings: Settings, address: str) -> None:
     """Print the address, the loaded model and its draft, a login link and an example request."""
+    pool = services.pool
     lines = [sentence("cli.serve.ready", {"version": __version__, "url": address})]
     model = next((entry.id for entry in pool.models), None)
     if pool.last_used is not None:
@@ -308,7 +309,7 @@ def _announce(pool: Pool, settings: Settings, address: str) -> None:
     if model is None:
         lines.append(sentence("cli.models.none", {}))
     else:
-        endpoint = Endpoint(address, model, with_key=settings.api_key is not None)
+        endpoint = Endpoint(address, model, with_key=services.api_keys.required)
         lines.append(sentence("cli.serve.try", {}))
         lines.append(f"  {curl(endpoint, sentence('cli.serve.prompt', {})).text}")
     sys.stdout.write("\n".join(lines) + "\n")

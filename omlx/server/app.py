@@ -198,7 +198,7 @@ def _middleware(settings: Settings, services: Services) -> list[Middleware]:
         allow_private_network=True,
     )
     guard = Middleware(
-        AccessGuard, hosts=hosts, origins=settings.allow_origin, key=services.api_key
+        AccessGuard, hosts=hosts, origins=settings.allow_origin, keys=services.api_keys
     )
     log = Middleware(AccessLog, metrics=services.metrics, activity=services.activity)
     return [Middleware(PathVersion), log, readable, guard]

@@ -8,7 +8,8 @@ from typing import Final
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
-from omlx.server.guard import is_dashboard, key_of
+from omlx.server.api_keys import key_of
+from omlx.server.guard import is_dashboard
 
 DASHBOARD: Final = "dashboard"
 """Client, and name of the key, of requests from the dashboard's own pages."""

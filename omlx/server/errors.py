@@ -27,9 +27,11 @@ from omlx.errors import (
 _OPENAI_CODES: Final = {
     "model.not_found": "model_not_found",
     "model.folder_missing": "model_not_found",
+    "model.not_allowed": "model_not_found",
     "engine.prompt_too_long": "context_length_exceeded",
     "text.too_long": "context_length_exceeded",
     "auth.key": "invalid_api_key",
+    "auth.rate": "rate_limit_exceeded",
 }
 """Codes that clients of OpenAI's API test for; any other code is sent unchanged."""
 _MESSAGES: Final = "/v1/messages"
@@ -43,8 +45,9 @@ _ANTHROPIC_TYPES = {
     403: "permission_error",
     404: "not_found_error",
     413: "request_too_large",
+    429: "rate_limit_error",
 }
-_TYPES = {401: "authentication_error", 403: "permission_error"}
+_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 
 _SHOWN: Final = 200
 """Characters of an unknown path that an error repeats."""
@@ -112,7 +115,7 @@ def response(error: OmlxError, scope: Scope) -> Response:
         headers["Connection"] = "close"
     if speaks_anthropic(scope):
         status = error.status
-        if isinstance(error, Overloaded):
+        if status == Overloaded.status and isinstance(error, Overloaded):
             status = 529
         return JSONResponse(anthropic(error), status, headers)
     if scope["path"].startswith(_OLLAMA):
@@ -145,8 +148,8 @@ def unexpected(error: Exception) -> EngineError:
 
 def _type(error: OmlxError, by_status: Mapping[int, str], fault: str) -> str:
     """The error type by status; `fault` is the type of errors that are the server's."""
+    if error.status in by_status:
+        return by_status[error.status]
     if isinstance(error, Overloaded):
         return "overloaded_error"
-    if error.status < 500:
-        return by_status.get(error.status, "invalid_request_error")
-    return by_status.get(error.status, fault)
+    return "invalid_request_error" if error.status < 500 else fault

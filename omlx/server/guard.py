@@ -5,51 +5,44 @@
 - Origin, if a browser sends one, must be the server itself, a desktop app's or allowed: CORS lets a
   page read all that is not refused here. Below `/admin` it must be the server itself: a page on
   another port of the host is same-site, so its requests carry the session cookie.
-- API key, if one is set, and limits on the body's length and on pauses within it.
+- API keys, if there are any, the models and the rate of a named one; limits on the body's length
+  and on pauses within it.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hmac
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from ipaddress import ip_address
 from typing import Final
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from omlx.errors import ConfigError, Forbidden, OmlxError, TooLarge, TooSlow, Unauthorized
+from omlx.errors import ConfigError, Forbidden, OmlxError, TooLarge, TooSlow
+from omlx.models.catalog.permission import restricted_to
 from omlx.server import errors
+from omlx.server.api_keys import ApiKeys
 from omlx.server.body import LARGE_BYTES, trim_soon
 from omlx.server.notes import note
+from omlx.settings.keys import KeyFile
 from omlx.settings.origins import allows
+from omlx.settings.schema import Settings
 
 DESKTOP_APPS: Final = ("app://*", "tauri://*", "vscode-webview://*", "vscode-file://*")
 """Origins of web views of installed programs, which no page on the web can have."""
 _HOST: Final = re.compile(r"(?:\[(?P<address>[\w:.%-]+)\]|(?P<name>[\w.-]+))(?::\d*)?")
 OPEN_PATHS: Final = frozenset({"/health"})
-_KEY: Final = "omlx.key"
-MAIN_KEY: Final = "api_key"
-"""Name of the key of the setting `api_key`."""
 
 DASHBOARD: Final = "/admin"
 """Paths below it use sessions instead of API keys."""
 
 
-@dataclass(slots=True)
-class ApiKey:
-    """The key in use, or None. It may change while the server runs."""
-
-    value: str | None = None
-
-
 class AccessGuard:
     """`hosts` and `origins` are allowed beside the built-in ones; "*" allows any.
 
-    The key comes as `Authorization: Bearer` or `x-api-key`. A body may have at most
+    A key comes as `Authorization: Bearer` or `x-api-key`. A body may have at most
     `max_body_bytes`, whatever its Content-Length says, and pause for at most `body_timeout_s`.
     """
 
@@ -59,14 +52,14 @@ class AccessGuard:
         *,
         hosts: Iterable[str] = (),
         origins: Iterable[str] = (),
-        key: ApiKey | None = None,
+        keys: ApiKeys | None = None,
         max_body_bytes: int = 32 << 20,
         body_timeout_s: float = 60,
     ) -> None:
         self._app = app
         self._hosts = {"localhost", *(host.lower() for host in hosts)}
         self._origins = (*DESKTOP_APPS, *origins)
-        self._key = key or ApiKey()
+        self._keys = keys or ApiKeys()
         self._max_body_bytes = max_body_bytes
         self._body_timeout_s = body_timeout_s
 
@@ -78,9 +71,7 @@ class AccessGuard:
         try:
             self._check_host(headers.get("host", ""))
             self._check_origin(headers.get("origin"), headers.get("host", ""), scope["path"])
-            if (key := self._key.value) is not None and not _is_open(scope["path"]):
-                self._check_key(scope, key)
-                scope[_KEY] = MAIN_KEY
+            models = self._admit(scope)
             self._check_length(headers.get("content-length"))
         except OmlxError as error:
             note(scope, error)
@@ -88,7 +79,8 @@ class AccessGuard:
             return
         body = _BoundedReceive(receive, self._max_body_bytes, self._body_timeout_s)
         try:
-            await self._app(scope, body, send)
+            with restricted_to(models):
+                await self._app(scope, body, send)
         finally:
             if body.read_bytes >= LARGE_BYTES:
                 trim_soon()
@@ -105,12 +97,15 @@ class AccessGuard:
         if is_dashboard(path) or not allows(self._origins, origin):
             raise Forbidden("guard.origin", origin=origin)
 
-    def _check_key(self, scope: Scope, key: str) -> None:
-        keys = sent_keys(scope)
-        if not keys:
-            raise Unauthorized("auth.missing")
-        if not any(same_key(sent, key) for sent in keys):
-            raise Unauthorized("auth.key")
+    def _admit(self, scope: Scope) -> Sequence[str] | None:
+        """Return patterns of the models that a request may use, None for all.
+
+        Raises Unauthorized, TooManyRequests.
+        """
+        if _is_open(scope["path"]):
+            return None
+        key = self._keys.admit(scope)
+        return None if key is None or key.may_use_all else key.models
 
     def _check_length(self, length: str | None) -> None:
         if length is not None and length.isdigit() and int(length) > self._max_body_bytes:
@@ -143,25 +138,6 @@ class _BoundedReceive:
         return message
 
 
-def sent_keys(scope: Scope) -> list[bytes]:
-    """Return the keys that a request carries."""
-    names = (b"authorization", b"x-api-key")
-    return [_bearer(value) for name, value in scope["headers"] if name in names]
-
-
-def key_of(scope: Scope) -> str:
-    """Return the name of the key that a request was let in with; empty if it needed none."""
-    name: str = scope.get(_KEY, "")
-    return name
-
-
-def same_key(sent: bytes, key: str) -> bool:
-    """Compare header bytes with the key as UTF-8 or, as some clients send it, Latin-1; each in
-    constant time."""
-    matches = hmac.compare_digest(sent, key.encode())
-    return hmac.compare_digest(sent, key.encode("latin-1", "backslashreplace")) or matches
-
-
 def hostname(host: str) -> str:
     """The name of a Host header: lower case, without port, brackets or final dot.
 
@@ -188,6 +164,13 @@ def check_exposure(host: str, api_key: str | None) -> None:
         raise ConfigError("config.exposed", host=host)
 
 
+def check_keys(settings: Settings) -> None:
+    """Raise ConfigError before a start if other machines could reach the server without a key, or
+    if the file of named keys is invalid."""
+    check_exposure(settings.host, settings.api_key)
+    KeyFile(settings.home).read()
+
+
 def is_loopback(host: str) -> bool:
     if host.lower() == "localhost":
         return True
@@ -200,10 +183,3 @@ def _is_address(name: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _bearer(value: bytes) -> bytes:
-    scheme, _, key = value.partition(b" ")
-    if scheme.lower() == b"bearer":
-        return key.strip()
-    return value.strip()

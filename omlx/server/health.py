@@ -6,6 +6,7 @@ from fastapi import Request
 from starlette.responses import JSONResponse, Response
 
 from omlx.server import errors
+from omlx.server.api_keys import check_main
 from omlx.server.services import Services
 
 
@@ -22,5 +23,6 @@ class HealthEndpoints:
 
     async def metrics(self, request: Request) -> Response:
         """Metrics in the format of Prometheus."""
+        check_main(request.scope)
         content, content_type = self._metrics.scrape(request.headers.get("accept", ""))
         return Response(content, headers={"Content-Type": content_type})

@@ -16,6 +16,7 @@ from omlx.engine.types import ModelSnapshot
 from omlx.errors import EngineDead, Forbidden
 from omlx.models.pool.resident import State
 from omlx.server import errors, status
+from omlx.server.api_keys import check_main
 from omlx.server.connection import while_connected
 from omlx.server.dialect import Json
 from omlx.server.model_cards import ModelCards
@@ -96,6 +97,7 @@ class ModelEndpoints:
     ) -> Response:
         if "origin" in request.headers:  # a web page: pages must log in to the dashboard instead
             raise Forbidden("guard.page")
+        check_main(request.scope)
         await request.body()
         await while_connected(request.receive, move(name))
         return await self.show_model(request, name)

@@ -10,6 +10,7 @@ from starlette.responses import JSONResponse, Response
 
 from omlx.engine.thread import EngineThread
 from omlx.models.pool.pool import Pool
+from omlx.server.api_keys import check_main
 from omlx.server.body import read_body
 from omlx.server.dialect import Json
 from omlx.server.generation import GenerationService
@@ -62,6 +63,7 @@ class PrefixEndpoints:
 
     async def clear(self, request: Request, name: str) -> Response:
         """Clear a model's prefix cache, on disk too."""
+        check_main(request.scope)
         await self._prefixes.clear(name)
         return Response(status_code=204)
 

@@ -13,11 +13,12 @@ from omlx.models.pool.pool import Pool
 from omlx.receipts.store import AnswerStore
 from omlx.receipts.verifier import Verifier
 from omlx.server.activity import Activity
+from omlx.server.api_keys import ApiKeys
 from omlx.server.generation import GenerationService
-from omlx.server.guard import ApiKey
 from omlx.server.journal.journal import Journal
 from omlx.server.media.fetch import UrlReader
 from omlx.server.prefixes import PrefixService
+from omlx.settings.keys import KeyFile
 from omlx.telemetry import usage_file
 from omlx.telemetry.metrics import Gauges, Metrics
 from omlx.telemetry.usage_history import UsageHistory
@@ -33,14 +34,14 @@ class Services:
     prefixes: PrefixService
     downloads: Downloads
     verifier: Verifier
-    api_key: ApiKey
+    api_keys: ApiKeys
     journal: Journal | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Stores:
     """What the services keep on disk: downloads, answers that have a receipt, the journal of
-    answers that outlive the process, and statistics in `home`; None: those are off.
+    answers that outlive the process, statistics and named API keys in `home`; None: those are off.
     """
 
     downloads: Downloads
@@ -75,7 +76,7 @@ def build_services(
         prefixes=PrefixService(engine, pool, generations),
         downloads=stores.downloads,
         verifier=Verifier(engine, pool, stores.answers),
-        api_key=ApiKey(api_key),
+        api_keys=ApiKeys(api_key, None if stores.home is None else KeyFile(stores.home)),
         journal=stores.journal,
     )
 

@@ -11,6 +11,7 @@ import pytest
 
 from omlx.engine.thread import EngineThread
 from omlx.errors import BadRequest, ConfigError, ModelError, NotFound
+from omlx.models.catalog import permission
 from omlx.models.catalog.catalog import Catalog
 from omlx.models.catalog.discovery import BUNDLED, scan_places
 from omlx.models.catalog.places import Folder
@@ -54,6 +55,27 @@ def test_a_name_of_two_models_names_neither(tmp_path: Path, registry: Registry) 
         with pytest.raises(NotFound) as caught:
             catalog.resolve(name)
         assert caught.value.code == "model.ambiguous"
+
+
+def test_a_restricted_request_learns_of_no_other_model(tmp_path: Path, registry: Registry) -> None:
+    """Nor of ambiguous names, unusable models, or the default."""
+    catalog = catalog_of(tmp_path, registry, small="mine")
+    (tmp_path / "models/one/broken").mkdir()
+    for patterns, allowed in ((["mine"], "mine"), (["one/s*"], "one/small"), (["small"], "small")):
+        with permission.restricted_to(patterns):
+            assert catalog.resolve(allowed).id == "one/small"
+            for name in ("big", "one/big", "one/broken", "one/none"):
+                with pytest.raises(NotFound) as caught:
+                    catalog.resolve(name)
+                assert (caught.value.code, caught.value.params) == (
+                    "model.not_allowed",
+                    {"model": name},
+                )
+            with pytest.raises(BadRequest) as unnamed:
+                catalog.resolve(fallback="one/big")
+            assert (unnamed.value.code, unnamed.value.params) == ("model.none", {})
+            assert catalog.resolve(fallback="one/small").id == "one/small"
+    assert catalog.unmatched(["mine", "two/*", "three/*", "*"]) == ["three/*"]
 
 
 def test_names_follow_changes_of_settings_and_registry(tmp_path: Path, registry: Registry) -> None:

@@ -27,7 +27,7 @@ CURRENT_PAGES = [page for page in PAGES if page.name != "log.md"]
 GENERATED_PATHS = {"static/vendor", "training/.work"}
 """Paths that a checkout has only after a command."""
 
-NESTED_COMMANDS = {"bench", "config", "service", "package"}
+NESTED_COMMANDS = {"bench", "config", "keys", "service", "package"}
 FOLDERS = "omlx|admin|templates|static|locales|tests|training|benchmarks|scripts|docs|requirements"
 
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -14,8 +14,9 @@ from starlette.responses import PlainTextResponse, Response
 
 from omlx.errors import OmlxError
 from omlx.server import errors
+from omlx.server.api_keys import ApiKeys, same_key
 from omlx.server.connection import while_connected
-from omlx.server.guard import AccessGuard, ApiKey, hostname, same_key
+from omlx.server.guard import AccessGuard, hostname
 from tests.server.running import PATIENCE_S, serving
 
 KEY = "clé-日本"
@@ -55,7 +56,7 @@ def plain() -> Iterator[httpx.Client]:
 
 @pytest.fixture(scope="module")
 def keyed() -> Iterator[httpx.Client]:
-    with serving(guarded(key=ApiKey(KEY))) as url, httpx.Client(base_url=url) as http:
+    with serving(guarded(keys=ApiKeys(KEY))) as url, httpx.Client(base_url=url) as http:
         yield http
 
 
@@ -237,7 +238,7 @@ def test_only_what_has_sessions_is_open_beside_the_key() -> None:
     app = FastAPI(openapi_url=None)
     for path in ("/admin", "/admin/x", "/administrators"):
         app.add_api_route(path, echo, methods=["GET"])
-    with serving(AccessGuard(app, key=ApiKey(KEY))) as url, httpx.Client(base_url=url) as http:
+    with serving(AccessGuard(app, keys=ApiKeys(KEY))) as url, httpx.Client(base_url=url) as http:
         assert [
             http.get(path).status_code for path in ("/admin", "/admin/x", "/administrators")
         ] == [200, 200, 401]

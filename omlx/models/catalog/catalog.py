@@ -7,12 +7,13 @@ since then is refused, never guessed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Final
 
 from omlx.errors import BadRequest, ConfigError, NotFound
+from omlx.models.catalog import permission
 from omlx.models.catalog.entry import ModelEntry, Status
 from omlx.models.catalog.registry import Registry, check_usable
 from omlx.settings.configuration import Configuration, LiveConfiguration
@@ -52,21 +53,57 @@ class Catalog:
         Raises BadRequest if there is no name at all, NotFound for an unknown or ambiguous one,
         ModelError with the reason of a model that cannot be used.
         """
-        name = name or self.default or fallback
-        if name is None:
+        chosen = name or self.default or fallback
+        if chosen is None:
             raise BadRequest("model.none", param="model")
-        return check_usable(self.entry(name))
+        try:
+            return check_usable(self.entry(chosen))
+        except NotFound:
+            if name or not permission.is_restricted():
+                raise
+        raise BadRequest("model.none", param="model")  # a default that the request may not use
 
     def entry(self, name: str) -> ModelEntry:
         """Return the model called `name`, usable or not. Raises NotFound."""
-        return self._current_names().lookup(name)
+        return self.permitted(name, self._current_names().lookup)
 
     def target(self, name: str) -> ModelEntry:
         """Return the usable model that a row of `model_map` names by id, alias or short name.
 
         Raises NotFound, ModelError.
         """
-        return check_usable(self._current_names().named(name))
+        return check_usable(self.permitted(name, self._current_names().named))
+
+    def permitted(
+        self, name: str, find: Callable[[str], ModelEntry], param: str = "model"
+    ) -> ModelEntry:
+        """Return the model that `find` finds, raising BadRequest if there is none.
+
+        For a request that may use some models only, raises NotFound for all others, whether they
+        exist or not. `param` is the field with the name.
+        """
+        try:
+            entry = find(name)
+            if self.allows(entry):
+                return entry
+        except BadRequest:
+            if not permission.is_restricted():
+                raise
+        raise NotFound("model.not_allowed", param=param, model=name)
+
+    def allows(self, entry: ModelEntry) -> bool:
+        """Whether the request that is being answered may use a model."""
+        return not permission.is_restricted() or permission.may_use(self._names_of(entry))
+
+    def unmatched(self, patterns: Iterable[str]) -> Sequence[str]:
+        """Return the patterns that match no usable model by any of its names."""
+        names = [name for entry in self.registry.usable for name in self._names_of(entry)]
+        return [pattern for pattern in patterns if not permission.matches(names, [pattern])]
+
+    def _names_of(self, entry: ModelEntry) -> Sequence[str]:
+        """Return the names of a model: its id, its short name, and its alias if it has one."""
+        alias = self._current_names().aliases.get(entry.id)
+        return tuple(filter(None, (entry.id, entry.name, alias)))
 
     def update(self, found: Registry, loaded: Iterable[ModelEntry]) -> None:
         """Replace the registry by what was found on disk.

@@ -121,8 +121,8 @@ class Pool:
 
     @property
     def models(self) -> Sequence[ModelEntry]:
-        """The usable models."""
-        return self.catalog.registry.usable
+        """The usable models, for a request those that it may use."""
+        return tuple(filter(self.catalog.allows, self.catalog.registry.usable))
 
     def resolve(self, name: str | None = None) -> ModelEntry:
         """Return the usable model of this name, None: the default. Raises as `Catalog.resolve`."""
@@ -214,8 +214,8 @@ class Pool:
         if draft is not None:
             if not self._allows_drafts:
                 raise BadRequest("spec.off.no_draft", param="draft_model")
-            registry = self.catalog.registry
-            requested = await asyncio.to_thread(find_requested_draft, draft, registry)
+            find = partial(find_requested_draft, registry=self.catalog.registry)
+            requested = await asyncio.to_thread(self.catalog.permitted, draft, find, "draft_model")
         elif strategy is not None and strategy.clauses[0].name not in ("off", "auto"):
             speculation = await asyncio.to_thread(configured_speculation, self.catalog, target)
             requested = speculation.draft_for(strategy)

@@ -24,6 +24,7 @@ from starlette.types import Message
 
 from omlx.errors import BadRequest, Conflict, NotFound, Reason
 from omlx.server import sse
+from omlx.server.api_keys import is_named, key_of
 from omlx.server.caller import caller_of
 from omlx.server.connection import while_connected
 from omlx.server.dialect import Wire
@@ -299,13 +300,19 @@ def last_event(request: Request) -> int:
 
 
 def _name(request: Request) -> str | None:
-    """The key of a request with its path, if it has one. Raises BadRequest for one too long."""
+    """The key of a request with its path, if it has one, and the name of its API key.
+
+    Raises BadRequest for one too long.
+    """
     key = request.headers.get(KEY)
     if key is None:
         return None
     if not 0 < len(key) <= MAX_KEY:
         raise BadRequest("answer.key", param=KEY, high=MAX_KEY)
-    return f"{request.scope['path']} {key}"
+    name = f"{request.scope['path']} {key}"
+    if is_named(request.scope):  # which must not be answered with what another key has asked
+        return f"{key_of(request.scope)}\n{name}"
+    return name
 
 
 def _check_same(body_hash: bytes, body: bytes) -> None:

@@ -18,12 +18,12 @@ from omlx.models.catalog.reference import Reference
 from omlx.models.hub.downloads import Downloads
 from omlx.models.pool.pool import Pool
 from omlx.server import errors, sse
+from omlx.server.api_keys import MAIN_KEY, key_of
 from omlx.server.body import read_body
 from omlx.server.connection import while_connected
 from omlx.server.dialect import Json
 from omlx.server.errors import field_error
 from omlx.server.fields import read
-from omlx.server.guard import MAIN_KEY, key_of
 from omlx.server.ollama.fields import Named
 
 POLL_S: Final = 0.25

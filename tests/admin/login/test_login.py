@@ -10,7 +10,7 @@ import pytest
 
 from omlx.admin.login.credentials import LINK_S, Credentials
 from omlx.admin.login.sessions import FREE_TRIES, MAX_AGE_S, MAX_WAIT_S, Sessions, Throttle
-from omlx.errors import BadRequest, TooManyAttempts
+from omlx.errors import BadRequest, TooManyRequests
 from tests.admin.running import API, PASSWORD, Administered, administered, change
 
 WRITES = (
@@ -222,7 +222,7 @@ def test_every_wrong_password_doubles_the_wait() -> None:
         throttle.failed()
         try:
             throttle.check()
-        except TooManyAttempts as error:
+        except TooManyRequests as error:
             waits.append(error.retry_after_s)
             clock.now += error.retry_after_s
     assert waits == [3, 5, 9, 17]
@@ -234,7 +234,7 @@ def test_thousands_of_wrong_passwords_do_not_break_the_throttle() -> None:
     throttle = Throttle()
     for _ in range(5_000):
         throttle.failed()
-    with pytest.raises(TooManyAttempts) as refusal:
+    with pytest.raises(TooManyRequests) as refusal:
         throttle.check()
     assert refusal.value.retry_after_s <= MAX_WAIT_S + 1
     throttle.succeeded()
