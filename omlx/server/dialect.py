@@ -47,14 +47,17 @@ class Encoder(Protocol):
 @dataclass(frozen=True, slots=True)
 class Wire:
     """`frame` encodes one payload, `idle` is sent to keep a silent stream open, `done` after the
-    last payload."""
+    last payload. `number` names the field of a payload that repeats the number of its event.
+    """
 
     frame: Callable[[Json], bytes]
     idle: bytes = sse.KEEP_ALIVE
     done: bytes = b""
     media_type: str = sse.MEDIA_TYPE
+    number: str | None = None
 
 
 OPENAI = Wire(sse.data, done=sse.DONE)
 NAMED = Wire(sse.named)
 """Frames that repeat their `type` as the event's name."""
+RESPONSES = Wire(sse.named, number="sequence_number")

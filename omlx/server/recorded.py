@@ -17,8 +17,8 @@ from pydantic import ConfigDict, TypeAdapter
 from omlx.engine.types import Event, Failed, Finished, PrefillProgress, Request, TokensCommitted
 from omlx.errors import Conflict, EngineError
 
-_BATCH: Final = TypeAdapter(
-    list[TokensCommitted | Finished | PrefillProgress],
+_PART: Final = TypeAdapter(
+    tuple[int, list[TokensCommitted | Finished | PrefillProgress]],
     config=ConfigDict(ser_json_inf_nan="constants"),
 )
 
@@ -28,7 +28,8 @@ class Recorded:
     """An answer that was interrupted: what it needs beside its request to be continued.
 
     `digest` is of `digest_of`. `batches` are those that were generated, in order, in `attempts`
-    runs.
+    runs; `firsts` has the number of the first event that each made. `torn`: clients may have
+    events behind those.
     """
 
     id: str
@@ -37,6 +38,8 @@ class Recorded:
     created: int
     digest: bytes
     batches: tuple[tuple[Event, ...], ...]
+    firsts: tuple[int, ...]
+    torn: bool
 
     @classmethod
     def read(
@@ -47,14 +50,18 @@ class Recorded:
         created: int,
         digest: bytes,
         contents: Iterable[bytes],
+        *,
+        torn: bool,
     ) -> Recorded:
         """Read the batches that `dump` wrote.
 
         Scores of a prompt that no token follows are left out: the prompt is computed again.
         """
-        batches = [_BATCH.validate_json(content) for content in contents]
+        parts = [_PART.validate_json(content) for content in contents]
+        firsts, batches = tuple(first for first, _ in parts), [batch for _, batch in parts]
         begun = {e.request_id for batch in batches for e in batch if isinstance(e, TokensCommitted)}
-        recorded = cls(id, attempts, seed, created, digest, ())
+        torn = torn or any(event.request_id not in begun for batch in batches for event in batch)
+        recorded = cls(id, attempts, seed, created, digest, (), firsts, torn)
         named = []
         for batch in batches:
             events = [event for event in batch if event.request_id in begun]
@@ -106,9 +113,9 @@ class Recorded:
         return replace(request, tokens=every, resumed=len(tokens), prompt_logprobs=None)
 
 
-def dump(events: Sequence[Event]) -> bytes | None:
+def dump(first: int, events: Sequence[Event]) -> bytes | None:
     """Return a batch as it is recorded, with the numbers of choices as names; None if it holds
-    nothing that a stream shows.
+    nothing that a stream shows. `first` is the number of the first event that it makes.
     """
     kept = [
         replace(event, request_id=event.request_id.rpartition("-")[2])
@@ -116,7 +123,7 @@ def dump(events: Sequence[Event]) -> bytes | None:
         if not isinstance(event, Failed)
         and not (isinstance(event, PrefillProgress) and not event.logprobs)
     ]
-    return _BATCH.dump_json(kept) if kept else None
+    return _PART.dump_json((first, kept)) if kept else None
 
 
 def digest_of(weights: str, budget: int | None, requests: Iterable[Request]) -> bytes:

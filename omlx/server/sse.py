@@ -18,6 +18,7 @@ MEDIA_TYPE: Final = "text/event-stream"
 NDJSON: Final = "application/x-ndjson"
 DONE: Final = b"data: [DONE]\n\n"
 KEEP_ALIVE: Final = b": keep-alive\n\n"
+_ID: Final = b"id: "
 
 _BREAKS: Final = {mark: f"\\u{ord(mark):04x}" for mark in "\x85\u2028\u2029"}
 """Many clients split a stream at any of Unicode's line ends; JSON escapes only those of ASCII."""
@@ -48,7 +49,14 @@ def named(payload: dict[str, Any]) -> bytes:
 
 def numbered(number: int, frame: bytes) -> bytes:
     """A frame with an id, which a client that connects again sends as `Last-Event-ID`."""
-    return b"id: %d\n%b" % (number, frame)
+    return b"%b%d\n%b" % (_ID, number, frame)
+
+
+def number(frame: bytes) -> int | None:
+    """Return the id of a frame, if it has one."""
+    if not frame.startswith(_ID):
+        return None
+    return int(frame[len(_ID) : frame.index(b"\n")])
 
 
 class EventStream(Response):

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import threading
 from collections.abc import Callable
@@ -24,14 +23,12 @@ from starlette.routing import Route
 
 from tests.cli.killed import serving
 from tests.server import running
-from tests.server.journal.streams import PATHS, Event, body_of, numbered, said
+from tests.server.journal.streams import PATHS, Event, alike, body_of, numbered, said
 from tests.server.journal.test_answers import EVERY
 from tests.server.running import DRAFT, HYBRID, TARGET
 
 KEY = {"Idempotency-Key": "one"}
 EACH = 10
-_RANDOM = re.compile("[0-9a-f]{24,}")
-_MOMENTS = re.compile(r'"(created|created_at|completed_at)": [\d.]+')
 ASKED: dict[str, Any] = {"model": "any", "messages": [{"role": "user", "content": "Any."}]}
 
 
@@ -70,13 +67,6 @@ def read_on(
     finally:
         response.close()
     return lives
-
-
-def alike(events: list[Event]) -> list[Event]:
-    """Events without what differs from one request to the next."""
-    text = _RANDOM.sub("id", _MOMENTS.sub(r'"\1": 0', json.dumps(events)))
-    made: list[Event] = json.loads(text)
-    return made
 
 
 def as_client_reads(dialect: str, events: list[Event]) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 from starlette.responses import JSONResponse
@@ -17,15 +17,17 @@ from omlx.server.dialect import ChoiceEvent
 from omlx.server.exchange import Exchange
 from omlx.server.journal.journal import Journal, now
 from omlx.server.journal.replay import Replay
-from omlx.server.journal.table import Table
-from omlx.server.recorded import dump
+from omlx.server.journal.table import Part, Table
+from omlx.server.recorded import Recorded, dump
 from omlx.server.stream import GenerationStream
 
 log = logging.getLogger("omlx.server")
 
 
 class Recording:
-    """The record of one answer: batches from `number` on. `active` until a write has failed."""
+    """The record of one answer: batches from `number` on. `active` until a write has failed: a
+    record with a gap would be continued with other events than a client has.
+    """
 
     def __init__(self, journal: Journal, id: str, number: int) -> None:
         self.active = True
@@ -33,17 +35,19 @@ class Recording:
         self._id = id
         self._number = number
 
-    async def write(self, events: Sequence[Event]) -> None:
-        """Write a batch before any client sees what it became."""
-        content = dump(events)
-        if content is None or not self.active:
-            return
-        write = partial(Table.append, id=self._id, number=self._number, content=content, now=now())
-        written = await self._journal.run(write)
+    async def write(self, first: int, events: Sequence[Event]) -> bool:
+        """Write a batch before any client sees what it became: events from number `first` on.
+        Return whether the record has all of it.
+        """
+        content = dump(first, events)
+        if content is None:
+            return self.active
+        written = await self._journal.append(Part(self._id, self._number, content))
         self._number += 1
         self.active = bool(written)
         if written is False:
             log.warning(Reason("answer.off.evicted", {"id": self._id}).message)
+        return self.active
 
     async def finish(self, answer: bytes) -> None:
         """Replace what was written by the whole answer."""
@@ -58,7 +62,10 @@ class Recording:
 
 
 class Answer:
-    """An answer in progress. `readers` counts its clients; `body_hash` is of the request's body."""
+    """An answer in progress. `readers` counts its clients; `body_hash` is of the request's body.
+
+    It begins with what was `recorded`, if it was interrupted; `caught_up` is set behind that.
+    """
 
     def __init__(
         self,
@@ -66,6 +73,7 @@ class Answer:
         stream: GenerationStream,
         recording: Recording | None,
         body_hash: bytes,
+        recorded: Recorded | None = None,
     ) -> None:
         self.exchange = exchange
         self.stream = stream
@@ -73,9 +81,11 @@ class Answer:
         self.replay = Replay(exchange.wire)
         self.readers = 0
         self.body_hash = body_hash
+        self.caught_up = asyncio.Event()
+        self._recorded = recorded
         self._recording = recording
         if recording is not None:
-            stream.record = recording.write
+            stream.record = self._record
         self._body = b""
         self._error: OmlxError | None = None
         self._ended = asyncio.Event()
@@ -116,17 +126,21 @@ class Answer:
             self.stream.close()
             self.exchange.on_end(self.encoder, final=final)
             self.replay.end()
+            self.caught_up.set()
             self._ended.set()
 
     async def _generate(self) -> None:
         if self.streams:
             self.replay.add(self.encoder.start())
         events: list[ChoiceEvent] = []
+        firsts = iter(() if self._recorded is None else self._recorded.firsts)
+        self._catch_up(firsts)
         async for batch in self.stream.batches():
             if self.streams:
                 self.replay.add(self.encoder.feed(batch))
             else:
                 events += batch
+            self._catch_up(firsts)
         if self.streams:
             self.replay.finish()
             content = self.replay.content
@@ -134,6 +148,26 @@ class Answer:
             self._body = content = bytes(JSONResponse(self.encoder.body(events)).body)
         if self._recording is not None:
             await self._recording.finish(content)
+
+    def _catch_up(self, firsts: Iterator[int]) -> None:
+        """Number the events of the next recorded batch as those that clients have."""
+        if self.caught_up.is_set():
+            return
+        first = next(firsts, None)
+        if first is not None:
+            self.replay.next = first
+            return
+        if self._recorded is not None and self._recorded.torn:
+            self.replay.jump()
+        self.caught_up.set()
+
+    async def _record(self, events: Sequence[Event]) -> None:
+        """Record a batch. Where that fails, events get numbers that no other process continues."""
+        recording = self._recording
+        if recording is None or not recording.active:
+            return
+        if not await recording.write(self.replay.next, events):
+            self.replay.jump()
 
     async def _failed(self, error: OmlxError) -> bool:
         """End with an error. Return whether that is final: another process may continue what this

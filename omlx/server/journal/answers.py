@@ -32,7 +32,7 @@ from omlx.server.errors import field_error
 from omlx.server.exchange import Exchange
 from omlx.server.generation import GenerationService
 from omlx.server.journal.answer import Answer, Recording
-from omlx.server.journal.journal import Journal, now
+from omlx.server.journal.journal import Journal, booted_at, now
 from omlx.server.journal.replay import Replay
 from omlx.server.journal.table import Entry, Header, Table
 from omlx.server.notes import note
@@ -57,6 +57,18 @@ class Kept:
     @property
     def streams(self) -> bool:
         return self.content.startswith(b"id: ")
+
+
+@dataclass(frozen=True, slots=True)
+class LastEvent:
+    """The number of the last event that a client has, as `field` of its request says; -1: none."""
+
+    number: int
+    field: str = LAST_EVENT
+
+    @property
+    def is_none(self) -> bool:
+        return self.number < 0
 
 
 class Answers:
@@ -129,7 +141,7 @@ class Answers:
         """Answer in the dialect. Raises OmlxError for what ended an answer that is no stream."""
         headers = {SOURCE: source}
         if exchange.stream:
-            return self.stream(answer, exchange.wire, last_event(request) + 1, headers)
+            return await self.stream(request, answer, exchange.wire, last_event(request), headers)
         if isinstance(answer, Kept):
             body = answer.content
         else:
@@ -140,25 +152,40 @@ class Answers:
                 self._leave(answer)
         return Response(body, media_type="application/json", headers=headers)
 
-    def stream(
+    async def stream(
         self,
+        request: Request,
         answer: Answer | Kept,
         wire: Wire,
-        start: int,
+        last: LastEvent,
         headers: Mapping[str, str] = MappingProxyType({}),
     ) -> Response:
-        """A stream of the events from number `start` on, whose end does not end the answer."""
+        """A stream of the events that follow `last`, whose end does not end the answer.
+
+        Raises Conflict if there is no such event.
+        """
         if isinstance(answer, Kept):
-            return self.follow(Replay.of(wire, answer.content), start, headers)
+            return self.follow(answer.id, Replay.of(wire, answer.content), last, headers)
         answer.readers += 1
+        try:
+            if not last.is_none:
+                await while_connected(request.receive, answer.caught_up.wait())
+            start = _start(answer.id, answer.replay, last)
+        except BaseException:
+            self._leave(answer)
+            raise
         frames = answer.replay.frames(start, self._keep_alive_s)
         return sse.EventStream(frames, partial(self._leave, answer), more=headers)
 
     def follow(
-        self, replay: Replay, start: int, headers: Mapping[str, str] = MappingProxyType({})
+        self,
+        id: str,
+        replay: Replay,
+        last: LastEvent,
+        headers: Mapping[str, str] = MappingProxyType({}),
     ) -> Response:
-        """A stream of the events of a finished answer."""
-        frames = replay.frames(start, self._keep_alive_s)
+        """A stream of the events of a finished answer. Raises Conflict as `stream` does."""
+        frames = replay.frames(_start(id, replay, last), self._keep_alive_s)
         return sse.EventStream(frames, _nothing, more=headers)
 
     async def flushed(self) -> None:
@@ -204,7 +231,7 @@ class Answers:
             if not exchange.background and recorded is None:
                 await while_connected(receive, stream.started(self._keep_alive_s))
             recording = await self._record(stream, exchange, name, body, entry)
-            answer = Answer(exchange, stream, recording, body_hash)
+            answer = Answer(exchange, stream, recording, body_hash, recorded)
         except BaseException:
             stream.close()
             raise
@@ -287,14 +314,11 @@ class Answers:
         return source
 
 
-def last_event(request: Request) -> int:
-    """The number of the last event that a client has, as it says; -1 for none.
-
-    Raises BadRequest.
-    """
+def last_event(request: Request) -> LastEvent:
+    """Return what a client says in the header. Raises BadRequest."""
     number = request.headers.get(LAST_EVENT, "-1")
     try:
-        return max(-1, int(number))
+        return LastEvent(max(-1, int(number)))
     except ValueError as error:
         raise field_error("request.type", LAST_EVENT, expected="integer") from error
 
@@ -324,14 +348,33 @@ def _check_same(body_hash: bytes, body: bytes) -> None:
 def _check_begins(request: Request) -> None:
     """Raise NotFound for a client that has a part of an answer that is not here any more: another
     answer would follow."""
-    if last_event(request) >= 0:
+    if not last_event(request).is_none:
         raise NotFound("answer.gone", param=KEY, field=LAST_EVENT)
+
+
+def _start(id: str, replay: Replay, last: LastEvent) -> int:
+    """Return the index of the frame that follows `last`.
+
+    Raises Conflict if answer `id` has no such event: it was never recorded, and what was generated
+    since then may be cut at other places.
+    """
+    start = replay.after(last.number)
+    if start is None:
+        field = last.field
+        raise Conflict("answer.lost", param=field, field=field, event=last.number, id=id)
+    return start
 
 
 def _recorded(entry: Entry) -> Recorded:
     header = entry.header
     return Recorded.read(
-        header.id, header.attempts, int(header.seed), header.created, header.digest, entry.parts
+        header.id,
+        header.attempts,
+        int(header.seed),
+        header.created,
+        header.digest,
+        entry.parts,
+        torn=entry.used < booted_at(),
     )
 
 

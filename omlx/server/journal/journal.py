@@ -9,15 +9,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import sqlite3
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
 from omlx.errors import Reason
-from omlx.server.journal.table import Locked, Table, remove, sync
+from omlx.server.journal.table import Locked, Part, Table, remove, sync
 
 T = TypeVar("T")
 
@@ -45,6 +46,7 @@ class Journal:
         self._table: Table | None = None
         self._retry_at = 0.0
         self._thread = ThreadPoolExecutor(1, "omlx-journal")
+        self._batch: tuple[list[Part], asyncio.Task[set[str] | None]] | None = None
         self._posted: set[asyncio.Task[object]] = set()
         self._sync: asyncio.TimerHandle | None = None
 
@@ -69,6 +71,20 @@ class Journal:
             self._sync = loop.call_later(SYNC_S, self._start_sync)
         return result
 
+    async def append(self, part: Part) -> bool | None:
+        """Return whether `part` was written; None if the disk fails, or takes too long.
+
+        The parts of one turn of the event loop are written together: a delivery of the engine
+        brings tokens of every stream, and the way to the thread costs more than a write.
+        """
+        if self._batch is None:
+            new: list[Part] = []
+            self._batch = new, asyncio.create_task(self._write(new))
+        parts, written = self._batch
+        parts.append(part)
+        here = await asyncio.shield(written)
+        return None if here is None else part.id in here
+
     def post(self, work: Callable[[Table], object]) -> None:
         """Do `work` soon, after what was posted before; `flushed` waits for it."""
         task = asyncio.create_task(self.run(work))
@@ -92,6 +108,10 @@ class Journal:
             self._sync.cancel()
         self._thread.submit(self._close)
         self._thread.shutdown()
+
+    async def _write(self, parts: Sequence[Part]) -> set[str] | None:
+        self._batch = None  # later parts are for the next batch
+        return await self.run(partial(Table.append, parts=parts))
 
     def _on_table(self, work: Callable[[Table], T]) -> T:
         """On the thread of the journal. Closes a table that fails."""
@@ -131,3 +151,12 @@ class Journal:
 def now() -> float:
     """Seconds since the epoch: ages are counted over processes, and over sleep."""
     return time.time()
+
+
+def booted_at() -> float:
+    """When the machine was started, in seconds since the epoch: what was written before may not
+    have been durable.
+    """
+    # both count sleep, too
+    clock = time.CLOCK_BOOTTIME if sys.platform == "linux" else time.CLOCK_MONOTONIC
+    return time.time() - time.clock_gettime(clock)

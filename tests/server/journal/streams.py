@@ -7,6 +7,7 @@ process finds.
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -43,6 +44,8 @@ PATHS = {
     "messages": "/v1/messages",
     "responses": "/v1/responses",
 }
+_RANDOM = re.compile("[0-9a-f]{24,}")
+_MOMENTS = re.compile(r'"(created|created_at|completed_at)": [\d.]+')
 _MERGED = ("content", "reasoning_content", "text")
 Event = dict[str, Any]
 
@@ -116,6 +119,13 @@ def numbered(response: httpx.Response) -> Iterator[tuple[int, Event]]:
             if number >= 0 or event.get("type") != "ping":
                 yield number, event
             number = -1
+
+
+def alike(events: list[Event]) -> list[Event]:
+    """Events without what differs from one request to the next."""
+    text = _RANDOM.sub("id", _MOMENTS.sub(r'"\1": 0', json.dumps(events)))
+    made: list[Event] = json.loads(text)
+    return made
 
 
 def said(dialect: str, events: list[Event]) -> Any:

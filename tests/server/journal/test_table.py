@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from omlx.server.journal import table
-from omlx.server.journal.table import Header, Locked, StoredRow, Table, remove
+from omlx.server.journal.table import Header, Locked, Part, StoredRow, Table, remove
 
 NOW = 1e9
 
@@ -29,7 +29,7 @@ def ids(file: Table) -> list[str]:
 def test_what_was_written_is_read_by_the_next_process(tmp_path: Path) -> None:
     file = opened(tmp_path)
     file.begin(header("a", "key"), b"{}", NOW)
-    assert [file.append("a", number, b"[]", NOW) for number in range(2)] == [True, True]
+    assert file.append([Part("a", number, b"[]") for number in range(2)]) == {"a"}
     file.close()
     entry = opened(tmp_path).find(NOW, key="key")
     assert entry is not None
@@ -48,7 +48,7 @@ def test_files_are_for_their_owner_alone(tmp_path: Path) -> None:
 def test_a_finished_answer_has_one_part(tmp_path: Path) -> None:
     file = opened(tmp_path)
     file.begin(header("a"), b"{}", NOW)
-    file.append("a", 0, b"[1]", NOW)
+    file.append([Part("a", 0, b"[1]")])
     file.finish("a", b"whole", NOW)
     entry = file.find(NOW, id="a")
     assert entry is not None
@@ -64,9 +64,26 @@ def test_finished_answers_make_room_first(tmp_path: Path) -> None:
     assert ids(file) == ["a", "c", "d"]
     file.begin(header("e"), bytes(300), NOW + 5)
     assert ids(file) == ["c", "d", "e"]
-    assert file.append("a", 0, b"[]", NOW) is False  # its writer hears of it
+    assert file.append([Part("a", 0, b"[]"), Part("d", 0, b"[]")]) == {
+        "d"
+    }  # its writer hears of it
     assert file.begin(header("f"), bytes(501), NOW) is False
     assert ids(file) == ["c", "d", "e"]
+
+
+def test_what_answers_grow_by_counts(tmp_path: Path) -> None:
+    """While they are generated, and in the next process."""
+    file = opened(tmp_path)
+    for at, id in enumerate("abc"):
+        file.begin(header(id), bytes(200), NOW + at)
+    file.append([Part("b", 0, bytes(300))])
+    file.close()
+    file = opened(tmp_path)
+    assert file.nbytes == 900
+    file.append([Part("a", 0, bytes(150))])
+    file.begin(header("d"), b"", NOW + 3)
+    assert ids(file) == ["a", "c", "d"]  # "a" was written to after "b"
+    assert file.nbytes == 550
 
 
 def test_the_number_of_answers_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,13 +13,13 @@ from starlette.responses import JSONResponse, Response
 from omlx.errors import BadRequest, OmlxError
 from omlx.server.body import read_body
 from omlx.server.connection import while_connected
-from omlx.server.dialect import NAMED, Encoder, Json
+from omlx.server.dialect import RESPONSES, Encoder, Json
 from omlx.server.errors import field_error
 from omlx.server.exchange import Exchange
 from omlx.server.fields import Body, read_query
 from omlx.server.generation import GenerationService
 from omlx.server.journal.answer import Answer
-from omlx.server.journal.answers import SOURCE, Answers, Kept, last_event
+from omlx.server.journal.answers import SOURCE, Answers, Kept, LastEvent, last_event
 from omlx.server.journal.table import Table
 from omlx.server.openai.responses import request as response_request
 from omlx.server.openai.responses.encoder import ResponseEncoder
@@ -122,7 +122,7 @@ class ResponseEndpoints:
             bool(body.stream),
             ID_PREFIX,
             lifetime.encoder,
-            NAMED,
+            RESPONSES,
             lifetime.ended,
             kept=body.stored and bool(body.stream),
             background=bool(body.background),
@@ -136,17 +136,18 @@ class ResponseEndpoints:
             if id not in self.store:
                 await self._reopen(request, id)
             return JSONResponse(self.store.get(id))
-        after = last_event(request)
+        last = last_event(request)
         if "starting_after" in request.query_params:
-            after = read_query(Following, request.query_params).starting_after
+            query = read_query(Following, request.query_params)
+            last = LastEvent(query.starting_after, "starting_after")
         replay = self.store.replay(id)
         if replay is not None:
-            return self._answers.follow(replay, after + 1)
+            return self._answers.follow(id, replay, last)
         answer = await self._reopen(request, id)
         if answer is None or not answer.streams:
             self.store.get(id)  # raises for an unknown response
             raise BadRequest("response.no_stream", param="stream")
-        return self._answers.stream(answer, NAMED, after + 1)
+        return await self._answers.stream(request, answer, RESPONSES, last)
 
     async def _reopen(self, request: Request, id: str) -> Answer | Kept | None:
         if not id.startswith(ID_PREFIX):
