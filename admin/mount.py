@@ -60,7 +60,7 @@ def mount(app: FastAPI, services: Services, configuration: LiveConfiguration, ho
 
     ChatPage(snapshots).register(pages)
     cards = ModelCards(pool)
-    OverviewPage(figures, snapshots, trials.trials).register(pages)
+    OverviewPage(figures, snapshots, trials.trials, services.downloads).register(pages)
     ConnectPage(snapshots, cards, keys, services.activity.seen).register(pages)
     shelf = Shelf()
     ModelsPage(snapshots).register(pages)

@@ -18,11 +18,13 @@ from ..pages import Page, Pages
 class ChatView:
     """`model` is the one of `models` that is chosen first, None if there is none.
 
-    `has_markdown`: the libraries that render answers are installed.
+    `has_own`: there is a model that does not come with this package. `has_markdown`: the libraries
+    that render answers are installed.
     """
 
     models: Sequence[str]
     model: str | None
+    has_own: bool
     has_markdown: bool
 
 
@@ -41,6 +43,7 @@ class ChatPage:
         view = ChatView(
             models=models,
             model=next((name for name in wanted if name in models), None),
+            has_own=bool(pool.registry.own),
             has_markdown=(data_dir("static") / "vendor" / "marked").is_dir(),
         )
         return Page("chat/page.html", view, "chat")

@@ -1,4 +1,7 @@
-"""The first page: live figures, latest requests, models in memory, the server's addresses."""
+"""The first page: live figures, latest requests, models in memory, the server's addresses.
+
+A machine without models of its own is offered some.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,13 @@ from typing import Final
 from fastapi import Request
 
 from omlx.catalog import data_dir
+from omlx.models.hub.downloads import Downloads
 from omlx.models.pool.resident import State
 from omlx.trial.trials import Trials
 
 from ..activity.request_views import AnswerView
 from ..addresses import HOME, PARTS
+from ..download.first import FirstView, first_view
 from ..models.list_page import ModelRow, model_row
 from ..models.model_snapshot import ModelSnapshot, ModelSnapshots, suggested
 from ..pages import Page, Pages
@@ -40,7 +45,7 @@ class Welcome:
 class OverviewView:
     """`address` is the server's in the browser, `trial` the newest of this run.
 
-    `has_charts`: the chart library is installed.
+    `has_charts`: the chart library is installed. `first` is None in the part that moves.
     """
 
     live: Live
@@ -51,6 +56,7 @@ class OverviewView:
     answers: Sequence[AnswerView]
     address: str
     has_charts: bool
+    first: FirstView | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,16 +64,23 @@ class OverviewPage:
     figures: LiveFigures
     snapshots: ModelSnapshots
     trials: Trials
+    downloads: Downloads
 
     def register(self, pages: Pages) -> None:
         pages.route(HOME, self.show)
         pages.part(f"{PARTS}/overview", self.show_live)
+        pages.part(f"{PARTS}/overview/first", self.show_first)
 
     async def show(self, request: Request) -> Page:
-        return Page("overview/page.html", await self._view(request), "overview")
+        first = await first_view(self.downloads, self.snapshots.pool)
+        view = replace(await self._view(request), first=first)
+        return Page("overview/page.html", view, "overview")
 
     async def show_live(self, request: Request) -> Page:
         return Page("overview/live.html", await self._view(request))
+
+    async def show_first(self, request: Request) -> Page:
+        return Page("overview/first.html", await first_view(self.downloads, self.snapshots.pool))
 
     async def _view(self, request: Request) -> OverviewView:
         pool, resident = self.snapshots.pool, await self.snapshots.resident()

@@ -1,4 +1,4 @@
-"""`omlx pull MODEL`: download a model and its declared draft; complete models are checked."""
+"""`omlx pull MODEL`: download a model and its draft model; complete models are checked."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from huggingface_hub.utils.tqdm import disable_progress_bars
 from omlx.catalog import sentence
 from omlx.cli.arguments import configured
 from omlx.cli.output import size
-from omlx.errors import Reason
+from omlx.errors import ModelError, Reason
 from omlx.models.catalog.discovery import discover
 from omlx.models.catalog.entry import ModelEntry, Status
 from omlx.models.catalog.places import HUB_CACHE
@@ -23,6 +23,7 @@ from omlx.models.hub.recorded import download
 from omlx.models.package.compatibility import checkpoint_mismatch, draft_problem
 from omlx.models.package.package import DeclaredDraftModel, usable_package
 from omlx.models.pool.speculation_config import FETCHABLE
+from omlx.settings.configuration import LiveConfiguration
 from omlx.settings.resolve import add_flags
 from omlx.settings.schema import Group, Settings
 
@@ -30,7 +31,9 @@ from omlx.settings.schema import Group, Settings
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("target", metavar="MODEL", help=sentence("cli.pull.model", {}))
     parser.add_argument("--revision", metavar="REVISION", help=sentence("cli.pull.revision", {}))
-    parser.add_argument(
+    drafts = parser.add_mutually_exclusive_group()
+    drafts.add_argument("--draft", metavar="DRAFT", help=sentence("cli.pull.draft", {}))
+    drafts.add_argument(
         "--no-draft", dest="alone", action="store_true", help=sentence("cli.pull.no_draft", {})
     )
     add_flags(parser, [Group.MODELS])
@@ -39,12 +42,15 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     if not sys.stderr.isatty():
         disable_progress_bars()
-    settings = configured(arguments).current.resolve().settings
+    configuration = configured(arguments)
+    settings = configuration.current.resolve().settings
     reference = Reference.parse(arguments.target)
     if arguments.revision is not None:
         reference = replace(reference, revision=arguments.revision)
     target = _pull(reference, settings)
-    if not arguments.alone:
+    if arguments.draft is not None:
+        _pull_chosen_draft(target, Reference.parse(arguments.draft), configuration)
+    elif not arguments.alone:
         _pull_draft(target, settings)
     return 0
 
@@ -84,6 +90,22 @@ def _pull_draft(target: ModelEntry, settings: Settings) -> None:
         else:
             reasons.append(draft_problem(target, draft))
     _report(reason for reason in reasons if reason is not None)
+
+
+def _pull_chosen_draft(
+    target: ModelEntry, reference: Reference, configuration: LiveConfiguration
+) -> None:
+    """Download a draft and store it as that of the model. Raises ModelError if it cannot be used.
+
+    Writes the settings file.
+    """
+    draft = _pull(reference, configuration.current.resolve().settings)
+    problem = draft_problem(target, draft)
+    if problem is not None:
+        raise ModelError(problem.code, param=None, **problem.params)
+    configuration.patch({"draft_model": str(reference)}, target.id)
+    params = {"model": target.id, "draft": str(reference)}
+    sys.stdout.write(sentence("cli.pull.draft_set", params) + "\n")
 
 
 def _fetchable(target: ModelEntry, draft: ModelEntry | Reason) -> bool:

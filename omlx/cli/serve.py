@@ -30,7 +30,7 @@ from omlx import __version__
 from omlx.admin.login.credentials import Credentials
 from omlx.admin.mount import mount
 from omlx.catalog import sentence
-from omlx.cli import online_environment
+from omlx.cli import first_start, online_environment
 from omlx.cli.address import BACKLOG, listen, published, url
 from omlx.cli.arguments import configured, find_models, model_id
 from omlx.cli.download import download_hint
@@ -107,8 +107,13 @@ def run(arguments: Namespace) -> int:
     else:
         order, listening = None, listen(settings.host, settings.port)
     level = logging.getLevelNamesMapping()[settings.log_level.upper()]
-    log.set_up(settings.home, sys.stderr, level)
     try:
+        chosen = None
+        if selection.model is None:
+            chosen = first_start.ask(selection.discover, settings)
+        if chosen is not None:
+            selection = select(chosen, configuration)
+        log.set_up(settings.home, sys.stderr, level)
         return asyncio.run(serve(selection, listening, order))
     finally:
         listening.close()
@@ -306,9 +311,11 @@ def _announce(services: Services, settings: Settings, address: str) -> None:
         lines.append(sentence("cli.serve.model_ready", {"model": model}))
         lines += _draft_lines(pool.last_used)
     lines += _login_link(settings, address)
+    offer = first_start.commands(pool.registry, settings, address)
     if model is None:
-        lines.append(sentence("cli.models.none", {}))
+        lines += offer or [sentence("cli.models.none", {})]
     else:
+        lines += offer
         endpoint = Endpoint(address, model, with_key=services.api_keys.required)
         lines.append(sentence("cli.serve.try", {}))
         lines.append(f"  {curl(endpoint, sentence('cli.serve.prompt', {})).text}")

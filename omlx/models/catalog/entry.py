@@ -5,8 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import Final
 
 from omlx.errors import Reason
+
+BUNDLED: Final = "bundled"
+"""Source name of the demonstration models that come with this package."""
 
 
 class Status(StrEnum):

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol, TypeAlias
 
+from omlx.models.catalog.entry import BUNDLED
 from omlx.models.catalog.inspect_checkpoint import looks_like_model
 from omlx.settings.schema import Settings
 
@@ -83,7 +84,7 @@ def places(settings: Settings, environ: Mapping[str, str], bundled: Path) -> lis
     if settings.hf_cache:
         enabled.append(HubCache(HUB_CACHE, hub_root(environ)))
     if settings.bundled:
-        enabled.append(Folder("bundled", bundled))
+        enabled.append(Folder(BUNDLED, bundled))
     return enabled
 
 

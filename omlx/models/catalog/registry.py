@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from omlx.errors import ModelError, NotFound
-from omlx.models.catalog.entry import ModelEntry
+from omlx.models.catalog.entry import BUNDLED, ModelEntry
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,11 @@ class Registry:
     @property
     def usable(self) -> tuple[ModelEntry, ...]:
         return tuple(entry for entry in self.entries if entry.usable)
+
+    @property
+    def own(self) -> tuple[ModelEntry, ...]:
+        """The usable models that do not come with this package."""
+        return tuple(entry for entry in self.usable if entry.source != BUNDLED)
 
     def __contains__(self, model_id: str) -> bool:
         """Whether there is a usable model of this id."""

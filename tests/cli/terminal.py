@@ -1,0 +1,81 @@
+"""`omlx` on a terminal of its own: what it writes, what a person types, Ctrl-C included."""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+CTRL_C = "\x03"
+PATIENCE_S = 120
+
+# The terminal controls the process, so that Ctrl-C becomes a signal.
+_START = """
+import fcntl, os, sys, termios
+os.setsid()
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+os.execv(sys.executable, [sys.executable, "-m", "omlx", *sys.argv[1:]])
+"""
+
+
+class Terminal:
+    """`text` is all that has been written, with what was typed."""
+
+    def __init__(self, screen: int, process: subprocess.Popen[bytes]) -> None:
+        self._screen = screen
+        self.process = process
+        self.text = ""
+        self._heard = 0
+
+    def wait_for(self, words: str) -> str:
+        """Return what is written until `words` appear after the last ones waited for."""
+        begin, deadline = self._heard, time.monotonic() + PATIENCE_S
+        while words not in self.text[begin:]:
+            left = deadline - time.monotonic()
+            ready, _, _ = select.select([self._screen], [], [], max(0.0, left))
+            assert ready, self.text
+            piece = self._read()
+            assert piece, self.text
+            self.text += piece
+        self._heard = self.text.index(words, begin) + len(words)
+        return self.text[begin : self._heard]
+
+    def type(self, text: str) -> None:
+        os.write(self._screen, text.encode())
+
+    def end(self) -> int:
+        """Return the exit status, once everything has been read."""
+        while piece := self._read():
+            self.text += piece
+        return self.process.wait(PATIENCE_S)
+
+    def _read(self) -> str:
+        """Return what has been written; nothing once the last process has closed the terminal."""
+        try:
+            return os.read(self._screen, 1 << 16).decode(errors="replace")
+        except OSError:
+            return ""
+
+
+@contextmanager
+def terminal(environ: Mapping[str, str], *arguments: str) -> Iterator[Terminal]:
+    """Run `omlx` with the arguments; it is killed at the end."""
+    screen, keyboard = os.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-c", _START, *arguments],
+        stdin=keyboard,
+        stdout=keyboard,
+        stderr=keyboard,
+        env=environ,
+    )
+    os.close(keyboard)
+    try:
+        yield Terminal(screen, process)
+    finally:
+        process.kill()
+        process.wait()
+        os.close(screen)
