@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import reduce
 from itertools import combinations
 from typing import Final, NamedTuple
 
@@ -57,16 +58,23 @@ class DraftLength:
 
         Bounds of a later source hold as far as earlier ones leave room. The defaults come last.
         """
-        low = high = initial = 0
-        for source in (*sources, DEFAULT_DRAFT_LENGTH):
-            if source.fixed is not None:
-                return cls.exactly(min(max(source.fixed, low), high or MAX_DRAFT_LENGTH))
-            if not low and source.min:
-                low = min(source.min, high or MAX_DRAFT_LENGTH)
-            if not high and source.max:
-                high = max(source.max, low)
-            initial = initial or source.initial
-        return cls(low, min(max(initial, low), high), high)
+        merged = reduce(cls.over, (*sources, DEFAULT_DRAFT_LENGTH))
+        if merged.fixed is not None:
+            return cls.exactly(merged.fixed)
+        return replace(merged, initial=min(max(merged.initial, merged.min), merged.max))
+
+    def over(self, later: DraftLength) -> DraftLength:
+        """Return these bounds; the open ones are those of `later`, as far as these leave room."""
+        if self.fixed is not None:
+            return self
+        longest = self.max or MAX_DRAFT_LENGTH
+        if later.fixed is not None:
+            return DraftLength.exactly(min(max(later.fixed, self.min), longest))
+        low = self.min or min(later.min, longest)
+        high = self.max
+        if not high and later.max:
+            high = max(later.max, low)
+        return DraftLength(low, self.initial or later.initial, high)
 
     @property
     def values(self) -> dict[str, int]:

@@ -37,7 +37,7 @@ class ChatPage:
 
     async def show(self, request: Request) -> Page:
         pool = self.snapshots.pool
-        models = [entry.id for entry in pool.models]
+        models = pool.catalog.ids
         resident = [served.id for served in pool.loaded]
         wanted = (request.query_params.get("model"), self.snapshots.default, *resident, *models)
         view = ChatView(

@@ -66,11 +66,11 @@ class ConnectPage:
 
     async def _view(self, request: Request) -> ConnectView:
         address, with_key = str(request.base_url).rstrip("/"), self.keys.required
-        models = [entry.id for entry in self.snapshots.pool.models]
+        models = self.snapshots.pool.catalog.ids
         card = await self._card(request.query_params.get("model"), models)
         endpoint = Endpoint(address, _PLACEHOLDER, None, with_key)
         if card is not None:
-            endpoint = Endpoint(address, card.entry.id, card.context_length, with_key)
+            endpoint = Endpoint(address, card.id, card.context_length, with_key)
         question = sentence("cli.serve.prompt", {}, language_of(request))
         programs, now = self.seen.programs, time()
         apps = AppsView(

@@ -1,4 +1,4 @@
-"""`omlx config get|set|unset|list|path`: stored settings, for all models or for one."""
+"""`omlx config get|set|unset|list|path`: stored settings of all models, one, or a profile of it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from omlx.settings.configuration import LiveConfiguration
 from omlx.settings.layer import Source
 from omlx.settings.parse import parse, to_json
 from omlx.settings.resolve import Resolution
-from omlx.settings.schema import Scope, Setting, Value, table
+from omlx.settings.schema import Setting, Value, table
+from omlx.settings.store import Owner
 
 _HIDDEN = "********"
 
@@ -41,10 +42,13 @@ def add_arguments(parser: ArgumentParser) -> None:
             text = sentence("cli.models.json", {})
             command.add_argument("--json", action="store_true", help=text)
         command.add_argument("--model", metavar="ID", help=sentence("cli.config.model", {}))
+        command.add_argument("--profile", metavar="NAME", help=sentence("cli.config.profile", {}))
         command.add_argument("--home", metavar="DIR", help=table()["home"].help)
 
 
 def run(arguments: Namespace) -> int:
+    if arguments.profile is not None and arguments.model is None:
+        raise ConfigError("config.profile_model")
     arguments.action(arguments, configured(arguments))
     return 0
 
@@ -58,13 +62,13 @@ def _get(arguments: Namespace, live: LiveConfiguration) -> None:
 def _set(arguments: Namespace, live: LiveConfiguration) -> None:
     row = _row(arguments.name)
     value = parse(row, arguments.value, row.name)
-    model = _model(arguments, live, new=True)
+    owner = Owner(_model(arguments, live, new=True), arguments.profile)
+    if owner.profile is not None and owner.model is not None:
+        Catalog(_models(live), live).check_profile(owner.model, owner.profile)
     if row.name in ("alias", "draft_model"):
-        _check_name(row.name, str(value), model, live)
-    live.patch({row.name: value}, model)
-    stored_in = Source.GLOBAL
-    if model is not None:
-        stored_in = Source.MODEL
+        _check_name(row.name, str(value), owner.model, live)
+    live.patch({row.name: value}, *owner)
+    stored_in = Source(owner.scope.value)
     effective = _resolution(arguments, live)[row.name]
     if effective.source is not stored_in:
         shown = {"value": _shown(row, effective.value), "source": effective.source.value}
@@ -87,7 +91,7 @@ def _check_name(setting: str, name: str, model: str | None, live: LiveConfigurat
 
 def _unset(arguments: Namespace, live: LiveConfiguration) -> None:
     row = _row(arguments.name)
-    live.patch({row.name: None}, _model(arguments, live))
+    live.patch({row.name: None}, *_owner(arguments, live))
     _report_restart(row, live)
 
 
@@ -102,9 +106,9 @@ def _report_restart(row: Setting, live: LiveConfiguration) -> None:
 
 def _list(arguments: Namespace, live: LiveConfiguration) -> None:
     resolution = _resolution(arguments, live)
-    rows = list(table().values())
-    if arguments.model is not None:
-        rows = [row for row in rows if row.allowed_in(Scope.MODEL)]
+    owner, rows = _owner(arguments, live), list(table().values())
+    if owner.model is not None:
+        rows = [row for row in rows if row.allowed_in(owner.scope)]
     if arguments.json:
         record = {row.name: _record(row, resolution) for row in rows}
         sys.stdout.write(json.dumps(record, indent=2, ensure_ascii=False) + "\n")
@@ -131,14 +135,28 @@ def _record(row: Setting, resolution: Resolution) -> dict[str, object]:
 
 def _resolution(arguments: Namespace, live: LiveConfiguration) -> Resolution:
     """Resolve every setting; for a model on this machine, with what its package declares."""
-    model = _model(arguments, live)
+    model, profile = _owner(arguments, live)
     if model is None:
         return live.current.resolve()
     registry = _models(live)
     if model not in registry:
-        return live.current.resolve(model)
+        return live.current.resolve(model, profile=profile)
     package = usable_package(registry.get_usable(model).path)
-    return live.current.resolve(model, package.layer)
+    return live.current.resolve(model, package.layer, profile=profile)
+
+
+def _owner(arguments: Namespace, live: LiveConfiguration) -> Owner:
+    """Return whose stored settings the arguments name. Raises NotFound, also for a profile that
+    the model does not have.
+    """
+    model, profile = _model(arguments, live), arguments.profile
+    if model is None or profile is None:
+        return Owner(model)
+    known = live.current.stored.profiles(model)
+    if profile not in known:
+        ids = ", ".join([model, *(f"{model}:{name}" for name in known)])
+        raise NotFound("model.no_profile", model=f"{model}:{profile}", ids=ids)
+    return Owner(model, profile)
 
 
 def _model(arguments: Namespace, live: LiveConfiguration, *, new: bool = False) -> str | None:

@@ -10,11 +10,12 @@ from argparse import ArgumentParser, Namespace
 from omlx.catalog import sentence
 from omlx.cli.arguments import configured
 from omlx.cli.output import columns, size
+from omlx.models.catalog.catalog import Catalog
 from omlx.models.catalog.discovery import discover
 from omlx.models.catalog.entry import ModelEntry, Status
 from omlx.models.catalog.registry import Registry
 from omlx.settings.resolve import add_flags
-from omlx.settings.schema import Group
+from omlx.settings.schema import Group, Scope
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -23,21 +24,29 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    registry = discover(configured(arguments).current.resolve().settings, os.environ)
+    live = configured(arguments)
+    registry = discover(live.current.resolve().settings, os.environ)
+    catalog = Catalog(registry, live)
     if arguments.json:
-        json.dump([_record(entry) for entry in registry.entries], sys.stdout, indent=2)
+        json.dump([_record(entry, catalog) for entry in registry.entries], sys.stdout, indent=2)
         sys.stdout.write("\n")
     else:
-        sys.stdout.write(_listing(registry))
+        sys.stdout.write(_listing(registry, catalog))
     return 0
 
 
-def _listing(registry: Registry) -> str:
-    """Return a table of the usable models, then the others with their reasons."""
+def _listing(registry: Registry, catalog: Catalog) -> str:
+    """Return a table of the usable models with their profiles, then the others with their
+    reasons.
+    """
     if not registry.entries:
         return sentence("cli.models.none", {}) + "\n"
     others = [_row(entry) for entry in registry.entries if entry.status is not Status.USABLE]
-    text = columns([_row(entry) for entry in registry.usable])
+    rows = []
+    for entry in registry.usable:
+        rows.append(_row(entry))
+        rows += [(profile.id, Scope.PROFILE.value) for profile in catalog.profiles(entry.id)]
+    text = columns(rows)
     if others:
         text += f"\n{sentence('cli.models.others', {})}\n{columns(others)}"
     return text
@@ -50,7 +59,7 @@ def _row(entry: ModelEntry) -> tuple[str, ...]:
     return entry.id, entry.source, size(entry.size_bytes), quantization, family
 
 
-def _record(entry: ModelEntry) -> dict[str, object]:
+def _record(entry: ModelEntry, catalog: Catalog) -> dict[str, object]:
     record: dict[str, object] = {
         "id": entry.id,
         "path": str(entry.path),
@@ -60,6 +69,8 @@ def _record(entry: ModelEntry) -> dict[str, object]:
         "model_type": entry.model_type,
         "quantization": entry.quantization,
     }
+    if profiles := catalog.profiles(entry.id):
+        record["profiles"] = [profile.id for profile in profiles]
     reason = entry.reason
     if reason is not None:
         record["reason"] = {

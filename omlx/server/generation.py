@@ -36,7 +36,6 @@ from omlx.server.engine_requests import (
 )
 from omlx.server.errors import field_error
 from omlx.server.event_dispatcher import EventDispatcher
-from omlx.server.fields import NO_LIMIT
 from omlx.server.generation_request import LONG_TEXT, GenerationRequest
 from omlx.server.media.attach import Reader, attach
 from omlx.server.media.fetch import UrlReader
@@ -44,9 +43,9 @@ from omlx.server.media.loader import ImageLoader
 from omlx.server.media.parts import shows_images
 from omlx.server.prompt_text import prompt_text
 from omlx.server.recorded import Recorded, digest_of
+from omlx.server.request_defaults import with_profile, with_settings
 from omlx.server.stream import GenerationStream
 from omlx.server.text_workers import TextWorkers
-from omlx.settings.schema import Settings
 from omlx.text.encode import MAX_TOKENS, encode
 from omlx.text.template import Prompt
 
@@ -61,7 +60,8 @@ exactly."""
 class GenerationService:
     """Opens streams, whose events `activity` observes.
 
-    What a request leaves open is decided by the settings, then by the model's own files.
+    What a request leaves open is decided by the profile that it names, by the settings, then by the
+    model's own files.
     `last_prompts` holds the ids of the last prompt of each model without its images, in memory
     only. `urls` reads images from addresses; None: that is off. `answers` keeps those that have a
     receipt.
@@ -103,10 +103,11 @@ class GenerationService:
         arrival = Arrival(self._activity.clock(), caller or Caller())
         if self._engine.failure is not None:
             raise self._engine.failure
+        request = with_profile(request, self._pool.catalog.profile(request.model))
         lease = await self._pool.lease(request.model, request.draft_model, request.speculation)
         load_s = self._activity.clock() - arrival.at
         try:
-            request = _with_defaults(request, lease.served.speculation.settings)
+            request = with_settings(request, lease.served.speculation.settings)
             check_model(request, lease.served)
             await self._check_empty(request, lease.served)
             request = await attach(request, Reader.of(lease.served), self._images)
@@ -141,7 +142,8 @@ class GenerationService:
         model = self._pool.resolve(request.model).id
         tokenizer = await self._pool.tokenizer(model)
         configured = await asyncio.to_thread(self._pool.speculation, request.model)
-        request = _with_defaults(request, configured.settings)
+        request = with_profile(request, self._pool.catalog.profile(request.model))
+        request = with_settings(request, configured.settings)
         sight = Sight()
         if any(map(shows_images, request.messages)):
             sight = await find_sight(self._pool, model)
@@ -216,6 +218,7 @@ class GenerationService:
         )
         self._streams[opening.id] = stream
         stream.digest = opening.digest
+        stream.model = opening.request.profile or lease.served.id
         if opening.wants_receipt:
             stream.recorder = Recorder(self._answers, lease.served)
         stream.warnings = (*opening.request.warnings, *tokenized.warnings)
@@ -272,22 +275,3 @@ class _Opening:
             continued = self.recorded.resume(requests, self.digest)
             ids = (request.id for request in requests)
             self.continued = dict(zip(ids, continued, strict=True))
-
-
-def _with_defaults(request: GenerationRequest, settings: Settings) -> GenerationRequest:
-    """Add the model's thinking budget and template variables; those of the request win.
-
-    A budget is a template variable too; one of 0 switches reasoning off.
-    """
-    budget = request.thinking_budget
-    if budget is None:
-        budget = settings.thinking_budget
-    elif budget == NO_LIMIT:
-        budget = None
-    variables = dict(settings.chat_template_kwargs or {})
-    if budget is not None:
-        variables["thinking_budget"] = budget
-    if budget == 0:
-        variables["enable_thinking"] = False
-    variables |= request.template_variables
-    return replace(request, thinking_budget=budget, template_variables=variables)

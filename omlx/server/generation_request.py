@@ -33,6 +33,16 @@ TOOL_TEXT: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
+class DialectDefaults:
+    """What an API says that a field means which is left out. A profile comes before it, settings
+    behind it.
+    """
+
+    max_tokens: int | None = None
+    template_variables: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class GenerationRequest:
     """None, or a name missing from `sampling`, leaves a parameter to the settings and the model's
     own defaults.
@@ -44,11 +54,13 @@ class GenerationRequest:
     come before the first end token; with `ignore_eos` there is none. `thinking_budget` tokens of
     reasoning come at most; -1: any number. `warnings`: what of the body was left out; the answer
     repeats them. `mark_drafted`: texts say whether they were drafted. `receipt`: the
-    answer has one, and is kept to be verified.
+    answer has one, and is kept to be verified. `profile`: the id of the one that was filled in.
+    `defaults` are of what the body leaves out.
     """
 
     messages: Sequence[Message] = ()
     model: str | None = None
+    profile: str | None = None
     draft_model: str | None = None
     template_variables: Mapping[str, Any] = field(default_factory=dict)
     tools: ToolUse | None = None
@@ -61,6 +73,7 @@ class GenerationRequest:
     n: int = 1
     max_tokens: int | None = None
     prewarm: bool = False
+    defaults: DialectDefaults = field(default_factory=DialectDefaults)
     min_tokens: int = 0
     ignore_eos: bool = False
     thinking_budget: int | None = None

@@ -32,7 +32,7 @@ def _record(card: ModelCard) -> Json:
     publisher, slash, _ = card.entry.id.partition("/")
     abilities = [_CAPABILITIES[name] for name in card.capabilities if name in _CAPABILITIES]
     record: Json = {
-        "id": card.entry.id,
+        "id": card.id,
         "object": "model",
         "type": _kind(card),
         "publisher": publisher if slash else "local",

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from omlx.errors import Reason
 from omlx.models.catalog.entry import ModelEntry
+from omlx.models.catalog.profile import Profile
 from omlx.models.eyes.sight import read_blind_reason
 from omlx.models.package.model_facts import ModelFacts, ModelFactsCache
 from omlx.models.pool.find_sight import why_blind
@@ -29,7 +30,7 @@ from omlx.text.reasoning import reasoning_format
 class ModelCard:
     """`served` is None unless the model is loaded; a loaded model knows more than its files.
 
-    `blind` is why it does not read images.
+    `blind` is why it does not read images; `profile` is the one that the card is of.
     """
 
     entry: ModelEntry
@@ -37,6 +38,12 @@ class ModelCard:
     context_length: int
     served: ServedModel | None = None
     blind: Reason | None = None
+    profile: Profile | None = None
+
+    @property
+    def id(self) -> str:
+        """What clients name as their model."""
+        return self.entry.id if self.profile is None else self.profile.id
 
     @property
     def input_modalities(self) -> list[str]:
@@ -71,8 +78,8 @@ class ModelCard:
     def record(self) -> Json:
         """The model's object in OpenAI's lists."""
         organisation, slash, _ = self.entry.id.partition("/")
-        return {
-            "id": self.entry.id,
+        record = {
+            "id": self.id,
             "object": "model",
             "created": self.facts.created,
             "owned_by": organisation if slash else "local",
@@ -87,6 +94,9 @@ class ModelCard:
             "quantization": self.entry.quantization,
             "size_bytes": self.entry.size_bytes,
         }
+        if self.profile is not None:
+            record["parent"] = self.entry.id
+        return record
 
 
 class ModelCards:
@@ -99,12 +109,17 @@ class ModelCards:
         self._blind: dict[Path, tuple[int, Reason | None]] = {}
 
     async def all(self) -> list[ModelCard]:
-        return await self._cards(self._pool.models)
+        """Each model, then its profiles."""
+        cards = []
+        for card in await self._cards(self._pool.models):
+            profiles = self._pool.catalog.profiles(card.entry.id)
+            cards += [card, *(replace(card, profile=profile) for profile in profiles)]
+        return cards
 
     async def one(self, name: str | None) -> ModelCard:
         """Raises as `Pool.resolve`."""
         (card,) = await self._cards([self._pool.resolve(name)])
-        return card
+        return replace(card, profile=self._pool.catalog.profile(name))
 
     async def _cards(self, entries: Sequence[ModelEntry]) -> list[ModelCard]:
         served = {model.id: model for model in self._pool.loaded}

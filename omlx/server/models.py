@@ -55,7 +55,7 @@ class ModelEndpoints:
         configured = await asyncio.to_thread(self._pool.speculation, entry.id)
         served = next((model for model in self._pool.loaded if model.id == entry.id), None)
         snapshot = await self._snapshot(served.id) if served is not None else None
-        card = await self._cards.one(entry.id)
+        card = await self._cards.one(name)
         record = card.record()
         if errors.speaks_anthropic(request.scope):
             record = _anthropic_record(record) | {name: record[name] for name in _SHARED}

@@ -37,7 +37,8 @@ from omlx.text.output import OutputParser
 class GenerationStream:
     """`batches` yields the events, once; `close` may be called at any time and is final.
 
-    `finishes` fills as choices end. `prompt_n` is the length in tokens of the newest prompt;
+    `model` is what responses say: the model, or the profile that was requested. `finishes` fills as
+    choices end. `prompt_n` is the length in tokens of the newest prompt;
     `first_tokens` holds the first id of each prompt. `seed` is the one in use, requested or drawn.
     `warnings` are about what of the request was not done. `load_ms`: the wait for the model.
     `activity` observes every event, also after the client has disconnected; `arrival` is on its
@@ -58,6 +59,7 @@ class GenerationStream:
         recorded: Recorded | None = None,
     ) -> None:
         self.id = request_id
+        self.model = lease.served.id
         self.seed = seed
         self.created = int(time.time()) if recorded is None else recorded.created
         self.record: Callable[[Sequence[Event]], Awaitable[None]] | None = None

@@ -33,11 +33,17 @@ class Configuration:
         """The reasons why a settings file does not count."""
         return tuple(Reason(note.code, note.params) for note in self.stored.notes)
 
-    def resolve(self, model: str | None = None, *package: Layer) -> Resolution:
-        """Resolve every setting for all models, or for one with the layers of its package."""
+    def resolve(
+        self, model: str | None = None, *package: Layer, profile: str | None = None
+    ) -> Resolution:
+        """Resolve every setting for all models, or for one with the layers of its package, and
+        with one of its profiles.
+        """
         layers = [*self.run, *package, self.stored.layer()]
         if model is not None:
             layers.append(self.stored.layer(model))
+        if profile is not None:
+            layers.append(self.stored.layer(model, profile))
         return resolve(layers)
 
 
@@ -70,12 +76,17 @@ class LiveConfiguration:
             return self._publish()
 
     def patch(
-        self, changes: Mapping[str, Value], model: str | None = None, *, expected: str | None = None
+        self,
+        changes: Mapping[str, Value],
+        model: str | None = None,
+        profile: str | None = None,
+        *,
+        expected: str | None = None,
     ) -> Configuration:
         """Store changes and publish the result. Raises like `Store.patch`."""
         assert self.store is not None
         with self._lock:
-            self.store.patch(changes, model, expected=expected)
+            self.store.patch(changes, model, profile, expected=expected)
             return self._publish()
 
     def _publish(self) -> Configuration:

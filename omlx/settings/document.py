@@ -11,20 +11,22 @@ from omlx.settings.schema import Group, Scope, Setting, table
 
 HEAD = """# Settings
 
-Precedence, from the highest: request, flag of `omlx serve`, environment variable, settings of the
-model, settings of all models, the model's [package](packages.md), built-in default. `omlx config
-list` shows every value and its source.
+Precedence, from the highest: request, [profile](profiles.md), flag of `omlx serve`, environment
+variable, settings of the model, settings of all models, the model's [package](packages.md),
+built-in default. `omlx config list` shows every value and its source.
 
 `--hosts`, `--split`, `--stage-layers` and `--stage-timeout` of `omlx serve` are flags only:
 [stages.md](stages.md) describes them.
 
 Two files in the home folder (`OMLX_HOME`, else `~/.omlx`) store settings: `config.json` for all
-models, `models.json` for each model. `omlx config set NAME VALUE` writes them, with `--model ID`
-for one model; `omlx config unset NAME` removes a value, so that the next source applies. By hand:
+models, `models.json` for each model and its profiles. `omlx config set NAME VALUE` writes them,
+with `--model ID` for one model, and with `--profile NAME` for a profile of it; `omlx config unset
+NAME` removes a value, so that the next source applies. By hand:
 
     config.json   {"format": "omlx-config/1", "defaults": {"speculative": {"draft_max": 8}}}
     models.json   {"format": "omlx-config/1",
-                   "models": {"org/name": {"speculative": {"speculation": "ngram"}}}}
+                   "models": {"org/name": {"speculative": {"speculation": "ngram"},
+                                           "profiles": {"fast": {"sampling": {"top_k": 20}}}}}}
 
 A key that is not in the tables below is refused by its name. A file without that `format` belongs
 to another program: it is ignored and never changed. A marked file that cannot be parsed is renamed
@@ -37,8 +39,8 @@ which. An invalid file prevents a start. A running server keeps its last valid c
 error (`warnings` in the [status](api.md) of a model, the dashboard, the log), and reads the file
 again once it is repaired.
 
-The last columns: the key in `config.json`, and whether a model (M) or a request (R) may have its
-own value. Generated from `omlx/settings/schema.py` by `make docs`.
+The last columns: the key in `config.json`, and whether a model (M), a profile (P) or a request (R)
+may have its own value. Generated from `omlx/settings/schema.py` by `make docs`.
 """
 
 
@@ -74,7 +76,7 @@ def _code(name: str, setting: Setting, scope: Scope) -> str:
 
 
 def _own(setting: Setting) -> str:
-    marks = {Scope.MODEL: "M", Scope.REQUEST: "R"}
+    marks = {Scope.MODEL: "M", Scope.PROFILE: "P", Scope.REQUEST: "R"}
     return " ".join(mark for scope, mark in marks.items() if setting.allowed_in(scope))
 
 

@@ -12,8 +12,12 @@ from omlx.settings.schema import Value
 
 
 class Source(StrEnum):
-    """Source of a value; earlier ones take precedence. A request precedes all, and is no layer."""
+    """Source of a value; earlier ones take precedence. A request precedes all, and is no layer.
 
+    The profile comes first: the request names it.
+    """
+
+    PROFILE = "profile"
     CLI = "cli"
     ENVIRONMENT = "environment"
     MODEL = "model"

@@ -77,6 +77,7 @@ class Scope(StrEnum):
     ENVIRONMENT = "environment"
     GLOBAL = "global"
     MODEL = "model"
+    PROFILE = "profile"
     REQUEST = "request"
 
 
@@ -84,7 +85,9 @@ RUN = frozenset({Scope.CLI, Scope.ENVIRONMENT})
 STORED = RUN | {Scope.GLOBAL}
 PER_MODEL = STORED | {Scope.MODEL}
 PER_REQUEST = STORED | {Scope.REQUEST}
-EVERYWHERE = PER_MODEL | PER_REQUEST
+PER_LOAD = PER_MODEL | PER_REQUEST
+"""A request may have it, a profile may not: the model could have to be loaded again for it."""
+EVERYWHERE = PER_LOAD | {Scope.PROFILE}
 MODEL_ALONE = frozenset({Scope.MODEL})
 
 RENDERER_ARGUMENTS: Final = frozenset(
@@ -206,7 +209,7 @@ class Settings:
     vision: Annotated[bool, _pool(scopes=PER_MODEL, applies=AppliesAt.RELOAD)] = True
 
     speculation: Annotated[str, _speculation("STRATEGY")] = "auto"
-    draft_model: Annotated[str | None, _speculation("NAME")] = None
+    draft_model: Annotated[str | None, _speculation("NAME", PER_LOAD)] = None
     num_draft_tokens: Annotated[int | None, _tokens(EVERYWHERE)] = None
     draft_initial: Annotated[int | None, _tokens()] = None
     draft_min: Annotated[int | None, _tokens(EVERYWHERE)] = None

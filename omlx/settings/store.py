@@ -1,7 +1,9 @@
 """Settings kept in the home folder: `config.json` for all models, `models.json` for each model.
 
     config.json   {"format": …, "server": {…}, "defaults": {"speculative": {…}, "sampling": {…}}, …}
-    models.json   {"format": …, "models": {"org/name": {"speculative": {…}}}}
+    models.json   {"format": …, "models": {"org/name": {"speculative": {…}, "profiles": {…}}}}
+
+Below `profiles` is a section like a model's for each of its profiles, by name.
 
 Every key is a row of the settings table; an unknown key is refused by its name. An invalid file
 stops a start. A file that becomes invalid later is ignored: its last valid content counts until it
@@ -13,12 +15,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from omlx.errors import ConfigError, Outdated
 from omlx.settings.file import locked, read, write
@@ -28,6 +31,11 @@ from omlx.settings.schema import Scope, Setting, Value, table
 
 GLOBAL_FILE: Final = "config.json"
 MODELS_FILE: Final = "models.json"
+PROFILES: Final = "profiles"
+RESERVED: Final = "latest"
+"""Ollama's clients add it to names without a tag."""
+
+_PROFILE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 Check = Callable[[str, Value, str], None]
 """Given a setting's name, its value and where it was set, raises ConfigError for what the table
@@ -35,39 +43,76 @@ cannot validate.
 """
 
 
+class Owner(NamedTuple):
+    """Whose settings: those of all models, of the one with an id, or of a profile of it."""
+
+    model: str | None = None
+    profile: str | None = None
+
+    @property
+    def scope(self) -> Scope:
+        if self.profile is not None:
+            return Scope.PROFILE
+        return Scope.GLOBAL if self.model is None else Scope.MODEL
+
+    @property
+    def place(self) -> tuple[str, ...]:
+        """The keys of its section, from the top of its file."""
+        if self.model is None:
+            return ()
+        place = "models", self.model
+        return place if self.profile is None else (*place, PROFILES, self.profile)
+
+    def key_path(self, row: Setting) -> tuple[str, ...]:
+        """The keys of a setting, from the top of the file."""
+        keys = tuple(row.path.split("."))
+        return keys if self.model is None else (*self.place, *keys[-2:])
+
+    @property
+    def no_values(self) -> Layer:
+        return Layer(Source(self.scope.value), {})
+
+
 @dataclass(frozen=True, slots=True)
 class StoredSettings:
-    """Immutable content of both files: `everywhere` for all models, `models` by model id.
+    """Immutable content of both files: `everywhere` for all models, `models` by model id,
+    `profiles` by model id and name.
 
     `notes` are the reasons why a file does not count.
     """
 
-    everywhere: Layer = field(default_factory=lambda: Layer(Source.GLOBAL, {}))
-    models: Mapping[str, Layer] = field(default_factory=dict)
+    layers: Mapping[Owner, Layer] = field(default_factory=dict)
     notes: tuple[ConfigError, ...] = ()
 
-    def layer(self, model: str | None = None) -> Layer:
-        """Return the settings stored for all models, or for one."""
-        if model is None:
-            return self.everywhere
-        return self.models.get(model) or Layer(Source.MODEL, {})
+    @property
+    def models(self) -> Mapping[str, Layer]:
+        """The settings of each model that has some of its own, by its id."""
+        own = {owner.model: layer for owner, layer in self.layers.items() if owner.profile is None}
+        return {model: layer for model, layer in own.items() if model is not None}
 
-    def revision(self, model: str | None = None) -> str:
-        """Return a hash of what is stored for all models, or for one: equal values have equal
-        revisions.
-        """
-        values = {name: to_json(value) for name, value in self.layer(model).values.items()}
+    def profiles(self, model: str) -> Mapping[str, Layer]:
+        """Return the profiles of a model, by name."""
+        mine = [owner for owner in self.layers if owner.model == model]
+        return {owner.profile: self.layers[owner] for owner in mine if owner.profile is not None}
+
+    def layer(self, model: str | None = None, profile: str | None = None) -> Layer:
+        """Return the settings stored for all models, for one, or for a profile of it."""
+        owner = Owner(model, profile)
+        return self.layers.get(owner) or owner.no_values
+
+    def revision(self, model: str | None = None, profile: str | None = None) -> str:
+        """Return a hash of what is stored there: equal values have equal revisions."""
+        layer = self.layer(model, profile)
+        values = {name: to_json(value) for name, value in layer.values.items()}
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True)
 class _ValidContent:
-    """Valid content of one file: its JSON object, and the layers parsed from it (None: for all
-    models).
-    """
+    """Valid content of one file: its JSON object, and the layers parsed from it."""
 
     values: Mapping[str, Any] = field(default_factory=dict)
-    layers: Mapping[str | None, Layer] = field(default_factory=dict)
+    layers: Mapping[Owner, Layer] = field(default_factory=dict)
 
 
 class Store:
@@ -97,29 +142,29 @@ class Store:
                 with locked(self.home):
                     self._set_note(path, read(path, held=True).note)
             self._read_file(path)
-        layers: dict[str | None, Layer] = {}
+        layers: dict[Owner, Layer] = {}
         for path in self.paths:
             layers |= self._last_valid(path).layers
-        everywhere = layers.pop(None, Layer(Source.GLOBAL, {}))
-        models = {model: layer for model, layer in layers.items() if model is not None}
-        return StoredSettings(everywhere, models, tuple(self._notes.values()))
+        return StoredSettings(layers, tuple(self._notes.values()))
 
     def patch(
-        self, changes: Mapping[str, Value], model: str | None = None, *, expected: str | None = None
+        self,
+        changes: Mapping[str, Value],
+        model: str | None = None,
+        profile: str | None = None,
+        *,
+        expected: str | None = None,
     ) -> None:
-        """Change what is stored for all models, or for one; None removes a value. Values may be in
-        their JSON form.
+        """Change what is stored for all models, for one, or for a profile of it; None removes a
+        value, the last one of a profile the profile. Values may be in their JSON form.
 
         A file that cannot be parsed is replaced by its last valid content with the changes. Raises
         ConfigError, and changes nothing, for unknown or misplaced names, for contradicting values,
         for a file that is not ours or holds invalid values; raises Outdated if the stored revision
         is not `expected`.
         """
-        path = self.path(model)
-        scope = Scope.GLOBAL
-        if model is not None:
-            scope = Scope.MODEL
-        rows = [_row(name, scope) for name in changes]
+        path, owner = self.path(model), Owner(model, profile)
+        rows = [_row(name, owner.scope) for name in changes]
         with locked(self.home):
             content = read(path, held=True)
             self._set_note(path, content.note)
@@ -128,11 +173,12 @@ class Store:
             valid = self._last_valid(path)
             if not content.broken:
                 valid = self._parse(content.values, path)
-            if expected is not None and _stored(valid, model).revision(model) != expected:
+            stored = StoredSettings(valid.layers)
+            if expected is not None and stored.revision(model, profile) != expected:
                 raise Outdated("config.outdated")
             values = deepcopy(dict(valid.values))
             for row in rows:
-                _set(values, _key_path(row, model), to_json(changes[row.name]))
+                _set(values, owner.key_path(row), to_json(changes[row.name]))
             self._parse(values, path)
             write(path, values)
 
@@ -170,41 +216,37 @@ class Store:
         known = self._last_valid(path)
         if repr(values) == repr(known.values):  # not ==, to which 1 is true
             return known
-        sections: Mapping[str | None, Any] = {None: values}
+        sections: Mapping[Owner, Any] = {Owner(): values}
         if path != self.path():
-            sections = _model_sections(values, path)
-        layers = {model: self._layer(section, model) for model, section in sections.items()}
+            sections = dict(_model_sections(values, path))
+        layers = {owner: self._layer(section, owner) for owner, section in sections.items()}
         return _ValidContent(values, layers)
 
-    def _layer(self, section: object, model: str | None) -> Layer:
-        path, scope, source = self.path(model), Scope.GLOBAL, Source.GLOBAL
-        above: tuple[str, ...] = ()
-        if model is not None:
-            scope, source, above = Scope.MODEL, Source.MODEL, ("models", model)
+    def _layer(self, section: object, owner: Owner) -> Layer:
+        path, scope = self.path(owner.model), owner.scope
         values = {}
         # A list: an unknown key is reported before an invalid value.
-        for row, raw in list(_leaves(section, _rows(scope), path, above)):
-            where = f"{path}: {'.'.join(_key_path(row, model))}"
+        for row, raw in list(_leaves(section, _rows(scope), path, owner.place)):
+            where = f"{path}: {'.'.join(owner.key_path(row))}"
             if not row.allowed_in(scope):
                 raise ConfigError("config.misplaced", where=where, name=row.name)
             values[row.name] = from_json(row, raw, where)
             self._check(row.name, values[row.name], where)
-        layer = Layer(source, values)
+        layer = Layer(Source(scope.value), values)
         check_bounds(layer, str(path))
         return layer
 
 
-def _stored(content: _ValidContent, model: str | None) -> StoredSettings:
-    """Return the content of one file as settings, to compare revisions."""
-    if model is None:
-        return StoredSettings(content.layers.get(None) or Layer(Source.GLOBAL, {}))
-    models = {name: layer for name, layer in content.layers.items() if name is not None}
-    return StoredSettings(models=models)
+def check_profile_name(name: str, where: str) -> None:
+    """Raise ConfigError unless a profile can have this name."""
+    if _PROFILE_NAME.fullmatch(name) is None or name == RESERVED:
+        raise ConfigError("config.profile_name", where=where, value=name, reserved=RESERVED)
 
 
-def _model_sections(values: Mapping[str, Any], path: Path) -> Mapping[str | None, Any]:
-    """Return the sections of models.json below `models`, by model id. Raises ConfigError for any
-    other key.
+def _model_sections(values: Mapping[str, Any], path: Path) -> Iterator[tuple[Owner, Any]]:
+    """Yield the sections of models.json: those of each model, and of its profiles.
+
+    Raises ConfigError for any other key, and for a profile without a name that it can have.
     """
     for key in values:
         if key != "models":
@@ -212,7 +254,18 @@ def _model_sections(values: Mapping[str, Any], path: Path) -> Mapping[str | None
     models = values.get("models", {})
     if not isinstance(models, dict):
         raise ConfigError("config.object", where=f"{path}: models")
-    return models
+    for model, section in models.items():
+        if not isinstance(section, dict):
+            raise ConfigError("config.object", where=f"{path}: models.{model}")
+        own = dict(section)
+        profiles = own.pop(PROFILES, {})
+        yield Owner(model), own
+        where = f"{path}: models.{model}.{PROFILES}"
+        if not isinstance(profiles, dict):
+            raise ConfigError("config.object", where=where)
+        for name, values_of_profile in profiles.items():
+            check_profile_name(name, where)
+            yield Owner(model, name), values_of_profile
 
 
 def _leaves(
@@ -253,15 +306,10 @@ def _set(values: dict[str, Any], keys: tuple[str, ...], value: object) -> None:
 
 @cache
 def _rows(scope: Scope) -> Mapping[tuple[str, ...], Setting]:
-    """Return the settings by their place: in config.json, or below a model's id in models.json."""
+    """Return the settings by their place in config.json, or in a section of models.json."""
     if scope is Scope.GLOBAL:
-        return {_key_path(row, None): row for row in table().values()}
-    return {_key_path(row, "")[2:]: row for row in table().values() if row.allowed_in(scope)}
-
-
-def _key_path(row: Setting, model: str | None) -> tuple[str, ...]:
-    keys = tuple(row.path.split("."))
-    return keys if model is None else ("models", model, *keys[-2:])
+        return {Owner().key_path(row): row for row in table().values()}
+    return {Owner("").key_path(row)[2:]: row for row in table().values() if row.allowed_in(scope)}
 
 
 def _row(name: str, scope: Scope) -> Setting:

@@ -57,6 +57,28 @@ def test_set_get_unset_list(alone: Path, capsys: Capture) -> None:
     assert said(capsys, "config", "path", "--model", TARGET) == str(alone / ".omlx/models.json")
 
 
+def test_a_profile_is_made_listed_and_removed(alone: Path, capsys: Capture) -> None:
+    of_fast = "--model", "target", "--profile", "fast"
+    said(capsys, "config", "set", "temperature", "0.5", "--model", "target")
+    said(capsys, "config", "set", "speculation", "off", *of_fast)
+    said(capsys, "config", "set", "temperature", "0", *of_fast)
+    assert said(capsys, "config", "get", "temperature", *of_fast) == "0.0"
+    assert said(capsys, "config", "get", "temperature", "--model", "target") == "0.5"
+    listed = json.loads(said(capsys, "config", "list", "--json", *of_fast))
+    assert listed["speculation"] == {"value": "off", "source": "profile"}
+    assert listed["top_p"] == {"value": None, "source": "built_in"}
+    assert {"draft_model", "alias", "port"}.isdisjoint(listed)
+    models = said(capsys, "models").splitlines()
+    at = next(at for at, line in enumerate(models) if line.split()[0] == TARGET)
+    assert models[at + 1].split() == [f"{TARGET}:fast", "profile"]
+    records = {entry["id"]: entry for entry in json.loads(said(capsys, "models", "--json"))}
+    assert records[TARGET]["profiles"] == [f"{TARGET}:fast"]
+    said(capsys, "config", "unset", "speculation", *of_fast)
+    said(capsys, "config", "unset", "temperature", *of_fast)
+    words = said(capsys, "config", "list", *of_fast, status=2)
+    assert f"'{TARGET}:fast' not found" in words
+
+
 def test_a_value_that_another_source_overrides_is_kept_and_said(
     alone: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -90,6 +112,10 @@ def test_a_key_is_never_shown(alone: Path, capsys: Capture) -> None:
         (["set", "draft_model", TARGET, "--model", "target"], "is the target model itself"),
         (["set", "draft_max", "4", "--model", "org/none"], "Model 'org/none' not found"),
         (["set", "port", "1", "--model", TARGET], "'port' cannot be stored"),
+        (["set", "top_k", "1", "--profile", "fast"], "--profile needs --model"),
+        (["set", "top_k", "1", "--model", TARGET, "--profile", "latest"], "not 'latest'"),
+        (["set", "draft_model", "a/b", "--model", TARGET, "--profile", "x"], "cannot be stored"),
+        (["get", "top_k", "--model", TARGET, "--profile", "x"], f"Available: {TARGET}"),
     ],
 )
 def test_what_cannot_be_is_refused(

@@ -107,6 +107,72 @@ def test_the_tag_of_ollamas_clients_is_no_part_of_a_name(
     assert catalog.resolve("small:latest").id == "one/big"
 
 
+def test_a_profile_is_named_behind_any_name_of_its_model(
+    tmp_path: Path, registry: Registry
+) -> None:
+    catalog = catalog_of(tmp_path, registry, small="mine")
+    live = catalog.live
+    for name, temperature in (("fast", 0.1), ("deep", 0.9)):
+        live.patch({"temperature": temperature}, "one/small", name)
+    live.patch({"model_map": ["claude-*=mine:deep"], "default_model": "small:fast"})
+    named = {
+        None: "fast",
+        "one/small:fast": "fast",
+        "small:deep": "deep",
+        "mine:deep": "deep",
+        "small:deep:latest": "deep",
+        "claude-any": "deep",
+        "small": None,
+        "small:latest": None,
+    }
+    for name, wanted in named.items():
+        profile = catalog.profile(name)
+        assert (None if profile is None else profile.name) == wanted
+        assert catalog.resolve(name).id == "one/small"
+    assert catalog.target("mine:fast").id == "one/small"
+    ids = ["one/big", "one/small", "one/small:deep", "one/small:fast", "two/big"]
+    assert sorted(catalog.ids) == ids
+
+
+@pytest.mark.parametrize("name", ["small:slow", "one/small:slow", "small:", "small:fast:fast"])
+def test_an_unknown_profile_is_refused_with_the_known_ones(
+    tmp_path: Path, registry: Registry, name: str
+) -> None:
+    catalog = catalog_of(tmp_path, registry)
+    catalog.live.patch({"temperature": 0.5}, "one/small", "fast")
+    with pytest.raises(NotFound) as caught:
+        catalog.resolve(name)
+    if name == "small:fast:fast":  # no model is called small:fast
+        assert (caught.value.code, caught.value.params["model"]) == ("model.not_found", name)
+    else:
+        assert caught.value.code == "model.no_profile"
+        assert caught.value.params["ids"] == "one/small, one/small:fast"
+    with pytest.raises(NotFound) as caught:
+        catalog.resolve("big:fast")
+    assert caught.value.code == "model.ambiguous"
+
+
+def test_a_models_id_goes_before_a_profile(tmp_path: Path) -> None:
+    for name in ("small", "small:fast"):
+        model(tmp_path / "models/one" / name)
+    registry = scan_places([Folder("here", tmp_path / "models")])
+    catalog = catalog_of(tmp_path, registry)
+    catalog.live.patch({"temperature": 0.5}, "one/small", "fast")
+    assert catalog.profile("one/small:fast") is None
+    assert catalog.resolve("one/small:fast").id == "one/small:fast"
+
+
+@pytest.mark.parametrize("name", ["", "latest", "a:b", "a/b", "a@b", "-a", "a b", "a" * 65, "big"])
+def test_the_name_of_a_profile_is_its_own(tmp_path: Path, registry: Registry, name: str) -> None:
+    catalog = catalog_of(tmp_path, registry, small="one/big:big")
+    with pytest.raises(ConfigError):
+        catalog.check_profile("one/big", name)
+    catalog.check_profile("one/big", "fast-2.1_x")
+    catalog.live.patch({"temperature": 0.5}, "one/big", "fast")
+    with pytest.raises(ConfigError):
+        catalog.check_alias("one/big:fast", "one/small")
+
+
 def test_a_pattern_may_name_its_model_by_alias(tmp_path: Path, registry: Registry) -> None:
     catalog = catalog_of(tmp_path, registry, small="mine")
     catalog.live.patch({"model_map": ("claude-*=mine", "gpt-*=claude-any")})

@@ -60,6 +60,60 @@ def test_models_have_settings_of_their_own(tmp_path: Path) -> None:
     assert not (tmp_path / GLOBAL_FILE).exists()
 
 
+def test_profiles_have_settings_of_their_own(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.patch({"temperature": 0.5}, MODEL)
+    store.patch({"temperature": 0.1, "speculation": "off"}, MODEL, "fast")
+    store.patch({"temperature": 0.9}, MODEL, "deep.1")
+    kept = store.read()
+    assert kept.layer(MODEL).values == {"temperature": 0.5}
+    assert {name: layer.values for name, layer in kept.profiles(MODEL).items()} == {
+        "fast": {"temperature": 0.1, "speculation": "off"},
+        "deep.1": {"temperature": 0.9},
+    }
+    assert (kept.layer(MODEL, "fast").source, kept.profiles("other")) == (Source.PROFILE, {})
+    with pytest.raises(Outdated):
+        store.patch({"top_k": 1}, MODEL, "fast", expected=kept.revision(MODEL))
+    store.patch({"temperature": None}, MODEL, "deep.1", expected=kept.revision(MODEL, "deep.1"))
+    store.patch({"temperature": None}, MODEL)
+    assert list(store.read().profiles(MODEL)) == ["fast"], "the last value takes it along"
+    assert json.loads((tmp_path / MODELS_FILE).read_text())["models"][MODEL] == {
+        "profiles": {
+            "fast": {"sampling": {"temperature": 0.1}, "speculative": {"speculation": "off"}}
+        }
+    }
+
+
+@pytest.mark.parametrize("name", ["draft_model", "alias", "max_context", "port"])
+def test_a_profile_has_only_what_needs_no_copy_of_the_model(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Store(tmp_path).patch({name: "1"}, MODEL, "fast")
+    assert caught.value.code == "config.not_stored"
+
+
+@pytest.mark.parametrize(
+    ("profiles", "code"),
+    [
+        ([], "config.object"),
+        ({"latest": {}}, "config.profile_name"),
+        ({"a:b": {}}, "config.profile_name"),
+        ({"fast": 1}, "config.object"),
+        ({"fast": {"sampling": {"heat": 1}}}, "config.key"),
+        ({"fast": {"pool": {"alias": "x"}}}, "config.key"),
+        ({"fast": {"sampling": {"temperature": 3}}}, "config.float"),
+    ],
+)
+def test_a_profile_that_cannot_be_is_refused_where_it_stands(
+    tmp_path: Path, profiles: object, code: str
+) -> None:
+    content = {"format": FORMAT, "models": {MODEL: {"profiles": profiles}}}
+    (tmp_path / MODELS_FILE).write_text(json.dumps(content))
+    with pytest.raises(ConfigError) as caught:
+        Store(tmp_path).read()
+    assert caught.value.code == code
+    assert MODELS_FILE in caught.value.message
+
+
 def sample(row: Setting, folder: Path) -> Value:
     """Return a valid value of a setting."""
     if row.is_mapping:

@@ -41,7 +41,7 @@ def from_variable(name: str, text: str, home: Path) -> Layer:
 
 def from_patch(name: str, text: str, home: Path) -> Layer:
     Store(home).patch({name: json.loads(text) if text.startswith("{") else text})
-    return Store(home).read().everywhere
+    return Store(home).read().layer()
 
 
 def from_file(name: str, text: str, home: Path) -> Layer:
@@ -50,7 +50,7 @@ def from_file(name: str, text: str, home: Path) -> Layer:
     for section in reversed(sections):
         content = {section: content}
     (home / GLOBAL_FILE).write_text(json.dumps({"format": "omlx-config/1", **content}))
-    return Store(home).read().everywhere
+    return Store(home).read().layer()
 
 
 @pytest.mark.parametrize("read", [from_flag, from_variable, from_patch, from_file])

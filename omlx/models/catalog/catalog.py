@@ -1,8 +1,8 @@
 """Model names: the one place where the name in a request becomes a model directory.
 
-Precedence: id, alias, short name, the same without Ollama's tag `latest`, then the patterns of
-`model_map` (`claude-*=org/name`). An alias is unique when it is set; one that has become ambiguous
-since then is refused, never guessed.
+Precedence: id, alias, short name; one of these with a profile (`name:profile`); the same without
+Ollama's tag `latest`; then the patterns of `model_map` (`claude-*=org/name`). An alias is unique
+when it is set; one that has become ambiguous since then is refused, never guessed.
 """
 
 from __future__ import annotations
@@ -10,13 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
-from typing import Final
+from typing import Final, NamedTuple
 
 from omlx.errors import BadRequest, ConfigError, NotFound
 from omlx.models.catalog import permission
 from omlx.models.catalog.entry import ModelEntry, Status
+from omlx.models.catalog.profile import Profile
 from omlx.models.catalog.registry import Registry, check_usable
 from omlx.settings.configuration import Configuration, LiveConfiguration
+from omlx.settings.store import check_profile_name
 
 LATEST: Final = ":latest"
 """The tag that Ollama's API and its clients add to names without one."""
@@ -65,14 +67,37 @@ class Catalog:
 
     def entry(self, name: str) -> ModelEntry:
         """Return the model called `name`, usable or not. Raises NotFound."""
-        return self.permitted(name, self._current_names().lookup)
+        return self.permitted(name, lambda known: self._current_names().lookup(known).entry)
+
+    def profile(self, name: str | None = None) -> Profile | None:
+        """Return the profile that `name` (None: the default) requests; None for a plain model.
+
+        Raises NotFound.
+        """
+        name = name or self.default
+        if name is None:
+            return None
+        self.entry(name)  # raises for one that the request may not use
+        return self._current_names().lookup(name).profile
+
+    def profiles(self, model: str) -> Sequence[Profile]:
+        """Return the profiles of the model with that id, by name."""
+        return self._current_names().profiles(model)
+
+    @property
+    def ids(self) -> list[str]:
+        """What clients may name as their model: the usable models, each before its profiles."""
+        ids = []
+        for entry in self.registry.usable:
+            ids += [entry.id, *(profile.id for profile in self.profiles(entry.id))]
+        return ids
 
     def target(self, name: str) -> ModelEntry:
         """Return the usable model that a row of `model_map` names by id, alias or short name.
 
         Raises NotFound, ModelError.
         """
-        return check_usable(self.permitted(name, self._current_names().named))
+        return check_usable(self.permitted(name, lambda known: self._current_names().named(known).entry))
 
     def permitted(
         self, name: str, find: Callable[[str], ModelEntry], param: str = "model"
@@ -121,8 +146,17 @@ class Catalog:
         taken = {entry.id: entry.id for entry in entries}
         taken |= {entry.name: entry.id for entry in entries if entry.id != model}
         taken |= {name: other for other, name in aliases.items() if other != model}
+        for entry in entries:
+            taken |= {profile.id: entry.id for profile in self.profiles(entry.id)}
         if alias in taken:
             raise ConfigError("config.alias_taken", where="alias", alias=alias, model=taken[alias])
+
+    def check_profile(self, model: str, name: str) -> None:
+        """Raise ConfigError unless `name` can be a profile of the model with that id."""
+        check_profile_name(name, "name")
+        id = f"{model}:{name}"
+        if id in self.registry or id in self._current_names().aliases.values():
+            raise ConfigError("config.profile_taken", where="name", id=id)
 
     def _current_names(self) -> _Names:
         """Return the names of this revision of registry and settings."""
@@ -130,6 +164,13 @@ class Catalog:
         if names.registry is not self.registry or names.configuration is not self.live.current:
             names = self._names = _Names(self.registry, self.live.current)
         return names
+
+
+class _Named(NamedTuple):
+    """What a name stands for."""
+
+    entry: ModelEntry
+    profile: Profile | None = None
 
 
 class _Names:
@@ -143,11 +184,11 @@ class _Names:
         self.aliases = _aliases(configuration)
         self._rules = [rule.partition("=") for rule in settings.model_map]
 
-    def lookup(self, name: str) -> ModelEntry:
-        """Return the model called `name`, usable or not. Raises NotFound."""
+    def lookup(self, name: str) -> _Named:
+        """Return what is called `name`, usable or not. Raises NotFound."""
         name = self._unaliased(name)
         try:
-            return self._trusted(self.registry.get(name))
+            return self.named(name)
         except NotFound:
             if name.endswith(LATEST):
                 return self.lookup(name.removesuffix(LATEST))
@@ -156,9 +197,41 @@ class _Names:
                     return self.named(model.strip())
             raise
 
-    def named(self, name: str) -> ModelEntry:
-        """Return the model with that id, alias or short name. Raises NotFound."""
+    def named(self, name: str) -> _Named:
+        """Return the model with that id, alias or short name, or a profile of it.
+
+        Raises NotFound; for an unknown profile, with the names that its model has.
+        """
+        base, colon, wanted = name.rpartition(":")
+        try:
+            return _Named(self._model(name))
+        except NotFound as error:
+            if not colon or error.code != "model.not_found":
+                raise
+        entry = self._base(base, name)
+        profiles = self.profiles(entry.id)
+        for profile in profiles:
+            if profile.name == wanted:
+                return _Named(entry, profile)
+        ids = ", ".join([entry.id, *(profile.id for profile in profiles)])
+        raise NotFound("model.no_profile", param="model", model=name, ids=ids)
+
+    def profiles(self, model: str) -> Sequence[Profile]:
+        """Return the profiles of the model with that id, by name."""
+        stored = self.configuration.stored.profiles(model)
+        return [Profile(model, name, stored[name].values) for name in sorted(stored)]
+
+    def _model(self, name: str) -> ModelEntry:
         return self._trusted(self.registry.get(self._unaliased(name)))
+
+    def _base(self, base: str, name: str) -> ModelEntry:
+        """Return the model `base` of which `name` requests a profile."""
+        try:
+            return self._model(base)
+        except NotFound as error:
+            if error.code != "model.not_found":
+                raise
+            raise NotFound("model.not_found", param="model", model=name) from None
 
     def _unaliased(self, name: str) -> str:
         """Return the id of the model whose alias is `name`; any other name as it is."""

@@ -19,13 +19,15 @@ from omlx.server.dialect import Encoder, Json, Wire
 from omlx.server.errors import field_error
 from omlx.server.exchange import Exchange
 from omlx.server.fields import Body, Listed, Stops, Templated, Text, read, stops
-from omlx.server.generation_request import GenerationRequest
+from omlx.server.generation_request import DialectDefaults, GenerationRequest
 from omlx.server.skipped_tools import skipped
 from omlx.server.sse import named
 from omlx.server.stream import GenerationStream
 from omlx.text.grammar import StructuredOutput
 from omlx.text.tools import ToolUse
 
+NOT_THINKING: Final = {"enable_thinking": False}
+"""The template variable of a request without `thinking`."""
 WIRE: Final = Wire(named, idle=named({"type": "ping"}))
 
 UNSUPPORTED: Final[dict[str, tuple[object, ...]]] = {
@@ -104,6 +106,7 @@ class MessageRequest(Templated):
             model=self.model,
             draft_model=self.draft_model,
             template_variables=self._variables(),
+            defaults=DialectDefaults(template_variables={} if self.thinking else NOT_THINKING),
             tools=self._tools(),
             continue_last=_continues(conversation[-1]),
             sampling=self.sampling,
@@ -123,7 +126,7 @@ class MessageRequest(Templated):
         hidden = self.thinking is not None and self.thinking.display == "omitted"
         return MessageEncoder(
             stream.id,
-            stream.served.id,
+            stream.model,
             stream.prompt_n,
             max_tokens=self.answer_limit(self.max_tokens) or 0,
             hidden=hidden,
@@ -131,13 +134,10 @@ class MessageRequest(Templated):
         )
 
     def _variables(self) -> Json:
-        """Template variables: without `thinking` there is no reasoning.
-
-        A client's own variables win.
-        """
+        """Template variables. A client's own variables win."""
         variables: Json = {}
-        if self.thinking is None or self.thinking.type == "disabled":
-            variables["enable_thinking"] = False
+        if self.thinking is not None and self.thinking.type == "disabled":
+            variables |= NOT_THINKING
         if self.output_config is not None and self.output_config.effort is not None:
             variables["reasoning_effort"] = self.output_config.effort
         return variables | (self.chat_template_kwargs or {})

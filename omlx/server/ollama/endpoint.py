@@ -14,7 +14,7 @@ from omlx.server.body import read_body
 from omlx.server.connection import while_connected
 from omlx.server.exchange import Exchange
 from omlx.server.fields import read
-from omlx.server.model_cards import ModelCards
+from omlx.server.model_cards import ModelCard, ModelCards
 from omlx.server.ollama.request import ChatRequest, GenerateRequest, Generating
 from omlx.server.responder import Responder
 
@@ -35,25 +35,26 @@ class GenerationEndpoints:
 
     async def _respond(self, request: Request, kind: type[Generating]) -> Response:
         body, exchange = await read_body(request, partial(_parse, kind))
-        keep_s, model = body.keep_s, self._pool.resolve(body.id).id
+        card = await self._cards.one(body.id)
+        keep_s, model = body.keep_s, card.entry.id
         if exchange is None:
-            return await self._load(request, body, model)
-        if body.think and not (await self._cards.one(model)).reasoning:
+            return await self._load(request, body, card)
+        if body.think and not card.reasoning:
             raise BadRequest("ollama.no_thinking", param="think", model=model)
         response = await self._responder.respond(request, exchange)
         if keep_s is not None:
             self._pool.residents.keep(model, keep_s)
         return response
 
-    async def _load(self, request: Request, body: Generating, model: str) -> Response:
+    async def _load(self, request: Request, body: Generating, card: ModelCard) -> Response:
         """Load the model, or unload it where it is not to be kept."""
-        started_at, keep_s = monotonic(), body.keep_s
+        started_at, keep_s, model = monotonic(), body.keep_s, card.entry.id
         if keep_s != 0:
             await while_connected(request.receive, self._pool.load(model))
         if keep_s is not None:
             self._pool.residents.keep(model, keep_s)  # of 0 seconds: once its requests have ended
         reason = "unload" if keep_s == 0 else "load"
-        return JSONResponse(body.no_answer(model, reason, (monotonic() - started_at) * 1000))
+        return JSONResponse(body.no_answer(card.id, reason, (monotonic() - started_at) * 1000))
 
 
 def _parse(kind: type[Generating], content: bytes) -> tuple[Generating, Exchange | None]:

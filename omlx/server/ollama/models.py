@@ -58,9 +58,11 @@ class ModelEndpoints:
         return JSONResponse({"models": [_tag(card) for card in await self._cards.all()]})
 
     async def running(self, request: Request) -> Response:
-        """The models in memory, and when they are unloaded unless they are used."""
-        cards = [card for card in await self._cards.all() if card.served is not None]
-        return JSONResponse({"models": [self._running(card) for card in cards]})
+        """The models in memory, and when they are unloaded unless they are used. A profile is no
+        copy of its model."""
+        cards = await self._cards.all()
+        loaded = [card for card in cards if card.served is not None and card.profile is None]
+        return JSONResponse({"models": [self._running(card) for card in loaded]})
 
     async def show(self, request: Request) -> Response:
         """One model: its context length and what it can do."""
@@ -90,13 +92,13 @@ def _expires_at(status: ModelStatus) -> str:
 
 
 def _tag(card: ModelCard) -> Json:
-    name = _tagged(card.entry.id)
+    name = _tagged(card.id)
     return {
         "name": name,
         "model": name,
         "modified_at": iso(card.facts.created),
         "size": card.entry.size_bytes,
-        "digest": sha256(card.entry.id.encode()).hexdigest(),
+        "digest": sha256(card.id.encode()).hexdigest(),
         "details": _details(card),
     }
 
@@ -129,7 +131,7 @@ def _shown(card: ModelCard) -> Json:
 def _details(card: ModelCard) -> Json:
     family = card.entry.model_type or ""
     return {
-        "parent_model": "",
+        "parent_model": "" if card.profile is None else card.entry.id,
         "format": "safetensors",
         "family": family,
         "families": [family],

@@ -99,7 +99,7 @@ class Generating(Configured, Refusing):
 
     def _encoder(self, stream: GenerationStream) -> Encoder:
         head = Head(
-            stream.served.id,
+            stream.model,
             iso(stream.created),
             stream.load_ms,
             stream.served.token_bytes if self.logprobs else None,

@@ -40,7 +40,7 @@ class Head:
     @classmethod
     def of(cls, stream: GenerationStream, *, logprobs: bool = False) -> Head:
         token_bytes = stream.served.token_bytes if logprobs else None
-        return cls(stream.id, stream.served.id, stream.created, token_bytes, stream.warnings)
+        return cls(stream.id, stream.model, stream.created, token_bytes, stream.warnings)
 
     def body(self, kind: str, choices: Sequence[Json]) -> Json:
         return {

@@ -131,7 +131,8 @@ def test_nothing_is_left_of_a_system_that_was_only_a_billing_header() -> None:
     ],
 )
 def test_what_the_template_is_told_of_thinking(fields: Any, variables: Any) -> None:
-    assert neutral(HELLO, **fields).template_variables == variables
+    request = neutral(HELLO, **fields)
+    assert {**request.defaults.template_variables, **request.template_variables} == variables
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from omlx.server.fields import (
     read,
     stops,
 )
-from omlx.server.generation_request import GenerationRequest
+from omlx.server.generation_request import DialectDefaults, GenerationRequest
 from omlx.server.openai.choices import Head
 from omlx.server.openai.completions.encoder import CompletionEncoder
 from omlx.server.stream import GenerationStream
@@ -79,7 +79,8 @@ class CompletionRequest(Sampled, Lengths):
             raise field_error("request.too_many", "prompt", count=count, limit=MAX_CHOICES)
         if self.suffix and not all(isinstance(prompt, str) for prompt in prompts):
             raise BadRequest("request.suffix_ids", param="suffix")
-        max_tokens = self._max_tokens()
+        defaults = DialectDefaults(MAX_TOKENS if self.max_tokens is None else None)
+        max_tokens = limit(self.max_tokens, "max_tokens", least=0)
         return GenerationRequest(
             prompts=prompts,
             suffix=self.suffix or "",
@@ -90,7 +91,8 @@ class CompletionRequest(Sampled, Lengths):
             seed=self.seed,
             n=self.n or 1,
             max_tokens=max_tokens,
-            min_tokens=self.check_min(max_tokens),
+            defaults=defaults,
+            min_tokens=self.check_min(defaults.max_tokens if max_tokens is None else max_tokens),
             ignore_eos=bool(self.ignore_eos),
             thinking_budget=self.thinking_budget,
             stop_strings=stops(self.stop),
@@ -103,11 +105,6 @@ class CompletionRequest(Sampled, Lengths):
                 self.response_format, "response_format", self.model_extra
             ),
         )
-
-    def _max_tokens(self) -> int | None:
-        if self.max_tokens is None:
-            return MAX_TOKENS
-        return limit(self.max_tokens, "max_tokens", least=0)
 
     def _encoder(self, stream: GenerationStream) -> Encoder:
         return CompletionEncoder(
