@@ -14,6 +14,7 @@ from omlx.errors import BadRequest, ConfigError, ModelError, NotFound
 from omlx.models.catalog import permission
 from omlx.models.catalog.catalog import Catalog
 from omlx.models.catalog.discovery import BUNDLED, scan_places
+from omlx.models.catalog.permission import restricted_to
 from omlx.models.catalog.places import Folder
 from omlx.models.catalog.registry import Registry
 from omlx.settings.configuration import LiveConfiguration
@@ -150,6 +151,20 @@ def test_an_unknown_profile_is_refused_with_the_known_ones(
     with pytest.raises(NotFound) as caught:
         catalog.resolve("big:fast")
     assert caught.value.code == "model.ambiguous"
+
+
+def test_a_key_without_a_model_learns_nothing_of_its_profiles(
+    tmp_path: Path, registry: Registry
+) -> None:
+    catalog = catalog_of(tmp_path, registry)
+    catalog.live.patch({"temperature": 0.5}, "one/small", "fast")
+    with restricted_to(["two/*"]):
+        for name in ("small", "small:fast", "small:slow"):
+            with pytest.raises(NotFound) as caught:
+                catalog.profile(name)
+            assert caught.value.code == "model.not_allowed"
+    with restricted_to(["one/*"]):
+        assert catalog.profile("small:fast") is not None
 
 
 def test_a_models_id_goes_before_a_profile(tmp_path: Path) -> None:

@@ -97,7 +97,9 @@ class Catalog:
 
         Raises NotFound, ModelError.
         """
-        return check_usable(self.permitted(name, lambda known: self._current_names().named(known).entry))
+        return check_usable(
+            self.permitted(name, lambda known: self._current_names().named(known).entry)
+        )
 
     def permitted(
         self, name: str, find: Callable[[str], ModelEntry], param: str = "model"
