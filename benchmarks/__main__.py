@@ -9,7 +9,17 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Final
 
-from benchmarks import answers, batches, clients, document, engine, prefix, speculation, stages
+from benchmarks import (
+    answers,
+    batches,
+    clients,
+    document,
+    engine,
+    prefix,
+    recording,
+    speculation,
+    stages,
+)
 
 COMMANDS: Final[dict[str, tuple[ModuleType, str]]] = {
     "engine": (engine, "omlx bench engine, and the host's share of a step"),
@@ -17,6 +27,7 @@ COMMANDS: Final[dict[str, tuple[ModuleType, str]]] = {
     "batches": (batches, "plain batches on our caches against mlx-lm's left-padded ones"),
     "clients": (clients, "clients that edit code over HTTP: omlx against mlx-lm's server"),
     "prefix": (prefix, "prefix caches of omlx and of mlx-lm's server"),
+    "recording": (recording, "what prefixes on disk and recorded answers cost while decoding"),
     "stages": (stages, "omlx bench stages, and with longer steps"),
     "answers": (answers, "record answers, for replays of the policy"),
     "document": (document, "write reports into a page"),

@@ -75,8 +75,8 @@ def mlx_lm_server(folder: Path) -> Iterator[Server]:
     """Serve a model with mlx-lm."""
     port = free_port()
     flags = ("--model", str(folder), "--port", str(port), "--host", "127.0.0.1")
-    with running(["mlx_lm", "server", *flags], port):
-        yield Server("mlx-lm", port, str(folder))
+    with running(["mlx_lm", "server", *flags], port) as pid:
+        yield Server("mlx-lm", port, str(folder), pid)
 
 
 def write_model(source: Path, folder: Path, inflate_to: int) -> tuple[int, Any]:

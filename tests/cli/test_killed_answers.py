@@ -106,7 +106,8 @@ def kill_and_continue(
     speculation: str,
     kills: int,
     pause_s: float = 0.5,
-) -> None:
+) -> int:
+    """Return how often the server was killed."""
     draft = ("--draft-model", DRAFT) if model == TARGET else ()
     body = body_of(dialect, kind, model=model, speculation=speculation, seed=5)
     body |= {"max_output_tokens" if dialect == "responses" else "max_tokens": 200}
@@ -124,6 +125,7 @@ def kill_and_continue(
     assert killed
     assert said(dialect, alike(events)) == said(dialect, alike(undisturbed))
     assert as_client_reads(dialect, alike(events)) == as_client_reads(dialect, alike(undisturbed))
+    return killed
 
 
 def kill(process: int) -> bool:
@@ -151,6 +153,13 @@ def test_an_answer_outlives_a_minute_of_sleep(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("dialect", "kind", "n", "model", "speculation"), EVERY)
 def test_every_answer_outlives_all_its_processes(
-    tmp_path: Path, dialect: str, kind: str, n: int, model: str, speculation: str
+    tmp_path: Path,
+    dialect: str,
+    kind: str,
+    n: int,
+    model: str,
+    speculation: str,
+    record_property: Callable[[str, object], None],
 ) -> None:
-    kill_and_continue(tmp_path, dialect, kind, n, model, speculation, kills=99)
+    killed = kill_and_continue(tmp_path, dialect, kind, n, model, speculation, kills=99)
+    record_property("kills", killed)

@@ -23,11 +23,12 @@ ANSWER_S: Final = 600
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A server that listens on `port` and knows the model as `model`."""
+    """A server that listens on `port` and knows the model as `model`; `pid` is of its process."""
 
     name: str
     port: int
     model: str
+    pid: int
 
     def tokens(self, messages: Sequence[Message]) -> list[int]:
         """Return the token ids of a prompt, if the server has such an endpoint."""
@@ -44,8 +45,8 @@ def omlx_server(
     port = free_port()
     command = ["omlx", "serve", str(folder.resolve()), "--speculation", speculation]
     command += ["--home", str(home)]
-    with running([*command, "--port", str(port), *flags], port):
-        yield Server("omlx", port, folder.name)
+    with running([*command, "--port", str(port), *flags], port) as pid:
+        yield Server("omlx", port, folder.name, pid)
 
 
 @contextmanager

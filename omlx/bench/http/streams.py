@@ -29,8 +29,11 @@ class _Stream:
         return not received
 
 
-def run(port: int, bodies: Sequence[dict[str, Any]]) -> tuple[int, float]:
-    """Return the tokens made, and the seconds from the first request to the last byte.
+def run(
+    port: int, bodies: Sequence[dict[str, Any]], headers: Sequence[str] = ()
+) -> tuple[int, float]:
+    """Return the tokens made, and the seconds from the first request to the last byte. The
+    requests have these `headers`, or none but the usual ones.
 
     Raises RuntimeError for an incomplete stream.
     """
@@ -39,8 +42,9 @@ def run(port: int, bodies: Sequence[dict[str, Any]]) -> tuple[int, float]:
         for stream in streams:
             selector.register(stream.socket, selectors.EVENT_READ, stream)
         started = time.perf_counter()
-        for stream, body in zip(streams, bodies, strict=True):
-            stream.socket.sendall(_post("/v1/chat/completions", body))
+        more = headers or [""] * len(bodies)
+        for stream, body, header in zip(streams, bodies, more, strict=True):
+            stream.socket.sendall(post("/v1/chat/completions", body, header))
         while selector.get_map():
             ready = selector.select(TIMEOUT_S)
             if not ready:
@@ -58,7 +62,7 @@ def seconds_to_error(port: int) -> float:
     """Return the seconds from an invalid request to the first byte of its answer."""
     with socket.create_connection(("127.0.0.1", port), TIMEOUT_S) as client:
         started = time.perf_counter()
-        client.sendall(_post("/v1/chat/completions", {"messages": []}))
+        client.sendall(post("/v1/chat/completions", {"messages": []}))
         if not client.recv(12).endswith(b"400"):
             raise RuntimeError("an invalid request was not refused")
         return time.perf_counter() - started
@@ -73,7 +77,8 @@ def count_tokens(tail: bytes) -> int:
     return counted
 
 
-def _post(path: str, body: dict[str, Any]) -> bytes:
+def post(path: str, body: dict[str, Any], header: str = "") -> bytes:
+    """Return the bytes of a request, with one more `header` if it is not empty."""
     content = json.dumps(body).encode()
     head = (
         f"POST {path} HTTP/1.1",
@@ -81,5 +86,6 @@ def _post(path: str, body: dict[str, Any]) -> bytes:
         "Content-Type: application/json",
         "Connection: close",
         f"Content-Length: {len(content)}",
+        *filter(None, [header]),
     )
     return "\r\n".join(head).encode() + b"\r\n\r\n" + content

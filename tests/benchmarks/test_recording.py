@@ -1,0 +1,49 @@
+"""The benchmark of records: what it compares, and that it runs."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from benchmarks.__main__ import main
+from benchmarks.recording import Cost, Rates, body, processor_seconds
+from omlx.bench.http.streams import post
+from omlx.measure.spread import Series
+from omlx.models.catalog.discovery import BUNDLED
+
+
+def test_ratios_are_taken_within_trials() -> None:
+    off = Rates(Series((100.0, 50.0, 80.0)), Series((10.0, 10.0, 10.0)))
+    on = Rates(Series((90.0, 50.0, 88.0)), Series((9.0, 8.0, 10.0)))
+    cells = Cost(4, off, on).cells
+    assert cells == ("4", "80", "88", "1.000 (0.900 to 1.100)", "0.900 (0.800 to 1.000)")
+
+
+def test_every_stream_has_a_prompt_and_a_key_of_its_own() -> None:
+    bodies = [body(trial, number, 9) for trial in range(2) for number in range(20)]
+    assert len({json.dumps(one) for one in bodies}) == 40
+    head, _, content = post("/v1", bodies[0], "Idempotency-Key: a").partition(b"\r\n\r\n")
+    assert head.endswith(b"\r\nIdempotency-Key: a")
+    assert json.loads(content) == bodies[0]
+    assert b"Key" not in post("/v1", bodies[0])
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="the system has no /proc")
+def test_processor_time_is_read() -> None:
+    assert 0 < processor_seconds(os.getpid()) < 1e6
+    assert processor_seconds(-1) != processor_seconds(-1)  # not a number
+
+
+@pytest.mark.slow
+def test_both_servers_make_the_tokens(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model, draft = (str(BUNDLED / "omlx-demo" / name) for name in ("target", "draft"))
+    drafts = ("--draft", draft, "--speculation", "draft")
+    size = ("--streams", "1,2", "--trials", "1", "--tokens", "70", "--json", str(tmp_path / "r"))
+    assert main(["recording", "--model", model, *drafts, *size]) == 0
+    report = json.loads((tmp_path / "r").read_text())
+    assert [cost["streams"] for cost in report["streams"]] == [1, 2]
+    assert all(cost["on"]["elapsed"]["median"] > 0 for cost in report["streams"])
+    assert "on / off" in capsys.readouterr().out
