@@ -66,7 +66,7 @@ def mount(app: FastAPI, services: Services, configuration: LiveConfiguration, ho
     ModelsPage(snapshots).register(pages)
     DownloadPage(services.downloads, snapshots, shelf).register(pages)
     ModelPage(snapshots, settings, trials).register(pages)
-    ActivityPage(figures.requests).register(pages)
+    ActivityPage(figures.requests, services.verifier).register(pages)
     LogPage(home).register(pages)
     SettingsPage(settings).register(pages)
     LoginPage(pages, gate).register()
@@ -78,7 +78,7 @@ def mount(app: FastAPI, services: Services, configuration: LiveConfiguration, ho
     DownloadsApi(services.downloads, pool, configuration, shelf).register(api)
     TrialApi(gate, trials).register(api)
     LiveApi(figures).register(api)
-    ActivityApi(services.generations).register(api)
+    ActivityApi(services.generations, services.verifier).register(api)
     StatisticsPage(services.activity.history).register(pages, api)
     ChatApi.of(services).register(api)
 

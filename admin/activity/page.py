@@ -8,6 +8,8 @@ from typing import Final
 
 from fastapi import Request
 
+from omlx.receipts.verifier import Verifier
+
 from ..addresses import ACTIVITY, PARTS
 from ..pages import Page, Pages
 from .request_views import AnswerView, LoadingView, RequestView
@@ -24,7 +26,10 @@ class ActiveView:
 
 @dataclass(frozen=True, slots=True)
 class EndedView:
+    """`kept` are the ids of those answers that have a receipt and can be verified."""
+
     answers: Sequence[AnswerView]
+    kept: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +41,7 @@ class ActivityView:
 @dataclass(frozen=True, slots=True)
 class ActivityPage:
     requests: Requests
+    verifier: Verifier
 
     def register(self, pages: Pages) -> None:
         pages.route(ACTIVITY, self.show)
@@ -43,17 +49,19 @@ class ActivityPage:
         pages.part(f"{PARTS}/activity/ended", self.show_ended)
 
     async def show(self, request: Request) -> Page:
-        view = ActivityView(self._active(), self._ended())
+        view = ActivityView(self._active(), await self._ended())
         return Page("activity/page.html", view, "activity")
 
     async def show_active(self, request: Request) -> Page:
         return Page("activity/active_part.html", self._active())
 
     async def show_ended(self, request: Request) -> Page:
-        return Page("activity/ended_part.html", self._ended())
+        return Page("activity/ended_part.html", await self._ended())
 
     def _active(self) -> ActiveView:
         return ActiveView(self.requests.active(), self.requests.loading())
 
-    def _ended(self) -> EndedView:
-        return EndedView(self.requests.latest(MAX_ANSWERS))
+    async def _ended(self) -> EndedView:
+        answers = self.requests.latest(MAX_ANSWERS)
+        kept = await self.verifier.kept(answer.id for answer in answers if answer.id is not None)
+        return EndedView(answers, kept)

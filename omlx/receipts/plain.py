@@ -15,6 +15,7 @@ import mlx.core as mx
 
 from omlx.engine.finish import truncate_at_stop
 from omlx.engine.masking import allows
+from omlx.engine.memory import SMALL, stepped
 from omlx.engine.sampling import Draw, RowSampler, draw, noise, permit, process
 from omlx.engine.types import FinishReason, Request
 from omlx.errors import Reason
@@ -51,9 +52,11 @@ class PlainDecoding:
     def advance(self, loop: EngineLoop) -> bool:
         """Compute a chunk of the prompt or some tokens of the answer. Return whether that was all.
 
-        Call it on the engine thread, with a loop whose model is in this process as a whole.
+        Call it on the engine thread, with a loop whose model is in this process as a whole. Raises
+        Overloaded if the KV cache does not fit beside those of running requests.
         """
         if not self._read:
+            self._make_room(loop)
             self._cache = loop.runner.make_cache()
             self._sampler = RowSampler(self._request.sampling, loop.limits.vocab_size)
         unread = self._request.tokens[self._read : -1]
@@ -70,6 +73,18 @@ class PlainDecoding:
             return False
         self._cache = []
         return True
+
+    def _make_room(self, loop: EngineLoop) -> None:
+        """Evict prefixes where the KV cache would exceed the soft limit of memory."""
+        tokens = len(self._tokens)
+        if tokens <= SMALL:
+            return
+        memory, layout = loop.scheduler.memory, loop.scheduler.prefix.layout
+        need = layout.cache_bytes(stepped(tokens))
+        excess = memory.excess(need, memory.clients)
+        if excess > sum(client.cached for client in memory.clients):
+            raise memory.refusal(need)
+        memory.evict_prefixes(excess)
 
     @property
     def _left(self) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
@@ -84,6 +85,11 @@ class AnswerStore:
             return [id]
         names = [path.stem for path in self._folder.glob(f"{id}-*{_SUFFIX}")]
         return sorted(names, key=lambda name: (len(name), name))
+
+    def kept(self, ids: Iterable[str]) -> frozenset[str]:
+        """Return those answers, by their ids, whose first choice is kept."""
+        known = filter(_ID.fullmatch, ids)
+        return frozenset(id for id in known if (self._folder / f"{id}-0{_SUFFIX}").is_file())
 
     def sweep(self) -> None:
         """Delete what is too old or beyond the bounds, the oldest first."""

@@ -4,12 +4,12 @@ and does plain decoding give the same tokens?"""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from omlx.engine.thread import EngineThread
-from omlx.errors import BadRequest, Reason
+from omlx.errors import BadRequest, Conflict, NotFound, Reason
 from omlx.models.pool.pool import Pool
 from omlx.models.pool.resident import ServedModel
 from omlx.receipts.kept import KeptAnswer, current_versions
@@ -33,11 +33,33 @@ class Verifier:
 
     def __init__(self, engine: EngineThread, pool: Pool, store: AnswerStore) -> None:
         self._engine, self._pool, self._store = engine, pool, store
+        self._verifying = False
+
+    async def kept(self, ids: Iterable[str]) -> frozenset[str]:
+        """Return those answers, by their ids, that can be verified."""
+        return await asyncio.to_thread(self._store.kept, tuple(ids))
+
+    async def verify_answer(self, id: str) -> list[Verdict]:
+        """Verify all choices of an answer, or the one that is named. One answer at a time.
+
+        Raises NotFound, Conflict while another one is verified, and as `verify`.
+        """
+        if self._verifying:
+            raise Conflict("verify.busy")
+        self._verifying = True
+        try:
+            choices = await asyncio.to_thread(self._store.ids, id)
+            if not choices:
+                raise NotFound("receipt.not_found", id=id)
+            return [await self.verify(choice) for choice in choices]
+        finally:
+            self._verifying = False
 
     async def verify(self, id: str, claim: Mapping[str, Any] | None = None) -> Verdict:
         """Decode a kept choice again; `claim` has the fields of the receipt that a client has.
 
-        Loads its model. Raises NotFound, BadRequest, and what loading raises.
+        Loads its model. Raises NotFound, BadRequest, Overloaded where its KV cache does not fit,
+        and what loading raises.
         """
         answer, receipt = await asyncio.to_thread(self._store.get, id)
         claimed = _contradictions(answer, {**asdict(receipt), **(claim or {})})

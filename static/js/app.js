@@ -21,3 +21,4 @@ import "./settings-form.js";
 import "./speculation-card.js";
 import "./theme.js";
 import "./trial.js";
+import "./verify.js";

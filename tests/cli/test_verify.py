@@ -394,7 +394,9 @@ def test_a_thousand_answers_in_company_verify(
 
         def ask(number: int) -> Json:
             body = question(forms[number % len(forms)], number, tokens=24)
-            record: Json = http.post("/v1/chat/completions", json=body).json()
+            made = http.post("/v1/chat/completions", json=body)
+            assert made.status_code == 200, made.text
+            record: Json = made.json()
             return record
 
         responses = list(threads.map(ask, range(1000)))

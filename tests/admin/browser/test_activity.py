@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +15,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from omlx.telemetry import log
+from tests.admin.browser.checks import check_accessible, check_words
 from tests.admin.browser.site import CHAT, Site, open_site
 from tests.server.running import PATIENCE_S, TARGET
 
@@ -113,3 +115,32 @@ def test_the_log_is_followed_and_filtered(logging_site: Site) -> None:
         expect(page.get_by_label("Search log")).to_have_value("probe")
         expect(rows).to_have_count(1)
         assert page.title() == "Log · omlx"
+
+
+def test_an_answer_is_verified_in_words(browser: Browser, axe: str, tmp_path: Path) -> None:
+    """Identical; then, one token altered, the first one that differs with its margin."""
+    with open_site(browser, tmp_path) as site, site.visit(locale="ko") as visit:
+        page = visit.page
+        made = site.ask(temperature=0, ignore_eos=True, receipt=True)
+        page.goto("/admin/activity")
+        verify = page.locator(f"[data-verify='{made['id']}']")
+        dialog = page.get_by_role("dialog")
+        verify.focus()
+        page.keyboard.press("Enter")
+        expect(dialog).to_contain_text("토큰 24개가 모두 같습니다", timeout=LONG_MS)
+        expect(dialog.get_by_text("같은 응답")).to_be_visible()
+        page.keyboard.press("Escape")
+        expect(dialog).to_be_hidden()
+
+        (kept,) = (tmp_path / "receipts").glob("*.json")
+        content = json.loads(kept.read_text())
+        content["answer"]["answer"][5] += 1
+        kept.write_text(json.dumps(content))
+        verify.click()
+        expect(dialog).to_contain_text("토큰 5번에서 다릅니다", timeout=LONG_MS)
+        expect(dialog).to_contain_text("로짓입니다")
+        expect(dialog.get_by_text("같은 응답")).to_be_hidden()
+        check_words(page, "ko")
+        visit.complaints.check()
+        visit.complaints.expect("inline")  # axe-core tries to style the page while it looks
+        check_accessible(page, axe)
