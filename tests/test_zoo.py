@@ -77,7 +77,13 @@ UNSAVABLE = {"gear", "granitemoehybrid", "minimax_m3_vl"}
 
 
 @pytest.mark.filterwarnings("ignore")  # transformers warns of types that it does not know
-@pytest.mark.parametrize("name", sorted(zoo.FAMILIES.keys() - UNSAVABLE))
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in zoo.MAIN_NAMES else pytest.mark.slow)
+        for name in sorted(zoo.FAMILIES.keys() - UNSAVABLE)
+    ],
+)
 def test_a_saved_family_is_as_wide_as_its_tokenizer(name: str, tmp_path: Path) -> None:
     folder = tmp_path / "model"
     shutil.copytree(BUNDLED / "omlx-demo/draft", folder)

@@ -18,7 +18,7 @@ END = tuple(range(0, zoo.VOCAB_SIZE, 3))
 
 
 @pytest.mark.parametrize("target", ["llama", "gemma3_text", "recurrent_gemma"])
-@pytest.mark.parametrize("sampling", [GREEDY, WARM])
+@pytest.mark.parametrize("sampling", [WARM, pytest.param(GREEDY, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("strategy", ["ngram", "draft", "auto"])
 def test_the_end_waits_for_its_position_under_speculation(
     target: str, sampling: Sampling, strategy: str

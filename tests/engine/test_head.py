@@ -75,7 +75,7 @@ def prove(family: str, sampling: Sampling, quality: str, length: int) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("quality", ["noisy", "random"])
+@pytest.mark.parametrize("quality", ["noisy", pytest.param("random", marks=pytest.mark.slow)])
 def test_tokens_equal_plain_decoding(family: str, quality: str) -> None:
     prove(family, WARM if quality == "noisy" else GREEDY, quality, 3)
 

@@ -71,7 +71,7 @@ def model(family: str, tmp_path_factory: pytest.TempPathFactory) -> TokenizerWra
 def test_a_forced_answer_is_calls(family: str, model: TokenizerWrapper) -> None:
     several = use(BOTH, forced=True)
     seen = set[str]()
-    for seed in range(8):
+    for seed in range(4):
         of = mask(model, several)
         text, calls = read(model, walk(of, model, seed, WORDS[family][2]), several)
         assert text == ""
@@ -84,7 +84,7 @@ def test_a_forced_answer_is_calls(family: str, model: TokenizerWrapper) -> None:
 @pytest.mark.parametrize("name", BOTH)
 def test_a_named_function_ends_the_answer(family: str, model: TokenizerWrapper, name: str) -> None:
     one = use(BOTH, forced=True, single=True, name=name)
-    for seed in range(4):
+    for seed in range(2):
         of = mask(model, one)
         text, calls = read(model, walk(of, model, seed, WORDS[family][2]), one)
         assert of.ended
@@ -96,7 +96,7 @@ def test_strict_calls_in_prose_are_held(family: str, model: TokenizerWrapper) ->
     strict = use(BOTH, strict=frozenset(BOTH))
     form = call_format(model)
     assert form is not None
-    for seed in range(4):
+    for seed in range(2):
         of = mask(model, strict)
         tokens = say(of, model, f"So. {form.start}")
         tokens += walk(of, model, seed, WORDS[family][2])

@@ -11,8 +11,15 @@ from omlx.engine.types import Sampling
 from tests.engine.disk.restarts import DiskBench, started
 from tests.engine.harness import HEATED, label, model, plain, prompt, request, unassisted
 
+QUICK = ("llama", "llama_quantized", "gemma3_text", "qwen3_next", "recurrent_gemma")
+"""Every kind of cache."""
 
-@pytest.mark.parametrize(("family", "sampling"), HEATED, ids=label)
+
+@pytest.mark.parametrize(
+    ("family", "sampling"),
+    [pytest.param(*case, marks=() if case[0] in QUICK else pytest.mark.slow) for case in HEATED],
+    ids=label,
+)
 def test_after_a_restart_a_prompt_comes_from_disk(
     family: str, sampling: Sampling, tmp_path: Path
 ) -> None:
