@@ -16,6 +16,7 @@ LOGIN: Final = f"{HOME}/login"
 MODELS: Final = f"{HOME}/models"
 DOWNLOAD: Final = f"{MODELS}/get"
 SETTINGS: Final = f"{HOME}/settings"
+KEYS: Final = f"{SETTINGS}/keys"
 PARTS: Final = f"{HOME}/parts"
 """Prefix of the page parts that scripts fetch again to show the current state."""
 

@@ -10,6 +10,7 @@ from starlette.exceptions import HTTPException
 from omlx.server.model_cards import ModelCards
 from omlx.server.services import Services
 from omlx.settings.configuration import LiveConfiguration
+from omlx.settings.keys import KeyFile
 
 from . import preferences
 from .activity.api import ActivityApi
@@ -24,6 +25,8 @@ from .download.api import DownloadsApi
 from .download.page import DownloadPage
 from .download.shelf import Shelf
 from .files import serve_files
+from .keys.api import KeysApi
+from .keys.page import KeysPage
 from .login.api import LoginApi
 from .login.credentials import Credentials
 from .login.gate import Gate
@@ -69,11 +72,13 @@ def mount(app: FastAPI, services: Services, configuration: LiveConfiguration, ho
     ActivityPage(figures.requests, services.verifier).register(pages)
     LogPage(home).register(pages)
     SettingsPage(settings).register(pages)
+    KeysPage(keys).register(pages)
     LoginPage(pages, gate).register()
     pages.form(f"{HOME}/preferences", preferences.store)
 
     api = gate.router()
     SettingsApi(gate, pool, settings).register(api)
+    KeysApi(KeyFile(home), pool.catalog).register(api)
     ModelsApi(pool, services.prefixes).register(api)
     DownloadsApi(services.downloads, pool, configuration, shelf).register(api)
     TrialApi(gate, trials).register(api)

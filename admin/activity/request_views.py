@@ -32,7 +32,8 @@ WAITING, READING, WRITING = "waiting", "reading", "writing"
 class RequestView:
     """An active request; `read` of its `prompt` tokens are computed or restored.
 
-    `drafted` of its `tokens` were accepted draft tokens. `group` is the id of the response.
+    `drafted` of its `tokens` were accepted draft tokens. `group` is the id of the response, `key`
+    the name of the API key.
     """
 
     id: str
@@ -45,6 +46,7 @@ class RequestView:
     rate: float | None
     group: str
     client: str
+    key: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,7 @@ class AnswerView:
     number: int
     id: str | None
     client: str
+    key: str
     finish: str | None
     prompt_text: str | None
 
@@ -108,7 +111,8 @@ class AnswerView:
     @property
     def search(self) -> str:
         """The text that a search looks through, in lower case."""
-        parts = (self.id, self.model, self.path, self.client, self.outcome, *self.params.values())
+        parts: tuple[object, ...] = (self.id, self.model, self.path, self.client, self.key)
+        parts += (self.outcome, *self.params.values())
         return " ".join(str(part) for part in parts if part is not None).lower()
 
 
@@ -163,6 +167,7 @@ def answer_view(ended: Outcome) -> AnswerView:
         number=ended.number,
         id=ended.id,
         client=client_name(ended.caller.client),
+        key=ended.caller.key,
         finish=ended.finish,
         prompt_text=ended.prompt_text,
     )
@@ -200,4 +205,5 @@ def _request_view(request: Running, waiting: bool) -> RequestView:
         rate=request.rate,
         group=request.group,
         client=client_name(request.caller.client),
+        key=request.caller.key,
     )

@@ -51,7 +51,7 @@ def _add(arguments: Namespace, file: KeyFile, configuration: LiveConfiguration) 
     unmatched = Catalog(registry, configuration).unmatched(arguments.models)
     key = file.add(arguments.name, arguments.models, arguments.rate)
     for pattern in unmatched:
-        _say("cli.keys.no_model", pattern=pattern)
+        _say("keys.no_model", pattern=pattern)
     if opened:
         _say("cli.keys.closed")
     _say("cli.keys.once")
@@ -61,7 +61,7 @@ def _add(arguments: Namespace, file: KeyFile, configuration: LiveConfiguration) 
 def _list(arguments: Namespace, file: KeyFile, configuration: LiveConfiguration) -> None:
     keys = file.read()
     if arguments.json:
-        records = [key.model_dump(mode="json", exclude={"sha256"}) for key in keys]
+        records = [key.record() for key in keys]
         sys.stdout.write(json.dumps(records, indent=2, ensure_ascii=False) + "\n")
     elif keys:
         sys.stdout.write(columns([_head(), *map(_row, keys)]))

@@ -13,7 +13,7 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
@@ -46,6 +46,8 @@ class ApiKeys:
         self.main = main
         self.file = file
         self._clock = clock
+        self.problem: ConfigError | None = None
+        """Why the content of the file does not count."""
         self._named: Mapping[str, NamedKey] = MappingProxyType({})
         self._stamp: FileStamp = None
         self._seen_file = False
@@ -58,6 +60,12 @@ class ApiKeys:
         """Whether requests need a key."""
         self._refresh()
         return self.main is not None or self._seen_file
+
+    @property
+    def named(self) -> Sequence[NamedKey]:
+        """The named keys in force, the oldest first."""
+        self._refresh()
+        return tuple(self._named.values())
 
     def admit(self, scope: Scope) -> NamedKey | None:
         """Return the named key of a request, and count the request; None: it has the main key, or
@@ -99,6 +107,7 @@ class ApiKeys:
         try:
             self._read(self.file)
         except ConfigError as error:
+            self.problem = error
             details = {"code": error.code, "detail": error.message}
             log.warning("API keys not changed", extra={"fields": details})
 
@@ -107,6 +116,7 @@ class ApiKeys:
         if self._stamp is not None:
             self._seen_file = True
         self._named = {key.sha256: key for key in file.read()}
+        self.problem = None
         self._arrivals = {
             key: arrivals for key, arrivals in self._arrivals.items() if key in self._named
         }

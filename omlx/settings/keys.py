@@ -18,7 +18,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StrictInt, ValidationError
 
-from omlx.errors import ConfigError, Conflict, NotFound
+from omlx.errors import BadRequest, ConfigError, Conflict, NotFound
 from omlx.settings.file import locked, read, write
 
 FILE: Final = "keys.json"
@@ -32,7 +32,7 @@ _PREFIX: Final = "sk-omlx-"
 """Some programs refuse keys without `sk-`; scanners for secrets know a key by its prefix."""
 _KEY_BYTES: Final = 32
 _ENDING: Final = 4
-_NAME: Final = re.compile(r"\w(?:[\w .@-]{0,62}[\w.])?")
+_NAME: Final = re.compile(r"[\w.@-]{1,64}")
 _MAX_PATTERNS: Final = 200
 
 Pattern = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^\S+$")]
@@ -54,6 +54,10 @@ class NamedKey(BaseModel):
     @property
     def may_use_all(self) -> bool:
         return EVERY_MODEL in self.models
+
+    def record(self) -> dict[str, Any]:
+        """Return what may be shown of the key, as JSON."""
+        return self.model_dump(mode="json", exclude={"sha256"})
 
 
 class _Keys(BaseModel):
@@ -89,11 +93,11 @@ class KeyFile:
     ) -> str:
         """Make a key, store its hash, and return it. `rate` is in requests per minute.
 
-        Raises ConfigError for invalid values and for a file of other content, Conflict for a name
-        that is taken.
+        Raises BadRequest for invalid values, Conflict for a name that is taken, and ConfigError for
+        a file of other content.
         """
         if not is_name(name):
-            raise ConfigError("keys.name", param="name", name=name)
+            raise BadRequest("keys.name", param="name", name=name)
         key = f"{_PREFIX}{secrets.token_urlsafe(_KEY_BYTES)}"
         try:
             added = NamedKey(
@@ -144,9 +148,9 @@ def _first(error: ValidationError) -> str:
     return f"{place}: {problem['msg']}"
 
 
-def _refused(error: ValidationError) -> ConfigError:
+def _refused(error: ValidationError) -> BadRequest:
     """Return the error of a value that a new key was to have."""
     field = str(error.errors()[0]["loc"][0])
     if field == "requests_per_minute":
-        return ConfigError("keys.rate_range", param=field, high=MAX_RATE)
-    return ConfigError("keys.models", param="models", limit=_MAX_PATTERNS)
+        return BadRequest("keys.rate_range", param=field, high=MAX_RATE)
+    return BadRequest("keys.models", param="models", limit=_MAX_PATTERNS)

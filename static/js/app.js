@@ -4,6 +4,7 @@ import "./chart.js";
 import "./connect.js";
 import "./copy.js";
 import "./download.js";
+import "./keys.js";
 import "./language.js";
 import "./lazy.js";
 import "./live-part.js";

@@ -28,6 +28,7 @@ PAGES: Final = (
     Listed("log", "/admin/activity/log"),
     Listed("connect", "/admin/connect"),
     Listed("settings", "/admin/settings"),
+    Listed("keys", "/admin/settings/keys"),
     Listed("password", "/admin/password"),
     Listed("login", "/admin/login", logged_in=False),
     Listed("not-found", "/admin/models/no/such-model"),
