@@ -59,6 +59,15 @@ def number(frame: bytes) -> int | None:
     return int(frame[len(_ID) : frame.index(b"\n")])
 
 
+def numbered_idle(frame: bytes) -> bytes:
+    """What keeps a stream with ids open: a comment without the blank line that ends an event.
+
+    Once they have seen an id, the clients of OpenAI and Anthropic take each blank line for an event
+    and fail, as it has no data.
+    """
+    return frame.removesuffix(b"\n") if frame.startswith(b":") else frame
+
+
 class EventStream(Response):
     """Sends `frames` as they are yielded.
 

@@ -92,7 +92,7 @@ class Replay:
             elif self._ended:
                 return
             elif not await self._change(idle_s):
-                yield self._wire.idle
+                yield sse.numbered_idle(self._wire.idle)
 
     def _frame(self, payload: Json) -> bytes:
         if self._wire.number is not None:
