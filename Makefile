@@ -11,7 +11,7 @@ MODEL ?= omlx-demo/target
 DRAFT ?= omlx-demo/draft
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-quick test-full fuzz fuzz-media fuzz-stalls fuzz-tokens check format lint types imports docs assets screenshots wheel lock templates train-demo bench bench-spec clean setup-run setup-dev
+.PHONY: help serve test test-quick test-full fuzz fuzz-media fuzz-stalls fuzz-tokens soak check format lint types imports docs assets screenshots wheel lock templates train-demo bench bench-spec clean setup-run setup-dev
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,6 +46,9 @@ fuzz-stalls: setup-dev ## 38 stalling requests: what another client notices, and
 
 fuzz-tokens: setup-dev ## 20,000 seeded requests, each answer compared with plain decoding (ARGS="--requests 2000" is quicker)
 	$(FAST) OPENBLAS_NUM_THREADS=1 $(PYTHON) -m tests.fuzz.tokens $(ARGS)
+
+soak: setup-dev ## ten minutes of mixed load, two models: no errors, memory and disk flat (ARGS="--minutes 60" is longer)
+	$(FAST) OPENBLAS_NUM_THREADS=1 $(PYTHON) -m tests.soak $(ARGS)
 
 check: lint types imports test ## what CI runs: format, lint, types, import contracts, tests
 

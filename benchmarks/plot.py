@@ -5,7 +5,7 @@ Dark on a white ground: they read alike on light pages and on dark ones.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -84,6 +84,23 @@ def save_speedups(file: Path, results: Sequence[Result], title: str) -> None:
         for axis, ((role, streams), chart) in zip(axes, charts.items(), strict=True):
             axis.set_title(f"{role}, {streams} stream{'s' * (streams > 1)}", loc="left")
             _draw_groups(axis, chart)
+        figure.suptitle(title)
+        _save(figure, file, title)
+
+
+def save_timelines(
+    file: Path, minutes: Sequence[float], series: Mapping[str, Sequence[float]], title: str
+) -> None:
+    """Draw a chart per series over the same `minutes`. Each starts at 0, so that it shows growth in
+    proportion.
+    """
+    with _figure(len(series), width=8.0, height=1.2) as (figure, axes):
+        for axis, (name, values) in zip(axes, series.items(), strict=True):
+            axis.plot(minutes, values, color=SUITE_COLOURS["plain"], linewidth=1)
+            axis.set_ylim(bottom=0, top=1.15 * max(*values, 1.0))
+            axis.set_xlim(0, minutes[-1])
+            axis.set_title(name, loc="left", fontsize=9)
+        axes[-1].set_xlabel("minutes")
         figure.suptitle(title)
         _save(figure, file, title)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from omlx.engine.stage.stages import Stages
 from omlx.engine.thread import EngineThread
 from omlx.models.hub.downloads import Downloads
+from omlx.models.pool.footprint import mlx_bytes
 from omlx.models.pool.pool import Pool
 from omlx.receipts.store import AnswerStore
 from omlx.receipts.verifier import Verifier
@@ -90,7 +91,7 @@ def _gauges(
         up=engine.failure is None,
         rows={model: asdict(engine.request_counts(model)) for model in loaded},
         prefixes={model: stats for model, stats in prefixes.items() if stats is not None},
-        memory={"used": pool.used_bytes, "limit": pool.limit_bytes},
+        memory={"used": pool.used_bytes, "limit": pool.limit_bytes, **mlx_bytes()},
         stage_rtts=_round_trips(stages),
         stage_restarts=None if stages is None else stages.statuses[0].restarts,
         answers_on_disk=None if journal is None or journal.off else journal.size,

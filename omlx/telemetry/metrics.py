@@ -26,8 +26,8 @@ disable_created_metrics()  # type: ignore[no-untyped-call]
 
 @dataclass(frozen=True, slots=True)
 class Gauges:
-    """Current values: rows by model, then state; prefix caches by model; memory in use and its
-    limit, in bytes; round trips to the followers of a staged model in seconds, by rank; how often
+    """Current values: rows by model, then state; prefix caches by model; bytes of memory by what
+    they count; round trips to the followers of a staged model in seconds, by rank; how often
     its group was started again, None without one; answers on disk and their bytes, None where
     nothing is recorded; how often clients returned to an answer, by how it was found."""
 

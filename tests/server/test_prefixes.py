@@ -71,7 +71,8 @@ def test_a_prefix_cache_is_reported_probed_and_cleared(own: tuple[Running, httpx
     text = http.get("/metrics").text
     assert f'omlx_prefix_bytes{{model="{TARGET}"}}' in text
     assert f'omlx_prefix_stored_total{{kind="rows",model="{TARGET}"}}' in text
-    assert 'omlx_memory_bytes{what="used"}' in text
+    for what in ("used", "limit", "mlx_active", "mlx_cache"):
+        assert f'omlx_memory_bytes{{what="{what}"}}' in text
     assert http.delete(f"/v1/models/{TARGET}/prefixes").status_code == 204
     assert http.post(probe, json=body).json()["cached_tokens"] == 0
     assert cached(http.post(CHAT, json=body)) == 0

@@ -22,6 +22,13 @@ def used_bytes() -> int:
     return max(mx.get_active_memory(), footprint() - mx.get_cache_memory())
 
 
+def mlx_bytes() -> dict[str, int]:
+    """Return the bytes of live MLX arrays (`mlx_active`), and of the buffers that MLX keeps for
+    reuse (`mlx_cache`). Thread-safe.
+    """
+    return {"mlx_active": mx.get_active_memory(), "mlx_cache": mx.get_cache_memory()}
+
+
 def default_limit_bytes() -> int:
     """Return three quarters of the machine's memory, at most what the GPU recommends."""
     share = int(machine_bytes() * SHARE)
