@@ -52,12 +52,14 @@ from omlx.models.pool.draft_watcher import DraftWatcher
 from omlx.models.pool.footprint import free_bytes, limit_bytes
 from omlx.models.pool.load_weights import load_steps
 from omlx.models.pool.pool import Pool, build_pool
-from omlx.models.pool.prefix_disk import open_disks, stop_engine
+from omlx.models.pool.prefix_disk import open_disks, prefix_root, stop_engine
 from omlx.models.pool.reading import WeightReader
 from omlx.models.pool.registry_watcher import RegistryWatcher
 from omlx.models.pool.resident import ServedModel
 from omlx.receipts.store import FOLDER, AnswerStore
 from omlx.server.app import create_app
+from omlx.server.beginnings import store as beginning_store
+from omlx.server.beginnings.store import BeginningStore
 from omlx.server.guard import check_keys
 from omlx.server.journal.journal import Journal
 from omlx.server.media.fetch import UrlReader
@@ -219,7 +221,10 @@ def open_stores(settings: Settings) -> Stores:
     if settings.answer_disk:
         journal = Journal(home / "answers", settings.answer_disk, settings.answer_days * _DAY_S)
     downloads = Downloads(home, online_environment())
-    return Stores(downloads, AnswerStore(home / FOLDER), journal, home)
+    beginnings = None
+    if settings.prefix_disk != 0:
+        beginnings = BeginningStore(prefix_root(settings) / beginning_store.FILE)
+    return Stores(downloads, AnswerStore(home / FOLDER), journal, home, beginnings)
 
 
 def _staged_reader(order: Order, engine: EngineThread, selection: Selection) -> StagedReader:

@@ -14,6 +14,7 @@ from typing import Final
 from omlx.draft_length import DEFAULT_DRAFT_LENGTH, DraftLength
 from omlx.engine.disk.tier import Disk, DiskTier
 from omlx.engine.limits import Limits
+from omlx.engine.memory import cache_need
 from omlx.engine.piece import Layout
 from omlx.engine.plan import Plan, Rewind
 from omlx.engine.prefix.reuse import PrefixReuse
@@ -194,6 +195,14 @@ class EngineLoop:
         if match is None:
             return 0
         return match.length
+
+    def has_room_for(self, request: Request) -> bool:
+        """Return whether a prompt fits into memory without evicting anything, and its prefix into
+        the free half of the prefix cache."""
+        prefix, headroom = self.scheduler.prefix, self.scheduler.memory.headroom()
+        need = cache_need(request, prefix.layout)
+        fits = headroom is None or need <= headroom
+        return fits and prefix.index.nbytes + need <= prefix.index.max_bytes // 2
 
     def clear_prefixes(self) -> None:
         """Evict every cached prefix; running requests have copies."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
@@ -18,13 +17,12 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import mlx.core as mx
 
-from omlx.engine.calibration import Calibration
+from omlx.engine.idle.calibration import Calibration
+from omlx.engine.open_requests import OpenRequests
 from omlx.engine.types import (
     CalibrationState,
-    Event,
     EventSink,
     Failed,
-    Finished,
     ModelSnapshot,
     Request,
     RequestCounts,
@@ -52,7 +50,7 @@ class EngineThread:
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._loops: dict[str, EngineLoop] = {}
         self._calibrations: dict[str, Calibration] = {}
-        self._sinks: dict[str, EventSink] = {}
+        self._open = OpenRequests()
         self._submissions = 0
         self._stopping = False
         self._ended = threading.Event()
@@ -119,10 +117,15 @@ class EngineThread:
         """
 
         def accept() -> None:
-            if request.id in self._sinks:  # the events of the open request stay with its own sink
+            if request.id in self._open:  # the events of the open request stay with its own sink
                 sink([Failed(request.id, EngineError("engine.duplicate", id=request.id))])
                 return
-            self._sinks[request.id] = sink
+            if request.background and self._open:
+                sink([Failed(request.id, Overloaded("engine.busy"))])
+                return
+            for other in self._open.background:
+                self._cancel(other)
+            self._open.add(request, sink)
             try:
                 if self.failure is not None:
                     raise self.failure
@@ -130,7 +133,7 @@ class EngineThread:
                     raise Overloaded("model.unloaded", param="model", model=model)
                 self._loops[model].submit(request)
             except OmlxError as error:
-                self._publish([Failed(request.id, error)])
+                self._open.publish([Failed(request.id, error)])
 
         self._submissions += 1
         self._post(accept)
@@ -139,12 +142,15 @@ class EngineThread:
         """End a request. Any thread may call; an id that is not open is ignored."""
 
         def end() -> None:
-            if request_id in self._sinks:
-                for loop in self._loops.values():
-                    loop.cancel(request_id)
+            if request_id in self._open:
+                self._cancel(request_id)
 
         if self.failure is None:
             self._inbox.put(end)
+
+    def _cancel(self, request_id: str) -> None:
+        for loop in self._loops.values():
+            loop.cancel(request_id)
 
     def request_counts(self, model: str) -> RequestCounts:
         """Return how many requests of a model are open. Any thread may call."""
@@ -222,7 +228,7 @@ class EngineThread:
         """Step every loop that has work. Holds no loop afterwards: it may be unloaded."""
         busy = [loop for loop in self._loops.values() if loop.has_work]
         for loop in busy:
-            self._publish(loop.step())
+            self._open.publish(loop.step())
             if len(busy) > 1:
                 loop.reset_timing()
 
@@ -241,7 +247,7 @@ class EngineThread:
     def _next_post(self) -> Callable[[], None]:
         """Wait for a post. Calibrate meanwhile, unless a request is open."""
         states = [calibration.state for calibration in self._calibrations.values()]
-        if not self._sinks and CalibrationState.PENDING in states:
+        if not self._open and CalibrationState.PENDING in states:
             try:
                 return self._inbox.get(timeout=IDLE_SECONDS)
             except queue.Empty:
@@ -262,20 +268,6 @@ class EngineThread:
             except queue.Empty:
                 return
 
-    def _publish(self, events: list[Event]) -> None:
-        """Call each sink once with its events. A sink that raises loses its events only."""
-        by_sink: defaultdict[EventSink, list[Event]] = defaultdict(list)
-        for event in events:
-            if (sink := self._sinks.get(event.request_id)) is not None:
-                by_sink[sink].append(event)
-            if isinstance(event, Finished | Failed):
-                self._sinks.pop(event.request_id, None)
-        for sink, batch in by_sink.items():
-            try:
-                sink(batch)
-            except Exception:  # the edge to the HTTP side: its event loop may be closed
-                log.exception("a listener failed; its events are lost")
-
     def abandon(self, failure: EngineDead) -> None:
         """Fail every open request from another thread: this one may wait for a device for good."""
         self._die(failure)
@@ -287,7 +279,7 @@ class EngineThread:
             self._failure = failure
         self._ended.set()
         self._run_inbox()
-        self._publish([Failed(request_id, failure) for request_id in self._sinks])
+        self._open.fail(failure)
         self._loops.clear()
         self._calibrations.clear()
 

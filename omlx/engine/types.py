@@ -122,7 +122,8 @@ class Request:
     choices of a client's request, take turns with other groups. `spans` are the image tokens of the
     prompt, in order; `images` has each image that they show. The last `resumed` of `tokens` are no
     prompt but output, which an earlier run of this request committed; `stop` and `mask` have read
-    them.
+    them. A request in the `background` is cancelled by the next one, to whatever model, and at once
+    if another one is open.
     """
 
     id: str
@@ -140,6 +141,7 @@ class Request:
     spans: tuple[ImageSpan, ...] = ()
     images: tuple[PreparedImage, ...] = ()
     resumed: int = 0
+    background: bool = False
 
     @property
     def prefill_only(self) -> bool:

@@ -50,6 +50,7 @@ KEEP_ALIVE_S: Final = 5.0
 SAVE_COSTS_S: Final = 300.0
 SAVE_STATISTICS_S: Final = 10.0
 SWEEP_S: Final = 1.0
+PREWARM_S: Final = 1.0
 
 
 def create_app(
@@ -167,6 +168,10 @@ def _lifespan(
             history.flush_every(SAVE_STATISTICS_S),
         ]
         tasks = [asyncio.create_task(task) for task in work]
+        if (prewarmer := services.prewarmer) is not None:
+            await asyncio.to_thread(prewarmer.store.read)
+            work = [prewarmer.store.flush_every(SAVE_STATISTICS_S), prewarmer.run_every(PREWARM_S)]
+            tasks += [asyncio.create_task(task) for task in work]
         load_pinned(pool)
         await responses.restore()
         yield
@@ -175,6 +180,8 @@ def _lifespan(
         await asyncio.wait(tasks)
         await pool.save_costs()
         await asyncio.to_thread(history.flush)
+        if prewarmer is not None:
+            await asyncio.to_thread(prewarmer.store.flush)
         services.generations.shut_down()
         if services.journal is not None:
             await services.journal.flushed()

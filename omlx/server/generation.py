@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import uuid
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -25,6 +25,8 @@ from omlx.models.pool.resident import Lease, ServedModel
 from omlx.receipts.recorder import Recorder
 from omlx.receipts.store import AnswerStore
 from omlx.server.activity import Activity
+from omlx.server.beginnings.beginning import beginning_of, is_new
+from omlx.server.beginnings.store import RETURNS, BeginningStore
 from omlx.server.caller import Arrival, Caller
 from omlx.server.engine_requests import (
     TokenizedRequest,
@@ -64,7 +66,7 @@ class GenerationService:
     model's own files.
     `last_prompts` holds the ids of the last prompt of each model without its images, in memory
     only. `urls` reads images from addresses; None: that is off. `answers` keeps those that have a
-    receipt.
+    receipt, `beginnings` what prompts begin with.
     """
 
     def __init__(
@@ -74,6 +76,7 @@ class GenerationService:
         activity: Activity,
         answers: AnswerStore,
         urls: UrlReader | None = None,
+        beginnings: BeginningStore | None = None,
     ) -> None:
         self._engine = engine
         self._pool = pool
@@ -82,6 +85,7 @@ class GenerationService:
         self._dispatcher = EventDispatcher()
         self._text = TextWorkers()
         self._images = ImageLoader(urls)
+        self._beginnings = beginnings
         self.last_prompts: dict[str, tuple[int, ...]] = {}
         self._streams: WeakValueDictionary[str, GenerationStream] = WeakValueDictionary()
         self._weights: dict[str, tuple[ServedModel, str]] = {}
@@ -113,6 +117,7 @@ class GenerationService:
             request = await attach(request, Reader.of(lease.served), self._images)
             lane = (lease.served.id, request.long)
             tokenized = await self._text.run(lane, partial(tokenize, lease.served, request))
+            await self._note_beginning(request, lease.served, arrival.caller, lane)
             opening = _Opening(lease, request, tokenized, id_prefix, recorded)
             if kept or recorded is not None:
                 weights = await self._weights_of(lease.served)
@@ -189,6 +194,21 @@ class GenerationService:
             off = await asyncio.wrap_future(asking)
             if off is not None:
                 raise BadRequest(off.code, param="prompt_cache_options", **off.params)
+
+    async def _note_beginning(
+        self, request: GenerationRequest, served: ServedModel, caller: Caller, lane: Hashable
+    ) -> None:
+        """Remember how a conversation begins, where prefixes are stored on disk."""
+        stats = self._engine.prefix_of(served.id)
+        if self._beginnings is None or stats is None or stats.disk.off is not None:
+            return
+        beginning = await self._text.run(lane, partial(beginning_of, request))
+        if beginning is None:
+            return
+        conversations = int(is_new(request))
+        if request.prewarm:  # the client expects it to return
+            conversations = RETURNS
+        self._beginnings.note(served.id, beginning, caller.client, conversations)
 
     async def _weights_of(self, served: ServedModel) -> str:
         """Return what identifies the weights of a loaded model; empty if its files are gone."""

@@ -11,6 +11,7 @@ from starlette.responses import JSONResponse, Response
 from omlx.engine.thread import EngineThread
 from omlx.models.pool.pool import Pool
 from omlx.server.api_keys import check_main
+from omlx.server.beginnings.prewarmer import Prewarmer
 from omlx.server.body import read_body
 from omlx.server.dialect import Json
 from omlx.server.generation import GenerationService
@@ -21,8 +22,15 @@ from omlx.server.openai.chat import request as chat_request
 class PrefixService:
     """Prefix caches by model, for the API and the dashboard."""
 
-    def __init__(self, engine: EngineThread, pool: Pool, generations: GenerationService) -> None:
+    def __init__(
+        self,
+        engine: EngineThread,
+        pool: Pool,
+        generations: GenerationService,
+        prewarmer: Prewarmer | None = None,
+    ) -> None:
         self._engine = engine
+        self._prewarmer = prewarmer
         self._pool = pool
         self._generations = generations
 
@@ -31,13 +39,16 @@ class PrefixService:
         self._pool.resolve(name)
 
     async def clear(self, name: str) -> None:
-        """Forget every prefix of a model, in memory and on disk; returns after the current step.
+        """Forget every prefix of a model and how its prompts begin, in memory and on disk; returns
+        after the current step.
 
         Raises NotFound, EngineDead.
         """
         model = self._pool.resolve(name).id
         await asyncio.wrap_future(self._engine.clear_prefixes(model))
         await self._pool.residents.remove_prefixes(model)
+        if self._prewarmer is not None:
+            await self._prewarmer.forget(model)
 
     async def probe(self, name: str, request: GenerationRequest) -> Json:
         """Return how many tokens the prompt has and how many of them are cached, null if the model

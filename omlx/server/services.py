@@ -15,6 +15,8 @@ from omlx.receipts.store import AnswerStore
 from omlx.receipts.verifier import Verifier
 from omlx.server.activity import Activity
 from omlx.server.api_keys import ApiKeys
+from omlx.server.beginnings.prewarmer import Prewarmer
+from omlx.server.beginnings.store import BeginningStore
 from omlx.server.generation import GenerationService
 from omlx.server.journal.journal import Journal
 from omlx.server.media.fetch import UrlReader
@@ -37,18 +39,21 @@ class Services:
     verifier: Verifier
     api_keys: ApiKeys
     journal: Journal | None = None
+    prewarmer: Prewarmer | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Stores:
     """What the services keep on disk: downloads, answers that have a receipt, the journal of
-    answers that outlive the process, statistics and named API keys in `home`; None: those are off.
+    answers that outlive the process, statistics and named API keys in `home`, and beginnings of
+    prompts; None: those are off.
     """
 
     downloads: Downloads
     answers: AnswerStore
     journal: Journal | None = None
     home: Path | None = None
+    beginnings: BeginningStore | None = None
 
 
 def build_services(
@@ -67,18 +72,24 @@ def build_services(
     metrics = Metrics(lambda: _gauges(engine, pool, stages, stores.journal))
     history = UsageHistory(None if stores.home is None else stores.home / usage_file.FILE)
     activity = Activity(metrics, history=history)
-    generations = GenerationService(engine, pool, activity, stores.answers, urls)
+    generations = GenerationService(engine, pool, activity, stores.answers, urls, stores.beginnings)
+    prewarmer = None
+    if stores.beginnings is not None:
+        prewarmer = Prewarmer(
+            engine, pool, stores.beginnings, lambda: pool.catalog.configuration.resolve().settings
+        )
     return Services(
         engine=engine,
         pool=pool,
         metrics=metrics,
         activity=activity,
         generations=generations,
-        prefixes=PrefixService(engine, pool, generations),
+        prefixes=PrefixService(engine, pool, generations, prewarmer),
         downloads=stores.downloads,
         verifier=Verifier(engine, pool, stores.answers),
         api_keys=ApiKeys(api_key, None if stores.home is None else KeyFile(stores.home)),
         journal=stores.journal,
+        prewarmer=prewarmer,
     )
 
 

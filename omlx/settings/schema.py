@@ -247,6 +247,9 @@ class Settings:
         _engine(0, 1 << 50, metavar="SIZE|off", is_bytes=True, applies=AppliesAt.RESTART),
     ] = None
     prefix_dir: Annotated[Path | None, Meta(Group.ENGINE, metavar="DIR")] = None
+    prewarm: Annotated[Literal["mains", "always", "off"], Meta(Group.ENGINE, AppliesAt.AT_ONCE)] = (
+        "mains"
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ import pytest
 from mlx import nn
 
 from omlx.engine.build import build_loop
-from omlx.engine.calibration import BATCH_WIDTHS, BATCHES, SAMPLES, Calibration, _Filler
+from omlx.engine.idle.calibration import BATCH_WIDTHS, BATCHES, SAMPLES, Calibration, _Filler
 from omlx.engine.loop import EngineLoop
 from omlx.engine.memory import MemoryGuard
 from omlx.engine.speculation.config import CONFIG
@@ -101,7 +101,7 @@ def thread() -> Iterator[EngineThread]:
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Idle at once without work; no pass is too long, however slow the machine."""
     monkeypatch.setattr("omlx.engine.thread.IDLE_SECONDS", 0.0)
-    monkeypatch.setattr("omlx.engine.calibration.MAX_STEP_SECONDS", MAX_STEP_SECONDS)
+    monkeypatch.setattr("omlx.engine.idle.calibration.MAX_STEP_SECONDS", MAX_STEP_SECONDS)
 
 
 def serve(
@@ -380,7 +380,7 @@ def test_what_is_known_to_take_too_long_is_left_to_requests() -> None:
 
 
 def test_it_ends_where_something_never_gets_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("omlx.engine.calibration.MAX_STEPS", 50)
+    monkeypatch.setattr("omlx.engine.idle.calibration.MAX_STEPS", 50)
     monkeypatch.setattr(LatencyTable, "learn", lambda *_: False)
     loop = loop_of("llama")
     calibration = Calibration("m", loop)

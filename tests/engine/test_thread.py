@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import chain
 
 import pytest
@@ -271,3 +272,39 @@ def test_load_says_how_many_are_where(thread: EngineThread) -> None:
     assert thread.request_counts("unknown").decoding == 0
     thread.cancel("a")
     listener.last()
+
+
+def test_a_request_in_the_background_ends_as_soon_as_another_comes() -> None:
+    thread = EngineThread()
+    limits = replace(LIMITS, prefill_chunk=16)
+    tokens = tuple(range(VOCAB)) * 4
+    filling = replace(request("fill", tokens, max_tokens=0), background=True)
+    thread.start()
+    loop = thread.call(lambda: build_loop(Counting(), VOCAB, limits)).result(PATIENCE_S)
+    thread.call(lambda: thread.attach("m", loop)).result(PATIENCE_S)
+    background, other = Listener(), Listener()
+
+    def interrupt(events: Sequence[Event]) -> None:
+        if not background.events:
+            thread.submit("m", ask("other"), other)
+        background(events)
+
+    thread.submit("m", filling, interrupt)
+    ended = background.last()
+    assert isinstance(ended, Finished)
+    assert ended.reason is FinishReason.CANCELLED
+    assert len(background.events) <= 4  # of the chunks, one more is in flight
+    assert isinstance(other.last(), Finished)
+    assert other.tokens == [6, 7, 8, 9, 10, 11]
+    again = Listener()
+    thread.submit("m", replace(filling, id="again"), again)
+    ended = again.last()
+    assert isinstance(ended, Finished)
+    assert (ended.reason, ended.stats.cached_n > 0) == (FinishReason.LENGTH, True)
+    thread.submit("m", endless(), Listener())
+    late = Listener()
+    thread.submit("m", replace(filling, id="late"), late)
+    refused = late.last()
+    assert isinstance(refused, Failed)
+    assert refused.error.code == "engine.busy"
+    thread.stop()

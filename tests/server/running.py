@@ -27,6 +27,7 @@ from omlx.models.pool.footprint import used_bytes
 from omlx.models.pool.pool import Pool, build_pool
 from omlx.receipts.store import FOLDER, AnswerStore
 from omlx.server.app import create_app
+from omlx.server.beginnings.store import BeginningStore
 from omlx.server.media.fetch import UrlReader
 from omlx.server.protocol import TimeoutProtocol
 from omlx.server.services import Services, Stores, build_services
@@ -213,11 +214,13 @@ def omlx(
     urls: UrlReader | None = None,
     hub: Mapping[str, str] = OFFLINE,
     home: Path | None = None,
+    beginnings: BeginningStore | None = None,
 ) -> Iterator[Running]:
     """`used` replaces the memory use of the whole process, in bytes.
 
     `prepare` may add to the application before it starts. `urls` reads images from addresses,
-    `hub` is the environment of downloads. Statistics are stored in `home`, if it is given.
+    `hub` is the environment of downloads. Statistics are stored in `home`, if it is given,
+    how prompts begin in `beginnings`.
     """
     configuration = configuration or LiveConfiguration.of(settings or Settings())
     settings = settings or configuration.current.resolve().settings
@@ -226,7 +229,7 @@ def omlx(
     pool = build(engine, Catalog(registry, configuration, default), costs=costs, used=used)
     downloads = Downloads(home or settings.home, hub)
     answers = AnswerStore((home or settings.home) / FOLDER)
-    stores = Stores(downloads, answers, home=home)
+    stores = Stores(downloads, answers, home=home, beginnings=beginnings)
     services = build_services(engine, pool, stores, settings.api_key, urls=urls)
     app = create_app(services, settings, keep_alive_s=keep_alive_s)
     prepare(app, services)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from omlx.engine.disk.budget import DiskBudget
@@ -36,8 +37,12 @@ def open_disks(settings: Settings, engine: EngineThread) -> DiskCache | Reason:
         with suppress(EngineDead):
             engine.call(_nothing)
 
-    root = settings.prefix_dir or settings.home / "cache"
-    return DiskCache(root, DiskBudget(settings.prefix_disk), wake)
+    return DiskCache(prefix_root(settings), DiskBudget(settings.prefix_disk), wake)
+
+
+def prefix_root(settings: Settings) -> Path:
+    """Return the folder of what is stored of prompts."""
+    return settings.prefix_dir or settings.home / "cache"
 
 
 def stop_engine(engine: EngineThread, disks: DiskCache | Reason) -> None:

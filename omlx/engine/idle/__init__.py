@@ -1,0 +1,1 @@
+"""What the engine does while no request is open."""

@@ -1,0 +1,1 @@
+"""Beginnings of prompts that return, such as system message and tools of an agent."""

@@ -1,0 +1,208 @@
+"""Computes beginnings that return while the server is idle, so that no first token waits for them.
+
+    idle, on mains power, budget left ─► tokens of a beginning ─► a request in the background
+    any other request ─► cancelled at the next chunk; what was computed stays in the prefix cache
+
+Where the disk has a beginning, it is read from there, which takes a fraction of the time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
+from weakref import WeakKeyDictionary
+
+from omlx.engine.loop import EngineLoop
+from omlx.engine.thread import EngineThread
+from omlx.engine.types import Event, Failed, Finished, FinishReason, Request
+from omlx.errors import EngineDead, OmlxError, Overloaded
+from omlx.models.pool.pool import Pool
+from omlx.models.pool.resident import ResidentModel, State
+from omlx.server.beginnings.power import on_mains
+from omlx.server.beginnings.store import BeginningStore, Known
+from omlx.settings.schema import Settings
+
+IDLE_S: Final = 1.0
+"""Without any request, before a beginning is computed."""
+
+MAX_BEGINNINGS: Final = 8
+"""Of one model, those used last."""
+
+BUDGET_S: Final = 120.0
+"""Seconds that may be spent each time that a model was loaded."""
+
+POWER_S: Final = 30.0
+"""After which a machine on battery is asked again."""
+
+log = logging.getLogger("omlx.prefix")
+
+
+@dataclass(slots=True)
+class Work:
+    """What was done for one loaded model: `tokens` of beginnings by key, those that are in the
+    prefix cache or cannot be (`done`), and the time that it took.
+    """
+
+    tokens: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    done: set[str] = field(default_factory=set)
+    spent_s: float = 0.0
+
+
+class Prewarmer:
+    """Lives on the event loop. `power` returns whether the
+    machine runs on mains; it is called in a thread.
+    """
+
+    def __init__(
+        self,
+        engine: EngineThread,
+        pool: Pool,
+        store: BeginningStore,
+        settings: Callable[[], Settings],
+        power: Callable[[], bool] = on_mains,
+    ) -> None:
+        self.store = store
+        self._engine = engine
+        self._pool = pool
+        self._settings = settings
+        self._power = power
+        self._on_battery_until = 0.0
+        self._work: WeakKeyDictionary[EngineLoop, Work] = WeakKeyDictionary()
+
+    async def run_every(self, interval_s: float) -> None:
+        """Look for work again and again."""
+        while True:
+            await asyncio.sleep(interval_s)
+            try:
+                await self.run()
+            except EngineDead:
+                return
+            except Exception:  # the edge of a background task
+                log.exception("beginnings of prompts not computed")
+
+    async def run(self) -> None:
+        """Compute beginnings until all are there, or the server is not idle any more."""
+        for resident in self._pool.residents:
+            work = self._work.setdefault(resident.loop, Work())
+            for known in self.returning(resident.entry.id):
+                if known.beginning.key in work.done or work.spent_s >= BUDGET_S:
+                    continue
+                if not await self._may_run() or not self._idle():
+                    return
+                await self._compute(resident, work, known)
+
+    def returning(self, model: str) -> Sequence[Known]:
+        """Return the beginnings of a model that are computed."""
+        return self.store.returning(model)[:MAX_BEGINNINGS]
+
+    def tokens_of(self, model: str) -> Mapping[str, tuple[int, ...]]:
+        """Return the tokens of a loaded model's beginnings, by key, as far as they are known."""
+        resident = self._pool.residents.find(model)
+        if resident is None or resident.loop not in self._work:
+            return {}
+        return self._work[resident.loop].tokens
+
+    async def forget(self, model: str) -> None:
+        """Delete what is known of a model's beginnings."""
+        resident = self._pool.residents.find(model)
+        if resident is not None:
+            self._work.pop(resident.loop, None)
+        await asyncio.to_thread(self.store.forget, model)
+
+    async def _may_run(self) -> bool:
+        """Whether settings and power allow it; the machine is not asked again and again."""
+        mode, clock = self._settings().prewarm, asyncio.get_running_loop().time
+        if mode == "mains" and clock() >= self._on_battery_until:
+            if await asyncio.to_thread(self._power):
+                return True
+            self._on_battery_until = clock() + POWER_S
+        return mode == "always"
+
+    def _idle(self) -> bool:
+        """Whether no request came and no model was loaded for `IDLE_S`."""
+        if self._pool.load_queue.requests:
+            return False
+        statuses = [self._pool.status(resident.entry.id) for resident in self._pool.residents]
+        return all(
+            status.state is State.READY and status.idle_s is not None and status.idle_s >= IDLE_S
+            for status in statuses
+        )
+
+    def _alone(self) -> bool:
+        """Whether nothing happens but our own request."""
+        residents = [*self._pool.residents]
+        if self._pool.load_queue.requests or any(resident.draining for resident in residents):
+            return False
+        leases: int = sum(resident.leases for resident in residents)
+        return leases <= 1
+
+    async def _compute(self, resident: ResidentModel, work: Work, known: Known) -> None:
+        """Have one beginning in the prefix cache; what is interrupted is tried again."""
+        key, served = known.beginning.key, resident.served
+        clock = asyncio.get_running_loop().time
+        started, lease = clock(), await self._pool.lease(served.id)
+        try:
+            if key not in work.tokens:
+                read = partial(known.beginning.tokens, served.tokenizer, served.context_length)
+                work.tokens[key] = await asyncio.to_thread(read)
+            deadline = started + BUDGET_S - work.spent_s
+            if await self._fill(served.id, work.tokens[key], deadline):
+                work.done.add(key)
+        except OmlxError as error:  # no other attempt can do better
+            work.done.add(key)
+            fields = {"model": served.id, "detail": error.message}
+            log.warning("a beginning of prompts was not computed", extra={"fields": fields})
+        finally:
+            work.spent_s += clock() - started
+            lease.release()
+
+    async def _fill(self, model: str, tokens: tuple[int, ...], deadline: float) -> bool:
+        """Compute what the prefix cache lacks, until `deadline` at most. Return False if that was
+        interrupted. Does nothing where there is no room. Raises OmlxError.
+        """
+        if not tokens:
+            return True
+        request = Request(
+            id=f"prewarm-{uuid.uuid4().hex}",
+            tokens=(*tokens, tokens[-1]),  # the last token of a prompt is not computed
+            max_tokens=0,
+            stable=len(tokens),
+            background=True,
+        )
+        needed = self._engine.with_loop(
+            model,
+            lambda loop: (
+                loop.cached_prefix(request.tokens) < len(tokens) and loop.has_room_for(request)
+            ),
+        )
+        if not await asyncio.wrap_future(needed):
+            return True
+        return await self._run(model, request, deadline)
+
+    async def _run(self, model: str, request: Request, deadline: float) -> bool:
+        """Run a request in the background. Return whether it was not interrupted."""
+        loop, events = asyncio.get_running_loop(), asyncio.Queue[Event]()
+
+        def receive(batch: Sequence[Event], /) -> None:
+            for event in batch:
+                loop.call_soon_threadsafe(events.put_nowait, event)
+
+        self._engine.submit(model, request, receive)
+        try:
+            while True:
+                event = await events.get()
+                if isinstance(event, Failed):
+                    if isinstance(event.error, Overloaded):
+                        return False
+                    raise event.error
+                if isinstance(event, Finished):
+                    return event.reason is FinishReason.LENGTH
+                if not self._alone() or loop.time() > deadline:
+                    self._engine.cancel(request.id)
+        finally:
+            self._engine.cancel(request.id)

@@ -1,0 +1,127 @@
+"""Beginnings that return are in the prefix cache before the first request of a new server."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from omlx.models.catalog.discovery import BUNDLED
+from omlx.models.catalog.entry import ModelEntry
+from omlx.models.catalog.registry import Registry
+from omlx.server.beginnings import prewarmer
+from omlx.server.beginnings.store import BeginningStore
+from omlx.settings.schema import Settings
+from tests.server.running import DRAFT, HYBRID, PATIENCE_S, TARGET, Running, omlx
+
+SLIDING = "omlx-demo/sliding"
+SYSTEM = "You edit small programs with care, and say what you changed. " * 36
+CHAT = "/v1/chat/completions"
+
+
+def entry(name: str, folder: Path) -> ModelEntry:
+    return ModelEntry(name, folder, "bundled")
+
+
+@pytest.fixture(scope="module")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Registry:
+    """The bundled models, and one with sliding windows made of the same weights."""
+    sliding = tmp_path_factory.mktemp("models") / "sliding"
+    shutil.copytree(BUNDLED / TARGET, sliding)
+    config = json.loads((sliding / "config.json").read_text())
+    config |= {"sliding_window": 64, "layer_types": ["sliding_attention", "full_attention"] * 4}
+    (sliding / "config.json").write_text(json.dumps(config))
+    bundled = [entry(name, BUNDLED / name) for name in (TARGET, DRAFT, HYBRID)]
+    return Registry((*bundled, entry(SLIDING, sliding)))
+
+
+@contextmanager
+def serving(
+    registry: Registry, model: str, file: Path, prewarm: str = "always", **changed: Any
+) -> Iterator[tuple[Running, httpx.Client]]:
+    settings = Settings(draft_model=DRAFT, prewarm=prewarm, **changed)
+    with (
+        omlx(
+            settings, registry=registry, default=model, beginnings=BeginningStore(file)
+        ) as running,
+        httpx.Client(base_url=running.url, timeout=PATIENCE_S) as http,
+    ):
+        yield running, http
+
+
+def body(text: str, system: str = SYSTEM) -> dict[str, Any]:
+    messages = [{"role": "system", "content": system}, {"role": "user", "content": text}]
+    return {"messages": messages, "max_tokens": 12, "temperature": 0.8, "seed": 3}
+
+
+def ask(http: httpx.Client, text: str) -> tuple[int, int, str]:
+    """Return prompt tokens, cached tokens and text."""
+    answer = http.post(CHAT, json=body(text))
+    assert answer.status_code == 200, answer.text
+    record = answer.json()
+    usage = record["usage"]
+    cached = usage["prompt_tokens_details"]["cached_tokens"]
+    return usage["prompt_tokens"], cached, record["choices"][0]["message"]["content"]
+
+
+def probe(http: httpx.Client, model: str, text: str) -> int:
+    answer = http.post(f"/v1/models/{model}/prefixes/probe", json=body(text)).json()
+    return int(answer["cached_tokens"] or 0)
+
+
+def wait_until_cached(http: httpx.Client, model: str, tokens: int) -> None:
+    until = time.monotonic() + PATIENCE_S
+    while probe(http, model, "Anything else.") < tokens:
+        assert time.monotonic() < until, probe(http, model, "Anything else.")
+        time.sleep(0.05)  # it is computed once the server has been idle for a while
+
+
+def load(http: httpx.Client, model: str) -> None:
+    assert http.post(f"/v1/models/{model}/load").status_code == 200
+
+
+@pytest.mark.parametrize("model", [TARGET, SLIDING, HYBRID])
+def test_a_new_conversation_begins_warm(registry: Registry, model: str, tmp_path: Path) -> None:
+    file = tmp_path / "beginnings.json"
+    with serving(registry, model, file, "off") as (_, http):
+        length, _, cold = ask(http, "Name a hill.")
+        ask(http, "Name a river.")
+    with serving(registry, model, file) as (_, http):
+        load(http, model)
+        wait_until_cached(http, model, length - 40)
+        warm_length, cached, warm = ask(http, "Name a hill.")
+        assert (warm_length, warm) == (length, cold)
+        assert cached >= length - 40  # what the user has written, and the generation prompt
+        assert http.delete(f"/v1/models/{model}/prefixes").status_code == 204
+        assert "small programs" not in file.read_text()
+
+
+def test_what_came_once_or_on_battery_is_not_computed(
+    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, asked = tmp_path / "beginnings.json", []
+
+    def on_battery() -> bool:
+        asked.append(1)
+        return False
+
+    monkeypatch.setattr(prewarmer, "IDLE_S", 0.0)
+    monkeypatch.setattr(prewarmer.Prewarmer.__init__, "__defaults__", (on_battery,))
+    with serving(registry, TARGET, file, "mains") as (running, http):
+        ask(http, "Name a hill.")
+        http.delete(f"/v1/models/{TARGET}/prefixes")
+        ask(http, "Name a hill.")
+        assert asked == []
+        ask(http, "Name a river.")
+        until = time.monotonic() + PATIENCE_S
+        while not asked:
+            assert time.monotonic() < until
+            time.sleep(0.05)  # it looks once a second
+        assert [id for id in running.engine.submitted if id.startswith("prewarm")] == []
