@@ -98,12 +98,14 @@ class _Parts:
     calls: dict[int, dict[str, str]] = field(default_factory=dict)
 
     def add(self, chunk: Json) -> None:
+        self.usage = chunk.get("usage") or self.usage
+        if not chunk["choices"]:
+            return
         if chunk["object"] != "chat.completion.chunk":
             raise Failed(f"a chunk whose object is {chunk['object']!r}")
         self.ids.add(chunk["id"])
         if len(self.ids) > 1:
             raise Failed("a stream with several ids")
-        self.usage = chunk.get("usage") or self.usage
         for choice in chunk["choices"]:
             self._add_choice(choice)
 

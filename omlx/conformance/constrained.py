@@ -72,7 +72,7 @@ def schema_holds(client: Client) -> str:
 
 def _check_call(answer: Answer) -> str:
     if len(answer.calls) != 1:
-        text = answer.content[:SHOWN]
+        text = answer.written[:SHOWN]
         raise Failed(f"{len(answer.calls)} calls where one is required: {text!r}")
     (call,) = answer.calls
     if call.name != NAME or not call.id:

@@ -113,6 +113,12 @@ class ManyIds(WordServer):
             yield {**chunk, "id": str(number)}
 
 
+class OtherObject(WordServer):
+    def chunks(self, body: Json, choice: Json, usage: Json | None) -> Iterator[Json]:
+        for chunk in super().chunks(body, choice, usage):
+            yield {**chunk, "object": "chat.completion"}
+
+
 class LateText(WordServer):
     """Text after the finish reason."""
 

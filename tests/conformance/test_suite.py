@@ -35,6 +35,7 @@ FAILURES: list[tuple[type[WordServer], str, str]] = [
     (flaws.NoFinish, "stream", "a stream without finish_reason"),
     (flaws.NoDone, "stream", "without [DONE]"),
     (flaws.ManyIds, "stream", "several ids"),
+    (flaws.OtherObject, "stream", "a chunk whose object is 'chat.completion'"),
     (flaws.LateText, "stream", "text after finish_reason"),
     (flaws.WrongSum, "usage", "tokens are 1"),
     (flaws.OneTooMany, "usage", "49 tokens, max_tokens 48"),
