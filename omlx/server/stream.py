@@ -8,10 +8,12 @@ client.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 
+from omlx.engine.isolation import isolate
 from omlx.engine.thread import EngineThread
 from omlx.engine.types import (
     Event,
@@ -32,6 +34,8 @@ from omlx.server.event_dispatcher import EventDispatcher
 from omlx.server.recorded import Recorded
 from omlx.text.events import Finish, OutputEvent, PromptLogprobs
 from omlx.text.output import OutputParser
+
+log = logging.getLogger("omlx.server")
 
 
 class GenerationStream:
@@ -226,7 +230,8 @@ class GenerationStream:
         return [*others, ChoiceEvent(last.choice, replace(finish, receipt=receipt))]
 
     def _receive(self, event: Event) -> None:
-        self._activity.observe(event)
+        with isolate(_log_uncounted):  # else the end were lost, and the model could never drain
+            self._activity.observe(event)
         if isinstance(event, Finished | Failed):
             self._ended(event.request_id)
         self._inbox.append(event)
@@ -240,6 +245,10 @@ class GenerationStream:
     def _release_if_over(self) -> None:
         if self._closed and not self._running:
             self._lease.release()
+
+
+def _log_uncounted(error: Exception) -> None:
+    log.error("an event was not counted", exc_info=error)
 
 
 def _merge_tokens(events: Iterable[Event]) -> list[Event]:

@@ -23,7 +23,7 @@ from omlx.engine.types import (
 )
 from omlx.errors import EngineDead, EngineError, Reason
 from omlx.models.pool.resident import Lease, ServedModel
-from omlx.records import RequestStats
+from omlx.records import DrafterStats, RequestStats
 from omlx.server.activity import Activity
 from omlx.server.engine_requests import ChoiceRequest
 from omlx.server.event_dispatcher import EventDispatcher
@@ -189,3 +189,21 @@ def test_started_raises_a_refusal_before_any_byte_is_sent(tokenizer: TokenizerWr
     with pytest.raises(EngineError):
         asyncio.run(run(Failed("id-0", EngineError("engine.step", detail="?"))))
     asyncio.run(run(PrefillProgress("id-0", 1, 2)))
+
+
+def test_an_end_that_cannot_be_counted_arrives(
+    tokenizer: TokenizerWrapper, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Statistics that no counter accepts are logged; the answer ends, and so does its lease."""
+    refused = replace(STATS, drafters={"draft": DrafterStats(draft_ms=-1.0)})
+
+    async def run() -> int:
+        setting = Setting(tokenizer)
+        setting.engine.say(Finished("id-0", FinishReason.STOP, refused))
+        async for _ in setting.stream.batches():
+            pass
+        setting.stream.close()
+        return setting.released
+
+    assert asyncio.run(asyncio.wait_for(run(), 30)) == 1
+    assert "not counted" in caplog.text

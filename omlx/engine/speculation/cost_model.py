@@ -303,10 +303,13 @@ class CostModel:
         return catch_up + k * self.draft_pass(proposal, context, rows)
 
     def catch_up(self, name: str, lag: int, context: int) -> float:
-        """Estimate the seconds of reading `lag` tokens, beyond a usual pass of a draft model."""
+        """Estimate the seconds of reading `lag` tokens, beyond a usual pass of a draft model.
+
+        0 where the usual pass was measured as the slower one, as on a busy machine.
+        """
         if lag <= SHORT_LAG:
             return 0.0
-        return self.draft(name, lag, context) - self.draft(name, 1, context)
+        return max(0.0, self.draft(name, lag, context) - self.draft(name, 1, context))
 
     def learn_draft(
         self, name: str, k: int, lag: int, context: int, seconds: float, rows: int = 1

@@ -173,3 +173,10 @@ def test_eight_hours_are_not_learned_for_a_width_that_was_never_seen_either(widt
     expected = costs.seconds(width, 100)
     costs.learn(width, 100, 8 * HOURS)
     assert costs.seconds(width, 100) == expected
+
+
+def test_catching_up_never_takes_negative_time() -> None:
+    """A pass over one token that was measured slow makes one over several look faster."""
+    slow_first = {"small": measured({1: 0.024, 8: 0.002})}
+    costs = CostModel(LatencyTable(), slow_first)
+    assert costs.catch_up("small", 8, 100) == 0.0
