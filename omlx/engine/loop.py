@@ -26,7 +26,7 @@ from omlx.engine.speculation.drafter import Drafter
 from omlx.engine.speculation.drafters.draft_model import DraftModel
 from omlx.engine.speculation.drafters.head import HeadDrafter
 from omlx.engine.speculation.speculator import MISSING, Speculator
-from omlx.engine.types import Event, ModelSnapshot, Request, RequestCounts
+from omlx.engine.types import Event, ModelSnapshot, PromptForecast, Request, RequestCounts
 from omlx.errors import Reason
 from omlx.records import PrefixStats
 
@@ -195,6 +195,13 @@ class EngineLoop:
         if match is None:
             return 0
         return match.length
+
+    def forecast(self, tokens: Sequence[int]) -> PromptForecast:
+        """Estimate what a prompt would take now. Modifies nothing."""
+        cached, table = self.cached_prefix(tokens), self.cost_model.target
+        fresh = max(1, len(tokens) - cached)
+        seconds = table.seconds(fresh, len(tokens)) if table.reaches(fresh) else None
+        return PromptForecast(cached, seconds)
 
     def has_room_for(self, request: Request) -> bool:
         """Return whether a prompt fits into memory without evicting anything, and its prefix into

@@ -24,6 +24,7 @@ from omlx.engine.types import (
     EventSink,
     Failed,
     ModelSnapshot,
+    PromptForecast,
     Request,
     RequestCounts,
 )
@@ -178,13 +179,13 @@ class EngineThread:
 
         return self.call(take)
 
-    def probe_prefix(self, model: str, tokens: Sequence[int]) -> Future[int | None]:
-        """Return how many tokens of a prompt are cached; None: not loaded. Raises EngineDead."""
+    def forecast(self, model: str, tokens: Sequence[int]) -> Future[PromptForecast | None]:
+        """Estimate what a prompt would take now; None: not loaded. Raises EngineDead."""
 
-        def probe() -> int | None:
+        def probe() -> PromptForecast | None:
             if (loop := self._loops.get(model)) is None:
                 return None
-            return loop.cached_prefix(tokens)
+            return loop.forecast(tokens)
 
         return self.call(probe)
 

@@ -169,6 +169,16 @@ class RequestCounts:
     decoding: int
 
 
+@dataclass(frozen=True, slots=True)
+class PromptForecast:
+    """How many tokens of a prompt are cached in memory, and an estimate of the seconds to its first
+    token if the model did nothing else; None while no prompt of that size was measured.
+    """
+
+    cached: int
+    first_token_s: float | None
+
+
 class CalibrationState(StrEnum):
     """Whether a model's passes are measured while the engine is idle."""
 

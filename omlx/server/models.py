@@ -38,6 +38,7 @@ class ModelEndpoints:
         self._engine = services.engine
         self._pool = services.pool
         self._activity = services.activity
+        self._prefixes = services.prefixes
 
     async def list_models(self, request: Request) -> Response:
         """All usable models, in either dialect."""
@@ -68,7 +69,8 @@ class ModelEndpoints:
         record["batching"] = record["prefixes"] = None
         if snapshot is not None:
             record["batching"] = status.batching(snapshot.unbatchable)
-            record["prefixes"] = status.prefixes(snapshot.prefix)
+            beginnings = await self._prefixes.beginnings(entry.id)
+            record["prefixes"] = status.prefixes(snapshot.prefix) | {"beginnings": beginnings}
         return JSONResponse(record)
 
     async def load_model(self, request: Request, name: str) -> Response:

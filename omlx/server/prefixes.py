@@ -51,21 +51,45 @@ class PrefixService:
             await self._prewarmer.forget(model)
 
     async def probe(self, name: str, request: GenerationRequest) -> Json:
-        """Return how many tokens the prompt has and how many of them are cached, null if the model
-        is not loaded.
+        """Return how many tokens the prompt has, how many of them are cached and when its first
+        token would come, null if the model is not loaded.
 
         Modifies nothing, loads nothing. Raises NotFound, EngineDead, and BadRequest for an invalid
         prompt.
         """
         model = self._pool.resolve(name).id
         tokens = await self._generations.prompt_ids(replace(request, model=model))
-        cached = await asyncio.wrap_future(self._engine.probe_prefix(model, tokens))
+        forecast = await asyncio.wrap_future(self._engine.forecast(model, tokens))
         return {
             "object": "prefix.probe",
             "model": model,
             "prompt_tokens": len(tokens),
-            "cached_tokens": cached,
+            "cached_tokens": None if forecast is None else forecast.cached,
+            "first_token_s": None if forecast is None else forecast.first_token_s,
         }
+
+    async def beginnings(self, model: str) -> list[Json]:
+        """Return the beginnings of a loaded model's prompts that return, the one used last first,
+        and what each would take now. Raises EngineDead.
+        """
+        if self._prewarmer is None:
+            return []
+        records: list[Json] = []
+        for known, tokens in await self._prewarmer.known(model):
+            prompt = (*tokens, *tokens[-1:])  # a user's message follows
+            forecast = await asyncio.wrap_future(self._engine.forecast(model, prompt))
+            if forecast is not None:
+                records.append(
+                    {
+                        "client": known.client,
+                        "conversations": known.conversations,
+                        "used_at": known.used_at,
+                        "tokens": len(tokens),
+                        "cached_tokens": forecast.cached,
+                        "first_token_s": forecast.first_token_s,
+                    }
+                )
+        return records
 
 
 class PrefixEndpoints:

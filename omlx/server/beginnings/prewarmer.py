@@ -11,7 +11,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -20,7 +21,7 @@ from weakref import WeakKeyDictionary
 from omlx.engine.loop import EngineLoop
 from omlx.engine.thread import EngineThread
 from omlx.engine.types import Event, Failed, Finished, FinishReason, Request
-from omlx.errors import EngineDead, OmlxError, Overloaded
+from omlx.errors import BadRequest, EngineDead, OmlxError, Overloaded
 from omlx.models.pool.pool import Pool
 from omlx.models.pool.resident import ResidentModel, State
 from omlx.server.beginnings.power import on_mains
@@ -100,12 +101,25 @@ class Prewarmer:
         """Return the beginnings of a model that are computed."""
         return self.store.returning(model)[:MAX_BEGINNINGS]
 
-    def tokens_of(self, model: str) -> Mapping[str, tuple[int, ...]]:
-        """Return the tokens of a loaded model's beginnings, by key, as far as they are known."""
-        resident = self._pool.residents.find(model)
-        if resident is None or resident.loop not in self._work:
-            return {}
-        return self._work[resident.loop].tokens
+    async def known(self, model: str) -> list[tuple[Known, tuple[int, ...]]]:
+        """Return the beginnings of a loaded model with their tokens; without those that its
+        template does not take.
+        """
+        resident, found = self._pool.residents.find(model), []
+        if resident is not None:
+            for known in self.returning(model):
+                with suppress(BadRequest):
+                    found.append((known, await self._tokens(resident, known)))
+        return found
+
+    async def _tokens(self, resident: ResidentModel, known: Known) -> tuple[int, ...]:
+        """Return the tokens of a beginning. Raises BadRequest."""
+        tokens, served = self._work.setdefault(resident.loop, Work()).tokens, resident.served
+        key = known.beginning.key
+        if key not in tokens:
+            read = partial(known.beginning.tokens, served.tokenizer, served.context_length)
+            tokens[key] = await asyncio.to_thread(read)
+        return tokens[key]
 
     async def forget(self, model: str) -> None:
         """Delete what is known of a model's beginnings."""
@@ -147,11 +161,9 @@ class Prewarmer:
         clock = asyncio.get_running_loop().time
         started, lease = clock(), await self._pool.lease(served.id)
         try:
-            if key not in work.tokens:
-                read = partial(known.beginning.tokens, served.tokenizer, served.context_length)
-                work.tokens[key] = await asyncio.to_thread(read)
+            tokens = await self._tokens(resident, known)
             deadline = started + BUDGET_S - work.spent_s
-            if await self._fill(served.id, work.tokens[key], deadline):
+            if await self._fill(served.id, tokens, deadline):
                 work.done.add(key)
         except OmlxError as error:  # no other attempt can do better
             work.done.add(key)

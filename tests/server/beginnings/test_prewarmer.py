@@ -96,6 +96,12 @@ def test_a_new_conversation_begins_warm(registry: Registry, model: str, tmp_path
     with serving(registry, model, file) as (_, http):
         load(http, model)
         wait_until_cached(http, model, length - 40)
+        (known,) = http.get(f"/v1/models/{model}").json()["prefixes"]["beginnings"]
+        assert known["cached_tokens"] == known["tokens"] >= length - 40
+        assert known["conversations"] == 2
+        assert known["client"].startswith("python-httpx")
+        probed = http.post(f"/v1/models/{model}/prefixes/probe", json=body("Name a hill.")).json()
+        assert probed["first_token_s"] > 0  # a prompt was measured: the beginning
         warm_length, cached, warm = ask(http, "Name a hill.")
         assert (warm_length, warm) == (length, cold)
         assert cached >= length - 40  # what the user has written, and the generation prompt
