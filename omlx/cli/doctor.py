@@ -38,6 +38,7 @@ from omlx.server.guard import is_loopback
 from omlx.settings.configuration import LiveConfiguration
 from omlx.settings.file import read
 from omlx.settings.keys import FILE as KEYS_FILE
+from omlx.settings.keys import KeyFile
 from omlx.settings.resolve import add_flags
 from omlx.settings.schema import Group, Settings
 from omlx.settings.store import GLOBAL_FILE, MODELS_FILE
@@ -169,6 +170,8 @@ def _problem(path: Path) -> str:
     """Return why a file does not count; empty if it does."""
     try:
         content = read(path)
+        if path.name == KEYS_FILE:
+            KeyFile(path.parent).read()
     except ConfigError as error:
         return error.message
     if content.foreign:

@@ -72,4 +72,5 @@ def test_a_damaged_file_stops_a_start_and_is_left_alone(alone: Path, capsys: Cap
     file.write_text(damaged)
     for command in (["keys", "list"], ["keys", "add", "x"], ["keys", "revoke", "phone"], ["serve"]):
         assert "not a valid file of API keys (keys.0." in said(capsys, *command, status=2)
+    assert "not a valid file of API keys" in said(capsys, "doctor")
     assert file.read_text() == damaged

@@ -56,14 +56,9 @@ class Catalog:
         ModelError with the reason of a model that cannot be used.
         """
         chosen = name or self.default or fallback
-        if chosen is None:
+        if chosen is None or not (name or self._offers(chosen)):
             raise BadRequest("model.none", param="model")
-        try:
-            return check_usable(self.entry(chosen))
-        except NotFound:
-            if name or not permission.is_restricted():
-                raise
-        raise BadRequest("model.none", param="model")  # a default that the request may not use
+        return check_usable(self.entry(chosen))
 
     def entry(self, name: str) -> ModelEntry:
         """Return the model called `name`, usable or not. Raises NotFound."""
@@ -74,11 +69,11 @@ class Catalog:
 
         Raises NotFound.
         """
-        name = name or self.default
-        if name is None:
+        chosen = name or self.default
+        if chosen is None or not (name or self._offers(chosen)):
             return None
-        self.entry(name)  # raises for one that the request may not use
-        return self._current_names().lookup(name).profile
+        self.entry(chosen)  # raises for one that the request may not use
+        return self._current_names().lookup(chosen).profile
 
     def profiles(self, model: str) -> Sequence[Profile]:
         """Return the profiles of the model with that id, by name."""
@@ -121,6 +116,16 @@ class Catalog:
     def allows(self, entry: ModelEntry) -> bool:
         """Whether the request that is being answered may use a model."""
         return not permission.is_restricted() or permission.may_use(self._names_of(entry))
+
+    def _offers(self, default: str) -> bool:
+        """Whether a request that names no model may use, and learn of, the default one."""
+        if not permission.is_restricted():
+            return True
+        try:
+            self.entry(default)
+        except NotFound:
+            return False
+        return True
 
     def unmatched(self, patterns: Iterable[str]) -> Sequence[str]:
         """Return the patterns that match no usable model by any of its names."""
