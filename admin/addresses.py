@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from typing import Final
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 HOME: Final = "/admin"
 ACTIVITY: Final = f"{HOME}/activity"
@@ -15,6 +15,7 @@ CONNECT: Final = f"{HOME}/connect"
 LOGIN: Final = f"{HOME}/login"
 MODELS: Final = f"{HOME}/models"
 DOWNLOAD: Final = f"{MODELS}/get"
+PROFILES: Final = f"{HOME}/profiles"
 SETTINGS: Final = f"{HOME}/settings"
 KEYS: Final = f"{SETTINGS}/keys"
 PARTS: Final = f"{HOME}/parts"
@@ -26,6 +27,11 @@ STATIC: Final = f"{HOME}/static"
 def model_path(model: str) -> str:
     """Return the address of a model's page. The slashes of the id are kept."""
     return f"{MODELS}/{quote(model, safe='/')}"
+
+
+def profile_path(model: str, profile: str) -> str:
+    """Return the address of the page of a model's profile."""
+    return f"{PROFILES}/{quote(model, safe='/')}?{urlencode({'profile': profile})}"
 
 
 def own_page(address: str | None) -> str:

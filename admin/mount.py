@@ -36,6 +36,7 @@ from .models.api import ModelsApi
 from .models.list_page import ModelsPage
 from .models.model_page import ModelPage
 from .models.model_snapshot import ModelSnapshots
+from .models.profile_page import ProfilePage
 from .overview.api import LiveApi, LiveFigures
 from .overview.page import OverviewPage
 from .pages import Pages
@@ -69,6 +70,7 @@ def mount(app: FastAPI, services: Services, configuration: LiveConfiguration, ho
     ModelsPage(snapshots).register(pages)
     DownloadPage(services.downloads, snapshots, shelf).register(pages)
     ModelPage(snapshots, settings, trials).register(pages)
+    ProfilePage(pool, settings).register(pages)
     ActivityPage(figures.requests, services.verifier).register(pages)
     LogPage(home).register(pages)
     SettingsPage(settings).register(pages)

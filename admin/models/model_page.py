@@ -27,6 +27,7 @@ from .draft_compatibility import DraftCompatibility
 from .draft_picker import DraftChoice, DraftEvidence, DraftPicker, draft_picker, trial_speedups
 from .list_page import SECTION, ModelRow, model_row
 from .model_snapshot import ModelSnapshot, ModelSnapshots
+from .profile_page import ProfileRow, profile_rows
 from .speculation_card import SETTINGS, SpeculationCard, speculation_card
 
 
@@ -57,6 +58,7 @@ class ModelView:
     prefixes: PrefixCard | None = None
     reason: Reason | None = None
     narrow: Reason | None = None
+    profiles: Sequence[ProfileRow] = ()
 
     @property
     def path(self) -> str:
@@ -121,7 +123,8 @@ class ModelPage:
         prefixes = prefix_card(model)
         narrow = _narrow(model)
         cards = speculation, trial, prefixes
-        return ModelView(row, settings.revision, advanced, *cards, narrow=narrow)
+        rows = profile_rows(self.settings, row.id)
+        return ModelView(row, settings.revision, advanced, *cards, narrow=narrow, profiles=rows)
 
     async def _drafts(
         self, model: ModelSnapshot, configured: SpeculationConfig, results: Json

@@ -1,4 +1,7 @@
-"""API of the settings. A PATCH names the revision that it changes (If-Match)."""
+"""API of the settings. A PATCH names the revision that it changes (If-Match).
+
+The parameter `profile` of the query names a profile of the model.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from starlette.responses import JSONResponse, Response
 
 from omlx.errors import Unconditional
 from omlx.models.pool.pool import Pool
+from omlx.server.errors import field_error
 from omlx.server.fields import read
 
 from ..login.gate import Gate
@@ -28,12 +32,14 @@ class SettingsApi:
         router.add_api_route("/settings", self.change, methods=["PATCH"])
         router.add_api_route("/models/{name:path}/settings", self.show_model, methods=["GET"])
         router.add_api_route("/models/{name:path}/settings", self.change_model, methods=["PATCH"])
+        router.add_api_route("/models/{name:path}/settings", self.remove, methods=["DELETE"])
 
     async def show(self, request: Request) -> Response:
         return _answer(await asyncio.to_thread(self.settings.view, None))
 
     async def show_model(self, request: Request, name: str) -> Response:
-        return _answer(await asyncio.to_thread(self.settings.view, self.pool.entry(name).id))
+        model = self.pool.entry(name).id
+        return _answer(await asyncio.to_thread(self.settings.view, model, _profile(request)))
 
     async def change(self, request: Request) -> Response:
         session = self.gate.session(request)
@@ -44,14 +50,29 @@ class SettingsApi:
         return response
 
     async def change_model(self, request: Request, name: str) -> Response:
-        return _answer(await self._change(request, self.pool.entry(name).id))
+        return _answer(await self._change(request, self.pool.entry(name).id, _profile(request)))
 
-    async def _change(self, request: Request, model: str | None) -> SettingsView:
+    async def remove(self, request: Request, name: str) -> Response:
+        """Remove a profile of a model."""
+        profile = _profile(request)
+        if profile is None:
+            raise field_error("request.missing", "profile")
+        model = self.pool.entry(name).id
+        await asyncio.to_thread(self.settings.remove, model, profile)
+        return Response(status_code=204)
+
+    async def _change(
+        self, request: Request, model: str | None, profile: str | None = None
+    ) -> SettingsView:
         revision = request.headers.get("if-match")
         change = read(Change, await request.body())
         if revision is None:
             raise Unconditional("config.unconditional")
-        return await self.settings.change(change, model, revision.strip('"'))
+        return await self.settings.change(change, model, revision.strip('"'), profile)
+
+
+def _profile(request: Request) -> str | None:
+    return request.query_params.get("profile")
 
 
 def _answer(view: SettingsView) -> Response:

@@ -1,4 +1,4 @@
-"""Reads and changes of stored settings: those of all models, and those of one.
+"""Reads and changes of stored settings: those of all models, of one, and of a profile of it.
 
 A change names the revision that it was made from, so that concurrent changes do not overwrite each
 other. All of a change is stored, or nothing.
@@ -7,14 +7,15 @@ other. All of a change is stored, or nothing.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from omlx.errors import BadRequest, ConfigError
+from omlx.errors import BadRequest, ConfigError, NotFound
 from omlx.models.catalog.entry import Status
+from omlx.models.catalog.profile import Profile
 from omlx.models.package.compatibility import check_draft
 from omlx.models.package.package import usable_package
 from omlx.models.pool.pool import Pool, load_pinned
@@ -23,8 +24,9 @@ from omlx.server.guard import check_exposure
 from omlx.settings.configuration import LiveConfiguration
 from omlx.settings.layer import Source
 from omlx.settings.parse import from_json
-from omlx.settings.resolve import Resolution
+from omlx.settings.resolve import Resolution, resolve
 from omlx.settings.schema import Scope, Settings, table
+from omlx.settings.store import Owner
 
 from .checks import SettingWarnings, check_form
 from .view import CONFIRMED, PICKED, SettingsView, SettingView, applied, setting_views
@@ -54,22 +56,46 @@ class SettingsService:
         self._warnings = SettingWarnings(pool)
         self._bound_host = configuration.current.resolve().settings.host
 
-    def view(self, model: str | None) -> SettingsView:
-        """Return the settings of all models, or of the model with that id.
+    def view(self, model: str | None, profile: str | None = None) -> SettingsView:
+        """Return the settings of all models, of the model with that id, or of a profile of it,
+        which may be one that has none yet.
 
-        Reads files. Raises NotFound.
+        Reads files. Raises NotFound, also for a name that no profile can have.
         """
         configuration = self._live.refresh()
-        stored = configuration.stored
-        settings = self._with_hints(
-            setting_views(_scope(model), self._resolve(model), stored.layer(model)), model
-        )
+        stored, owner = configuration.stored, Owner(model, profile)
+        try:
+            self._check_profile(owner)
+        except ConfigError as error:
+            raise NotFound(error.code, param="profile", **error.params) from error
+        layer = stored.layer(model, profile)
+        views = setting_views(owner.scope, self._resolve(owner), layer)
         speculative = None
-        if model is not None and self._pool.entry(model).status is Status.USABLE:
-            speculative = self._pool.speculation(model)
+        entry = None if model is None or profile is not None else self._pool.entry(model)
+        if entry is not None and entry.status is Status.USABLE:
+            speculative = self._pool.speculation(entry.id)
         return SettingsView(
-            stored.revision(model), settings, configuration.notes, model, speculative
+            stored.revision(model, profile),
+            self._with_hints(views, owner),
+            configuration.notes,
+            model,
+            speculative,
+            profile=profile,
         )
+
+    def profiles(self, model: str) -> Sequence[tuple[Profile, Sequence[SettingView]]]:
+        """Return the profiles of a model, each with the settings that it has."""
+        listed = []
+        for profile in self._pool.catalog.profiles(model):
+            layer = self._live.current.stored.layer(model, profile.name)
+            views = setting_views(Scope.PROFILE, resolve([layer]), layer)
+            listed.append((profile, [view for view in views.values() if view.is_set]))
+        return listed
+
+    def remove(self, model: str, profile: str) -> None:
+        """Remove a profile with all its values. Blocks on files."""
+        layer = self._live.refresh().stored.layer(model, profile)
+        self._live.patch(dict.fromkeys(layer.values), model, profile)
 
     def inherited(self, model: str) -> Settings:
         """Return the settings that a model has without stored ones of its own.
@@ -79,51 +105,59 @@ class SettingsService:
         package = usable_package(self._pool.entry(model).path)
         return self._live.current.resolve(None, package.layer).settings
 
-    async def change(self, change: Change, model: str | None, revision: str) -> SettingsView:
+    async def change(
+        self, change: Change, model: str | None, revision: str, profile: str | None = None
+    ) -> SettingsView:
         """Store a change, have models reload for it, and return the settings after it.
 
         Raises BadRequest that names the setting at fault, Outdated if `revision` is not the newest.
         """
+        owner = Owner(model, profile)
         try:
-            await asyncio.to_thread(self._check, change, model)
-            await asyncio.to_thread(self._live.patch, change.changes, model, expected=revision)
+            await asyncio.to_thread(self._check, change, owner)
+            await asyncio.to_thread(self._live.patch, change.changes, *owner, expected=revision)
         except ConfigError as error:
             raise _at_field(error, change.changes) from error
         if "api_key" in change.changes:  # only then: a lost settings file must not remove the key
-            self._publish_key(self._resolve(None).settings.api_key)
+            self._publish_key(self._resolve(Owner()).settings.api_key)
         reloading = [loading.entry.id for loading in await self._pool.reconfigure()]
         if model is not None and change.changes.get("pinned"):
             load_pinned(self._pool)
         affected = [entry for entry in reloading if model in (None, entry)]
         busy = any(self._pool.status(entry).active for entry in affected)
-        return await asyncio.to_thread(self._applied, change, model, busy)
+        return await asyncio.to_thread(self._applied, change, owner, busy)
 
     def _with_hints(
-        self, settings: Mapping[str, SettingView], model: str | None
+        self, settings: Mapping[str, SettingView], owner: Owner
     ) -> dict[str, SettingView]:
-        """Add warnings, and the models to choose from."""
-        entry = None if model is None else self._pool.entry(model)
-        resolution, ids = self._resolve(model), [known.id for known in self._pool.models]
+        """Add warnings, and the models to choose from; a draft model has no profiles."""
+        entry = None if owner.model is None else self._pool.entry(owner.model)
+        resolution, ids = self._resolve(owner), self._pool.catalog.ids
+        models = [known.id for known in self._pool.models]
         hinted = {}
         for name, setting in settings.items():
             warning = None
             if setting.source is not Source.BUILT_IN:
                 warning = self._warnings.of(name, resolution[name].value, entry)
-            options = ids if name in PICKED else ()
+            options: Sequence[str] = ()
+            if name in PICKED:
+                options = models if name == "draft_model" else ids
             hinted[name] = replace(setting, warning=warning, options=options)
             if setting.row.is_mapping:
                 rows = self._warnings.map_rows(resolution[name].value)
                 hinted[name] = replace(hinted[name], rows=rows)
         return hinted
 
-    def _applied(self, change: Change, model: str | None, busy: bool) -> SettingsView:
-        when = applied(change.changes, self._resolve(model), _scope(model), busy=busy)
-        return replace(self.view(model), applied=when)
+    def _applied(self, change: Change, owner: Owner, busy: bool) -> SettingsView:
+        when = applied(change.changes, self._resolve(owner), owner.scope, busy=busy)
+        return replace(self.view(*owner), applied=when)
 
-    def _check(self, change: Change, model: str | None) -> None:
+    def _check(self, change: Change, owner: Owner) -> None:
         """Check what the store does not. Raises ConfigError, BadRequest, naming the setting."""
+        self._check_profile(owner)
+        model = owner.model
         for name, raw in change.changes.items():
-            self._check_setting(name, raw, model)
+            self._check_setting(name, raw, owner)
             if name in CONFIRMED and raw and name not in change.confirm:
                 raise BadRequest("config.confirm", param=name, name=name)
         if model is None and change.changes.keys() & {"host", "api_key"}:
@@ -132,8 +166,16 @@ class SettingsService:
             for address in (self._bound_host, str(host)):  # of this run, and of the next one
                 check_exposure(address, None if key is None else str(key))
 
-    def _check_setting(self, name: str, raw: object, model: str | None) -> None:
-        scope = _scope(model)
+    def _check_profile(self, owner: Owner) -> None:
+        """Raise ConfigError for a new profile with a name that it cannot have."""
+        model, profile = owner
+        if model is None or profile is None:
+            return
+        if profile not in self._live.current.stored.profiles(model):
+            self._pool.catalog.check_profile(model, profile)
+
+    def _check_setting(self, name: str, raw: object, owner: Owner) -> None:
+        scope, model = owner.scope, owner.model
         row = table().get(name)
         if row is None:
             raise ConfigError("config.unknown", param=name, name=name)
@@ -160,11 +202,12 @@ class SettingsService:
             return now.value
         return table()[name].default if changes[name] is None else changes[name]
 
-    def _resolve(self, model: str | None) -> Resolution:
+    def _resolve(self, owner: Owner) -> Resolution:
+        model, profile = owner
         if model is None:
             return self._live.current.resolve()
         package = usable_package(self._pool.entry(model).path)
-        return self._live.current.resolve(model, package.layer)
+        return self._live.current.resolve(model, package.layer, profile=profile)
 
 
 def _at_field(error: ConfigError, changed: Collection[str]) -> BadRequest:
@@ -174,7 +217,3 @@ def _at_field(error: ConfigError, changed: Collection[str]) -> BadRequest:
         param = next(str(params[end]) for end in ("low", "high") if params[end] in changed)
         params["where"] = param
     return BadRequest(error.code, param=param, **params)
-
-
-def _scope(model: str | None) -> Scope:
-    return Scope.GLOBAL if model is None else Scope.MODEL

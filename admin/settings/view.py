@@ -55,7 +55,7 @@ class SettingView:
     """One setting: `value` is in effect, set by `source`; `stored` is None if nothing is stored.
 
     `options` are the ids to choose from where it names a model; `warning` is about the value in
-    effect. `rows` is the value in effect of a mapping.
+    effect. `rows` is the value in effect of a mapping. `scope` is where it is stored.
     """
 
     row: Setting
@@ -66,6 +66,7 @@ class SettingView:
     options: Sequence[str] = ()
     warning: Reason | None = None
     rows: Sequence[MapRow] = ()
+    scope: Scope = Scope.GLOBAL
 
     @property
     def name(self) -> str:
@@ -73,8 +74,8 @@ class SettingView:
 
     @property
     def locked(self) -> bool:
-        """Whether a flag or an environment variable overrides every stored value."""
-        return self.source in _LOCKING
+        """Whether a flag or an environment variable overrides every value stored in its scope."""
+        return self.source in _LOCKING and self.scope is not Scope.PROFILE
 
     @property
     def lock(self) -> str:
@@ -158,9 +159,10 @@ class FieldGroup:
 
 @dataclass(frozen=True, slots=True)
 class SettingsView:
-    """The settings of all models, or of one. `notes` say which files were not read and why.
+    """The settings of all models, of one, or of a `profile` of it.
 
-    `applied` says when each change of a request takes effect; it is None if none was made.
+    `notes` say which files were not read and why. `applied` says when each change of a request
+    takes effect; it is None if none was made.
     """
 
     revision: str
@@ -169,6 +171,7 @@ class SettingsView:
     model: str | None = None
     speculative: SpeculationConfig | None = None
     applied: Mapping[str, str] | None = None
+    profile: str | None = None
 
     def groups(self, *, without: Collection[str] = ()) -> list[FieldGroup]:
         """Return all settings but those of `without`, by group, in the order of the table."""
@@ -188,6 +191,8 @@ class SettingsView:
             record["applied"] = self.applied
         if self.model is not None:
             record["model"] = self.model
+        if self.profile is not None:
+            record["profile"] = self.profile
         if self.speculative is not None:
             record["speculation"] = speculation_to_json(self.speculative)
         return record
@@ -196,7 +201,7 @@ class SettingsView:
 def setting_views(scope: Scope, resolution: Resolution, stored: Layer) -> dict[str, SettingView]:
     """Return the settings that may be stored in `scope`, in the order of the table.
 
-    `stored` is the layer of the scope: the settings of all models, or of one.
+    `stored` is the layer of the scope: the settings of all models, of one, or of a profile.
     """
     views = {}
     for name, row in table().items():
@@ -207,6 +212,7 @@ def setting_views(scope: Scope, resolution: Resolution, stored: Layer) -> dict[s
                 source=resolution.sources[name],
                 stored=_shown(row, stored.values.get(name)),
                 is_set=name in stored.values,
+                scope=scope,
             )
     return views
 
@@ -217,8 +223,10 @@ def applied(
     """Return when each changed setting takes effect: `at_once`, `when_idle` or `restart`.
 
     `overridden` stands for a setting that a source above `scope` decides. `busy`: a model that has
-    to reload for the change has requests.
+    to reload for the change has requests; for a profile none has.
     """
+    if scope is Scope.PROFILE:
+        return dict.fromkeys(names, AppliesAt.AT_ONCE.value)
     own = Source(scope.value)
     return {name: _applied(table()[name], resolution.sources[name], own, busy) for name in names}
 

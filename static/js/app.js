@@ -16,6 +16,7 @@ import "./model-map.js";
 import "./nav.js";
 import "./pause.js";
 import "./prefix-cache.js";
+import "./profile.js";
 import "./request-list.js";
 import "./requests.js";
 import "./settings-form.js";

@@ -23,6 +23,7 @@ PAGES: Final = (
     Listed("models", "/admin/models"),
     Listed("download", "/admin/models/get"),
     Listed("model", f"/admin/models/{TARGET}"),
+    Listed("profile", f"/admin/profiles/{TARGET}?profile=fast"),
     Listed("activity", "/admin/activity"),
     Listed("statistics", "/admin/activity/statistics"),
     Listed("log", "/admin/activity/log"),

@@ -1,0 +1,77 @@
+"""Page of a profile of a model: its settings, or those that a new one would begin with."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from urllib.parse import urlencode
+
+from fastapi import Request
+
+from omlx.models.pool.pool import Pool
+
+from ..addresses import PROFILES, model_path, profile_path
+from ..pages import Page, Pages
+from ..settings.service import SettingsService
+from ..settings.view import SettingsView, SettingView
+from .list_page import SECTION
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileRow:
+    """A profile in the list of its model: `settings` are those that it has."""
+
+    id: str
+    address: str
+    settings: Sequence[SettingView]
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileView:
+    """A profile of the model with the id `model`, which has none of its `settings` yet if it is
+    new.
+    """
+
+    model: str
+    name: str
+    settings: SettingsView
+
+    @property
+    def id(self) -> str:
+        return f"{self.model}:{self.name}"
+
+    @property
+    def is_new(self) -> bool:
+        return not any(setting.is_set for setting in self.settings.settings.values())
+
+    @property
+    def path(self) -> str:
+        """The address of its settings below the API."""
+        return f"/models/{self.model}/settings?{urlencode({'profile': self.name})}"
+
+    @property
+    def model_page(self) -> str:
+        return model_path(self.model)
+
+
+@dataclass(frozen=True, slots=True)
+class ProfilePage:
+    pool: Pool
+    settings: SettingsService
+
+    def register(self, pages: Pages) -> None:
+        pages.route(f"{PROFILES}/{{name:path}}", self.show)
+
+    async def show(self, request: Request) -> Page:
+        model = self.pool.entry(request.path_params["name"]).id
+        name = request.query_params.get("profile", "")
+        settings = await asyncio.to_thread(self.settings.view, model, name)
+        return Page("models/profile_page.html", ProfileView(model, name, settings), SECTION)
+
+
+def profile_rows(settings: SettingsService, model: str) -> Sequence[ProfileRow]:
+    rows = []
+    for profile, views in settings.profiles(model):
+        rows.append(ProfileRow(profile.id, profile_path(model, profile.name), views))
+    return rows
