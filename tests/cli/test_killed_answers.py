@@ -6,9 +6,13 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -25,23 +29,31 @@ from tests.cli.killed import serving
 from tests.server import running
 from tests.server.journal.streams import PATHS, Event, alike, body_of, numbered, said
 from tests.server.journal.test_answers import EVERY
-from tests.server.running import DRAFT, HYBRID, TARGET
+from tests.server.running import DRAFT, HYBRID, PATIENCE_S, TARGET
 
 KEY = {"Idempotency-Key": "one"}
-EACH = 10
+EACH = 3
+"""Events, of some three tokens each."""
+KILLS = 20
 ASKED: dict[str, Any] = {"model": "any", "messages": [{"role": "user", "content": "Any."}]}
 
 
-def read(client: httpx.Client, dialect: str, body: Event, events: list[Event]) -> httpx.Response:
+def read(
+    client: httpx.Client,
+    dialect: str,
+    body: Event,
+    events: list[Event],
+    key: dict[str, str] = KEY,
+) -> httpx.Response:
     """Ask for the events behind those that a client has."""
     if not events:
-        request = client.build_request("POST", PATHS[dialect], json=body, headers=KEY)
+        request = client.build_request("POST", PATHS[dialect], json=body, headers=key)
     elif dialect == "responses":
         one = f"{PATHS[dialect]}/{events[0]['response']['id']}"
         query = f"stream=true&starting_after={len(events) - 1}"
         request = client.build_request("GET", f"{one}?{query}")
     else:
-        last = KEY | {"Last-Event-ID": str(len(events) - 1)}
+        last = key | {"Last-Event-ID": str(len(events) - 1)}
         request = client.build_request("POST", PATHS[dialect], json=body, headers=last)
     return client.send(request, stream=True)
 
@@ -106,8 +118,7 @@ def kill_and_continue(
     speculation: str,
     kills: int,
     pause_s: float = 0.5,
-) -> int:
-    """Return how often the server was killed."""
+) -> None:
     draft = ("--draft-model", DRAFT) if model == TARGET else ()
     body = body_of(dialect, kind, model=model, speculation=speculation, seed=5)
     body |= {"max_output_tokens" if dialect == "responses" else "max_tokens": 200}
@@ -125,7 +136,6 @@ def kill_and_continue(
     assert killed
     assert said(dialect, alike(events)) == said(dialect, alike(undisturbed))
     assert as_client_reads(dialect, alike(events)) == as_client_reads(dialect, alike(undisturbed))
-    return killed
 
 
 def kill(process: int) -> bool:
@@ -150,16 +160,68 @@ def test_an_answer_outlives_a_minute_of_sleep(tmp_path: Path) -> None:
     kill_and_continue(tmp_path, "messages", "text", 1, TARGET, "auto", kills=1, pause_s=60)
 
 
+class Reader:
+    """A client of one answer, which asks each process for what it lacks."""
+
+    def __init__(self, number: int, dialect: str, kind: str, n: int, model: str, strategy: str):
+        body = body_of(dialect, kind, model=model, speculation=strategy, seed=5)
+        body |= {"max_output_tokens" if dialect == "responses" else "max_tokens": 200}
+        self.dialect, self.body = dialect, body | ({"n": n} if n > 1 else {})
+        self.key = {"Idempotency-Key": str(number)}
+        self.events: list[Event] = []
+        self.kills = 0
+        self.ended = False
+
+    def read_on(self, client: httpx.Client, has_more: threading.Event) -> None:
+        """Read until the server ends, or the stream; `has_more` is set behind `EACH` events."""
+        first = len(self.events)
+        try:
+            response = read(client, self.dialect, self.body, self.events, self.key)
+            with closing(response):
+                for number, event in numbered(response):
+                    assert number == len(self.events)
+                    self.events.append(event)
+                    if len(self.events) == first + EACH:
+                        has_more.set()
+            self.ended = True
+        except httpx.TransportError:
+            self.kills += 1
+        finally:
+            has_more.set()
+
+    def check(self, client: httpx.Client) -> None:
+        stream = client.post(PATHS[self.dialect], json=self.body)
+        whole, stitched = alike([event for _, event in numbered(stream)]), alike(self.events)
+        assert said(self.dialect, stitched) == said(self.dialect, whole), self.body
+        assert as_client_reads(self.dialect, stitched) == as_client_reads(self.dialect, whole)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(("dialect", "kind", "n", "model", "speculation"), EVERY)
-def test_every_answer_outlives_all_its_processes(
-    tmp_path: Path,
-    dialect: str,
-    kind: str,
-    n: int,
-    model: str,
-    speculation: str,
-    record_property: Callable[[str, object], None],
-) -> None:
-    killed = kill_and_continue(tmp_path, dialect, kind, n, model, speculation, kills=99)
-    record_property("kills", killed)
+@pytest.mark.parametrize("model", [TARGET, HYBRID])
+def test_every_answer_outlives_all_its_processes(tmp_path: Path, model: str) -> None:
+    """All of a model's at once: a process ends once each of them has some events more, which is at
+    about every tenth token."""
+    draft = ("--draft-model", DRAFT) if model == TARGET else ()
+    rows = ("--max-concurrent-requests", str(len(EVERY)))
+    readers = [Reader(at, *case) for at, case in enumerate(EVERY) if case[3] == model]
+    for processes in count():
+        running = [reader for reader in readers if not reader.ended]
+        if not running:
+            break
+        with (
+            serving(tmp_path, model, signal.SIGKILL, *draft, *rows) as (client, pid),
+            ThreadPoolExecutor(len(running)) as threads,
+        ):
+            waits = [(reader, threading.Event()) for reader in running]
+            reads = [threads.submit(reader.read_on, client, more) for reader, more in waits]
+            for _, more in waits:
+                assert more.wait(PATIENCE_S)
+            if processes < KILLS:
+                os.kill(pid, signal.SIGKILL)
+            for each in reads:
+                each.result()
+    assert all(reader.kills for reader in readers)
+    with serving(tmp_path, model, signal.SIGTERM, *draft) as (client, _):
+        for reader in readers:
+            reader.check(client)
+    sys.stdout.write(f"{len(readers)} answers, {sum(reader.kills for reader in readers)} kills\n")
