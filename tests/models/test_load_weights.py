@@ -19,7 +19,7 @@ from omlx.errors import ModelError
 from omlx.models.catalog.check_config import check_counts
 from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.catalog.entry import ModelEntry
-from omlx.models.pool.load_weights import LoadProgress, load, load_steps
+from omlx.models.pool.load_weights import LoadProgress, load, load_steps, open_model
 
 DEMO = BUNDLED / "omlx-demo/draft"
 TINY: dict[str, Any] = {
@@ -251,3 +251,14 @@ def test_more_layers_than_tensors_are_refused(key: str) -> None:
 def test_other_numbers_of_a_config_may_exceed_the_tensors() -> None:
     sizes = {"vocab_size_per_layer_input": 262_144, "hidden_size_per_layer_input": 256}
     check_counts({"num_hidden_layers": 35, "hidden_size": 2048, "vocab_size": 262_400, **sizes}, 30)
+
+
+def test_random_weights_that_are_replaced_leave_no_graph(tmp_path: Path) -> None:
+    """Building a model draws weights lazily; the generator's state must not keep all draws."""
+    graphs = []
+    for _ in range(2):
+        open_model(DEMO, "float32", trusted=False)
+        graph = tmp_path / "state.dot"
+        mx.export_to_dot(str(graph), *mx.random.state)
+        graphs.append(len(graph.read_text()))
+    assert graphs[1] == graphs[0] < 1000

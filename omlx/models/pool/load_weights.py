@@ -189,6 +189,9 @@ def probe(model: Model, vocab_size: int) -> Steps[ModelFacts]:
 def open_model(directory: Path, dtype: Dtype, *, trusted: bool) -> tuple[nn.Module, dict[str, Any]]:
     """Return a model with lazy weights of `dtype`, and its config. Raises ModelError."""
     model, config = _build(directory, trusted)
+    # The model's random weights, which those of the file replace, were drawn lazily: until it is
+    # evaluated, the state of the generator keeps every draw, 2 kB each.
+    mx.eval(mx.random.state)
     cast_weights(model, config, dtype)
     return model, config
 
