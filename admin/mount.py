@@ -11,6 +11,8 @@ from omlx.server.model_cards import ModelCards
 from omlx.server.services import Services
 from omlx.settings.configuration import LiveConfiguration
 from omlx.settings.keys import KeyFile
+from omlx.speed.run_store import RunStore
+from omlx.trial.exclusive import Exclusive
 
 from . import preferences
 from .activity.api import ActivityApi
@@ -18,6 +20,9 @@ from .activity.log_page import LogPage
 from .activity.page import ActivityPage
 from .activity.statistics_page import StatisticsPage
 from .addresses import HOME
+from .benchmark.api import BenchmarkApi
+from .benchmark.page import BenchmarkPage
+from .benchmark.service import BenchmarkService
 from .chat.api import ChatApi
 from .chat.page import ChatPage
 from .connect.page import ConnectPage
@@ -60,7 +65,9 @@ def mount(app: FastAPI, services: Services, configuration: LiveConfiguration, ho
     snapshots = ModelSnapshots(services)
     figures = LiveFigures(services)
     settings = SettingsService(pool, configuration, publish_key)
-    trials = TrialService(services, TrialApplier(pool, configuration), home)
+    exclusive = Exclusive()
+    trials = TrialService(services, TrialApplier(pool, configuration), home, exclusive)
+    benchmarks = BenchmarkService(services, home, exclusive)
 
     ChatPage(snapshots).register(pages)
     cards = ModelCards(pool)
@@ -69,8 +76,9 @@ def mount(app: FastAPI, services: Services, configuration: LiveConfiguration, ho
     shelf = Shelf()
     ModelsPage(snapshots).register(pages)
     DownloadPage(services.downloads, snapshots, shelf).register(pages)
-    ModelPage(snapshots, settings, trials).register(pages)
+    ModelPage(snapshots, settings, trials, RunStore(home)).register(pages)
     ProfilePage(pool, settings).register(pages)
+    BenchmarkPage(benchmarks).register(pages)
     ActivityPage(figures.requests, services.verifier).register(pages)
     LogPage(home).register(pages)
     SettingsPage(settings).register(pages)
@@ -84,6 +92,7 @@ def mount(app: FastAPI, services: Services, configuration: LiveConfiguration, ho
     ModelsApi(pool, services.prefixes).register(api)
     DownloadsApi(services.downloads, pool, configuration, shelf).register(api)
     TrialApi(gate, trials).register(api)
+    BenchmarkApi(benchmarks).register(api)
     LiveApi(figures).register(api)
     ActivityApi(services.generations, services.verifier).register(api)
     StatisticsPage(services.activity.history).register(pages, api)

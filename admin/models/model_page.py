@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fastapi import Request
 
@@ -14,6 +14,7 @@ from omlx.models.catalog.reference import find_draft
 from omlx.models.package.package import DeclaredDraftModel, usable_package
 from omlx.models.pool.speculation_config import SpeculationConfig
 from omlx.records import PrefixStats
+from omlx.speed.run_store import RunStore
 
 from ..addresses import MODELS, PARTS
 from ..pages import Page, Pages
@@ -22,6 +23,7 @@ from ..settings.service import SettingsService
 from ..settings.view import FieldGroup, Json
 from ..trial.card import TrialCard, outcome_view, trial_card
 from ..trial.trial_service import TrialService
+from .benchmark_card import BenchmarkCard, benchmark_card
 from .chip import is_another_models
 from .draft_compatibility import DraftCompatibility
 from .draft_picker import DraftChoice, DraftEvidence, DraftPicker, draft_picker, trial_speedups
@@ -59,6 +61,7 @@ class ModelView:
     reason: Reason | None = None
     narrow: Reason | None = None
     profiles: Sequence[ProfileRow] = ()
+    benchmark: BenchmarkCard | None = None
 
     @property
     def path(self) -> str:
@@ -71,6 +74,7 @@ class ModelPage:
     snapshots: ModelSnapshots
     settings: SettingsService
     trials: TrialService
+    runs: RunStore
     compatibility: DraftCompatibility = field(default_factory=DraftCompatibility)
 
     def register(self, pages: Pages) -> None:
@@ -121,10 +125,11 @@ class ModelPage:
         likely = [draft.id for draft in drafts.fit if draft.chosen or draft.declared]
         trial = trial_card(status, sizes, likely, sees=model.blind is None)
         prefixes = prefix_card(model)
-        narrow = _narrow(model)
+        benchmark = benchmark_card(row.id, await asyncio.to_thread(self.runs.load, row.id))
         cards = speculation, trial, prefixes
-        rows = profile_rows(self.settings, row.id)
-        return ModelView(row, settings.revision, advanced, *cards, narrow=narrow, profiles=rows)
+        narrow, rows = _narrow(model), profile_rows(self.settings, row.id)
+        view = ModelView(row, settings.revision, advanced, *cards, narrow=narrow, profiles=rows)
+        return replace(view, benchmark=benchmark)
 
     async def _drafts(
         self, model: ModelSnapshot, configured: SpeculationConfig, results: Json

@@ -12,6 +12,7 @@ from typing import Any
 from omlx.errors import BadRequest, Conflict
 from omlx.server.services import Services
 from omlx.trial.configurations import PLAIN, TrialConfiguration, find_configuration
+from omlx.trial.exclusive import Exclusive
 from omlx.trial.planning import MAX_DRAFTS, Planner
 from omlx.trial.report import configuration_record, report
 from omlx.trial.result_store import ResultStore
@@ -26,12 +27,14 @@ from .records import report_record, stored_record
 
 
 class TrialService:
-    def __init__(self, services: Services, applier: TrialApplier, home: Path) -> None:
+    def __init__(
+        self, services: Services, applier: TrialApplier, home: Path, exclusive: Exclusive
+    ) -> None:
         engine, pool, generations = services.engine, services.pool, services.generations
         runner = TrialRunner(SampleRunner(engine, pool), pool, generations)
         self.pool = pool
         self.applier = applier
-        self.trials = Trials(pool, runner, ResultStore(home))
+        self.trials = Trials(pool, runner, ResultStore(home), exclusive)
         self.planner = Planner(engine, pool, generations)
 
     async def status(self, model: str, language: str) -> Json:

@@ -92,6 +92,11 @@ class ResultStore:
             log.warning("trial not kept", extra={"fields": fields})
 
     def _path(self, model: str) -> Path:
-        readable = re.sub(r"[^\w.-]+", "--", model)[:80]
-        digest = hashlib.sha256(model.encode()).hexdigest()[:16]
-        return self.home / FOLDER / f"{readable}-{digest}.json"
+        return self.home / FOLDER / file_name(model)
+
+
+def file_name(model: str) -> str:
+    """Return the name of a model's file: readable, and no other model's."""
+    readable = re.sub(r"[^\w.-]+", "--", model)[:80]
+    digest = hashlib.sha256(model.encode()).hexdigest()[:16]
+    return f"{readable}-{digest}.json"

@@ -1,12 +1,13 @@
-"""One sample of a trial: an ordinary request, stopped as soon as a user's request arrives."""
+"""One sample: ordinary requests, stopped as soon as a user's request arrives."""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from omlx.engine.image.prepared import PreparedImage
@@ -15,9 +16,10 @@ from omlx.engine.strategy import parse
 from omlx.engine.thread import EngineThread
 from omlx.engine.types import Event, Failed, Finished, Request, Speculation, TokensCommitted
 from omlx.errors import BadRequest
-from omlx.measure.sample import Sample
+from omlx.measure.sample import Meter, Sample
 from omlx.models.pool.pool import Pool
 from omlx.models.pool.resident import Lease, ServedModel
+from omlx.records import RequestStats
 from omlx.server.dialect import Json
 from omlx.server.engine_requests import sampling_of
 from omlx.server.generation import GenerationService
@@ -34,6 +36,11 @@ PICTURE_FIELD: Final = "picture"
 
 STOP_BIAS: Final = -100.0
 """Logit bias on stop tokens where an answer is to reach its full length."""
+
+IDLE_S: Final = 1.0
+"""Seconds without a user's request before a paused trial or benchmark resumes."""
+
+POLL_S: Final = 0.05
 
 _ids = itertools.count()
 
@@ -98,12 +105,25 @@ def build_request(
     )
 
 
-class SampleRunner:
-    """Runs one request at a time. Lives on the event loop; engine events are brought there."""
+@dataclass(frozen=True, slots=True)
+class Streams:
+    """Requests that ran together: tokens and statistics by row, and their timed sample."""
 
-    def __init__(self, engine: EngineThread, pool: Pool) -> None:
+    tokens: tuple[tuple[int, ...], ...]
+    stats: tuple[RequestStats, ...]
+    sample: Sample
+
+
+class SampleRunner:
+    """Runs one sample at a time. Lives on the event loop; engine events are brought there.
+
+    `idle_s`: seconds without a user's request before a paused measurement resumes.
+    """
+
+    def __init__(self, engine: EngineThread, pool: Pool, idle_s: float = IDLE_S) -> None:
         self._engine = engine
         self._pool = pool
+        self._idle_s = idle_s
 
     @property
     def active_requests(self) -> int:
@@ -111,18 +131,47 @@ class SampleRunner:
         leases = sum(resident.leases for resident in self._pool.residents)
         return leases + self._pool.load_queue.requests
 
+    async def wait_until_idle(self, on_pause: Callable[[], None]) -> None:
+        """Return once no user needs the engine; calls `on_pause` first if one does now."""
+        if not self.active_requests:
+            return
+        on_pause()
+        since = time.perf_counter()
+        while time.perf_counter() - since < self._idle_s:
+            await asyncio.sleep(POLL_S)
+            if self.active_requests:
+                since = time.perf_counter()
+
     async def run(
         self, lease: Lease, request: Request, on_tokens: Callable[[int], None]
     ) -> Sample | None:
-        """Run a request alone. Returns None if another request arrived meanwhile: it is stopped.
+        """Run one request as `run_together` does; the engine's clock times it."""
+        streams = await self.run_together(lease, [request], on_tokens)
+        if streams is None:
+            return None
+        (tokens,), (stats,) = streams.tokens, streams.stats
+        return Sample(
+            tokens=(tokens,),
+            counted=len(tokens) - 1,  # the clock starts with the first token
+            seconds=stats.predicted_ms / 1000,
+            proposed=stats.proposed,
+            accepted=stats.accepted,
+        )
 
-        Takes over the lease and releases it when the engine has ended the request. `on_tokens` is
-        called with the number of tokens so far. Raises the error that the request failed with.
+    async def run_together(
+        self, lease: Lease, requests: Sequence[Request], on_tokens: Callable[[int], None]
+    ) -> Streams | None:
+        """Run requests at once. Returns None if another one arrived meanwhile: they are stopped.
+
+        Takes over the lease and releases it when the engine has ended the requests. `on_tokens` is
+        called with the number of tokens so far. Raises the error that one of them failed with.
         """
-        events = _RequestEvents(asyncio.get_running_loop(), lease)
+        ids = [request.id for request in requests]
+        events = _StreamEvents(asyncio.get_running_loop(), lease, ids)
         before = self._engine.submissions
         try:
-            self._engine.submit(lease.served.id, request, events)
+            for request in requests:
+                self._engine.submit(lease.served.id, request, events)
         except BaseException:
             lease.release()
             raise
@@ -131,57 +180,76 @@ class SampleRunner:
                 await events.changed()
                 if self.active_requests > (0 if events.over else 1):
                     return None
-                on_tokens(len(events.tokens))
+                on_tokens(events.count)
             # Another request may have come and gone between two looks.
-            if self._engine.submissions != before + 1:
+            if self._engine.submissions != before + len(requests):
                 return None
         finally:
-            self._engine.cancel(request.id)
-        return events.sample()
+            for request_id in ids:
+                self._engine.cancel(request_id)
+        return events.streams()
 
 
-@dataclass(slots=True, eq=False)
-class _RequestEvents:
-    """The engine's sink of one request. Releases the lease when the request ends."""
+class _StreamEvents:
+    """The engine's sink of requests that run together. Releases the lease when all have ended.
 
-    loop: asyncio.AbstractEventLoop
-    lease: Lease
-    tokens: list[int] = field(default_factory=list)
-    end: Finished | Failed | None = None
-    wake: asyncio.Event = field(default_factory=asyncio.Event)
+    The meter is fed on the engine's thread, everything else changes on the event loop.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, lease: Lease, ids: Sequence[str]) -> None:
+        self._loop = loop
+        self._lease = lease
+        self._rows = {request_id: row for row, request_id in enumerate(ids)}
+        self._meter = Meter(len(ids))
+        self._tokens: list[list[int]] = [[] for _ in ids]
+        self._ends: dict[int, Finished | Failed] = {}
+        self._wake = asyncio.Event()
 
     def __call__(self, events: Sequence[Event], /) -> None:
+        arrived: dict[int, tuple[int, ...]] = {}
+        for event in events:
+            if isinstance(event, TokensCommitted):
+                row = self._rows[event.request_id]
+                arrived[row] = (*arrived.get(row, ()), *event.tokens)
+        ended = any(isinstance(event, Finished | Failed) for event in events)
+        if arrived:
+            self._meter.add(arrived, ended=ended)
         with suppress(RuntimeError):  # the event loop is closed
-            self.loop.call_soon_threadsafe(self._take, tuple(events))
+            self._loop.call_soon_threadsafe(self._take, tuple(events))
 
     @property
     def over(self) -> bool:
-        return self.end is not None
+        return len(self._ends) == len(self._rows)
+
+    @property
+    def count(self) -> int:
+        """Tokens so far, of all rows."""
+        return sum(map(len, self._tokens))
 
     async def changed(self) -> None:
         """Wait for the next events."""
-        await self.wake.wait()
-        self.wake.clear()
+        await self._wake.wait()
+        self._wake.clear()
 
-    def sample(self) -> Sample:
-        """Raises the error that the request failed with."""
-        if isinstance(self.end, Failed):
-            raise self.end.error
-        assert self.end is not None
-        stats = self.end.stats
-        return Sample(
-            tokens=(tuple(self.tokens),),
-            counted=len(self.tokens) - 1,  # the clock starts with the first token
-            seconds=stats.predicted_ms / 1000,
-            proposed=stats.proposed,
-            accepted=stats.accepted,
-        )
+    def streams(self) -> Streams:
+        """Raises the error that a request failed with."""
+        stats = []
+        for _, end in sorted(self._ends.items()):
+            if isinstance(end, Failed):
+                raise end.error
+            stats.append(end.stats)
+        proposed = sum(record.proposed for record in stats)
+        accepted = sum(record.accepted for record in stats)
+        sample = self._meter.sample(proposed, accepted)
+        return Streams(sample.tokens, tuple(stats), sample)
 
     def _take(self, events: Sequence[Event]) -> None:
         for event in events:
+            row = self._rows[event.request_id]
             if isinstance(event, TokensCommitted):
-                self.tokens += event.tokens
+                self._tokens[row] += event.tokens
             elif isinstance(event, Finished | Failed):
-                self.end = event
-                self.lease.release()
-        self.wake.set()
+                self._ends[row] = event
+        if self.over:
+            self._lease.release()
+        self._wake.set()

@@ -43,10 +43,6 @@ from omlx.trial.samples import Place, Samples
 from omlx.trial.texts import Kind, question
 from omlx.trial.verdict import Verdict, verdict
 
-IDLE_S: Final = 1.0
-"""Seconds without a user's request before a paused trial resumes."""
-
-POLL_S: Final = 0.05
 REPEAT_S: Final = 1.0
 """Seconds after which `Trial.follow` yields although nothing has changed."""
 
@@ -153,19 +149,17 @@ class Trial:
 
 
 class TrialRunner:
-    """Runs trials. `idle_s`: seconds without a user's request before a sample begins."""
+    """Runs trials."""
 
     def __init__(
         self,
         sample_runner: SampleRunner,
         pool: Pool,
         generations: GenerationService,
-        idle_s: float = IDLE_S,
     ) -> None:
         self._sample_runner = sample_runner
         self._pool = pool
         self._generations = generations
-        self._idle_s = idle_s
         self._warm: ServedModel | None = None
         self._clock = time.perf_counter
 
@@ -254,14 +248,11 @@ class TrialRunner:
         return lease
 
     async def _wait_until_idle(self, trial: Trial) -> None:
-        if not self._sample_runner.active_requests:
-            return
-        trial.state = State.PAUSED
-        trial.change()
-        since = self._clock()
-        while self._clock() - since < self._idle_s:
-            await asyncio.sleep(POLL_S)
-            if self._sample_runner.active_requests:
-                since = self._clock()
-        trial.state = State.RUNNING
-        trial.change()
+        def pause() -> None:
+            trial.state = State.PAUSED
+            trial.change()
+
+        await self._sample_runner.wait_until_idle(pause)
+        if trial.state is State.PAUSED:
+            trial.state = State.RUNNING
+            trial.change()

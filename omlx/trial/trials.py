@@ -14,6 +14,7 @@ from omlx.models.pool.load_queue import LoadJob
 from omlx.models.pool.pool import Pool
 from omlx.server.errors import unexpected
 from omlx.trial.conditions import Conditions
+from omlx.trial.exclusive import Exclusive
 from omlx.trial.report import draft_record, report
 from omlx.trial.result_store import History, ResultStore, StoredResult
 from omlx.trial.trial import Plan, State, Trial, TrialRunner
@@ -29,15 +30,18 @@ class Trials:
         pool: Pool,
         runner: TrialRunner,
         store: ResultStore,
+        exclusive: Exclusive,
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._pool = pool
         self._runner = runner
         self._store = store
+        self._exclusive = exclusive
         self._wall = wall
         self.newest: Trial | None = None
         """The newest trial of this process, running or over."""
         self._task: asyncio.Task[None] | None = None
+        exclusive.add(self._conflict)
 
     @property
     def running(self) -> Trial | None:
@@ -52,9 +56,8 @@ class Trials:
         return self.newest
 
     def begin(self, plan: Plan) -> Trial:
-        """Start a trial. Raises Conflict while another one runs."""
-        if self.running is not None:
-            raise Conflict("trial.running", model=self.running.plan.model)
+        """Start a trial. Raises Conflict while another one, or a benchmark, runs."""
+        self._exclusive.check()
         trial = self.newest = Trial(uuid.uuid4().hex, plan)
         self._task = asyncio.create_task(self._run(trial))
         return trial
@@ -77,6 +80,10 @@ class Trials:
     async def history(self, model: str) -> History:
         """Return the stored results of a model."""
         return await asyncio.to_thread(self._store.load, model)
+
+    def _conflict(self) -> Conflict | None:
+        running = self.running
+        return None if running is None else Conflict("trial.running", model=running.plan.model)
 
     async def _run(self, trial: Trial) -> None:
         """Run a trial to its end, store its result, restore the model's configured draft.

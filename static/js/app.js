@@ -1,5 +1,6 @@
 // All behaviours. Each is a custom element around HTML of the server.
 
+import "./benchmark.js";
 import "./chart.js";
 import "./connect.js";
 import "./copy.js";

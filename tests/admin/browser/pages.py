@@ -24,6 +24,7 @@ PAGES: Final = (
     Listed("download", "/admin/models/get"),
     Listed("model", f"/admin/models/{TARGET}"),
     Listed("profile", f"/admin/profiles/{TARGET}?profile=fast"),
+    Listed("benchmark", "/admin/benchmark"),
     Listed("activity", "/admin/activity"),
     Listed("statistics", "/admin/activity/statistics"),
     Listed("log", "/admin/activity/log"),

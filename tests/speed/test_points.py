@@ -1,0 +1,48 @@
+"""Which points a benchmark measures, in which order."""
+
+from __future__ import annotations
+
+from omlx.engine.piece import Layout
+from omlx.speed.points import ROUNDS, Mode, Point, Room, choose_points, places
+
+MIB = 1 << 20
+BOTH = (Mode.PLAIN, Mode.DRAFTED)
+
+
+def room(context: int = 200_000, rows: int = 8, free_bytes: int | None = None) -> Room:
+    return Room(context, rows, Layout(1024), free_bytes)
+
+
+def test_everything_is_measured_where_there_is_room() -> None:
+    points, left_out = choose_points(room(), 131_072)
+    assert (len(points), left_out) == (12, [])
+    assert max(points) == Point(131_072, 4)
+    assert len(choose_points(room(), 16_384)[0]) == 6
+
+
+def test_context_rows_and_memory_bound_it() -> None:
+    def reasons(**bounds: int) -> dict[Point, str]:
+        return {left.point: left.reason.code for left in choose_points(room(**bounds), 4096)[1]}
+
+    assert reasons(context=4096) == {
+        Point(4096, 1): "benchmark.context",
+        Point(4096, 4): "benchmark.context",
+    }
+    assert set(reasons(rows=3)) == {Point(1024, 4), Point(4096, 4)}
+    # 4 rows of 4,160 tokens need more than 16 MiB, one needs little more than 4 MiB
+    assert reasons(free_bytes=16 * MIB) == {Point(4096, 4): "benchmark.memory"}
+    assert len(reasons(free_bytes=MIB)) == 4
+
+
+def test_each_round_reads_its_prompt_once_and_modes_take_turns() -> None:
+    points = [Point(1024, 1), Point(1024, 4), Point(16_384, 1)]
+    order = list(places(points, BOTH))
+    assert len(order) == len(set(order)) == ROUNDS * 4 + 2
+    cold = [place for place in order if place.cold]
+    assert [(place.point.tokens, place.mode) for place in cold] == [
+        (1024, Mode.PLAIN),
+        (1024, Mode.DRAFTED),
+        (1024, Mode.PLAIN),
+        (16_384, Mode.PLAIN),
+    ]
+    assert all(place.point.streams == 1 for place in cold)
