@@ -103,6 +103,7 @@ def test_the_page_is_readable_reachable_and_in_every_language(
         page.goto(PAGE)
         expect(page.get_by_text("before: 310").first).to_be_visible()
         assert "<" not in page.locator("main").inner_text()
+        expect(page.locator("ul.bars").first).to_have_css("border-bottom-width", "0px")
         page.evaluate(REFRESHED)  # the first one replaces what the server has rendered
         check_fits(page)
         page.set_viewport_size(DESKTOP)
