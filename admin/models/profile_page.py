@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from urllib.parse import urlencode
 
 from fastapi import Request
+from starlette.responses import RedirectResponse, Response
 
 from omlx.models.pool.pool import Pool
 
 from ..addresses import PROFILES, model_path, profile_path
+from ..form_data import form_data
 from ..pages import Page, Pages
 from ..settings.service import SettingsService
 from ..settings.view import SettingsView, SettingView
@@ -62,6 +64,13 @@ class ProfilePage:
 
     def register(self, pages: Pages) -> None:
         pages.route(f"{PROFILES}/{{name:path}}", self.show)
+        pages.form(f"{PROFILES}/{{name:path}}", self.open)
+
+    async def open(self, request: Request) -> Response:
+        """Go to the page of the profile that was typed, or of the one that is shown."""
+        shown = request.query_params.get("profile", "")
+        name = (await form_data(request)).get("profile", shown)
+        return RedirectResponse(profile_path(request.path_params["name"], name), 303)
 
     async def show(self, request: Request) -> Page:
         model = self.pool.entry(request.path_params["name"]).id

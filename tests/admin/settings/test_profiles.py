@@ -90,6 +90,8 @@ def test_pages_name_profiles_and_refuse_bad_names(
     assert f"{TARGET}:my.deep-1" in model
     page = browser.get(f"{PAGE}?profile=my.deep-1").text
     assert 'value="0.25"' in page
+    opened = browser.post(PAGE, data={"profile": "a b&c"})
+    assert opened.headers["location"] == f"{PAGE}?profile=a+b%26c"
     for query in ("", "?profile=", "?profile=latest", "?profile=%3Cb%3E"):
         answer = browser.get(PAGE + query)
         assert (answer.status_code, "cannot be the name" in answer.text) == (404, True)
