@@ -13,9 +13,11 @@ from contextlib import contextmanager
 CTRL_C = "\x03"
 PATIENCE_S = 120
 
-# The terminal controls the process, so that Ctrl-C becomes a signal.
+# The terminal controls the process, so that Ctrl-C becomes a signal; where tests run in the
+# background of a shell it would be ignored.
 _START = """
-import fcntl, os, sys, termios
+import fcntl, os, signal, sys, termios
+signal.signal(signal.SIGINT, signal.SIG_DFL)
 os.setsid()
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 os.execv(sys.executable, [sys.executable, "-m", "omlx", *sys.argv[1:]])
@@ -35,10 +37,7 @@ class Terminal:
         """Return what is written until `words` appear after the last ones waited for."""
         begin, deadline = self._heard, time.monotonic() + PATIENCE_S
         while words not in self.text[begin:]:
-            left = deadline - time.monotonic()
-            ready, _, _ = select.select([self._screen], [], [], max(0.0, left))
-            assert ready, self.text
-            piece = self._read()
+            piece = self._read(deadline)
             assert piece, self.text
             self.text += piece
         self._heard = self.text.index(words, begin) + len(words)
@@ -49,12 +48,16 @@ class Terminal:
 
     def end(self) -> int:
         """Return the exit status, once everything has been read."""
-        while piece := self._read():
+        deadline = time.monotonic() + PATIENCE_S
+        while piece := self._read(deadline):
             self.text += piece
         return self.process.wait(PATIENCE_S)
 
-    def _read(self) -> str:
-        """Return what has been written; nothing once the last process has closed the terminal."""
+    def _read(self, deadline: float) -> str:
+        """Wait for what is written; nothing once the last process has closed the terminal."""
+        left = max(0.0, deadline - time.monotonic())
+        ready, _, _ = select.select([self._screen], [], [], left)
+        assert ready, self.text
         try:
             return os.read(self._screen, 1 << 16).decode(errors="replace")
         except OSError:

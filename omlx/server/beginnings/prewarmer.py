@@ -15,10 +15,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
 
-from omlx.engine.loop import EngineLoop
 from omlx.engine.thread import EngineThread
 from omlx.engine.types import Event, Failed, Finished, FinishReason, Request
 from omlx.errors import BadRequest, EngineDead, OmlxError, Overloaded
@@ -27,6 +26,9 @@ from omlx.models.pool.resident import ResidentModel, State
 from omlx.server.beginnings.power import on_mains
 from omlx.server.beginnings.store import BeginningStore, Known
 from omlx.settings.schema import Settings
+
+if TYPE_CHECKING:
+    from omlx.engine.loop import EngineLoop
 
 IDLE_S: Final = 1.0
 """Without any request, before a beginning is computed."""
@@ -55,8 +57,8 @@ class Work:
 
 
 class Prewarmer:
-    """Lives on the event loop. `power` returns whether the
-    machine runs on mains; it is called in a thread.
+    """Lives on the event loop. `power` returns whether the machine runs on mains; it is called in a
+    thread.
     """
 
     def __init__(
