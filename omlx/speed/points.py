@@ -6,13 +6,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import product
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from omlx.engine.loop import EngineLoop
 from omlx.engine.memory import stepped
 from omlx.engine.piece import Layout
 from omlx.errors import Reason
 from omlx.measure.interleave import rotate
+
+if TYPE_CHECKING:
+    from omlx.engine.loop import EngineLoop
 
 SIZES: Final = (1024, 4096, 16_384, 32_768, 65_536, 131_072)
 """Tokens of the prompts."""
