@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -351,7 +352,10 @@ def test_a_server_that_asks_says_what_to_fetch_and_uses_it_once_downloaded(
         )
         assert pull(hub, tmp_path, "org/small").returncode == 0
         assert "loaded" in next(line for line in log if "org/small" in line)
-        reply = httpx.get(status).json()["speculation"]
+        until = time.monotonic() + 60
+        while (reply := httpx.get(status).json()["speculation"])["draft"] is None:
+            assert time.monotonic() < until, reply
+            time.sleep(0.05)  # it is logged before it is in use
         assert (reply["draft"], reply["wanted"], reply["reason"]) == ("org/small", None, None)
 
 

@@ -21,7 +21,7 @@ def test_a_model_in_use_is_unloaded_only_after_its_requests(server: Administered
     pool = server.running.pool
     with server.browser() as client, server.browser() as other:
         assert client.post(f"{API}/models/{TARGET}/load").status_code == 200
-        body |= {"max_tokens": 3900, "logit_bias": server.running.endless()}
+        body |= {"max_tokens": 3900, "logit_bias": server.running.endless(), "speculation": "off"}
         with client.stream("POST", CHAT, json=body) as answer:
             assert answer.status_code == 200
             next(answer.iter_lines())

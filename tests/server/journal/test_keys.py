@@ -93,7 +93,8 @@ def test_a_second_client_joins(
 def test_an_answer_that_its_client_left_waits_for_it(
     speller: Running, client: httpx.Client
 ) -> None:
-    body = SAYS | {"stream": True, "logit_bias": speller.endless(), "max_tokens": 2000}
+    slow = {"max_tokens": 3000, "speculation": "off"}  # it must not end before its client has left
+    body = SAYS | {"stream": True, "logit_bias": speller.endless(), **slow}
     events = []
     with client.stream("POST", PATHS["chat"], json=body, headers=KEY) as stream:
         name = speller.engine.submitted[-1].rpartition("-")[0]
