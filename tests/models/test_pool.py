@@ -182,6 +182,26 @@ def test_waiting_requests_share_one_load(engine: EngineThread) -> None:
     assert asyncio.run(run()) == 1
 
 
+@pytest.mark.parametrize("turns", range(1, 5))
+def test_an_unload_is_told_to_whoever_began_to_wait_just_before(
+    engine: EngineThread, turns: int
+) -> None:
+    """At the first of these turns of the event loop the load has no more than been asked for."""
+
+    async def run() -> None:
+        async with pool(engine) as models, asyncio.timeout(30):
+            waiting = asyncio.ensure_future(models.lease(HYBRID))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            await models.unload(HYBRID)
+            with pytest.raises(Overloaded) as caught:
+                await waiting
+            assert caught.value.code == "model.load_cancelled"
+            assert models.status(HYBRID).state is State.UNLOADED
+
+    asyncio.run(run())
+
+
 def test_loading_survives_its_caller_and_stops_on_unload(
     engine: EngineThread,
 ) -> None:

@@ -46,8 +46,10 @@ def test_no_request_is_blamed_for_models_that_come_and_go() -> None:
 
         moving = [threads.submit(move, model) for model in (TARGET, HYBRID)]
         asking = [threads.submit(ask, client) for client in range(3)]
-        answers = [answer for client in asking for answer in client.result()]
-        over.set()
+        try:
+            answers = [answer for client in asking for answer in client.result()]
+        finally:
+            over.set()
         answers += [answer for mover in moving for answer in mover.result()]
     refused = [answer for answer in answers if answer.status_code != 200]
     assert {answer.status_code for answer in refused} <= {503}, [each.text for each in refused]

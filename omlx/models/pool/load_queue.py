@@ -132,28 +132,35 @@ class LoadQueue:
         if running is None or running.task is None or running.task.cancelling():
             running = self._jobs[job.key] = job
             running.task = asyncio.create_task(self._run(running))
+            running.task.add_done_callback(lambda _: self._settle(job))
         running.persistent |= job.persistent
         return running
 
     async def _run(self, job: LoadJob) -> None:
-        """Run a job to its end; every outcome reaches the waiters."""
+        """Run a job to its end; every outcome but a cancellation reaches the waiters."""
         try:
             if job.draft is None:
                 await self._load(job)
             else:
                 await self._load_with_draft(job, job.draft)
-        except asyncio.CancelledError:
-            job.fail(Overloaded("model.load_cancelled", param="model", model=job.entry.id))
         except Exception as error:  # noqa: BLE001 — the edge of a task; each waiter raises it
             if not job.waiters:
                 fields = {"model": job.entry.id, "detail": str(error)}
                 log.warning("model not loaded", extra={"fields": fields})
             job.fail(error)
         finally:
-            if self._jobs.get(job.key) is job:
-                del self._jobs[job.key]
+            self._remove(job)
             if job.outdated and self._residents.find(job.entry.id) is not None:
                 self.submit(LoadJob(job.entry, reload=True))
+
+    def _settle(self, job: LoadJob) -> None:
+        """Tell whoever still waits that the job was cancelled, perhaps before its task began."""
+        self._remove(job)
+        job.fail(Overloaded("model.load_cancelled", param="model", model=job.entry.id))
+
+    def _remove(self, job: LoadJob) -> None:
+        if self._jobs.get(job.key) is job:
+            del self._jobs[job.key]
 
     async def _load_with_draft(self, job: LoadJob, draft: ModelEntry) -> None:
         """Load with the draft that a request names, unless that is known to fail."""
