@@ -83,7 +83,13 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip the tests of the extra where it is missing; in CI they run, and fail."""
+    """Give slow tests an hour, where others have the five minutes of pyproject.toml.
+
+    Skip the tests of the extra where it is missing; in CI they run, and fail.
+    """
+    for item in items:
+        if "slow" in item.keywords:
+            item.add_marker(pytest.mark.timeout(3600))
     if not MISSING or os.environ.get("CI"):
         return
     skip = pytest.mark.skip(reason="needs the extra: pip install 'omlx[vision]', or make setup-dev")

@@ -60,6 +60,8 @@ class Benchmarks:
             raise Conflict("benchmark.not_running")
         self._task.cancel()
         await asyncio.wait([self._task])
+        if not running.state.over:  # cancelled before it began to run
+            running.state = State.CANCELLED
         return running
 
     async def runs(self, model: str) -> list[StoredResult]:

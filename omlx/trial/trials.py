@@ -69,6 +69,9 @@ class Trials:
             raise Conflict("trial.not_running", model=model)
         self._task.cancel()
         await asyncio.wait([self._task])
+        if not trial.state.over:  # cancelled before it began to run
+            trial.state = State.CANCELLED
+            trial.change()
         return trial
 
     async def conditions(self, models: tuple[str, ...]) -> Conditions:

@@ -36,8 +36,11 @@ PUBLISHED = (*BFLOAT16, "--quantize", "4")
 """As models are published; products of such weights are slow on a CPU."""
 
 
-@pytest.mark.parametrize("weights", [BFLOAT16, FOUR_BITS], ids=["bfloat16", "4-bit"])
-@pytest.mark.parametrize("model", ["target", "hybrid"])
+@pytest.mark.parametrize(
+    ("model", "weights"),
+    [("target", FOUR_BITS), ("hybrid", BFLOAT16)],
+    ids=["target-4-bit", "hybrid-bfloat16"],
+)
 def test_what_differs_in_coarse_weights_was_a_near_tie(
     model: str, weights: tuple[str, ...], tmp_path: Path
 ) -> None:

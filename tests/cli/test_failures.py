@@ -153,6 +153,7 @@ def end_supervisor(running: Group, state: str, record: Record) -> None:
         socket.create_server(("127.0.0.1", port)).close()
 
 
+@pytest.mark.slow
 def test_ranks_fail_and_then_the_supervisor(tmp_path: Path, record_property: Record) -> None:
     given = [
         Fault(1, "flight", "kill", str(tmp_path / "first")),

@@ -221,7 +221,9 @@ def served(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     process.communicate()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "number", [pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGINT]
+)
 def test_serve_announces_answers_and_stops(
     served: subprocess.Popen[str], tmp_path: Path, number: int
 ) -> None:

@@ -45,7 +45,11 @@ def wait_until_written(client: httpx.Client, model: str, tokens: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "end"), [(TARGET, signal.SIGKILL), (HYBRID, signal.SIGTERM)], ids=["killed", "ended"]
+    ("model", "end"),
+    [
+        pytest.param(TARGET, signal.SIGKILL, id="killed", marks=pytest.mark.slow),
+        pytest.param(HYBRID, signal.SIGTERM, id="ended"),
+    ],
 )
 def test_the_next_process_reads_a_long_prompt_from_disk(
     tmp_path: Path, model: str, end: signal.Signals

@@ -24,8 +24,15 @@ def common(a: tuple[int, ...], b: tuple[int, ...]) -> int:
     )
 
 
-@pytest.mark.parametrize("drafting", [False, True], ids=["plain", "drafting"])
-@pytest.mark.parametrize("forgets", [False, True], ids=["whole", "without-thoughts"])
+@pytest.mark.parametrize(
+    ("forgets", "drafting"),
+    [
+        pytest.param(False, False, id="whole-plain", marks=pytest.mark.slow),
+        pytest.param(True, False, id="without-thoughts-plain"),
+        pytest.param(False, True, id="whole-drafting"),
+        pytest.param(True, True, id="without-thoughts-drafting", marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize(
     ("family", "bound"), [("llama", 1.05), ("gemma3_text", 1.05), ("qwen3_next", 1.15)]
 )

@@ -19,7 +19,13 @@ def open_page(visit: Visit, listed: Listed) -> None:
     visit.page.goto(listed.path)
 
 
-@pytest.mark.parametrize("language", languages())
+LANGUAGES = [
+    pytest.param(language, marks=() if language == "en" else pytest.mark.slow)
+    for language in languages()
+]
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
 def test_they_fit_and_have_all_their_words(
     busy: Site, language: str, subtests: pytest.Subtests
 ) -> None:
@@ -36,11 +42,13 @@ def test_they_fit_and_have_all_their_words(
                 check_fits(visit.page, VIEWPORTS if language == "en" else (NARROW,))
 
 
-@EACH_PAGE
-def test_it_can_be_used_by_keyboard_alone(busy: Site, listed: Listed) -> None:
-    with busy.visit(logged_in=listed.logged_in) as visit:
-        open_page(visit, listed)
-        check_keyboard(visit.page)
+def test_they_can_be_used_by_keyboard_alone(busy: Site, subtests: pytest.Subtests) -> None:
+    with busy.visit() as inside, busy.visit(logged_in=False) as outside:
+        for listed in PAGES:
+            visit = inside if listed.logged_in else outside
+            with subtests.test(listed.name):
+                open_page(visit, listed)
+                check_keyboard(visit.page)
 
 
 @EACH_PAGE
@@ -52,9 +60,14 @@ def test_it_is_accessible(busy: Site, axe: str, listed: Listed) -> None:
         check_accessible(visit.page, axe)
 
 
-@EACH_PAGE
-def test_it_can_be_read_without_scripts(busy: Site, listed: Listed) -> None:
-    with busy.visit(logged_in=listed.logged_in, java_script_enabled=False) as visit:
-        open_page(visit, listed)
-        assert visit.page.locator("h1").count() == 1
-        assert visit.page.locator("main").inner_text().strip()
+def test_they_can_be_read_without_scripts(busy: Site, subtests: pytest.Subtests) -> None:
+    with (
+        busy.visit(java_script_enabled=False) as inside,
+        busy.visit(java_script_enabled=False, logged_in=False) as outside,
+    ):
+        for listed in PAGES:
+            visit = inside if listed.logged_in else outside
+            with subtests.test(listed.name):
+                open_page(visit, listed)
+                assert visit.page.locator("h1").count() == 1
+                assert visit.page.locator("main").inner_text().strip()

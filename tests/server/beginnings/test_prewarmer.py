@@ -87,7 +87,9 @@ def load(http: httpx.Client, model: str) -> None:
     assert http.post(f"/v1/models/{model}/load").status_code == 200
 
 
-@pytest.mark.parametrize("model", [TARGET, SLIDING, HYBRID])
+@pytest.mark.parametrize(
+    "model", [*(pytest.param(each, marks=pytest.mark.slow) for each in (TARGET, SLIDING)), HYBRID]
+)
 def test_a_new_conversation_begins_warm(registry: Registry, model: str, tmp_path: Path) -> None:
     file = tmp_path / "beginnings.json"
     with serving(registry, model, file, "off") as (_, http):
