@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 CTRL_C = "\x03"
 PATIENCE_S = 120
@@ -45,6 +45,18 @@ class Terminal:
 
     def type(self, text: str) -> None:
         os.write(self._screen, text.encode())
+
+    def interrupt(self) -> int:
+        """Press Ctrl-C until the process has ended, and return its exit status.
+
+        CPython's `input` misses one that comes after it has asked and before it reads.
+        """
+        for _ in range(PATIENCE_S // 5):
+            self.type(CTRL_C)
+            with suppress(subprocess.TimeoutExpired):
+                self.process.wait(5)
+                break
+        return self.end()
 
     def end(self) -> int:
         """Return the exit status, once everything has been read."""

@@ -4,6 +4,7 @@ import io
 import json
 import logging
 import stat
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,10 +30,18 @@ LINE: log.Fields = {
 }
 
 
+def set_up(home: Path, terminal: io.StringIO) -> None:
+    """Log what this thread logs: servers of other tests may live in this process."""
+    own = threading.get_ident()
+    log.set_up(home, terminal)
+    for handler in logging.getLogger("omlx").handlers:
+        handler.addFilter(lambda record: record.thread == own)
+
+
 @pytest.fixture
 def terminal(tmp_path: Path) -> Iterator[io.StringIO]:
     text = io.StringIO()
-    log.set_up(tmp_path / "home", text)
+    set_up(tmp_path / "home", text)
     yield text
     log.tear_down()
 
@@ -117,7 +126,7 @@ def test_an_exception_is_logged_without_its_message(tmp_path: Path, terminal: io
 
 
 def test_setting_up_twice_does_not_log_twice(tmp_path: Path, terminal: io.StringIO) -> None:
-    log.set_up(tmp_path / "home", terminal)
+    set_up(tmp_path / "home", terminal)
     log.log_request(LINE)
     assert len(lines(tmp_path / "home")) == 1
 

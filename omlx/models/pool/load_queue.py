@@ -154,7 +154,7 @@ class LoadQueue:
                 self.submit(LoadJob(job.entry, reload=True))
 
     def _settle(self, job: LoadJob) -> None:
-        """Tell whoever still waits that the job was cancelled, perhaps before its task began."""
+        """Tell those who still wait that the job was cancelled, perhaps before its task began."""
         self._remove(job)
         job.fail(Overloaded("model.load_cancelled", param="model", model=job.entry.id))
 
