@@ -62,6 +62,33 @@ def test_it_returns_what_two_conversations_had_over_processes(tmp_path: Path) ->
     assert b"agent" not in file.read_bytes()
 
 
+def test_two_servers_of_one_home_write_into_one_file(tmp_path: Path) -> None:
+    clock, file = Clock(), tmp_path / "cache" / "beginnings.json"
+    first, second = BeginningStore(file, clock), BeginningStore(file, clock)
+    first.read()
+    second.read()
+    first.note("m", beginning("a"), "agent/1", 2)
+    first.note("m", beginning("both"), "agent/1", 1)
+    first.flush()
+    clock.now += 1
+    second.note("n", beginning("b"), "agent/2", 2)
+    second.note("m", beginning("both"), "agent/2", 1)
+    second.flush()
+    third = BeginningStore(file, clock)
+    third.read()
+    assert [known.beginning for known in third.returning("m")] == [
+        beginning("both"),
+        beginning("a"),
+    ]
+    assert third.returning("m")[0].client == "agent/2"
+    assert [known.beginning for known in third.returning("n")] == [beginning("b")]
+    second.forget("m")
+    first.note("n", beginning("c"), "agent/1", 2)
+    first.flush()
+    assert first.returning("m") == []  # what another server has deleted does not come back
+    assert len(first.returning("n")) == 2
+
+
 def test_it_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     store = BeginningStore(tmp_path / "a", clock)
@@ -98,6 +125,11 @@ def test_a_folder_that_cannot_be_written_costs_nothing(tmp_path: Path) -> None:
     store.note("m", beginning("a"), "", 2)
     store.flush()
     assert len(store.returning("m")) == 1
+    (tmp_path / "file").unlink()
+    store.flush()
+    again = BeginningStore(tmp_path / "file" / "beginnings.json")
+    again.read()
+    assert len(again.returning("m")) == 1
 
 
 def test_the_beginning_of_a_conversation() -> None:
