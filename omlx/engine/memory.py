@@ -221,6 +221,23 @@ class MemoryGuard:
             return Verdict.ADMIT
         return Verdict.REFUSE
 
+    def admit_text(self, tokens: int, layout: Layout) -> bool:
+        """Return whether a text that is no request may be read now; if not, judge it again after
+        the next step, which frees memory.
+
+        May evict cached prefixes. Raises Overloaded where that is not enough.
+        """
+        self._assert_writer()
+        need = layout.cache_bytes(stepped(tokens))
+        excess = self.excess(need, self.clients)
+        if not excess:
+            return True
+        if self.freeing or self.evict_prefixes(excess):
+            return False
+        if excess <= self.hard - self.soft or tokens <= SMALL:
+            return True
+        raise self.refusal(need)
+
     def excess(self, need: int, clients: Iterable[MemoryClient], freed: int = 0) -> int:
         """By how many bytes `need` more exceed the soft limit, once `freed` are given back."""
         if self.limit is None:

@@ -40,6 +40,8 @@ from omlx.server.openapi import Application
 from omlx.server.outcome import CLIENT_GONE
 from omlx.server.paths import PathVersion
 from omlx.server.prefixes import PrefixEndpoints
+from omlx.server.rerank.endpoint import RerankEndpoint
+from omlx.server.rerank.service import RerankService
 from omlx.server.responder import Responder
 from omlx.server.services import Services
 from omlx.server.tokens import TokenEndpoints
@@ -95,6 +97,7 @@ def _routes(
     chat = ChatEndpoint(responder)
     completions = CompletionEndpoint(responder)
     embeddings = EmbeddingEndpoint(EmbeddingService(services.pool, services.generations))
+    reranking = RerankEndpoint(RerankService(services.pool, services.generations))
     messages = MessageEndpoints(responder, services.generations)
     return [
         ("GET", "/health", health.health),
@@ -106,6 +109,8 @@ def _routes(
         ("POST", "/v1/chat/completions", chat.chat_completions),
         ("POST", "/v1/completions", completions.completions),
         ("POST", "/v1/embeddings", embeddings.embeddings),
+        ("POST", "/v1/rerank", reranking.rerank),
+        ("POST", "/v2/rerank", reranking.rerank),
         ("POST", "/v1/messages", messages.messages),
         ("POST", "/v1/messages/count_tokens", messages.count_tokens),
         ("POST", "/tokenize", tokens.tokenize),

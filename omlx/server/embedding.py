@@ -10,6 +10,7 @@ from typing import Final, TypeAlias
 
 from omlx.errors import BadRequest
 from omlx.models.package.pooling import pooling
+from omlx.models.pool.embedding import Embedding
 from omlx.models.pool.pool import Pool
 from omlx.models.pool.resident import ServedModel
 from omlx.server.engine_requests import check_ids
@@ -49,13 +50,12 @@ class EmbeddingService:
         declared = await asyncio.to_thread(pooling, entry.path, entry.id)
         lease = await self._pool.lease(entry.id)
         try:
-            if self._pool.status(entry.id).stages:  # followers return hidden states to no request
-                raise BadRequest("embedding.staged", param="model")
             texts = [await self._ids(text, lease.served, param) for text in inputs]
             vectors = []
             for ids in texts:
-                vector = await self._pool.embed(lease.served, ids, declared)
-                vectors.append(_cut(vector, dimensions, normalize=declared.normalize))
+                embedding = Embedding(ids, declared.mode)
+                await self._pool.read_text(lease.served, embedding)
+                vectors.append(_cut(embedding.vector, dimensions, normalize=declared.normalize))
             return Embedded(lease.served.id, vectors, tokens=sum(map(len, texts)))
         finally:
             lease.release()

@@ -1,7 +1,7 @@
 """Errors as HTTP responses: status, body, headers. The only place where errors meet HTTP.
 
 Paths below /v1/messages speak Anthropic's dialect, and so do clients with its header; those below
-/api Ollama's; all others OpenAI's.
+/api Ollama's; all others OpenAI's, with Cohere's `message` where documents are ranked.
 """
 
 from __future__ import annotations
@@ -31,12 +31,14 @@ _OPENAI_CODES: Final = {
     "model.not_allowed": "model_not_found",
     "engine.prompt_too_long": "context_length_exceeded",
     "text.too_long": "context_length_exceeded",
+    "rerank.too_long": "context_length_exceeded",
     "auth.key": "invalid_api_key",
     "auth.rate": "rate_limit_exceeded",
 }
 """Codes that clients of OpenAI's API test for; any other code is sent unchanged."""
 _MESSAGES: Final = "/v1/messages"
 _OLLAMA: Final = "/api/"
+_RERANK: Final = "/rerank"
 _PROMPTS: Final = {"/v1/completions": "prompt", "/v1/responses": "input"}
 """The name of the field called `messages` in other dialects and in our errors, by path."""
 _ANTHROPIC: Final = "anthropic-version"
@@ -122,7 +124,10 @@ def response(error: OmlxError, scope: Scope) -> Response:
     if scope["path"].startswith(_OLLAMA):
         return JSONResponse(ollama(error), error.status, headers)
     prompt = _PROMPTS.get(scope["path"], "messages")
-    return JSONResponse(openai(error, prompt), error.status, headers)
+    body = openai(error, prompt)
+    if scope["path"].endswith(_RERANK):
+        body["message"] = error.message
+    return JSONResponse(body, error.status, headers)
 
 
 def from_http(error: HTTPException, scope: Scope) -> OmlxError:

@@ -6,11 +6,11 @@ from __future__ import annotations
 import asyncio
 import secrets
 import uuid
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 from weakref import WeakValueDictionary
 
 from omlx.engine.thread import EngineThread
@@ -50,6 +50,8 @@ from omlx.server.stream import GenerationStream
 from omlx.server.text_workers import TextWorkers
 from omlx.text.encode import MAX_TOKENS, encode
 from omlx.text.template import Prompt
+
+T = TypeVar("T")
 
 _SHOWN: Final = 100
 """Characters of an unknown id that an error repeats."""
@@ -166,7 +168,11 @@ class GenerationService:
         model = self._pool.resolve(name).id
         tokenizer = await self._pool.tokenizer(model)
         work = partial(encode, tokenizer, text, limit, special=special, param=param)
-        return await self._text.run((model, len(text) > LONG_TEXT), work)
+        return await self.run_text(model, work, len(text))
+
+    async def run_text(self, model: str, work: Callable[[], T], length: int) -> T:
+        """Run `work` on a text of `length` characters or ids of a model, in the model's turn."""
+        return await self._text.run((model, length > LONG_TEXT), work)
 
     async def detokenize(self, name: str | None, tokens: Sequence[int]) -> str:
         """Raises OmlxError, also for ids outside the vocabulary."""
@@ -177,7 +183,7 @@ class GenerationService:
             check_ids(tokens, tokenizer_length(tokenizer), "tokens")
             return str(tokenizer.decode(list(tokens)))
 
-        return await self._text.run((model, len(tokens) > LONG_TEXT), decode)
+        return await self.run_text(model, decode, len(tokens))
 
     def shut_down(self) -> None:
         self._text.shut_down()

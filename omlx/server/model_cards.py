@@ -66,6 +66,8 @@ class ModelCard:
         """`speculation` is known once the model is loaded."""
         if self.facts.embeddings:
             return ["embeddings"]
+        if self.facts.reranks:
+            return ["rerank"]
         known = {
             "completion": True,
             "structured_output": True,

@@ -24,12 +24,15 @@ from omlx.server.openai.chat.request import ChatRequest
 from omlx.server.openai.completions.request import CompletionRequest
 from omlx.server.openai.embeddings.request import EmbeddingRequest
 from omlx.server.openai.responses.request import ResponseRequest
+from omlx.server.rerank.request import RerankRequest
 from omlx.server.tokens import DetokenizeRequest, TokenizeRequest
 
 BODIES: Final[Mapping[str, type[Body]]] = {
     "/v1/chat/completions": ChatRequest,
     "/v1/completions": CompletionRequest,
     "/v1/embeddings": EmbeddingRequest,
+    "/v1/rerank": RerankRequest,
+    "/v2/rerank": RerankRequest,
     "/v1/messages": MessageRequest,
     "/v1/messages/count_tokens": MessageRequest,
     "/v1/responses": ResponseRequest,

@@ -7,7 +7,9 @@ from typing import Final
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 VERSION: Final = "/v1"
-_FIRST: Final = frozenset({"chat", "completions", "embeddings", "messages", "models", "responses"})
+_FIRST: Final = frozenset(
+    {"chat", "completions", "embeddings", "messages", "models", "rerank", "responses"}
+)
 """First segments of the paths below `/v1`."""
 
 

@@ -87,6 +87,35 @@ def test_a_refusal_says_what_was_needed_and_when_to_retry() -> None:
     assert refusal.retry_after_s > 0
 
 
+def test_a_text_that_is_no_request_waits_for_evicted_prefixes_only() -> None:
+    need = LAYOUT.cache_bytes(1024)  # of 1,000 tokens, in the steps of a KV cache
+
+    @dataclass
+    class Caching(Client):
+        def evict_prefixes(self, nbytes: int) -> int:
+            freed, self.cached = min(nbytes, self.cached), 0
+            self.freeing = freed > 0
+            return freed
+
+    memory, client = guard(4 * need), Caching(cached=10)
+    memory.join(client)
+    room = memory.soft - need
+    memory.used = lambda: room
+    assert memory.admit_text(1000, LAYOUT)
+    assert client.cached == 10  # nothing was evicted for a text that fits
+    room += 5
+    assert not memory.admit_text(1000, LAYOUT)
+    assert client.cached == 0
+    assert not memory.admit_text(1000, LAYOUT)  # the next step frees them
+    client.freeing = False
+    assert memory.admit_text(1000, LAYOUT)  # below the hard limit
+    room += memory.hard
+    with pytest.raises(Overloaded) as caught:
+        memory.admit_text(1000, LAYOUT)
+    assert caught.value.code == "memory.full"
+    assert memory.admit_text(512, LAYOUT)  # small ones always are
+
+
 def test_only_one_thread_may_write_to_the_guard() -> None:
     memory = guard(1000)
     memory.changed()

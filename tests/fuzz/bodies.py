@@ -123,6 +123,15 @@ GOOD: Final[dict[str, list[dict[str, Any]]]] = {
         },
         {"model": "omlx-demo/target", "input": [[1, 2], [3]], "encoding_format": "float"},
     ],
+    "/v1/rerank": [
+        {
+            "model": "omlx-demo/target",
+            "query": "Where?",
+            "documents": ["Here.", {"text": "There."}],
+            "top_n": 1,
+            "return_documents": True,
+        },
+    ],
     "/api/chat": [
         {
             "messages": [
@@ -161,6 +170,7 @@ GOOD: Final[dict[str, list[dict[str, Any]]]] = {
     "/tokenize": [{"prompt": "Hello"}, {"messages": _SAID}],
     "/detokenize": [{"tokens": [1, 2, 3]}],
 }
+GOOD["/v2/rerank"] = GOOD["/v1/rerank"]
 GOOD["/v1/messages/count_tokens"] = GOOD["/v1/messages"]
 GOOD["/v1/models/{name}/prefixes/probe"] = GOOD["/v1/chat/completions"]
 

@@ -115,6 +115,7 @@ def test_the_lists_and_paths_of_local_apps_have_these_models_alone(site: Keyed) 
             ("/api/generate", {"prompt": "a"}),
             ("/api/generate", {}),
             ("/api/embed", {"input": "a"}),
+            ("/v1/rerank", {"query": "a", "documents": ["b"]}),
             ("/tokenize", {"content": "a"}),
             (f"/v1/models/{HYBRID}/prefixes/probe", SAYS),
         ):

@@ -69,6 +69,9 @@ def test_facts_are_read_again_when_a_file_changes(folder: ModelEntry) -> None:
     (folder.path / "modules.json").write_text("[]")
     facts = cache.get(folder)
     assert (facts.tools, facts.reasoning, facts.embeddings) == (True, True, True)
+    (folder.path / "modules.json").write_text('[{"type": "Transformer"}, {"type": "a.LogitScore"}]')
+    facts = cache.get(folder)
+    assert (facts.reranks, facts.embeddings) == (True, False)
 
 
 @pytest.mark.parametrize("text", ["", "[", "[]", '{"max_position_embeddings": "many"}'])

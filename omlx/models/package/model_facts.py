@@ -13,13 +13,14 @@ from typing import Any, Final
 from omlx.errors import ModelError
 from omlx.models.catalog.entry import ModelEntry
 from omlx.models.catalog.model_config import MAX_CONFIG_BYTES, context_length, read_config
+from omlx.models.package.modules import MODULES
+from omlx.models.package.reranking import is_reranker
 from omlx.text.reasoning import FAMILIES, THINK
 
 _CONFIG: Final = "config.json"
 _TOKENIZER: Final = "tokenizer_config.json"
 _TEMPLATE: Final = "chat_template.jinja"
-_POOLING: Final = "modules.json"
-_FILES: Final = (_CONFIG, _TOKENIZER, _TEMPLATE, _POOLING)
+_FILES: Final = (_CONFIG, _TOKENIZER, _TEMPLATE, MODULES)
 _TOOLS: Final = re.compile(r"\btools\b")
 _REASONING: Final = (*FAMILIES, (THINK.opens, THINK.closes), ("<|channel>",), ("<|channel|>",))
 """Texts of chat templates of models that reason, all of a group."""
@@ -36,6 +37,7 @@ class ModelFacts:
     tools: bool = False
     reasoning: bool = False
     embeddings: bool = False
+    reranks: bool = False
     created: int = 0
 
 
@@ -50,7 +52,7 @@ class ModelFactsCache:
         changed = tuple(_changed_at(entry.path / name) for name in _FILES)
         known = self._known.get(entry.path)
         if known is None or known[0] != changed:
-            known = self._known[entry.path] = changed, _read(entry.path, changed)
+            known = self._known[entry.path] = changed, _read(entry, changed)
         return known[1]
 
 
@@ -62,15 +64,18 @@ def _changed_at(path: Path) -> int:
         return 0
 
 
-def _read(directory: Path, changed: tuple[int, ...]) -> ModelFacts:
+def _read(entry: ModelEntry, changed: tuple[int, ...]) -> ModelFacts:
+    directory = entry.path
     config, tokenizer = _config(directory, _CONFIG), _config(directory, _TOKENIZER)
     template = _template(directory, tokenizer)
     length = tokenizer.get("model_max_length")
+    reranks = is_reranker(directory, entry.id)
     return ModelFacts(
         context_length=context_length(config, length if isinstance(length, int | float) else 0),
         tools=_TOOLS.search(template) is not None,
         reasoning=any(all(text in template for text in texts) for texts in _REASONING),
-        embeddings=bool(changed[_FILES.index(_POOLING)]),
+        embeddings=bool(changed[_FILES.index(MODULES)]) and not reranks,
+        reranks=reranks,
         created=changed[0] // 10**9,
     )
 

@@ -6,13 +6,13 @@ modules.json             Transformer, Pooling, and perhaps Normalize, in this or
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from omlx.errors import BadRequest
 from omlx.models.catalog.model_config import read_config
+from omlx.models.package.modules import module_kinds, read_modules
 
 PoolingMode = Literal["last", "mean"]
 
@@ -37,8 +37,8 @@ def pooling(directory: Path, model: str) -> Pooling:
     Raises BadRequest for a model that declares nothing or an unsupported pooling, ModelError for
     files that cannot be read.
     """
-    modules = _modules(directory / "modules.json")
-    kinds = [str(module.get("type", "")).rpartition(".")[2] for module in modules]
+    modules = read_modules(directory)
+    kinds = module_kinds(modules)
     if not modules:
         raise BadRequest("embedding.undeclared", param="model", model=model)
     if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
@@ -54,13 +54,3 @@ def pooling(directory: Path, model: str) -> Pooling:
         listed = ", ".join(modes) or "none"
         raise BadRequest("embedding.pooling", param="model", model=model, modes=listed)
     return Pooling(_MODES[modes[0]], "Normalize" in kinds)
-
-
-def _modules(path: Path) -> list[dict[str, Any]]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return []
-    if not isinstance(content, list):
-        return []
-    return [module for module in content if isinstance(module, dict)]

@@ -27,11 +27,9 @@ from omlx.models.catalog.catalog import Catalog
 from omlx.models.catalog.entry import ModelEntry
 from omlx.models.catalog.reference import MissingDraft, Reference
 from omlx.models.catalog.registry import Registry
-from omlx.models.package.pooling import Pooling
 from omlx.models.package.tokenizer import TokenizerCache
 from omlx.models.pool.cost_file import CostFiles
 from omlx.models.pool.draft_choice import find_requested_draft
-from omlx.models.pool.embedding import Embedding
 from omlx.models.pool.eviction import Evictor
 from omlx.models.pool.footprint import limit_bytes, used_bytes
 from omlx.models.pool.load_queue import LoadJob, LoadQueue, ignore_progress
@@ -41,6 +39,7 @@ from omlx.models.pool.reading import Report, WeightReader
 from omlx.models.pool.resident import Lease, ModelStatus, ServedModel, State
 from omlx.models.pool.residents import ResidentModels, background
 from omlx.models.pool.speculation_config import SpeculationConfig, resolve_speculation
+from omlx.models.pool.text_pass import TextPass
 
 if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
@@ -242,19 +241,17 @@ class Pool:
         if resident is not None:
             await asyncio.shield(background(self.residents.unload(resident), self._unloading))
 
-    async def embed(
-        self, served: ServedModel, tokens: Sequence[int], declared: Pooling
-    ) -> tuple[float, ...]:
-        """Return the vector of a text, read in chunks between steps of running requests.
+    async def read_text(self, served: ServedModel, text: TextPass) -> None:
+        """Read a text in chunks between steps of running requests. The caller has a lease.
 
-        `tokens`: ids, at least one; the caller has a lease. Raises EngineDead, and BadRequest for a
-        model without hidden states.
+        Raises EngineDead, Overloaded without memory for its KV cache, BadRequest for a model over
+        several machines, and what `text` raises.
         """
-        embedding = Embedding(tokens, declared.mode)
-        while not await asyncio.wrap_future(self._engine.with_loop(served.id, embedding.advance)):
+        if self.status(served.id).stages:  # followers return hidden states to no request
+            raise BadRequest("embedding.staged", param="model")
+        advance = partial(text.advance, memory=self.memory)
+        while not await asyncio.wrap_future(self._engine.with_loop(served.id, advance)):
             pass
-        assert embedding.vector is not None
-        return embedding.vector
 
     async def tokenizer(self, model: str | None = None) -> TokenizerWrapper:
         """Return the tokenizer of a model, loaded or not. Raises as `resolve`; reads no weights."""

@@ -1,0 +1,54 @@
+"""A text that is read without generating: what is computed from it, not what follows it.
+
+Tokens are read in chunks, so that engine steps of other requests run in between.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import mlx.core as mx
+
+if TYPE_CHECKING:
+    from omlx.engine.loop import EngineLoop
+    from omlx.engine.memory import MemoryGuard
+    from omlx.engine.model import Cache, Model
+
+
+class TextPass(ABC):
+    """A text as token ids, at least one, with a KV cache of its own while it is read."""
+
+    def __init__(self, tokens: Sequence[int]) -> None:
+        self.tokens = tokens
+        self._read = 0
+        self._cache: Cache = []
+
+    def advance(self, loop: EngineLoop, memory: MemoryGuard) -> bool:
+        """Read the next chunk; return whether it was the last. Call it on the engine thread.
+
+        Reads nothing as long as memory is being freed. Raises Overloaded if there is none for the
+        KV cache, and what `read` and `finish` raise.
+        """
+        if not self._read:
+            if not memory.admit_text(len(self.tokens), loop.scheduler.prefix.layout):
+                return False
+            self._cache = loop.runner.make_cache()
+        chunk = self.tokens[self._read : self._read + loop.limits.prefill_slice]
+        result = self.read(loop.runner.model, mx.array([chunk], mx.uint32), self._cache)
+        self._read += len(chunk)
+        done = self._read == len(self.tokens)
+        mx.eval([layer.state for layer in self._cache], *([result] if done else []))
+        if done:
+            self._cache = []
+            self.finish(result)
+        return done
+
+    @abstractmethod
+    def read(self, model: Model, tokens: mx.array, cache: Cache) -> mx.array:
+        """Compute ids [1, tokens] after those in the cache; return what `finish` needs."""
+
+    @abstractmethod
+    def finish(self, result: mx.array) -> None:
+        """Take the result of the last chunk, which is evaluated."""
