@@ -95,6 +95,7 @@ class MemoryGuard:
 
     `limit` bounds the process, None: no limit. `used` returns what it takes now. `weights` are
     those of all loaded models, `loading` is reserved for weights that are being read.
+    `trim` returns freed memory, which may still be counted as used, to the system.
     `request_eviction` asks the model pool to evict idle models of so many bytes; it answers by
     `eviction_done`. `version` changes when requests that wait are to be judged again. Only one
     thread, the engine's, may call what modifies the guard; any thread may read the limits.
@@ -104,6 +105,7 @@ class MemoryGuard:
     used: Callable[[], int] = lambda: 0
     weights: int = 0
     loading: int = 0
+    trim: Callable[[], None] = lambda: None
     request_eviction: Callable[[int], None] | None = None
     clients: list[MemoryClient] = field(default_factory=list)
     version: int = 0
@@ -242,7 +244,12 @@ class MemoryGuard:
         """By how many bytes `need` more exceed the soft limit, once `freed` are given back."""
         if self.limit is None:
             return 0
-        return max(0, self._taken() - freed + self._reserved(clients) + need - self.soft)
+        wanted = self._reserved(clients) + need - freed
+        excess = self._taken() + wanted - self.soft
+        if excess > 0:
+            self.trim()
+            excess = self._taken() + wanted - self.soft
+        return max(0, excess)
 
     def headroom(self, freed: int = 0) -> int | None:
         """By how many bytes the prefix caches may grow, or, if negative, must shrink; None: no

@@ -31,6 +31,17 @@ def test_without_a_limit_everything_fits() -> None:
     assert free.excess(1 << 50, ()) == 0
 
 
+def test_freed_memory_that_still_counts_is_returned_before_a_request_exceeds_the_limit() -> None:
+    used = [900]
+
+    def trim() -> None:
+        used[0] = 300
+
+    short_of_memory = MemoryGuard(1000, lambda: used[0], trim=trim)
+    assert short_of_memory.excess(500, ()) == 0
+    assert short_of_memory.excess(600, ()) == 50
+
+
 def test_a_prompt_that_can_never_fit_is_refused_with_the_longest_possible_length() -> None:
     short_of_memory = guard(1_000_000)
     with pytest.raises(BadRequest) as caught:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+
 import mlx.core as mx
+import pytest
 
 from omlx.models.pool.footprint import (
+    Trimmer,
     default_limit_bytes,
     footprint,
     machine_bytes,
@@ -33,3 +37,26 @@ def test_used_memory_lies_between_that_of_mlx_and_of_the_machine() -> None:
 
 def test_the_default_limit_leaves_memory_to_other_programs() -> None:
     assert 0 < default_limit_bytes() <= 0.75 * machine_bytes()
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="only there freed memory stays with the process"
+)
+def test_freed_memory_is_returned_at_most_once_a_second() -> None:
+    now = [10.0]
+    trim = Trimmer(lambda: now[0])
+    trim()
+
+    def leave_freed_memory() -> bytes:
+        """Fill the heap and return its last object, which keeps the rest from being returned."""
+        pieces = [number.to_bytes() * 100_000 for number in range(1, 256)]
+        return pieces.pop()
+
+    last = leave_freed_memory()
+    held = footprint()
+    trim()
+    assert footprint() > held - (10 << 20)
+    now[0] += Trimmer.INTERVAL_S
+    trim()
+    assert footprint() < held - (20 << 20)
+    del last

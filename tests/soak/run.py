@@ -46,7 +46,7 @@ class Plan:
     @property
     def warm_up_s(self) -> float:
         """Seconds of load without a limit, in which grammars, templates and pools fill."""
-        return min(30.0, self.seconds / 4)
+        return min(180.0, self.seconds / 6)
 
     @property
     def disk_bytes(self) -> int:
