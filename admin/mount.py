@@ -76,7 +76,7 @@ def mount(app: FastAPI, services: Services, configuration: LiveConfiguration, ho
     shelf = Shelf()
     ModelsPage(snapshots).register(pages)
     DownloadPage(services.downloads, snapshots, shelf).register(pages)
-    ModelPage(snapshots, settings, trials, RunStore(home)).register(pages)
+    ModelPage(snapshots, settings, trials, RunStore(home), services.prefixes).register(pages)
     ProfilePage(pool, settings).register(pages)
     BenchmarkPage(benchmarks).register(pages)
     ActivityPage(figures.requests, services.verifier).register(pages)

@@ -141,6 +141,21 @@ class DiskStats:
 
 
 @dataclass(frozen=True, slots=True)
+class BeginningStats:
+    """Beginnings of one loaded model's prompts that return: how many were dealt with since it was
+    loaded, how many wait, and why if nothing is computed though some do.
+
+    `computed_tokens` were computed while the server was idle; `budget_left_s` are seconds.
+    """
+
+    done: int
+    waiting: int
+    computed_tokens: int
+    budget_left_s: float
+    paused: Reason | None
+
+
+@dataclass(frozen=True, slots=True)
 class PrefixStats:
     """One model's prefix cache: its size now, and counts since the model was loaded.
 

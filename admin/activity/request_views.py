@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from omlx.clients.apps import client_name
 from omlx.errors import Reason
 from omlx.models.pool.resident import ModelStatus
 from omlx.server.activity import Running
@@ -178,14 +179,6 @@ def _usual_reason(status: int) -> Reason:
     if status == CLIENT_GONE:
         return Reason("ui.answers.cancelled")
     return Reason("ui.answers.other")
-
-
-def client_name(agent: str) -> str:
-    """Return the program of a User-Agent, `claude-cli/2.0.1`; of browsers, all of it."""
-    first, _, _ = agent.partition(" ")
-    if "/" in first and not first.startswith("Mozilla/"):
-        return first
-    return agent
 
 
 def _request_view(request: Running, waiting: bool) -> RequestView:

@@ -13,7 +13,8 @@ from omlx.models.catalog.entry import ModelEntry, Status
 from omlx.models.catalog.reference import find_draft
 from omlx.models.package.package import DeclaredDraftModel, usable_package
 from omlx.models.pool.speculation_config import SpeculationConfig
-from omlx.records import PrefixStats
+from omlx.records import BeginningStats, PrefixStats
+from omlx.server.prefixes import PrefixService
 from omlx.speed.run_store import RunStore
 
 from ..addresses import MODELS, PARTS
@@ -23,6 +24,7 @@ from ..settings.service import SettingsService
 from ..settings.view import FieldGroup, Json
 from ..trial.card import TrialCard, outcome_view, trial_card
 from ..trial.trial_service import TrialService
+from .beginnings import BeginningRow, beginning_rows
 from .benchmark_card import BenchmarkCard, benchmark_card
 from .chip import is_another_models
 from .draft_compatibility import DraftCompatibility
@@ -38,11 +40,14 @@ class PrefixCard:
     """The prefix cache; `stats` is None for a model that is not in memory.
 
     `share` of the prompt tokens of recent requests came from the cache, None without requests.
+    `prewarming` is None where beginnings of prompts are not stored.
     """
 
     model: str
     stats: PrefixStats | None = None
     share: float | None = None
+    beginnings: Sequence[BeginningRow] = ()
+    prewarming: BeginningStats | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +80,7 @@ class ModelPage:
     settings: SettingsService
     trials: TrialService
     runs: RunStore
+    prefixes: PrefixService
     compatibility: DraftCompatibility = field(default_factory=DraftCompatibility)
 
     def register(self, pages: Pages) -> None:
@@ -94,7 +100,7 @@ class ModelPage:
         return Page("models/status.html", ModelView(row, narrow=_narrow(model)))
 
     async def show_prefixes(self, request: Request) -> Page:
-        card = prefix_card(await self._snapshot(request))
+        card = await self._prefix_card(await self._snapshot(request))
         return Page("models/prefixes_status.html", card)
 
     async def show_unfit(self, request: Request) -> Page:
@@ -124,12 +130,21 @@ class ModelPage:
         sizes = {draft.id: draft.size_bytes for draft in drafts.fit}
         likely = [draft.id for draft in drafts.fit if draft.chosen or draft.declared]
         trial = trial_card(status, sizes, likely, sees=model.blind is None)
-        prefixes = prefix_card(model)
+        prefixes = await self._prefix_card(model)
         benchmark = benchmark_card(row.id, await asyncio.to_thread(self.runs.load, row.id))
         cards = speculation, trial, prefixes
         narrow, rows = _narrow(model), profile_rows(self.settings, row.id)
         view = ModelView(row, settings.revision, advanced, *cards, narrow=narrow, profiles=rows)
         return replace(view, benchmark=benchmark)
+
+    async def _prefix_card(self, model: ModelSnapshot) -> PrefixCard:
+        card = prefix_card(model)
+        if model.served is None:
+            return card
+        forecasts = await self.prefixes.beginnings(model.entry.id)
+        shows_prompts = model.served.speculation.settings.record_prompts
+        rows = beginning_rows(forecasts, shows_prompts=shows_prompts)
+        return replace(card, beginnings=rows, prewarming=self.prefixes.prewarming(model.entry.id))
 
     async def _drafts(
         self, model: ModelSnapshot, configured: SpeculationConfig, results: Json

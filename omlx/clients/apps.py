@@ -76,3 +76,11 @@ APPS: Final = (
     ),
     App("ollama", "Ollama", Kind.LIBRARY, snippets.ollama_python, ("ollama-python/",)),
 )
+
+
+def client_name(agent: str) -> str:
+    """Return the program of a User-Agent, `claude-cli/2.0.1`; of browsers, all of it."""
+    first, _, _ = agent.partition(" ")
+    if "/" in first and not first.startswith("Mozilla/"):
+        return first
+    return agent

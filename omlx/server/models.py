@@ -70,7 +70,10 @@ class ModelEndpoints:
         if snapshot is not None:
             record["batching"] = status.batching(snapshot.unbatchable)
             beginnings = await self._prefixes.beginnings(entry.id)
-            record["prefixes"] = status.prefixes(snapshot.prefix) | {"beginnings": beginnings}
+            record["prefixes"] = status.prefixes(snapshot.prefix) | {
+                "beginnings": [beginning.to_json() for beginning in beginnings],
+                "prewarming": status.prewarming(self._prefixes.prewarming(entry.id)),
+            }
         return JSONResponse(record)
 
     async def load_model(self, request: Request, name: str) -> Response:

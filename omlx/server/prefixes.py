@@ -3,20 +3,50 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Final
 
 from fastapi import Request
 from starlette.responses import JSONResponse, Response
 
 from omlx.engine.thread import EngineThread
+from omlx.engine.types import PromptForecast
+from omlx.errors import EngineDead
 from omlx.models.pool.pool import Pool
+from omlx.records import BeginningStats
 from omlx.server.api_keys import check_main
 from omlx.server.beginnings.prewarmer import Prewarmer
+from omlx.server.beginnings.store import Known
 from omlx.server.body import read_body
 from omlx.server.dialect import Json
 from omlx.server.generation import GenerationService
 from omlx.server.generation_request import GenerationRequest
 from omlx.server.openai.chat import request as chat_request
+
+FORECAST_TIMEOUT_S: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """A beginning of `tokens` tokens, and what it would take now; None while the engine is busy
+    with something long.
+    """
+
+    known: Known
+    tokens: int
+    now: PromptForecast | None
+
+    def to_json(self) -> Json:
+        return {
+            "client": self.known.client,
+            "conversations": self.known.conversations,
+            "used_at": self.known.used_at,
+            "tokens": self.tokens,
+            "cached_tokens": None if self.now is None else self.now.cached,
+            "first_token_s": None if self.now is None else self.now.first_token_s,
+        }
 
 
 class PrefixService:
@@ -68,28 +98,26 @@ class PrefixService:
             "first_token_s": None if forecast is None else forecast.first_token_s,
         }
 
-    async def beginnings(self, model: str) -> list[Json]:
+    async def beginnings(self, model: str) -> list[Forecast]:
         """Return the beginnings of a loaded model's prompts that return, the one used last first,
-        and what each would take now. Raises EngineDead.
+        and what each would take now. Does not wait for a busy engine.
         """
         if self._prewarmer is None:
             return []
-        records: list[Json] = []
-        for known, tokens in await self._prewarmer.known(model):
-            prompt = (*tokens, *tokens[-1:])  # a user's message follows
-            forecast = await asyncio.wrap_future(self._engine.forecast(model, prompt))
-            if forecast is not None:
-                records.append(
-                    {
-                        "client": known.client,
-                        "conversations": known.conversations,
-                        "used_at": known.used_at,
-                        "tokens": len(tokens),
-                        "cached_tokens": forecast.cached,
-                        "first_token_s": forecast.first_token_s,
-                    }
-                )
-        return records
+        known = await self._prewarmer.known(model)
+        prompts = [(*tokens, *tokens[-1:]) for _, tokens in known]  # a user's message follows
+        forecasts: Sequence[PromptForecast | None] = [None] * len(prompts)
+        with suppress(TimeoutError, EngineDead):
+            asked = [asyncio.wrap_future(self._engine.forecast(model, each)) for each in prompts]
+            forecasts = await asyncio.wait_for(asyncio.gather(*asked), FORECAST_TIMEOUT_S)
+        return [
+            Forecast(one, len(tokens), forecast)
+            for (one, tokens), forecast in zip(known, forecasts, strict=True)
+        ]
+
+    def prewarming(self, model: str) -> BeginningStats | None:
+        """Return how far a model's beginnings are; None if it is not loaded, or none are stored."""
+        return None if self._prewarmer is None else self._prewarmer.stats().get(model)
 
 
 class PrefixEndpoints:

@@ -69,15 +69,15 @@ def build_services(
     `stages` are those of the model that this process leads, if any. `urls` reads images from
     addresses; None: requests must not name any.
     """
-    metrics = Metrics(lambda: _gauges(engine, pool, stages, stores.journal))
-    history = UsageHistory(None if stores.home is None else stores.home / usage_file.FILE)
-    activity = Activity(metrics, history=history)
-    generations = GenerationService(engine, pool, activity, stores.answers, urls, stores.beginnings)
     prewarmer = None
     if stores.beginnings is not None:
         prewarmer = Prewarmer(
             engine, pool, stores.beginnings, lambda: pool.catalog.configuration.resolve().settings
         )
+    metrics = Metrics(lambda: _gauges(engine, pool, stages, stores.journal, prewarmer))
+    history = UsageHistory(None if stores.home is None else stores.home / usage_file.FILE)
+    activity = Activity(metrics, history=history)
+    generations = GenerationService(engine, pool, activity, stores.answers, urls, stores.beginnings)
     return Services(
         engine=engine,
         pool=pool,
@@ -94,7 +94,11 @@ def build_services(
 
 
 def _gauges(
-    engine: EngineThread, pool: Pool, stages: Stages | None, journal: Journal | None
+    engine: EngineThread,
+    pool: Pool,
+    stages: Stages | None,
+    journal: Journal | None,
+    prewarmer: Prewarmer | None,
 ) -> Gauges:
     loaded = [served.id for served in pool.loaded]
     prefixes = {model: engine.prefix_of(model) for model in loaded}
@@ -107,6 +111,7 @@ def _gauges(
         stage_restarts=None if stages is None else stages.statuses[0].restarts,
         answers_on_disk=None if journal is None or journal.off else journal.size,
         answers_returned_to={} if journal is None else journal.counts,
+        beginnings={} if prewarmer is None else prewarmer.stats(),
     )
 
 

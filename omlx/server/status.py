@@ -22,7 +22,7 @@ from omlx.errors import Reason
 from omlx.models.pool.resident import ModelStatus, ServedModel, State
 from omlx.models.pool.speculation_config import SpeculationConfig
 from omlx.models.pool.speculation_status import speculation_to_json
-from omlx.records import DrafterStats, PrefixStats, RequestStats, sum_drafters
+from omlx.records import BeginningStats, DrafterStats, PrefixStats, RequestStats, sum_drafters
 from omlx.server.dialect import Json
 from omlx.server.usage import gate_record, optional_reason
 
@@ -110,6 +110,14 @@ def prefixes(stats: PrefixStats) -> Json:
         "off": optional_reason(stats.off),
         "warning": optional_reason(stats.warning),
     }
+
+
+def prewarming(stats: BeginningStats | None) -> Json | None:
+    """How far the beginnings are, None where none are stored; `paused` says why they wait."""
+    if stats is None:
+        return None
+    record = asdict(stats) | {"budget_left_s": round(stats.budget_left_s, 3)}
+    return record | {"paused": optional_reason(stats.paused)}
 
 
 def drafters(recent: Sequence[RequestStats], snapshot: ModelSnapshot | None) -> Json:

@@ -16,7 +16,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from omlx.records import DrafterStats, PrefixStats, RequestStats
+from omlx.records import BeginningStats, DrafterStats, PrefixStats, RequestStats
 
 WAIT_BUCKETS_S: Final = (0.005, 0.02, 0.1, 0.5, 1, 2, 5, 10, 30, 60, 120)
 DECODE_BUCKETS_S: Final = (0.05, 0.2, 0.5, 1, 2, 5, 10, 20, 60, 120, 300, 600)
@@ -29,7 +29,8 @@ class Gauges:
     """Current values: rows by model, then state; prefix caches by model; bytes of memory by what
     they count; round trips to the followers of a staged model in seconds, by rank; how often
     its group was started again, None without one; answers on disk and their bytes, None where
-    nothing is recorded; how often clients returned to an answer, by how it was found."""
+    nothing is recorded; how often clients returned to an answer, by how it was found; beginnings of
+    prompts by model."""
 
     up: bool
     rows: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
@@ -39,6 +40,7 @@ class Gauges:
     stage_restarts: int | None = None
     answers_on_disk: tuple[int, int] | None = None
     answers_returned_to: Mapping[str, int] = field(default_factory=dict)
+    beginnings: Mapping[str, BeginningStats] = field(default_factory=dict)
 
 
 class Metrics:
@@ -159,6 +161,7 @@ class _GaugeCollector(Collector):
         yield memory
         yield from _stage_metrics(now)
         yield from _answer_metrics(now)
+        yield from _beginning_metrics(now)
         for kind, attribute, name, help in _PREFIX_METRICS:
             family = kind(f"omlx_prefix_{name}", help, labels=("model",))
             for model, stats in now.prefixes.items():
@@ -191,6 +194,31 @@ def _answer_metrics(now: Gauges) -> Iterable[GaugeMetricFamily | CounterMetricFa
     for state, times in now.answers_returned_to.items():
         returns.add_metric((state,), times)
     yield returns
+
+
+def _beginning_metrics(now: Gauges) -> Iterable[GaugeMetricFamily | CounterMetricFamily]:
+    beginnings = GaugeMetricFamily(
+        "omlx_beginnings", "beginnings of prompts that return", labels=("model", "state")
+    )
+    paused = GaugeMetricFamily(
+        "omlx_beginnings_paused",
+        "1 while beginnings wait, by the reason why none is computed",
+        labels=("model", "code"),
+    )
+    computed = CounterMetricFamily(
+        "omlx_beginnings_computed_tokens", "tokens computed while idle", labels=("model",)
+    )
+    budget = GaugeMetricFamily(
+        "omlx_beginnings_budget_seconds", "time that is left to compute them", labels=("model",)
+    )
+    for model, stats in now.beginnings.items():
+        beginnings.add_metric((model, "done"), stats.done)
+        beginnings.add_metric((model, "waiting"), stats.waiting)
+        if stats.paused is not None:
+            paused.add_metric((model, stats.paused.code), 1)
+        computed.add_metric((model,), stats.computed_tokens)
+        budget.add_metric((model,), stats.budget_left_s)
+    yield from (beginnings, paused, computed, budget)
 
 
 def _stage_metrics(now: Gauges) -> Iterable[GaugeMetricFamily | CounterMetricFamily]:

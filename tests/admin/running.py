@@ -19,6 +19,7 @@ from omlx.models.pool.load_weights import load_steps
 from omlx.models.pool.pool import build_pool
 from omlx.models.pool.reading import Report, WeightReader
 from omlx.models.pool.speculation_config import check_value
+from omlx.server.beginnings.store import FILE, BeginningStore
 from omlx.settings.configuration import LiveConfiguration
 from omlx.settings.layer import Layer, Source
 from omlx.settings.schema import Value
@@ -67,6 +68,7 @@ def administered(
         prepare=lambda app, services: mount(app, services, configuration, home),
         hub={"HOME": str(home), **hub},
         home=home,
+        beginnings=BeginningStore(home / "cache" / FILE),
     ) as running:
         yield Administered(running, home)
 

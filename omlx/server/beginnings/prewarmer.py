@@ -19,10 +19,18 @@ from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
 
 from omlx.engine.thread import EngineThread
-from omlx.engine.types import Event, Failed, Finished, FinishReason, Request
-from omlx.errors import BadRequest, EngineDead, OmlxError, Overloaded
+from omlx.engine.types import (
+    Event,
+    Failed,
+    Finished,
+    FinishReason,
+    PrefillProgress,
+    Request,
+)
+from omlx.errors import BadRequest, EngineDead, OmlxError, Overloaded, Reason
 from omlx.models.pool.pool import Pool
 from omlx.models.pool.resident import ResidentModel, State
+from omlx.records import BeginningStats
 from omlx.server.beginnings.power import on_mains
 from omlx.server.beginnings.store import BeginningStore, Known
 from omlx.settings.schema import Settings
@@ -42,18 +50,29 @@ BUDGET_S: Final = 120.0
 POWER_S: Final = 30.0
 """After which a machine on battery is asked again."""
 
+BATTERY: Final = Reason("prewarm.paused.battery")
+BUDGET: Final = Reason("prewarm.paused.budget", {"seconds": int(BUDGET_S)})
+REQUESTS: Final = Reason("prewarm.paused.requests")
+SETTING: Final = Reason("prewarm.paused.setting")
+
 log = logging.getLogger("omlx.prefix")
 
 
 @dataclass(slots=True)
 class Work:
     """What was done for one loaded model: `tokens` of beginnings by key, those that are in the
-    prefix cache or cannot be (`done`), and the time that it took.
+    prefix cache or cannot be (`done`), the time that it took, and how many tokens were `computed`.
     """
 
     tokens: dict[str, tuple[int, ...]] = field(default_factory=dict)
     done: set[str] = field(default_factory=set)
     spent_s: float = 0.0
+    computed: int = 0
+
+    @property
+    def left_s(self) -> float:
+        """Seconds left of the budget."""
+        return max(0.0, BUDGET_S - self.spent_s)
 
 
 class Prewarmer:
@@ -75,6 +94,8 @@ class Prewarmer:
         self._settings = settings
         self._power = power
         self._on_battery_until = 0.0
+        self._obstacle: Reason | None = None
+        """Why nothing was computed when last there was something to compute."""
         self._work: WeakKeyDictionary[EngineLoop, Work] = WeakKeyDictionary()
 
     async def run_every(self, interval_s: float) -> None:
@@ -93,15 +114,35 @@ class Prewarmer:
         for resident in self._pool.residents:
             work = self._work.setdefault(resident.loop, Work())
             for known in self.returning(resident.entry.id):
-                if known.beginning.key in work.done or work.spent_s >= BUDGET_S:
+                if known.beginning.key in work.done or not work.left_s:
                     continue
-                if not await self._may_run() or not self._idle():
+                self._obstacle = await self._find_obstacle()
+                if self._obstacle is not None:
                     return
                 await self._compute(resident, work, known)
 
     def returning(self, model: str) -> Sequence[Known]:
         """Return the beginnings of a model that are computed."""
         return self.store.returning(model)[:MAX_BEGINNINGS]
+
+    def stats(self) -> dict[str, BeginningStats]:
+        """Return how far the beginnings of the loaded models are."""
+        return {resident.entry.id: self._stats(resident) for resident in self._pool.residents}
+
+    def _stats(self, resident: ResidentModel) -> BeginningStats:
+        work = self._work.get(resident.loop, Work())
+        returning = self.returning(resident.entry.id)
+        done = sum(one.beginning.key in work.done for one in returning)
+        paused = None
+        if done < len(returning):
+            paused = self._obstacle if work.left_s else BUDGET
+        return BeginningStats(
+            done=done,
+            waiting=len(returning) - done,
+            computed_tokens=work.computed,
+            budget_left_s=work.left_s,
+            paused=paused,
+        )
 
     async def known(self, model: str) -> list[tuple[Known, tuple[int, ...]]]:
         """Return the beginnings of a loaded model with their tokens; without those that its
@@ -130,14 +171,21 @@ class Prewarmer:
             self._work.pop(resident.loop, None)
         await asyncio.to_thread(self.store.forget, model)
 
-    async def _may_run(self) -> bool:
-        """Whether settings and power allow it; the machine is not asked again and again."""
-        mode, clock = self._settings().prewarm, asyncio.get_running_loop().time
-        if mode == "mains" and clock() >= self._on_battery_until:
-            if await asyncio.to_thread(self._power):
-                return True
+    async def _find_obstacle(self) -> Reason | None:
+        """Return what forbids to compute beginnings now."""
+        mode = self._settings().prewarm
+        if mode == "off":
+            return SETTING
+        if mode == "mains" and await self._on_battery():
+            return BATTERY
+        return None if self._idle() else REQUESTS
+
+    async def _on_battery(self) -> bool:
+        """Whether the machine runs on battery; it is not asked again and again."""
+        clock = asyncio.get_running_loop().time
+        if clock() >= self._on_battery_until and not await asyncio.to_thread(self._power):
             self._on_battery_until = clock() + POWER_S
-        return mode == "always"
+        return clock() < self._on_battery_until
 
     def _idle(self) -> bool:
         """Whether no request came and no model was loaded for `IDLE_S`."""
@@ -164,8 +212,7 @@ class Prewarmer:
         started, lease = clock(), await self._pool.lease(served.id)
         try:
             tokens = await self._tokens(resident, known)
-            deadline = started + BUDGET_S - work.spent_s
-            if await self._fill(served.id, tokens, deadline):
+            if await self._fill(served.id, tokens, work, started + work.left_s):
                 work.done.add(key)
         except OmlxError as error:  # no other attempt can do better
             work.done.add(key)
@@ -175,7 +222,7 @@ class Prewarmer:
             work.spent_s += clock() - started
             lease.release()
 
-    async def _fill(self, model: str, tokens: tuple[int, ...], deadline: float) -> bool:
+    async def _fill(self, model: str, tokens: tuple[int, ...], work: Work, deadline: float) -> bool:
         """Compute what the prefix cache lacks, until `deadline` at most. Return False if that was
         interrupted. Does nothing where there is no room. Raises OmlxError.
         """
@@ -196,11 +243,13 @@ class Prewarmer:
         )
         if not await asyncio.wrap_future(needed):
             return True
-        return await self._run(model, request, deadline)
+        return await self._run(model, request, work, deadline)
 
-    async def _run(self, model: str, request: Request, deadline: float) -> bool:
-        """Run a request in the background. Return whether it was not interrupted."""
-        loop, events = asyncio.get_running_loop(), asyncio.Queue[Event]()
+    async def _run(self, model: str, request: Request, work: Work, deadline: float) -> bool:
+        """Run a request in the background, and count what it computes. Return whether it was not
+        interrupted.
+        """
+        loop, events, reached = asyncio.get_running_loop(), asyncio.Queue[Event](), 0
 
         def receive(batch: Sequence[Event], /) -> None:
             for event in batch:
@@ -214,7 +263,10 @@ class Prewarmer:
                     if isinstance(event.error, Overloaded):
                         return False
                     raise event.error
+                if isinstance(event, PrefillProgress):
+                    reached = event.done
                 if isinstance(event, Finished):
+                    work.computed += max(0, reached - event.stats.cached_n)
                     return event.reason is FinishReason.LENGTH
                 if not self._alone() or loop.time() > deadline:
                     self._engine.cancel(request.id)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from playwright.sync_api import Page, expect
+import re
+from pathlib import Path
 
+from playwright.sync_api import Browser, Page, expect
+
+from omlx.catalog import languages
 from tests.admin.browser.checks import check_accessible, check_fits, check_words
-from tests.admin.browser.chromium import VIEWPORTS
-from tests.admin.browser.site import Site
+from tests.admin.browser.chromium import PHONE, VIEWPORTS
+from tests.admin.browser.site import Site, open_site
 from tests.server.running import TARGET
 
 PAGE = f"/admin/models/{TARGET}"
@@ -63,3 +67,35 @@ def test_the_card_fits_and_is_accessible(busy: Site, axe: str) -> None:
         check_fits(visit.page)
         check_words(visit.page, "en")
         check_accessible(visit.page, axe, VIEWPORTS)
+
+
+def test_beginnings_that_return_are_listed(browser: Browser, tmp_path: Path, axe: str) -> None:
+    system = {"role": "system", "content": "You edit small programs with care. " * 70}
+    with (
+        open_site(browser, tmp_path, default=None, record_prompts=True) as site,
+        site.visit() as visit,
+    ):
+        page = visit.page
+        page.goto(PAGE)
+        listed = page.get_by_role("region", name="Beginnings that return")
+        expect(listed).to_have_count(0)
+        site.ask(PROMPT)
+        expect(listed).to_contain_text("Begin two conversations with the same system message")
+
+        for question in ("Name a hill.", "Name a river."):
+            site.ask(messages=[system, {"role": "user", "content": question}])
+        row = page.locator(".beginnings-list li")
+        expect(row).to_contain_text("python-httpx/")
+        expect(row).to_contain_text("You edit small programs with care. You edit")
+        expect(row).to_contain_text(re.compile(r"\d+ tokens ·\s+last used 20\d\d-.* ·\s"))
+        expect(row).to_contain_text("Cached", timeout=30_000)  # computed while idle
+        expect(listed).to_contain_text("tokens computed while idle")
+        check_accessible(page, axe, [PHONE])
+        for language in languages():
+            page.context.add_cookies(
+                [{"name": "omlx_language", "value": language, "url": page.url}]
+            )
+            page.goto(PAGE)
+            expect(row).to_have_count(1)
+            check_words(page, language)
+            check_fits(page, [PHONE])

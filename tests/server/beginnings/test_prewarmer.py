@@ -17,6 +17,7 @@ from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.catalog.entry import ModelEntry
 from omlx.models.catalog.registry import Registry
 from omlx.server.beginnings import prewarmer
+from omlx.server.beginnings.beginning import Beginning
 from omlx.server.beginnings.store import BeginningStore
 from omlx.settings.schema import Settings
 from tests.server.running import DRAFT, HYBRID, PATIENCE_S, TARGET, Running, omlx
@@ -83,6 +84,15 @@ def wait_until_cached(http: httpx.Client, model: str, tokens: int) -> None:
         time.sleep(0.05)  # it is computed once the server has been idle for a while
 
 
+def wait_for_metric(http: httpx.Client, name: str, value: float, **labels: str) -> None:
+    until = time.monotonic() + PATIENCE_S
+    listed = ",".join(f'{key}="{label}"' for key, label in sorted(labels.items()))
+    line = f"{name}{{{listed}}} {value}\n"
+    while line not in (text := http.get("/metrics").text):
+        assert time.monotonic() < until, (line, text)
+        time.sleep(0.05)  # it changes as the server becomes idle
+
+
 def load(http: httpx.Client, model: str) -> None:
     assert http.post(f"/v1/models/{model}/load").status_code == 200
 
@@ -107,6 +117,14 @@ def test_a_new_conversation_begins_warm(registry: Registry, model: str, tmp_path
         warm_length, cached, warm = ask(http, "Name a hill.")
         assert (warm_length, warm) == (length, cold)
         assert cached >= length - 40  # what the user has written, and the generation prompt
+        wait_for_metric(http, "omlx_beginnings", 1.0, model=model, state="done")
+        wait_for_metric(http, "omlx_beginnings", 0.0, model=model, state="waiting")
+        computed = float(known["tokens"])
+        wait_for_metric(http, "omlx_beginnings_computed_tokens_total", computed, model=model)
+        prewarming = http.get(f"/v1/models/{model}").json()["prefixes"]["prewarming"]
+        assert prewarming["computed_tokens"] == known["tokens"]
+        assert 0 < prewarming["budget_left_s"] < prewarmer.BUDGET_S
+        assert prewarming["paused"] is None
         assert http.delete(f"/v1/models/{model}/prefixes").status_code == 204
         assert "small programs" not in file.read_text()
 
@@ -132,4 +150,30 @@ def test_what_came_once_or_on_battery_is_not_computed(
         while not asked:
             assert time.monotonic() < until
             time.sleep(0.05)  # it looks once a second
+        wait_for_metric(http, "omlx_beginnings", 1.0, model=TARGET, state="waiting")
+        code = "prewarm.paused.battery"
+        wait_for_metric(http, "omlx_beginnings_paused", 1.0, model=TARGET, code=code)
+        prewarming = http.get(f"/v1/models/{TARGET}").json()["prefixes"]["prewarming"]
+        assert prewarming["paused"]["code"] == code
         assert [id for id in running.engine.submitted if id.startswith("prewarm")] == []
+
+
+def test_what_waits_says_why(
+    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The setting, requests that came within the second, and the budget."""
+    store = BeginningStore(tmp_path / "beginnings.json")
+    store.note(TARGET, Beginning(({"role": "system", "content": SYSTEM},), (), {}), "agent/1", 2)
+    store.flush()
+    for mode, changed, reason in (
+        ("off", {}, "setting"),
+        ("always", {"IDLE_S": 1e9}, "requests"),
+        ("always", {"BUDGET_S": 0.0}, "budget"),
+    ):
+        for name, value in changed.items():
+            monkeypatch.setattr(prewarmer, name, value)
+        with serving(registry, TARGET, tmp_path / "beginnings.json", mode) as (_, http):
+            load(http, TARGET)
+            code = f"prewarm.paused.{reason}"
+            wait_for_metric(http, "omlx_beginnings_paused", 1.0, model=TARGET, code=code)
+            wait_for_metric(http, "omlx_beginnings_computed_tokens_total", 0.0, model=TARGET)
