@@ -38,8 +38,7 @@ class ChatPage:
     async def show(self, request: Request) -> Page:
         pool = self.snapshots.pool
         models = pool.catalog.ids
-        resident = [served.id for served in pool.loaded]
-        wanted = (request.query_params.get("model"), self.snapshots.default, *resident, *models)
+        wanted = (request.query_params.get("model"), self.snapshots.first, *models)
         view = ChatView(
             models=models,
             model=next((name for name in wanted if name in models), None),

@@ -17,7 +17,7 @@ from omlx.server.last_seen import LastSeen
 from omlx.server.model_cards import ModelCard, ModelCards
 
 from ..addresses import CONNECT, PARTS
-from ..models.model_snapshot import ModelSnapshots, suggested
+from ..models.model_snapshot import ModelSnapshots
 from ..pages import Page, Pages
 from ..preferences import language_of
 from .programs import GroupView, ProgramView, group_views, other_programs
@@ -82,20 +82,10 @@ class ConnectPage:
         return ConnectView(address, models, endpoint.model, with_key, apps)
 
     async def _card(self, chosen: str | None, models: Sequence[str]) -> ModelCard | None:
-        """The card of the first that is usable: the chosen model, the default."""
-        usable = (model for model in (chosen, self._default) if model in models)
+        """The card of the first that is usable: the chosen model, the one to begin with."""
+        usable = (model for model in (chosen, self.snapshots.first) if model in models)
         model = next(usable, None)
         return None if model is None else await self.cards.one(model)
-
-    @property
-    def _default(self) -> str | None:
-        """The model to begin with: the default, the one used last, one that fits."""
-        pool = self.snapshots.pool
-        if self.snapshots.default is not None:
-            return self.snapshots.default
-        if pool.last_used is not None:
-            return pool.last_used.id
-        return suggested(pool.models, pool.limit_bytes)
 
 
 def _short_context(card: ModelCard | None) -> int | None:

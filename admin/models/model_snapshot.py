@@ -77,6 +77,16 @@ class ModelSnapshots:
         except NotFound:
             return None
 
+    @property
+    def first(self) -> str | None:
+        """The id of the model that a page begins with: the default one, the one used last, one that
+        fits into memory."""
+        if self.default is not None:
+            return self.default
+        if self.pool.last_used is not None:
+            return self.pool.last_used.id
+        return suggested(self.pool.models, self.pool.limit_bytes)
+
     async def of(self, name: str) -> ModelSnapshot:
         """Raises NotFound."""
         (snapshot,) = await self._snapshots([self.pool.entry(name)])

@@ -184,9 +184,11 @@ async def serve(selection: Selection, listening: socket.socket, order: Order | N
         services = build_services(engine, pool, stores, settings.api_key, stages, urls)
         app = create_app(services, settings)
         mount(app, services, live, settings.home)
+        registry_watcher = RegistryWatcher(pool, selection.discover)
+        stores.downloads.on_arrival = registry_watcher.check
         # Tasks that need command line, settings files or disk; those of the pool run with the app.
         background = (
-            RegistryWatcher(pool, selection.discover).run(_MODELS_INTERVAL_S),
+            registry_watcher.run(_MODELS_INTERVAL_S),
             DraftWatcher(pool, selection.discover, stores.downloads.fetch).run(_DRAFT_INTERVAL_S),
             ConfigurationWatcher(live, partial(_package_files, pool), pool.reconfigure).run(
                 _SETTINGS_INTERVAL_S

@@ -1,6 +1,7 @@
 // A part of a page that is fetched again every few seconds while the page is visible; what differs
 // is changed in place.
 
+import { reach } from "./connection.js";
 import { morph } from "./morph.js";
 import { isLoggedOut, loggedOut } from "./session.js";
 
@@ -29,7 +30,7 @@ class Live extends HTMLElement {
     clearTimeout(this.timer);
     const paused = "paused" in this.dataset;
     const due = document.visibilityState === "visible" && !isLoggedOut() && !paused;
-    if (due) await this.fetchAgain().then(online, offline);
+    if (due) await this.fetchAgain().catch(() => {}); // there is a warning
     if (this.isConnected) this.schedule();
   };
 
@@ -42,24 +43,13 @@ class Live extends HTMLElement {
   async fetchAgain() {
     const headers = this.tag ? { "If-None-Match": this.tag } : {};
     const turn = (this.turn = (this.turn ?? 0) + 1);
-    const answer = await fetch(this.dataset.source, { headers });
+    const { answer, body } = await reach(this.dataset.source, { headers });
     if (answer.status === UNAUTHORIZED) loggedOut();
-    if (!answer.ok || answer.status === UNCHANGED) return;
-    const text = await answer.text();
-    if (turn !== this.turn) return;
+    if (!answer.ok || answer.status === UNCHANGED || turn !== this.turn) return;
     this.tag = answer.headers.get("ETag");
-    morph(this, text);
+    morph(this, body);
     this.dispatchEvent(new CustomEvent("omlx:refreshed", { bubbles: true }));
   }
-}
-
-// Warn that the page may be out of date while the server does not answer.
-function offline() {
-  document.querySelector("[data-offline]").hidden = false;
-}
-
-function online() {
-  document.querySelector("[data-offline]").hidden = true;
 }
 
 customElements.define("omlx-live", Live);

@@ -25,7 +25,7 @@ class Log extends HTMLElement {
     const live = this.querySelector("omlx-live");
     live.dataset.source = `${live.dataset.source.split("?")[0]}?${query}`;
     history.replaceState(null, "", `?${query}`);
-    live.fetchAgain().catch(() => {}); // the next refresh says that the server does not answer
+    live.fetchAgain().catch(() => {}); // there is a warning
   }
 }
 

@@ -1,6 +1,8 @@
 // The end of the session while a page is open. The page stays as it is, with all input: a notice
 // says how to log in, and goes away after a login in another tab.
 
+import { reach } from "./connection.js";
+
 const EVERY_MS = 2000;
 
 const notice = document.querySelector("[data-logged-out]"); // none on the page of the login
@@ -17,7 +19,7 @@ export async function loggedOut() {
   while (!session.logged_in) {
     notice.querySelector("[data-with-password]").hidden = !session.password_set;
     notice.querySelector("[data-by-link]").hidden = session.password_set;
-    await new Promise((resolve) => setTimeout(resolve, EVERY_MS));
+    await pause();
     session = await fetchSession();
   }
   notice.hidden = true;
@@ -26,11 +28,26 @@ export async function loggedOut() {
 
 async function fetchSession() {
   try {
-    return await (await fetch("/admin/api/session")).json();
+    return JSON.parse((await reach("/admin/api/session")).body);
   } catch {
-    return { logged_in: false, password_set: false };
+    return { password_set: false };
   }
 }
+
+function pause() {
+  return new Promise((resolve) => setTimeout(resolve, EVERY_MS));
+}
+
+// A page without live parts would not notice that the server has stopped, or was started again.
+async function watch() {
+  for (;;) {
+    await pause();
+    if (document.visibilityState !== "visible" || isLoggedOut()) continue;
+    if ((await fetchSession()).logged_in === false) loggedOut();
+  }
+}
+
+if (!document.querySelector("omlx-live")) watch();
 
 // The login replaces this page only if nothing was typed here.
 notice?.querySelector("a").addEventListener("click", ({ currentTarget }) => {

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.wheel import ROOT, build_wheel
+
 LOCKS = sorted((ROOT / "requirements").glob("*.lock"))
 
 
@@ -101,19 +102,8 @@ def test_this_python_is_new_enough_for_the_script(tmp_path: Path) -> None:
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A wheel built from a copy of the sources, unpacked as in site-packages."""
     work = tmp_path_factory.mktemp("wheel")
-    source, target = work / "source", work / "site"
-    source.mkdir()
-    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, source)
-    for name in ("omlx", "admin", "locales", "static", "templates"):
-        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
-    build = "from setuptools import build_meta; print(build_meta.build_wheel('.'))"
-    made = subprocess.run(
-        [sys.executable, "-c", build], cwd=source, capture_output=True, text=True, check=False
-    )
-    assert made.returncode == 0, made.stderr
-    (built,) = source.glob("*.whl")
-    with zipfile.ZipFile(built) as archive:
+    target = work / "site"
+    with zipfile.ZipFile(build_wheel(work)) as archive:
         archive.extractall(target)
     return target
 

@@ -12,7 +12,7 @@ import shutil
 import sys
 import time
 from asyncio.subprocess import PIPE
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -94,6 +94,8 @@ class Downloads:
         self._environ = environ
         self._runs: dict[str, _Run] = {}
         self._slots = asyncio.Semaphore(AT_ONCE)
+        self.on_arrival: Callable[[], Awaitable[None]] | None = None
+        """Lists new models; a download is done after that, so that its model can be used then."""
         self.cache = hub_root(environ)
 
     async def all(self) -> list[Download]:
@@ -181,6 +183,8 @@ class Downloads:
             async with self._slots:
                 run.begun = True
                 await self._ask({"do": "pull", "model": str(reference), "home": str(self._home)})
+            if self.on_arrival is not None:
+                await self.on_arrival()
         except OmlxError as error:
             run.failure = Reason(error.code, error.params)
 

@@ -18,18 +18,20 @@ class RegistryWatcher:
     def __init__(self, pool: Pool, discover: Callable[[], Registry]) -> None:
         self._pool = pool
         self._discover = discover
+        self._turns = asyncio.Lock()
 
     async def run(self, interval_s: float) -> None:
-        """Check every `interval_s` seconds. An error in one check does not end it."""
+        """Check every `interval_s` seconds."""
         while True:
             await asyncio.sleep(interval_s)
-            try:
-                await self.check()
-            except Exception:  # the edge of a background task
-                log.exception("model check failed")
+            await self.check()
 
     async def check(self) -> None:
-        """Scan, and list what is there now. Loaded models and their engine loops stay as they are;
-        a draft that has arrived is the draft watcher's to apply.
+        """Scan, and list what is there now; an error is logged. Loaded models and their engine
+        loops stay as they are; a draft that has arrived is the draft watcher's to apply.
         """
-        self._pool.list_models(await asyncio.to_thread(self._discover))
+        async with self._turns:  # a scan that began earlier must not be listed later
+            try:
+                self._pool.list_models(await asyncio.to_thread(self._discover))
+            except Exception:  # the edge of a background task
+                log.exception("model check failed")

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
+from typing import Final
 
 from playwright.sync_api import Page
 
 from tests.processes import environment
 
+OMLX: Final = (sys.executable, "-m", "omlx")
+
 
 @contextmanager
 def serving(
-    home: Path, port: int, *arguments: str, **variables: str
+    home: Path, port: int, *arguments: str, program: Sequence[str] = OMLX, **variables: str
 ) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """The process, and its link that logs in. It is killed at the end."""
-    command = [sys.executable, "-m", "omlx", "serve", *arguments, "--home", str(home)]
+    command = [*program, "serve", *arguments, "--home", str(home)]
     with subprocess.Popen(
         [*command, "--port", str(port)],
         stdout=subprocess.PIPE,

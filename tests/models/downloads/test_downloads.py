@@ -84,6 +84,22 @@ def test_a_download_arrives_complete_and_leaves_no_record(hub: Hub, tmp_path: Pa
     assert dict(HubCache("hf-cache", tmp_path / "hub").models()).keys() == {SMALL}
 
 
+def test_a_model_is_listed_before_its_download_is_done(hub: Hub, tmp_path: Path) -> None:
+    async def test() -> None:
+        server, states = downloads(hub, tmp_path), []
+
+        async def check() -> None:
+            assert (tmp_path / "hub" / "models--org--small" / "snapshots").is_dir()
+            states.append((await listed(server)).state)
+
+        server.on_arrival = check
+        server.start(REFERENCE)
+        await until(server, State.DONE)
+        assert states == [State.RUNNING]
+
+    run(test)
+
+
 def test_a_paused_download_is_continued_by_the_next_server(hub: Hub, tmp_path: Path) -> None:
     weights = bytes(range(256)) * (CHUNK // 128)
     hub.add(SMALL, DEMO / "draft", {WEIGHTS: weights})
