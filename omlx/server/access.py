@@ -27,7 +27,7 @@ from omlx.telemetry.log import Fields, log_request
 from omlx.telemetry.metrics import Metrics
 
 _UNLOGGED: Final = frozenset({"/health", "/metrics"})
-_POLLED: Final = ("/admin/parts/", "/admin/static/", "/admin/api/live")
+_POLLED: Final = ("/admin/parts/", "/admin/static/", "/admin/api/live", "/admin/api/session")
 """Files and parts of pages that an open dashboard requests every few seconds: logged only if
 they fail."""
 _SHOWN_PATH: Final = 200

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.wheel import ROOT, build_wheel
+from tests.wheel import ROOT
 
 LOCKS = sorted((ROOT / "requirements").glob("*.lock"))
 
@@ -99,11 +99,10 @@ def test_this_python_is_new_enough_for_the_script(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A wheel built from a copy of the sources, unpacked as in site-packages."""
-    work = tmp_path_factory.mktemp("wheel")
-    target = work / "site"
-    with zipfile.ZipFile(build_wheel(work)) as archive:
+def wheel(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, unpacked as in site-packages."""
+    target = tmp_path_factory.mktemp("site")
+    with zipfile.ZipFile(built) as archive:
         archive.extractall(target)
     return target
 

@@ -11,7 +11,7 @@ import sys
 import tempfile
 import zlib
 from argparse import ArgumentParser
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,12 +24,15 @@ from omlx.catalog import SOURCE
 from omlx.models.catalog.discovery import BUNDLED, scan_places
 from omlx.models.catalog.places import Folder, hub_root
 from omlx.models.catalog.reference import Reference
+from omlx.models.catalog.registry import Registry
 from omlx.models.hub.cache import folder_name, part_of
 from omlx.models.hub.job import Job, JobRecord
+from omlx.telemetry import log
 from tests.admin.browser import chromium
 from tests.admin.browser.chromium import DESKTOP, PHONE
 from tests.admin.browser.pages import PAGES, Listed
 from tests.admin.browser.site import Site, open_busy_site, open_site
+from tests.server.running import TARGET
 
 FOLDER: Final = Path(__file__).resolve().parents[3] / "docs" / "screenshots"
 SCREENS: Final = {"desktop": DESKTOP, "phone": PHONE}
@@ -40,9 +43,13 @@ _MOST: Final = 500
 _SIGNATURE: Final = b"\x89PNG\r\n\x1a\n"
 LONG: Final = {"max_tokens": 160, "repetition_penalty": 1.3, "repetition_context": 60}
 BUNDLED_MODELS: Final = Folder("bundled", BUNDLED)
+OWN: Final = "notes/summaries"
+"""A model beside the bundled ones, whose files it has."""
 QUESTIONS: Final = ("Write a function that adds two numbers.", "Count to 20.")
 """For the chat page; the bundled model answers them well."""
 PAUSED: Final = Reference("mlx-community/Qwen3-8B-4bit")
+QUIET: Final = ("chat", "benchmark")
+BENCHMARK_MS: Final = 600_000
 WELCOME: Final = Listed("welcome", "/admin")
 
 
@@ -65,15 +72,33 @@ def main() -> int:
                 take(site, WELCOME, arguments.language, arguments.out)
         pages = [listed for listed in PAGES if arguments.only in (None, listed.name)]
         if pages:
-            with (
-                open_busy_site(
-                    browser, Path(folder) / "busy", scan_places([BUNDLED_MODELS])
-                ) as site,
-                at_work(site),
-            ):
-                for listed in pages:
-                    take(site, listed, arguments.language, arguments.out)
+            home = Path(folder) / "busy"
+            with open_busy_site(browser, home, with_own(Path(folder) / "models")) as site:
+                take_all(site, pages, arguments.language, arguments.out)
     return 0
+
+
+def with_own(folder: Path) -> Registry:
+    """Models as on a machine that is in use."""
+    model = folder / OWN
+    model.parent.mkdir(parents=True)
+    model.symlink_to(BUNDLED / TARGET)
+    return scan_places([BUNDLED_MODELS, Folder("model-dir", folder)])
+
+
+def take_all(site: Site, pages: Sequence[Listed], language: str, out: Path) -> None:
+    """Pages with speeds of their own first, while there are no other requests."""
+    log.set_up(site.home)
+    try:
+        for listed in pages:
+            if listed.name in QUIET:
+                take(site, listed, language, out)
+        with at_work(site):
+            for listed in pages:
+                if listed.name not in QUIET:
+                    take(site, listed, language, out)
+    finally:
+        log.tear_down()
 
 
 def take(site: Site, listed: Listed, language: str, out: Path) -> None:
@@ -83,6 +108,8 @@ def take(site: Site, listed: Listed, language: str, out: Path) -> None:
             visit.complaints.expect("404")
             visit.page.goto(listed.path)
             most = 2  # windows
+            if listed.name == "benchmark":
+                measure(visit.page)
             if listed.name == "download":
                 half_download(site.home)
                 visit.page.goto(listed.path)
@@ -107,6 +134,15 @@ def half_download(home: Path) -> None:
     with part_of(part / blob).open("wb") as file:
         file.truncate(size * 3 // 8)  # without using the disk
     Job(home, PAUSED.repository).write(JobRecord(PAUSED, ((blob, size),)))
+
+
+def measure(page: Page) -> None:
+    """Run a short benchmark, unless there is a result."""
+    if page.locator(".bar-figure").count():
+        return
+    page.locator("#bench-longest").select_option("4096")
+    page.locator("#bench-do").click()
+    page.locator(".bar-figure").first.wait_for(timeout=BENCHMARK_MS)
 
 
 def converse(page: Page) -> None:
