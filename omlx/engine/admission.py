@@ -133,6 +133,8 @@ def validate(request: Request, limits: Limits, *, sees: bool = False) -> None:
     Only a model that `sees` has a use for images.
     """
     tokens, sampling = request.tokens, request.sampling
+    if not limits.generates:
+        raise BadRequest("model.encoder", param="model")
     if not tokens:
         raise BadRequest("engine.prompt_empty", param="messages")
     if len(tokens) >= (limit := limits.context_length):

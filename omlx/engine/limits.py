@@ -14,7 +14,8 @@ class Limits:
     they do not grow. `prefix_bytes` bounds the prefix caches, the draft model's included, in blocks
     of `block_tokens`. `num_draft_tokens` fixes the draft length of requests
     that set none; None leaves it to the policy. Token ids from `vocab_size` on are refused;
-    `missing_ids` counts those that the tokenizer has nevertheless.
+    `missing_ids` counts those that the tokenizer has nevertheless. A model that does not `generate`
+    reads texts that are no requests.
     """
 
     context_length: int
@@ -29,6 +30,7 @@ class Limits:
     prefix_bytes: int = 1 << 30
     block_tokens: int = 64
     num_draft_tokens: int | None = None
+    generates: bool = True
 
 
 @dataclass(frozen=True, slots=True)

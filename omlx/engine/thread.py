@@ -101,7 +101,7 @@ class EngineThread:
         if name in self._loops:
             self.detach(name)
         self._loops[name] = loop
-        if self._calibrates:
+        if self._calibrates and loop.limits.generates:
             self._calibrations[name] = Calibration(name, loop)
         loop.register()
 

@@ -11,6 +11,7 @@ from typing import Final, TypeAlias
 from omlx.errors import BadRequest
 from omlx.models.package.pooling import pooling
 from omlx.models.pool.embedding import Embedding
+from omlx.models.pool.encoding import Encoding
 from omlx.models.pool.pool import Pool
 from omlx.models.pool.resident import ServedModel
 from omlx.server.engine_requests import check_ids
@@ -50,10 +51,15 @@ class EmbeddingService:
         declared = await asyncio.to_thread(pooling, entry.path, entry.id)
         lease = await self._pool.lease(entry.id)
         try:
-            texts = [await self._ids(text, lease.served, param) for text in inputs]
+            fields = [f"{param}[{at}]" for at in range(len(inputs))]
+            if len(inputs) == 1:
+                fields = [param]
+            named = zip(inputs, fields, strict=True)
+            texts = [await self._ids(text, lease.served, field) for text, field in named]
+            kind = Embedding if lease.served.generates else Encoding
             vectors = []
             for ids in texts:
-                embedding = Embedding(ids, declared.mode)
+                embedding = kind(ids, declared.mode)
                 await self._pool.read_text(lease.served, embedding)
                 vectors.append(_cut(embedding.vector, dimensions, normalize=declared.normalize))
             return Embedded(lease.served.id, vectors, tokens=sum(map(len, texts)))

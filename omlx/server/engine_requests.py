@@ -119,8 +119,10 @@ def check_model(request: GenerationRequest, served: ServedModel) -> None:
     """Check what depends on the model; the engine checks the length of the prompt.
 
     Raises BadRequest for a drafter requested by name that the model does not have (`auto` takes
-    any), and for biases of ids outside the vocabulary.
+    any), for biases of ids outside the vocabulary, and for an encoder.
     """
+    if not served.generates:
+        raise BadRequest("model.encoder", param="model")
     clauses = () if request.speculation is None else request.speculation.clauses
     names = {clause.name for clause in clauses}
     missing = {"draft": served.no_draft_reason, "mtp": served.no_head_reason}

@@ -68,6 +68,8 @@ class ModelCard:
             return ["embeddings"]
         if self.facts.reranks:
             return ["rerank"]
+        if not self.facts.generates:
+            return []
         known = {
             "completion": True,
             "structured_output": True,

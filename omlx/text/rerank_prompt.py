@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from omlx.errors import BadRequest, Param
-from omlx.text.encode import encode
+from omlx.text.encode import check_length, encode
 from omlx.text.template_process import render_template
 
 if TYPE_CHECKING:
@@ -67,6 +67,23 @@ def encode_document(tokenizer: TokenizerWrapper, prompt: str, limit: int, at: in
     if len(tokens) > limit:
         raise _too_long(at, len(tokens), limit)
     return tokens
+
+
+def encode_pair(
+    tokenizer: TokenizerWrapper, query: str, document: str, limit: int, at: int
+) -> tuple[list[int], list[int]]:
+    """Return the ids of query and document with the tokens between them, and for each whether it is
+    of the first part (0) or of the second. Raises as `encode_document`.
+    """
+    try:
+        check_length(tokenizer, query + document, limit, "documents")
+    except BadRequest as error:
+        raise _too_long(at, error.params["tokens"], limit) from error
+    encoded = tokenizer._tokenizer(query, document, return_token_type_ids=True)
+    tokens = list(encoded["input_ids"])
+    if len(tokens) > limit:
+        raise _too_long(at, len(tokens), limit)
+    return tokens, list(encoded["token_type_ids"])
 
 
 def _too_long(at: int, tokens: Param, limit: int) -> BadRequest:

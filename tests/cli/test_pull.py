@@ -57,7 +57,11 @@ def usable(hub: Hub, home: Path) -> set[str]:
 def test_a_model_comes_with_its_declared_draft_and_only_what_is_of_use(
     hub: Hub, tmp_path: Path
 ) -> None:
-    pooling = {"modules.json": b"[]", "1_Pooling/config.json": b"{}"}
+    pooling = {
+        "modules.json": b"[]",
+        "1_Pooling/config.json": b"{}",
+        "1_LogitScore/config.json": b"{}",
+    }
     useless = {"pytorch_model.bin": b"x", "weights.gguf": b"x", "onnx/config.json": b"{}"}
     hub.add("org/big", DEMO / "target", {**package("org/small"), **pooling, **useless})
     hub.add("org/small", DEMO / "draft")

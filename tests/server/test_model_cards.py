@@ -81,6 +81,15 @@ def test_broken_files_have_facts_nevertheless(folder: ModelEntry, text: str) -> 
     assert ModelFactsCache().get(folder).context_length > 0
 
 
+def test_so_has_an_encoder_with_broken_files(folder: ModelEntry) -> None:
+    (folder.path / "sentence_bert_config.json").write_text("[")
+    for pad in ("null", '"x"', "1"):
+        config = f'{{"model_type": "xlm-roberta", "n_ctx": 100, "pad_token_id": {pad}}}'
+        (folder.path / "config.json").write_text(config)
+        facts = ModelFactsCache().get(folder)
+        assert (facts.context_length, facts.generates) == (100, False)
+
+
 def test_three_hundred_models_are_listed_at_once(tmp_path: Path) -> None:
     entries = []
     for number in range(300):

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from omlx.errors import Reason
+from omlx.models.catalog.encoders import encoder_reason, is_encoder
 from omlx.models.catalog.entry import ModelEntry, Status
 from omlx.models.catalog.model_config import (
     MAX_CONFIG_BYTES,
@@ -176,6 +177,8 @@ def _architecture_reason(config: Mapping[str, Any]) -> Reason | None:
     model_type = _model_type(config)
     if model_type is None:
         return Reason("model.no_type")
+    if is_encoder(config):
+        return encoder_reason(config)
     text = text_half(config)
     if not is_supported(model_type if text is None else str(text["model_type"])):
         return Reason("model.unsupported", {"model_type": model_type})

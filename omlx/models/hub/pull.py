@@ -29,7 +29,7 @@ from omlx.models.package.package import FILE
 WEIGHTS: Final = ("model*.safetensors", "mtp.safetensors", "mtp/*.safetensors")
 """Files that are loaded: the model's, and a draft head that comes with it."""
 
-_BESIDE: Final = (*WEIGHTS, "*_Pooling/config.json")
+_BESIDE: Final = (*WEIGHTS, "*_Pooling/config.json", "*_LogitScore/config.json")
 _AT_TOP: Final = ("*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken")
 _SPARE_BYTES = 1 << 30
 _CHUNK_BYTES = 1 << 20

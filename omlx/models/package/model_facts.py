@@ -6,11 +6,13 @@ Read once and again when a file changes: a list of 300 models costs their `stat`
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from omlx.errors import ModelError
+from omlx.models.catalog.encoders import encoder_window, is_encoder
 from omlx.models.catalog.entry import ModelEntry
 from omlx.models.catalog.model_config import MAX_CONFIG_BYTES, context_length, read_config
 from omlx.models.package.modules import MODULES
@@ -30,7 +32,8 @@ _REASONING: Final = (*FAMILIES, (THINK.opens, THINK.closes), ("<|channel>",), ("
 class ModelFacts:
     """`context_length` in tokens, `created` in seconds since 1970.
 
-    `tools` and `reasoning` say whether the chat template has a place for them.
+    `tools` and `reasoning` say whether the chat template has a place for them, `generates` whether
+    it answers at all.
     """
 
     context_length: int
@@ -38,6 +41,7 @@ class ModelFacts:
     reasoning: bool = False
     embeddings: bool = False
     reranks: bool = False
+    generates: bool = True
     created: int = 0
 
 
@@ -69,13 +73,19 @@ def _read(entry: ModelEntry, changed: tuple[int, ...]) -> ModelFacts:
     config, tokenizer = _config(directory, _CONFIG), _config(directory, _TOKENIZER)
     template = _template(directory, tokenizer)
     length = tokenizer.get("model_max_length")
-    reranks = is_reranker(directory, entry.id)
+    context = context_length(config, length if isinstance(length, int | float) else 0)
+    reranks = False
+    with suppress(ModelError):  # the reason is shown when the model is loaded
+        reranks = is_reranker(directory, entry.id)
+        if is_encoder(config):
+            context = encoder_window(directory, config) or context
     return ModelFacts(
-        context_length=context_length(config, length if isinstance(length, int | float) else 0),
+        context_length=context,
         tools=_TOOLS.search(template) is not None,
         reasoning=any(all(text in template for text in texts) for texts in _REASONING),
         embeddings=bool(changed[_FILES.index(MODULES)]) and not reranks,
         reranks=reranks,
+        generates=not is_encoder(config),
         created=changed[0] // 10**9,
     )
 

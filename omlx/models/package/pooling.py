@@ -11,16 +11,21 @@ from pathlib import Path
 from typing import Final, Literal
 
 from omlx.errors import BadRequest
+from omlx.models.catalog.encoders import is_encoder
 from omlx.models.catalog.model_config import read_config
 from omlx.models.package.modules import module_kinds, read_modules
 
-PoolingMode = Literal["last", "mean"]
+PoolingMode = Literal["cls", "last", "mean"]
 
-_MODES: Final[dict[str, PoolingMode]] = {
+_CAUSAL: Final[dict[str, PoolingMode]] = {
     "pooling_mode_lasttoken": "last",
     "pooling_mode_mean_tokens": "mean",
 }
+_ENCODER: Final[dict[str, PoolingMode]] = {**_CAUSAL, "pooling_mode_cls_token": "cls"}
+"""The first token of a causal model has seen no other."""
 _DECLARED: Final = "pooling_mode"
+_NAMED: Final = {"cls": "pooling_mode_cls_token", "mean": "pooling_mode_mean_tokens"}
+"""The flags of modes whose names are shorter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +54,9 @@ def pooling(directory: Path, model: str) -> Pooling:
     ]
     declared = config.get(_DECLARED)  # of newer versions, in place of one flag per mode
     if not modes and isinstance(declared, str):
-        modes = [{"mean": "pooling_mode_mean_tokens"}.get(declared, f"{_DECLARED}_{declared}")]
-    if len(modes) != 1 or modes[0] not in _MODES:
+        modes = [_NAMED.get(declared, f"{_DECLARED}_{declared}")]
+    supported = _ENCODER if is_encoder(read_config(directory, "config.json")) else _CAUSAL
+    if len(modes) != 1 or modes[0] not in supported:
         listed = ", ".join(modes) or "none"
         raise BadRequest("embedding.pooling", param="model", model=model, modes=listed)
-    return Pooling(_MODES[modes[0]], "Normalize" in kinds)
+    return Pooling(supported[modes[0]], "Normalize" in kinds)

@@ -1,7 +1,7 @@
-"""How a model judges a document: which tokens mean yes and no, and in what prompt.
+"""How a model judges a document: by which tokens, and after what prompt; or by a classifier.
 
-Declared in the files of sentence-transformers, or known of Qwen3-Reranker by its name: its
-conversions lack these files.
+Declared in the files of sentence-transformers, or known of Qwen3-Reranker by its name, as its
+conversions lack these files. An encoder with a classifier judges a pair without a prompt.
 
 modules.json                        Transformer and LogitScore, in this order
 1_LogitScore/config.json            the two tokens
@@ -16,10 +16,12 @@ from pathlib import Path
 from typing import Final
 
 from omlx.errors import BadRequest
+from omlx.models.catalog.encoders import is_classifier
 from omlx.models.catalog.model_config import read_config
 from omlx.models.package.modules import module_kinds, read_modules
 
 _KINDS: Final = ["Transformer", "LogitScore"]
+_TYPES: Final = "type_vocab_size"
 _QWEN: Final = re.compile(r"qwen3[-_.]?reranker", re.IGNORECASE)
 
 
@@ -28,14 +30,20 @@ class Reranking:
     """`tokens`: the ids of yes and no; None for Qwen3-Reranker as released, whose prompt is known.
 
     A declared model has its prompt in its chat template. `instruction` is its default one, if any.
+    `segments`: an encoder that marks which tokens are those of the document.
     """
 
     tokens: tuple[int, int] | None = None
     instruction: str | None = None
+    segments: bool = False
 
 
 def is_reranker(directory: Path, model: str) -> bool:
-    """Return whether a model judges documents. Reads modules.json."""
+    """Return whether a model judges documents. Reads modules.json and config.json; raises
+    ModelError.
+    """
+    if is_classifier(read_config(directory, "config.json")):
+        return True
     kinds = module_kinds(read_modules(directory))
     return kinds == _KINDS or (not kinds and _QWEN.search(model) is not None)
 
@@ -48,6 +56,9 @@ def reranking(directory: Path, model: str) -> Reranking:
     """
     if not is_reranker(directory, model):
         raise BadRequest("rerank.undeclared", param="model", model=model)
+    config = read_config(directory, "config.json")
+    if is_classifier(config):
+        return Reranking(segments=config["model_type"] == "bert" and config.get(_TYPES) != 1)
     modules = read_modules(directory)
     if not modules:
         return Reranking()

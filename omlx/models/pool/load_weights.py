@@ -23,6 +23,7 @@ from mlx.utils import tree_flatten
 from omlx.engine.steps import Steps, run_through
 from omlx.errors import ModelError, ModelGone, OmlxError, ProbeFailed, Reason
 from omlx.models.catalog.check_config import check_counts
+from omlx.models.catalog.encoders import encoder_window, is_encoder
 from omlx.models.catalog.entry import ModelEntry
 from omlx.models.catalog.model_config import (
     Number,
@@ -36,6 +37,7 @@ from omlx.models.catalog.weight_files import check_whole, tensor_names, weight_f
 from omlx.models.eyes.open_eye import has_vision
 from omlx.models.eyes.sight import LazySight, Sight, lazy_sight
 from omlx.models.package.tokenizer import read_tokenizer, tokenizer_length
+from omlx.models.pool.load_encoder import encoder_facts, open_encoder
 
 if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
@@ -80,7 +82,7 @@ class LoadedModel:
     """A model in memory. `vocab_size` is that of its tokenizer; its logits may be wider.
 
     `stage` is what a loop needs of a model of which this process holds some layers only. `sight`
-    says how it reads images.
+    says how it reads images. One that does not `generate` is an encoder.
     """
 
     model: Model
@@ -93,6 +95,7 @@ class LoadedModel:
     size_bytes: int
     stage: StagedLoop | None = None
     sight: Sight = field(default_factory=Sight)
+    generates: bool = True
 
 
 LoadSteps: TypeAlias = Generator[LoadProgress | None, None, LoadedModel]
@@ -151,6 +154,8 @@ def _steps(
     read_config(entry.path, "generation_config.json")  # a damaged one is named before it is used
     if tokenizer is None:
         tokenizer = read_tokenizer(entry)
+    if is_encoder(config := read_config(entry.path, "config.json")):
+        return (yield from _encoder_steps(entry, config, dtype, tokenizer))
     model, config = open_model(entry.path, dtype, trusted=trusted)
     lazy = LazySight(off_reason=Reason("vision.off.setting"))
     if sees or not has_vision(config):
@@ -163,6 +168,27 @@ def _steps(
     facts = yield from probe(cast("Model", model), tokenizer_length(tokenizer))
     loaded = describe(entry, model, config, tokenizer, facts)
     return replace(loaded, sight=sight, size_bytes=loaded.size_bytes + sight.tower_bytes)
+
+
+def _encoder_steps(
+    entry: ModelEntry, config: dict[str, Any], dtype: Dtype, tokenizer: TokenizerWrapper
+) -> LoadSteps:
+    try:
+        model = open_encoder(entry.path, config)
+    except Exception as error:  # with a wrong config, mlx-vlm raises anything
+        raise ModelError("model.build", detail=one_line(error)) from error
+    mx.eval(mx.random.state)
+    cast_weights(model, config, dtype)
+    yield from read_weights(model)
+    try:
+        facts = encoder_facts(model, config, tokenizer_length(tokenizer))
+    except OmlxError:
+        raise
+    except Exception as error:  # as above
+        raise ProbeFailed("model.build", detail=one_line(error)) from error
+    loaded = describe(entry, model, config, tokenizer, facts)
+    window = encoder_window(entry.path, config) or loaded.context_length
+    return replace(loaded, context_length=window, generates=False)
 
 
 def probe(model: Model, vocab_size: int) -> Steps[ModelFacts]:

@@ -192,8 +192,7 @@ class ModelLoader:
         from omlx.engine.build import build_loop  # noqa: PLC0415 — see `import_mlx_lm`
 
         entry, speculation = choice.target, choice.speculation
-        dtype, limits = speculation.settings.dtype, limits_of(speculation, target.context_length)
-        stage, sight = target.stage, target.sight
+        dtype, limits = speculation.settings.dtype, limits_of(speculation, target)
         loop = build_loop(
             target.model,
             target.vocab_size,
@@ -205,8 +204,8 @@ class ModelLoader:
             cost_model=costs.open(_cost_key(choice, target)),
             memory=self._memory,
             facts=target.facts,
-            runner=None if stage is None else stage.runner(),
-            vision=None if sight.vision is None else sight.vision.sibling(),
+            runner=None if target.stage is None else target.stage.runner(),
+            vision=None if target.sight.vision is None else target.sight.vision.sibling(),
             disks=disks.open(limits.block_tokens),
         )
         snapshot = loop.snapshot()
@@ -224,6 +223,7 @@ class ModelLoader:
             token_bytes=TokenBytes(target.tokenizer),
             vocab_size=loop.limits.vocab_size,
             context_length=loop.limits.context_length,
+            generates=target.generates,
             stop_ids=target.stop_ids,
             sampling=target.sampling,
             draft=None if used is None else used.id,
@@ -231,7 +231,7 @@ class ModelLoader:
             no_head_reason=snapshot.no_head_reason,
             off_reason=snapshot.off_reason,
             narrow=_narrow(loop.limits),
-            sight=sight,
+            sight=target.sight,
             speculation=choice.speculation,
             identity=identity,
         )
@@ -294,18 +294,19 @@ async def _uninterrupted(work: Coroutine[Any, Any, T]) -> T:
                 raise
 
 
-def limits_of(speculation: SpeculationConfig, context_length: int) -> Limits:
-    """Return the limits of a model made for `context_length` tokens.
+def limits_of(speculation: SpeculationConfig, target: LoadedModel) -> Limits:
+    """Return the limits of a model with these settings.
 
     The budget of its prefix cache is set later, when it shares memory with other models.
     """
     settings = speculation.settings
     return Limits(
-        context_length=min(context_length, settings.max_context or context_length),
+        context_length=min(target.context_length, settings.max_context or target.context_length),
         max_rows=settings.max_concurrent_requests,
         max_waiting=settings.max_waiting,
         prefill_chunk=settings.prefill_chunk,
         prefix_bytes=0,
+        generates=target.generates,
     )
 
 

@@ -39,7 +39,7 @@ from omlx.models.pool.reading import Report, WeightReader
 from omlx.models.pool.resident import Lease, ModelStatus, ServedModel, State
 from omlx.models.pool.residents import ResidentModels, background
 from omlx.models.pool.speculation_config import SpeculationConfig, resolve_speculation
-from omlx.models.pool.text_pass import TextPass
+from omlx.models.pool.text_pass import ReadText
 
 if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
@@ -241,7 +241,7 @@ class Pool:
         if resident is not None:
             await asyncio.shield(background(self.residents.unload(resident), self._unloading))
 
-    async def read_text(self, served: ServedModel, text: TextPass) -> None:
+    async def read_text(self, served: ServedModel, text: ReadText) -> None:
         """Read a text in chunks between steps of running requests. The caller has a lease.
 
         Raises EngineDead, Overloaded without memory for its KV cache, BadRequest for a model over
@@ -294,7 +294,7 @@ class Pool:
             target = resident.weights.get(resident.entry.path)
             if target is None:  # evicted meanwhile
                 continue
-            if resident.can_keep_loop(speculation, limits_of(speculation, target.context_length)):
+            if resident.can_keep_loop(speculation, limits_of(speculation, target)):
                 resident.served = replace(resident.served, speculation=speculation)
             else:
                 jobs.append(self.load_queue.submit(LoadJob(resident.entry, reload=True)))

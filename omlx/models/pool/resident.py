@@ -72,7 +72,8 @@ class ServedModel:
     `off_reason` why no drafter can be, where
     the cache cannot roll back; `narrow` how many tokens of the tokenizer the model lacks, if any.
     `speculation` is the configuration that the model was loaded with. `sight` has the eye that
-    prepares images, or says why there is none. `identity` was read with the weights.
+    prepares images, or says why there is none. `identity` was read with the weights. A model that
+    does not `generate` is an encoder.
     """
 
     id: str
@@ -90,6 +91,7 @@ class ServedModel:
     speculation: SpeculationConfig = field(default_factory=SpeculationConfig)
     sight: Sight = field(default_factory=Sight)
     identity: ModelIdentity = field(default_factory=ModelIdentity)
+    generates: bool = True
     grammars: GrammarCompiler = field(init=False)
     thinking: ThinkingBudgets = field(init=False)
 

@@ -1,7 +1,4 @@
-"""A text that is read without generating: what is computed from it, not what follows it.
-
-Tokens are read in chunks, so that engine steps of other requests run in between.
-"""
+"""A text that is read without generating: what is computed from it, not what follows it."""
 
 from __future__ import annotations
 
@@ -17,22 +14,40 @@ if TYPE_CHECKING:
     from omlx.engine.model import Cache, Model
 
 
-class TextPass(ABC):
-    """A text as token ids, at least one, with a KV cache of its own while it is read."""
+class ReadText(ABC):
+    """A text as token ids, at least one."""
 
     def __init__(self, tokens: Sequence[int]) -> None:
         self.tokens = tokens
+
+    @abstractmethod
+    def advance(self, loop: EngineLoop, memory: MemoryGuard) -> bool:
+        """Read the next part; return whether it was the last. Call it on the engine thread.
+
+        Reads nothing as long as memory is being freed. Raises Overloaded if there is none for the
+        KV cache.
+        """
+
+    def admitted(self, loop: EngineLoop, memory: MemoryGuard) -> bool:
+        """Return whether there is memory to begin. Raises as `advance`."""
+        return memory.admit_text(len(self.tokens), loop.scheduler.prefix.layout)
+
+
+class TextPass(ReadText):
+    """A text with a KV cache of its own while it is read.
+
+    It is read in chunks, so that engine steps of other requests run in between.
+    """
+
+    def __init__(self, tokens: Sequence[int]) -> None:
+        super().__init__(tokens)
         self._read = 0
         self._cache: Cache = []
 
     def advance(self, loop: EngineLoop, memory: MemoryGuard) -> bool:
-        """Read the next chunk; return whether it was the last. Call it on the engine thread.
-
-        Reads nothing as long as memory is being freed. Raises Overloaded if there is none for the
-        KV cache, and what `read` and `finish` raise.
-        """
+        """Read the next chunk. Raises what `read` and `finish` raise, too."""
         if not self._read:
-            if not memory.admit_text(len(self.tokens), loop.scheduler.prefix.layout):
+            if not self.admitted(loop, memory):
                 return False
             self._cache = loop.runner.make_cache()
         chunk = self.tokens[self._read : self._read + loop.limits.prefill_slice]

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from omlx.errors import BadRequest
 from omlx.models.package.reranking import Reranking, reranking
+from omlx.models.pool.encoding import PairScore
 from omlx.models.pool.judgement import Judgement
 from omlx.models.pool.pool import Pool
 from omlx.models.pool.resident import ServedModel
+from omlx.server.engine_requests import check_ids
+from omlx.server.errors import field_error
 from omlx.server.generation import GenerationService
-from omlx.text.rerank_prompt import encode_document, qwen_prompt, template_prompt
+from omlx.text.rerank_prompt import (
+    encode_document,
+    encode_pair,
+    qwen_prompt,
+    template_prompt,
+)
 
 _ANSWERS = ("yes", "no")
 """The tokens of Qwen3-Reranker."""
@@ -52,19 +60,17 @@ class RerankService:
         lease = await self._pool.lease(entry.id)
         try:
             served = lease.served
-            yes, no = _answers(declared, served)
-            instruction = instruction or declared.instruction
-            encoded = []
+            judge = _judge_of(declared, served, query, instruction)
+            judgements = []
             for at, document in enumerate(documents):
-                work = partial(_encode, declared, served, query, document, instruction, at)
-                length = len(query) + len(document)
-                encoded.append(await self._generations.run_text(served.id, work, length))
-            scores = []
-            for tokens in encoded:
-                judgement = Judgement(tokens, yes, no)
+                work, length = partial(judge, document, at), len(query) + len(document)
+                judgement = await self._generations.run_text(served.id, work, length)
+                check_ids(judgement.tokens, served.vocab_size, f"documents[{at}]")
+                judgements.append(judgement)
+            for judgement in judgements:
                 await self._pool.read_text(served, judgement)
-                scores.append(judgement.score)
-            return Reranked(served.id, scores, sum(map(len, encoded)))
+            scores = [judgement.score for judgement in judgements]
+            return Reranked(served.id, scores, sum(len(each.tokens) for each in judgements))
         finally:
             lease.release()
 
@@ -80,16 +86,30 @@ def _answers(declared: Reranking, served: ServedModel) -> tuple[int, int]:
     return ids
 
 
-def _encode(
-    declared: Reranking,
-    served: ServedModel,
-    query: str,
-    document: str,
-    instruction: str | None,
-    at: int,
-) -> list[int]:
-    if declared.tokens is None:
-        prompt = qwen_prompt(query, document, instruction)
-    else:
-        prompt = template_prompt(served.tokenizer, query, document, instruction)
-    return encode_document(served.tokenizer, prompt, served.context_length, at)
+def _judge_of(
+    declared: Reranking, served: ServedModel, query: str, instruction: str | None
+) -> Callable[[str, int], Judgement | PairScore]:
+    """Return what prepares the judgement of a document with an index. Raises BadRequest for an
+    instruction that the model cannot be given.
+    """
+    tokenizer, limit = served.tokenizer, served.context_length
+    if served.generates:
+        yes, no = _answers(declared, served)
+        wanted = instruction or declared.instruction
+
+        def ask(document: str, at: int) -> Judgement:
+            if declared.tokens is None:
+                prompt = qwen_prompt(query, document, wanted)
+            else:
+                prompt = template_prompt(tokenizer, query, document, wanted)
+            return Judgement(encode_document(tokenizer, prompt, limit, at), yes, no)
+
+        return ask
+    if instruction is not None:
+        raise field_error("request.unsupported", "instruction")
+
+    def classify(document: str, at: int) -> PairScore:
+        tokens, types = encode_pair(tokenizer, query, document, limit, at)
+        return PairScore(tokens, types if declared.segments else [0] * len(tokens))
+
+    return classify

@@ -1,0 +1,99 @@
+"""Which encoders can be loaded, and how much they read, judged by their files."""
+
+from __future__ import annotations
+
+import json
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from omlx.models.catalog import encoders
+from omlx.models.catalog.encoders import encoder_window
+from omlx.models.catalog.entry import Status
+from omlx.models.catalog.inspect_checkpoint import inspect_checkpoint
+from omlx.models.catalog.registry import Registry
+from tests.server.running import PATIENCE_S, omlx
+
+
+def folder(directory: Path, **config: Any) -> Path:
+    (directory / "config.json").write_text(json.dumps({"model_type": "bert"} | config))
+    (directory / "model.safetensors").write_bytes(b"weights")
+    return directory
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encoders, "find_spec", lambda name: ModuleSpec(name, None))
+
+
+@pytest.mark.usefixtures("installed")
+@pytest.mark.parametrize(
+    ("config", "refused"),
+    [
+        ({}, None),
+        ({"hidden_act": "gelu", "position_embedding_type": "absolute"}, None),
+        ({"model_type": "modernbert", "hidden_activation": "gelu"}, None),
+        ({"model_type": "xlm-roberta"}, None),
+        ({"hidden_act": "gelu_new"}, "hidden_act"),
+        ({"model_type": "modernbert", "hidden_activation": "silu"}, "hidden_activation"),
+        ({"position_embedding_type": "relative_key"}, "position_embedding_type"),
+        ({"architectures": ["BertForSequenceClassification"], "id2label": {"0": "a"}}, None),
+        (
+            {"architectures": ["BertForSequenceClassification"], "id2label": {"0": 0, "1": 1}},
+            "id2label",
+        ),
+    ],
+)
+def test_configs_that_are_computed_as_they_ask(
+    tmp_path: Path, config: dict[str, Any], refused: str | None
+) -> None:
+    entry = inspect_checkpoint("e/one", folder(tmp_path, **config), "test")
+    if refused is None:
+        assert entry.usable
+    else:
+        assert entry.reason is not None
+        assert (entry.reason.code, entry.reason.params["key"]) == ("model.encoder_config", refused)
+
+
+def test_without_the_extra_the_reason_names_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(encoders, "find_spec", lambda name: None)
+    entry = inspect_checkpoint("e/one", folder(tmp_path), "test")
+    assert entry.status is Status.SKIPPED
+    with (
+        omlx(registry=Registry((entry,)), default=None) as running,
+        httpx.Client(base_url=running.url, timeout=PATIENCE_S) as http,
+    ):
+        answer = http.post("/v1/embeddings", json={"model": "e/one", "input": "x"})
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"]) == (400, "model.encoder_extra")
+    assert 'pip install "omlx[encoders]"' in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("config", "declared", "window"),
+    [
+        ({"max_position_embeddings": 512}, None, 512),
+        ({"max_position_embeddings": 512}, {"max_seq_length": 256}, 256),
+        ({"max_position_embeddings": 512}, {"max_seq_length": None}, 512),
+        ({"model_type": "xlm-roberta", "max_position_embeddings": 514}, None, 512),
+        (
+            {"model_type": "xlm-roberta", "max_position_embeddings": 520, "pad_token_id": 3},
+            None,
+            516,
+        ),
+        ({"model_type": "xlm-roberta", "n_positions": 514, "pad_token_id": None}, None, 512),
+        ({}, {"max_seq_length": 128}, 128),
+        ({}, None, None),
+    ],
+)
+def test_the_window_is_what_positions_and_declaration_allow(
+    tmp_path: Path, config: dict[str, Any], declared: dict[str, Any] | None, window: int | None
+) -> None:
+    if declared is not None:
+        (tmp_path / "sentence_bert_config.json").write_text(json.dumps(declared))
+    assert encoder_window(tmp_path, config) == window
