@@ -13,8 +13,9 @@ from itertools import count
 from random import Random
 from typing import Any, Final
 
-from openai import APIStatusError, OpenAI
+from openai import APIError, APIStatusError, OpenAI
 
+from omlx.engine.memory import RETRY_AFTER_S
 from tests.soak.answers import compare, fault, joined, whole
 from tests.soak.models import MODELS
 from tests.soak.requests import REPEAT_SHARE, REPEATED, Json, SoakRequest, soak_request
@@ -98,13 +99,13 @@ class Load:
             try:
                 response = self._send(client, request)
                 break
-            except APIStatusError as error:
-                after = error.response.headers.get("Retry-After")
-                if error.status_code != 503 or after is None:
+            except APIError as error:
+                after = _retry_after(error)
+                if after is None:
                     raise
                 with self.counts.lock:
                     self.counts.retried += 1
-                if self._stopping.wait(float(after)):
+                if self._stopping.wait(after):
                     return
         with self.counts.lock:
             self.counts.kinds[request.kind] += 1
@@ -149,6 +150,17 @@ class Load:
     def _error(self, request: SoakRequest, what: str) -> None:
         with self.counts.lock:
             self.counts.errors.append(f"{request.kind} {request.number} {request.body}: {what}")
+
+
+def _retry_after(error: APIError) -> float | None:
+    """Return in how many seconds a refused request may be sent again; None for other errors.
+
+    A stream that has sent a keep-alive while it waited is refused by its last event.
+    """
+    if not isinstance(error, APIStatusError):
+        return float(RETRY_AFTER_S) if error.code == "memory.full" else None
+    after = error.response.headers.get("Retry-After")
+    return float(after) if error.status_code == 503 and after is not None else None
 
 
 def _create(client: OpenAI, request: SoakRequest, headers: dict[str, str] | None = None) -> Any:
