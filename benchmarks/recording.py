@@ -1,7 +1,8 @@
 """`python -m benchmarks recording`: what prefixes on disk and recorded answers cost while decoding.
 
-Two servers take turns with the same streams: one writes neither, the other one both, and its
-requests have a key. Every trial has new prompts, so that there is something to write.
+Three servers take turns with the same streams, once they are calibrated. Two write neither: how far
+they are apart is what the third, which writes both, is compared with; its requests have a key.
+Every trial has new prompts, so that there is something to write.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import argparse
 import os
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -19,15 +21,22 @@ from typing import Any, Final
 
 from omlx.bench.arguments import add, numbers, positive
 from omlx.bench.http import streams
-from omlx.bench.http.server import Server, omlx_server
+from omlx.bench.http.server import Server, call, omlx_server, processor_seconds
 from omlx.bench.prompts import prompts
 from omlx.bench.report import Json, environment, table, write_json
-from omlx.measure.interleave import run_pair
 from omlx.measure.spread import Series
 
 OFF: Final = ("--prefix-disk", "off", "--answer-disk", "off")
 ON: Final = ("--prefix-disk", "1GB")
-HEAD: Final = ("streams", "off, tokens/s", "on", "on / off (least to most)", "by processor time")
+HEAD: Final = (
+    "streams",
+    "off, tokens/s",
+    "off / off, elapsed (least to most)",
+    "on / off",
+    "off / off, processor time",
+    "on / off",
+)
+CALIBRATION_S: Final = 240.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,21 +49,22 @@ class Rates:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """The rates of `streams` requests at once, without and with records."""
+    """The rates of `streams` requests at once: twice without records, and with them."""
 
     streams: int
     off: Rates
+    control: Rates
     on: Rates
 
     @property
     def cells(self) -> tuple[str, ...]:
-        elapsed = self.on.elapsed.over(self.off.elapsed)
-        processor = self.on.processor.over(self.off.processor)
-        rates = f"{self.off.elapsed.median:.0f}", f"{self.on.elapsed.median:.0f}"
-        return (str(self.streams), *rates, _ratio(elapsed), _ratio(processor))
+        sides, off = (self.control, self.on), self.off
+        elapsed = [_ratio(side.elapsed.over(off.elapsed)) for side in sides]
+        processor = [_ratio(side.processor.over(off.processor)) for side in sides]
+        return (str(self.streams), f"{off.elapsed.median:.0f}", *elapsed, *processor)
 
     def to_json(self) -> Json:
-        sides = (("off", self.off), ("on", self.on))
+        sides = (("off", self.off), ("control", self.control), ("on", self.on))
         return {"streams": self.streams} | {
             name: {"elapsed": rates.elapsed.to_json(), "processor": rates.processor.to_json()}
             for name, rates in sides
@@ -84,8 +94,10 @@ def run(args: argparse.Namespace) -> int:
     load_before = os.getloadavg()
     with tempfile.TemporaryDirectory(prefix="omlx-bench-") as work, ExitStack() as stack:
         start = partial(served, stack, args, Path(work))
-        off, on = start("off", OFF), start("on", ON)
-        costs = [compare(off, on, n, args.trials, args.tokens) for n in args.streams]
+        servers = [start("off", OFF), start("control", OFF), start("on", ON)]
+        for server in servers:
+            wait_until_calibrated(server)
+        costs = [compare(servers, n, args.trials, args.tokens) for n in args.streams]
     report: Json = {
         **environment(load_before),
         "model": args.model.name,
@@ -112,18 +124,34 @@ def served(
     )
 
 
-def compare(off: Server, on: Server, count: int, trials: int, tokens: int) -> Cost:
-    """Measure `count` streams. The first trial warms up and is not counted."""
-    sides: tuple[list[tuple[float, float]], list[tuple[float, float]]] = [], []
+def wait_until_calibrated(server: Server) -> None:
+    """Wait, so that no server measures its passes while another one is measured.
+
+    Raises RuntimeError after `CALIBRATION_S`.
+    """
+    deadline = time.monotonic() + CALIBRATION_S
+    while time.monotonic() < deadline:
+        status = call(server.port, "GET", f"/v1/models/{server.model}")
+        if status["speculation"]["calibration"] != "pending":
+            return
+        time.sleep(0.5)  # the server says nothing when it is done
+    raise RuntimeError(f"a server is not calibrated after {CALIBRATION_S:.0f} s")
+
+
+def compare(servers: Sequence[Server], count: int, trials: int, tokens: int) -> Cost:
+    """Measure `count` streams on servers that are off, off and on, in turns. The first trial warms
+    up and is not counted.
+    """
+    sides: list[list[tuple[float, float]]] = [[] for _ in servers]
     for trial in range(trials + 1):
         bodies = [body(trial, number, tokens) for number in range(count)]
         keys = [f"Idempotency-Key: {count}-{trial}-{number}" for number in range(count)]
-        rates = run_pair(
-            partial(rate, off, bodies, ()), partial(rate, on, bodies, keys), swap=trial % 2 == 1
-        )
-        if trial:
-            for side, one in zip(sides, rates, strict=True):
-                side.append(one)
+        for turn in range(len(servers)):
+            place = (trial + turn) % len(servers)
+            headers = keys if place == len(servers) - 1 else ()
+            rates = rate(servers[place], bodies, headers)
+            if trial:
+                sides[place].append(rates)
     made = [Rates(*(Series(values) for values in zip(*side, strict=True))) for side in sides]
     return Cost(count, *made)
 
@@ -133,15 +161,6 @@ def rate(server: Server, bodies: Sequence[Json], headers: Sequence[str]) -> tupl
     before = processor_seconds(server.pid)
     tokens, seconds = streams.run(server.port, bodies, headers)
     return tokens / seconds, tokens / (processor_seconds(server.pid) - before)
-
-
-def processor_seconds(pid: int) -> float:
-    """Return the processor time of a process so far; NaN where /proc does not say it."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
-    except OSError:
-        return float("nan")
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def body(trial: int, number: int, tokens: int) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """`omlx bench prefixes`: time to the first token of a prompt that is new, in memory, or on disk.
 
 Each trial is a process of the server; all have one home folder. A process first continues the
-conversations of the one before, whose KV caches are on disk. Then it is asked conversations that
-are new, and continues them from memory.
+conversations of an earlier one, whose KV caches are on disk, and continues them once more, from
+memory. Then it computes new ones.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from omlx.bench.arguments import add, numbers, positive
-from omlx.bench.http.server import Message, Server, call, omlx_server
+from omlx.bench.http.server import Message, Server, call, omlx_server, processor_seconds
 from omlx.bench.prompts import TEXTS
 from omlx.bench.report import Json, environment, table, write_json
 from omlx.measure.spread import Series
@@ -26,8 +26,13 @@ from omlx.measure.spread import Series
 FLAGS: Final = ("--prewarm", "off")
 """Of the server: else it could read from disk before it is asked."""
 
-HEAD: Final = ("prompt tokens", "cold", "memory", "of cold", "disk, after a restart", "of cold")
-MIN_CACHED: Final = 0.9
+KINDS: Final = ("elapsed", "processor")
+HEAD: Final = ("tokens", "time", "cold", "memory", "of cold", "disk, after a restart", "of cold")
+ONCE_S: Final = 60.0
+"""Prompts that take longer are computed once, not in every trial."""
+
+TIMEOUT_S: Final = 3600.0
+MIN_CACHED: Final = 0.8
 """Share of a prompt that must come from the cache where it should."""
 
 _SAMPLE: Final = 4_000
@@ -35,20 +40,44 @@ _SAMPLE: Final = 4_000
 
 
 @dataclass(frozen=True, slots=True)
+class Time:
+    """Seconds to the first token: by the clock, and of the server's processor time."""
+
+    elapsed: float
+    processor: float
+
+
+@dataclass(slots=True)
 class FirstTokens:
-    """Seconds to the first token by trial, of prompts of about as many `tokens`."""
+    """Times by trial of prompts of about as many `tokens`; `asked` is the newest conversation that
+    was computed.
+    """
 
     tokens: int
-    cold: list[float] = field(default_factory=list)
-    memory: list[float] = field(default_factory=list)
-    disk: list[float] = field(default_factory=list)
+    asked: Sequence[Message] = ()
+    cold: list[Time] = field(default_factory=list)
+    memory: list[Time] = field(default_factory=list)
+    disk: list[Time] = field(default_factory=list)
 
     @property
-    def cells(self) -> tuple[str, ...]:
-        cold = Series(tuple(self.cold))
-        cells = [f"{self.tokens}", f"{cold.median:.3f} s"]
-        for values in (self.memory, self.disk):
-            times = Series(tuple(values))
+    def costly(self) -> bool:
+        return bool(self.cold) and self.cold[0].elapsed > ONCE_S
+
+    def series(self, kind: str) -> tuple[Series, Series, Series]:
+        """Return times of a kind (elapsed, processor): cold, from memory, from disk. Cold ones that
+        were measured once are those of every trial.
+        """
+        cold = self.cold * len(self.disk) if self.costly else self.cold
+        times = [
+            Series(tuple(getattr(time, kind) for time in each))
+            for each in (cold, self.memory, self.disk)
+        ]
+        return times[0], times[1], times[2]
+
+    def cells(self, kind: str) -> tuple[str, ...]:
+        cold, *cached = self.series(kind)
+        cells = [f"{self.tokens}", kind, f"{cold.median:.3f} s"]
+        for times in cached:
             shares = times.over(cold)
             cells += [
                 f"{times.median:.3f} s ({times.least:.3f} to {times.most:.3f})",
@@ -57,10 +86,16 @@ class FirstTokens:
         return tuple(cells)
 
     def to_json(self) -> Json:
-        cold, record = Series(tuple(self.cold)), dict[str, object](tokens=self.tokens)
-        for name, values in (("cold", self.cold), ("memory", self.memory), ("disk", self.disk)):
-            times = Series(tuple(values))
-            record |= {f"{name}_s": values, f"{name}_of_cold": times.over(cold).median}
+        record: Json = {"tokens": self.tokens}
+        for kind in KINDS:
+            cold, memory, disk = self.series(kind)
+            record[kind] = {
+                "cold_s": list(cold.values),
+                "memory_s": list(memory.values),
+                "disk_s": list(disk.values),
+                "memory_of_cold": memory.over(cold).median,
+                "disk_of_cold": disk.over(cold).median,
+            }
         return record
 
 
@@ -96,9 +131,11 @@ def run(args: argparse.Namespace) -> int:
     }
     write_json(args.json, report)
     loads = load_before[0], os.getloadavg()[0]
-    sys.stdout.write(f"{table([HEAD, *(each.cells for each in times)])}\n\n")
+    rows = [each.cells(kind) for each in times for kind in KINDS]
+    sys.stdout.write(f"{table([HEAD, *rows])}\n\n")
     sys.stdout.write(
-        f"medians of {args.trials} (least to most); load of the machine, one minute: "
+        f"medians of {args.trials} (least to most); cold once where it takes more than "
+        f"{ONCE_S:.0f} s; load of the machine, one minute: "
         f"{loads[0]:.1f} before, {loads[1]:.1f} after; {os.cpu_count()} cores\n"
     )
     return 0
@@ -112,17 +149,17 @@ def measure(model: Path, home: Path, sizes: Sequence[int], trials: int) -> list[
     times = [FirstTokens(size) for size in sorted(sizes, reverse=True)]
     for trial in range(trials + 1):  # the first one fills the disk
         with omlx_server(model, home, *FLAGS) as server:
-            if trial:
-                for each in times:
-                    before = conversation(server, trial - 1, each.tokens)
-                    each.disk.append(first_token(server, continued(before, "Name one more.")))
             for each in times:
-                asked = conversation(server, trial, each.tokens)
-                cold = first_token(server, asked, cached=False)
-                memory = first_token(server, continued(asked, "Name the last one."))
                 if trial:
+                    for taken, place in ((each.disk, "disk"), (each.memory, "memory")):
+                        question = f"Name another, {place} {trial}."
+                        taken.append(first_token(server, continued(each.asked, question)))
+                if each.costly:
+                    continue
+                each.asked = conversation(server, trial, each.tokens)
+                cold = first_token(server, each.asked, cached=False)
+                if trial or cold.elapsed > ONCE_S:
                     each.cold.append(cold)
-                    each.memory.append(memory)
     return times
 
 
@@ -142,17 +179,17 @@ def continued(asked: Sequence[Message], question: str) -> list[Message]:
     return [*asked, *({"role": role, "content": content} for role, content in (answer, user))]
 
 
-def first_token(server: Server, messages: Sequence[Message], *, cached: bool = True) -> float:
-    """Return the seconds until an answer of one token is there.
+def first_token(server: Server, messages: Sequence[Message], *, cached: bool = True) -> Time:
+    """Return the time until an answer of one token is there.
 
     Raises RuntimeError if most of the prompt was to be `cached`, or nothing, and was not so.
     """
     body = {"model": server.model, "messages": list(messages), "max_tokens": 1, "temperature": 0}
-    started = time.perf_counter()
-    usage = call(server.port, "POST", "/v1/chat/completions", body)["usage"]
-    seconds = time.perf_counter() - started
+    started, before = time.perf_counter(), processor_seconds(server.pid)
+    usage = call(server.port, "POST", "/v1/chat/completions", body, TIMEOUT_S)["usage"]
+    taken = Time(time.perf_counter() - started, processor_seconds(server.pid) - before)
     prompt = usage["prompt_tokens"]
     share = usage["prompt_tokens_details"]["cached_tokens"] / prompt
     if share < MIN_CACHED if cached else share > 1 - MIN_CACHED:
         raise RuntimeError(f"of a prompt of {prompt} tokens, {share:.0%} were cached")
-    return seconds
+    return taken

@@ -177,6 +177,7 @@ async def serve(selection: Selection, listening: socket.socket, order: Order | N
             engine, selection.catalog, report=LoadingBars(), costs=costs, read=read, disks=disks
         )
         if selection.model is not None:
+            template_process.start_early()  # the first request comes as soon as it is announced
             (await pool.lease(selection.model)).release()
         stages = staged.stages if staged is not None else None
         urls = UrlReader() if settings.allow_image_url else None

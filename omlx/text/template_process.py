@@ -137,10 +137,10 @@ def is_jinja(tokenizer: TokenizerWrapper) -> bool:
 
 
 def start_early() -> None:
-    """Start a process before the first render needs it: that takes half a second."""
-    process = _idle.take()
-    process.start()
-    _idle.give_back(process)
+    """Start a process before the first render needs it: that takes half a second. Does not wait
+    until it is ready.
+    """
+    _idle.give_back(_idle.take())
 
 
 class _IdleProcesses:

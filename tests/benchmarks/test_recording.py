@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.__main__ import main
-from benchmarks.recording import Cost, Rates, body, processor_seconds
+from benchmarks.recording import Cost, Rates, body
+from omlx.bench.http.server import processor_seconds
 from omlx.bench.http.streams import post
 from omlx.measure.spread import Series
 from omlx.models.catalog.discovery import BUNDLED
@@ -18,8 +19,15 @@ from omlx.models.catalog.discovery import BUNDLED
 def test_ratios_are_taken_within_trials() -> None:
     off = Rates(Series((100.0, 50.0, 80.0)), Series((10.0, 10.0, 10.0)))
     on = Rates(Series((90.0, 50.0, 88.0)), Series((9.0, 8.0, 10.0)))
-    cells = Cost(4, off, on).cells
-    assert cells == ("4", "80", "88", "1.000 (0.900 to 1.100)", "0.900 (0.800 to 1.000)")
+    control = Rates(Series((100.0, 100.0, 80.0)), Series((10.0, 10.0, 5.0)))
+    assert Cost(4, off, control, on).cells == (
+        "4",
+        "80",
+        "1.000 (1.000 to 2.000)",
+        "1.000 (0.900 to 1.100)",
+        "1.000 (0.500 to 1.000)",
+        "0.900 (0.800 to 1.000)",
+    )
 
 
 def test_every_stream_has_a_prompt_and_a_key_of_its_own() -> None:
@@ -38,12 +46,13 @@ def test_processor_time_is_read() -> None:
 
 
 @pytest.mark.slow
-def test_both_servers_make_the_tokens(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_servers_make_the_tokens(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model, draft = (str(BUNDLED / "omlx-demo" / name) for name in ("target", "draft"))
     drafts = ("--draft", draft, "--speculation", "draft")
     size = ("--streams", "1,2", "--trials", "1", "--tokens", "70", "--json", str(tmp_path / "r"))
     assert main(["recording", "--model", model, *drafts, *size]) == 0
     report = json.loads((tmp_path / "r").read_text())
     assert [cost["streams"] for cost in report["streams"]] == [1, 2]
-    assert all(cost["on"]["elapsed"]["median"] > 0 for cost in report["streams"])
+    for side in ("off", "control", "on"):
+        assert all(cost[side]["elapsed"]["median"] > 0 for cost in report["streams"])
     assert "on / off" in capsys.readouterr().out

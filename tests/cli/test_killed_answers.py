@@ -197,6 +197,7 @@ class Reader:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("model", [TARGET, HYBRID])
 def test_every_answer_outlives_all_its_processes(tmp_path: Path, model: str) -> None:
     """All of a model's at once: a process ends once each of them has some events more, which is at

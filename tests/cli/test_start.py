@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from omlx.cli.serve import ENGINE_DIED
+from tests.processes import environment
 
 # Ends as `omlx` itself does: in CPython before 3.13 a thread counts as ended while MLX still clears
 # what it kept for it, and an interpreter that is torn down meanwhile aborts.
@@ -71,6 +72,33 @@ serving = threading.Event()
 serve.EngineThread, serve.Server = Dying, Server
 sys.exit(main.main(["serve", "--port", "0", "--home", sys.argv[1]]))
 """
+
+
+# Says when a process for templates starts.
+ANNOUNCING = """
+import sys
+from omlx.cli import main
+from omlx.text import template_process
+
+class Announced(template_process.TemplateProcess):
+    def __init__(self):
+        super().__init__()
+        print("a process for templates", flush=True)
+
+template_process.TemplateProcess = Announced
+sys.exit(main.main(["serve", "omlx-demo/draft", "--port", "0", "--home", sys.argv[1]]))
+"""
+
+
+def test_templates_can_be_rendered_once_the_server_is_announced(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", ANNOUNCING, str(tmp_path)]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env=environment(tmp_path)
+    ) as server:
+        assert server.stdout is not None
+        first = server.stdout.readline()
+        server.terminate()
+    assert first == "a process for templates\n"
 
 
 def test_a_dead_engine_thread_ends_the_process_with_a_code_of_its_own(tmp_path: Path) -> None:

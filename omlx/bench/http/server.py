@@ -84,8 +84,10 @@ def _wait(process: subprocess.Popen[bytes], port: int) -> None:
     raise RuntimeError(f"no server answers on port {port} after {START_S} s")
 
 
-def call(port: int, method: str, path: str, body: object = None) -> Any:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=ANSWER_S)
+def call(
+    port: int, method: str, path: str, body: object = None, timeout_s: float = ANSWER_S
+) -> Any:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout_s)
     try:
         content = None if body is None else json.dumps(body)
         connection.request(method, path, content, {"Content-Type": "application/json"})
@@ -96,6 +98,15 @@ def call(port: int, method: str, path: str, body: object = None) -> Any:
         return json.loads(answer)
     finally:
         connection.close()
+
+
+def processor_seconds(pid: int) -> float:
+    """Return the processor time of a process so far; NaN where /proc does not say it."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+    except OSError:
+        return float("nan")
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def free_port() -> int:
