@@ -314,15 +314,16 @@ def _announce(services: Services, settings: Settings, address: str) -> None:
     pool = services.pool
     lines = [sentence("cli.serve.ready", {"version": __version__, "url": address})]
     model = next((entry.id for entry in pool.models), None)
-    if pool.last_used is not None:
-        model = pool.last_used.id
+    served = next(reversed(pool.loaded), None)
+    if served is not None:
+        model = served.id
         lines.append(sentence("cli.serve.model_ready", {"model": model}))
-        lines += _draft_lines(pool.last_used)
+        lines += _draft_lines(served)
     lines += _login_link(settings, address)
     offer = first_start.commands(pool.registry, settings, address)
     if model is None:
         lines += offer or [sentence("cli.models.none", {})]
-    else:
+    elif served is None or served.generates:
         lines += offer
         endpoint = Endpoint(address, model, with_key=services.api_keys.required)
         lines.append(sentence("cli.serve.try", {}))

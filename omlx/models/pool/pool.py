@@ -133,7 +133,7 @@ class Pool:
 
     @property
     def default(self) -> str | None:
-        """The model of requests that name none: the configured one, else the one used last."""
+        """The model of requests that name none: the configured one, else `last_used`."""
         return self.catalog.default or self._last_used_id
 
     @property
@@ -143,8 +143,8 @@ class Pool:
 
     @property
     def last_used(self) -> ServedModel | None:
-        """The model in memory that was used last."""
-        return next(reversed(self.loaded), None)
+        """The model in memory that was used last, of those that generate."""
+        return next((model for model in reversed(self.loaded) if model.generates), None)
 
     @property
     def limit_bytes(self) -> int:

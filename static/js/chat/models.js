@@ -16,7 +16,7 @@ export class Models {
 
   async load() {
     const { body } = await send("GET", "/chat/models");
-    const chats = body.data.filter(({ capabilities }) => !capabilities.includes("embeddings"));
+    const chats = body.data.filter(({ capabilities }) => capabilities.includes("completion"));
     this.known = new Map(chats.map((model) => [model.id, model]));
     this.#offer();
     this.select.dispatchEvent(new Event("omlx:models"));

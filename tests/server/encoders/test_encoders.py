@@ -194,6 +194,23 @@ def _header(server: Running, model: str) -> int:
         return 8 + int.from_bytes(file.read(8), "little")
 
 
+def test_a_request_that_names_no_model_is_not_for_one_that_was_used_last(tmp_path: Path) -> None:
+    entry = declare(write(tmp_path / "last", "bert"), POOLING["mean"], normalize=True)
+    registry = Registry((*DEMO.entries, entry))
+    with (
+        omlx(registry=registry, default=None) as running,
+        httpx.Client(base_url=running.url, timeout=PATIENCE_S) as http,
+    ):
+        asked = {"prompt": "x", "max_tokens": 1}
+        for path, body in (
+            ("/v1/completions", asked | {"model": TARGET}),
+            ("/v1/embeddings", {"model": entry.id, "input": "x"}),
+        ):
+            assert http.post(path, json=body).status_code == 200
+        assert [served.id for served in running.pool.loaded] == [TARGET, entry.id]
+        assert http.post("/v1/completions", json=asked).json()["model"] == TARGET
+
+
 def test_damaged_weights_are_refused_when_it_is_loaded(tmp_path: Path) -> None:
     broken = declare(write(tmp_path / "nan", "bert"), POOLING["mean"], normalize=True)
     arrays = load_file(broken.path / "model.safetensors")
