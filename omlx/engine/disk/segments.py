@@ -64,16 +64,9 @@ class Segments:
 
     def read(self, place: Place) -> bytes:
         """Return the bytes at a place; fewer where the file is shorter."""
-        with self._path(place.segment).open("rb", buffering=0) as file:
+        with self._path(place.segment).open("rb") as file:
             file.seek(place.offset)
-            data = bytearray(place.nbytes)
-            view, done = memoryview(data), 0
-            while done < place.nbytes:
-                count = file.readinto(view[done:])
-                if not count:
-                    break
-                done += count
-        return bytes(data) if done == place.nbytes else bytes(data[:done])
+            return file.read(place.nbytes)
 
     def remove(self, segment: int) -> None:
         """Delete a file, if it is still there."""
