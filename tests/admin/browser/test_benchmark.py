@@ -105,6 +105,7 @@ def test_the_page_is_readable_reachable_and_in_every_language(
         assert "<" not in page.locator("main").inner_text()
         expect(page.locator("ul.bars").first).to_have_css("border-bottom-width", "0px")
         page.evaluate(REFRESHED)  # the first one replaces what the server has rendered
+        expect(page.locator("tbody th:not([data-label])")).to_have_count(0)  # on a phone
         check_fits(page)
         page.set_viewport_size(DESKTOP)
         check_keyboard(page)

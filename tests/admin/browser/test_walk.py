@@ -1,0 +1,255 @@
+"""From a machine with nothing but Python to an agent that uses the server, as a person does it:
+the wheel, installed by uv; `omlx serve`; and then only what the browser shows."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import pytest
+from openai import OpenAI
+from playwright.sync_api import Browser, Locator, Page, expect
+
+from omlx.models.catalog.discovery import BUNDLED
+from tests.admin.browser.chromium import watched
+from tests.admin.browser.process import log_in, serving
+from tests.models.hub import Hub, running
+from tests.processes import environment
+from tests.wheel import build_wheel
+
+pytestmark = pytest.mark.slow
+
+MODEL, DRAFT = "mlx-community/Qwen3-4B-4bit", "mlx-community/Qwen3-0.6B-4bit"
+"""Names of models that are offered for this memory; the bundled ones take their places."""
+
+DEMO: Final = BUNDLED / "omlx-demo"
+MEMORY: Final = "5600MB"
+CONTEXT: Final = 65_536
+"""Tokens: room for the instructions of an agent."""
+
+LONG: Final = json.dumps(
+    {"type": "array", "items": {"enum": ["word"]}, "minItems": 900, "maxItems": 900}
+)
+"""A schema whose answers take a while."""
+
+SLOW_S: Final = 0.3
+WAIT_MS: Final = 60_000
+LONG_MS: Final = 600_000
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The command `omlx`, which uv has installed from the wheel into folders of its own."""
+    work = tmp_path_factory.mktemp("installed")
+    wheel = build_wheel(work)
+    run([sys.executable, "-m", "venv", str(work / "python")], work)
+    python = work / "python" / "bin" / "python"
+    try:
+        run([str(python), "-m", "pip", "install", "--quiet", "uv"], Path.home())
+    except AssertionError as error:
+        pytest.skip(f"no package registry: {error}")
+    run(
+        [str(python.with_name("uv")), "tool", "install", "--python", sys.executable, str(wheel)],
+        work,
+        UV_TOOL_DIR=str(work / "tools"),
+        UV_TOOL_BIN_DIR=str(work / "bin"),
+        UV_NATIVE_TLS="1",
+    )
+    return work / "bin" / "omlx"
+
+
+def run(command: list[str], home: Path, **variables: str) -> str:
+    """Return what a command prints; it finds certificates where the system has them."""
+    given = environment(home, **variables)
+    del given["SSL_CERT_FILE"]  # one that the tests have made
+    ran = subprocess.run(
+        command, cwd=home, env=given, capture_output=True, text=True, check=False, timeout=600
+    )
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    return ran.stdout
+
+
+def test_a_person_installs_and_stays(browser: Browser, program: Path, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    with (
+        running(published()) as hub,
+        serving(
+            home, 0, "--memory-limit", MEMORY, program=[str(program)], **hub.environment(home)
+        ) as (_, link),
+        watched(
+            browser,
+            "{0.scheme}://{0.netloc}".format(urlsplit(link)),
+            permissions=["clipboard-read", "clipboard-write"],
+        ) as (context, _),
+    ):
+        page = context.new_page()
+        log_in(page, link)
+        choose_a_model(page)
+        watch_it_download(page)
+        chat(page)
+        see_drafted_tokens(page)
+        stop_an_answer(page)
+        reload_and_go_on(page)
+        run_the_benchmark(page)
+        find_the_requests(page)
+        connect_codex(page, tmp_path / "codex")
+
+
+def published() -> Hub:
+    """A slow hub with a model that has a long context, and its draft model."""
+    hub = Hub(pause_s=SLOW_S)
+    config = json.loads((DEMO / "target" / "config.json").read_text())
+    longer = json.dumps({**config, "max_position_embeddings": CONTEXT}).encode()
+    hub.add(MODEL, DEMO / "target", {"config.json": longer})
+    hub.add(DRAFT, DEMO / "draft")
+    return hub
+
+
+def open_section(page: Page, name: str) -> None:
+    follow(page, page.get_by_role("navigation").get_by_role("link", name=name, exact=True))
+
+
+def follow(page: Page, link: Locator) -> None:
+    """Open another page, until it has its scripts."""
+    with page.expect_navigation():
+        link.click()
+
+
+def choose_a_model(page: Page) -> None:
+    follow(page, page.get_by_role("link", name="Not now"))  # to a password
+    expect(page.get_by_role("heading", name="Get a model")).to_be_visible()
+    offers = page.locator("[id^='offer-']")
+    expect(offers).to_have_count(3)
+    offer = offers.filter(has_text=MODEL)
+    expect(offer).to_contain_text("fits")
+    offer.get_by_role("button", name="Download").click()
+
+
+def watch_it_download(page: Page) -> None:
+    download = page.locator(f'[id="download-{MODEL}"]')
+    expect(download).to_contain_text(re.compile(r"\d+.MB of \d+.MB"), timeout=WAIT_MS)
+    expect(download.get_by_role("progressbar")).to_be_visible()
+    for model in (MODEL, DRAFT):
+        done = page.locator(f'[id="download-{model}"]')
+        expect(done).to_have_attribute("data-state", "done", timeout=WAIT_MS)
+    expect(page.get_by_role("heading", name="Get a model")).to_have_count(0)
+
+
+def open_chat(page: Page) -> None:
+    open_section(page, "Chat")
+    page.locator("omlx-chat[data-ready]").wait_for()
+
+
+def chat(page: Page) -> None:
+    open_chat(page)
+    expect(page.get_by_label("Model")).to_have_value(MODEL)
+    ask(page, "Count to 20.")
+    answer = ended(page, "done").first
+    expect(answer).to_contain_text("18, 19, 20", timeout=WAIT_MS)
+    expect(answer).to_contain_text("tok/s")
+
+
+def see_drafted_tokens(page: Page) -> None:
+    """This model is too small for drafts to be faster, so the person insists on them."""
+    open_section(page, "Models")
+    follow(page, page.get_by_role("link", name=MODEL))
+    page.get_by_label("Strategy").select_option("draft")
+    page.get_by_text("Draft length", exact=True).click()
+    page.get_by_label("Draft tokens (fixed)").fill("4")
+    page.get_by_role("button", name="Save").click()
+    expect(page.locator("[data-saved]").first).to_contain_text("Saved and in effect")
+    open_chat(page)
+    ask(page, "Count to 20.")
+    expect(ended(page, "done").last).to_contain_text("of draft tokens accepted")
+    page.get_by_role("button", name="Highlight drafted tokens").last.click()
+    assert page.evaluate("CSS.highlights.get('drafted').size") > 0
+    expect(page.get_by_text("came from accepted draft tokens").last).to_be_visible()
+
+
+def stop_an_answer(page: Page) -> None:
+    page.get_by_role("button", name="Chat settings").click()
+    schema = page.get_by_label("JSON schema")
+    schema.fill(LONG)
+    ask(page, "Write words.")
+    stop = page.get_by_role("button", name="Stop")
+    expect(stop).to_be_visible()
+    stop.click()
+    expect(ended(page, "stopped")).to_contain_text("Stopped", timeout=WAIT_MS)
+    schema.fill("")
+
+
+def reload_and_go_on(page: Page) -> None:
+    page.reload()
+    page.locator("omlx-chat[data-ready]").wait_for()
+    expect(ended(page, "done")).to_contain_text("18, 19, 20")
+    expect(ended(page, "stopped")).to_be_visible()
+    ask(page, "Count to 20.")
+    expect(ended(page, "done")).to_have_count(2, timeout=WAIT_MS)
+
+
+def run_the_benchmark(page: Page) -> None:
+    open_section(page, "Models")
+    follow(page, page.get_by_role("link", name=MODEL))
+    follow(page, page.get_by_role("link", name="Open the benchmark"))
+    page.get_by_label("Longest prompt").select_option("1024")
+    page.get_by_role("button", name="Run the benchmark").click()
+    expect(page.get_by_text(f"Measuring {MODEL}")).to_be_visible(timeout=WAIT_MS)
+    results = page.get_by_role("heading", name=f"Results of {MODEL}")
+    expect(results).to_be_visible(timeout=LONG_MS)
+    expect(page.locator(".bar-figure").first).to_contain_text("tok")
+
+
+def find_the_requests(page: Page) -> None:
+    open_section(page, "Activity")
+    page.get_by_label("Search requests").fill(MODEL)
+    rows = page.locator("section[aria-labelledby=answers] tbody tr:visible")
+    expect(rows).to_have_count(4)
+    page.get_by_label("Result").select_option("cancelled")
+    expect(rows).to_have_count(1)
+    expect(rows).to_contain_text("Cancelled")
+
+
+def connect_codex(page: Page, home: Path) -> None:
+    """The copied file alone says where the server is; the page shows that Codex has come."""
+    open_section(page, "Connect")
+    page.get_by_label("Model").select_option(MODEL)
+    app = page.locator("#app-codex")
+    app.locator("summary").click()
+    expect(app).to_contain_text("Waiting for its first request")
+    app.get_by_role("button", name="Copy Codex").click()
+    config = page.evaluate("navigator.clipboard.readText()")
+    home.mkdir()
+    (home / "config.toml").write_text(config, encoding="utf-8")
+    answered_by(tomllib.loads(config))
+    if codex := shutil.which("codex"):
+        given = environment(home, CODEX_HOME=str(home), NO_PROXY="127.0.0.1")
+        asks = [codex, "exec", "--skip-git-repo-check", "Count to 20."]
+        with subprocess.Popen(asks, cwd=home, env=given, stdin=subprocess.DEVNULL) as program:
+            expect(app.locator("summary")).to_contain_text("Last request", timeout=LONG_MS)
+            program.terminate()  # so small a model makes nothing of its instructions
+
+
+def answered_by(config: Mapping[str, Any]) -> None:
+    """The official client gets an answer at the address of a configuration."""
+    provider = config["model_providers"][config["model_provider"]]
+    client = OpenAI(base_url=provider["base_url"], api_key="none")
+    answer = client.responses.create(model=config["model"], input="Count to 20.")
+    assert "18, 19, 20" in answer.output_text
+
+
+def ask(page: Page, question: str) -> None:
+    page.get_by_role("textbox", name="Message").fill(question)
+    page.keyboard.press("Enter")
+
+
+def ended(page: Page, status: str) -> Locator:
+    return page.locator(f'.answer[data-status="{status}"]')
