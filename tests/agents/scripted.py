@@ -60,13 +60,17 @@ class Scripted(Spelling):
 
     def _then(self, known: list[int]) -> int:
         text = str(self._tokenizer.decode(known))
-        pending = (call for call, proof in self._calls if proof not in text)
-        output = next(pending, self._report)
+        output = self._output(text)
         unthought = self._ids(UNTHOUGHT) + output
         begun, begun_unthought = _overlap(known, output), _overlap(known, unthought)
         if begun_unthought > begun or (not begun and text.rstrip().endswith("<think>")):
             output, begun = unthought, begun_unthought
         return output[begun] if begun < len(output) else self._stop
+
+    def _output(self, text: str) -> list[int]:
+        """What follows a prompt, in tokens, without the end of reasoning."""
+        pending = (call for call, proof in self._calls if proof not in text)
+        return next(pending, self._report)
 
 
 def _overlap(known: list[int], output: list[int]) -> int:
