@@ -59,13 +59,34 @@ def claude_variables(endpoint: Endpoint, key: str) -> dict[str, str]:
         "ANTHROPIC_MODEL": endpoint.model,
         **{f"ANTHROPIC_DEFAULT_{size}_MODEL": endpoint.model for size in _SIZES},
     }
-    if endpoint.context_length is not None:
-        variables["CLAUDE_CODE_MAX_CONTEXT_TOKENS"] = str(endpoint.context_length)
-        variables["CLAUDE_CODE_MAX_OUTPUT_TOKENS"] = str(endpoint.output_length)
+    context, output = endpoint.context_length, endpoint.output_length
+    if context is not None and output is not None:
+        window = str(_claude_context(context, output))
+        variables["CLAUDE_CODE_MAX_CONTEXT_TOKENS"] = window
+        variables["CLAUDE_CODE_AUTO_COMPACT_WINDOW"] = window  # else it waits for a refusal
+        variables["CLAUDE_CODE_MAX_OUTPUT_TOKENS"] = str(output)
     return variables
 
 
 _SIZES: Final = ("OPUS", "SONNET", "HAIKU")
+
+
+def _claude_context(context: int, output: int) -> int:
+    """Return the context, in tokens, with which Claude Code compacts when the room for an answer
+    is used up.
+
+    It subtracts a margin that a short context does not have: with 32,768 tokens it would compact
+    from 11,576 on, less than its own instructions take.
+    """
+    reserved = min(output, _CLAUDE_OUTPUT) + _CLAUDE_MARGIN
+    return max(context, context - output + reserved)
+
+
+_CLAUDE_OUTPUT: Final = 20_000
+"""Tokens that Claude Code reserves for an answer at most."""
+
+_CLAUDE_MARGIN: Final = 13_000
+"""Tokens that Claude Code leaves free before it compacts, in addition to the answer's."""
 
 
 def codex_config(endpoint: Endpoint) -> dict[str, Any]:

@@ -89,7 +89,8 @@ def test_the_others_parse(with_key: bool) -> None:
     variables = dict(line.partition("=")[::2] for line in said.splitlines())
     assert variables["ANTHROPIC_BASE_URL"] == address
     assert variables["ANTHROPIC_AUTH_TOKEN"] == ("k" if with_key else "none")
-    assert variables["CLAUDE_CODE_MAX_CONTEXT_TOKENS"] == "4096"
+    assert variables["CLAUDE_CODE_MAX_CONTEXT_TOKENS"] == "17096"  # 13,000 of it are not used
+    assert variables["CLAUDE_CODE_AUTO_COMPACT_WINDOW"] == "17096"
     assert variables["ANTHROPIC_MODEL"] == variables["ANTHROPIC_DEFAULT_HAIKU_MODEL"] == TARGET
 
 
