@@ -13,6 +13,11 @@ _RUSAGE_INFO_V2: Final = 2
 _PHYS_FOOTPRINT: Final = 16 + 7 * 8
 """Offset of `ri_phys_footprint` in `struct rusage_info_v2`: after a UUID and seven counters."""
 
+_M_MMAP_THRESHOLD: Final = -3
+_M_ARENA_MAX: Final = -8
+_LARGE_BYTES: Final = 256 << 10
+_HEAPS: Final = 2
+
 
 def footprint(pid: int | None = None) -> int:
     """Return the bytes that the system counts for a process of this user, by default this one; 0 if
@@ -26,6 +31,21 @@ def footprint(pid: int | None = None) -> int:
         return int(statm.split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, IndexError):
         return 0
+
+
+def set_up_allocator() -> None:
+    """On Linux, keep freed memory from staying with the process. Call it before threads start.
+
+    Large blocks are mappings of their own: by default glibc raises the size from which they are,
+    with each that is freed, to 32 MB; later ones lie in a heap, and what they leave between small
+    blocks cannot be returned. Threads share two heaps, where eight for each core would each keep
+    what its threads have left.
+    """
+    if sys.platform == "linux":
+        with suppress(OSError, AttributeError):  # not every C library has it
+            library = ctypes.CDLL(None)
+            library.mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
+            library.mallopt(_M_ARENA_MAX, _HEAPS)
 
 
 def trim() -> None:

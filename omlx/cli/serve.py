@@ -56,6 +56,7 @@ from omlx.models.pool.prefix_disk import open_disks, prefix_root, stop_engine
 from omlx.models.pool.reading import WeightReader
 from omlx.models.pool.registry_watcher import RegistryWatcher
 from omlx.models.pool.resident import ServedModel
+from omlx.process_memory import set_up_allocator
 from omlx.receipts.store import FOLDER, AnswerStore
 from omlx.server.app import create_app
 from omlx.server.beginnings import store as beginning_store
@@ -99,6 +100,7 @@ def run(arguments: Namespace) -> int:
     refuse_misuse(arguments)
     if arguments.hosts is not None and not arguments.lead:
         return supervise(arguments)
+    set_up_allocator()
     configuration = configured(arguments, rename_broken=True)
     settings = configuration.current.resolve().settings
     check_keys(settings)

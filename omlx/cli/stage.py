@@ -31,6 +31,7 @@ from omlx.models.catalog.fingerprint import check_same, fingerprint
 from omlx.models.package.tokenizer import import_mlx_lm
 from omlx.models.pool.footprint import free_bytes, limit_bytes, release_memory
 from omlx.models.pool.staged import FollowerModel
+from omlx.process_memory import set_up_allocator
 from omlx.settings.configuration import LiveConfiguration
 from omlx.settings.resolve import add_flags
 
@@ -43,6 +44,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's Ctrl-C is for the supervisor
+    set_up_allocator()
     order = Order.from_line(sys.stdin.readline())
     configuration = configured(arguments)
     import_mlx_lm()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 
 import mlx.core as mx
@@ -39,9 +40,32 @@ def test_the_default_limit_leaves_memory_to_other_programs() -> None:
     assert 0 < default_limit_bytes() <= 0.75 * machine_bytes()
 
 
-@pytest.mark.skipif(
+LINUX = pytest.mark.skipif(
     sys.platform != "linux", reason="only there freed memory stays with the process"
 )
+FREED = """
+from omlx.process_memory import footprint, set_up_allocator
+set_up_allocator()
+first = b"x" * (20 << 20)
+del first
+before = footprint()
+large, small = [], []
+for _ in range(50):
+    large.append(b"x" * (1 << 20))
+    small.append(b"x" * 10_000)
+large.clear()
+print(footprint() - before)
+"""
+
+
+@LINUX
+def test_large_blocks_between_small_ones_are_returned_when_they_are_freed() -> None:
+    command = [sys.executable, "-c", FREED]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 10 << 20
+
+
+@LINUX
 def test_freed_memory_is_returned_at_most_once_per_interval() -> None:
     now = [10.0]
     trim = Trimmer(lambda: now[0])
