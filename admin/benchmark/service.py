@@ -36,14 +36,14 @@ class BenchmarkService:
 
     async def outcome(self, model: str, key: str | None, other: str | None) -> OutcomeView:
         """Return what the page shows of a model; `key` and `other` name runs."""
-        runs = await self.runs(model)
-        shown, compared = choose(runs, key, other)
-        newest = self.benchmarks.newest
+        newest = self.benchmarks.newest  # before its run is read, which is stored before it ends
         running = ended = None
         if newest is not None and not newest.state.over:
             running = report(newest)
         elif newest is not None and newest.model == model and newest.state is not State.DONE:
             ended = report(newest)
+        runs = await self.runs(model)
+        shown, compared = choose(runs, key, other)
         return OutcomeView(model, running, ended, runs, shown, compared)
 
     async def run(self, model: str, key: str | None) -> RunView:
