@@ -51,8 +51,9 @@ def test_after_a_restart_the_draft_model_continues_too(family: str, tmp_path: Pa
         bench.submit(follow_up)
         bench.until(lambda: bool(started_rows(bench)))
         (row,) = started_rows(bench)
-        restores = bench.loop.scheduler.speculator.drafters[1]._prefixes._restores
-        bench.wait(lambda: restores.ready(row.row))  # else it may come when all is said
+        fetches = bench.loop.scheduler.speculator.drafters[1]._prefixes._restores._fetches
+        fetch = fetches.get(row.row)  # its last record, which else may come when all is said
+        bench.wait(lambda: fetch is None or fetch.length is not None)
         bench.run()
         assert bench.tokens["b"] == plain(family, unassisted(follow_up))
         assert bench.stats("b").cached_n > 300
