@@ -69,7 +69,7 @@ format: setup-dev ## format and fix what can be fixed
 docs: setup-dev ## write the documents that derive from the code
 	$(PYTHON) -m omlx.settings.document > docs/settings.md
 
-assets: ## bring the dashboard's charts, from npm
+assets: ## bring the dashboard's libraries from npm and bundle its scripts
 	@scripts/assets
 
 templates: setup-dev ## bring real chat templates and recorded outputs, for tests that are skipped without them
@@ -97,7 +97,7 @@ bench-spec: setup-dev ## measure speculation into docs/benchmarks.md (hours; ARG
 	OPENBLAS=$(OPENBLAS) scripts/bench-spec $(ARGS)
 
 clean: ## remove what was built here
-	rm -rf .cache build dist *.egg-info node_modules static/vendor .venv .venv-train .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .cache build dist *.egg-info node_modules static/bundle static/vendor .venv .venv-train .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 
 setup-run:
 	@scripts/setup run

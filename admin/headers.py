@@ -10,6 +10,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from omlx.server.guard import is_dashboard
 
 from .addresses import STATIC
+from .scripts import BUNDLE
 
 POLICY: Final = "; ".join(
     (
@@ -31,7 +32,8 @@ HEADERS: Final = {
 
 
 class SecurityHeaders:
-    """ASGI middleware. Browsers may cache files if they revalidate them; pages are never stored."""
+    """ASGI middleware. Pages are never stored; browsers revalidate files, except bundled scripts,
+    whose names change with their content."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -40,13 +42,18 @@ class SecurityHeaders:
         if scope["type"] != "http" or not is_dashboard(scope["path"]):
             await self._app(scope, receive, send)
             return
-        caching = "no-cache" if scope["path"].startswith(f"{STATIC}/") else "no-store"
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 headers.update(HEADERS)
-                headers.setdefault("Cache-Control", caching)
+                headers.setdefault("Cache-Control", _caching(scope["path"], message["status"]))
             await send(message)
 
         await self._app(scope, receive, send_with_headers)
+
+
+def _caching(path: str, status: int) -> str:
+    if path.startswith(f"{STATIC}/{BUNDLE}/") and status in (200, 304):
+        return "max-age=31536000, immutable"
+    return "no-cache" if path.startswith(f"{STATIC}/") else "no-store"

@@ -10,6 +10,7 @@ from omlx.catalog import data_dir, sentence
 
 from . import formats
 from .addresses import STATIC, model_path
+from .scripts import Scripts
 
 
 def render(template: str, language: str, **context: object) -> str:
@@ -28,7 +29,8 @@ def _environment(language: str) -> Environment:
     )
     environment.globals |= {
         "t": partial(_translate, language),
-        "static": lambda path: f"{STATIC}/{path}",
+        "static": _static,
+        "script": lambda entry: _static(_scripts().path(entry)),
         "language_name": partial(sentence, "ui.language.name", {}),
         "model_path": model_path,
         "zip": zip,
@@ -46,6 +48,15 @@ def _environment(language: str) -> Environment:
     for filter_ in (formats.duration, formats.elapsed):
         environment.filters[filter_.__name__] = partial(filter_, language=language)
     return environment
+
+
+@cache
+def _scripts() -> Scripts:
+    return Scripts(data_dir("static"))
+
+
+def _static(path: str) -> str:
+    return f"{STATIC}/{path}"
 
 
 def _translate(language: str, key: str, /, **params: object) -> str:

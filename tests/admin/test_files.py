@@ -5,8 +5,11 @@ from __future__ import annotations
 import re
 
 import httpx
+import pytest
 
+from omlx.admin.addresses import STATIC
 from omlx.admin.files import STYLES
+from omlx.admin.scripts import BUNDLE
 from omlx.catalog import data_dir
 
 
@@ -34,6 +37,24 @@ def test_imports_of_scripts_are_served(browser: httpx.Client) -> None:
             assert answer.headers["content-type"].startswith(
                 ("text/javascript", "application/javascript")
             ), name
+
+
+def test_what_bundled_scripts_import_is_served(browser: httpx.Client) -> None:
+    bundled = sorted((data_dir("static") / BUNDLE).glob("*.js"))
+    if not bundled:
+        pytest.skip("scripts are not bundled: `make assets` does it, where npm is")
+    for path in bundled:
+        imported = re.findall(
+            r'(?:from|import\()\s*"\.\./([^"]+)"', path.read_text(encoding="utf-8")
+        )
+        assert "js/words.js" in imported
+        for name in imported:
+            assert browser.get(f"{STATIC}/{name}").status_code == 200, name
+
+
+def test_a_bundle_that_is_gone_is_not_stored(browser: httpx.Client) -> None:
+    answer = browser.get(f"{STATIC}/{BUNDLE}/app-OLD.js")
+    assert (answer.status_code, answer.headers["cache-control"]) == (404, "no-cache")
 
 
 def test_nothing_outside_static_is_served(browser: httpx.Client) -> None:

@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from omlx.admin.login.credentials import Credentials
+from omlx.admin.scripts import BUNDLE, ENTRIES
 from omlx.catalog import catalog, data_dir
 from omlx.errors import Reason
 from omlx.models.catalog.discovery import BUNDLED
@@ -374,7 +375,9 @@ def test_files_of_a_page_need_no_session(server: Administered) -> None:
             assert file is not None
             answer = client.get(file)
             assert answer.status_code == 200
-            assert answer.headers["cache-control"] == "no-cache"
+            bundled = f"/{BUNDLE}/" in file
+            caching = "max-age=31536000, immutable" if bundled else "no-cache"
+            assert answer.headers["cache-control"] == caching
             assert answer.headers["etag"]
 
 
@@ -421,6 +424,7 @@ def test_every_style_sheet_and_script_is_loaded() -> None:
     assert styles == {path.stem for path in (static / "css").glob("*.css")} - {"app"}
     sources = [path.read_text() for path in (static / "js").glob("*.js")]
     sources += [path.read_text() for path in data_dir("templates").rglob("*.html")]
+    sources += ENTRIES.values()
     named = set(re.findall(r"[\w-]+(?=\.js)", "\n".join(sources)))
     assert {path.stem for path in (static / "js").glob("*.js")} - named == set()
 

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from omlx.admin.scripts import BUNDLE, ENTRIES, Scripts
+
 ROOT = Path(__file__).resolve().parents[2]
 LOCK = ROOT / "package-lock.json"
 
@@ -34,7 +36,7 @@ def test_the_lock_has_the_declared_versions() -> None:
 
 def test_installed_assets_are_not_committed() -> None:
     ignored = (ROOT / ".gitignore").read_text(encoding="utf-8").splitlines()
-    assert {"/node_modules/", "/static/vendor/"} <= set(ignored)
+    assert {"/node_modules/", "/static/bundle/", "/static/vendor/"} <= set(ignored)
 
 
 def test_without_npm_the_error_names_the_command(tmp_path: Path) -> None:
@@ -59,8 +61,18 @@ def test_the_installed_libraries_match_the_lock() -> None:
     vendor = ROOT / "static/vendor"
     installed = vendor / "lock.json"
     if not installed.exists() or installed.read_bytes() != LOCK.read_bytes():
-        if os.environ.get("CI"):
-            pytest.fail("libraries of the dashboard are missing or old: `make assets` brings them")
-        pytest.skip("libraries are missing or old: `make assets` brings them, where npm is")
+        _missing("libraries of the dashboard are missing or old")
     for library in ("uplot", "marked", "dompurify", "highlight", "katex"):
         assert (vendor / library / "LICENSE").is_file()
+
+
+def test_the_bundled_scripts_are_current() -> None:
+    paths = [Scripts(ROOT / "static").path(entry) for entry in ENTRIES]
+    if not all(path.startswith(f"{BUNDLE}/") for path in paths):
+        _missing("bundled scripts of the dashboard are missing or old")
+
+
+def _missing(what: str) -> None:
+    if os.environ.get("CI"):
+        pytest.fail(f"{what}: `make assets` brings them")
+    pytest.skip(f"{what}: `make assets` brings them, where npm is")

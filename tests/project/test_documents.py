@@ -24,7 +24,7 @@ PAGES = [
 CURRENT_PAGES = [page for page in PAGES if page.name != "log.md"]
 """The log names things that no longer exist."""
 
-GENERATED_PATHS = {"static/vendor", "training/.work"}
+GENERATED_PATHS = {"static/bundle", "static/vendor", "training/.work"}
 """Paths that a checkout has only after a command."""
 
 NESTED_COMMANDS = {"bench", "config", "keys", "service", "package"}

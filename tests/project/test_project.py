@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from omlx.admin.scripts import ENTRIES, Scripts
 from tests.wheel import ROOT
 
 LOCKS = sorted((ROOT / "requirements").glob("*.lock"))
@@ -137,6 +138,12 @@ def test_the_wheel_holds_every_module_of_the_checkout(wheel: Path) -> None:
         f"omlx/{path.relative_to(ROOT).as_posix()}" for path in (ROOT / "admin").rglob("*.py")
     }
     assert modules - {path.relative_to(wheel).as_posix() for path in wheel.rglob("*.py")} == set()
+
+
+def test_the_wheel_uses_its_bundled_scripts(wheel: Path) -> None:
+    installed, checkout = Scripts(wheel / "omlx/static"), Scripts(ROOT / "static")
+    for entry in ENTRIES:
+        assert installed.path(entry) == checkout.path(entry)
 
 
 @pytest.mark.parametrize("folder", ["locales", "static", "templates"])

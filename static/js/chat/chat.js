@@ -1,5 +1,7 @@
 // The chat page: conversations of this browser with the models of this server.
 
+import "../app.js";
+
 import { announce } from "../announce.js";
 import { confirmed } from "../confirm.js";
 import { t } from "../text.js";

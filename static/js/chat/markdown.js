@@ -7,7 +7,6 @@
 
 import { mathExtensions } from "./math-syntax.js";
 
-const VENDOR = "../../vendor";
 const HEADING_BELOW = 2; // the page has the first two levels
 
 const TAGS = `p br hr h3 h4 h5 h6 strong em del code pre blockquote ul ol li a span
@@ -22,8 +21,8 @@ let formulas = null;
 
 export async function loadMarkdown() {
   const [{ Marked }, { default: DOMPurify }] = await Promise.all([
-    import(`${VENDOR}/marked/marked.esm.js`),
-    import(`${VENDOR}/dompurify/purify.es.mjs`),
+    import("../../vendor/marked/marked.esm.js"),
+    import("../../vendor/dompurify/purify.es.mjs"),
   ]);
   marked = new Marked({ renderer, extensions: mathExtensions });
   purify = DOMPurify;
@@ -127,7 +126,7 @@ function languageOf(code) {
 }
 
 async function highlight(code) {
-  highlighter ??= import(`${VENDOR}/highlight/highlight.min.js`);
+  highlighter ??= import("../../vendor/highlight/highlight.min.js");
   const { default: library } = await highlighter;
   const language = library.getLanguage(languageOf(code)) && languageOf(code);
   if (!language) return;
@@ -138,7 +137,7 @@ async function highlight(code) {
 // KaTeX builds MathML, which browsers draw themselves: no fonts, no inline styles. A formula that
 // it cannot read stays as it was written.
 async function typeset(formula) {
-  formulas ??= import(`${VENDOR}/katex/katex.mjs`);
+  formulas ??= import("../../vendor/katex/katex.mjs");
   const { default: library } = await formulas;
   const source = formula.textContent;
   const displayMode = formula.dataset.math === "block";

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
+import re
+from pathlib import Path
 
+import pytest
+from playwright.sync_api import expect
+
+from omlx.admin.scripts import ENTRIES, Scripts
 from omlx.catalog import languages
 from tests.admin.browser.checks import check_accessible, check_fits, check_keyboard, check_words
 from tests.admin.browser.chromium import NARROW, VIEWPORTS
@@ -58,6 +63,19 @@ def test_it_is_accessible(busy: Site, axe: str, listed: Listed) -> None:
         visit.complaints.check()
         visit.complaints.expect("inline")  # axe-core tries to style the page while it looks
         check_accessible(visit.page, axe)
+
+
+def test_they_work_with_scripts_that_are_not_bundled(
+    busy: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("omlx.admin.rendering._scripts", lambda: Scripts(tmp_path))
+    with busy.visit() as visit:
+        visit.page.goto("/admin")
+        script = visit.page.locator("script[type=module]")
+        expect(script).to_have_attribute("src", re.compile(f"{ENTRIES['app']}$"))
+        visit.page.goto("/admin/chat")
+        expect(script).to_have_attribute("src", re.compile(f"{ENTRIES['chat']}$"))
+        expect(visit.page.locator("omlx-chat[data-ready]")).to_be_attached()
 
 
 def test_they_can_be_read_without_scripts(busy: Site, subtests: pytest.Subtests) -> None:
