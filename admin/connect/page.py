@@ -10,7 +10,6 @@ from typing import Final
 from fastapi import Request
 
 from omlx.catalog import sentence
-from omlx.clients.agents import SHORT_CONTEXT
 from omlx.clients.endpoint import Endpoint
 from omlx.server.api_keys import ApiKeys
 from omlx.server.last_seen import LastSeen
@@ -27,12 +26,12 @@ _PLACEHOLDER: Final = "org/model"
 
 @dataclass(frozen=True, slots=True)
 class AppsView:
-    """`short_context`: the model's context in tokens, where it is short for an agent; `no_tools`:
-    it cannot call functions. `others` are programs that no group has."""
+    """`context_length`: the model's, in tokens; `no_tools`: it cannot call functions. `others` are
+    programs that no group has."""
 
     groups: Sequence[GroupView]
     others: Sequence[ProgramView]
-    short_context: int | None
+    context_length: int | None
     no_tools: bool
 
 
@@ -76,7 +75,7 @@ class ConnectPage:
         apps = AppsView(
             groups=group_views(endpoint, question, programs, now),
             others=other_programs(programs, now),
-            short_context=_short_context(card),
+            context_length=endpoint.context_length,
             no_tools=card is not None and not card.tools,
         )
         return ConnectView(address, models, endpoint.model, with_key, apps)
@@ -86,9 +85,3 @@ class ConnectPage:
         usable = (model for model in (chosen, self.snapshots.first) if model in models)
         model = next(usable, None)
         return None if model is None else await self.cards.one(model)
-
-
-def _short_context(card: ModelCard | None) -> int | None:
-    if card is None or card.context_length >= SHORT_CONTEXT:
-        return None
-    return card.context_length

@@ -29,12 +29,13 @@ class ProgramView:
 @dataclass(frozen=True, slots=True)
 class AppView:
     """`launch` is the command that starts it; `search` is what a search looks in. `known`: its
-    requests are recognized."""
+    requests are recognized. `least_context`: tokens that it needs, where the model has fewer."""
 
     id: str
     name: str
     snippet: Snippet
     launch: str | None
+    least_context: int | None
     known: bool
     seen: ProgramView | None
     search: str
@@ -77,6 +78,7 @@ def _view(
         app.name,
         snippet,
         launch,
+        app.least_context(endpoint),
         bool(app.agents),
         None if newest is None else _program_view(newest, now),
         " ".join(filter(None, texts)).lower(),

@@ -27,7 +27,7 @@ from urllib.parse import quote, urlsplit
 from omlx.catalog import sentence
 from omlx.cli.address import find_server
 from omlx.cli.arguments import configured
-from omlx.clients.agents import AGENTS, SHORT_CONTEXT, Agent
+from omlx.clients.agents import AGENTS, Agent
 from omlx.clients.endpoint import NO_KEY, Endpoint
 from omlx.errors import ConfigError
 from omlx.settings.schema import Settings, table
@@ -57,16 +57,16 @@ def run(arguments: Namespace) -> int:
     settings = configured(arguments).current.resolve().settings
     with _server(settings.home, arguments.model) as address:
         endpoint = _endpoint(address, arguments.model, settings)
+        _say_what_is_used(agent, endpoint)
         return _run(agent, program, endpoint, settings.api_key or NO_KEY, arguments.given)
 
 
 def _run(agent: Agent, program: str, endpoint: Endpoint, key: str, given: list[str]) -> int:
     start = agent.start(endpoint, key)
     with tempfile.TemporaryDirectory(prefix="omlx-") as folder, _interrupts_are_the_agents():
-        command = [program, *start.write(Path(folder)), *given]
-        return subprocess.run(
-            command, env={**os.environ, **start.variables}, check=False
-        ).returncode
+        arguments, variables = start.write(Path(folder))
+        command = [program, *arguments, *given]
+        return subprocess.run(command, env={**os.environ, **variables}, check=False).returncode
 
 
 @contextmanager
@@ -127,13 +127,18 @@ def _endpoint(address: str, model: str | None, settings: Settings) -> Endpoint:
         names = [entry["id"] for entry in models if entry["loaded"]]
         model = next(filter(None, [*names, settings.default_model, models[0]["id"]]))
     card = _get(address, f"/v1/models/{quote(model)}", settings.api_key)
-    endpoint = Endpoint(address, card["id"], card["context_length"], with_key)
-    sys.stderr.write(
-        sentence("cli.launch.using", {"model": card["id"], "tokens": card["context_length"]}) + "\n"
-    )
-    if card["context_length"] < SHORT_CONTEXT:
-        sys.stderr.write(sentence("cli.launch.short_context", {"tokens": SHORT_CONTEXT}) + "\n")
-    return endpoint
+    return Endpoint(address, card["id"], card["context_length"], with_key)
+
+
+def _say_what_is_used(agent: Agent, endpoint: Endpoint) -> None:
+    """Write the model, and a warning if its context is too short for the agent."""
+    tokens = endpoint.context_length
+    sys.stderr.write(sentence("cli.launch.using", {"model": endpoint.model, "tokens": tokens}))
+    if agent.lacks_context(tokens):
+        lengths = {"tokens": f"{tokens:,}", "least": f"{agent.least_context:,}"}
+        warning = sentence("launch.short_context", {"name": agent.name, **lengths})
+        sys.stderr.write(f"\n{warning}")
+    sys.stderr.write("\n")
 
 
 def _get(address: str, path: str, key: str | None) -> Mapping[str, Any]:

@@ -15,37 +15,43 @@ from typing import Any, Final
 from omlx.clients.endpoint import KEY_VARIABLE, NO_KEY, Endpoint
 from omlx.clients.literals import toml
 
-SHORT_CONTEXT: Final = 32_768
-"""Tokens below which agents have little room: their first request alone takes some 15,000."""
-
 
 @dataclass(frozen=True, slots=True)
 class Start:
     """How a program is started: arguments before the user's own, variables, files by name.
 
-    `{folder}` in an argument stands for the folder of the files.
+    `{folder}` in an argument or a variable stands for the folder of the files.
     """
 
     arguments: tuple[str, ...] = ()
     variables: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
 
-    def write(self, folder: Path) -> list[str]:
-        """Write the files, and return the arguments."""
+    def write(self, folder: Path) -> tuple[list[str], dict[str, str]]:
+        """Write the files, and return arguments and variables."""
         for name, text in self.files.items():
             (folder / name).write_text(text, encoding="utf-8")
-        return [argument.replace("{folder}", str(folder)) for argument in self.arguments]
+        arguments = [part.replace("{folder}", str(folder)) for part in self.arguments]
+        variables = {
+            name: value.replace("{folder}", str(folder)) for name, value in self.variables.items()
+        }
+        return arguments, variables
 
 
 @dataclass(frozen=True, slots=True)
 class Agent:
     """`install` is the command that installs the program; `start` takes the endpoint and its
-    key."""
+    key. `least_context`: tokens with which a session of many turns finishes."""
 
     name: str
     program: str
     install: str
     start: Callable[[Endpoint, str], Start]
+    least_context: int
+
+    def lacks_context(self, tokens: int | None) -> bool:
+        """Whether a context of so many tokens is too short; None: its length is unknown."""
+        return tokens is not None and tokens < self.least_context
 
 
 def claude_variables(endpoint: Endpoint, key: str) -> dict[str, str]:
@@ -123,6 +129,25 @@ def opencode_config(endpoint: Endpoint) -> dict[str, Any]:
     }
 
 
+def qwen_config(endpoint: Endpoint) -> dict[str, Any]:
+    """The context is a field of the provider's model: there is no variable for it."""
+    model: dict[str, Any] = {
+        "id": endpoint.model,
+        "envKey": KEY_VARIABLE,
+        "baseUrl": endpoint.openai,
+    }
+    if endpoint.context_length is not None:
+        model["generationConfig"] = {"contextWindowSize": endpoint.context_length}
+    config: dict[str, Any] = {
+        "security": {"auth": {"selectedType": "openai"}},
+        "model": {"name": endpoint.model},
+        "modelProviders": {"openai": [model]},
+    }
+    if not endpoint.with_key:
+        config["env"] = {KEY_VARIABLE: NO_KEY}
+    return config
+
+
 def _claude(endpoint: Endpoint, key: str) -> Start:
     return Start(variables=claude_variables(endpoint, key))
 
@@ -140,12 +165,9 @@ def _opencode(endpoint: Endpoint, key: str) -> Start:
 
 
 def _qwen(endpoint: Endpoint, key: str) -> Start:
-    variables = {
-        "OPENAI_BASE_URL": endpoint.openai,
-        "OPENAI_API_KEY": key,
-        "OPENAI_MODEL": endpoint.model,
-    }
-    return Start(("--auth-type", "openai"), variables)
+    """Its settings take precedence over the user's, which stay as they are."""
+    variables = {"QWEN_CODE_SYSTEM_SETTINGS_PATH": "{folder}/settings.json", KEY_VARIABLE: key}
+    return Start(variables=variables, files={"settings.json": json.dumps(qwen_config(endpoint))})
 
 
 def _aider(endpoint: Endpoint, key: str) -> Start:
@@ -165,11 +187,11 @@ def _aider(endpoint: Endpoint, key: str) -> Start:
 AGENTS: Final = {
     agent.program: agent
     for agent in (
-        Agent("Claude Code", "claude", "npm install -g @anthropic-ai/claude-code", _claude),
-        Agent("Codex", "codex", "npm install -g @openai/codex", _codex),
-        Agent("OpenCode", "opencode", "npm install -g opencode-ai", _opencode),
-        Agent("Qwen Code", "qwen", "npm install -g @qwen-code/qwen-code", _qwen),
-        Agent("aider", "aider", "uv tool install aider-chat", _aider),
+        Agent("Claude Code", "claude", "npm install -g @anthropic-ai/claude-code", _claude, 65_536),
+        Agent("Codex", "codex", "npm install -g @openai/codex", _codex, 16_384),
+        Agent("OpenCode", "opencode", "npm install -g opencode-ai", _opencode, 16_384),
+        Agent("Qwen Code", "qwen", "npm install -g @qwen-code/qwen-code", _qwen, 32_768),
+        Agent("aider", "aider", "uv tool install aider-chat", _aider, 8_192),
     )
 }
 """By the name of the program."""

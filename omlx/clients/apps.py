@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Final
 
 from omlx.clients import snippets
+from omlx.clients.agents import AGENTS
 from omlx.clients.endpoint import Endpoint
 from omlx.clients.snippets import Snippet
 
@@ -36,6 +37,13 @@ class App:
     def sends(self, client: str) -> bool:
         """Whether a User-Agent is one of this program."""
         return client.startswith(self.agents) if self.agents else False
+
+    def least_context(self, endpoint: Endpoint) -> int | None:
+        """Return the tokens of context that it needs, where the model's is shorter."""
+        agent = AGENTS.get(self.program or "")
+        if agent is None or not agent.lacks_context(endpoint.context_length):
+            return None
+        return agent.least_context
 
     def launch(self, endpoint: Endpoint) -> str | None:
         """Return the command that starts it with this model, None if there is none."""

@@ -6,7 +6,7 @@ import json
 import shlex
 from dataclasses import dataclass
 
-from omlx.clients.agents import claude_variables, codex_config, opencode_config
+from omlx.clients.agents import claude_variables, codex_config, opencode_config, qwen_config
 from omlx.clients.endpoint import KEY_VARIABLE, NO_KEY, Endpoint
 from omlx.clients.literals import quoted, toml
 
@@ -119,14 +119,8 @@ def opencode(endpoint: Endpoint, prompt: str) -> Snippet:
 
 
 def qwen_code(endpoint: Endpoint, prompt: str) -> Snippet:
-    key = _SHELL_KEY if endpoint.with_key else NO_KEY
-    lines = [
-        f"export OPENAI_BASE_URL={shlex.quote(endpoint.openai)}",
-        f"export OPENAI_API_KEY={key}",
-        f"export OPENAI_MODEL={shlex.quote(endpoint.model)}",
-        "qwen --auth-type openai",
-    ]
-    return Snippet("\n".join(lines))
+    config = json.dumps(qwen_config(endpoint), indent=2, ensure_ascii=False)
+    return Snippet(config, "~/.qwen/settings.json")
 
 
 def aider(endpoint: Endpoint, prompt: str) -> Snippet:

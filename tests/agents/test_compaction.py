@@ -83,6 +83,15 @@ SESSIONS = {
         command="command",
         compaction="Do not mention the summary process or that context was compacted.",
     ),
+    # Its instructions take 20,000 tokens; versions before 0.24 cut long results.
+    "qwen": Session(
+        ("--yolo", "-p", TASK),
+        tool="run_shell_command",
+        command="command",
+        compaction="First, reason in your",
+        context=49_152,
+        lines=300,
+    ),
 }
 
 pytestmark = pytest.mark.slow

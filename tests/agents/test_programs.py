@@ -173,6 +173,10 @@ LAUNCHED = {
         steps("exec_command", "cmd"),
     ),
     "opencode": (("run", TASK), steps("bash", "command", description="look")),
+    "qwen": (
+        ("--yolo", "-p", TASK),
+        steps("run_shell_command", "command", description="look", is_background="false"),
+    ),
 }
 """By agent, its own arguments and the calls of the model."""
 

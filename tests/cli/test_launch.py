@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,11 +20,13 @@ from tests.processes import environment
 from tests.server.running import TARGET
 
 MODEL = "target"
+CONTEXT = 40_960
 KEY = "secret-key"
 PROGRAM = f"""#!{sys.executable}
 import json, os, sys
 from pathlib import Path
-files = [Path(part) for part in sys.argv if part.startswith("/") and part.endswith(".json")]
+given = [Path(part) for part in (*sys.argv, *os.environ.values()) if part.endswith(".json")]
+files = [file for file in given if file.is_file() and file.parent != Path.home()]
 report = {{
     "arguments": sys.argv[1:],
     "variables": dict(os.environ),
@@ -51,9 +54,12 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(home: Path) -> Iterator[Serving]:
-    models = str((BUNDLED / TARGET).parent)
+    models = home / "models"
+    path = Path(shutil.copytree(BUNDLED / TARGET, models / MODEL))
+    config = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps({**config, "max_position_embeddings": CONTEXT}))
     variables = {"OMLX_API_KEY": KEY, "OMLX_HOME": str(home)}
-    with serving(home, MODEL, "--model-dir", models, **variables) as running:
+    with serving(home, MODEL, "--model-dir", str(models), **variables) as running:
         yield running
 
 
@@ -94,20 +100,29 @@ def test_the_program_gets_its_arguments_the_model_and_the_key(
     assert KEY not in json.dumps([told["arguments"], told["files"]])  # others read these
 
 
-@pytest.mark.parametrize("agent", ["claude", "codex", "opencode", "aider"])
+@pytest.mark.parametrize("agent", AGENTS)
 def test_the_program_knows_how_long_the_context_is(
     server: Serving, home: Path, programs: Path, agent: str
 ) -> None:
     assert launch(home, programs, agent).returncode == 7
     told = report(home)
-    context = "17096" if agent == "claude" else "4096"  # less 13,000 that it does not use
+    context = CONTEXT + (13_000 if agent == "claude" else 0)  # which it does not use
     found = {
         "claude": told["variables"].get("CLAUDE_CODE_MAX_CONTEXT_TOKENS", ""),
         "codex": " ".join(told["arguments"]).partition("model_context_window=")[2].split()[:1],
         "opencode": told["variables"].get("OPENCODE_CONFIG_CONTENT", ""),
+        "qwen": json.dumps(told["files"]),
         "aider": json.dumps(told["files"]),
     }
-    assert context in found[agent]
+    assert str(context) in found[agent]
+
+
+def test_a_context_is_short_for_the_programs_that_need_a_longer_one(
+    server: Serving, home: Path, programs: Path
+) -> None:
+    told = {agent: launch(home, programs, agent).stderr for agent in AGENTS}
+    assert {agent for agent in AGENTS if "or more" in told[agent]} == {"claude"}
+    assert all(part in told["claude"] for part in ("Claude Code", "40,960", "65,536"))
 
 
 def test_a_server_is_started_for_the_program_and_ends_with_it(

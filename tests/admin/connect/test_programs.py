@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from omlx.admin.connect.programs import ProgramView, group_views, other_programs
+from omlx.admin.formats import count
 from omlx.clients.agents import AGENTS
 from omlx.clients.apps import APPS, Kind
 from omlx.clients.endpoint import Endpoint
@@ -83,7 +84,10 @@ def test_requests_over_the_socket_are_noted(server: Administered, browser: httpx
     qwen = text[text.index('id="app-qwen"') : text.index('id="app-aider"')]
     assert "Last request" in ollama
     assert "Last request refused" in qwen
-    assert "15,000" in text  # the context of the model is short for an agent
+    # The context of the model is short for each agent, and each needs another one.
+    assert text.count("or more") == len(AGENTS)
+    assert count(AGENTS["qwen"].least_context) in qwen
+    assert count(AGENTS["claude"].least_context) not in qwen
 
 
 def test_a_program_that_only_looks_for_models_is_noted(server: Administered) -> None:
