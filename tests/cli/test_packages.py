@@ -159,19 +159,24 @@ def test_a_package_that_declares_a_gguf_file_serves_plainly_and_says_why(server:
 
 def test_a_useless_draft_is_turned_off_and_changes_nothing(server: Serving) -> None:
     long = {"max_tokens": 1000, "temperature": 1.0, "logit_bias": ENDLESS, "logprobs": False}
-    answer = chat(server, "org/worst", **long)
     plain = chat(server, "org/worst", **long, extra_body=OFF)
-    assert answer.choices[0].message.content == plain.choices[0].message.content
-    reply = timings(answer)
-    assert reply["predicted_n"] == timings(plain)["predicted_n"] == 1000
-    off = {"state": "off", "code": "spec.off.does_not_pay"}
-    gate = reply["speculation"]["gates"]["org/noise"]
-    rounds = reply["drafters"].get("org/noise", {"rounds": 0})["rounds"]
-    assert outcome(gate) == off or rounds <= 20, (gate, rounds)
+    off, all_rounds = {"state": "off", "code": "spec.off.does_not_pay"}, 0
+    for _ in range(5):  # what pays is measured: other programs may disturb that, but not for long
+        answer = chat(server, "org/worst", **long)
+        assert answer.choices[0].message.content == plain.choices[0].message.content
+        reply = timings(answer)
+        assert reply["predicted_n"] == timings(plain)["predicted_n"] == 1000
+        gate = reply["speculation"]["gates"]["org/noise"]
+        rounds = reply["drafters"].get("org/noise", {"rounds": 0})["rounds"]
+        all_rounds += rounds
+        if outcome(gate) == off or rounds <= 20:
+            break
+    else:
+        pytest.fail(f"it drafts for ever: {gate}, {rounds} rounds")
     seen = status(server, "org/worst")
     assert seen["draft"] == "org/noise"
     assert outcome(seen["drafters"]["org/noise"]) == outcome(gate)
-    assert seen["drafters"]["org/noise"]["rounds"] == rounds
+    assert seen["drafters"]["org/noise"]["rounds"] == all_rounds
 
 
 def outcome(gate: dict[str, Any]) -> dict[str, Any]:

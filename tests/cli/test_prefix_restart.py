@@ -54,12 +54,13 @@ def wait_until_written(client: httpx.Client, model: str, tokens: int) -> None:
 def test_the_next_process_reads_a_long_prompt_from_disk(
     tmp_path: Path, model: str, end: signal.Signals
 ) -> None:
-    with serving(tmp_path, model, end) as (client, _):
+    room = ("--prefix-disk", "100MB")  # by default that of a disk with 10 GiB free
+    with serving(tmp_path, model, end, *room) as (client, _):
         first = ask(client, model, "Name a river.")
         assert first["cached"] == 0
         if end is signal.SIGKILL:
             wait_until_written(client, model, first["prompt"])
-    with serving(tmp_path, model, end) as (client, _):
+    with serving(tmp_path, model, end, *room) as (client, _):
         again = ask(client, model, "Name a river.")
         assert again["cached"] > first["prompt"] - 12  # all but the generation prompt
         assert again["text"] == first["text"]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -76,12 +78,23 @@ def test_a_folder_in_use_is_neither_opened_nor_deleted(tmp_path: Path) -> None:
     second.close()
 
 
-def test_the_budget_leaves_the_disk_room(tmp_path: Path) -> None:
-    free = os.statvfs(tmp_path).f_bavail * os.statvfs(tmp_path).f_frsize
+@pytest.mark.parametrize(
+    ("free", "most", "code"),
+    [
+        (1 << 40, MAX_BYTES, None),
+        (MIN_FREE, MIN_FREE // 4, None),
+        (MIN_FREE - 1, MIN_FREE // 4, "prefix.disk.off.space"),
+    ],
+)
+def test_the_budget_leaves_the_disk_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, most: int, code: str | None
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda root: SimpleNamespace(free=free))
     room, paused = DiskBudget().of(tmp_path, 0)
-    assert room <= min(MAX_BYTES, free // 4 + (64 << 20))
-    assert (paused is None) == (free >= MIN_FREE)
+    assert room in (most, most - 1)
+    assert (paused.code if paused else None) == code
     assert DiskBudget(1000).of(tmp_path, 0) == (1000, None)
+    assert DiskBudget(2 * free).of(tmp_path, 7) == (free + 7, None)
 
 
 def test_settings_say_where_and_whether(tmp_path: Path) -> None:

@@ -106,8 +106,10 @@ class WatchedEngine(EngineThread):
             self._change.notify_all()
 
     def cancel(self, request_id: str) -> None:
-        self.cancelled.setdefault(request_id, self.steps)
         super().cancel(request_id)
+        with self._change:  # steps are counted from here: this thread may have been held up before
+            self.cancelled.setdefault(request_id, self.steps)
+            self._change.notify_all()
 
     def forget(self) -> None:
         """Drop all records, so that a long run does not grow."""

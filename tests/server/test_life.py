@@ -182,7 +182,7 @@ def test_when_the_engine_dies_every_client_gets_an_error() -> None:
         client.chat.completions.create(**ASK)
         bias = running.endless()
         stream = client.chat.completions.create(
-            **{**ASK, "max_tokens": 400, "stream": True, "logit_bias": bias}
+            **{**ASK, "max_tokens": 3000, "stream": True, "logit_bias": bias}
         )
         next(iter(stream))
         running.engine.call(lambda: running.engine.attach("bomb", Bomb())).result()

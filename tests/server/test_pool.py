@@ -180,7 +180,7 @@ def test_a_stream_goes_on_between_the_portions_of_a_model_that_loads(
         OpenAI(base_url=f"{roomy.url}/v1", api_key="x", max_retries=0) as client,
     ):
         http.post(f"/v1/models/{TARGET}/load")
-        short = ask(TARGET, 1, max_tokens=400)
+        short = ask(TARGET, 1, max_tokens=3000)
         stream = client.chat.completions.create(**short, logit_bias=roomy.endless(), stream=True)
         next(iter(stream))
         steps.clear()

@@ -46,6 +46,14 @@ class DiskBench(Bench):
             assert self._woken.wait(PATIENCE_S), "the disk does not answer"
             self._woken.clear()
 
+    def written(self) -> DiskBench:
+        """Wait until all that was handed to the disk is on it."""
+        for disk in self.loop.disks:
+            worker = disk._worker
+            with worker._changed:
+                assert worker._changed.wait_for(lambda w=worker: not w._waiting, PATIENCE_S)
+        return self
+
     def run(self, *requests: Request) -> DiskBench:
         """Submit, and step until every request has ended and all is handed to the disk."""
         self.submit(*requests)
@@ -83,8 +91,10 @@ def started(
         facts=known,
         disks=(tier, draft_tier),
     )
+    bench = DiskBench(loop, woken)
     try:
-        yield DiskBench(loop, woken)
+        yield bench
     finally:
         disks.close()
+        bench.written()
         disks.join()

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,7 @@ import pytest
 from anthropic import Anthropic
 from openai import OpenAI
 
-from omlx.server.journal.journal import Journal
-from omlx.server.journal.table import Table
+from omlx.server.journal.table import Part, Table
 from tests.server.journal.streams import DAY_S, PATHS, copy_files, journaled, numbered
 from tests.server.running import PATIENCE_S, TARGET, Running
 
@@ -150,30 +149,41 @@ def test_without_a_disk_answers_have_a_warning(speller: Running, tmp_path: Path)
         assert "omlx_answers_on_disk" not in client.get("/metrics").text
 
 
-def remove(journal: Journal, folder: Path) -> None:
-    shutil.rmtree(folder)
+def remove(table: Table) -> None:
+    shutil.rmtree(table.path.parent)
 
 
-def fill(journal: Journal, folder: Path) -> None:
+def fill(table: Table) -> None:
     """Nothing more fits in the file, as on a full disk."""
-    assert journal._table is not None
-    journal._table._db.execute("pragma max_page_count = 1")
+    table._db.execute("pragma max_page_count = 1")
 
 
 @pytest.mark.parametrize(("fail", "said"), [(remove, "No such file"), (fill, "full")])
 def test_a_disk_that_fails_costs_the_record_only(
-    speller: Running, tmp_path: Path, fail: Callable[[Journal, Path], None], said: str
+    speller: Running,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    fail: Callable[[Table], None],
+    said: str,
 ) -> None:
+    """It fails behind the first tokens."""
+    written: list[Part] = []
+
+    def append_and_fail(table: Table, parts: Sequence[Part]) -> set[str]:
+        here = append(table, parts)
+        if not written:
+            fail(table)
+        written.extend(parts)
+        return here
+
+    append = Table.append
+    monkeypatch.setattr(Table, "append", append_and_fail)
     with journaled(speller, tmp_path / "a") as (client, journal):
-        body = SAYS | {"stream": True, "logit_bias": speller.endless(), "max_tokens": 300}
-        body |= {"seed": 1}  # with which its random end does not stop it
+        messages = [{"role": "user", "content": "word " * 200}]  # more than fits in a page
+        body = SAYS | {"stream": True, "messages": messages, "max_tokens": 300}
         with client.stream("POST", PATHS["chat"], json=body, headers=KEY) as stream:
-            events = []
-            for _, event in numbered(stream):
-                events.append(event)
-                if len(events) == 2:
-                    fail(journal, tmp_path / "a")
-        assert events[-1]["choices"][0]["finish_reason"] == "length"
+            events = [event for _, event in numbered(stream)]
+        assert events[-1]["choices"][0]["finish_reason"] == "stop"
         assert journal.off is not None
         assert said in journal.off.params["detail"]
         assert "omlx_answers_on_disk" not in client.get("/metrics").text

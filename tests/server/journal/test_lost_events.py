@@ -11,7 +11,6 @@ from typing import Any
 import httpx
 import pytest
 
-from omlx.server import event_dispatcher
 from omlx.server.dialect import RESPONSES
 from omlx.server.journal import answers
 from omlx.server.journal.replay import Replay
@@ -58,12 +57,6 @@ def words(dialect: str, events: list[tuple[int, Event]]) -> Any:
 
 def id_of(event: Event) -> str:
     return str(event.get("id") or event["response"]["id"])
-
-
-@pytest.fixture(autouse=True)
-def _many_deliveries(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else all tokens of so small a model may come in one."""
-    monkeypatch.setattr(event_dispatcher, "DELIVERY_INTERVAL_S", 0.0)
 
 
 def read(client: httpx.Client, dialect: str, body: Event) -> list[tuple[int, Event]]:

@@ -165,7 +165,7 @@ def test_logit_bias_bans_and_forces(client: OpenAI) -> None:
 def test_closing_a_stream_frees_the_row_within_two_steps(server: Running, client: OpenAI) -> None:
     chat(client, max_tokens=1)
     stream = client.chat.completions.create(
-        model=TARGET, messages=ASK, max_tokens=400, n=2, stream=True, logit_bias=server.endless()
+        model=TARGET, messages=ASK, max_tokens=2000, n=2, stream=True, logit_bias=server.endless()
     )
     first = next(iter(stream))
     stream.close()
@@ -184,7 +184,8 @@ def test_a_client_that_leaves_before_its_answer_frees_the_row(
 ) -> None:
     chat(client, max_tokens=1)
     count = len(server.engine.submitted)
-    body = json.dumps({"messages": ASK, "max_tokens": 400, "logit_bias": server.endless()}).encode()
+    endless = {"max_tokens": 3000, "logit_bias": server.endless()}
+    body = json.dumps({"messages": ASK, **endless}).encode()
     request_line = "POST /v1/chat/completions HTTP/1.1"
     head = f"{request_line}\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
     with socket.create_connection(("127.0.0.1", server.port)) as connection:
