@@ -16,7 +16,7 @@ from omlx.errors import NotFound
 from omlx.server.app import KEEP_ALIVE_S
 from omlx.server.model_cards import ModelCards
 from omlx.server.models import ModelEndpoints
-from omlx.server.openai.responses.endpoint import ResponseEndpoints
+from omlx.server.openai.responses.endpoint import ResponseEndpoints, owned_by
 from omlx.server.responder import Responder
 from omlx.server.services import Services
 
@@ -43,5 +43,5 @@ class ChatApi:
     async def forget(self, request: Request, id: str) -> Response:
         """Delete a response that browsers have; several windows may say so."""
         with suppress(NotFound):
-            self.responses.store.delete(id)
+            self.responses.store.delete(owned_by(request, id))
         return Response(status_code=204)

@@ -133,6 +133,12 @@ def is_named(scope: Scope) -> bool:
     return key_of(scope) not in ("", MAIN_KEY)
 
 
+def owner_of(scope: Scope) -> str:
+    """Return the name of the named key that what a request makes belongs to; empty for the
+    server's own key, and for none."""
+    return key_of(scope) if is_named(scope) else ""
+
+
 def check_main(scope: Scope) -> None:
     """Raise Forbidden for a named key: what follows concerns the whole server."""
     if is_named(scope):

@@ -17,7 +17,7 @@ from omlx.server.dialect import ChoiceEvent
 from omlx.server.exchange import Exchange
 from omlx.server.journal.journal import Journal, now
 from omlx.server.journal.replay import Replay
-from omlx.server.journal.table import Part, Table
+from omlx.server.journal.table import Owned, Part, Table
 from omlx.server.recorded import Recorded, dump
 from omlx.server.stream import GenerationStream
 
@@ -69,12 +69,14 @@ class Answer:
 
     def __init__(
         self,
+        owner: str,
         exchange: Exchange,
         stream: GenerationStream,
         recording: Recording | None,
         body_hash: bytes,
         recorded: Recorded | None = None,
     ) -> None:
+        self.owned = Owned(owner, stream.id)
         self.exchange = exchange
         self.stream = stream
         self.encoder = exchange.encoder(stream)

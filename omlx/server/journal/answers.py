@@ -24,7 +24,7 @@ from starlette.types import Message
 
 from omlx.errors import BadRequest, Conflict, NotFound, Reason
 from omlx.server import sse
-from omlx.server.api_keys import is_named, key_of
+from omlx.server.api_keys import owner_of
 from omlx.server.caller import caller_of
 from omlx.server.connection import while_connected
 from omlx.server.dialect import Wire
@@ -34,7 +34,7 @@ from omlx.server.generation import GenerationService
 from omlx.server.journal.answer import Answer, Recording
 from omlx.server.journal.journal import Journal, booted_at, now
 from omlx.server.journal.replay import Replay
-from omlx.server.journal.table import Entry, Header, Table
+from omlx.server.journal.table import Entry, Header, Owned, Table
 from omlx.server.notes import note
 from omlx.server.recorded import Recorded
 from omlx.server.stream import GenerationStream
@@ -51,8 +51,12 @@ SOURCE: Final = "X-Omlx-Answer"
 class Kept:
     """A finished answer from the journal."""
 
-    id: str
+    owned: Owned
     content: bytes
+
+    @property
+    def id(self) -> str:
+        return self.owned.name
 
     @property
     def streams(self) -> bool:
@@ -78,13 +82,13 @@ class Answers:
         self, generations: GenerationService, keep_alive_s: float, journal: Journal | None
     ) -> None:
         self.journal = journal
-        self.running: dict[str, Answer] = {}
-        self._keyed: dict[str, Answer] = {}
+        self.running: dict[Owned, Answer] = {}
+        self._keyed: dict[Owned, Answer] = {}
         self._generations = generations
         self._keep_alive_s = keep_alive_s
         self._tasks: dict[Answer, asyncio.Task[None]] = {}
         self._spawned: set[asyncio.Task[None]] = set()
-        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._locks: WeakValueDictionary[Owned, asyncio.Lock] = WeakValueDictionary()
 
     def takes(self, request: Request, exchange: Exchange) -> bool:
         """Whether a request's answer is generated apart from the client."""
@@ -99,39 +103,40 @@ class Answers:
         Raises OmlxError; ClientGone if the client disconnects before the answer has begun.
         """
         body = await request.body()
-        name = _name(request)
-        if name is None:
-            return await self._begin(request, exchange, None, body), "new"
-        async with self._locks.setdefault(name, asyncio.Lock()):
-            answer = self._keyed.get(name)
+        owner, key = owner_of(request.scope), _key(request)
+        if key is None:
+            return await self._begin(request, exchange, owner, None, body), "new"
+        owned = Owned(owner, key)
+        async with self._locks.setdefault(owned, asyncio.Lock()):
+            answer = self._keyed.get(owned)
             if answer is not None:
                 _check_same(answer.body_hash, body)
                 return answer, self._count("joined")
-            entry = await self._find(key=name)
+            entry = await self._find(owner, key=key)
             if entry is None:
                 _check_begins(request)
-                return await self._begin(request, exchange, name, body), "new"
+                return await self._begin(request, exchange, owner, key, body), "new"
             _check_same(entry.header.body_hash, body)
             return await self._return_to(request, exchange, entry)
 
     async def reopen(
-        self, request: Request | None, id: str, read: Callable[[bytes], Exchange]
+        self, request: Request | None, owned: Owned, read: Callable[[bytes], Exchange]
     ) -> Answer | Kept | None:
-        """Return to an answer by its id; None if there is none. `read` reads its body again.
+        """Return to an answer by its id; None if its owner has none. `read` reads its body again.
 
         Raises OmlxError if it cannot be continued, and without a request, if it was begun
         MAX_ATTEMPTS times: it may be what ends the process.
         """
-        async with self._locks.setdefault(id, asyncio.Lock()):
-            if id in self.running:
-                return self.running[id]
-            entry = await self._find(id=id)
+        async with self._locks.setdefault(owned, asyncio.Lock()):
+            if owned in self.running:
+                return self.running[owned]
+            entry = await self._find(owned.owner, id=owned.name)
             if entry is None:
                 return None
             if entry.header.finished:
                 return _kept(entry)
             if request is None and entry.header.attempts >= MAX_ATTEMPTS:
-                raise Conflict("answer.left", id=id, attempts=entry.header.attempts)
+                raise Conflict("answer.left", id=owned.name, attempts=entry.header.attempts)
             answer, _ = await self._return_to(request, read(entry.body), entry)
             return answer
 
@@ -199,17 +204,19 @@ class Answers:
         self._spawned.add(task)
         task.add_done_callback(self._spawned.discard)
 
-    async def drop(self, id: str) -> bool:
+    async def drop(self, owned: Owned) -> bool:
         """Delete what is recorded of an answer. Return whether there was something."""
         if self.journal is None:
             return False
-        return bool(await self.journal.run(partial(Table.drop, id=id)))
+        drop = partial(Table.drop, id=owned.name, owner=owned.owner)
+        return bool(await self.journal.run(drop))
 
     async def _begin(
         self,
         request: Request | None,
         exchange: Exchange,
-        name: str | None,
+        owner: str,
+        key: str | None,
         body: bytes,
         entry: Entry | None = None,
     ) -> Answer:
@@ -230,19 +237,20 @@ class Answers:
         try:
             if not exchange.background and recorded is None:
                 await while_connected(receive, stream.started(self._keep_alive_s))
-            recording = await self._record(stream, exchange, name, body, entry)
-            answer = Answer(exchange, stream, recording, body_hash, recorded)
+            recording = await self._record(stream, exchange, owner, key, body, entry)
+            answer = Answer(owner, exchange, stream, recording, body_hash, recorded)
         except BaseException:
             stream.close()
             raise
-        self._start(answer, name)
+        self._start(answer, key)
         return answer
 
     async def _record(
         self,
         stream: GenerationStream,
         exchange: Exchange,
-        name: str | None,
+        owner: str,
+        key: str | None,
         body: bytes,
         entry: Entry | None,
     ) -> Recording | None:
@@ -254,7 +262,8 @@ class Answers:
         if self.journal is not None:
             header = Header(
                 stream.id,
-                name,
+                owner,
+                key,
                 sha256(body).digest(),
                 stream.digest,
                 str(stream.seed),
@@ -265,14 +274,14 @@ class Answers:
             if await self.journal.run(begin):
                 return Recording(self.journal, stream.id, 0)
             off = self.journal.off or Reason("answer.off.large", {"bytes": len(body)})
-        if name is not None or self.journal is not None:
+        if key is not None or self.journal is not None:
             stream.warnings = (*stream.warnings, off)
         return None
 
-    def _start(self, answer: Answer, name: str | None) -> None:
-        self.running[answer.id] = answer
-        if name is not None:
-            self._keyed[name] = answer
+    def _start(self, answer: Answer, key: str | None) -> None:
+        self.running[answer.owned] = answer
+        if key is not None:
+            self._keyed[Owned(answer.owned.owner, key)] = answer
         task = asyncio.create_task(answer.run())
         self._tasks[answer] = task
         task.add_done_callback(lambda _: self._forget(answer))
@@ -280,8 +289,8 @@ class Answers:
     def _forget(self, answer: Answer) -> None:
         """A client that returns from now on finds what is recorded."""
         self._tasks.pop(answer, None)
-        self.running.pop(answer.id, None)
-        self._keyed = {name: other for name, other in self._keyed.items() if other is not answer}
+        self.running.pop(answer.owned, None)
+        self._keyed = {key: other for key, other in self._keyed.items() if other is not answer}
 
     def _leave(self, answer: Answer) -> None:
         """Stop an answer that its last client has left, unless it is in the background."""
@@ -294,19 +303,23 @@ class Answers:
     async def _return_to(
         self, request: Request | None, exchange: Exchange, entry: Entry
     ) -> tuple[Answer | Kept, str]:
-        if entry.header.finished:
+        header = entry.header
+        if header.finished:
             return _kept(entry), self._count("repeated")
-        if entry.header.id in self.running:  # by its id, while this waited for its key
-            return self.running[entry.header.id], self._count("joined")
+        if header.owned in self.running:  # by its id, while this waited for its key
+            return self.running[header.owned], self._count("joined")
         if self.journal is not None:  # before its model is loaded, which may end the process
-            await self.journal.run(partial(Table.attempt, id=entry.header.id))
-        answer = await self._begin(request, exchange, entry.header.key, entry.body, entry)
+            await self.journal.run(partial(Table.attempt, id=header.id))
+        answer = await self._begin(request, exchange, header.owner, header.key, entry.body, entry)
         return answer, self._count("resumed")
 
-    async def _find(self, *, id: str | None = None, key: str | None = None) -> Entry | None:
+    async def _find(
+        self, owner: str, *, id: str | None = None, key: str | None = None
+    ) -> Entry | None:
         if self.journal is None:
             return None
-        return await self.journal.run(partial(Table.find, now=now(), id=id, key=key))
+        find = partial(Table.find, now=now(), owner=owner, id=id, key=key)
+        return await self.journal.run(find)
 
     def _count(self, source: str) -> str:
         if self.journal is not None:
@@ -323,20 +336,14 @@ def last_event(request: Request) -> LastEvent:
         raise field_error("request.type", LAST_EVENT, expected="integer") from error
 
 
-def _name(request: Request) -> str | None:
-    """The key of a request with its path, if it has one, and the name of its API key.
-
-    Raises BadRequest for one too long.
-    """
+def _key(request: Request) -> str | None:
+    """The key of a request with its path, if it has one. Raises BadRequest for one too long."""
     key = request.headers.get(KEY)
     if key is None:
         return None
     if not 0 < len(key) <= MAX_KEY:
         raise BadRequest("answer.key", param=KEY, high=MAX_KEY)
-    name = f"{request.scope['path']} {key}"
-    if is_named(request.scope):  # which must not be answered with what another key has asked
-        return f"{key_of(request.scope)}\n{name}"
-    return name
+    return f"{request.scope['path']} {key}"
 
 
 def _check_same(body_hash: bytes, body: bytes) -> None:
@@ -379,7 +386,7 @@ def _recorded(entry: Entry) -> Recorded:
 
 
 def _kept(entry: Entry) -> Kept:
-    return Kept(entry.header.id, zlib.decompress(entry.parts[0]))
+    return Kept(entry.header.owned, zlib.decompress(entry.parts[0]))
 
 
 def _nothing() -> None:

@@ -17,25 +17,25 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 FILE: Final = "answers.sqlite"
 MAX_ANSWERS: Final = 1024
 
-_FORMAT: Final = 2
+_FORMAT: Final = 3
 _BODY: Final = -1
 _SCHEMA: Final = """
 create table answers (
-    id text primary key, key text unique, body_hash blob not null, digest blob not null,
-    seed text not null, created integer not null, background integer not null,
-    attempts integer not null, finished integer not null, nbytes integer not null,
-    used real not null);
+    id text primary key, owner text not null, key text, body_hash blob not null,
+    digest blob not null, seed text not null, created integer not null,
+    background integer not null, attempts integer not null, finished integer not null,
+    nbytes integer not null, used real not null, unique (owner, key));
 create table parts (
     answer text not null references answers (id) on delete cascade, number integer not null,
     content blob not null, primary key (answer, number)) without rowid;
 create table responses (
-    id text primary key, response blob not null, items blob not null, messages blob not null,
-    kept real not null);
+    id text primary key, owner text not null, response blob not null, items blob not null,
+    messages blob not null, kept real not null);
 create table images (name text primary key, uri text not null);
 """
 _ADD: Final = "insert into parts select ?, ?, ? where exists (select 1 from answers where id = ?)"
@@ -43,6 +43,14 @@ _RECOUNT: Final = """
 update answers set nbytes = (select sum(length(content)) from parts where answer = id)
 where not finished
 """
+
+
+class Owned(NamedTuple):
+    """A name that counts for one owner: an id, or a client's own name. `owner` is the name of the
+    API key, empty for the server's own and for none."""
+
+    owner: str
+    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +62,7 @@ class Header:
     """
 
     id: str
+    owner: str
     key: str | None
     body_hash: bytes
     digest: bytes
@@ -62,6 +71,10 @@ class Header:
     background: bool
     attempts: int = 1
     finished: bool = False
+
+    @property
+    def owned(self) -> Owned:
+        return Owned(self.owner, self.id)
 
 
 _HEADER: Final = ", ".join(field.name for field in fields(Header))
@@ -93,6 +106,7 @@ class StoredRow:
     """A stored response: JSON texts; `kept` in seconds since the epoch."""
 
     id: str
+    owner: str
     response: bytes
     items: bytes
     messages: bytes
@@ -142,7 +156,8 @@ class Table:
         marks = ", ".join("?" * (len(astuple(header)) + 2))
         with self._change():
             if header.key is not None:
-                self._db.execute("delete from answers where key = ?", (header.key,))
+                same = "delete from answers where owner = ? and key = ?"
+                self._db.execute(same, (header.owner, header.key))
             row = (*astuple(header), len(body), now)
             self._db.execute(f"insert into answers ({_HEADER}, nbytes, used) values ({marks})", row)
             self._db.execute("insert into parts values (?, ?, ?)", (header.id, _BODY, body))
@@ -170,13 +185,17 @@ class Table:
                 self._db.execute("insert into parts values (?, 0, ?)", (id, answer))
             self._evict(now)
 
-    def drop(self, id: str) -> bool:
-        """Return whether there was such an answer."""
-        return self._db.execute("delete from answers where id = ?", (id,)).rowcount > 0
+    def drop(self, id: str, owner: str | None = None) -> bool:
+        """Return whether there was such an answer, of any owner or this one."""
+        query = "delete from answers where id = ? and owner = coalesce(?, owner)"
+        return self._db.execute(query, (id, owner)).rowcount > 0
 
-    def find(self, now: float, *, id: str | None = None, key: str | None = None) -> Entry | None:
-        query = f"select {_HEADER}, used from answers where (id = ? or key = ?) and used > ?"
-        row = self._db.execute(query, (id, key, now - self._max_age_s)).fetchone()
+    def find(
+        self, now: float, owner: str, *, id: str | None = None, key: str | None = None
+    ) -> Entry | None:
+        here = "owner = ? and (id = ? or key = ?) and used > ?"
+        query = f"select {_HEADER}, used from answers where {here}"
+        row = self._db.execute(query, (owner, id, key, now - self._max_age_s)).fetchone()
         if row is None:
             return None
         *fields, used = row
@@ -189,15 +208,15 @@ class Table:
         """Count that an answer is begun once more."""
         self._db.execute("update answers set attempts = attempts + 1 where id = ?", (id,))
 
-    def background(self) -> list[str]:
+    def background(self) -> list[Owned]:
         """Return the ids of answers in the background that have not finished, the oldest first."""
-        query = "select id from answers where background and not finished order by created"
-        return [id for (id,) in self._db.execute(query)]
+        query = "select owner, id from answers where background and not finished order by created"
+        return [Owned(*row) for row in self._db.execute(query)]
 
     def keep(self, response: StoredRow, images: Mapping[str, str]) -> None:
         with self._change():
             row = astuple(response)
-            self._db.execute("insert or replace into responses values (?, ?, ?, ?, ?)", row)
+            self._db.execute("insert or replace into responses values (?, ?, ?, ?, ?, ?)", row)
             self._db.executemany("insert or ignore into images values (?, ?)", images.items())
 
     def forget(self, id: str, images: Iterable[str]) -> None:

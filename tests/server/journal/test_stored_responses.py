@@ -130,7 +130,7 @@ def test_an_interrupted_response_continues_when_it_is_asked_for(
 def test_a_response_that_cannot_continue_says_why(speller: Running, tmp_path: Path) -> None:
     table = Table(tmp_path, 1 << 20, DAY_S)
     body = b'{"model": "gone", "input": "a", "background": true}'
-    header = Header("resp_1", None, b"", b"", "1", 1, background=True)
+    header = Header("resp_1", "", None, b"", b"", "1", 1, background=True)
     table.begin(header, body, time.time())
     table.close()
     with journaled(speller, tmp_path) as (client, _):
@@ -146,7 +146,7 @@ def test_a_response_that_ends_each_process_is_not_begun_for_ever(
     """It counts as begun before its model is loaded: loading may be what ends the process."""
     table = Table(tmp_path, 1 << 20, DAY_S)
     body = b'{"model": "gone", "input": "a", "background": true}'
-    table.begin(Header("resp_1", None, b"", b"", "1", 1, background=True), body, time.time())
+    table.begin(Header("resp_1", "", None, b"", b"", "1", 1, background=True), body, time.time())
     table.close()
     for begun in (*range(2, MAX_ATTEMPTS + 1), MAX_ATTEMPTS):
         caplog.clear()

@@ -15,7 +15,7 @@ NOW = 1e9
 
 
 def header(id: str, key: str | None = None) -> Header:
-    return Header(id, key, b"body", b"digest", str(2**64 - 1), 7, background=False)
+    return Header(id, "", key, b"body", b"digest", str(2**64 - 1), 7, background=False)
 
 
 def opened(folder: Path, max_bytes: int = 1000, max_age_s: float = 1e12) -> Table:
@@ -31,7 +31,7 @@ def test_what_was_written_is_read_by_the_next_process(tmp_path: Path) -> None:
     file.begin(header("a", "key"), b"{}", NOW)
     assert file.append([Part("a", number, b"[]") for number in range(2)]) == {"a"}
     file.close()
-    entry = opened(tmp_path).find(NOW, key="key")
+    entry = opened(tmp_path).find(NOW, "", key="key")
     assert entry is not None
     assert entry.header == header("a", "key")
     assert (entry.body, entry.parts) == (b"{}", (b"[]", b"[]"))
@@ -50,7 +50,7 @@ def test_a_finished_answer_has_one_part(tmp_path: Path) -> None:
     file.begin(header("a"), b"{}", NOW)
     file.append([Part("a", 0, b"[1]")])
     file.finish("a", b"whole", NOW)
-    entry = file.find(NOW, id="a")
+    entry = file.find(NOW, "", id="a")
     assert entry is not None
     assert (entry.header.finished, entry.parts, file.nbytes) == (True, (b"whole",), 7)
 
@@ -97,9 +97,9 @@ def test_the_number_of_answers_is_bounded(tmp_path: Path, monkeypatch: pytest.Mo
 def test_answers_and_responses_expire(tmp_path: Path) -> None:
     file = opened(tmp_path, max_age_s=10)
     file.begin(header("a", "key"), b"{}", NOW)
-    file.keep(StoredRow("resp_1", b"{}", b"[]", b"[]", NOW), {"image": "data:"})
-    assert file.find(NOW + 9, key="key") is not None
-    assert file.find(NOW + 10, key="key") is None
+    file.keep(StoredRow("resp_1", "", b"{}", b"[]", b"[]", NOW), {"image": "data:"})
+    assert file.find(NOW + 9, "", key="key") is not None
+    assert file.find(NOW + 10, "", key="key") is None
     file.begin(header("b", "key"), b"{}", NOW + 10)  # the key is free again
     assert ids(file) == ["b"]
     assert file.responses() == ([], {"image": "data:"})

@@ -4,9 +4,11 @@ import pytest
 
 from omlx.errors import BadRequest, NotFound
 from omlx.server.dialect import Json
+from omlx.server.journal.table import Owned
 from omlx.server.openai.responses.items import Item
 from omlx.server.openai.responses.store import ResponseStore
 
+OWNER = "laptop"
 ASKED = [{"role": "user", "content": "a"}]
 
 
@@ -16,26 +18,29 @@ def response(number: int, text: str = "b") -> Json:
     return {"id": f"resp_{number}", "output": [item]}
 
 
+def owned(id: str) -> Owned:
+    return Owned(OWNER, id)
+
+
 def reference(id: str) -> Item:
     return Item(type="item_reference", id=id)
 
 
 def test_a_conversation_goes_on_from_what_was_said() -> None:
     store = ResponseStore()
-    store.keep(response(1), [], ASKED)
-    assert store.before("resp_1") == [*ASKED, {"role": "assistant", "content": "b"}]
-    assert store.before(None) == []
+    store.keep(OWNER, response(1), [], ASKED)
+    assert store.before(owned("resp_1")) == [*ASKED, {"role": "assistant", "content": "b"}]
     assert ASKED == [{"role": "user", "content": "a"}]
 
 
 def test_what_is_given_out_is_a_copy_whatever_its_characters() -> None:
     store = ResponseStore()
     text = "한\ud800\u0000\U0001f600"
-    store.keep(response(1, text), [], ASKED)
-    store.before("resp_1").clear()
-    store.get("resp_1")["output"].clear()
-    assert store.before("resp_1")[-1]["content"] == text
-    assert store.get("resp_1") == response(1, text)
+    store.keep(OWNER, response(1, text), [], ASKED)
+    store.before(owned("resp_1")).clear()
+    store.get(owned("resp_1"))["output"].clear()
+    assert store.before(owned("resp_1"))[-1]["content"] == text
+    assert store.get(owned("resp_1")) == response(1, text)
 
 
 def test_an_image_is_stored_once_and_given_back() -> None:
@@ -45,71 +50,73 @@ def test_an_image_is_stored_once_and_given_back() -> None:
     item = {"id": "in_0", "content": [{"type": "input_image", "image_url": uri}]}
     store = ResponseStore(max_bytes=9000)
     for number in range(5):
-        store.keep(response(number), [item], asked)
+        store.keep(OWNER, response(number), [item], asked)
     assert len(store) == 5
-    assert store.before("resp_0")[0] == asked[0]
-    assert store.items("resp_4") == [item]
+    assert store.before(owned("resp_0"))[0] == asked[0]
+    assert store.items(owned("resp_4")) == [item]
     for number in range(5):
         assert store._images.nbytes == len(uri)
-        store.delete(f"resp_{number}")
+        store.delete(owned(f"resp_{number}"))
     assert store._images.nbytes == 0
-    store.keep(response(6), [item | {"content": uri + "\ud800"}], asked)
-    store.keep(response(7), [{"id": "in_1", "image_url": f"{uri}\ud800"}], asked)
-    assert store.items("resp_7")[0]["image_url"] == f"{uri}\ud800"
-    store.keep(response(8), [{"id": "in_2", "image_url": uri + "A" * 9000}], asked)
+    store.keep(OWNER, response(6), [item | {"content": uri + "\ud800"}], asked)
+    store.keep(OWNER, response(7), [{"id": "in_1", "image_url": f"{uri}\ud800"}], asked)
+    assert store.items(owned("resp_7"))[0]["image_url"] == f"{uri}\ud800"
+    store.keep(OWNER, response(8), [{"id": "in_2", "image_url": uri + "A" * 9000}], asked)
     assert len(store) == 0
 
 
 def test_the_oldest_go_first_and_what_is_used_stays() -> None:
     store = ResponseStore(max_responses=3)
     for number in range(3):
-        store.keep(response(number), [], ASKED)
-    store.before("resp_0")
-    store.keep(response(3), [], ASKED)
-    assert store.get("resp_0")["id"] == "resp_0"
+        store.keep(OWNER, response(number), [], ASKED)
+    store.before(owned("resp_0"))
+    store.keep(OWNER, response(3), [], ASKED)
+    assert store.get(owned("resp_0"))["id"] == "resp_0"
     with pytest.raises(BadRequest):
-        store.before("resp_1")
+        store.before(owned("resp_1"))
 
 
 def test_bytes_are_bounded() -> None:
     store = ResponseStore(max_bytes=5000)
     for number in range(20):
-        store.keep(response(number, "x" * 500), [], ASKED)
+        store.keep(OWNER, response(number, "x" * 500), [], ASKED)
     assert 1 <= len(store) <= 4
-    store.delete("resp_19")
-    store.keep(response(20, "x" * 9000), [], ASKED)
+    store.delete(owned("resp_19"))
+    store.keep(OWNER, response(20, "x" * 9000), [], ASKED)
     assert len(store) == 0
     with pytest.raises(NotFound):
-        store.get("resp_20")
+        store.get(owned("resp_20"))
 
 
 def test_an_item_is_there_as_long_as_any_response_has_it() -> None:
     store = ResponseStore()
     asked: Json = {"id": "in_0", "type": "message", "role": "user", "content": "a"}
     for number in range(3):
-        store.keep(response(number), [asked, asked], ASKED)
+        store.keep(OWNER, response(number), [asked, asked], ASKED)
     for number in (2, 0):
-        store.delete(f"resp_{number}")
-        assert store.resolved([reference("in_0")])[0].content == "a"
-    store.delete("resp_1")
+        store.delete(owned(f"resp_{number}"))
+        assert store.resolved(OWNER, [reference("in_0")])[0].content == "a"
+    store.delete(owned("resp_1"))
     with pytest.raises(BadRequest):
-        store.resolved([reference("in_0")])
+        store.resolved(OWNER, [reference("in_0")])
 
 
 def test_references_stand_for_items_as_long_as_a_response_has_them() -> None:
     store = ResponseStore(max_responses=2)
     asked: Json = {"id": "in_0", "type": "message", "role": "user", "content": "a"}
-    store.keep(response(0), [asked], ASKED)
+    store.keep(OWNER, response(0), [asked], ASKED)
     new = Item(role="user", content="c")
-    found = store.resolved([reference("in_0"), reference("msg_0"), new])
+    found = store.resolved(OWNER, [reference("in_0"), reference("msg_0"), new])
     assert [item.as_output()["content"][0]["text"] for item in found] == ["a", "b", "c"]
     assert found[2] is new
-    store.keep(response(1), [item.as_output() for item in found[:2]], ASKED)
-    store.delete("resp_0")
-    store.keep(response(2), [], ASKED)
-    assert len(store.resolved([reference("in_0"), reference("msg_0"), reference("msg_1")])) == 3
-    store.keep(response(3), [], ASKED)
-    store.keep(response(4), [], ASKED)
+    store.keep(OWNER, response(1), [item.as_output() for item in found[:2]], ASKED)
+    store.delete(owned("resp_0"))
+    store.keep(OWNER, response(2), [], ASKED)
+    assert (
+        len(store.resolved(OWNER, [reference("in_0"), reference("msg_0"), reference("msg_1")])) == 3
+    )
+    store.keep(OWNER, response(3), [], ASKED)
+    store.keep(OWNER, response(4), [], ASKED)
     for items in (
         [reference("in_0")],
         [reference("msg_2")],
@@ -117,5 +124,5 @@ def test_references_stand_for_items_as_long_as_a_response_has_them() -> None:
         [reference("msg_4")] * 2,
     ):
         with pytest.raises(BadRequest) as caught:
-            store.resolved([new, *items])
+            store.resolved(OWNER, [new, *items])
         assert caught.value.param == f"input[{len(items)}]"

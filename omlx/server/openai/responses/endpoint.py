@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated, Final, Literal
 
 from fastapi import Request
@@ -11,6 +12,7 @@ from pydantic import Field
 from starlette.responses import JSONResponse, Response
 
 from omlx.errors import BadRequest, OmlxError
+from omlx.server.api_keys import owner_of
 from omlx.server.body import read_body
 from omlx.server.connection import while_connected
 from omlx.server.dialect import RESPONSES, Encoder, Json
@@ -20,7 +22,7 @@ from omlx.server.fields import Body, read_query
 from omlx.server.generation import GenerationService
 from omlx.server.journal.answer import Answer
 from omlx.server.journal.answers import SOURCE, Answers, Kept, LastEvent, last_event
-from omlx.server.journal.table import Table
+from omlx.server.journal.table import Owned, Table
 from omlx.server.openai.responses import request as response_request
 from omlx.server.openai.responses.encoder import ResponseEncoder
 from omlx.server.openai.responses.request import ResponseRequest
@@ -80,30 +82,30 @@ class ResponseEndpoints:
         if (journal := self._answers.journal) is None:
             return
         await self.store.restore(journal)
-        for id in await journal.run(Table.background) or ():
-            self._answers.spawn(self._continue(id))
+        for owned in await journal.run(Table.background) or ():
+            self._answers.spawn(self._continue(owned))
 
-    async def _continue(self, id: str) -> None:
+    async def _continue(self, owned: Owned) -> None:
         """Continue a response in the background; one that cannot be says why once it is asked
         for."""
         try:
-            await self._answers.reopen(None, id, self._read)
+            await self._answers.reopen(None, owned, partial(self._read, owned.owner))
         except OmlxError as error:
-            fields = {"id": id, "reason": error.message}
+            fields = {"id": owned.name, "reason": error.message}
             log.warning("a response in the background was not continued", extra={"fields": fields})
 
     async def create(self, request: Request) -> Response:
         """A response: whole, as a stream, or generated after the answer to this request
         (`background`)."""
-        exchange = await read_body(request, self._read)
+        exchange = await self._exchange(request)
         if not exchange.background or exchange.stream:
             return await self._responder.respond(request, exchange)
         answer, source = await self._answers.open(request, exchange)
-        return JSONResponse(self.store.get(answer.id), headers={SOURCE: source})
+        return JSONResponse(self.store.get(answer.owned), headers={SOURCE: source})
 
     async def input_tokens(self, request: Request) -> Response:
         """The number of prompt tokens of a response. Nothing is generated."""
-        exchange = await read_body(request, self._read)
+        exchange = await self._exchange(request)
         work = self._generations.prompt_ids(exchange.generation)
         tokens = await while_connected(request.receive, work)
         return JSONResponse({"object": "response.input_tokens", "input_tokens": len(tokens)})
@@ -112,11 +114,17 @@ class ResponseEndpoints:
         """Refused: a compacted conversation is the work of OpenAI's models."""
         raise BadRequest("response.no_compaction")
 
-    def _read(self, content: bytes) -> Exchange:
+    async def _exchange(self, request: Request) -> Exchange:
+        return await read_body(request, partial(self._read, owner_of(request.scope)))
+
+    def _read(self, owner: str, content: bytes) -> Exchange:
         body = response_request.parse(content)
-        body = body.model_copy(update={"input": self.store.resolved(body.items)})
-        conversation = body.conversation(self.store.before(body.previous_response_id))
-        lifetime = _Lifetime(self.store, self._answers, body, conversation)
+        body = body.model_copy(update={"input": self.store.resolved(owner, body.items)})
+        before = []
+        if body.previous_response_id is not None:
+            before = self.store.before(Owned(owner, body.previous_response_id))
+        conversation = body.conversation(before)
+        lifetime = _Lifetime(self.store, self._answers, owner, body, conversation)
         return Exchange(
             body.generation_request(conversation),
             bool(body.stream),
@@ -132,46 +140,55 @@ class ResponseEndpoints:
         """A response, which is continued if it was interrupted; with `stream`, its events from
         `starting_after` on.
         """
+        owned = owned_by(request, id)
         if request.query_params.get("stream") != "true":
-            if id not in self.store:
-                await self._reopen(request, id)
-            return JSONResponse(self.store.get(id))
+            if owned not in self.store:
+                await self._reopen(request, owned)
+            return JSONResponse(self.store.get(owned))
         last = last_event(request)
         if "starting_after" in request.query_params:
             query = read_query(Following, request.query_params)
             last = LastEvent(query.starting_after, "starting_after")
-        replay = self.store.replay(id)
+        replay = self.store.replay(owned)
         if replay is not None:
             return self._answers.follow(id, replay, last)
-        answer = await self._reopen(request, id)
+        answer = await self._reopen(request, owned)
         if answer is None or not answer.streams:
-            self.store.get(id)  # raises for an unknown response
+            self.store.get(owned)  # raises for an unknown response
             raise BadRequest("response.no_stream", param="stream")
         return await self._answers.stream(request, answer, RESPONSES, last)
 
-    async def _reopen(self, request: Request, id: str) -> Answer | Kept | None:
-        if not id.startswith(ID_PREFIX):
+    async def _reopen(self, request: Request, owned: Owned) -> Answer | Kept | None:
+        if not owned.name.startswith(ID_PREFIX):
             return None
-        return await self._answers.reopen(request, id, self._read)
+        return await self._answers.reopen(request, owned, partial(self._read, owned.owner))
 
     async def items(self, request: Request, id: str) -> Response:
-        return JSONResponse(read_query(Page, request.query_params).of(self.store.items(id)))
+        items = self.store.items(owned_by(request, id))
+        return JSONResponse(read_query(Page, request.query_params).of(items))
 
     async def delete(self, request: Request, id: str) -> Response:
-        if not await self._answers.drop(id) or id in self.store:
-            self.store.delete(id)
+        owned = owned_by(request, id)
+        if not await self._answers.drop(owned) or owned in self.store:
+            self.store.delete(owned)
         return JSONResponse({"id": id, "object": "response", "deleted": True})
 
     async def cancel(self, request: Request, id: str) -> Response:
         """Cancel a response in progress; a finished one is returned unchanged."""
-        if id not in self.store:
-            await self._reopen(request, id)
-        running = self.store.open.get(id)
+        owned = owned_by(request, id)
+        if owned not in self.store:
+            await self._reopen(request, owned)
+        running = self.store.open.get(owned)
         if running is None:
-            return JSONResponse(self.store.get(id))
+            return JSONResponse(self.store.get(owned))
         running.stream.close()
         running.encoder.response["status"] = "cancelled"
         return JSONResponse(running.encoder.response)
+
+
+def owned_by(request: Request, id: str) -> Owned:
+    """Return the response `id` of the key that sent a request."""
+    return Owned(owner_of(request.scope), id)
 
 
 class _Lifetime:
@@ -181,29 +198,31 @@ class _Lifetime:
         self,
         store: ResponseStore,
         answers: Answers,
+        owner: str,
         body: ResponseRequest,
         conversation: list[Json],
     ) -> None:
-        self._store, self._answers = store, answers
+        self._store, self._answers, self._owner = store, answers, owner
         self._body, self._conversation = body, conversation
 
     def encoder(self, stream: GenerationStream) -> ResponseEncoder:
         encoder = self._body.encoder(stream)
-        self._store.open[stream.id] = Open(stream, encoder)
+        self._store.open[Owned(self._owner, stream.id)] = Open(stream, encoder)
         return encoder
 
     def ended(self, encoder: Encoder, /, *, final: bool) -> None:
         """Store the response if the request says so and it has a final status."""
         assert isinstance(encoder, ResponseEncoder)
         response = encoder.response
-        running = self._store.open.pop(response["id"], None)
+        owned = Owned(self._owner, response["id"])
+        running = self._store.open.pop(owned, None)
         if running is None or not self._body.stored or not final:
             return
         if response["status"] != "in_progress":
             items = [item.as_output() for item in self._body.items]
             numbered = [{"id": f"{response['id']}_in_{i}"} | item for i, item in enumerate(items)]
-            answer = self._answers.running.get(response["id"])
+            answer = self._answers.running.get(owned)
             replay = None
             if answer is not None and self._body.stream:
                 replay = answer.unrecorded
-            self._store.keep(response, numbered, self._conversation, replay)
+            self._store.keep(self._owner, response, numbered, self._conversation, replay)

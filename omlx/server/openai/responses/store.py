@@ -18,7 +18,7 @@ from omlx.server.dialect import Json
 from omlx.server.errors import field_error
 from omlx.server.journal.journal import Journal, now
 from omlx.server.journal.replay import Replay
-from omlx.server.journal.table import StoredRow, Table
+from omlx.server.journal.table import Owned, StoredRow, Table
 from omlx.server.openai.responses.encoder import ResponseEncoder
 from omlx.server.openai.responses.items import Conversation, Item
 from omlx.server.openai.responses.stored_images import StoredImages, encoded
@@ -69,16 +69,18 @@ class Open:
 
 
 class ResponseStore:
+    """Each owner has its own responses and items: to any other, their ids are unknown."""
+
     def __init__(
         self,
         max_responses: int = MAX_RESPONSES,
         max_bytes: int = MAX_BYTES,
         journal: Journal | None = None,
     ) -> None:
-        self.open: dict[str, Open] = {}
-        self._stored: OrderedDict[str, StoredResponse] = OrderedDict()
+        self.open: dict[Owned, Open] = {}
+        self._stored: OrderedDict[Owned, StoredResponse] = OrderedDict()
         self._images = StoredImages()
-        self._owners: dict[str, list[str]] = {}  # item id: ids of its responses, the newest last
+        self._holders: dict[Owned, list[Owned]] = {}  # of an item: its responses, the newest last
         self._max_responses, self._max_bytes = max_responses, max_bytes
         self._bytes = 0
         self._journal = journal
@@ -86,30 +88,32 @@ class ResponseStore:
     def __len__(self) -> int:
         return len(self._stored)
 
-    def __contains__(self, id: str) -> bool:
+    def __contains__(self, owned: Owned) -> bool:
         """Whether a response is stored or in progress."""
-        return id in self._stored or id in self.open
+        return owned in self._stored or owned in self.open
 
     async def restore(self, journal: Journal) -> None:
         """Take in what an earlier process has stored."""
 
-        def read(table: Table) -> tuple[list[tuple[str, StoredResponse]], dict[str, str]]:
+        def read(table: Table) -> tuple[list[tuple[Owned, StoredResponse]], dict[str, str]]:
             rows, images = table.responses()
             return [
-                (row.id, _stored(row.response, row.items, row.messages)) for row in rows
+                (Owned(row.owner, row.id), _stored(row.response, row.items, row.messages))
+                for row in rows
             ], images
 
         read_all = await journal.run(read, RESTORE_S)
         if read_all is None:
             return
         responses, images = read_all
-        for id, stored in responses:
+        for owned, stored in responses:
             names = self._images.adopt((stored.items, stored.messages), images)
-            self._add(id, replace(stored, images=names))
+            self._add(owned, replace(stored, images=names))
         self._shrink()
 
     def keep(
         self,
+        owner: str,
         response: Json,
         items: list[Json],
         conversation: Sequence[Json],
@@ -123,105 +127,105 @@ class ResponseStore:
             continued.add(Item.model_validate(item), f"output[{at}]")
         (asked, messages), images = self._images.hold([items, continued.messages])
         stored = _stored(encoded(response), asked, messages)
-        id = response["id"]
+        owned = Owned(owner, response["id"])
         if self._journal is not None:
-            row = StoredRow(id, stored.response, stored.items, stored.messages, now())
+            texts = (stored.response, stored.items, stored.messages)
+            row = StoredRow(owned.name, owner, *texts, now())
             uris = self._images.uris(images)
             self._journal.post(partial(Table.keep, response=row, images=uris))
-        self._add(id, replace(stored, images=images, replay=replay))
+        self._add(owned, replace(stored, images=images, replay=replay))
         self._shrink()
 
-    def before(self, id: str | None) -> list[Json]:
-        """The conversation up to the end of response `id`.
+    def before(self, owned: Owned) -> list[Json]:
+        """The conversation up to the end of a response.
 
         Raises BadRequest if it is not stored, or no longer.
         """
-        if id is None:
-            return []
-        if id not in self._stored:
-            raise BadRequest("response.not_kept", param="previous_response_id", id=id)
-        self._stored.move_to_end(id)
-        messages: list[Json] = self._images.restored(json.loads(self._stored[id].messages))
+        if owned not in self._stored:
+            raise BadRequest("response.not_kept", param="previous_response_id", id=owned.name)
+        self._stored.move_to_end(owned)
+        messages: list[Json] = self._images.restored(json.loads(self._stored[owned].messages))
         return messages
 
-    def resolved(self, items: Sequence[Item]) -> list[Item]:
-        """Replace references by the items that they name.
+    def resolved(self, owner: str, items: Sequence[Item]) -> list[Item]:
+        """Replace references by the owner's items that they name.
 
         Raises BadRequest for items that are not stored.
 
         An item can be referenced once, as in OpenAI's API: a short body cannot request a
         conversation of any length.
         """
-        read: dict[str, dict[str, Json]] = {}
+        read: dict[Owned, dict[str, Json]] = {}
         seen: set[str] = set()
         resolved = []
         for at, item in enumerate(items):
             if item.type == _REFERENCE:
                 id, field = item.id or "", f"input[{at}]"
-                owners = self._owners.get(id)
-                if not owners:
+                holders = self._holders.get(Owned(owner, id))
+                if not holders:
                     raise field_error("response.no_item", field, id=id)
                 if id in seen:
                     raise field_error("response.item_twice", field, id=id)
-                owner = owners[-1]
-                if owner not in read:
-                    self._stored.move_to_end(owner)
-                    read[owner] = self._images.restored(self._stored[owner].by_id())
+                holder = holders[-1]
+                if holder not in read:
+                    self._stored.move_to_end(holder)
+                    read[holder] = self._images.restored(self._stored[holder].by_id())
                 seen.add(id)
-                item = Item.model_validate(read[owner][id])
+                item = Item.model_validate(read[holder][id])
             resolved.append(item)
         return resolved
 
-    def get(self, id: str) -> Json:
+    def get(self, owned: Owned) -> Json:
         """A response, finished or in progress. Raises NotFound."""
-        if id in self.open:
-            return self.open[id].encoder.response
-        response: Json = json.loads(self._find(id).response)
+        if owned in self.open:
+            return self.open[owned].encoder.response
+        response: Json = json.loads(self._find(owned).response)
         return response
 
-    def replay(self, id: str) -> Replay | None:
+    def replay(self, owned: Owned) -> Replay | None:
         """The events of a finished response; None: they are not kept here."""
-        return self._stored[id].replay if id in self._stored else None
+        return self._stored[owned].replay if owned in self._stored else None
 
-    def items(self, id: str) -> list[Json]:
+    def items(self, owned: Owned) -> list[Json]:
         """Raises NotFound."""
-        items: list[Json] = self._images.restored(json.loads(self._find(id).items))
+        items: list[Json] = self._images.restored(json.loads(self._find(owned).items))
         return items
 
-    def delete(self, id: str) -> None:
+    def delete(self, owned: Owned) -> None:
         """Raises NotFound."""
-        self._find(id)
-        self._drop(id)
+        self._find(owned)
+        self._drop(owned)
 
     @property
     def _too_large(self) -> bool:
         return self._bytes + self._images.nbytes > self._max_bytes
 
-    def _find(self, id: str) -> StoredResponse:
-        if id not in self._stored:
-            raise NotFound("response.not_found", id=id)
-        return self._stored[id]
+    def _find(self, owned: Owned) -> StoredResponse:
+        if owned not in self._stored:
+            raise NotFound("response.not_found", id=owned.name)
+        return self._stored[owned]
 
-    def _add(self, id: str, stored: StoredResponse) -> None:
-        self._stored[id] = stored
+    def _add(self, owned: Owned, stored: StoredResponse) -> None:
+        self._stored[owned] = stored
         for item in stored.ids:
-            self._owners.setdefault(item, []).append(id)
+            self._holders.setdefault(Owned(owned.owner, item), []).append(owned)
         self._bytes += stored.size
 
     def _shrink(self) -> None:
         while len(self._stored) > self._max_responses or self._too_large:
             self._drop(next(iter(self._stored)))
 
-    def _drop(self, id: str) -> None:
-        stored = self._stored.pop(id)
+    def _drop(self, owned: Owned) -> None:
+        stored = self._stored.pop(owned)
         self._bytes -= stored.size
         images = self._images.release(stored.images)
         if self._journal is not None:
-            self._journal.post(partial(Table.forget, id=id, images=images))
+            self._journal.post(partial(Table.forget, id=owned.name, images=images))
         for item in stored.ids:
-            self._owners[item].remove(id)
-            if not self._owners[item]:
-                del self._owners[item]
+            of_item = self._holders[Owned(owned.owner, item)]
+            of_item.remove(owned)
+            if not of_item:
+                del self._holders[Owned(owned.owner, item)]
 
 
 def _stored(response: bytes, items: bytes, messages: bytes) -> StoredResponse:
