@@ -15,6 +15,7 @@ from typing import Final, NoReturn
 
 import certifi
 import pytest
+from httpx._config import DEFAULT_TIMEOUT_CONFIG
 from hypothesis import settings
 
 QUICK: Final = (
@@ -70,6 +71,15 @@ def one_authority(tmp_path_factory: pytest.TempPathFactory) -> None:
     file.write_text(first[first.index("-----BEGIN") :], encoding="utf-8")
     os.environ["SSL_CERT_FILE"] = str(file)
     os.environ.pop("SSL_CERT_DIR", None)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def patient_clients() -> None:
+    """Give a request a minute where its test says nothing: five seconds, the default of httpx, are
+    few on a busy machine.
+    """
+    for phase in ("connect", "read", "write", "pool"):
+        setattr(DEFAULT_TIMEOUT_CONFIG, phase, 60.0)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

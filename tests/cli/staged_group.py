@@ -16,6 +16,7 @@ from typing import Any
 
 import httpx
 
+from tests.processes import environment as variables
 from tests.server.running import DRAFT, TARGET
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -127,7 +128,7 @@ def group(
     command = [sys.executable, "-m", "omlx", "serve", model, "--draft-model", DRAFT]
     process = subprocess.Popen(
         [*command, "--port", "0", "--hosts", hosts, *flags],
-        env={**os.environ, "OMLX_HOME": str(home), **(environment or {})},
+        env=variables(home, OMLX_HOME=str(home), **(environment or {})),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -1,4 +1,4 @@
-"""Broken model folders: each is a clear error within ten seconds, and its neighbour is served."""
+"""Broken model folders: each is a clear error within a minute, and its neighbour is served."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from tests.server.running import DRAFT, Running, omlx
 
 CHAT = "/v1/chat/completions"
 GOOD = "good"
-MOST_S = 10.0
+MOST_S = 60.0
+"""On a busy machine; seconds on another."""
 MOST_BYTES = 600 << 20
 """Memory that all folders together may cost: of four tokenizers kept, and of the allocator."""
 

@@ -90,6 +90,7 @@ class WatchedEngine(EngineThread):
 
     def submit(self, model: str, request: Request, sink: EventSink) -> None:
         def watched(events: Sequence[Event], /) -> None:
+            sink(events)  # first: who waits for the end then sees all that follows from it
             with self._change:
                 self.ended |= {
                     e.request_id: (self.steps, e)
@@ -97,7 +98,6 @@ class WatchedEngine(EngineThread):
                     if isinstance(e, Finished | Failed)
                 }
                 self._change.notify_all()
-            sink(events)
 
         super().submit(model, request, watched)
         with self._change:

@@ -50,10 +50,10 @@ def body_of(path: str, tokens: int) -> Json:
 
 
 @contextmanager
-def held(server: Administered, pool: ThreadPoolExecutor) -> Iterator[None]:
+def held(server: Administered) -> Iterator[None]:
     """Nothing is generated while the block runs."""
     release = Event()
-    pool.submit(server.running.engine.call, lambda: release.wait(PATIENCE_S))
+    server.running.engine.call(lambda: release.wait(PATIENCE_S))
     try:
         yield
     finally:
@@ -92,10 +92,10 @@ def test_a_request_stopped_before_its_first_token_gets_the_error_as_response(
     with (
         server.browser() as browser,
         server.browser(logged_in=False) as client,
-        ThreadPoolExecutor(2) as pool,
+        ThreadPoolExecutor(1) as pool,
     ):
         client.post(CHAT, json=body_of(CHAT, 1))
-        with held(server, pool):
+        with held(server):
             asked = pool.submit(client.post, path, json=body_of(path, 16))
             browser.post(f"{API}/requests/{active_id(browser)}/stop")
             answer = asked.result()

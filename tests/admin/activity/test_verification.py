@@ -114,8 +114,9 @@ def test_one_answer_is_verified_at_a_time(server: Administered) -> None:
 
 def leave(browser: httpx.Client, id: str) -> None:
     """Request a verification until it is accepted, and disconnect after half a second."""
+    hurried = httpx.Timeout(PATIENCE_S, read=0.5)
     while True:
-        browser.post(f"{API}/requests/{id}/verify", timeout=0.5)
+        browser.post(f"{API}/requests/{id}/verify", timeout=hurried)
 
 
 def test_a_verification_ends_with_its_browser(server: Administered) -> None:

@@ -5,11 +5,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, expect
 
 from tests.admin.browser import chromium
 from tests.admin.browser.checks import AXE
 from tests.admin.browser.site import Site, open_busy_site, open_site
+
+PATIENCE_MS = 30_000
+"""What is expected of a page comes within so long; Playwright's five seconds are few on a busy
+machine."""
 
 
 @pytest.fixture(scope="package")
@@ -17,6 +21,7 @@ def browser() -> Iterator[Browser]:
     path = chromium.find()
     if path is None:
         _missing("no Chromium or Chrome: `make test` installs Debian's as root")
+    expect.set_options(timeout=PATIENCE_MS)
     with chromium.launched(path) as opened:
         yield opened
 
