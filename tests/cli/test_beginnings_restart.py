@@ -37,7 +37,9 @@ def wait_until_cached(client: httpx.Client, tokens: int) -> None:
 def test_an_updated_model_is_warm_before_its_first_request(tmp_path: Path) -> None:
     folder = tmp_path / "models" / MODEL
     shutil.copytree(BUNDLED / HYBRID, folder)
-    arguments = ("--prewarm", "always", "--model-dir", str(tmp_path / "models"))
+    # By default the prefixes of a disk with less than 10 GiB free stay in memory.
+    room = ("--prefix-disk", "100MB")
+    arguments = ("--prewarm", "always", "--model-dir", str(tmp_path / "models"), *room)
     with serving(tmp_path, MODEL, signal.SIGTERM, *arguments) as (client, _):
         first = ask(client, MODEL, "Name a hill.")
         ask(client, MODEL, "Name a river.")

@@ -80,6 +80,8 @@ def test_drafts_run_and_change_no_token(client: Any) -> None:
     answers = []
     for speculation in ("draft", "ngram", "off"):
         drawn = {**OPTIONS, "seed": 8, "speculation": speculation}
+        if speculation == "draft":
+            drawn["num_draft_tokens"] = 3  # obeyed; else measured times decide whether it drafts
         body = {"model": TARGET, "messages": QUESTION, "options": drawn}
         answer = client._client.post("/api/chat", json=body)
         assert answer.headers["content-type"] == "application/x-ndjson"

@@ -157,11 +157,11 @@ def test_a_thought_comes_before_a_forced_call(spelling: OpenAI) -> None:
 def test_without_parallel_calls_the_first_one_ends_the_answer(
     spelling: OpenAI, fields: dict[str, Any]
 ) -> None:
-    says = call("look", at="it") + call("get_weather", city="Oslo") + " and much more" * 20
-    answer = ask(spelling, says, parallel_tool_calls=False, **fields)
+    says = call("look", at="it") + call("get_weather", city="Oslo") + " and much more" * 400
+    answer = ask(spelling, says, parallel_tool_calls=False, max_tokens=1500, **fields)
     assert calls(answer) == [("look", {"at": "it"})]
     assert answer.choices[0].finish_reason == "tool_calls"
-    assert answer.usage.completion_tokens < 40
+    assert answer.usage.completion_tokens < 800  # more than 40 where the engine is far ahead
 
 
 def test_a_call_that_is_cut_off_is_of_length(spelling: OpenAI) -> None:
@@ -234,7 +234,7 @@ def test_choices_have_calls_of_their_own(spelling: OpenAI) -> None:
 
 
 def test_a_client_in_the_middle_of_a_call_can_leave(speller: Running) -> None:
-    says = call("look", at="it" * 300)
+    says = call("look", at="it" * 1500)
     body = {
         "model": TARGET,
         "messages": [{"role": "user", "content": says}],
