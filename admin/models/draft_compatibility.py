@@ -1,6 +1,7 @@
 """Which models can draft for a target. Tokenizers are slow to read, so results are cached.
 
-A page waits a limited time; checks that take longer go on in the background for the next request.
+A page waits a limited time for a few checks, and not for many; the others are finished in the
+background for the next request.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from omlx.models.package.compatibility import Tokenizer, checkpoint_mismatch, to
 from omlx.models.package.tokenizer import read_tokenizer
 
 TIMEOUT_S: Final = 1.5
+MAX_AWAITED: Final = 16
+"""Tokenizers that may be read in this time, at 20 ms (small) to 0.5 s each."""
 
 Compatibility: TypeAlias = Reason | None
 """Why a draft does not fit, None if it does."""
@@ -38,11 +41,14 @@ class DraftCompatibility:
         self, target: ModelEntry, drafts: Sequence[ModelEntry]
     ) -> dict[str, Compatibility]:
         """Return the result for each draft by its id, without those not known in time."""
-        if any(_pair(target, draft) not in self._known for draft in drafts):
+        candidates = self._compare_entries(target, drafts)
+        if candidates:
             check = self._checks.get(target.id)
             if check is None or check.done():
-                check = self._checks[target.id] = asyncio.create_task(self._check(target, drafts))
-            await asyncio.wait([check], timeout=self._timeout_s)
+                check = asyncio.create_task(self._compare_tokenizers(target, candidates))
+                self._checks[target.id] = check
+            timeout_s = self._timeout_s if len(candidates) <= MAX_AWAITED else 0
+            await asyncio.wait([check], timeout=timeout_s)
             if check.done():
                 check.result()
         known = {}
@@ -52,8 +58,10 @@ class DraftCompatibility:
                 known[draft.id] = self._known[pair]
         return known
 
-    async def _check(self, target: ModelEntry, drafts: Sequence[ModelEntry]) -> None:
-        """Compare entries first, which is fast, then tokenizers, reading the target's once."""
+    def _compare_entries(
+        self, target: ModelEntry, drafts: Sequence[ModelEntry]
+    ) -> list[ModelEntry]:
+        """Store what entries alone tell. Returns the drafts whose tokenizers must be compared."""
         candidates = []
         for draft in drafts:
             if _pair(target, draft) in self._known:
@@ -63,8 +71,12 @@ class DraftCompatibility:
                 candidates.append(draft)
             else:
                 self._known[_pair(target, draft)] = reason
-        if not candidates:
-            return
+        return candidates
+
+    async def _compare_tokenizers(
+        self, target: ModelEntry, candidates: Sequence[ModelEntry]
+    ) -> None:
+        """Read each tokenizer once."""
         ours = await asyncio.to_thread(self._tokenizer, target)
         for draft in candidates:
             theirs = await asyncio.to_thread(self._tokenizer, draft)

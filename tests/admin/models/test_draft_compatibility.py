@@ -6,11 +6,12 @@ import asyncio
 import json
 import shutil
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from omlx.admin.models.draft_compatibility import DraftCompatibility
+from omlx.admin.models.draft_compatibility import MAX_AWAITED, DraftCompatibility
 from omlx.errors import Reason
 from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.catalog.entry import ModelEntry, Status
@@ -79,3 +80,24 @@ def test_a_check_that_takes_too_long_is_finished_later_and_not_repeated() -> Non
 
     asyncio.run(look())
     assert read == [TARGET, DRAFT]
+
+
+def test_a_page_does_not_wait_for_the_checks_of_many_drafts() -> None:
+    answered = threading.Event()
+    drafts = [
+        HEAD,
+        *(replace(SMALL, id=f"org/{n}", path=Path(f"/{n}")) for n in range(MAX_AWAITED + 1)),
+    ]
+
+    def read(entry: ModelEntry) -> Tokenizer:
+        assert answered.wait(60), "the page waits for the tokenizers"
+        return read_tokenizer(BIG)
+
+    async def look() -> None:
+        checks = DraftCompatibility(timeout_s=60, read=read)
+        assert list(await checks.of(BIG, drafts)) == [HEAD.id]
+        answered.set()
+        while len(await checks.of(BIG, drafts)) < len(drafts):
+            pass
+
+    asyncio.run(look())
