@@ -19,7 +19,6 @@ from omlx.engine.plan import LAST, CacheOp, Forward, Plan, Window
 from omlx.engine.prefill_chunk import PrefillChunk
 from omlx.engine.prefix.reuse import PrefixReuse
 from omlx.engine.sequence import Interval, Sequence, Status
-from omlx.engine.speculation.company import Company
 from omlx.engine.speculation.proposal import Draft
 from omlx.engine.speculation.speculator import Speculator
 from omlx.engine.vision.looks import Looks
@@ -95,62 +94,52 @@ class Planner:
     def observe_pass(self, sequences: Seq[Sequence], interval: Interval | None) -> None:
         """Learn how long a pass over a batch took; a row's record learns that of a single row."""
         if interval is not None and interval.rows > 1 and sequences:
-            Company(self.speculator, sequences).observe(interval)
+            self.speculator.observe_pass(sequences, interval)
+
+    def _groups(self, decoding: Seq[Sequence]) -> list[list[Sequence]]:
+        """Return the rows of each pass: each row that is alone, then those of the batch."""
+        by_row, members = {sequence.row: sequence for sequence in decoding}, self._batch.members
+        groups = [[sequence] for sequence in decoding if sequence.row not in members]
+        if members:
+            groups.append([by_row[row] for row in members])
+        return groups
+
+    def _may_draft(self, rows: Seq[Sequence], decoding: int) -> bool:
+        """Whether the rows of a pass may draft: not one that joins the batch next."""
+        if rows[0].row in self._batch.members:
+            return self._batch.no_uneven is None
+        return self._batch.drafts_alone(rows[0].row, decoding)
 
     def _would_draft(self, decoding: Seq[Sequence]) -> bool:
-        """Whether a row would draft now; rows of a batch decide together."""
-        for sequence in decoding:
-            if not self._batch.drafts_alone(sequence.row, len(decoding)):
-                continue
-            if self.speculator.refusal(sequence) is None:
+        for rows in self._groups(decoding):
+            if self._may_draft(rows, len(decoding)):
                 wants = True  # where `would_draft` raises, `draft` raises too, and is isolated
                 with isolate():
-                    wants = self.speculator.would_draft(sequence)
+                    wants = self.speculator.would_draft(rows)
                 if wants:
                     return True
-        members = [s for s in decoding if s.row in self._batch.members]
-        if not members or self._batch.no_uneven is not None:
-            return False
-        wants = True
-        with isolate():
-            wants = Company(self.speculator, members).would_draft()
-        return wants
+        return False
 
     def _decode(self, decoding: Seq[Sequence]) -> list[Forward]:
-        by_row = {sequence.row: sequence for sequence in decoding}
         forwards = []
-        for sequence in decoding:
-            if sequence.row not in self._batch.members:
-                window = self._window(sequence, self._draft(sequence, len(decoding)))
-                forwards.append(Forward((window,)))
-        if self._batch.members:
-            members = [by_row[row] for row in self._batch.members]
-            drafts = self._draft_in_company(members)
-            windows = tuple(self._window(s, drafts.get(s.row)) for s in members)
-            forwards.append(Forward(windows, batched=True))
+        for rows in self._groups(decoding):
+            drafts = self._draft(rows, len(decoding))
+            windows = tuple(self._window(sequence, drafts.get(sequence.row)) for sequence in rows)
+            forwards.append(Forward(windows, batched=rows[0].row in self._batch.members))
         return forwards
 
-    def _draft(self, sequence: Sequence, decoding: int) -> Draft | None:
-        if self.speculator.record_refusal(sequence) or sequence.unread:
-            return None
-        if not self._batch.drafts_alone(sequence.row, decoding):
-            return None  # it joins the batch next
-        draft = None
-        with isolate(self.speculator.disable, sequence):  # the row continues without the drafter
-            draft = self.speculator.draft(sequence)
-        return draft
-
-    def _draft_in_company(self, members: Seq[Sequence]) -> dict[int, Draft]:
-        if any(sequence.unread for sequence in members):
+    def _draft(self, rows: Seq[Sequence], decoding: int) -> dict[int, Draft]:
+        if any(sequence.unread for sequence in rows):
             return {}  # nothing about the rows changes while steps overlap
-        paused = self._batch.no_uneven
-        refused = [self.speculator.record_refusal(sequence, paused) for sequence in members]
+        batched = rows[0].row in self._batch.members
+        paused = self._batch.no_uneven if batched else None
+        refused = [self.speculator.record_refusal(sequence, paused) for sequence in rows]
         drafts: dict[int, Draft] = {}
-        if not all(refused):
-            with isolate() as outcome:
-                drafts = Company(self.speculator, members).draft()
+        if not all(refused) and self._may_draft(rows, decoding):
+            with isolate() as outcome:  # the rows continue without their drafters
+                drafts = self.speculator.draft(rows)
             if outcome.error is not None:
-                for sequence in members:
+                for sequence in rows:
                     self.speculator.disable(sequence, outcome.error)
         return drafts
 

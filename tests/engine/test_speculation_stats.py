@@ -7,15 +7,9 @@ import json
 import pytest
 
 from omlx.draft_length import DraftLength
-from omlx.engine.sequence import Interval, Sequence
 from omlx.engine.speculation.config import CONFIG
 from omlx.engine.speculation.cost_model import PLAIN, CostModel
-from omlx.engine.speculation.drafters.ngram import NgramDrafter
-from omlx.engine.speculation.policy import RowPolicy
-from omlx.engine.speculation.proposal import Proposal
-from omlx.engine.speculation.row_record import MAX_UNLEARNED
-from omlx.engine.speculation.speculator import Speculator
-from omlx.engine.strategy import AUTO, OFF, Clause, Strategy, parse
+from omlx.engine.strategy import AUTO, OFF, Strategy, parse
 from omlx.engine.thread import EngineThread
 from omlx.engine.types import Speculation
 from omlx.errors import Reason
@@ -42,62 +36,6 @@ def test_times_are_those_of_rounds_that_were_timed() -> None:
     assert drafter.verify_ms > 0
     assert stats.speedup is not None
     assert stats.speedup > 0
-
-
-def test_of_steps_that_need_no_thought_each_is_learned_from_in_the_end(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    came, learned, at_once = [], [], []
-    committed, timed = Speculator.observe_commit, RowPolicy.observe_time
-
-    def commit(
-        self: Speculator, sequence: Sequence, new: list[int], interval: Interval | None
-    ) -> None:
-        came.extend([interval] if interval else [])
-        before = len(learned)
-        committed(self, sequence, new, interval)
-        at_once.append(len(learned) - before)
-
-    def learn(
-        self: RowPolicy, offer: Proposal | None, tokens: int, interval: Interval, context: int
-    ) -> None:
-        learned.append(interval)
-        timed(self, offer, tokens, interval, context)
-
-    monkeypatch.setattr(Speculator, "observe_commit", commit)
-    monkeypatch.setattr(RowPolicy, "observe_time", learn)
-    loop = loop_of("llama", model("llama", 3), window=None)
-    Bench(loop).run(request(max_tokens=90, speculation=Speculation(parse("draft"))))
-    assert learned == came
-    assert len(came) >= 60
-    assert 1 < max(at_once) <= MAX_UNLEARNED
-
-
-def test_a_row_that_cannot_draft_in_company_asks_a_lookup_once_in_many_steps(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    asked, scored = [], []
-    offer, shadowed = NgramDrafter.propose, RowPolicy.observe_shadow
-
-    def ask(self: NgramDrafter, sequence: Sequence, limit: int, clause: Clause) -> Proposal | None:
-        asked.append(sequence.request.id)
-        return offer(self, sequence, limit, clause)
-
-    def score(self: RowPolicy, offer: Proposal, k: int, accepted: int) -> None:
-        scored.append(k)
-        shadowed(self, offer, k, accepted)
-
-    monkeypatch.setattr(NgramDrafter, "propose", ask)
-    monkeypatch.setattr(RowPolicy, "observe_shadow", score)
-    both = [
-        request(name, (1, 2, 3, 4) * 8, max_tokens=96, speculation=Speculation(parse("ngram")))
-        for name in "ab"
-    ]
-    loop = loop_of("llama", window=None)
-    loop.scheduler.batch.no_uneven = Reason("batch.off.uneven", {"error": "x"})
-    Bench(loop).run(*both)
-    assert len(asked) <= 2 * (96 // MAX_UNLEARNED) + 4
-    assert scored
 
 
 def test_a_prompt_that_is_read_alone_says_what_wide_passes_cost() -> None:

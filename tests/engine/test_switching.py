@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import replace
 
 import pytest
@@ -11,12 +10,11 @@ from omlx.draft_length import DraftLength
 from omlx.engine.batch import LINGER_STEPS
 from omlx.engine.build import build_loop
 from omlx.engine.loop import EngineLoop
-from omlx.engine.strategy import DRAFT, NGRAM, OFF
+from omlx.engine.strategy import DRAFT, OFF
 from omlx.engine.types import Speculation
 from omlx.errors import Reason
 from tests.engine.fakes import Corrupted, Counting, Failing, StuckCache
 from tests.engine.harness import (
-    GREEDY,
     KINDS,
     LIMITS,
     Bench,
@@ -77,24 +75,6 @@ def test_switches_to_a_batch_within_two_steps_and_back_to_speculation(family: st
     assert bench.stats("a").speculation == Reason("spec.on")
     expected = "spec.on" if family in TOGETHER else "batch.off.uneven"
     assert bench.stats("b").speculation.code == expected
-
-
-def test_a_lookup_that_has_drafted_is_scored_in_company() -> None:
-    """Its answer is one letter, over and over: it is drafted for until the other comes."""
-    letter = replace(GREEDY, logit_bias=((7, 80.0),))
-    loop = loop_of("nemotron_h")  # its rows cannot draft while they share a batch
-    bench = Bench(loop).submit(
-        request("a", prompt(13), letter, max_tokens=120, speculation=Speculation(NGRAM))
-    )
-    bench.until(lambda: bench.drafted("a") > 4)
-    bench.submit(request("b", prompt(9, 2), max_tokens=60)).until(
-        lambda: len(loop.runner.caches.members) == 2
-    )
-    record = loop.scheduler.speculator._rows[loop.scheduler.running[0].row].policy.records["ngram"]
-    before = copy.copy(record.acceptance._tries)
-    bench.until(lambda: "b" in bench.finished)
-    assert record.acceptance._tries != before
-    bench.run()
 
 
 @pytest.mark.parametrize("family", UNMERGEABLE)

@@ -80,6 +80,11 @@ class PolicyConfig:
     min_reach: float = 0.05
     """Ignore draft positions whose cumulative acceptance probability is lower."""
 
+    likely: float = 0.5
+    """Of rows that share a pass through recurrent layers, only tokens this likely to be accepted
+    are drafted: after a rejection the row's accepted tokens are computed again, and widen the next
+    pass of all rows."""
+
     catch_up_rounds: float = 16.0
     """Rounds that a draft model is expected to serve once it has read what it missed."""
 
@@ -95,10 +100,8 @@ class PolicyConfig:
     because evaluation costs time."""
 
     skipped_evaluations: int = 15
-    """Steps for which a draft model that does not pay is neither evaluated nor probed again.
-
-    Half as many matches of a lookup.
-    """
+    """Steps for which a draft model that does not pay is neither evaluated nor probed; half as many
+    matches of a lookup."""
 
 
 CONFIG: Final = PolicyConfig()

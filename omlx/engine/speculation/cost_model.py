@@ -11,13 +11,15 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
+from functools import cache, partial
 from itertools import chain
 from statistics import median, median_low
 from typing import Any, Final
 
 from omlx.engine.speculation.config import CONFIG
+from omlx.engine.speculation.decide import Pass
 from omlx.engine.speculation.proposal import Proposal
 
 FIRST_BUCKET: Final = 256
@@ -267,6 +269,15 @@ class CostModel:
         if rows == 1:
             return self.verify(width, context)
         return self.company.seconds(self.target, rows, width, context)
+
+    def next_pass(self, rows: int, context: int, sharing: Counter[str] | None = None) -> Pass:
+        """Return the prices of the next pass. The first ones over so many rows are plain steps."""
+        if rows == 1:
+            plain_s = self.target.plain(context) or 0.0
+            return Pass(1, context, partial(self.verify, context=context), plain_s)
+        seconds = cache(partial(self.batch_pass, rows, context=context))
+        known = self.company.knows(rows)
+        return Pass(rows, context, seconds, known * seconds(PLAIN), sharing or Counter())
 
     def batch_samples(self, rows: int, width: int, context: int) -> int:
         """Return on how many samples the entry of `batch_pass` rests."""

@@ -1,15 +1,16 @@
 """Which draft to make: the one with the largest throughput. Pure: no state, no clock, no mlx.
 
-A pass reads a rectangle of rows × width tokens; a single row is a rectangle of one. Of each row it
-reads the pending tokens, then as many draft tokens as the width leaves, then padding. The pass
-takes one time for all; what a row adds to it is a `RowForecast`.
+A pass reads a rectangle of rows × width tokens; a row alone is a rectangle of one. Of each row it
+reads the pending tokens, then as many draft tokens as the width leaves, then padding. All rows take
+the time of one pass, so the only joint choice is its width; what a row adds is a `RowForecast`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from omlx.engine.speculation.config import CONFIG
@@ -24,16 +25,33 @@ class RowForecast:
     """One row's draft at every length k.
 
     `tokens[k]` are expected to be committed. `seconds[k]` are added to those of the pass: drafting,
-    catch-up, and what a rejection costs the next pass. A row without a proposal has k = 0 alone.
+    catch-up, and what a rejection costs the next pass. Drafts have at least `shortest` tokens; if
+    `fixed`, all of them, whatever it costs. A row without a proposal has k = 0 alone.
     """
 
     pending: int
     tokens: Seq[float] = (1.0,)
     seconds: Seq[float] = (0.0,)
+    shortest: int = 1
+    fixed: bool = False
+
+    @property
+    def end(self) -> int:
+        """The width of the window with the longest draft."""
+        return self.pending + len(self.tokens) - 1
 
     def draft_length(self, width: int) -> int:
-        """Return how many draft tokens fit into a window of this width."""
-        return max(0, min(width - self.pending, len(self.tokens) - 1))
+        """Return how many tokens to draft in a window of this width."""
+        k = min(width - self.pending, len(self.tokens) - 1)
+        return k if k >= self.shortest else 0
+
+
+def certain(
+    pending: int, longest: int, draft_s: float = 0.0, *, fixed: bool = False
+) -> RowForecast:
+    """Return the forecast of drafts that are accepted as a whole, `draft_s` seconds a token."""
+    lengths = range(longest + 1)
+    return RowForecast(pending, range(1, longest + 2), [k * draft_s for k in lengths], fixed=fixed)
 
 
 class Decision(NamedTuple):
@@ -46,21 +64,23 @@ class Decision(NamedTuple):
 
 
 def decide(
-    rows: Seq[RowForecast],
-    widths: Iterable[int],
-    pass_seconds: Callable[[int], float],
-    plain_s: float,
+    rows: Seq[RowForecast], pass_seconds: Callable[[int], float], plain_s: float
 ) -> Decision:
-    """Return the ascending width at which these rows commit most tokens per second.
+    """Return the width at which these rows commit most tokens per second.
 
-    `pass_seconds(width)` prices the rectangle, `plain_s` a plain step of all its rows. A row with
-    more than one pending token has to read them anyway, with or without a draft: that time is not
-    charged to the draft.
+    `pass_seconds(width)` prices the rectangle, `plain_s` a plain step of all its rows: 0 while that
+    is not measured, and nothing pays. A row with more than one pending token has to read them
+    anyway, with or without a draft: that time is not charged to the draft.
     """
-    pending = max(row.pending for row in rows)
+    width = pending = max([row.pending for row in rows])
+    best = 0.0
+    fixed = [row.end for row in rows if row.fixed]
+    if fixed:
+        return Decision(max(pending, *fixed), 1.0, pays=True)
+    if plain_s <= 0.0:
+        return Decision(pending, best, pays=False)
     backlog_s = pass_seconds(pending) - plain_s if pending > 1 else 0.0
-    width, best = pending, 0.0
-    for candidate in widths:
+    for candidate in _widths(rows, pending):
         tokens, seconds = 0.0, pass_seconds(candidate) - backlog_s
         for row in rows:
             k = row.draft_length(candidate)
@@ -71,3 +91,28 @@ def decide(
             width, best = candidate, throughput
     speedup = best * plain_s / len(rows)
     return Decision(width, speedup, speedup >= CONFIG.min_speedup)
+
+
+def _widths(rows: Seq[RowForecast], pending: int) -> list[int]:
+    """Return the widths to compare, ascending: from the shortest draft to the longest."""
+    shortest = [row.pending + row.shortest for row in rows if len(row.tokens) > 1]
+    first, last = max(pending, min(shortest, default=pending)), max([row.end for row in rows])
+    return [first, *[width for width in CONFIG.widths if first < width < last], max(first, last)]
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """The next pass over `rows` rows, of which the longest has `context` tokens.
+
+    `seconds` and `plain_s` as in `decide`. `sharing` counts the rows that could share the passes of
+    a draft model, by its name.
+    """
+
+    rows: int
+    context: int
+    seconds: Callable[[int], float]
+    plain_s: float
+    sharing: Counter[str] = field(default_factory=Counter)
+
+    def decide(self, rows: Seq[RowForecast]) -> Decision:
+        return decide(rows, self.seconds, self.plain_s)

@@ -12,15 +12,16 @@ from __future__ import annotations
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
 from omlx.draft_length import DEFAULT_DRAFT_LENGTH, MAX_DRAFT_LENGTH, DraftLength
 from omlx.engine.sequence import Interval
 from omlx.engine.speculation.acceptance import Acceptance, bin_of
 from omlx.engine.speculation.config import CONFIG
 from omlx.engine.speculation.cost_model import SHORT_LAG, CostModel
-from omlx.engine.speculation.decide import Decision, RowForecast, decide
+from omlx.engine.speculation.decide import Decision, Pass, RowForecast, certain
 from omlx.engine.speculation.exploration import ExplorationBudget
-from omlx.engine.speculation.proposal import Choice, Proposal
+from omlx.engine.speculation.proposal import Proposal
 from omlx.errors import Reason
 
 
@@ -34,28 +35,39 @@ class GateState(StrEnum):
 class DrafterRecord:
     """Evidence about one drafter in one request.
 
-    `idle_steps` counts decisions since its last draft. `skips` counts, by bin, decisions for which
-    it need not be evaluated. `speedup` is a moving average of forecasts, None before the first.
+    `skips` counts, by bin, decisions for which it need not be evaluated. `speedup` is a moving
+    average of forecasts, None before the first. `saved_s` are the seconds that it saved so far,
+    `idle` the decisions since a draft of it paid.
     """
 
     acceptance: Acceptance
     certain: bool = False
     poor: bool = False
-    best_length: int = 0
-    saved_s: float = 0.0
     used: bool = False
-    probing: bool = False
-    idle_steps: int = 0
+    idle: int = 0
+    saved_s: float = 0.0
     speedup: float | None = None
     skips: dict[int, int] = field(default_factory=dict)
+
+
+class Candidate(NamedTuple):
+    """What a row could draft in its next pass, and what is best for it alone."""
+
+    proposal: Proposal | None
+    forecast: RowForecast
+    decision: Decision
+
+
+def plain(pending: int) -> Candidate:
+    """Return the candidate that drafts nothing."""
+    return Candidate(None, RowForecast(pending), Decision(pending, 0.0, pays=False))
 
 
 class RowPolicy:
     """Decides for one request.
 
     `cost_model` and `priors` (acceptance by drafter) belong to the model and outlive the request.
-    Models with `recurrent` layers leave accepted tokens pending after a rejection. `skip_steps`
-    counts the coming decisions that need no evaluation unless a lookup finds something.
+    Models with `recurrent` layers leave accepted tokens pending after a rejection.
     """
 
     def __init__(
@@ -68,75 +80,69 @@ class RowPolicy:
     ) -> None:
         self.cost_model = cost_model
         self.draft_length = draft_length or DEFAULT_DRAFT_LENGTH
-        self.skip_steps = 0
         self.records: dict[str, DrafterRecord] = {}
+        self._fixed = self.draft_length.fixed is not None
         self._priors = priors
         self._recurrent = recurrent
         self._budget = ExplorationBudget()
         self._drafted = 0  # tokens of the draft in flight
 
-    def skip(self, proposals: Seq[Proposal]) -> bool:
-        """Return True, and count the decision as made, if no candidate could win it."""
-        if not self.skip_steps or any(proposal.free for proposal in proposals):
-            return False
-        self.skip_steps -= 1
+    def due(self, proposals: Seq[Proposal]) -> list[Proposal]:
+        """Return those to evaluate in this decision: evaluation takes time too."""
+        if proposals and (self._fixed or proposals[0].certain):
+            return [proposals[0]]
+        due = []
         for proposal in proposals:
-            record = self.record_of(proposal)
-            record.idle_steps += 1
-            record.skips[0] = record.skips.get(0, 0) - 1
-        return True
+            record, index = self.record_of(proposal), bin_of(proposal.match, 0)
+            record.idle += 1
+            record.skips[index] = record.skips.get(index, 0) - 1
+            if record.skips[index] < 0 and proposal.max_length >= self.min_length(proposal):
+                due.append(proposal)
+        return due
 
-    def choose(self, proposals: Seq[Proposal], pending: int, context: int) -> Choice:
-        """Return what to draft after `pending` tokens.
+    def choose(self, proposals: Seq[Proposal], pending: int, step: Pass) -> Candidate:
+        """Return the best draft after `pending` tokens, or a probe in place of a plain step.
 
-        Call it for every step that is not skipped; again once the step in flight is committed.
+        `proposals` are due. A row that shares its pass is not probed.
         """
-        self.skip_steps = 0
-        fixed = self.draft_length.fixed is not None
-        if proposals and (fixed or proposals[0].certain):
-            return proposals[0], min(proposals[0].max_length, self.draft_length.max)
-        if fixed or self.cost_model.target.plain(context) is None:
-            return None
-        proposals = [option for option in proposals if option.max_length >= self.min_length(option)]
-        evaluated = [option for option in proposals if self.evaluates(option)]
-        best, throughput = None, 0.0
-        for proposal in evaluated:
-            width, speedup, pays = self.decide(proposal, pending, context)
-            if pays and speedup > throughput:
-                best, throughput = (proposal, width - pending), speedup
-        for proposal in proposals:
-            record = self.record_of(proposal)
-            record.idle_steps += 1
-            if best is not None and best[0] is proposal:
-                record.idle_steps, record.probing = 0, False
-        if best is None and pending == 1:
-            best = self._explore(evaluated, context)
-            self.skip_steps = self._steps_to_skip(proposals)
+        if proposals and (self._fixed or proposals[0].certain):
+            longest = min(proposals[0].max_length, self.draft_length.max)
+            forecast = certain(pending, longest, fixed=self._fixed or step.rows == 1)
+            return Candidate(proposals[0], forecast, step.decide([forecast]))
+        if not step.plain_s:
+            return plain(pending)
+        candidates = [self.evaluate(proposal, pending, step) for proposal in proposals]
+        best = max(candidates, key=lambda c: c.decision.speedup, default=plain(pending))
+        if best.proposal is not None and best.decision.pays:
+            self.record_of(best.proposal).idle = 0
+        elif pending == step.rows == 1:
+            return next(filter(None, (self._probe(option, step) for option in candidates)), best)
         return best
 
-    def decide(self, proposal: Proposal, pending: int, context: int) -> Decision:
-        """Return the best draft of a proposal, and record what is forecast of it."""
-        forecast = self.forecast(proposal, pending, context)
-        shortest, longest = pending + self.min_length(proposal), pending + len(forecast.tokens) - 1
-        widths = [width for width in CONFIG.widths if shortest <= width < longest]
-        decision = decide(
-            [forecast],
-            [*widths, longest],
-            lambda width: self.cost_model.verify(width, context),
-            self.cost_model.plain_pass(1, context),
-        )
-        self.add_forecast(proposal, decision.speedup)
-        self.record_of(proposal).best_length = decision.width - pending
-        return decision
+    def evaluate(self, proposal: Proposal, pending: int, step: Pass) -> Candidate:
+        """Return the best draft of a proposal for this row, and record what is forecast of it."""
+        forecast = self._forecast(proposal, pending, step)
+        decision = step.decide([forecast])
+        record, skipped = self.record_of(proposal), 0
+        if record.speedup is None:
+            record.speedup = decision.speedup
+        record.speedup = 0.9 * record.speedup + 0.1 * decision.speedup
+        if not proposal.free and record.speedup < CONFIG.min_speedup:
+            skipped = CONFIG.skipped_evaluations
+        elif proposal.free and decision.speedup < CONFIG.hopeless_speedup:
+            skipped = CONFIG.skipped_evaluations // 2
+        record.skips[bin_of(proposal.match, 0)] = skipped
+        return Candidate(proposal, forecast, decision)
 
-    def forecast(self, proposal: Proposal, pending: int, context: int, n: int = 1) -> RowForecast:
-        """Return what drafts of each length bring, and cost in addition to the pass. `n` rows share
-        a draft model's passes."""
-        record, verify = self.record_of(proposal), self.cost_model.verify
+    def _forecast(self, proposal: Proposal, pending: int, step: Pass) -> RowForecast:
+        """Return what drafts of each length bring, and cost in addition to the pass."""
+        record, verify, context = self.record_of(proposal), self.cost_model.verify, step.context
         shortest, longest = self.min_length(proposal), self._max_length(proposal, pending)
         reach = record.acceptance.reach(proposal.match, shortest, longest)
         single = verify(1, context)
-        draft_s = self.cost_model.draft_pass(proposal, context, n)
+        draft_s = self.cost_model.draft_pass(
+            proposal, context, max(1, step.sharing[proposal.drafter])
+        )
         fixed_s = (
             self.cost_model.catch_up(proposal.drafter, proposal.lag, context)
             / CONFIG.catch_up_rounds
@@ -145,18 +151,42 @@ class RowPolicy:
         rejection_s = 0.0
         for k in range(1, len(reach)):
             if self._recurrent:  # after a rejection the accepted tokens are computed again
+                if step.rows > 1 and reach[k] < CONFIG.likely:
+                    break
                 wider = max(0.0, verify(pending + k, context) - single)
                 rejection_s += (reach[k - 1] - reach[k]) * wider
             tokens.append(tokens[-1] + reach[k])
             seconds.append(fixed_s + k * draft_s + rejection_s)
-        return RowForecast(pending, tokens, seconds)
+        return RowForecast(pending, tokens, seconds, shortest)
+
+    def _probe(self, option: Candidate, step: Pass) -> Candidate | None:
+        """Return the probe of a draft model that does not pay, while the budget allows it.
+
+        It drafts as far as came closest to paying.
+        """
+        proposal, forecast, decision = option
+        if proposal is None or proposal.free:
+            return None
+        record, plain_s = self.record_of(proposal), step.plain_s
+        draft_s = self.cost_model.draft_pass(proposal, step.context)
+        price = step.seconds(decision.width) - plain_s
+        price += forecast.seconds[forecast.draft_length(decision.width)]
+        price += self.cost_model.catch_up(proposal.drafter, proposal.lag, step.context)
+        perfect = certain(1, min(proposal.max_length, self.draft_length.max), draft_s)
+        affordable = self._budget.may_spend(price, plain_s, in_advance=not record.poor)
+        if record.idle <= CONFIG.skipped_evaluations or not affordable:
+            return None
+        if not step.decide([perfect]).pays:
+            return None
+        record.skips[0] = 0
+        return option._replace(decision=decision._replace(pays=True))
 
     def reads_whole(self, proposal: Proposal, context: int) -> bool:
         """Return whether a draft model that drafts now is to read what it skipped of the prompt.
 
         It does where the budget allows it, and once it has saved as much time as that takes.
         """
-        if not proposal.skipped or self.draft_length.fixed is not None:
+        if not proposal.skipped or self._fixed:
             return proposal.skipped > 0
         record = self.record_of(proposal)
         price = self.cost_model.draft(proposal.drafter, proposal.skipped + proposal.lag, context)
@@ -174,7 +204,7 @@ class RowPolicy:
     def observe_verification(self, proposal: Proposal, k: int, accepted: int) -> None:
         """Learn from a draft of k tokens that was verified."""
         record = self.record_of(proposal)
-        record.used, record.idle_steps = True, 0
+        record.used = True
         record.acceptance.learn(proposal.match, k, accepted)
         self._drafted = k
 
@@ -220,7 +250,7 @@ class RowPolicy:
     def state(self, drafter: str) -> tuple[GateState, Reason | None]:
         """Return the state of a drafter in this request, and why unless it is on."""
         record = self.records.get(drafter)
-        if record is not None and (self.draft_length.fixed is not None or record.certain):
+        if record is not None and (self._fixed or record.certain):
             return GateState.ON, None
         if record is None or record.speedup is None:
             return GateState.OBSERVING, Reason("spec.observing")
@@ -242,58 +272,3 @@ class RowPolicy:
             known = min(known, self.draft_length.initial)
         longest = max(known, self.min_length(proposal))
         return min(proposal.max_length, self.draft_length.max, longest)
-
-    def evaluates(self, proposal: Proposal) -> bool:
-        """Return whether to forecast a proposal now: evaluation takes time too."""
-        skips, index = self.record_of(proposal).skips, bin_of(proposal.match, 0)
-        skips[index] = skips.get(index, 0) - 1
-        return skips[index] < 0
-
-    def add_forecast(self, proposal: Proposal, speedup: float) -> None:
-        """Record a forecast, and for how long it is not worth another one."""
-        record, skipped = self.record_of(proposal), 0
-        if record.speedup is None:
-            record.speedup = speedup
-        record.speedup = 0.9 * record.speedup + 0.1 * speedup
-        if not proposal.free and record.speedup < CONFIG.min_speedup:
-            skipped = CONFIG.skipped_evaluations
-        elif proposal.free and speedup < CONFIG.hopeless_speedup:
-            skipped = CONFIG.skipped_evaluations // 2
-        record.skips[bin_of(proposal.match, 0)] = skipped
-
-    def _explore(self, proposals: Seq[Proposal], context: int) -> Choice:
-        """Return the probe of an idle draft model in place of a plain step, or None for the step.
-
-        It drafts as far as came closest to paying, and lasts while the budget allows it.
-        """
-        plain = self.cost_model.plain_pass(1, context)
-        for proposal in proposals:
-            record = self.record_of(proposal)
-            due = record.probing or record.idle_steps > CONFIG.skipped_evaluations
-            if proposal.free or not due:
-                continue
-            k = record.best_length
-            price = self.cost_model.verify(1 + k, context) - plain
-            price += k * self.cost_model.draft_pass(proposal, context)
-            price += self.cost_model.catch_up(proposal.drafter, proposal.lag, context)
-            affordable = self._budget.may_spend(price, plain, in_advance=not record.poor)
-            record.probing = affordable and self._could_pay(proposal, context)
-            if record.probing:
-                record.skips[0] = 0
-                return proposal, k
-        return None
-
-    def _steps_to_skip(self, proposals: Seq[Proposal]) -> int:
-        """Return for how many plain steps no draft model need be evaluated."""
-        skips = [self.record_of(option).skips.get(0, 0) for option in proposals if not option.free]
-        return max(0, min(skips, default=CONFIG.skipped_evaluations))
-
-    def _could_pay(self, proposal: Proposal, context: int) -> bool:
-        """Return whether a draft would pay if all its tokens were accepted."""
-        longest = min(proposal.max_length, self.draft_length.max)
-        draft_s = self.cost_model.draft_pass(proposal, context)
-        certain = RowForecast(1, range(1, longest + 2), [k * draft_s for k in range(longest + 1)])
-        widths = [width for width in CONFIG.widths if width <= 1 + longest]
-        plain = self.cost_model.plain_pass(1, context)
-        verify = self.cost_model.verify
-        return decide([certain], widths, lambda w: verify(w, context), plain).pays

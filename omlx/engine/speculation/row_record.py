@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
-from typing import Final
 
 from omlx.engine.sequence import Interval
 from omlx.engine.speculation.config import CONFIG
@@ -16,10 +15,6 @@ from omlx.engine.strategy import Clause
 from omlx.errors import Reason
 from omlx.records import DrafterStats, Gate
 
-MAX_UNLEARNED: Final = 16
-"""Steps learned from at once, where no decision needs them earlier: learning in bursts keeps the
-code in the CPU cache."""
-
 
 @dataclass(slots=True)
 class RowRecord:
@@ -27,7 +22,8 @@ class RowRecord:
 
     `drafters` are asked for proposals within their `clauses`; `off_reasons` says why others are
     not. `proposal` is the one whose draft is in flight: drafting it took `draft_s`, and the round
-    is expected to take `expected_s` seconds. `timed_s` are the seconds of all timed steps,
+    is expected to take `expected_s` seconds. `unused` is a lookup's proposal that is compared with
+    the tokens of the step instead. `timed_s` are the seconds of all timed steps,
     `plain_s` what plain decoding would have taken for their tokens.
     """
 
@@ -41,8 +37,7 @@ class RowRecord:
     expected_s: float = 0.0
     timed_s: float = 0.0
     plain_s: float = 0.0
-    _unused: Proposal | None = None
-    _unlearned: list[tuple[Seq[int], Interval | None, int]] = field(default_factory=list)
+    unused: Proposal | None = None
 
     def drafter(self, name: str) -> Drafter | None:
         return next((drafter for drafter in self.drafters if drafter.name == name), None)
@@ -60,41 +55,36 @@ class RowRecord:
         """Plain time / time of the timed steps; None if either is not measured often enough."""
         return self.plain_s / self.timed_s if self.plain_s and self.timed_s else None
 
-    def begin_round(self, proposal: Proposal, draft: Draft, context: int) -> None:
-        """Record that a draft of this proposal is in flight, and its time if it was taken."""
+    def begin_round(
+        self, proposal: Proposal, draft: Draft, context: int, pass_s: float = 0.0
+    ) -> None:
+        """Record that a draft of this proposal is in flight, with a pass that is expected to take
+        `pass_s` seconds; learn the time of drafting if it was taken.
+        """
         self.proposal = proposal
         cost_model = self.policy.cost_model
         seconds = cost_model.drafting(proposal, draft.n, context, draft.rows)
         self.draft_s = draft.seconds or seconds
+        self.expected_s = self.draft_s + pass_s
         if draft.seconds is not None:
             learn = cost_model.learn_draft
             learn(draft.drafter, draft.n, proposal.lag, context, draft.seconds, draft.rows)
 
-    def add_step(self, tokens: Seq[int], interval: Interval | None, context: int) -> bool:
-        """Record a step that committed `tokens`. Return whether to learn from it now.
+    def observe(self, tokens: Seq[int], interval: Interval | None, context: int) -> None:
+        """Learn from a step that committed `tokens`.
 
-        `interval` is None where the step cannot be timed. `context` counts its tokens too.
+        `interval` is None where it cannot be timed. `context` counts its tokens too.
         """
-        self._unlearned.append((tokens, interval, context))
-        alone = interval is not None and interval.rows == 1
-        evaluates_next = alone and not self.policy.skip_steps
-        full = len(self._unlearned) >= MAX_UNLEARNED
-        return self.proposal is not None or evaluates_next or full
-
-    def learn(self, proposals: Seq[Proposal] = ()) -> None:
-        """Learn from the recorded steps, and compare one of `proposals` with the next ones."""
-        # A proposal belongs to the first step: the queue was empty when its draft was made.
-        for tokens, interval, context in self._unlearned:
-            if interval is not None:
-                if interval.rows == 1:
-                    self.policy.observe_time(self.proposal, len(tokens), interval, context)
-                self._add_time(len(tokens), interval, context)
-            if self.proposal is not None and self.proposal.match:
-                self._unused = None  # a lookup was verified, which says more
-            self._score(tokens)
-            self.proposal = None
-        self._unlearned.clear()
-        self._unused = next((proposal for proposal in proposals if proposal.tokens), None)
+        if interval is not None:
+            if interval.rows == 1:
+                self.policy.observe_time(self.proposal, len(tokens), interval, context)
+            self._add_time(len(tokens), interval, context)
+        verified = self.proposal is not None and self.proposal.match > 0  # it says more
+        if self.unused is not None and not verified:
+            pairs = list(zip(self.unused.tokens, tokens, strict=False))
+            hits = next((i for i, (ours, right) in enumerate(pairs) if ours != right), len(pairs))
+            self.policy.observe_shadow(self.unused, len(pairs), hits)
+        self.proposal = self.unused = None
 
     def _add_time(self, tokens: int, interval: Interval, context: int) -> None:
         seconds, cost_model = interval.seconds, self.policy.cost_model
@@ -113,12 +103,3 @@ class RowRecord:
         if plain and seconds <= CONFIG.outlier * expected and known:
             self.plain_s += tokens * plain
             self.timed_s += seconds
-
-    def _score(self, tokens: Seq[int]) -> None:
-        """Compare the unused lookup with the tokens of the step that followed it."""
-        if self._unused is None:
-            return
-        pairs = list(zip(self._unused.tokens, tokens, strict=False))
-        hits = next((i for i, (ours, right) in enumerate(pairs) if ours != right), len(pairs))
-        self.policy.observe_shadow(self._unused, len(pairs), hits)
-        self._unused = None

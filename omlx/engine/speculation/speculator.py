@@ -13,12 +13,12 @@ from omlx.engine.isolation import isolate
 from omlx.engine.sequence import Interval, Sequence
 from omlx.engine.speculation.acceptance import Acceptance
 from omlx.engine.speculation.config import CONFIG
-from omlx.engine.speculation.cost_model import CostModel
+from omlx.engine.speculation.cost_model import SHORT_LAG, CostModel
 from omlx.engine.speculation.drafter import Drafter
 from omlx.engine.speculation.drafters.grammar import GrammarDrafter
-from omlx.engine.speculation.drafting import Drafting
+from omlx.engine.speculation.drafting import Drafting, longest_of
 from omlx.engine.speculation.policy import GateState, RowPolicy
-from omlx.engine.speculation.proposal import Choice, Draft, Proposal
+from omlx.engine.speculation.proposal import Draft
 from omlx.engine.speculation.row_record import RowRecord
 from omlx.engine.strategy import Clause, Strategy
 from omlx.errors import Reason
@@ -33,9 +33,6 @@ MISSING: Final = {
     HEAD: Reason("spec.off.no_head"),
 }
 """Why a model has none of a kind, where nothing else is known."""
-
-MAX_PENDING: Final = 12
-"""Tokens. More accepted tokens than that (recurrent models) are read by a pass without a draft."""
 
 
 @dataclass(slots=True)
@@ -85,27 +82,27 @@ class Speculator:
         self._refused[sequence.row] = self.refusal(sequence, paused)
         return self._refused[sequence.row] is not None
 
-    def would_draft(self, sequence: Sequence) -> bool:
-        """Return whether the row would draft now: if so, the step in flight is committed first.
-
-        `draft` then decides again, with the token of that step.
+    def would_draft(self, sequences: Seq[Sequence]) -> bool:
+        """Return whether one of these rows would draft in their next pass: if so, the step in
+        flight is committed first. `draft` then decides again, with the tokens of that step.
         """
-        return self._choose(sequence) is not None
+        return len(self.drafting.choose(self, sequences)) > 0
 
-    def draft(self, sequence: Sequence) -> Draft | None:
-        """Draft for a row that is not refused, up to the request's end; None for plain decoding."""
-        if sequence.pending > MAX_PENDING:
-            return None
-        choice = self._choose(sequence)
-        if choice is None:
-            return None
-        draft = self.drafting.draft(self, [(sequence, *choice)]).get(sequence.row)
-        if draft is None:
-            return None
-        row, context = self.row_of(sequence), len(sequence.tokens)
-        width = sequence.pending + draft.n
-        row.expected_s = row.draft_s + self.cost_model.verify(width, context)
-        return draft
+    def draft(self, sequences: Seq[Sequence]) -> dict[int, Draft]:
+        """Draft for the rows of one pass, by row; those that are left out decode plainly."""
+        return self.drafting.draft(self, sequences)
+
+    def observe_pass(self, sequences: Seq[Sequence], interval: Interval) -> None:
+        """Learn from a pass that several rows shared, before their commits."""
+        seconds = interval.seconds
+        for sequence in sequences:
+            row = self.row_of(sequence)
+            if row.proposal is not None and not row.proposal.free:
+                seconds -= row.draft_s
+                if row.proposal.lag > SHORT_LAG:  # its time is an estimate, which teaches nothing
+                    return
+        learn = self.cost_model.company.learn
+        learn(interval.rows, interval.width, longest_of(sequences), seconds)
 
     def disable(self, sequence: Sequence, error: Exception) -> None:
         """Disable a row's drafters after an error that may be any one's."""
@@ -161,10 +158,8 @@ class Speculator:
     def observe_commit(self, sequence: Sequence, new: Seq[int], interval: Interval | None) -> None:
         """Learn from tokens just committed; `interval` is None where other rows shared the step."""
         row = self._rows.get(sequence.row)
-        if row is not None and row.add_step(new, interval, len(sequence.tokens)):
-            # Rows that may not draft in a batch decide nothing: here their lookups are compared.
-            decides = interval is not None and interval.rows == 1
-            row.learn(() if decides else self.proposals(row, sequence))
+        if row is not None:
+            row.observe(new, interval, len(sequence.tokens))
 
     def reason(self, sequence: Sequence) -> Reason:
         """Return whether this request speculated, and if not, why not."""
@@ -206,10 +201,7 @@ class Speculator:
     def speedup(self, sequence: Sequence) -> float | None:
         """Return the speed-up over the row's timed steps; None if it is not measured."""
         row = self._rows.get(sequence.row)
-        if row is None:
-            return None
-        row.learn()
-        return row.speedup
+        return None if row is None else row.speedup
 
     def drop(self, row: int) -> None:
         """Forget a row."""
@@ -266,28 +258,6 @@ class Speculator:
             drafters = []
         policy = RowPolicy(self.cost_model, self._priors, length, recurrent=self.recurrent)
         return RowRecord(policy, drafters, admitted, off_reasons)
-
-    def _choose(self, sequence: Sequence) -> Choice:
-        row = self.row_of(sequence)
-        proposals = self.proposals(row, sequence)
-        if not proposals or row.policy.skip(proposals):
-            return None
-        row.learn(proposals)
-        return row.policy.choose(proposals, sequence.pending, len(sequence.tokens))
-
-    def proposals(self, row: RowRecord, sequence: Sequence) -> list[Proposal]:
-        """Return what the row's drafters propose now, but for one that is catching up."""
-        proposals, room = [], sequence.remaining - 1
-        for drafter in row.drafters:
-            if self.drafting.reads(sequence, drafter):
-                continue
-            clause = row.clauses[drafter.name]
-            most = min(room, clause.draft_length.max or room)
-            with isolate(self.disable_one, sequence, drafter):
-                proposal = drafter.propose(sequence, most, clause)
-                if proposal is not None:
-                    proposals.append(proposal)
-        return proposals
 
 
 def verification_outcome(proposed: int, accepted: int, stopped: bool) -> str:

@@ -18,9 +18,10 @@ from omlx.engine.speculation.cost_model import PLAIN, CostModel
 from omlx.engine.speculation.drafter import Drafter
 from omlx.engine.speculation.drafters.draft_model import LOOK_BACK
 from omlx.engine.speculation.drafters.ngram import NgramDrafter
+from omlx.engine.speculation.drafting import MAX_PENDING
 from omlx.engine.speculation.policy import RowPolicy
 from omlx.engine.speculation.proposal import Draft, Proposal
-from omlx.engine.speculation.speculator import MAX_PENDING, Speculator
+from omlx.engine.speculation.speculator import Speculator
 from omlx.engine.strategy import AUTO, Clause, Strategy
 from omlx.engine.types import Request, Speculation
 from tests.engine.speculation.worlds import LONGEST_DRAFT, Machine, Part, Text, text
@@ -155,13 +156,12 @@ class Engine:
     def _must_commit_first(self, flight: Launch) -> bool:
         if flight.draft is not None or self.row.remaining < 1:
             return True
-        refused = self.speculator.refusal(self.row) is not None
-        return not refused and self.speculator.would_draft(self.row)
+        return self.speculator.would_draft([self.row])
 
     def _launch(self) -> Launch:
         run, row, draft = self._run, self.row, None
         if not self.speculator.record_refusal(row) and not row.unread:
-            draft = self.speculator.draft(row)
+            draft = self.speculator.draft([row]).get(row.row)
         start, pending, context = row.computed, row.pending, len(row.tokens) + row.unread
         at = context - run.text.prompt
         drafted = draft.n if draft is not None else 0

@@ -1,12 +1,12 @@
 """The choice of a width: a pure function of forecasts and costs."""
 
 import random
+from dataclasses import replace
 
 import pytest
 
-from omlx.engine.speculation.decide import Decision, RowForecast, decide
-
-WIDTHS = (2, 4, 8, 16)
+from omlx.engine.speculation.config import CONFIG
+from omlx.engine.speculation.decide import Decision, RowForecast, certain, decide
 
 
 def forecast(rate: float, longest: int = 15, draft_s: float = 0.0, pending: int = 1) -> RowForecast:
@@ -22,44 +22,45 @@ def flat(width: int) -> float:
 
 
 def test_a_good_row_drafts_far_and_a_bad_one_not_at_all():
-    assert decide([forecast(0.99)], WIDTHS, flat, 1.0) == Decision(
+    assert decide([forecast(0.99)], flat, 1.0) == Decision(
         16, pytest.approx(sum(0.99**k for k in range(16)) / 1.32), pays=True
     )
-    assert not decide([forecast(0.01)], WIDTHS, flat, 1.0).pays
-    assert not decide([forecast(0.99)], WIDTHS, float, 1.0).pays, "rows that cost passes"
+    assert not decide([forecast(0.01)], flat, 1.0).pays
+    assert not decide([forecast(0.99)], float, 1.0).pays, "rows that cost passes"
+    assert not decide([forecast(0.99)], flat, 0.0).pays, "no plain step was measured"
 
 
 def test_a_tile_that_is_cheaper_than_narrower_passes_is_found():
     table = {2: 1.3, 4: 1.9, 8: 2.1, 16: 1.8}
-    assert decide([forecast(0.9)], WIDTHS, table.__getitem__, 1.0).width == 16
+    assert decide([forecast(0.9)], lambda width: table.get(width, 3.0), 1.0).width == 16
 
 
 def test_the_narrower_of_two_equal_widths_is_taken():
-    assert decide([forecast(0.0)], WIDTHS, lambda width: 1.0, 1.0).width == 2
+    assert decide([forecast(0.0)], lambda width: 1.0, 1.0).width == 2
 
 
 def test_the_time_of_drafting_counts():
     free, dear = forecast(0.9), forecast(0.9, draft_s=0.4)
-    assert decide([free], WIDTHS, flat, 1.0).width > decide([dear], WIDTHS, flat, 1.0).width
+    assert decide([free], flat, 1.0).width > decide([dear], flat, 1.0).width
 
 
 def test_what_is_pending_is_read_anyway_and_not_charged_to_the_draft():
-    behind = decide([forecast(0.9, pending=5)], (6, 8, 12, 20), flat, 1.0)
-    level = decide([forecast(0.9)], (2, 4, 8, 16), flat, 1.0)
+    behind = decide([forecast(0.9, pending=5)], flat, 1.0)
+    level = decide([forecast(0.9)], flat, 1.0)
     assert behind.width - 5 == level.width - 1
     assert behind.speedup == pytest.approx(level.speedup, rel=0.05)
 
 
 def test_a_row_is_a_rectangle_of_one_and_equal_rows_decide_like_one():
-    four = decide([forecast(0.8)] * 4, WIDTHS, lambda width: 4 * flat(width), 4.0)
-    assert four == decide([forecast(0.8)], WIDTHS, flat, 1.0)
+    four = decide([forecast(0.8)] * 4, lambda width: 4 * flat(width), 4.0)
+    assert four == decide([forecast(0.8)], flat, 1.0)
 
 
 def test_a_row_without_a_proposal_is_padded_and_shares_the_time():
     idle = RowForecast(1)
     assert idle.draft_length(16) == 0
-    company = decide([forecast(0.95), idle], WIDTHS, lambda w: flat(2 * w), flat(2))
-    alone = decide([forecast(0.95)], WIDTHS, flat, flat(1))
+    company = decide([forecast(0.95), idle], lambda w: flat(2 * w), flat(2))
+    alone = decide([forecast(0.95)], flat, flat(1))
     assert 1.0 < company.speedup < alone.speedup
 
 
@@ -67,11 +68,11 @@ def test_a_row_without_a_proposal_is_padded_and_shares_the_time():
 def test_it_is_what_a_search_over_all_candidates_finds(seed):
     rng = random.Random(seed)
     rows = [
-        forecast(rng.random(), rng.randrange(16), rng.random() / 5, rng.randrange(1, 4))
+        forecast(rng.random(), rng.randrange(1, 16), rng.random() / 5, rng.randrange(1, 4))
         for _ in range(rng.randrange(1, 5))
     ]
     costs = {width: 1.0 + rng.random() * width / 4 for width in range(1, 20)}
-    found = decide(rows, range(4, 20), costs.__getitem__, 1.0)
+    found = decide(rows, costs.__getitem__, 1.0)
     backlog = max(row.pending for row in rows)
     owed = costs[backlog] - 1.0 if backlog > 1 else 0.0
 
@@ -82,7 +83,50 @@ def test_it_is_what_a_search_over_all_candidates_finds(seed):
         seconds = costs[width] - owed + sum(row.seconds[k] for row, k in pairs)
         return tokens / max(seconds, 0.5) / len(rows)
 
-    best = max(map(speedup, range(4, 20)))
+    first = max(backlog, min(row.pending + 1 for row in rows))
+    last = max(row.end for row in rows)
+    widths = {first, last, *(width for width in CONFIG.widths if first < width < last)}
+    best = max(map(speedup, widths))
     assert found.speedup == pytest.approx(speedup(found.width))
-    assert found.speedup >= 0.86 * best, "ties of one percent add up over 16 widths at most"
+    assert found.speedup >= 0.86 * best, "ties of one percent add up over 14 widths at most"
     assert found.pays == (found.speedup >= 1.05)
+
+
+def linear(width: int) -> float:
+    """Seconds of a pass in which every token costs as much as a pass of its own."""
+    return float(width)
+
+
+def test_a_pass_in_which_every_token_costs_the_same_does_not_pay():
+    assert not decide([forecast(0.9, 32), forecast(0.9, 32)], linear, 1.0).pays
+
+
+def test_one_good_row_pays_for_the_padding_of_others_while_tokens_are_cheap():
+    def cheap(width: int) -> float:
+        return 1.0 + 0.02 * 2 * width
+
+    def expensive(width: int) -> float:
+        return 1.0 + 0.5 * 2 * (width - 1)
+
+    good, idle = forecast(0.95, 32), RowForecast(1)
+    assert decide([good, idle], cheap, cheap(1)).pays
+    assert not decide([good, idle], expensive, expensive(1)).pays
+
+
+def test_a_fixed_length_is_drafted_whatever_it_costs():
+    fixed, other = RowForecast(2, range(1, 6), [0.0] * 5, fixed=True), forecast(0.9, 32)
+    width, _, pays = decide([fixed, other], linear, 0.0)
+    assert (width, pays) == (6, True)
+    assert (fixed.draft_length(width), other.draft_length(width)) == (4, 5)
+
+
+def test_a_draft_below_the_lower_bound_is_not_made():
+    row = replace(forecast(0.9), shortest=5)
+    assert (row.draft_length(5), row.draft_length(6)) == (0, 5)
+    assert decide([row], flat, 1.0).width >= 6
+    assert decide([row, RowForecast(9)], flat, 1.0).width >= 9
+
+
+def test_a_certain_draft_is_as_long_as_the_cost_of_wide_passes_allows():
+    assert decide([certain(1, 32)], flat, 1.0).width == 33
+    assert decide([certain(1, 32, draft_s=0.9)], flat, 1.0).width < 33

@@ -11,6 +11,7 @@ from omlx.engine.sequence import Interval
 from omlx.engine.speculation.acceptance import Acceptance
 from omlx.engine.speculation.config import CONFIG
 from omlx.engine.speculation.cost_model import PLAIN, CostModel, LatencyTable
+from omlx.engine.speculation.decide import Decision
 from omlx.engine.speculation.policy import GateState, RowPolicy
 from omlx.engine.speculation.proposal import Proposal
 from omlx.engine.strategy import Clause
@@ -40,11 +41,27 @@ def policy(
     return RowPolicy(costs() if table is None else table, {}, draft_length, **options)
 
 
+def chosen(
+    row: RowPolicy, proposals: list[Proposal], pending: int, context: int
+) -> tuple[Proposal, int] | None:
+    """Return what a row that is alone drafts."""
+    step = row.cost_model.next_pass(1, context)
+    proposal, forecast, decision = row.choose(row.due(proposals), pending, step)
+    if proposal is None or not decision.pays:
+        return None
+    return proposal, forecast.draft_length(decision.width)
+
+
+def decided(row: RowPolicy, proposal: Proposal, pending: int, context: int) -> Decision:
+    step = row.cost_model.next_pass(1, context)
+    return row.evaluate(proposal, pending, step).decision
+
+
 def plain_steps(row: RowPolicy, proposals: list[Proposal], steps: int) -> list[int]:
     """Return the steps, of so many with no token accepted, that drafted anyway."""
     drafted = []
     for step in range(steps):
-        choice = row.choose(proposals, 1, CONTEXT)
+        choice = chosen(row, proposals, 1, CONTEXT)
         if choice is not None:
             drafted.append(step)
             row.observe_verification(*choice, 0)
@@ -54,22 +71,10 @@ def plain_steps(row: RowPolicy, proposals: list[Proposal], steps: int) -> list[i
     return drafted
 
 
-def skipped_steps(row: RowPolicy, proposals: list[Proposal], steps: int) -> tuple[list[int], int]:
-    """Return the same where decisions may be skipped, and how many were evaluated."""
-    drafted, evaluations = [], 0
-    for step in range(steps):
-        if row.skip(proposals):
-            row.observe_time(None, 1, Interval(1.0), CONTEXT)
-        else:
-            evaluations += 1
-            drafted += [step] * len(plain_steps(row, proposals, 1))
-    return drafted, evaluations
-
-
 def good_rounds(row: RowPolicy, proposal: Proposal, rounds: int) -> list[int]:
     lengths = []
     for _ in range(rounds):
-        choice = row.choose([proposal], 1, CONTEXT)
+        choice = chosen(row, [proposal], 1, CONTEXT)
         assert choice is not None
         lengths.append(choice[1])
         row.observe_verification(*choice, choice[1])
@@ -85,13 +90,13 @@ def good_rounds(row: RowPolicy, proposal: Proposal, rounds: int) -> list[int]:
 
 def test_nothing_is_drafted_before_a_plain_step_was_timed():
     row = policy(CostModel())
-    assert row.choose([LOOKUP, MODEL], 1, CONTEXT) is None
+    assert chosen(row, [LOOKUP, MODEL], 1, CONTEXT) is None
     row.observe_time(None, 1, Interval(1.0), CONTEXT)
-    assert row.choose([LOOKUP], 1, CONTEXT) is not None
+    assert chosen(row, [LOOKUP], 1, CONTEXT) is not None
 
 
 def test_without_a_proposal_nothing_is_drafted():
-    assert policy().choose([], 1, CONTEXT) is None
+    assert chosen(policy(), [], 1, CONTEXT) is None
 
 
 @pytest.mark.parametrize("proposal", [Proposal("ngram", 63, match=64), MODEL])
@@ -157,13 +162,13 @@ def test_a_drafter_with_a_bound_below_what_all_are_to_draft_drafts_up_to_its_bou
 
 def test_a_proposal_below_the_lower_bound_is_ignored():
     row = policy(draft_length=DraftLength(8, 8, 16))
-    assert row.choose([Proposal("ngram", 6, match=64)], 1, CONTEXT) is None
+    assert chosen(row, [Proposal("ngram", 6, match=64)], 1, CONTEXT) is None
 
 
 def test_a_fixed_draft_length_has_no_gate():
     row = policy(costs(row=1.0), DraftLength.exactly(5))
     for _ in range(50):
-        assert row.choose([LOOKUP], 1, CONTEXT) == (LOOKUP, 5)
+        assert chosen(row, [LOOKUP], 1, CONTEXT) == (LOOKUP, 5)
         row.observe_verification(LOOKUP, 5, 0)
         row.observe_time(LOOKUP, 1, Interval(6.0, 6), CONTEXT)
     assert row.state("ngram") == (GateState.ON, None)
@@ -188,22 +193,14 @@ def test_where_rows_cost_passes_nothing_is_drafted_and_the_reason_says_so():
 
 
 @pytest.mark.parametrize("row", [0.03, 1.0])
-def test_skipped_decisions_are_those_that_evaluation_would_make(row: float):
-    drafted, evaluations = skipped_steps(policy(costs(row)), [MODEL], 1000)
-    assert drafted == plain_steps(policy(costs(row)), [MODEL], 1000)
-    assert evaluations <= 200
-
-
-def test_no_decision_is_skipped_where_a_lookup_matches_or_a_draft_pays():
-    row = policy()
-    assert not row.skip([MODEL])
-    steps = next(n for n in range(1, 100) if plain_steps(row, [MODEL], 1) == [] and row.skip_steps)
-    assert steps > 4
-    assert not row.skip([MODEL, LOOKUP])
-    assert row.skip([MODEL])
-    good = policy()
-    good_rounds(good, MODEL, 10)
-    assert not good.skip([MODEL])
+def test_a_draft_model_that_does_not_pay_is_evaluated_in_one_step_of_sixteen(row, monkeypatch):
+    evaluated = []
+    evaluate = RowPolicy.evaluate
+    monkeypatch.setattr(
+        RowPolicy, "evaluate", lambda *args: evaluated.append(args) or evaluate(*args)
+    )
+    drafted = plain_steps(policy(costs(row)), [MODEL], 1000)
+    assert len(evaluated) - len(drafted) <= 80
 
 
 def test_a_probe_that_hits_continues_until_it_pays():
@@ -212,7 +209,7 @@ def test_a_probe_that_hits_continues_until_it_pays():
     rounds = 0
     while rounds < 4 * 32 and row.state("draft")[0] is not GateState.ON:
         rounds += 1
-        if (choice := row.choose([MODEL], 1, CONTEXT)) is not None:
+        if (choice := chosen(row, [MODEL], 1, CONTEXT)) is not None:
             row.observe_verification(*choice, choice[1])
             row.observe_time(
                 choice[0], choice[1] + 1, Interval(1.0 + 0.13 * choice[1], 1 + choice[1]), CONTEXT
@@ -225,17 +222,17 @@ def test_a_probe_that_hits_continues_until_it_pays():
 def test_a_miss_of_one_drafter_does_not_affect_the_other():
     row = policy()
     good_rounds(row, MODEL, 10)
-    before = row.choose([MODEL], 1, CONTEXT)
+    before = chosen(row, [MODEL], 1, CONTEXT)
     for _ in range(20):
         row.observe_verification(LOOKUP, 4, 0)
-    assert row.choose([MODEL], 1, CONTEXT) == before
-    assert row.choose([LOOKUP, MODEL], 1, CONTEXT) == before
+    assert chosen(row, [MODEL], 1, CONTEXT) == before
+    assert chosen(row, [LOOKUP, MODEL], 1, CONTEXT) == before
 
 
 def test_the_free_drafter_goes_first_where_both_are_good():
     row = policy()
     good_rounds(row, LOOKUP, 5)
-    choice = row.choose([LOOKUP, MODEL], 1, CONTEXT)
+    choice = chosen(row, [LOOKUP, MODEL], 1, CONTEXT)
     assert choice is not None
     assert choice[0] is LOOKUP
 
@@ -244,19 +241,19 @@ def test_a_lookup_that_was_never_evaluated_is_observed():
     row = policy()
     state, reason = row.state("ngram")
     assert (state, reason and reason.code) == (GateState.OBSERVING, "spec.observing")
-    row.choose([LOOKUP], 1, CONTEXT)
+    chosen(row, [LOOKUP], 1, CONTEXT)
     assert row.state("ngram") == (GateState.ON, None)
 
 
 def test_a_lookup_far_from_paying_is_evaluated_in_one_match_of_eight():
     row, speedups = policy(costs(row=2.0)), set()
     for _ in range(32):
-        row.choose([LOOKUP], 1, CONTEXT)
+        chosen(row, [LOOKUP], 1, CONTEXT)
         speedups.add(row.records["ngram"].speedup)
         row.observe_shadow(LOOKUP, 4, 0)
     assert len(speedups) == 4
     for _ in range(8):
-        row.choose([replace(LOOKUP, match=5)], 1, CONTEXT)
+        chosen(row, [replace(LOOKUP, match=5)], 1, CONTEXT)
     assert row.records["ngram"].speedup not in speedups, "another length was skipped as well"
 
 
@@ -281,8 +278,8 @@ def test_what_a_bad_draft_model_costs_is_bounded(steps):
 def test_a_long_lag_makes_a_draft_model_more_expensive():
     row = policy()
     good_rounds(row, MODEL, 4)
-    near = row.decide(MODEL, 1, CONTEXT)
-    far = row.decide(replace(MODEL, lag=256), 1, CONTEXT)
+    near = decided(row, MODEL, 1, CONTEXT)
+    far = decided(row, replace(MODEL, lag=256), 1, CONTEXT)
     assert far.speedup < near.speedup
 
 
@@ -295,7 +292,7 @@ def test_a_forecast_includes_the_tokens_that_a_rejection_leaves_pending():
         RowPolicy(table, {"draft": copy.deepcopy(history)}, recurrent=recurrent)
         for recurrent in (False, True)
     )
-    assert hybrid.decide(MODEL, 1, CONTEXT).speedup < plain.decide(MODEL, 1, CONTEXT).speedup
+    assert decided(hybrid, MODEL, 1, CONTEXT).speedup < decided(plain, MODEL, 1, CONTEXT).speedup
 
 
 def test_a_draft_is_taken_where_the_pass_is_cheaper_with_it_than_without():
@@ -307,8 +304,8 @@ def test_a_draft_is_taken_where_the_pass_is_cheaper_with_it_than_without():
     row = policy(table, recurrent=True)
     row.observe_verification(LOOKUP, 8, 8)
     proposal = Proposal("ngram", 4, match=40)
-    assert row.choose([proposal], 12, CONTEXT) == (proposal, 4)
-    assert row.decide(proposal, 12, CONTEXT).speedup <= 2 * 5
+    assert chosen(row, [proposal], 12, CONTEXT) == (proposal, 4)
+    assert decided(row, proposal, 12, CONTEXT).speedup <= 2 * 5
 
 
 def skipping(skipped: int) -> Proposal:
@@ -328,7 +325,7 @@ def test_a_short_prompt_is_read_whole_at_first_and_a_long_one_once_it_is_earned(
     assert not row.reads_whole(skipping(4000), CONTEXT)
     good_rounds(row, MODEL, 20)
     assert row.reads_whole(skipping(4000), CONTEXT)
-    assert row.decide(replace(MODEL, lag=4100), 1, CONTEXT).pays, "it is paid for already"
+    assert decided(row, replace(MODEL, lag=4100), 1, CONTEXT).pays, "it is paid for already"
 
 
 def test_a_fixed_draft_length_reads_all():
@@ -340,11 +337,11 @@ def test_eight_hours_change_nothing():
     good_rounds(row, LOOKUP, 8)
     twin = copy.deepcopy(row)
     for player, seconds in ((row, 8 * 3600.0), (twin, None)):
-        choice = player.choose([LOOKUP], 1, CONTEXT)
+        choice = chosen(player, [LOOKUP], 1, CONTEXT)
         assert choice is not None
         player.observe_verification(*choice, choice[1])
         if seconds:
             player.observe_time(choice[0], choice[1] + 1, Interval(seconds, 1 + choice[1]), CONTEXT)
     assert row.cost_model.to_json() == twin.cost_model.to_json()
-    assert row.choose([LOOKUP], 1, CONTEXT) == twin.choose([LOOKUP], 1, CONTEXT)
+    assert chosen(row, [LOOKUP], 1, CONTEXT) == chosen(twin, [LOOKUP], 1, CONTEXT)
     assert row._budget.elapsed_s == twin._budget.elapsed_s

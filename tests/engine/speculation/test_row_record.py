@@ -15,15 +15,14 @@ def test_an_unused_lookup_counts_where_the_next_match_is_drafted():
     """Every second lookup of three tokens is right, and the match of four behind it is drafted."""
     row = RowRecord(RowPolicy(CostModel(), {}), [], {}, {})
     for context in range(100, 160, 6):
-        row.learn([lookup(3, 6, 6)])
-        row.add_step([5], Interval(1.0, PLAIN), context)
-        row.learn([lookup(3, 7, 8, 9)])
-        row.add_step([7], Interval(1.0, PLAIN), context + 1)
+        row.unused = lookup(3, 6, 6)
+        row.observe([5], Interval(1.0, PLAIN), context)
+        row.unused = lookup(3, 7, 8, 9)
+        row.observe([7], Interval(1.0, PLAIN), context + 1)
         longer = lookup(4, 8, 9)
-        row.learn([longer])
+        row.unused = longer
         row.begin_round(longer, Draft("ngram", 2, (8, 9)), context + 1)
         row.policy.observe_verification(longer, 2, 2)
-        row.add_step([8, 9, 1], Interval(1.1, 3), context + 4)
-    row.learn()
+        row.observe([8, 9, 1], Interval(1.1, 3), context + 4)
     rates = row.policy.records["ngram"].acceptance.rates()
     assert 0.35 < rates[0] < 0.65 < rates[1]
