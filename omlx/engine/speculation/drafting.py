@@ -124,8 +124,8 @@ class Drafting:
         for sequence in drafting:
             context = longest_of(sequences)
             pass_s = rows.cost_model.batch_pass(len(sequences), width, context)
-            name, row = sequence.row, rows.row_of(sequence)
-            row.begin_round(proposals[name], drafts[name], len(sequence.tokens), pass_s)
+            number, row = sequence.row, rows.row_of(sequence)
+            row.begin_round(proposals[number], drafts[number], len(sequence.tokens), pass_s)
         return drafts
 
     def _ready(self, rows: Rows, sequence: Sequence, proposal: Proposal) -> Proposal | None:
