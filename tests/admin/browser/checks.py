@@ -13,7 +13,7 @@ from playwright.sync_api import Page, ViewportSize
 from tests.admin.browser.chromium import DESKTOP, PHONE, SCHEMES, VIEWPORTS
 
 AXE: Final = Path(__file__).resolve().parents[3] / "node_modules/axe-core/axe.min.js"
-_RAW: Final = re.compile(r"\b(?:ui|spec|draft|settings|model|cli)\.[a-z_]+(?:\.[a-z_]+)*\b")
+_RAW: Final = re.compile(r"(?<!/)\b(?:ui|spec|draft|settings|model|cli)\.[a-z_]+(?:\.[a-z_]+)*\b")
 
 # Elements that overflow the window, or whose text overflows them, unless an ancestor scrolls.
 _OVERFLOW: Final = """() => {

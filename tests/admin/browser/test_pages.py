@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, TypeAlias
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Page, expect
 
 from omlx.admin.scripts import ENTRIES, Scripts
 from omlx.catalog import languages
@@ -15,6 +17,7 @@ from tests.admin.browser.chromium import NARROW, VIEWPORTS
 from tests.admin.browser.pages import PAGES, Listed
 from tests.admin.browser.site import Site, Visit
 
+CheckEach: TypeAlias = Callable[..., None]
 EACH_PAGE = pytest.mark.parametrize("listed", PAGES, ids=lambda listed: listed.name)
 
 
@@ -24,6 +27,25 @@ def open_page(visit: Visit, listed: Listed) -> None:
     visit.page.goto(listed.path)
 
 
+@pytest.fixture
+def each_page(busy: Site, subtests: pytest.Subtests) -> CheckEach:
+    """Check every page, each as a test of its own, in windows with the options `how`.
+
+    There is one profile for the pages behind the login and one for the others: a new one for each
+    page costs as much as the checks.
+    """
+
+    def check_each(check: Callable[[Page], None], **how: Any) -> None:
+        with busy.visit(**how) as inside, busy.visit(logged_in=False, **how) as outside:
+            for listed in PAGES:
+                visit = inside if listed.logged_in else outside
+                with subtests.test(listed.name):
+                    open_page(visit, listed)
+                    check(visit.page)
+
+    return check_each
+
+
 LANGUAGES = [
     pytest.param(language, marks=() if language == "en" else pytest.mark.slow)
     for language in languages()
@@ -31,29 +53,16 @@ LANGUAGES = [
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_they_fit_and_have_all_their_words(
-    busy: Site, language: str, subtests: pytest.Subtests
-) -> None:
-    """One profile for each language: a new one for each page costs as much as the checks."""
-    with (
-        busy.visit(locale=language) as inside,
-        busy.visit(locale=language, logged_in=False) as outside,
-    ):
-        for listed in PAGES:
-            visit = inside if listed.logged_in else outside
-            with subtests.test(listed.name):
-                open_page(visit, listed)
-                check_words(visit.page, language)
-                check_fits(visit.page, VIEWPORTS if language == "en" else (NARROW,))
+def test_they_fit_and_have_all_their_words(each_page: CheckEach, language: str) -> None:
+    def check(page: Page) -> None:
+        check_words(page, language)
+        check_fits(page, VIEWPORTS if language == "en" else (NARROW,))
+
+    each_page(check, locale=language)
 
 
-def test_they_can_be_used_by_keyboard_alone(busy: Site, subtests: pytest.Subtests) -> None:
-    with busy.visit() as inside, busy.visit(logged_in=False) as outside:
-        for listed in PAGES:
-            visit = inside if listed.logged_in else outside
-            with subtests.test(listed.name):
-                open_page(visit, listed)
-                check_keyboard(visit.page)
+def test_they_can_be_used_by_keyboard_alone(each_page: CheckEach) -> None:
+    each_page(check_keyboard)
 
 
 @EACH_PAGE
@@ -78,14 +87,9 @@ def test_they_work_with_scripts_that_are_not_bundled(
         expect(visit.page.locator("omlx-chat[data-ready]")).to_be_attached()
 
 
-def test_they_can_be_read_without_scripts(busy: Site, subtests: pytest.Subtests) -> None:
-    with (
-        busy.visit(java_script_enabled=False) as inside,
-        busy.visit(java_script_enabled=False, logged_in=False) as outside,
-    ):
-        for listed in PAGES:
-            visit = inside if listed.logged_in else outside
-            with subtests.test(listed.name):
-                open_page(visit, listed)
-                assert visit.page.locator("h1").count() == 1
-                assert visit.page.locator("main").inner_text().strip()
+def test_they_can_be_read_without_scripts(each_page: CheckEach) -> None:
+    def check(page: Page) -> None:
+        assert page.locator("h1").count() == 1
+        assert page.locator("main").inner_text().strip()
+
+    each_page(check, java_script_enabled=False)
