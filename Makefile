@@ -82,7 +82,7 @@ wheel: setup-dev assets ## build dist/*.whl
 	mkdir -p dist && $(PYTHON) -c "from setuptools import build_meta; print(build_meta.build_wheel('dist'))"
 
 lock: setup-dev ## pin the newest versions again (needs uv)
-	scripts/lock
+	scripts/lock --upgrade
 
 train-demo: ## train the bundled models again (hours; an environment of its own)
 	scripts/setup run
