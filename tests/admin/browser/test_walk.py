@@ -6,13 +6,16 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import ssl
 import subprocess
 import sys
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
+from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
+from urllib.request import Request, urlopen
 
 import pytest
 from openai import OpenAI
@@ -40,6 +43,11 @@ LONG: Final = json.dumps(
 )
 """A schema whose answers take a while."""
 
+QUESTION: Final = "Count to 20."
+"""The bundled model knows the answer."""
+
+PYPI: Final = "https://pypi.org/simple"
+REGISTRY_S: Final = 20
 SLOW_S: Final = 0.3
 WAIT_MS: Final = 60_000
 LONG_MS: Final = 600_000
@@ -52,10 +60,9 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     wheel = build_wheel(work)
     run([sys.executable, "-m", "venv", str(work / "python")], work)
     python = work / "python" / "bin" / "python"
-    try:
-        run([str(python), "-m", "pip", "install", "--quiet", "uv"], Path.home())
-    except AssertionError as error:
-        pytest.skip(f"no package registry: {error}")
+    report = run([str(python), "-m", "pip", "config", "list"], Path.home())
+    needs(dict(re.findall(r"(\S*index-url)='(.*)'", report)).get("global.index-url", PYPI))
+    run([str(python), "-m", "pip", "install", "--quiet", "uv"], Path.home())
     run(
         [str(python.with_name("uv")), "tool", "install", "--python", sys.executable, str(wheel)],
         work,
@@ -66,18 +73,49 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return work / "bin" / "omlx"
 
 
+@pytest.fixture(scope="module")
+def codex(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The program `codex` of npm's registry."""
+    if shutil.which("npm") is None:
+        pytest.skip("needs npm")
+    needs(run(["npm", "config", "get", "registry"], Path.home()).strip())
+    folder = tmp_path_factory.mktemp("npm")
+    run(["npm", "install", "--prefix", str(folder), "@openai/codex"], Path.home())
+    return folder / "node_modules/.bin/codex"
+
+
+def needs(registry: str) -> None:
+    """Skip the test if there is no connection to a registry. Whatever it answers is no reason."""
+    try:
+        urlopen(Request(registry, method="HEAD"), timeout=REGISTRY_S).close()
+    except HTTPError:
+        pass
+    except (URLError, TimeoutError) as error:
+        if not isinstance(getattr(error, "reason", error), ssl.SSLError):
+            pytest.skip(f"no package registry: {error}")
+
+
 def run(command: list[str], home: Path, **variables: str) -> str:
     """Return what a command prints; it finds certificates where the system has them."""
     given = environment(home, **variables)
     del given["SSL_CERT_FILE"]  # one that the tests have made
     ran = subprocess.run(
-        command, cwd=home, env=given, capture_output=True, text=True, check=False, timeout=600
+        command,
+        cwd=home,
+        env=given,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
     )
     assert ran.returncode == 0, ran.stderr[-2000:]
     return ran.stdout
 
 
-def test_a_person_installs_and_stays(browser: Browser, program: Path, tmp_path: Path) -> None:
+def test_a_person_installs_and_stays(
+    browser: Browser, program: Path, codex: Path, tmp_path: Path
+) -> None:
     home = tmp_path / "home"
     home.mkdir()
     with (
@@ -101,7 +139,7 @@ def test_a_person_installs_and_stays(browser: Browser, program: Path, tmp_path: 
         reload_and_go_on(page)
         run_the_benchmark(page)
         find_the_requests(page)
-        connect_codex(page, tmp_path / "codex")
+        connect_codex(page, codex, tmp_path / "codex")
 
 
 def published() -> Hub:
@@ -152,7 +190,7 @@ def open_chat(page: Page) -> None:
 def chat(page: Page) -> None:
     open_chat(page)
     expect(page.get_by_label("Model")).to_have_value(MODEL)
-    ask(page, "Count to 20.")
+    ask(page, QUESTION)
     answer = ended(page, "done").first
     expect(answer).to_contain_text("18, 19, 20", timeout=WAIT_MS)
     expect(answer).to_contain_text("tok/s")
@@ -168,7 +206,7 @@ def see_drafted_tokens(page: Page) -> None:
     page.get_by_role("button", name="Save").click()
     expect(page.locator("[data-saved]").first).to_contain_text("Saved and in effect")
     open_chat(page)
-    ask(page, "Count to 20.")
+    ask(page, QUESTION)
     expect(ended(page, "done").last).to_contain_text("of draft tokens accepted")
     page.get_by_role("button", name="Highlight drafted tokens").last.click()
     assert page.evaluate("CSS.highlights.get('drafted').size") > 0
@@ -192,7 +230,7 @@ def reload_and_go_on(page: Page) -> None:
     page.locator("omlx-chat[data-ready]").wait_for()
     expect(ended(page, "done")).to_contain_text("18, 19, 20")
     expect(ended(page, "stopped")).to_be_visible()
-    ask(page, "Count to 20.")
+    ask(page, QUESTION)
     expect(ended(page, "done")).to_have_count(2, timeout=WAIT_MS)
 
 
@@ -218,8 +256,8 @@ def find_the_requests(page: Page) -> None:
     expect(rows).to_contain_text("Cancelled")
 
 
-def connect_codex(page: Page, home: Path) -> None:
-    """The copied file alone says where the server is; the page shows that Codex has come."""
+def connect_codex(page: Page, codex: Path, home: Path) -> None:
+    """The copied file alone says where the server is, and Codex gets its answer there."""
     open_section(page, "Connect")
     page.get_by_label("Model").select_option(MODEL)
     app = page.locator("#app-codex")
@@ -230,19 +268,36 @@ def connect_codex(page: Page, home: Path) -> None:
     home.mkdir()
     (home / "config.toml").write_text(config, encoding="utf-8")
     answered_by(tomllib.loads(config))
-    if codex := shutil.which("codex"):
-        given = environment(home, CODEX_HOME=str(home), NO_PROXY="127.0.0.1")
-        asks = [codex, "exec", "--skip-git-repo-check", "Count to 20."]
-        with subprocess.Popen(asks, cwd=home, env=given, stdin=subprocess.DEVNULL) as program:
-            expect(app.locator("summary")).to_contain_text("Last request", timeout=LONG_MS)
-            program.terminate()  # so small a model makes nothing of its instructions
+    assert "18, 19, 20" in run(
+        [str(codex), "exec", "--skip-git-repo-check", *few_instructions(codex, home), QUESTION],
+        home,
+        CODEX_HOME=str(home),
+        NO_PROXY="127.0.0.1",
+    )
+    expect(app.locator("summary")).to_contain_text("Last request", timeout=WAIT_MS)
+
+
+def few_instructions(codex: Path, home: Path) -> list[str]:
+    """Options of Codex with which it sends a sentence that the bundled model knows, and no tools:
+    so small a model makes nothing of an agent's own instructions, and may write for ever."""
+    (home / "instructions.md").write_text("You are a helpful assistant.")
+    config = {
+        "model_instructions_file": str(home / "instructions.md"),
+        "include_permissions_instructions": "false",
+        "include_environment_context": "false",
+        "skills.bundled.enabled": "false",
+    }
+    features = run([str(codex), "features", "list"], home, CODEX_HOME=str(home))
+    enabled = re.findall(r"^(\w+) .* true$", features, re.MULTILINE)
+    options = [part for name, value in config.items() for part in ("-c", f"{name}={value}")]
+    return options + [part for name in enabled for part in ("--disable", name)]
 
 
 def answered_by(config: Mapping[str, Any]) -> None:
     """The official client gets an answer at the address of a configuration."""
     provider = config["model_providers"][config["model_provider"]]
     client = OpenAI(base_url=provider["base_url"], api_key="none")
-    answer = client.responses.create(model=config["model"], input="Count to 20.")
+    answer = client.responses.create(model=config["model"], input=QUESTION)
     assert "18, 19, 20" in answer.output_text
 
 
