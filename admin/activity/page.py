@@ -16,6 +16,8 @@ from .request_views import AnswerView, LoadingView, RequestView
 from .requests import Requests
 
 MAX_ANSWERS: Final = 200
+FIRST_ANSWERS: Final = 50
+"""Those in the page itself, which is usable sooner; its part that is refreshed has all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,19 +51,19 @@ class ActivityPage:
         pages.part(f"{PARTS}/activity/ended", self.show_ended)
 
     async def show(self, request: Request) -> Page:
-        view = ActivityView(self._active(), await self._ended())
+        view = ActivityView(self._active(), await self._ended(FIRST_ANSWERS))
         return Page("activity/page.html", view, "activity")
 
     async def show_active(self, request: Request) -> Page:
         return Page("activity/active_part.html", self._active())
 
     async def show_ended(self, request: Request) -> Page:
-        return Page("activity/ended_part.html", await self._ended())
+        return Page("activity/ended_part.html", await self._ended(MAX_ANSWERS))
 
     def _active(self) -> ActiveView:
         return ActiveView(self.requests.active(), self.requests.loading())
 
-    async def _ended(self) -> EndedView:
-        answers = self.requests.latest(MAX_ANSWERS)
+    async def _ended(self, count: int) -> EndedView:
+        answers = self.requests.latest(count)
         kept = await self.verifier.kept(answer.id for answer in answers if answer.id is not None)
         return EndedView(answers, kept)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -13,6 +14,8 @@ from typing import Any
 import httpx
 import pytest
 
+from omlx.admin.activity.page import FIRST_ANSWERS
+from omlx.admin.addresses import ACTIVITY
 from omlx.telemetry import log
 from tests.admin.running import API, Administered, administered, change
 from tests.server.running import PATIENCE_S, TARGET
@@ -128,6 +131,17 @@ def test_what_generates_nothing_is_listed_too(server: Administered) -> None:
             (404, CHAT, None),
             (200, None, "length"),
         }
+
+
+def test_the_page_has_the_newest_requests_and_its_part_has_all(server: Administered) -> None:
+    with server.browser() as browser:
+        for _ in range(FIRST_ANSWERS + 1):
+            browser.post(CHAT, json={"model": "no/such", "messages": SAY})
+        page, part = browser.get(ACTIVITY).text, browser.get(PART).text
+    rows = re.findall(r'<tr id="(answer-\d+)"', page)
+    assert len(rows) == FIRST_ANSWERS
+    refreshed = re.findall(r'<tr id="(answer-\d+)"', part)
+    assert (refreshed[:FIRST_ANSWERS], len(refreshed) > FIRST_ANSWERS) == (rows, True)
 
 
 def test_prompts_are_shown_only_if_a_setting_says_so(tmp_path: Path) -> None:
