@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +16,9 @@ import pytest
 
 from omlx.admin.activity.page import FIRST_ANSWERS
 from omlx.admin.addresses import ACTIVITY
+from omlx.engine.types import Event as EngineEvent
+from omlx.engine.types import TokensCommitted
+from omlx.server.event_dispatcher import EventDispatcher
 from omlx.telemetry import log
 from tests.admin.running import API, Administered, administered, change
 from tests.server.running import PATIENCE_S, TARGET
@@ -64,15 +67,26 @@ def held(server: Administered) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("path", [CHAT, RESPONSES])
-def test_a_stopped_stream_ends_with_an_error(server: Administered, path: str) -> None:
+def test_a_stopped_stream_ends_with_an_error(
+    server: Administered, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped, deliver = Event(), EventDispatcher.__call__
+
+    def deliver_and_wait(dispatcher: EventDispatcher, events: Sequence[EngineEvent]) -> None:
+        """On the engine thread: it goes no further than the first tokens."""
+        deliver(dispatcher, events)
+        if any(isinstance(event, TokensCommitted) for event in events):
+            assert stopped.wait(PATIENCE_S)
+
     with server.browser() as browser, server.browser(logged_in=False) as client:
         client.post(CHAT, json=body_of(CHAT, 1))
         since = browser.get(f"{API}/live").json()["now"]
-        endless = {"stream": True, "logit_bias": server.running.endless(), "speculation": "off"}
+        monkeypatch.setattr(EventDispatcher, "__call__", deliver_and_wait)
         with ThreadPoolExecutor(1) as pool:
-            asked = pool.submit(client.post, path, json={**body_of(path, 3900), **endless})
+            asked = pool.submit(client.post, path, json=body_of(path, 3900) | {"stream": True})
             id = active_id(browser, tokens=1)
             assert browser.post(f"{API}/requests/{id}/stop").status_code == 204
+            stopped.set()
             answer = asked.result()
         assert answer.status_code == 200
         data = [line[6:] for line in answer.text.splitlines() if line.startswith("data: ")]

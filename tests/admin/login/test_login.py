@@ -142,8 +142,13 @@ def test_a_changed_key_ends_other_sessions_and_counts_at_once(fresh: Administere
         assert second.get("/v1/models").status_code == 200
 
 
-def test_ten_wrong_passwords(fresh: Administered) -> None:
-    with fresh.browser() as first, fresh.browser(logged_in=False) as client:
+def test_ten_wrong_passwords(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Throttle.__init__, "__defaults__", (Clock(),))  # no wait ends meanwhile
+    with (
+        administered(tmp_path) as fresh,
+        fresh.browser() as first,
+        fresh.browser(logged_in=False) as client,
+    ):
         set_password(first)
         answers = [log_in(client, f"guess {number}") for number in range(10)]
         assert [answer.status_code for answer in answers] == [401] * FREE_TRIES + [429] * (

@@ -49,7 +49,7 @@ def connect(rank: int, size: int) -> list[Link]:
                 link = Link(listener.accept()[0])
                 links[link.expect(Kind.HELLO).lane] = link
         return [links[other] for other in range(1, size)]
-    for _ in range(300):
+    for _ in range(1200):
         with suppress(ConnectionRefusedError):
             link = Link(socket.create_connection(("127.0.0.1", port)))
             link.send(Kind.HELLO, lane=rank)
