@@ -4,6 +4,7 @@ continue by themselves."""
 from __future__ import annotations
 
 import sqlite3
+import threading
 import time
 from contextlib import closing
 from pathlib import Path
@@ -125,6 +126,21 @@ def test_an_interrupted_response_continues_when_it_is_asked_for(
     with journaled(speller, tmp_path / "b") as (client, _):
         response = finished(client, events[0]["response"]["id"])
     assert response["output"] == events[-1]["response"]["output"]
+
+
+def test_a_response_in_progress_keeps_its_record(speller: Running, tmp_path: Path) -> None:
+    """It cannot be deleted, and an attempt to do so takes nothing from it."""
+    with journaled(speller, tmp_path) as (client, _):
+        client.post(RESPONSES, json=SAYS)
+        go_on = threading.Event()  # until then the engine waits, with the model loaded
+        speller.engine.call(lambda: go_on.wait(PATIENCE_S))
+        try:
+            id = client.post(RESPONSES, json=SAYS | {"background": True}).json()["id"]
+            assert client.delete(f"{RESPONSES}/{id}").status_code == 404
+            assert attempts(tmp_path) == 1
+        finally:
+            go_on.set()
+        assert finished(client, id)["status"] != "failed"
 
 
 def test_a_response_that_cannot_continue_says_why(speller: Running, tmp_path: Path) -> None:

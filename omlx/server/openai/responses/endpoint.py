@@ -169,7 +169,8 @@ class ResponseEndpoints:
 
     async def delete(self, request: Request, id: str) -> Response:
         owned = owned_by(request, id)
-        if not await self._answers.drop(owned) or owned in self.store:
+        in_progress = owned in self.store.open  # which is not stored, and keeps its record
+        if in_progress or not await self._answers.drop(owned) or owned in self.store:
             self.store.delete(owned)
         return JSONResponse({"id": id, "object": "response", "deleted": True})
 
