@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import socket
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +21,17 @@ PATIENCE = "OMLX_TEST_PATIENCE_S"
 
 
 def free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [listener.getsockname()[1] for listener in sockets]
-    for listener in sockets:
-        listener.close()
+    """Ports below those that the system gives to others before a rank listens there; those of each
+    worker of pytest are apart.
+    """
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    numbers = list(range(20_000 + 500 * (worker % 20), 20_500 + 500 * (worker % 20)))
+    random.SystemRandom().shuffle(numbers)
+    ports: list[int] = []
+    while len(ports) < count:
+        with suppress(OSError), socket.create_server(("127.0.0.1", numbers[-1])):
+            ports.append(numbers[-1])
+        numbers.pop()
     return ports
 
 
