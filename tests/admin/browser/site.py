@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ from tests.admin.running import API, administered
 from tests.server.running import DEMO, DRAFT, TARGET, Running
 
 CHAT = "/v1/chat/completions"
+SCRIPT = re.compile(r"/app(-\w+)?\.js$")
+"""The script of a page, bundled or not."""
 
 
 @dataclass(frozen=True)

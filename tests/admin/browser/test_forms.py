@@ -5,7 +5,7 @@ from __future__ import annotations
 from playwright.sync_api import Route, expect
 
 from omlx.settings.store import Store
-from tests.admin.browser.site import Site, open_site
+from tests.admin.browser.site import SCRIPT, Site, open_site
 from tests.server.running import DRAFT, HYBRID, TARGET
 
 
@@ -134,8 +134,8 @@ def test_the_code_of_a_model_is_trusted_only_with_a_confirmation(fresh: Site) ->
 def test_input_before_the_script_has_loaded_is_a_change(fresh: Site) -> None:
     with fresh.visit() as visit:
         held: list[Route] = []
-        visit.page.route("**/settings-form.js*", lambda route: held.append(route))
-        with visit.page.expect_request("**/settings-form.js*"):
+        visit.page.route(SCRIPT, lambda route: held.append(route))
+        with visit.page.expect_request(SCRIPT):
             visit.page.goto("/admin/settings", wait_until="commit")
         visit.page.get_by_label("Max draft tokens").fill("9")
         expect(visit.page.get_by_role("button", name="Save")).to_be_hidden()

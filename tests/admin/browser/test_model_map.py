@@ -8,7 +8,7 @@ from playwright.sync_api import Locator, Page, Route, expect
 from omlx.catalog import catalog, languages
 from omlx.settings.store import Store
 from tests.admin.browser.checks import check_accessible, check_fits
-from tests.admin.browser.site import Site, open_site
+from tests.admin.browser.site import SCRIPT, Site, open_site
 from tests.server.running import DRAFT, HYBRID, TARGET
 
 
@@ -148,8 +148,8 @@ def test_a_row_typed_before_the_script_has_loaded_is_a_change(fresh: Site) -> No
     with fresh.visit() as visit:
         held: list[Route] = []
         page = visit.page
-        page.route("**/model-map.js*", lambda route: held.append(route))
-        with page.expect_request("**/model-map.js*"):
+        page.route(SCRIPT, lambda route: held.append(route))
+        with page.expect_request(SCRIPT):
             page.goto("/admin/settings", wait_until="commit")
         expect(page.get_by_role("button", name="Add a name")).to_be_hidden()
         rows_of(page).get_by_label("Model on this machine").fill(DRAFT)
