@@ -11,8 +11,6 @@ from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any
 
-import mlx.core as mx
-
 from omlx.engine.model import Cache, MakeCache
 from omlx.engine.plan import (
     CacheOp,
@@ -29,7 +27,7 @@ from omlx.engine.plan import (
     Rewind,
     Save,
 )
-from omlx.engine.prefix.payload import Payload, Payloads, assemble, to_payload
+from omlx.engine.prefix.payload import Payload, Payloads, assemble, read_payloads
 from omlx.engine.ragged import batch
 from omlx.engine.ragged.cache import RaggedKVCache
 from omlx.engine.rewind import Mark, leaves, length_of, mark, rewind
@@ -49,6 +47,7 @@ class CacheTable:
         self.kept = Payloads(make_cache)
         self._make_cache = make_cache
         self._loaded: dict[int, list[Payload]] = {}
+        self._assembled: dict[int, list[Payload]] = {}  # by row, until its first pass
         self._marks: dict[int, Mark] = {}
         self._batch_mark: batch.BatchMark | None = None
 
@@ -75,11 +74,12 @@ class CacheTable:
             case Filter(keep=keep):
                 self._filter(list(keep))
             case Save(row=row, pieces=saved):
-                self.kept.keep(self.single[row], saved)
+                self.kept.keep(self.single[row], saved, self._assembled.pop(row, ()))
             case Drop(row=row):
                 self.single.pop(row, None)
                 self.lengths.pop(row, None)
                 self._loaded.pop(row, None)
+                self._assembled.pop(row, None)
                 self._marks.pop(row, None)
             case Evict(pieces=pieces):
                 self.kept.evict(pieces)
@@ -113,6 +113,7 @@ class CacheTable:
     def advance(self, row: int, tokens: int) -> None:
         """Count the tokens of a pass."""
         self.lengths[row] += tokens
+        self._assembled.pop(row, None)
 
     def row_bytes(self, row: int) -> int:
         """Bytes of a row's cache arrays, or its share of the batch's; 0 before its first pass."""
@@ -141,11 +142,11 @@ class CacheTable:
     def _load(self, op: Load, records: Loaded) -> None:
         """Copy records that were read from disk; with the last ones, build the row's cache."""
         loaded = self._loaded.setdefault(op.row, [])
-        loaded += [to_payload(part, record) for part, record in records]
-        mx.eval([payload.arrays for payload in loaded])
+        loaded += read_payloads(records)
         if op.length:
             self.single[op.row] = assemble(self._make_cache(), loaded, op.length, op.prompt)
             self.lengths[op.row] = op.length
+            self._assembled[op.row] = loaded
         if op.length is not None:
             del self._loaded[op.row]
 

@@ -16,7 +16,7 @@ array at every step. So a piece is copied when it is saved, and again when it is
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias, cast
 
 import mlx.core as mx
@@ -55,10 +55,14 @@ _STEP: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """The arrays of one piece: one entry per layer of its kind, in the order of the layers."""
+    """The arrays of one piece: one entry per layer of its kind, in the order of the layers.
+
+    They are `whole` unless they are views of arrays with more rows.
+    """
 
     piece: Piece
     arrays: tuple[Arrays, ...]
+    whole: bool = True
 
     @property
     def nbytes(self) -> int:
@@ -85,15 +89,19 @@ class Payloads:
     def nbytes(self) -> int:
         return sum(payload.nbytes for payload in self._kept.values())
 
-    def keep(self, cache: Cache, pieces: Iterable[Piece]) -> None:
+    def keep(self, cache: Cache, pieces: Iterable[Piece], loaded: Iterable[Payload] = ()) -> None:
         """Copy pieces out of a live cache that is at least as long. Waits for the copies.
 
+        What the cache was assembled of (`loaded`) is kept itself where it is just such a piece.
         Raises EngineError, and keeps none, if the cache does not hold their rows.
         """
+        known = {payload.piece: payload.arrays for payload in loaded if payload.whole}
         copies: dict[int, Payload] = {}
         for piece in pieces:
-            layers = _of_kind(cache, piece.kind)
-            copies[piece.id] = Payload(piece, tuple(_copy(layer, piece) for layer in layers))
+            arrays = known.get(replace(piece, id=0))  # as `read_payloads` names it
+            if arrays is None:
+                arrays = tuple(_copy(layer, piece) for layer in _of_kind(cache, piece.kind))
+            copies[piece.id] = Payload(piece, arrays)
         mx.eval([payload.arrays for payload in copies.values()])
         self._kept.update(copies)
 
@@ -126,9 +134,17 @@ def assemble(cache: Cache, payloads: Iterable[Payload], length: int, prompt: int
     return cache
 
 
-def to_payload(part: Part, record: Record) -> Payload:
-    """Return a part of a record that was read from disk. Copies, but evaluates nothing."""
-    return Payload(Piece(0, record.id.kind, part.start, part.stop), to_arrays(part, record))
+def read_payloads(records: Iterable[tuple[Part, Record]]) -> list[Payload]:
+    """Copy parts of records that were read from disk. Waits for the copies."""
+    payloads = [_to_payload(part, record) for part, record in records]
+    mx.eval([payload.arrays for payload in payloads])
+    return payloads
+
+
+def _to_payload(part: Part, record: Record) -> Payload:
+    piece = Piece(0, record.id.kind, part.start, part.stop)
+    whole = (part.start, part.stop) == (record.id.start, record.id.stop)
+    return Payload(piece, to_arrays(part, record), whole)
 
 
 def uncacheable(cache: Iterable[LayerCache]) -> Reason | None:

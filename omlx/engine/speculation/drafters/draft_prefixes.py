@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import mlx.core as mx
-
 from omlx.engine.disk.restores import LOAD_BYTES, Restores
 from omlx.engine.disk.tier import DiskTier
 from omlx.engine.image.span import words_between
@@ -14,7 +12,7 @@ from omlx.engine.prefix.payload import (
     Payloads,
     assemble,
     layout_of,
-    to_payload,
+    read_payloads,
     uncacheable,
 )
 from omlx.engine.sequence import Sequence
@@ -63,8 +61,7 @@ class DraftPrefixes:
         assert self._restores is not None
         words, payloads = self._fetching[row]
         records, length = self._restores.take(row, LOAD_BYTES)
-        payloads += [to_payload(part, record) for part, record in records]
-        mx.eval([payload.arrays for payload in payloads])
+        payloads += read_payloads(records)
         if length is None:
             return False
         del self._fetching[row]
@@ -79,7 +76,7 @@ class DraftPrefixes:
         pieces, evicted = self._index.insert(row, words)
         self._evict(evicted)
         cache = assemble(self._make_cache(), payloads, len(words), len(words))
-        self._kept.keep(cache, pieces)
+        self._kept.keep(cache, pieces, payloads)
         self._disk.restored(pieces)
         self._disk.count_hit(len(words))
 
