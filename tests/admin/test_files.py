@@ -42,6 +42,7 @@ def test_imports_of_scripts_are_served(browser: httpx.Client) -> None:
 def test_what_bundled_scripts_import_is_served(browser: httpx.Client) -> None:
     bundled = sorted((data_dir("static") / BUNDLE).glob("*.js"))
     if not bundled:
+        # In CI that is an error: tests/project/test_assets.py.
         pytest.skip("scripts are not bundled: `make assets` does it, where npm is")
     for path in bundled:
         imported = re.findall(

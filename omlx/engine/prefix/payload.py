@@ -1,7 +1,8 @@
 """The arrays of cache pieces: copied out of a live cache, concatenated into a new one.
 
 Never a view of an array that a cache writes into: it would change, or force a copy of the whole
-array at every step. So a piece is copied when it is saved, and again when it is restored.
+array at every step. So a piece is copied when it is saved, and again when it is restored. What was
+read from disk is a copy already: it is saved itself.
 
 | cache                        | saved as  | restored                                            |
 |------------------------------|-----------|-----------------------------------------------------|

@@ -71,6 +71,16 @@ def launched(path: str) -> Iterator[Browser]:
         playwright.stop()
 
 
+@contextmanager
+def opened() -> Iterator[Browser]:
+    """The installed browser, for a script. Raises SystemExit if there is none."""
+    path = find()
+    if path is None:
+        raise SystemExit("No Chromium or Chrome found.")
+    with launched(path) as browser:
+        yield browser
+
+
 @dataclass
 class Complaints:
     """Errors of a page, without those that match a pattern in `expected`."""

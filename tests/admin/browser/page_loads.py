@@ -21,15 +21,13 @@ from typing import Final
 from urllib.parse import urlsplit
 
 import httpx
-from playwright.sync_api import Browser, BrowserContext, Page
+from playwright.sync_api import Browser, Page
 
-from omlx.admin.login.credentials import Credentials
-from omlx.models.catalog.discovery import BUNDLED
 from tests.admin.browser import chromium
 from tests.admin.browser.pages import PAGES, Listed
 from tests.admin.browser.process import serving
-from tests.admin.running import API
-from tests.server.running import DRAFT, TARGET
+from tests.admin.browser.site import link_models, log_in
+from tests.server.running import TARGET
 
 AT_A_TIME: Final = 8
 FEW: Final = 4
@@ -64,13 +62,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--requests", type=int, default=FEW, help="requests answered before")
     parser.add_argument("--page", action="append", help="name of a page; default: all")
     arguments = parser.parse_args(argv)
-    path = chromium.find()
-    if path is None:
-        sys.stderr.write("No Chromium or Chrome found.\n")
-        return 1
     pages = [page for page in PAGES if page.logged_in and page.name != "not-found"]
     with (
-        chromium.launched(path) as browser,
+        chromium.opened() as browser,
         tempfile.TemporaryDirectory() as work,
         served(Path(work), arguments.models, arguments.requests) as (origin, home),
     ):
@@ -97,12 +91,8 @@ def middle(loads: Sequence[Load]) -> str:
 def served(work: Path, models: int, requests: int) -> Iterator[tuple[str, Path]]:
     """The address of a server, and its home folder, once it has answered `requests`."""
     home, folder = work / "home", work / "models"
-    for number in range(models):
-        model = folder / f"org-{number % 3}" / f"model-{number:03d}"
-        model.mkdir(parents=True)
-        for file in (BUNDLED / DRAFT).iterdir():
-            (model / file.name).symlink_to(file)
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True)
+    link_models(folder, models)
     with serving(home, 0, TARGET, "--model-dir", str(folder)) as (_, link):
         parts = urlsplit(link)
         origin = f"{parts.scheme}://{parts.netloc}"
@@ -128,12 +118,6 @@ def load_twice(browser: Browser, origin: str, home: Path, listed: Listed) -> tup
         return first, load(page, listed)
     finally:
         context.close()
-
-
-def log_in(context: BrowserContext, origin: str, home: Path) -> None:
-    token = Credentials(home).invite()
-    answer = context.request.post(f"{API}/login", data={"token": token}, headers={"Origin": origin})
-    assert answer.ok
 
 
 def load(page: Page, listed: Listed) -> Load:

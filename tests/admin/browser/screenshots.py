@@ -65,15 +65,11 @@ def main() -> int:
     parser.add_argument("--language", default=SOURCE)
     parser.add_argument("--out", type=Path, default=FOLDER)
     arguments = parser.parse_args()
-    path = chromium.find()
-    if path is None:
-        sys.stderr.write("No Chromium or Chrome found.\n")
-        return 1
     arguments.out.mkdir(parents=True, exist_ok=True)
     os.environ["PATH"] = (
         f"{Path(sys.executable).parent}:{os.environ['PATH']}"  # for `omlx dashboard`
     )
-    with chromium.launched(path) as browser, tempfile.TemporaryDirectory() as folder:
+    with chromium.opened() as browser, tempfile.TemporaryDirectory() as folder:
         if arguments.only in (None, WELCOME.name):
             with open_site(
                 browser, Path(folder) / "fresh", scan_places([BUNDLED_MODELS]), default=None

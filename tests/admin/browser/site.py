@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, BrowserContext, Page
 
 from omlx.admin.login.credentials import Credentials
+from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.catalog.registry import Registry
 from omlx.models.pool.load_queue import ignore_progress
 from omlx.models.pool.reading import Report
@@ -49,11 +50,7 @@ class Site:
         """A new browser profile, with `options` such as `locale`, `viewport`, `color_scheme`."""
         with watched(self.browser, self.url, **options) as (context, complaints):
             if logged_in:
-                token = Credentials(self.home).invite()
-                answer = context.request.post(
-                    f"{API}/login", data={"token": token}, headers={"Origin": self.url}
-                )
-                assert answer.ok
+                log_in(context, self.url, self.home)
             yield Visit(context.new_page(), complaints)
 
     def ask(self, text: str = "Name three rivers.", **fields: Any) -> dict[str, Any]:
@@ -78,6 +75,24 @@ class Site:
             "max_tokens": 24,
             **fields,
         }
+
+
+def log_in(context: BrowserContext, origin: str, home: Path) -> None:
+    """Log a browser profile in, without a page."""
+    token = Credentials(home).invite()
+    answer = context.request.post(
+        f"{origin}{API}/login", data={"token": token}, headers={"Origin": origin}
+    )
+    assert answer.ok
+
+
+def link_models(folder: Path, count: int) -> None:
+    """Fill a folder with models `org-0/model-00` and so on, which are the bundled draft's files."""
+    for number in range(count):
+        model = folder / f"org-{number % 3}" / f"model-{number:02d}"
+        model.mkdir(parents=True)
+        for file in (BUNDLED / DRAFT).iterdir():
+            (model / file.name).symlink_to(file)
 
 
 @contextmanager

@@ -38,11 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = ArgumentParser(description=__doc__)
     parser.add_argument("--trials", type=int, default=5)
     arguments = parser.parse_args(argv)
-    path = chromium.find()
-    if path is None:
-        sys.stderr.write("No Chromium or Chrome found.\n")
-        return 1
-    with chromium.launched(path) as browser:
+    with chromium.opened() as browser:
         starts = []
         for _ in range(arguments.trials):
             with tempfile.TemporaryDirectory() as home:

@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, Page, expect
 from omlx.models.catalog.discovery import BUNDLED, scan_places
 from omlx.models.catalog.places import Folder
 from tests.admin.browser.checks import check_accessible, check_fits, check_keyboard, check_words
-from tests.admin.browser.site import Site, open_site
+from tests.admin.browser.site import Site, link_models, open_site
 from tests.server.running import DRAFT, TARGET
 
 MANY = 40
@@ -24,11 +24,7 @@ LONG_MS = 60_000
 def many(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """A server with forty more models of one's own, which are the bundled draft's files."""
     folder = tmp_path_factory.mktemp("models")
-    for number in range(MANY):
-        model = folder / f"org-{number % 3}" / f"model-{number:02d}"
-        model.mkdir(parents=True)
-        for file in (BUNDLED / DRAFT).iterdir():
-            (model / file.name).symlink_to(file)
+    link_models(folder, MANY)
     registry = scan_places([Folder("bundled", BUNDLED), Folder("model-dir", folder)])
     home: Path = tmp_path_factory.mktemp("home")
     with open_site(browser, home, registry, default=None) as site:

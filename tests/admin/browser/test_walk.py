@@ -77,7 +77,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def codex(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The program `codex` of npm's registry."""
     if shutil.which("npm") is None:
-        pytest.skip("needs npm")
+        pytest.skip("needs npm, which brings Codex")
     needs(run(["npm", "config", "get", "registry"], Path.home()).strip())
     folder = tmp_path_factory.mktemp("npm")
     run(["npm", "install", "--prefix", str(folder), "@openai/codex"], Path.home())
@@ -85,14 +85,15 @@ def codex(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def needs(registry: str) -> None:
-    """Skip the test if there is no connection to a registry. Whatever it answers is no reason."""
+    """Skip the test if there is no connection to a registry, from which the walk begins. Whatever
+    it answers, and a certificate that is refused, is no reason."""
     try:
         urlopen(Request(registry, method="HEAD"), timeout=REGISTRY_S).close()
     except HTTPError:
         pass
     except (URLError, TimeoutError) as error:
         if not isinstance(getattr(error, "reason", error), ssl.SSLError):
-            pytest.skip(f"no package registry: {error}")
+            pytest.skip(f"no connection to {registry}, which programs come from: {error}")
 
 
 def run(command: list[str], home: Path, **variables: str) -> str:
