@@ -23,6 +23,9 @@ SECTION: Final = "models"
 MIB: Final = 1 << 20
 """Precision of the memory shown: a process at rest allocates and frees a few kilobytes."""
 
+FIRST_ROWS: Final = 20
+"""Rows in full in the page itself, which is usable sooner; its part that is refreshed has all."""
+
 
 @dataclass(frozen=True, slots=True)
 class Memory:
@@ -57,9 +60,12 @@ class ModelRow:
 
 @dataclass(frozen=True, slots=True)
 class ModelsView:
+    """`models` after the first `rows_in_full` are shown by name only; None: all are in full."""
+
     memory: Memory
     models: Sequence[ModelRow]
     skipped: Sequence[ModelEntry]
+    rows_in_full: int | None = None
 
     @property
     def sources(self) -> Sequence[str]:
@@ -76,7 +82,8 @@ class ModelsPage:
         pages.part(f"{PARTS}/models", self.show_list)
 
     async def show(self, request: Request) -> Page:
-        return Page("models/list_page.html", await self._view(), SECTION)
+        view = await self._view()
+        return Page("models/list_page.html", replace(view, rows_in_full=FIRST_ROWS), SECTION)
 
     async def show_list(self, request: Request) -> Page:
         return Page("models/list.html", await self._view())

@@ -1,5 +1,6 @@
 // A part of a page that is fetched again every few seconds while the page is visible; what differs
-// is changed in place.
+// is changed in place. With `data-incomplete` the page has only its beginning, and the whole is fetched
+// as soon as the page is loaded.
 
 import { reach } from "./connection.js";
 import { morph } from "./morph.js";
@@ -12,6 +13,7 @@ class Live extends HTMLElement {
   connectedCallback() {
     this.tag = null;
     this.schedule();
+    if ("incomplete" in this.dataset) afterLoad(this.refresh);
     document.addEventListener("visibilitychange", this.onVisible);
     document.addEventListener("omlx:changed", this.refresh);
   }
@@ -50,6 +52,11 @@ class Live extends HTMLElement {
     morph(this, body);
     this.dispatchEvent(new CustomEvent("omlx:refreshed", { bubbles: true }));
   }
+}
+
+function afterLoad(call) {
+  if (document.readyState === "complete") call();
+  else window.addEventListener("load", call, { once: true });
 }
 
 customElements.define("omlx-live", Live);

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from omlx.admin.models.list_page import FIRST_ROWS
 from omlx.models.catalog.discovery import BUNDLED, scan_places
 from omlx.models.catalog.places import Folder
 from tests.admin.browser.checks import check_accessible, check_fits, check_keyboard, check_words
@@ -73,6 +75,38 @@ def test_a_row_stays_where_it_is_although_its_state_no_longer_matches(many: Site
         assert shown(page) == [TARGET]
         page.get_by_label("Show").select_option("fits")
         assert len(shown(page)) == ALL
+
+
+def test_the_page_has_every_model_and_its_part_completes_the_rows(many: Site) -> None:
+    with many.visit(java_script_enabled=False) as visit:
+        page = visit.page
+        page.goto("/admin/models")
+        expect(page.locator(".model")).to_have_count(ALL)
+        expect(page.locator(".model-facts").locator("visible=true")).to_have_count(FIRST_ROWS)
+        expect(page.locator(".model").last.get_by_role("link")).to_have_attribute(
+            "href", re.compile("^/admin/models/.")
+        )
+    with many.visit() as visit:
+        page = visit.page
+        page.goto("/admin/models")
+        last = page.locator(".model").last
+        last.get_by_role("link").focus()
+        expect(last.get_by_role("button", name="Load")).to_have_count(1)
+        expect(last.get_by_role("link")).to_be_focused()
+        expect(page.locator(".model-facts")).to_have_count(ALL)
+
+
+def test_a_row_far_below_is_reached_by_keyboard_and_found(many: Site) -> None:
+    with many.visit() as visit:
+        page = visit.page
+        page.goto("/admin/models")
+        rows = page.locator(".model")
+        expect(rows.last.get_by_role("button", name="Load")).to_have_count(1)
+        rows.nth(ALL - 2).get_by_role("button").last.focus()
+        page.keyboard.press("Tab")
+        expect(rows.last.get_by_role("link")).to_be_focused()
+        expect(rows.last).to_be_in_viewport()
+        assert page.evaluate(f"find('{rows.last.get_by_role('link').inner_text()}')")
 
 
 def test_a_long_list_fits_and_is_accessible(many: Site, axe: str) -> None:
