@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from omlx.engine.speculation.config import CONFIG
-from omlx.engine.speculation.cost_model import PLAIN, CompanyCosts, CostModel, LatencyTable
+from omlx.engine.speculation.cost_model import PLAIN, CostModel, LatencyTable
 
 
 class FixedLatencyTable(LatencyTable):
@@ -19,13 +19,13 @@ class FixedLatencyTable(LatencyTable):
         return False
 
 
-class FixedCompanyCosts(CompanyCosts):
+class FixedCostModel(CostModel):
     """A batch costs what a single row's pass over as many tokens does."""
 
-    def knows(self, rows: int) -> bool:
-        return True
+    def plain_step(self, rows: int, context: int) -> float:
+        return self.batch_pass(rows, PLAIN, context)
 
-    def learn(self, rows: int, width: int, context: int, seconds: float) -> None:
+    def learn_batch(self, rows: int, width: int, context: int, seconds: float) -> None:
         return
 
 
@@ -44,7 +44,7 @@ def fixed_costs(
     target = {PLAIN: 1.0}
     for width in range(1, 8 * CONFIG.widest_window + 1):
         target[width] = pass_seconds(width)
-    return CostModel(_fixed(target), {draft: _fixed({1: draft_seconds})}, FixedCompanyCosts())
+    return FixedCostModel(_fixed(target), {draft: _fixed({1: draft_seconds})})
 
 
 def _fixed(seconds: Mapping[int, float]) -> LatencyTable:

@@ -20,7 +20,7 @@ from omlx.engine.idle.calibration import BATCH_WIDTHS, BATCHES, SAMPLES, Calibra
 from omlx.engine.loop import EngineLoop
 from omlx.engine.memory import MemoryGuard
 from omlx.engine.speculation.config import CONFIG
-from omlx.engine.speculation.cost_model import PLAIN, CompanyCosts, CostModel, LatencyTable
+from omlx.engine.speculation.cost_model import PLAIN, CostModel, LatencyTable
 from omlx.engine.speculation.drafters.draft_model import DraftModel
 from omlx.engine.strategy import AUTO
 from omlx.engine.thread import EngineThread
@@ -117,8 +117,7 @@ def serve(
     Returns the table of its passes; `batches` is that of its widest batch.
     """
     watched = Watched()
-    company = CompanyCosts({} if batches is None else {BATCHES[-1]: batches})
-    costs = CostModel(watched, {}, company)
+    costs = CostModel(watched, {}, {} if batches is None else {BATCHES[-1]: batches})
 
     def attach() -> None:
         thread.attach(name, build_loop(target, vocab_size, LIMITS, cost_model=costs, **more))
@@ -326,8 +325,8 @@ def test_batches_are_measured_only_where_rows_can_share_them_and_fit() -> None:
     loop = build_loop(model("llama"), zoo.VOCAB_SIZE, LIMITS, memory=memory)
     used[0] = memory.soft - 4 * loop.scheduler.prefix.layout.cache_bytes(256)
     assert complete(loop).state is CalibrationState.DONE
-    assert not alone.cost_model.company.tables
-    assert list(loop.cost_model.company.tables) == [2]
+    assert not alone.cost_model.batches
+    assert list(loop.cost_model.batches) == [2]
 
 
 def test_the_model_is_not_run_to_prepare_it() -> None:

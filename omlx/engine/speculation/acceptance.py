@@ -58,14 +58,10 @@ class Acceptance:
             self._expected = self.prior.rates()
 
     @property
-    def proven(self) -> bool:
-        """Whether the rates rest on more than their starting values."""
-        return sum((self.prior or self)._tries) >= CONFIG.prior_weight
-
-    @property
     def poor(self) -> bool:
         """Whether a drafter's tokens are known to be nearly always wrong."""
-        return self.proven and self.rates()[0] < CONFIG.poor_rate
+        known = sum(self._tries) >= CONFIG.prior_weight
+        return known and self.rates()[0] < CONFIG.poor_rate
 
     def learn(self, match: int, drafted: int, accepted: int) -> None:
         """Count a draft that was verified, or compared with the tokens that were sampled anyway.

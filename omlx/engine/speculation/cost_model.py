@@ -10,7 +10,7 @@ estimates are multiplied by it.
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
+from bisect import bisect_right
 from collections import Counter, deque
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -58,17 +58,13 @@ class LatencyTable:
         """
         if seconds <= 0.0:
             return False
-        bucket, expected = bucket_of(context), self.seconds(width, context)
-        if expected is not None and seconds > CONFIG.outlier * expected and self.reaches(width):
+        bucket, expected = bucket_of(context), self.seconds(width, context) or math.inf
+        if seconds > CONFIG.outlier * expected and self.reaches(width):
             self._outliers_in_a_row += 1
             if self._outliers_in_a_row < CONFIG.min_samples:
                 return False
         self._outliers_in_a_row = 0
-        if (
-            expected is not None
-            and 0.0 < CONFIG.compiling * expected < seconds
-            and self._new(width)
-        ):
+        if seconds > CONFIG.compiling * expected and self._new(width):
             self._slow_at_first.add(width)
             return True
         samples = self._samples.setdefault(bucket, {}).setdefault(
@@ -99,9 +95,7 @@ class LatencyTable:
         """Whether plain decoding, or passes of one token, have been measured often enough to be
         trusted: the first steps after a start may be many times slower."""
         for entries in self._samples.values():
-            if len(entries.get(PLAIN, ())) >= CONFIG.min_samples:
-                return True
-            if len(entries.get(1, ())) >= CONFIG.min_samples:
+            if max(len(entries.get(width, ())) for width in (PLAIN, 1)) >= CONFIG.min_samples:
                 return True
         return False
 
@@ -117,14 +111,12 @@ class LatencyTable:
 
     def seconds(self, width: int, context: int) -> float | None:
         """Estimate a pass over `width` tokens at `context` tokens; None if nothing is measured."""
-        if not self._medians:
-            return None
         widths, values = self._curve(bucket_of(context))
-        i = bisect_left(widths, width)
-        if i < len(widths) and widths[i] == width:
-            return values[i] * self.drift
-        if i == 0:
-            return values[0] * self.drift
+        if not widths:
+            return None
+        i = bisect_right(widths, width)
+        if i == 0 or widths[i - 1] == width:
+            return values[max(0, i - 1)] * self.drift
         low, value = widths[i - 1], values[i - 1]
         if i < len(widths):
             slope = (values[i] - value) / (widths[i] - low)
@@ -137,15 +129,11 @@ class LatencyTable:
 
     def plain(self, context: int) -> float | None:
         """Estimate a plain step, or a pass of one token; None if neither is measured."""
-        measured = self._medians and self._curve(bucket_of(context))[0][0] <= 1
-        if not measured:
-            return None
-        return self.seconds(PLAIN, context)
+        widths, _ = self._curve(bucket_of(context))
+        return self.seconds(PLAIN, context) if widths and widths[0] <= 1 else None
 
     def curve(self, context: int) -> list[tuple[int, float]]:
         """Return all widths measured anywhere, ascending, with their seconds at this context."""
-        if not self._medians:
-            return []
         widths, values = self._curve(bucket_of(context))
         return [(width, value * self.drift) for width, value in zip(widths, values, strict=True)]
 
@@ -202,59 +190,16 @@ class LatencyTable:
 
 
 @dataclass(slots=True)
-class CompanyCosts:
-    """Latency tables of passes over several rows, by number of rows; widths are tokens of all rows.
-
-    What is not measured takes the time of a single row's pass over as many tokens, scaled by the
-    nearest width that is.
-    """
-
-    tables: dict[int, LatencyTable] = field(default_factory=dict)
-
-    def knows(self, rows: int) -> bool:
-        """Return whether a pass over so many rows was measured."""
-        return rows in self.tables
-
-    def learn(self, rows: int, width: int, context: int, seconds: float) -> None:
-        """Record a pass whose rows read `width` tokens, padding included, or a plain step."""
-        self.tables.setdefault(rows, LatencyTable()).learn(rows * width, context, seconds)
-
-    def seconds(self, single: LatencyTable, rows: int, width: int, context: int) -> float:
-        """Estimate a pass in which each row reads `width` tokens, or a plain step (`PLAIN`).
-
-        `single` is the table of a single row. 0 while nothing is measured.
-        """
-        tokens, own = rows * max(width, 1), self.tables.get(rows)
-        alone = single.seconds(tokens, context)
-        if alone is None or own is None:
-            measured = None if own is None else own.seconds(tokens, context)
-            return alone or measured or 0.0
-        nearest, best = 0.0, math.inf
-        for known, value in own.curve(context):
-            read = max(known, rows)  # a plain step reads one token of each row
-            distance = abs(read - tokens) + 0.5 * (known != rows * width)
-            if distance < best and (basis := single.seconds(read, context)):
-                nearest, best = value * alone / basis, distance
-        return nearest or alone
-
-    def to_json(self) -> dict[str, Any]:
-        return {str(rows): table.to_json() for rows, table in self.tables.items()}
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> CompanyCosts:
-        return cls({int(rows): LatencyTable.from_json(table) for rows, table in data.items()})
-
-
-@dataclass(slots=True)
 class CostModel:
     """Latency tables of the target and of each draft model, shared by all rows of a loaded model.
 
-    Prompt lookups count as free.
+    `batches` are the target's passes over several rows, by number of rows; widths in them are the
+    tokens of all rows. Prompt lookups count as free.
     """
 
     target: LatencyTable = field(default_factory=LatencyTable)
     drafts: dict[str, LatencyTable] = field(default_factory=dict)
-    company: CompanyCosts = field(default_factory=CompanyCosts)
+    batches: dict[int, LatencyTable] = field(default_factory=dict)
     draft_share: float = 0.2
     """A draft pass in target passes while none is measured: the ratio of the weights' bytes."""
 
@@ -265,28 +210,45 @@ class CostModel:
     def batch_pass(self, rows: int, width: int, context: int) -> float:
         """Estimate a target pass over a batch whose rows read `width` tokens each, or a plain step
         (`PLAIN`); 0 while nothing is measured.
+
+        What is not measured takes the time of a single row's pass over as many tokens, scaled by
+        the nearest width that is.
         """
         if rows == 1:
             return self.verify(width, context)
-        return self.company.seconds(self.target, rows, width, context)
+        tokens, table = rows * max(width, 1), self.batches.get(rows)
+        alone = self.verify(tokens, context)
+        if table is None:
+            return alone
+        if not alone:
+            return table.seconds(tokens, context) or 0.0
+
+        def distance(entry: tuple[int, float]) -> float:
+            read = max(entry[0], rows)  # a plain step reads one token of each row
+            return abs(read - tokens) + 0.5 * (entry[0] != rows * width)
+
+        known, seconds = min(table.curve(context), key=distance, default=(tokens, alone))
+        return seconds * alone / self.verify(max(known, rows), context)
+
+    def plain_step(self, rows: int, context: int) -> float:
+        """Estimate a plain step of so many rows; 0 until a pass of theirs was measured."""
+        if rows == 1:
+            return self.target.plain(context) or 0.0
+        return self.batch_pass(rows, PLAIN, context) if rows in self.batches else 0.0
 
     def next_pass(self, rows: int, context: int, sharing: Counter[str] | None = None) -> Pass:
         """Return the prices of the next pass. The first ones over so many rows are plain steps."""
-        if rows == 1:
-            plain_s = self.target.plain(context) or 0.0
-            return Pass(1, context, partial(self.verify, context=context), plain_s)
         seconds = cache(partial(self.batch_pass, rows, context=context))
-        known = self.company.knows(rows)
-        return Pass(rows, context, seconds, known * seconds(PLAIN), sharing or Counter())
+        return Pass(rows, context, seconds, self.plain_step(rows, context), sharing or Counter())
 
     def batch_samples(self, rows: int, width: int, context: int) -> int:
         """Return on how many samples the entry of `batch_pass` rests."""
-        table = self.target if rows == 1 else self.company.tables.get(rows)
+        table = self.target if rows == 1 else self.batches.get(rows)
         return 0 if table is None else table.sample_count(rows * width, context)
 
-    def plain_pass(self, pending: int, context: int) -> float:
-        """Estimate the seconds of the target pass that reads `pending` tokens and no draft."""
-        return self.verify(PLAIN if pending == 1 else pending, context)
+    def learn_batch(self, rows: int, width: int, context: int, seconds: float) -> None:
+        """Record a pass whose rows read `width` tokens each, padding included, or a plain step."""
+        self.batches.setdefault(rows, LatencyTable()).learn(rows * width, context, seconds)
 
     def draft(self, name: str, width: int, context: int) -> float:
         """Estimate the seconds of a draft model's pass over `width` tokens, of one row or of many.
@@ -338,11 +300,13 @@ class CostModel:
 
     def to_json(self) -> dict[str, Any]:
         drafts = {name: table.to_json() for name, table in self.drafts.items()}
-        company = self.company.to_json()
-        return {"target": self.target.to_json(), "drafts": drafts, "company": company}
+        batches = {str(rows): table.to_json() for rows, table in self.batches.items()}
+        return {"target": self.target.to_json(), "drafts": drafts, "company": batches}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> CostModel:
-        drafts = {name: LatencyTable.from_json(table) for name, table in data["drafts"].items()}
-        company = CompanyCosts.from_json(data.get("company", {}))  # older files have none
-        return cls(LatencyTable.from_json(data["target"]), drafts, company)
+        read = LatencyTable.from_json
+        drafts = {name: read(table) for name, table in data["drafts"].items()}
+        stored = data.get("company", {})  # older files have none
+        batches = {int(rows): read(table) for rows, table in stored.items()}
+        return cls(read(data["target"]), drafts, batches)

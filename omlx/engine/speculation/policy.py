@@ -18,7 +18,7 @@ from omlx.draft_length import DEFAULT_DRAFT_LENGTH, MAX_DRAFT_LENGTH, DraftLengt
 from omlx.engine.sequence import Interval
 from omlx.engine.speculation.acceptance import Acceptance, bin_of
 from omlx.engine.speculation.config import CONFIG
-from omlx.engine.speculation.cost_model import SHORT_LAG, CostModel
+from omlx.engine.speculation.cost_model import PLAIN, SHORT_LAG, CostModel
 from omlx.engine.speculation.decide import Decision, Pass, RowForecast, certain
 from omlx.engine.speculation.exploration import ExplorationBudget
 from omlx.engine.speculation.proposal import Proposal
@@ -192,7 +192,7 @@ class RowPolicy:
         price = self.cost_model.draft(proposal.drafter, proposal.skipped + proposal.lag, context)
         if record.used:
             return record.saved_s >= price
-        plain = self.cost_model.plain_pass(1, context)
+        plain = self.cost_model.verify(PLAIN, context)
         return not record.poor and self._budget.may_spend(price, plain)
 
     def observe_catch_up(self, proposal: Proposal, context: int) -> None:
@@ -225,7 +225,7 @@ class RowPolicy:
         if proposal is not None:
             drafting = self.cost_model.drafting(proposal, self._drafted, context)
             limit = CONFIG.outlier * (drafting + self.cost_model.verify(width, context))
-            plain = tokens * self.cost_model.plain_pass(1, context)
+            plain = tokens * self.cost_model.verify(PLAIN, context)
             self._budget.add_round(min(seconds, limit), plain)
             self.record_of(proposal).saved_s += plain - min(seconds, limit)
             if proposal.lag > SHORT_LAG:  # its time is an estimate, which teaches nothing

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sized
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final
 
 from omlx.engine.strategy import Clause
 
@@ -17,8 +17,8 @@ class Proposal:
 
     `match` is the length in tokens of a lookup's match, 0 for a draft model; `lag` counts the
     tokens that a draft model has to read first, `skipped` those of the prompt before them that it
-    does not know. `clause` bounds the draft length. `tokens` are a
-    lookup's. A `certain` proposal is accepted as a whole and comes before all others.
+    does not know. `clause` bounds the draft length. `tokens` are a lookup's. A `certain` proposal
+    is accepted as a whole and comes before all others.
     """
 
     drafter: str
@@ -34,10 +34,6 @@ class Proposal:
     def free(self) -> bool:
         """Whether no model has to run for it."""
         return self.certain or self.match > 0
-
-
-Choice: TypeAlias = tuple[Proposal, int] | None
-"""A proposal and the draft length taken from it, in tokens; None for plain decoding."""
 
 
 @dataclass(frozen=True, slots=True)

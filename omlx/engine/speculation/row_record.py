@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 from omlx.engine.sequence import Interval
 from omlx.engine.speculation.config import CONFIG
-from omlx.engine.speculation.cost_model import PLAIN
 from omlx.engine.speculation.drafter import Drafter
 from omlx.engine.speculation.policy import GateState, RowPolicy
 from omlx.engine.speculation.proposal import Draft, Proposal
@@ -88,10 +87,8 @@ class RowRecord:
 
     def _add_time(self, tokens: int, interval: Interval, context: int) -> None:
         seconds, cost_model = interval.seconds, self.policy.cost_model
-        known, plain = cost_model.target.knows_plain, cost_model.target.plain(context) or 0.0
-        if interval.rows > 1:
-            known = cost_model.company.knows(interval.rows)
-            plain = cost_model.batch_pass(interval.rows, PLAIN, context)
+        plain = cost_model.plain_step(interval.rows, context)
+        known = interval.rows > 1 or cost_model.target.knows_plain
         expected = plain
         if self.proposal is not None:
             expected = self.expected_s

@@ -101,7 +101,7 @@ class Speculator:
                 seconds -= row.draft_s
                 if row.proposal.lag > SHORT_LAG:  # its time is an estimate, which teaches nothing
                     return
-        learn = self.cost_model.company.learn
+        learn = self.cost_model.learn_batch
         learn(interval.rows, interval.width, longest_of(sequences), seconds)
 
     def disable(self, sequence: Sequence, error: Exception) -> None:

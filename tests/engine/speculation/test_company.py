@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from omlx.bench.fixed_costs import fixed_costs, flat
-from omlx.engine.speculation.cost_model import PLAIN, CompanyCosts, CostModel, LatencyTable
+from omlx.engine.speculation.cost_model import PLAIN, CostModel
 from omlx.engine.speculation.policy import RowPolicy
 from omlx.engine.speculation.proposal import Proposal
 
@@ -14,7 +14,7 @@ def test_of_rows_that_share_a_pass_hybrids_draft_only_likely_tokens() -> None:
     longest = {}
     for rows, recurrent in ((1, True), (2, True), (2, False)):
         policy = RowPolicy(model := fixed_costs(flat), {}, recurrent=recurrent)
-        model.company.learn(2, PLAIN, 100, flat(2))
+        model.learn_batch(2, PLAIN, 100, flat(2))
         step = model.next_pass(rows, 100)
         candidate = policy.choose([Proposal("draft", 16, lag=1)], 1, step)
         longest[rows, recurrent] = candidate.forecast.end - 1
@@ -22,10 +22,10 @@ def test_of_rows_that_share_a_pass_hybrids_draft_only_likely_tokens() -> None:
 
 
 def test_rows_draft_once_a_pass_of_so_many_was_measured() -> None:
-    model = CostModel(fixed_costs(flat).target, {}, CompanyCosts())
+    model = CostModel(fixed_costs(flat).target)
     lookup, policy = Proposal("ngram", 32, match=8), RowPolicy(model, {})
     assert not policy.choose([lookup], 1, model.next_pass(2, 100)).decision.pays
-    model.company.learn(2, PLAIN, 100, flat(2))
+    model.learn_batch(2, PLAIN, 100, flat(2))
     assert policy.choose([lookup], 1, model.next_pass(2, 100)).decision.pays
 
 
@@ -36,12 +36,12 @@ def test_passes_over_rows_that_are_not_measured_cost_those_of_a_row_alone() -> N
 
 
 def test_a_measured_pass_scales_the_widths_beside_it() -> None:
-    model = CostModel(fixed_costs(flat).target, {}, CompanyCosts())
-    assert not model.company.knows(4)
+    model = CostModel(fixed_costs(flat).target)
+    assert not model.plain_step(4, 100)
     for _ in range(3):
-        model.company.learn(4, PLAIN, 100, 2 * flat(4))
-        model.company.learn(4, 8, 100, 3 * flat(32))
-    assert model.company.knows(4)
+        model.learn_batch(4, PLAIN, 100, 2 * flat(4))
+        model.learn_batch(4, 8, 100, 3 * flat(32))
+    assert model.plain_step(4, 100)
     assert model.batch_pass(4, PLAIN, 100) == pytest.approx(2 * flat(4))
     assert model.batch_pass(4, 8, 100) == pytest.approx(3 * flat(32))
     assert model.batch_pass(4, 2, 100) == pytest.approx(2 * flat(8))
@@ -49,9 +49,9 @@ def test_a_measured_pass_scales_the_widths_beside_it() -> None:
 
 
 def test_costs_of_several_rows_are_saved() -> None:
-    model = CostModel(LatencyTable(), {}, CompanyCosts())
-    model.company.learn(2, 4, 100, 0.5)
+    model = CostModel()
+    model.learn_batch(2, 4, 100, 0.5)
     saved = CostModel.from_json(model.to_json())
-    assert saved.company.knows(2)
+    assert saved.plain_step(2, 100)
     assert saved.to_json() == model.to_json()
-    assert not CostModel.from_json({"target": [], "drafts": {}}).company.tables
+    assert not CostModel.from_json({"target": [], "drafts": {}}).batches
