@@ -38,6 +38,7 @@ from .login.gate import Gate
 from .login.page import LoginPage
 from .login.sessions import Sessions, Throttle
 from .models.api import ModelsApi
+from .models.drafts import ModelDrafts
 from .models.list_page import ModelsPage
 from .models.model_page import ModelPage
 from .models.model_snapshot import ModelSnapshots
@@ -76,7 +77,8 @@ def mount(app: FastAPI, services: Services, configuration: LiveConfiguration, ho
     shelf = Shelf()
     ModelsPage(snapshots).register(pages)
     DownloadPage(services.downloads, snapshots, shelf).register(pages)
-    ModelPage(snapshots, settings, trials, RunStore(home), services.prefixes).register(pages)
+    runs, drafts = RunStore(home), ModelDrafts(pool)
+    ModelPage(snapshots, settings, trials, runs, services.prefixes, drafts).register(pages)
     ProfilePage(pool, settings).register(pages)
     BenchmarkPage(benchmarks).register(pages)
     ActivityPage(figures.requests, services.verifier).register(pages)

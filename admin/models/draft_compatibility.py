@@ -1,7 +1,7 @@
 """Which models can draft for a target. Tokenizers are slow to read, so results are cached.
 
-A page waits a limited time for a few checks, and not for many; the others are finished in the
-background for the next request.
+A page waits a moment for a few checks, and not for many; the others are finished in the background,
+and the page asks again.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from omlx.models.heads.files import is_head
 from omlx.models.package.compatibility import Tokenizer, checkpoint_mismatch, tokenizer_mismatch
 from omlx.models.package.tokenizer import read_tokenizer
 
-TIMEOUT_S: Final = 1.5
+TIMEOUT_S: Final = 0.1
 MAX_AWAITED: Final = 16
-"""Tokenizers that may be read in this time, at 20 ms (small) to 0.5 s each."""
+"""Tokenizers whose check may be awaited at all: each takes 20 ms (small) to 0.5 s."""
 
 Compatibility: TypeAlias = Reason | None
 """Why a draft does not fit, None if it does."""
@@ -51,6 +51,18 @@ class DraftCompatibility:
             await asyncio.wait([check], timeout=timeout_s)
             if check.done():
                 check.result()
+        return self._results(target, drafts)
+
+    def without_tokenizers(
+        self, target: ModelEntry, drafts: Sequence[ModelEntry]
+    ) -> dict[str, Compatibility]:
+        """Return the results that are known, or that entries alone tell; start no check."""
+        self._compare_entries(target, drafts)
+        return self._results(target, drafts)
+
+    def _results(
+        self, target: ModelEntry, drafts: Sequence[ModelEntry]
+    ) -> dict[str, Compatibility]:
         known = {}
         for draft in drafts:
             pair = _pair(target, draft)

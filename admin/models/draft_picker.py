@@ -16,6 +16,9 @@ from .draft_compatibility import Compatibility
 
 NGRAM: Final = "ngram"
 
+FIRST_DRAFTS: Final = 16
+"""Drafts that a page lists and checks before all are asked for."""
+
 
 @dataclass(frozen=True, slots=True)
 class DrafterResult:
@@ -54,13 +57,17 @@ class DraftCandidate:
 
 @dataclass(frozen=True, slots=True)
 class DraftPicker:
-    """`missing` is the configured draft if it is not here; `without` the result of no draft."""
+    """`missing` is the configured draft if it is not here; `without` the result of no draft.
+
+    `more` drafts that may fit are not listed.
+    """
 
     none_chosen: bool
     without: DrafterResult | None
     fit: Sequence[DraftCandidate]
     unfit: Sequence[DraftCandidate]
     missing: DraftCandidate | None = None
+    more: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,14 +89,31 @@ class DraftEvidence:
     in_memory: Collection[str] = ()
 
 
+def first_drafts(
+    drafts: Sequence[ModelEntry], evidence: DraftEvidence, choice: DraftChoice
+) -> list[ModelEntry]:
+    """Return the drafts to list first: chosen, declared, tried or in memory, then the smallest.
+
+    Those that are known not to fit are left out.
+    """
+    likely = {choice.chosen, choice.declared, *evidence.trials, *evidence.in_memory}
+    possible = [draft for draft in drafts if evidence.compatibility.get(draft.id) is None]
+    possible.sort(key=lambda draft: (draft.id not in likely, draft.size_bytes))
+    return possible[:FIRST_DRAFTS]
+
+
 def draft_picker(
     target: ModelEntry,
     drafts: Sequence[ModelEntry],
     evidence: DraftEvidence,
     choice: DraftChoice,
     limit_bytes: int,
+    listed: Collection[ModelEntry] | None = None,
 ) -> DraftPicker:
-    """Build the picker of `drafts`, the smallest first, under a memory limit for all models."""
+    """Build the picker of `drafts`, the smallest first, under a memory limit for all models.
+
+    Of the drafts that may fit only those `listed` are shown, by default all.
+    """
     results, missing = drafter_results(evidence.recent), None
     if choice.missing is not None:
         name = str(choice.missing.params.get("draft", ""))
@@ -109,12 +133,16 @@ def draft_picker(
         )
         for draft in sorted(drafts, key=lambda draft: draft.size_bytes)
     ]
+    possible = [candidate for candidate in candidates if candidate.reason is None]
+    shown = {draft.id for draft in (drafts if listed is None else listed)}
+    fit = [candidate for candidate in possible if candidate.id in shown]
     return DraftPicker(
         none_chosen=choice.chosen is None and choice.missing is None,
         without=results.get(NGRAM),
-        fit=[candidate for candidate in candidates if candidate.reason is None],
+        fit=fit,
         unfit=[candidate for candidate in candidates if candidate.reason is not None],
         missing=missing,
+        more=len(possible) - len(fit),
     )
 
 

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from fastapi import Request
 
 from omlx.errors import Reason
-from omlx.models.catalog.entry import ModelEntry, Status
-from omlx.models.catalog.reference import find_draft
-from omlx.models.package.package import DeclaredDraftModel, usable_package
-from omlx.models.pool.speculation_config import SpeculationConfig
 from omlx.records import BeginningStats, PrefixStats
 from omlx.server.prefixes import PrefixService
 from omlx.speed.run_store import RunStore
@@ -26,9 +22,8 @@ from ..trial.card import TrialCard, outcome_view, trial_card
 from ..trial.trial_service import TrialService
 from .beginnings import BeginningRow, beginning_rows
 from .benchmark_card import BenchmarkCard, benchmark_card
-from .chip import is_another_models
-from .draft_compatibility import DraftCompatibility
-from .draft_picker import DraftChoice, DraftEvidence, DraftPicker, draft_picker, trial_speedups
+from .draft_picker import DraftPicker
+from .drafts import ModelDrafts
 from .list_page import SECTION, ModelRow, model_row
 from .model_snapshot import ModelSnapshot, ModelSnapshots
 from .profile_page import ProfileRow, profile_rows
@@ -75,23 +70,33 @@ class ModelView:
 
 
 @dataclass(frozen=True, slots=True)
+class DraftsView:
+    """The drafts of the model with id `model`."""
+
+    model: str
+    drafts: DraftPicker
+
+
+@dataclass(frozen=True, slots=True)
 class ModelPage:
     snapshots: ModelSnapshots
     settings: SettingsService
     trials: TrialService
     runs: RunStore
     prefixes: PrefixService
-    compatibility: DraftCompatibility = field(default_factory=DraftCompatibility)
+    drafts: ModelDrafts
 
     def register(self, pages: Pages) -> None:
         pages.route(f"{MODELS}/{{name:path}}", self.show)
         pages.part(f"{PARTS}/model/{{name:path}}", self.show_status)
         pages.part(f"{PARTS}/prefixes/{{name:path}}", self.show_prefixes)
+        pages.part(f"{PARTS}/drafts/{{name:path}}", self.show_drafts)
         pages.part(f"{PARTS}/unfit/{{name:path}}", self.show_unfit)
+        pages.part(f"{PARTS}/trial-drafts/{{name:path}}", self.show_trial_drafts)
         pages.part(f"{PARTS}/trial/{{name:path}}", self.show_trial)
 
     async def show(self, request: Request) -> Page:
-        view = await self._view(await self._snapshot(request), language_of(request))
+        view = await self._view(*await self._asked_drafts(request))
         return Page("models/model_page.html", view, SECTION)
 
     async def show_status(self, request: Request) -> Page:
@@ -103,11 +108,17 @@ class ModelPage:
         card = await self._prefix_card(await self._snapshot(request))
         return Page("models/prefixes_status.html", card)
 
+    async def show_drafts(self, request: Request) -> Page:
+        model, _, drafts = await self._asked_drafts(request)
+        return Page("models/draft_choices.html", DraftsView(model.entry.id, drafts))
+
+    async def show_trial_drafts(self, request: Request) -> Page:
+        model, status, drafts = await self._asked_drafts(request)
+        return Page("trial/drafts_part.html", _trial_card(model, status, drafts))
+
     async def show_unfit(self, request: Request) -> Page:
-        model = await self._snapshot(request)
-        if model.speculative is None:
-            return Page("models/unfit.html", ())
-        return Page("models/unfit.html", (await self._drafts(model, model.speculative, {})).unfit)
+        _, _, drafts = await self._asked_drafts(request)
+        return Page("models/unfit.html", drafts.unfit)
 
     async def show_trial(self, request: Request) -> Page:
         model = self.snapshots.pool.entry(request.path_params["name"]).id
@@ -117,19 +128,22 @@ class ModelPage:
     async def _snapshot(self, request: Request) -> ModelSnapshot:
         return await self.snapshots.of(request.path_params["name"])
 
-    async def _view(self, model: ModelSnapshot, language: str) -> ModelView:
+    async def _asked_drafts(self, request: Request) -> tuple[ModelSnapshot, Json, DraftPicker]:
+        """Return the model of an address, the record of its trials, its drafts."""
+        model = await self._snapshot(request)
+        status = await self.trials.status(model.entry.id, language_of(request))
+        every = request.query_params.get("drafts") == "all"
+        return model, status, await self.drafts.picker(model, status["results"], every=every)
+
+    async def _view(self, model: ModelSnapshot, status: Json, drafts: DraftPicker) -> ModelView:
         row = model_row(model, self.snapshots.default)
         settings = await asyncio.to_thread(self.settings.view, row.id)
         advanced = settings.groups(without=SETTINGS)
         if model.speculative is None:
             return ModelView(row, settings.revision, advanced, reason=model.entry.reason)
         inherited = await asyncio.to_thread(self.settings.inherited, row.id)
-        status = await self.trials.status(row.id, language)
-        drafts = await self._drafts(model, model.speculative, status["results"])
         speculation = speculation_card(model.speculative, settings.settings, inherited, drafts)
-        sizes = {draft.id: draft.size_bytes for draft in drafts.fit}
-        likely = [draft.id for draft in drafts.fit if draft.chosen or draft.declared]
-        trial = trial_card(status, sizes, likely, sees=model.blind is None)
+        trial = _trial_card(model, status, drafts)
         prefixes = await self._prefix_card(model)
         benchmark = benchmark_card(row.id, await asyncio.to_thread(self.runs.load, row.id))
         cards = speculation, trial, prefixes
@@ -146,43 +160,6 @@ class ModelPage:
         rows = beginning_rows(forecasts, shows_prompts=shows_prompts)
         return replace(card, beginnings=rows, prewarming=self.prefixes.prewarming(model.entry.id))
 
-    async def _drafts(
-        self, model: ModelSnapshot, configured: SpeculationConfig, results: Json
-    ) -> DraftPicker:
-        pool, target = self.snapshots.pool, model.entry
-        others = [
-            entry
-            for entry in pool.registry.entries
-            if entry.id != target.id and entry.status is not Status.SHADOWED
-        ]
-        in_memory = {served.id for served in pool.loaded}
-        in_memory |= {served.draft for served in pool.loaded if served.draft is not None}
-        evidence = DraftEvidence(
-            await self.compatibility.of(target, others),
-            trial_speedups(results),
-            model.recent,
-            in_memory,
-        )
-        choice = await asyncio.to_thread(self._choice, target, configured)
-        return draft_picker(target, others, evidence, choice, pool.limit_bytes)
-
-    def _choice(self, target: ModelEntry, configured: SpeculationConfig) -> DraftChoice:
-        """Find the draft in effect and the one that the model's package declares. Reads files."""
-        registry = self.snapshots.pool.registry
-        chosen = declared = missing = None
-        strategy, name = configured.strategy, configured.settings.draft_model
-        if name is not None and (strategy.off or strategy.clause("draft") is not None):
-            found = find_draft(name, registry)
-            if isinstance(found, Reason):
-                missing = found
-            elif not is_another_models(configured):
-                chosen = found.id
-        package = usable_package(target.path)
-        if isinstance(package.declared, DeclaredDraftModel):
-            found = find_draft(str(package.declared.draft), registry)
-            declared = found.id if isinstance(found, ModelEntry) else None
-        return DraftChoice(chosen, declared, missing)
-
 
 def _narrow(model: ModelSnapshot) -> Reason | None:
     return None if model.served is None else model.served.narrow
@@ -192,3 +169,11 @@ def prefix_card(model: ModelSnapshot) -> PrefixCard:
     prompt = sum(request.prompt_n for request in model.recent)
     cached = sum(request.cached_n for request in model.recent)
     return PrefixCard(model.entry.id, model.prefixes, cached / prompt if prompt else None)
+
+
+def _trial_card(model: ModelSnapshot, status: Json, drafts: DraftPicker) -> TrialCard:
+    sizes = {draft.id: draft.size_bytes for draft in drafts.fit}
+    likely = [draft.id for draft in drafts.fit if draft.chosen or draft.declared]
+    card = trial_card(status, sizes, likely, sees=model.blind is None)
+    unchecked = frozenset(draft.id for draft in drafts.fit if not draft.checked)
+    return replace(card, unchecked=unchecked, more=drafts.more)

@@ -43,13 +43,16 @@ class OutcomeView:
 class TrialCard:
     """`drafts` maps ids of drafts that fit to sizes in bytes; `checked` are chosen first.
 
-    `sees`: the model reads images.
+    `sees`: the model reads images. Whether the `unchecked` drafts fit is not known yet; `more` are
+    not listed.
     """
 
     drafts: Mapping[str, int]
     checked: Collection[str]
     outcome: OutcomeView
     sees: bool = False
+    unchecked: Collection[str] = ()
+    more: int = 0
 
 
 def trial_card(

@@ -14,6 +14,7 @@ import "./menu.js";
 import "./model-actions.js";
 import "./model-list.js";
 import "./model-map.js";
+import "./more.js";
 import "./nav.js";
 import "./pause.js";
 import "./prefix-cache.js";

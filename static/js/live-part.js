@@ -1,6 +1,7 @@
 // A part of a page that is fetched again every few seconds while the page is visible; what differs
 // is changed in place. With `data-incomplete` the page has only its beginning, and the whole is fetched
-// as soon as the page is loaded.
+// as soon as the page is loaded. With `data-while`, a selector, it is fetched only while it has such an
+// element, and after a change.
 
 import { reach } from "./connection.js";
 import { morph } from "./morph.js";
@@ -38,8 +39,14 @@ class Live extends HTMLElement {
 
   schedule() {
     clearTimeout(this.timer);
-    this.timer = setTimeout(this.refresh, 1000 * Number(this.dataset.every));
+    this.timer = setTimeout(this.onTime, 1000 * Number(this.dataset.every));
   }
+
+  onTime = () => {
+    const { while: selector } = this.dataset;
+    if (selector && !this.querySelector(selector)) this.schedule();
+    else this.refresh();
+  };
 
   // A newer refresh may be answered first: only the newest answer counts.
   async fetchAgain() {

@@ -12,9 +12,10 @@ class Speculation extends HTMLElement {
     this.strategy = this.querySelector('[name="speculation"]');
     this.switch.addEventListener("change", () => this.toggle());
     this.strategy.addEventListener("change", () => this.follow());
-    for (const draft of this.querySelectorAll('[name="draft_model"]')) {
-      draft.addEventListener("change", () => this.pick(draft.value));
-    }
+    this.addEventListener("change", ({ target }) => {
+      if (target.name === "draft_model") this.pick(target.value);
+    });
+    this.addEventListener("omlx:refreshed", () => this.keepDraft());
     this.closest("form").addEventListener("omlx:restored", () => this.follow());
     this.follow();
   }
@@ -40,6 +41,15 @@ class Speculation extends HTMLElement {
     } else if (!draft && this.effective !== OFF && (inherits || this.effective.includes(DRAFT))) {
       this.choose(NGRAM);
     }
+  }
+
+  // The chosen draft has turned out not to fit: what is stored is chosen again.
+  keepDraft() {
+    const drafts = [...this.querySelectorAll('[name="draft_model"]')];
+    if (drafts.some(({ checked }) => checked)) return;
+    const stored = drafts.find(({ defaultChecked }) => defaultChecked) ?? drafts[0];
+    stored.checked = true;
+    stored.dispatchEvent(new Event("input", { bubbles: true }));
   }
 
   choose(strategy) {

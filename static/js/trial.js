@@ -12,10 +12,11 @@ const PAUSE_MS = 250;
 class Trial extends HTMLElement {
   connectedCallback() {
     this.form = this.querySelector("form");
-    this.live = this.querySelector("omlx-live");
+    this.live = this.querySelector(".try-outcome");
     this.path = modelPath(this.dataset.model, "trial");
     this.picture = "";
     this.form.addEventListener("change", ({ target }) => this.changed(target));
+    this.form.addEventListener("omlx:refreshed", () => this.estimateSoon());
     this.form.addEventListener("submit", (event) => this.start(event));
     this.addEventListener("click", (event) => this.pressed(event.target.closest("[data-do]")));
     this.estimateSoon();

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from omlx.admin.models import draft_compatibility
+from omlx.admin.models.draft_picker import FIRST_DRAFTS
 from omlx.admin.models.list_page import FIRST_ROWS
+from omlx.errors import Reason
 from omlx.models.catalog.discovery import BUNDLED, scan_places
 from omlx.models.catalog.places import Folder
+from omlx.models.package.compatibility import Tokenizer
+from omlx.settings.store import Store
 from tests.admin.browser.checks import check_accessible, check_fits, check_keyboard, check_words
 from tests.admin.browser.site import Site, link_models, open_site
 from tests.server.running import DRAFT, TARGET
@@ -130,3 +136,64 @@ def test_drafts_that_do_not_fit_are_listed_on_demand(many: Site) -> None:
         unfit.locator("summary").click()
         expect(unfit.locator("li")).to_have_count(ALL - 1)
         expect(unfit.locator("li").filter(has_text=TARGET)).to_have_count(1)
+
+
+def test_the_first_drafts_are_listed_and_all_on_demand(many: Site) -> None:
+    with many.visit() as visit:
+        page = visit.page
+        page.goto(f"/admin/models/{TARGET}")
+        for name, part in (("draft_model", "drafts"), ("drafts", "trial-drafts")):
+            choices = page.locator(f".drafts [name={name}]")
+            before = choices.count()
+            assert before <= FIRST_DRAFTS + 1  # and none
+            more = page.locator(f"#more-{part} a")
+            more.focus()
+            page.keyboard.press("Enter")
+            expect(more).to_have_count(0)
+            assert choices.count() > MANY
+            expect(choices.nth(before)).to_be_focused()
+
+
+def test_a_draft_is_chosen_from_all_of_them(many: Site) -> None:
+    with many.visit() as visit:
+        page = visit.page
+        page.goto(f"/admin/models/{TARGET}")
+        page.locator("#more-drafts a").click()
+        last = page.locator(".drafts [name=draft_model]").last
+        name = str(last.get_attribute("value"))
+        last.check()
+        page.get_by_role("button", name="Save").click()
+        expect(page.locator("[data-saved]").first).to_contain_text("Draft model")
+        chosen = page.locator(".drafts [name=draft_model]:checked")
+        expect(chosen).to_have_count(1)
+        expect(chosen).to_have_value(name)
+        assert Store(many.home).read().layer(TARGET).values["draft_model"] == name
+        expect(page.locator("#more-drafts")).to_have_count(1)  # it is one of the first now
+
+
+def test_a_draft_that_is_being_checked_is_known_without_a_reload(
+    browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checked = threading.Event()
+    unfit = Reason("draft.unfit.vocabulary", {"draft": DRAFT})
+
+    def compare(ours: Tokenizer, theirs: Tokenizer) -> Reason:
+        checked.wait(LONG_MS / 1000)
+        return unfit
+
+    monkeypatch.setattr(draft_compatibility, "tokenizer_mismatch", compare)
+    with open_site(browser, tmp_path, default=None) as site, site.visit() as visit:
+        page = visit.page
+        page.goto(f"/admin/models/{TARGET}")
+        picked = page.locator(f'[id="draft-{DRAFT}"]')
+        tried = page.locator(f'[id="try-{DRAFT}"]')
+        for choice in (picked, tried):
+            expect(choice).to_contain_text("being checked")
+        picked.get_by_role("radio").check()
+        page.go_back()
+        page.go_forward()
+        checked.set()
+        for choice in (picked, tried):
+            expect(choice).to_have_count(0)
+        expect(page.get_by_role("radio", name="No draft model")).to_be_checked()
+        expect(page.locator(".unfit summary")).to_contain_text("Incompatible models")

@@ -101,3 +101,12 @@ def test_a_page_does_not_wait_for_the_checks_of_many_drafts() -> None:
             pass
 
     asyncio.run(look())
+
+
+def test_what_entries_tell_is_known_without_a_tokenizer() -> None:
+    def read(entry: ModelEntry) -> Tokenizer:
+        raise AssertionError("a tokenizer is read")
+
+    checks = DraftCompatibility(read=read)
+    known = checks.without_tokenizers(BIG, [HEAD, SMALL])
+    assert list(known) == [HEAD.id]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from omlx.admin.models.draft_picker import (
+    FIRST_DRAFTS,
     DraftCandidate,
     DraftChoice,
     DrafterResult,
@@ -13,6 +14,7 @@ from omlx.admin.models.draft_picker import (
     TrialSpeedup,
     draft_picker,
     drafter_results,
+    first_drafts,
     trial_speedups,
 )
 from omlx.errors import Reason
@@ -79,3 +81,28 @@ def test_the_last_trial_of_a_draft_gives_its_speedup() -> None:
         "org/silent": {"record": {"overall": None}, "stale": []},
     }
     assert trial_speedups(results) == {"org/small": TrialSpeedup(1.7, stale=True)}
+
+
+def test_the_first_drafts_are_likely_ones_and_then_the_smallest() -> None:
+    many = [
+        ModelEntry(f"n/{size:02d}", Path(f"/m/{size}"), "home", size_bytes=size)
+        for size in range(1, 2 * FIRST_DRAFTS)
+    ]
+    evidence = DraftEvidence(
+        {HEAD.id: NO_HEAD, "n/01": None},
+        trials={MIDDLE.id: TrialSpeedup(1.5, stale=False)},
+        in_memory={HEAD.id},
+    )
+    drafts = [BIG, *many, MIDDLE, HEAD]
+    choice = DraftChoice(chosen=BIG.id)
+    first = first_drafts(drafts, evidence, choice)
+    assert [draft.id for draft in first[:3]] == [MIDDLE.id, BIG.id, "n/01"]
+    assert len(first) == FIRST_DRAFTS
+    picker = draft_picker(BIG, drafts, evidence, choice, LIMIT_BYTES, first)
+    assert [draft.id for draft in picker.fit] == [
+        *(f"n/{size:02d}" for size in range(1, FIRST_DRAFTS - 1)),
+        MIDDLE.id,
+        BIG.id,
+    ]
+    assert picker.more == FIRST_DRAFTS + 1
+    assert draft_picker(BIG, drafts, evidence, choice, LIMIT_BYTES).more == 0
