@@ -1,24 +1,20 @@
-"""The flags of `omlx serve` for a model in stages, and the way to its supervisor."""
+"""The flags of `omlx serve` for a model in stages, and its supervisor by them."""
 
 from __future__ import annotations
 
 import argparse
-import logging
 import os
+import socket
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from contextlib import suppress
 from typing import Final
 
 from omlx.catalog import sentence
-from omlx.cli.address import listen
-from omlx.cli.arguments import configured
 from omlx.cli.hostfile import read_hosts
 from omlx.cli.supervisor import Supervisor
 from omlx.engine.stage.order import Order
 from omlx.errors import ConfigError
-from omlx.server.guard import check_keys
-from omlx.telemetry import log
 
 TIMEOUT_S: Final = 10.0
 LEAST_TIMEOUT_S: Final = 1
@@ -44,12 +40,8 @@ def add_group_flags(parser: ArgumentParser) -> None:
     group.add_argument("--lead", action="store_true", help=argparse.SUPPRESS)
 
 
-def supervise(arguments: Namespace) -> int:
-    """Serve a model in stages until a signal. Raises ConfigError before anything is started."""
-    if arguments.model is None:
-        raise ConfigError("stage.no_model")
-    if arguments.split == "tensor" and arguments.stage_layers:
-        raise ConfigError("stage.tensor_layers")
+def supervisor(arguments: Namespace, listening: socket.socket) -> Supervisor:
+    """Return what serves a model in stages. Raises ConfigError; nothing is started."""
     hosts = read_hosts(arguments.hosts)
     order = Order(
         tuple(host.ssh for host in hosts.hosts),
@@ -59,24 +51,19 @@ def supervise(arguments: Namespace) -> int:
         layers=arguments.stage_layers or (),
         timeout_s=arguments.stage_timeout or TIMEOUT_S,
     )
-    settings = configured(arguments).current.resolve().settings
-    check_keys(settings)
-    listening = listen(settings.host, settings.port)
-    level = logging.getLevelNamesMapping()[settings.log_level.upper()]
-    log.set_up(settings.home, sys.stderr, level)
-    try:
-        return Supervisor(hosts, order, sys.argv[2:], arguments.model, listening).run()
-    finally:
-        listening.close()
-        log.tear_down()
+    return Supervisor(hosts, order, sys.argv[2:], arguments.model, listening)
 
 
 def refuse_misuse(arguments: Namespace) -> None:
     """Raise ConfigError under `mlx.launch`, which would start a whole server on every rank, and for
-    flags of a group without hosts.
+    flags that do not go together.
     """
     if "MLX_RANK" in os.environ:
         raise ConfigError("stage.launcher")
+    if arguments.hosts is not None and arguments.model is None:
+        raise ConfigError("stage.no_model")
+    if arguments.split == "tensor" and arguments.stage_layers:
+        raise ConfigError("stage.tensor_layers")
     for flag in ("split", "stage_layers", "stage_timeout"):
         if arguments.hosts is None and getattr(arguments, flag) is not None:
             raise ConfigError("stage.no_hosts", flag=f"--{flag.replace('_', '-')}")

@@ -34,7 +34,7 @@ from omlx.cli import first_start, online_environment
 from omlx.cli.address import BACKLOG, listen, published, url
 from omlx.cli.arguments import configured, find_models, model_id
 from omlx.cli.download import download_hint
-from omlx.cli.group import add_group_flags, refuse_misuse, supervise
+from omlx.cli.group import add_group_flags, refuse_misuse, supervisor
 from omlx.cli.output import LoadingBars
 from omlx.cli.stage_start import JOINED, LOST, SERVING, end_without_supervisor
 from omlx.clients.endpoint import Endpoint
@@ -98,8 +98,6 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     refuse_misuse(arguments)
-    if arguments.hosts is not None and not arguments.lead:
-        return supervise(arguments)
     set_up_allocator()
     configuration = configured(arguments, rename_broken=True)
     settings = configuration.current.resolve().settings
@@ -118,6 +116,8 @@ def run(arguments: Namespace) -> int:
         if chosen is not None:
             selection = select(chosen, configuration)
         log.set_up(settings.home, sys.stderr, level)
+        if arguments.hosts is not None and order is None:
+            return supervisor(arguments, listening).run()
         return asyncio.run(serve(selection, listening, order))
     finally:
         listening.close()

@@ -65,6 +65,7 @@ class StageProcess:
     configuration: LiveConfiguration
     limit: int
     _group: Group | None = None
+    _entry: ModelEntry | None = None
     _model: FollowerModel | None = None
     _frames: queue.SimpleQueue[Frame] = field(default_factory=queue.SimpleQueue)
 
@@ -96,7 +97,6 @@ class StageProcess:
             self.link.send_json(Kind.BEAT, {**frame.json(), **self._room})
         elif frame.kind is Kind.JOIN:
             self._group = join(self.order)
-            self.link.send_json(Kind.REPLY, self._room)
             self.link.settimeout(self.order.timeout_s)
         elif frame.kind is not Kind.PORTION:
             self._frames.put(frame)
@@ -124,40 +124,44 @@ class StageProcess:
         if frame.kind is Kind.CHECK:
             self._answer(frame, self._check)
         elif frame.kind is Kind.LOAD:
-            self._answer(frame, self._open)
+            self._answer(frame, self._load)
         elif self._model is not None:
             reply = self._model.carry_out(frame)
             if reply is not None:
-                self.link.send_json(Kind.REPLY, reply, frame.lane)
+                self._reply(frame, reply)
             if self._model.closed:
                 self._free()
         elif frame.kind is not Kind.CLOSE:  # of a lane of a model that has been replaced
             raise StageError("stage.protocol", detail=f"{frame.kind.name} came before a model")
 
-    def _answer(self, frame: Frame, work: Callable[[Mapping[str, Any]], object]) -> None:
+    def _answer(self, frame: Frame, work: Callable[[Mapping[str, Any]], dict[str, int]]) -> None:
         """Do what the leader asks for, or tell it why not."""
         try:
-            work(frame.json())
+            self._reply(frame, work(frame.json()))
         except (ModelError, NotFound, StageError) as error:
             if not isinstance(error, StageError):
                 params = {"model": self.name, "detail": error.message}
                 error = StageError("stage.model_missing", **params)
             self.link.refuse(Kind.REPLY, error, frame.lane, host=self.order.host)
-        else:
-            self.link.send_json(Kind.REPLY, self._room, frame.lane)
 
-    def _check(self, asked: Mapping[str, Any]) -> ModelEntry:
-        """Return the model that this process was started for, if it is the leader's."""
+    def _reply(self, frame: Frame, values: Mapping[str, Any]) -> None:
+        self.link.send_json(Kind.REPLY, {**values, **self._room}, frame.lane)
+
+    def _check(self, asked: Mapping[str, Any]) -> dict[str, int]:
+        """Compare the model that this process was started for with the leader's."""
+        self._free()
         entry = find_model(self.name, self.configuration)
         if entry.id != asked["model"]:
             raise StageError("stage.other_model", leader=asked["model"], follower=entry.id)
         check_same(entry.id, asked["fingerprint"], fingerprint(entry.path))
-        return entry
+        self._entry = entry
+        return {}
 
-    def _open(self, asked: Mapping[str, Any]) -> None:
-        self._free()
+    def _load(self, asked: Mapping[str, Any]) -> dict[str, int]:
         assert self._group is not None  # the leader loads a model once all have joined
-        self._model = FollowerModel(self._check(asked), asked, self._group)
+        assert self._entry is not None  # and has been checked
+        self._model = FollowerModel(self._entry, asked, self._group)
+        return {"weights_bytes": self._model.weights_bytes}
 
     def _free(self) -> None:
         self._model = None

@@ -7,7 +7,6 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from importlib.metadata import version
 from typing import Final
 
@@ -23,7 +22,7 @@ from omlx.models.pool.footprint import device
 PROTOCOL: Final = 2
 
 _GREETING_S: Final = 5.0
-_RETRY_S: Final = 0.1
+_POLL_S: Final = 0.1
 
 
 def facts(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -44,20 +43,18 @@ def lead(
     """Wait for every follower, join the group, and watch it.
 
     Raises StageError for what the user must mend, StageLost for a process that has gone, or an
-    address that was taken meanwhile.
+    address of the ring that was taken meanwhile.
     """
     try:
-        with socket.create_server(order.control) as listener:
+        with socket.socket(fileno=order.links) as listener:
             followers = {rank: host for rank, host in enumerate(order.hosts) if rank}
             links = welcomed(listener, order, followers, facts())
         for link in links.values():
             link.send(Kind.JOIN)
         group = join(order)
-        stages = Stages(links, order, on_lost, free_bytes)
-        for rank, link in links.items():
-            stages.statuses[rank].free_bytes = link.expect(Kind.REPLY).json()["free_bytes"]
     except (OSError, RuntimeError) as error:
         raise StageLost("stage.not_joined", detail=str(error)) from None
+    stages = Stages(links, order, on_lost, free_bytes)
     stages.start()
     return stages, group
 
@@ -77,7 +74,7 @@ def welcomed(
     """
     links: dict[int, Link] = {}
     until = time.monotonic() + JOIN_S
-    listener.settimeout(_RETRY_S)
+    listener.settimeout(_POLL_S)
     while missing := {rank: host for rank, host in expected.items() if rank not in links}:
         if time.monotonic() > until:
             hosts, address = ", ".join(missing.values()), "{}:{}".format(*order.control)
@@ -101,11 +98,15 @@ def welcomed(
 
 
 def introduced(order: Order) -> Link:
-    """Connect to the leader and be welcomed; return the link. Raises StageError; exits if the
-    leader refuses this process.
+    """Connect to the leader and be welcomed; return the link. The port is open before this process
+    starts; the leader may answer later. Raises StageError; exits if the leader refuses this one.
     """
-    link = Link(connect(order))
-    link.settimeout(JOIN_S)
+    try:
+        connection = socket.create_connection(order.control, JOIN_S)
+    except OSError:
+        address = "{}:{}".format(*order.control)
+        raise StageError("stage.no_leader", address=address) from None
+    link = Link(connection)
     try:
         introduce(link, bytes.fromhex(order.secret), facts(), order.rank)
     except StageError as error:
@@ -115,13 +116,3 @@ def introduced(order: Order) -> Link:
     except OSError as error:
         raise StageLost("stage.not_joined", detail=str(error)) from None
     return link
-
-
-def connect(order: Order) -> socket.socket:
-    """Connect to the leader, which may still be starting."""
-    until = time.monotonic() + JOIN_S
-    while time.monotonic() < until:
-        with suppress(OSError):
-            return socket.create_connection(order.control, timeout=_GREETING_S)
-        time.sleep(_RETRY_S)  # a port that is not open yet gives no event
-    raise StageError("stage.no_leader", address="{}:{}".format(*order.control))

@@ -24,10 +24,10 @@ from omlx.cli.arguments import find_model
 from omlx.cli.hostfile import Hosts
 from omlx.cli.output import size
 from omlx.cli.stage_join import facts, welcomed
-from omlx.cli.stage_start import start
+from omlx.cli.stage_start import open_port, start
 from omlx.engine.stage.link import Kind, Link
 from omlx.engine.stage.order import Order
-from omlx.errors import ConfigError, OmlxError, StageError
+from omlx.errors import OmlxError, StageError
 from omlx.models.catalog.fingerprint import fingerprint
 from omlx.settings.configuration import LiveConfiguration
 
@@ -56,12 +56,7 @@ def probe_hosts(
     if model is not None:
         entry = find_model(model, configuration)
         asked = {"model": entry.id, "fingerprint": fingerprint(entry.path)}
-    address = hosts.hosts[0].address
-    try:
-        listener = socket.create_server((address, 0))
-    except OSError as error:
-        raise ConfigError("stage.address", address=address, detail=str(error)) from None
-    with listener:
+    with open_port(hosts.hosts[0].address) as listener:
         names, control = tuple(host.ssh for host in hosts.hosts), listener.getsockname()
         for rank in range(1, len(names)):
             order = Order(names, secrets.token_hex(32), rank, control)

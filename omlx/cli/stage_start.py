@@ -1,9 +1,10 @@
-"""How the processes of a group start and end: orders, exit statuses, news. Imports no mlx."""
+"""How the processes of a group start and end: ports, orders, exit statuses, news. No mlx."""
 
 from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -13,7 +14,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from omlx.engine.stage.order import Order
-from omlx.errors import StageError
+from omlx.errors import ConfigError, StageError
 
 JOINED: Final = b"j"
 SERVING: Final = b"s"
@@ -59,6 +60,14 @@ def start(
         process.stdin.write(order.to_line())
         process.stdin.flush()
     return process
+
+
+def open_port(address: str) -> socket.socket:
+    """Listen at a free port of this machine's address. Raises ConfigError."""
+    try:
+        return socket.create_server((address, 0))
+    except OSError as error:
+        raise ConfigError("stage.address", address=address, detail=str(error)) from None
 
 
 def end_without_supervisor() -> None:

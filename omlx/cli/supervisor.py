@@ -22,9 +22,9 @@ from types import FrameType
 from typing import Final
 
 from omlx.cli.hostfile import Hosts
-from omlx.cli.stage_start import GRACE_S, JOINED, REFUSED, SERVING, SILENT, start
+from omlx.cli.stage_start import GRACE_S, JOINED, REFUSED, SERVING, SILENT, open_port, start
 from omlx.engine.stage.order import Order
-from omlx.errors import ConfigError, OmlxError, StageError
+from omlx.errors import OmlxError, StageError
 
 PAUSES_S: Final = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
 """Seconds before each further start; the last one repeats. A group that served starts over."""
@@ -95,17 +95,24 @@ class Supervisor:
             report = ending.enter_context(tempfile.TemporaryFile())
             ending.callback(self._end_all)
             addresses = [host.address for host in self.hosts.hosts]
-            control, *ports = _free_ports(addresses[0], 1 + len(addresses))
+            links, *ring = [
+                ending.enter_context(open_port(addresses[0])) for _ in range(1 + len(addresses))
+            ]
+            ports = [listener.getsockname()[1] for listener in ring]
+            for listener in ring:
+                listener.close()  # mlx opens them again
             order = replace(
                 self.order,
                 secret=secrets.token_hex(32),
-                control=(addresses[0], control),
+                control=links.getsockname(),
                 ring=tuple(map("{}:{}".format, addresses, ports)),
                 listening=self.listening.fileno(),
+                links=links.fileno(),
                 report=report.fileno(),
             )
             for rank in range(len(addresses)):
                 self._processes.append(self._start(replace(order, rank=rank)))
+            links.close()  # the leader has it
             rank, status = self._first_ended()
             news = os.pread(report.fileno(), 2, 0)
             self.served_once = self.served_once or SERVING in news
@@ -116,7 +123,7 @@ class Supervisor:
             command = self.hosts.follower(order.rank, self.model)
             return start(command, order, self.hosts.environment)
         command = [sys.executable, "-m", "omlx", "serve", *self.command, "--lead"]
-        descriptors = (order.listening, order.report)
+        descriptors = (order.listening, order.links, order.report)
         return start(command, order, self.hosts.environment, pass_fds=descriptors)
 
     def _first_ended(self) -> tuple[int, int]:
@@ -165,15 +172,3 @@ class Supervisor:
         until = time.monotonic() + seconds
         while time.monotonic() < until and not self._stopping:
             time.sleep(_POLL_S)  # processes and signals have no common event
-
-
-def _free_ports(address: str, count: int) -> list[int]:
-    """Return ports that are free at this machine's address now."""
-    with ExitStack() as open_sockets:
-        try:
-            listeners = [
-                open_sockets.enter_context(socket.create_server((address, 0))) for _ in range(count)
-            ]
-        except OSError as error:
-            raise ConfigError("stage.address", address=address, detail=str(error)) from None
-        return [listener.getsockname()[1] for listener in listeners]

@@ -126,31 +126,28 @@ def _tell(values: Mapping[str, str]) -> None:
 
 def _attack(report: Path) -> None:
     """Send the leader what a stranger may send, before rank 1 connects; then be rank 1 twice."""
-    connect, introduce = stage_join.connect, stage_join.introduce
-    answers, silent = list[str](), list[socket.socket]()
+    introduced = stage.introduced
+    silent = list[socket.socket]()
 
-    def connecting(order: Order) -> socket.socket:
+    def introducing(order: Order) -> Link:
         until = time.monotonic() + JOIN_S
         while order.rank == 2 and not report.exists() and time.monotonic() < until:
             time.sleep(0.02)  # the leader accepts connections until all ranks are there
         if order.rank == 2:
-            return connect(order)
-        silent.append(connect(order))  # the leader listens; this one never says anything
+            return introduced(order)
+        silent.append(socket.create_connection(order.control))  # never says anything
         deep = b"[" * 100_000
         greeting = len(deep).to_bytes(4, "big") + b"\1\0\0\0\0" + deep
         for garbage in (b"GET / HTTP/1.1\r\n\r\n", b"\0\0\0\2\3\0\0\0\0{}", b"\0\0", greeting):
             with socket.create_connection(order.control) as stranger, suppress(OSError):
                 stranger.sendall(garbage)
-        answers.append(_refusal(order.control, bytes(32), order.rank))
-        return connect(order)
+        refusal = _refusal(order.control, bytes(32), order.rank)
+        link = introduced(order)
+        again = _refusal(order.control, bytes.fromhex(order.secret), order.rank)
+        report.write_text(json.dumps([refusal, again]))
+        return link
 
-    def introducing(link: Link, secret: bytes, facts: Mapping[str, str], rank: int) -> None:
-        introduce(link, secret, facts, rank)
-        if rank == 1:
-            answers.append(_refusal(link._socket.getpeername(), secret, rank))
-            report.write_text(json.dumps(answers))
-
-    stage_join.connect, stage_join.introduce = connecting, introducing
+    stage.introduced = introducing
 
 
 def _refusal(address: Any, secret: bytes, rank: int) -> str:

@@ -9,33 +9,31 @@ an error.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, cast
 
 import mlx.core as mx
 from mlx import nn
 
 from omlx.errors import ModelError, StageError
 
-Cut = Literal["pipeline", "layers"]
-"""How a model is cut: by mlx-lm's own `pipeline()`, which also finds the layers of each kind that
-remain, or by shortening its list of layers, where all layers are alike to the body."""
-
 _BY_MLX_LM: Final = """
 bailing_hybrid deepseek_v3 deepseek_v32 glm4_moe glm_moe_dsa kimi_k25 kimi_k3 minimax_m3_vl
 ministral3 mistral4 qwen2 qwen3_5 qwen3_next solar_open
 """
+PIPELINED: Final = frozenset(_BY_MLX_LM.split())
+"""Cut by mlx-lm's own `pipeline()`, which also finds the layers of each kind that remain."""
+
 _BY_LIST: Final = """
 Klear afm7 apertus bailing_moe cohere deepseek dots1 ernie4_5 ernie4_5_moe gemma glm glm4 granite
 granitemoe helium hunyuan_v1_dense internlm2 internlm3 llama mimo minicpm minimax mixtral nemotron
 olmo2 olmoe phi phi3 phimoe qwen2_moe qwen3 seed_oss stablelm starcoder2
 """
-STAGED: Final[Mapping[str, Cut]] = {
-    **dict.fromkeys(_BY_MLX_LM.split(), "pipeline"),
-    **dict.fromkeys(_BY_LIST.split(), "layers"),
-}
-"""By module of mlx-lm: what tests/engine/stage proves. The rest is refused."""
+STAGED: Final = PIPELINED | frozenset(_BY_LIST.split())
+"""By module of mlx-lm: what tests/engine/stage proves. The rest is refused. Those that are not
+`PIPELINED` have their list of layers shortened: to the body all layers are alike.
+"""
 
 _BY_SHARD: Final = """
 deepseek_v2 deepseek_v3 deepseek_v32 exaone_moe glm4_moe glm4_moe_lite glm_moe_dsa gpt_oss
@@ -73,18 +71,15 @@ def check_split(model: nn.Module, counts: Sequence[int]) -> None:
     every rank, some are split evenly only.
     """
     module = architecture(model)
-    if STAGED[module] == "layers":
-        # Layers that read what the last one of the list has kept stay with it.
-        behind = sum(counts) - len(_body(model).layers)
-        if counts[0] <= behind:
-            detail = f"the first machine must hold more than {behind} layers"
-            raise StageError("stage.split", detail=detail)
+    if module in PIPELINED:
+        for rank in range(len(counts)):
+            _pipeline(copy.copy(_body(model)), rank, counts, module)
         return
-    for rank, count in enumerate(counts):
-        body = copy.copy(_body(model))
-        _pipelined(body, Place(rank, len(counts)), module, counts)
-        if body.end_idx - body.start_idx != count:
-            raise StageError("stage.split", detail=f"{module} is split evenly only")
+    # Layers that read what the last one of the list has kept stay with it.
+    behind = sum(counts) - len(_body(model).layers)
+    if counts[0] <= behind:
+        detail = f"the first machine must hold more than {behind} layers"
+        raise StageError("stage.split", detail=detail)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,8 +146,8 @@ def place(model: nn.Module, rank: int, counts: Sequence[int]) -> Any:
     """
     module = architecture(model)
     body = _body(model)
-    if STAGED[module] == "pipeline":
-        _pipelined(body, Place(rank, len(counts)), module, counts)
+    if module in PIPELINED:
+        _pipeline(body, rank, counts, module)
         layers, start, stop = body.layers, body.start_idx, body.end_idx
     else:
         layers = body.layers = list(body.layers[slice(*span(counts, rank))])
@@ -187,11 +182,13 @@ def _body(model: Any) -> Any:
     return inner.model
 
 
-def _pipelined(body: Any, place: Place, module: str, counts: Sequence[int]) -> None:
+def _pipeline(body: Any, rank: int, counts: Sequence[int], module: str) -> None:
     """Have mlx-lm trim the layers. The rank that it stores is reset: sending is done by `Ends`."""
     given = {} if module in EVEN_ONLY else {"split": list(counts)}
     try:
-        body.pipeline(place, **given)
+        body.pipeline(Place(rank, len(counts)), **given)
     except ValueError as error:
         raise StageError("stage.split", detail=str(error)) from error
+    if body.end_idx - body.start_idx != counts[rank]:
+        raise StageError("stage.split", detail=f"{module} is split evenly only")
     body.pipeline_rank, body.pipeline_size = 0, 1

@@ -30,22 +30,18 @@ class Group:
     size: int
     tensor: bool = False
 
-    @property
-    def first(self) -> int:
-        """The rank with the embedding and the first layers, a neighbour of rank 0 in every ring."""
-        return self.size - 1
-
     def share(self, ids: mx.array) -> mx.array:
         """Send ids [n] from rank 0 to the ranks that embed them; return them on every such rank.
 
-        Other ranks give zeros [n] and get zeros where they embed nothing.
+        Other ranks give zeros [n] and get zeros where they embed nothing. In a pipeline the last
+        rank embeds, a neighbour of rank 0 in every ring.
         """
-        ids = ids.astype(mx.uint32)
+        ids, first = ids.astype(mx.uint32), self.size - 1
         if self.tensor:
             ids = mx.distributed.all_sum(ids if self.rank == 0 else mx.zeros_like(ids))
         elif self.rank == 0:
-            ids = mx.distributed.send(ids, self.first)
-        elif self.rank == self.first:
+            ids = mx.distributed.send(ids, first)
+        elif self.rank == first:
             ids = mx.distributed.recv_like(ids, 0)
         mx.async_eval(ids)
         return ids

@@ -36,15 +36,14 @@ class Kind(IntEnum):
     CHECK = 3
     JOIN = 4
     LOAD = 5
-    READ = 6
-    PROBE = 7
-    REPLY = 8
-    LANE = 9
-    CLOSE = 10
-    PLAN = 11
-    BEAT = 12
-    FAILED = 13
-    PORTION = 14
+    PROBE = 6
+    REPLY = 7
+    LANE = 8
+    CLOSE = 9
+    PLAN = 10
+    BEAT = 11
+    FAILED = 12
+    PORTION = 13
 
 
 @dataclass(frozen=True, slots=True)

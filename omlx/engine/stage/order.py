@@ -5,9 +5,10 @@ One line of JSON. The secret in it appears in no list of processes.
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pydantic import TypeAdapter
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,9 +16,9 @@ class Order:
     """What a process of a group must know.
 
     `hosts` are names by rank, `ring` their addresses for mlx, `rdma` their devices. `control` is
-    the leader's address for links. `layers` by rank override the split that follows from memory.
-    `listening` is the file descriptor of the server's socket, `report` that of a file which the
-    supervisor reads; both are the leader's.
+    the address at which the leader accepts links. `layers` by rank override the split that follows
+    from memory. The leader has file descriptors: `listening` of the server's socket, `links` of the
+    one for links, `report` of a file which the supervisor reads.
     """
 
     hosts: tuple[str, ...]
@@ -32,6 +33,7 @@ class Order:
     timeout_s: float = 10.0
     restarts: int = 0
     listening: int = -1
+    links: int = -1
     report: int = -1
 
     @property
@@ -39,10 +41,11 @@ class Order:
         return self.hosts[self.rank]
 
     def to_line(self) -> bytes:
-        return json.dumps(asdict(self)).encode() + b"\n"
+        return _JSON.dump_json(self) + b"\n"
 
     @staticmethod
     def from_line(line: str) -> Order:
-        values = json.loads(line)
-        tuples = {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
-        return Order(**{**values, **tuples})
+        return _JSON.validate_json(line)
+
+
+_JSON: Final = TypeAdapter(Order)

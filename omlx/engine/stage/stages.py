@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from omlx.engine.stage.link import Frame, Kind, Link
 from omlx.engine.stage.order import Order
+from omlx.engine.steps import Steps
 from omlx.errors import StageError, StageLost
 
 BEAT_S: Final = 0.5
@@ -27,6 +28,9 @@ BEAT_S: Final = 0.5
 
 SILENT_S: Final = 3 * BEAT_S
 """Seconds without a beat after which a status says so."""
+
+_POLL_S: Final = 0.05
+"""Seconds that the engine thread waits for replies before other models get a step."""
 
 
 @dataclass(slots=True)
@@ -131,20 +135,23 @@ class Stages:
                 raise self._lose(rank, str(error)) from error
 
     def ask(self, kind: Kind, values: Mapping[str, Any]) -> None:
-        """Send a question to every follower; `poll` returns their replies to it, and to no earlier
+        """Send a question to every follower; `replies` returns the replies to it, and to no earlier
         one.
         """
         self._question += 1
         self._replies = {rank: Future() for rank in self._links}
         self.broadcast(kind, json.dumps(dict(values)).encode(), self._question)
 
-    def poll(self, seconds: float) -> dict[int, dict[str, Any]]:
-        """Return the replies of all followers, by rank, if all have come within `seconds`; else
-        nothing. Raises StageError for a follower's refusal.
+    def replies(self) -> Steps[dict[int, dict[str, Any]]]:
+        """Wait in steps for the replies of all followers; return them by rank. Raises StageError
+        for a follower's refusal.
         """
-        if wait(self._replies.values(), seconds).not_done:
-            return {}
-        return {rank: reply.result().answer() for rank, reply in self._replies.items()}
+        while wait(self._replies.values(), _POLL_S).not_done:
+            yield
+        replies = {rank: reply.result().answer() for rank, reply in self._replies.items()}
+        for rank, reply in replies.items():
+            self._statuses[rank].free_bytes = int(reply["free_bytes"])
+        return replies
 
     def open_lane(self) -> int:
         """Have every follower make a runner; return the number of its lane."""

@@ -1,12 +1,13 @@
 """Loading a model in stages: every rank opens it lazily, keeps its layers, and reads only those.
 
 leader                                   followers
-open, judge, split ──── load ─────────►  open, compare fingerprints, cut
-◄─────────────────────── opened ───────  or why not
-read own layers ─────── read ─────────►  read own layers
-◄─────────────────────── loaded ───────  bytes
+fingerprint ─────────── check ────────►  compare with their own files
+◄───────────────────────────────────────  bytes left, or why not
+open, judge, split, cut
+read own layers ─────── load ─────────►  open, cut, read own layers
+◄───────────────────────────────────────  bytes of weights
 probe, on all ranks at once ─ probe ──►  the same passes
-◄─────────────────────── probed ───────  layout of own caches
+◄───────────────────────────────────────  layout of own caches
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from math import ceil
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import mlx.core as mx
 from mlx import nn
@@ -31,7 +32,7 @@ from omlx.engine.stage.link import Frame, Kind
 from omlx.engine.stage.order import Order
 from omlx.engine.stage.runners import Follower, Leader
 from omlx.engine.stage.stages import Stages, StageStatus
-from omlx.engine.steps import Steps, run_through
+from omlx.engine.steps import run_through
 from omlx.errors import ModelError, Reason, StageError
 from omlx.models.catalog.entry import ModelEntry
 from omlx.models.catalog.fingerprint import fingerprint
@@ -53,9 +54,6 @@ if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
 
     from omlx.engine.model import Model
-
-_POLL_S: Final = 0.05
-"""Seconds that the engine thread waits for replies before other models get a step."""
 
 
 @dataclass(slots=True)
@@ -101,6 +99,8 @@ class StagedReader:
     def _steps(
         self, entry: ModelEntry, dtype: Dtype, tokenizer: TokenizerWrapper, trusted: bool
     ) -> LoadSteps:
+        self.stages.ask(Kind.CHECK, {"model": entry.id, "fingerprint": fingerprint(entry.path)})
+        yield from self.stages.replies()
         whole, config = open_model(entry.path, dtype, trusted=trusted)
         facts = facts_of(whole, tokenizer_length(tokenizer), cache_maker(whole))
         counts = self._counts(whole)
@@ -109,13 +109,10 @@ class StagedReader:
             if counts:
                 status.layers = ends.span(counts, status.rank)
         cut(whole, self._group, counts)
-        order = {"model": entry.id, "dtype": dtype, "trusted": trusted, "counts": counts}
-        sums = fingerprint(entry.path)
-        self.stages.ask(Kind.LOAD, {**order, "vocab_size": facts.vocab_size, "fingerprint": sums})
-        yield from self._replies()
-        self.stages.ask(Kind.READ, {})
+        order = {"dtype": dtype, "trusted": trusted, "counts": counts}
+        self.stages.ask(Kind.LOAD, {**order, "vocab_size": facts.vocab_size})
         nbytes = yield from read_weights(whole)
-        loaded = yield from self._replies()
+        loaded = yield from self.stages.replies()
         for rank, reply in {0: {"weights_bytes": nbytes}, **loaded}.items():
             self.stages.statuses[rank].weights_bytes = reply["weights_bytes"]
         self.stages.ask(Kind.PROBE, {})
@@ -125,7 +122,7 @@ class StagedReader:
             facts = probed_in_stages(facts, model, make_cache)
         if failure is not None:
             raise ModelError(failure.code)
-        probes = yield from self._replies()
+        probes = yield from self.stages.replies()
         facts = replace(facts, layout=_largest(facts.layout, probes, self.stages.rooms))
         split = ",".join(map(str, counts)) or "tensor"
         layout = f"{split} of {self._group.size} by {self._order.backend}"
@@ -159,12 +156,6 @@ class StagedReader:
         check_rooms(held, rooms, self._order.hosts)
         return counts
 
-    def _replies(self) -> Steps[dict[int, dict[str, Any]]]:
-        """Wait for one reply of every follower, other models' steps in between."""
-        while not (replies := self.stages.poll(_POLL_S)):
-            yield
-        return replies
-
 
 class FollowerModel:
     """A follower's stage of one model, with a runner for each lane.
@@ -173,21 +164,20 @@ class FollowerModel:
     """
 
     def __init__(self, entry: ModelEntry, order: Mapping[str, Any], group: Group) -> None:
-        """Open the model as the leader's `load` says. Raises ModelError and StageError."""
+        """Load the model as the leader's `load` says. Raises ModelError and StageError."""
         self._group = group
         self._model, _ = open_model(entry.path, order["dtype"], trusted=order["trusted"])
         self._facts = facts_of(self._model, order["vocab_size"], cache_maker(self._model))
         self._body = cut(self._model, group, order["counts"])
+        self.weights_bytes = run_through(read_weights(self._model))
         self._lanes: dict[int, Follower] = {}
         self.closed = False
 
     def carry_out(self, frame: Frame) -> dict[str, Any] | None:
         """Do what the leader says, and return the reply, if it waits for one."""
         match frame.kind:
-            case Kind.READ:
-                return {"weights_bytes": run_through(read_weights(self._model))}
             case Kind.PROBE:
-                return self._probe()
+                return {"layout": self._probe()}
             case Kind.LANE:
                 self._lanes[frame.lane] = self._runner()
             case Kind.CLOSE:
@@ -224,7 +214,7 @@ def _largest(own: Layout, probes: Mapping[int, Mapping[str, Any]], rooms: Sequen
 
     `rooms` are the bytes left by rank: those of a rank with less room count for more.
     """
-    layouts = [own, *(Layout(**probe) for _, probe in sorted(probes.items()))]
+    layouts = [own, *(Layout(**probe["layout"]) for probe in probes.values())]
     windows = [layout.window for layout in layouts if layout.window is not None]
     scales = [max(1.0, rooms[0] / max(1, room)) for room in rooms]
     scaled = list(zip(layouts, scales, strict=True))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from omlx.engine.stage.ends import EVEN_ONLY, SHARDED, STAGED
+from omlx.engine.stage.ends import EVEN_ONLY, PIPELINED, SHARDED, STAGED
 
 PAGE = Path(__file__).resolve().parents[3] / "docs/stages.md"
 
@@ -13,7 +13,8 @@ def rows() -> str:
     """The lines of the table."""
     lines = []
     for architecture in sorted({*STAGED, *SHARDED}):
-        pipeline = {"pipeline": "mlx-lm", "layers": "list", None: ""}[STAGED.get(architecture)]
+        listed = "list" if architecture in STAGED else ""
+        pipeline = "mlx-lm" if architecture in PIPELINED else listed
         even = ", even" if architecture in EVEN_ONLY else ""
         tensor = "yes" if architecture in SHARDED else ""
         lines.append(f"| `{architecture}` | {pipeline}{even} | {tensor} |\n")
