@@ -60,7 +60,9 @@ class Group:
         return sum(line.startswith("omlx ") and "http://" in line for line in [*self.lines])
 
     def pids(self, command: str) -> list[int]:
-        """The processes that the supervisor has started, by a word of their command lines."""
+        """The processes that the supervisor has started, in their order, by a word of their command
+        lines.
+        """
         found = []
         for pid, parent in parents().items():
             if parent == self.process.pid and command.encode() in arguments(pid):
@@ -156,16 +158,19 @@ def changed_ranks(changes: Mapping[str, Any]) -> dict[str, str]:
 
 
 def parents() -> dict[int, int]:
-    """The parent of every process that runs; those that have ended and wait for it do not."""
-    found = {}
+    """The parent of every process that runs, in the order of their starts, whatever their numbers;
+    those that have ended and wait for it do not.
+    """
+    found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            state, parent, *_ = (folder / "stat").read_text().rpartition(")")[2].split()
+            state, parent, *more = (folder / "stat").read_text().rpartition(")")[2].split()
         except OSError:  # it has ended meanwhile
             continue
         if state not in "ZX":
-            found[int(folder.name)] = int(parent)
-    return found
+            started = int(more[17])
+            found.append((started, int(folder.name), int(parent)))
+    return {pid: parent for _, pid, parent in sorted(found)}
 
 
 def arguments(pid: int) -> list[bytes]:

@@ -79,8 +79,8 @@ def first_refusal(running: Group, restarts: int) -> tuple[float, str] | None:
     """The moment and the code of /health's first 503 before the group serves again, if any."""
     while running.announced <= restarts:
         try:
-            answer = httpx.get(f"{running.url}/health", timeout=0.5)
-        except httpx.TransportError:  # the leader has ended, or is frozen
+            answer = httpx.get(f"{running.url}/health", timeout=PATIENCE_S)
+        except httpx.TransportError:  # the leader has ended
             continue
         if answer.status_code == 503:
             return time.monotonic(), answer.json()["error"]["code"]

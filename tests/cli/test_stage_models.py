@@ -43,6 +43,10 @@ def status(running: Group, model: str = TARGET) -> dict[str, Any]:
     return record
 
 
+def states(running: Group) -> list[str]:
+    return [stage["state"] for stage in status(running)["stages"]]
+
+
 def unload(running: Group, model: str) -> httpx.Response:
     return running.http.post(f"/v1/models/{model}/unload")
 
@@ -79,7 +83,7 @@ def test_it_is_unloaded_and_loaded_again_by_the_same_processes(running: Group) -
     assert status(running)["stages"] == []
     for _ in range(2):
         assert answer(running) == before
-        assert [stage["state"] for stage in status(running)["stages"]] == ["ready", "ready"]
+        running.wait_for(lambda: states(running) == ["ready", "ready"])  # silent: a late beat
         assert unload(running, TARGET).status_code == 200
     assert running.pids("stage") == processes
 
