@@ -24,7 +24,7 @@ from omlx.cli.arguments import find_model
 from omlx.cli.hostfile import Hosts
 from omlx.cli.output import size
 from omlx.cli.stage_join import facts, welcomed
-from omlx.cli.stage_start import open_port, start
+from omlx.cli.stage_start import reserve_port, start
 from omlx.engine.stage.link import Kind, Link
 from omlx.engine.stage.order import Order
 from omlx.errors import OmlxError, StageError
@@ -56,7 +56,8 @@ def probe_hosts(
     if model is not None:
         entry = find_model(model, configuration)
         asked = {"model": entry.id, "fingerprint": fingerprint(entry.path)}
-    with open_port(hosts.hosts[0].address) as listener:
+    with reserve_port(hosts.hosts[0].address) as listener:
+        listener.listen()
         names, control = tuple(host.ssh for host in hosts.hosts), listener.getsockname()
         for rank in range(1, len(names)):
             order = Order(names, secrets.token_hex(32), rank, control)

@@ -62,12 +62,18 @@ def start(
     return process
 
 
-def open_port(address: str) -> socket.socket:
-    """Listen at a free port of this machine's address. Raises ConfigError."""
+def reserve_port(address: str) -> socket.socket:
+    """Bind a free port of this machine's address. Only who asks to share it, as mlx does, gets it
+    meanwhile. Raises ConfigError.
+    """
+    reserved = socket.socket()
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     try:
-        return socket.create_server((address, 0))
+        reserved.bind((address, 0))
     except OSError as error:
+        reserved.close()
         raise ConfigError("stage.address", address=address, detail=str(error)) from None
+    return reserved
 
 
 def end_without_supervisor() -> None:

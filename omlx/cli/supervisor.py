@@ -22,7 +22,7 @@ from types import FrameType
 from typing import Final
 
 from omlx.cli.hostfile import Hosts
-from omlx.cli.stage_start import GRACE_S, JOINED, REFUSED, SERVING, SILENT, open_port, start
+from omlx.cli.stage_start import GRACE_S, JOINED, REFUSED, SERVING, SILENT, reserve_port, start
 from omlx.engine.stage.order import Order
 from omlx.errors import OmlxError, StageError
 
@@ -96,11 +96,10 @@ class Supervisor:
             ending.callback(self._end_all)
             addresses = [host.address for host in self.hosts.hosts]
             links, *ring = [
-                ending.enter_context(open_port(addresses[0])) for _ in range(1 + len(addresses))
+                ending.enter_context(reserve_port(addresses[0])) for _ in range(1 + len(addresses))
             ]
-            ports = [listener.getsockname()[1] for listener in ring]
-            for listener in ring:
-                listener.close()  # mlx opens them again
+            links.listen()
+            ports = [reserved.getsockname()[1] for reserved in ring]
             order = replace(
                 self.order,
                 secret=secrets.token_hex(32),

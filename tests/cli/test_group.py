@@ -16,7 +16,6 @@ import pytest
 from omlx.cli import stage_join
 from omlx.cli.hostfile import Host, Hosts
 from omlx.cli.main import main
-from omlx.cli.stage_start import open_port
 from omlx.cli.supervisor import MAX_STARTS, Supervisor
 from omlx.engine.stage.order import Order
 from omlx.errors import StageError
@@ -169,9 +168,9 @@ def test_the_launcher_of_mlx_is_refused(
 
 def test_hosts_that_do_not_answer_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stage_join, "JOIN_S", 0.1)
-    listening = open_port("127.0.0.1")
-    address = listening.getsockname()
-    order = Order(("mac1", "mac2", "mac3"), "00", 0, address, links=listening.detach())
+    listener = socket.create_server(("127.0.0.1", 0))
+    address = listener.getsockname()
+    order = Order(("mac1", "mac2", "mac3"), "00", 0, address, links=listener.detach())
     with pytest.raises(StageError) as refusal:
         stage_join.lead(order, lambda failure: None, lambda: 0)
     assert refusal.value.code == "stage.unreachable"
