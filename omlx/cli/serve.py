@@ -253,7 +253,7 @@ def _staged_reader(order: Order, engine: EngineThread, selection: Selection) -> 
     stages, group = lead(order, lost, room)
     os.write(order.report, JOINED)
     end_without_supervisor()
-    return StagedReader(selection.model, stages, group, order)
+    return StagedReader(selection.model, stages, group)
 
 
 def _package_files(pool: Pool) -> list[Path]:

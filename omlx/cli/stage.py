@@ -12,27 +12,24 @@ import signal
 import sys
 import threading
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from types import FrameType
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from omlx.catalog import sentence
 from omlx.cli.arguments import configured, find_model
 from omlx.cli.stage_join import introduced
 from omlx.cli.stage_start import LOST, SILENT
-from omlx.engine.stage.group import Group, join
+from omlx.engine.stage.group import join
 from omlx.engine.stage.link import Frame, Kind, Link
 from omlx.engine.stage.order import Order
 from omlx.errors import ModelError, NotFound, StageError
-from omlx.models.catalog.entry import ModelEntry
-from omlx.models.catalog.fingerprint import check_same, fingerprint
 from omlx.models.package.tokenizer import import_mlx_lm
-from omlx.models.pool.footprint import free_bytes, limit_bytes, release_memory
-from omlx.models.pool.staged import FollowerModel
+from omlx.models.pool.footprint import free_bytes, limit_bytes
+from omlx.models.pool.staged import FollowerStage
 from omlx.process_memory import set_up_allocator
-from omlx.settings.configuration import LiveConfiguration
 from omlx.settings.resolve import add_flags
 
 
@@ -50,23 +47,23 @@ def run(arguments: Namespace) -> int:
     import_mlx_lm()
     limit = limit_bytes(configuration.current.resolve().settings.memory_limit)
     name = arguments.model or ""
-    process = StageProcess(introduced(order), order, name, configuration, limit)
+    stage = FollowerStage(partial(find_model, name, configuration))
+    process = StageProcess(introduced(order), order, stage, name, limit)
     signal.signal(signal.SIGTERM, process.leave)
     process.run()
 
 
 @dataclass(slots=True)
 class StageProcess:
-    """Carries out what the leader sends, in order. `limit` bounds the bytes of models here."""
+    """Has `stage` carry out what the leader sends, in order. `name` is that of the model, `limit`
+    bounds the bytes of models here.
+    """
 
     link: Link
     order: Order
+    stage: FollowerStage
     name: str
-    configuration: LiveConfiguration
     limit: int
-    _group: Group | None = None
-    _entry: ModelEntry | None = None
-    _model: FollowerModel | None = None
     _frames: queue.SimpleQueue[Frame] = field(default_factory=queue.SimpleQueue)
 
     def run(self) -> NoReturn:
@@ -96,7 +93,7 @@ class StageProcess:
         if frame.kind is Kind.BEAT:
             self.link.send_json(Kind.BEAT, {**frame.json(), **self._room})
         elif frame.kind is Kind.JOIN:
-            self._group = join(self.order)
+            self.stage.group = join(self.order)
             self.link.settimeout(self.order.timeout_s)
         elif frame.kind is not Kind.PORTION:
             self._frames.put(frame)
@@ -121,48 +118,15 @@ class StageProcess:
             os._exit(LOST)
 
     def _handle(self, frame: Frame) -> None:
-        if frame.kind is Kind.CHECK:
-            self._answer(frame, self._check)
-        elif frame.kind is Kind.LOAD:
-            self._answer(frame, self._load)
-        elif self._model is not None:
-            reply = self._model.carry_out(frame)
-            if reply is not None:
-                self._reply(frame, reply)
-            if self._model.closed:
-                self._free()
-        elif frame.kind is not Kind.CLOSE:  # of a lane of a model that has been replaced
-            raise StageError("stage.protocol", detail=f"{frame.kind.name} came before a model")
-
-    def _answer(self, frame: Frame, work: Callable[[Mapping[str, Any]], dict[str, int]]) -> None:
-        """Do what the leader asks for, or tell it why not."""
         try:
-            self._reply(frame, work(frame.json()))
+            reply = self.stage.carry_out(frame)
         except (ModelError, NotFound, StageError) as error:
+            if frame.kind not in (Kind.CHECK, Kind.LOAD):
+                raise
             if not isinstance(error, StageError):
                 params = {"model": self.name, "detail": error.message}
                 error = StageError("stage.model_missing", **params)
             self.link.refuse(Kind.REPLY, error, frame.lane, host=self.order.host)
-
-    def _reply(self, frame: Frame, values: Mapping[str, Any]) -> None:
-        self.link.send_json(Kind.REPLY, {**values, **self._room}, frame.lane)
-
-    def _check(self, asked: Mapping[str, Any]) -> dict[str, int]:
-        """Compare the model that this process was started for with the leader's."""
-        self._free()
-        entry = find_model(self.name, self.configuration)
-        if entry.id != asked["model"]:
-            raise StageError("stage.other_model", leader=asked["model"], follower=entry.id)
-        check_same(entry.id, asked["fingerprint"], fingerprint(entry.path))
-        self._entry = entry
-        return {}
-
-    def _load(self, asked: Mapping[str, Any]) -> dict[str, int]:
-        assert self._group is not None  # the leader loads a model once all have joined
-        assert self._entry is not None  # and has been checked
-        self._model = FollowerModel(self._entry, asked, self._group)
-        return {"weights_bytes": self._model.weights_bytes}
-
-    def _free(self) -> None:
-        self._model = None
-        release_memory()
+        else:
+            if reply is not None:
+                self.link.send_json(Kind.REPLY, {**reply, **self._room}, frame.lane)

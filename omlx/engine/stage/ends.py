@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, Final, cast
 
 import mlx.core as mx
@@ -80,20 +80,6 @@ def check_split(model: nn.Module, counts: Sequence[int]) -> None:
     if counts[0] <= behind:
         detail = f"the first machine must hold more than {behind} layers"
         raise StageError("stage.split", detail=detail)
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A rank of a pipeline, with mlx-lm's names for what `pipeline()` asks of a group."""
-
-    number: int
-    ranks: int
-
-    def rank(self) -> int:
-        return self.number
-
-    def size(self) -> int:
-        return self.ranks
 
 
 class Ends(nn.Module):
@@ -185,8 +171,9 @@ def _body(model: Any) -> Any:
 def _pipeline(body: Any, rank: int, counts: Sequence[int], module: str) -> None:
     """Have mlx-lm trim the layers. The rank that it stores is reset: sending is done by `Ends`."""
     given = {} if module in EVEN_ONLY else {"split": list(counts)}
+    group = SimpleNamespace(rank=lambda: rank, size=lambda: len(counts))  # as mlx's
     try:
-        body.pipeline(Place(rank, len(counts)), **given)
+        body.pipeline(group, **given)
     except ValueError as error:
         raise StageError("stage.split", detail=str(error)) from error
     if body.end_idx - body.start_idx != counts[rank]:

@@ -85,12 +85,12 @@ class Stages:
         on_lost: Callable[[StageLost], None],
         free_bytes: Callable[[], int] = lambda: 0,
     ) -> None:
+        self.order = order
         self._free_bytes = free_bytes
         self._statuses = tuple(
             StageStatus(rank, host, order.restarts) for rank, host in enumerate(order.hosts)
         )
         self._links = dict(sorted(links.items()))
-        self._timeout_s = order.timeout_s
         self._on_lost = on_lost
         self._replies: dict[int, Future[Frame]] = {}
         self._lanes = 0
@@ -119,7 +119,7 @@ class Stages:
         ]
         for link in self._links.values():
             # Of beats, and of what a stopped process does not read.
-            link.settimeout(self._timeout_s)
+            link.settimeout(self.order.timeout_s)
         for thread in (*threads, threading.Thread(target=self._beat, name="omlx-stage-beat")):
             thread.daemon = True
             thread.start()
@@ -192,7 +192,7 @@ class Stages:
                 elif frame.lane == self._question:
                     self._replies[rank].set_result(frame)
         except TimeoutError:
-            detail = f"it has been silent for {self._timeout_s:g} s"
+            detail = f"it has been silent for {self.order.timeout_s:g} s"
         except (OSError, StageError) as error:
             detail = str(error)
         self._lose(rank, detail)
@@ -211,8 +211,8 @@ class Stages:
                 now = time.monotonic()
                 self.broadcast(Kind.BEAT, json.dumps({"sent": now}).encode())
                 since = self._waiting_since
-                if since is not None and now - since > self._timeout_s:
-                    self._lose(0, f"a step has not ended within {self._timeout_s:g} s")
+                if since is not None and now - since > self.order.timeout_s:
+                    self._lose(0, f"a step has not ended within {self.order.timeout_s:g} s")
 
     def _lose(self, rank: int, detail: str) -> StageLost:
         """Report that a stage is lost, once; return the error."""

@@ -12,8 +12,9 @@ probe, on all ranks at once ─ probe ──►  the same passes
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from math import ceil
 from typing import TYPE_CHECKING, Any, cast
 
@@ -29,16 +30,16 @@ from omlx.engine.runner import Runner
 from omlx.engine.stage import ends
 from omlx.engine.stage.group import Group
 from omlx.engine.stage.link import Frame, Kind
-from omlx.engine.stage.order import Order
 from omlx.engine.stage.runners import Follower, Leader
 from omlx.engine.stage.stages import Stages, StageStatus
 from omlx.engine.steps import run_through
 from omlx.errors import ModelError, Reason, StageError
 from omlx.models.catalog.entry import ModelEntry
-from omlx.models.catalog.fingerprint import fingerprint
+from omlx.models.catalog.fingerprint import check_same, fingerprint
 from omlx.models.eyes.open_eye import has_vision
 from omlx.models.eyes.sight import Sight
 from omlx.models.package.tokenizer import read_tokenizer, tokenizer_length
+from omlx.models.pool.footprint import release_memory
 from omlx.models.pool.load_weights import (
     Dtype,
     LoadSteps,
@@ -77,11 +78,10 @@ class StagedModel:
 class StagedReader:
     """Reads `model` in stages and every other model as usual: the weight reader of a leader."""
 
-    def __init__(self, model: str, stages: Stages, group: Group, order: Order) -> None:
+    def __init__(self, model: str, stages: Stages, group: Group) -> None:
         self._model = model
         self.stages = stages
         self._group = group
-        self._order = order
 
     def __call__(
         self,
@@ -125,7 +125,7 @@ class StagedReader:
         probes = yield from self.stages.replies()
         facts = replace(facts, layout=_largest(facts.layout, probes, self.stages.rooms))
         split = ",".join(map(str, counts)) or "tensor"
-        layout = f"{split} of {self._group.size} by {self._order.backend}"
+        layout = f"{split} of {self._group.size} by {self.stages.order.backend}"
         stage = StagedModel(whole, self._group, self.stages, facts, layout)
         off = "vision.off.staged" if has_vision(config) else "vision.off.text"
         loaded_model = describe(entry, whole, config, tokenizer, facts)
@@ -136,15 +136,15 @@ class StagedReader:
         architecture that cannot be cut, StageError for a cut that leaves a rank without room or
         without what it must have.
         """
-        size, rooms = self._group.size, self.stages.rooms
+        size, rooms, order = self._group.size, self.stages.rooms, self.stages.order
         ends.check_architecture(whole, tensor=self._group.tensor)
         layers = [nbytes_of(layer) for layer in whole.layers]
         others = nbytes_of(whole) - sum(layers)
         if self._group.tensor:
             ends.check_heads(whole, size)
-            check_rooms([nbytes_of(whole) // size] * size, rooms, self._order.hosts)
+            check_rooms([nbytes_of(whole) // size] * size, rooms, order.hosts)
             return []
-        counts = [*self._order.layers]
+        counts = [*order.layers]
         if counts:
             check_counts(counts, len(layers), size)
         elif ends.architecture(whole) in ends.EVEN_ONLY:
@@ -153,50 +153,77 @@ class StagedReader:
             counts = split_layers(layers, others, rooms)
         ends.check_split(whole, counts)
         held = [others + sum(layers[slice(*ends.span(counts, rank))]) for rank in range(size)]
-        check_rooms(held, rooms, self._order.hosts)
+        check_rooms(held, rooms, order.hosts)
         return counts
 
 
-class FollowerModel:
-    """A follower's stage of one model, with a runner for each lane.
+class FollowerStage:
+    """A follower's stage of the model that `find` returns, with a runner for each lane.
 
-    `closed`: the leader has closed the last lane and uses the model no longer.
+    `group` is this process's once it has joined, before a model is loaded.
     """
 
-    def __init__(self, entry: ModelEntry, order: Mapping[str, Any], group: Group) -> None:
-        """Load the model as the leader's `load` says. Raises ModelError and StageError."""
-        self._group = group
-        self._model, _ = open_model(entry.path, order["dtype"], trusted=order["trusted"])
-        self._facts = facts_of(self._model, order["vocab_size"], cache_maker(self._model))
-        self._body = cut(self._model, group, order["counts"])
-        self.weights_bytes = run_through(read_weights(self._model))
+    group: Group
+
+    def __init__(self, find: Callable[[], ModelEntry]) -> None:
+        self._find = find
         self._lanes: dict[int, Follower] = {}
-        self.closed = False
+        self._new_runner: Callable[[], Follower] = _without_model
 
     def carry_out(self, frame: Frame) -> dict[str, Any] | None:
-        """Do what the leader says, and return the reply, if it waits for one."""
+        """Do what the leader says, and return the reply, if it waits for one.
+
+        Raises NotFound, ModelError or StageError where this machine cannot serve the model.
+        """
         match frame.kind:
+            case Kind.CHECK:
+                return self._check(frame.json())
+            case Kind.LOAD:
+                return self._load(frame.json())
             case Kind.PROBE:
-                return {"layout": self._probe()}
+                return self._probe()
             case Kind.LANE:
-                self._lanes[frame.lane] = self._runner()
-            case Kind.CLOSE:
-                known = self._lanes.pop(frame.lane, None) is not None
-                self.closed = known and not self._lanes
+                self._lanes[frame.lane] = self._new_runner()
+            case Kind.CLOSE:  # perhaps of a model that has been replaced
+                if self._lanes.pop(frame.lane, None) is not None and not self._lanes:
+                    self._free()
             case Kind.PLAN:
                 self._lanes[frame.lane].follow(Plan.from_bytes(frame.payload))
             case _:
                 raise StageError("stage.protocol", detail=f"{frame.kind.name} was not due")
         return None
 
+    def _check(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """Compare the model with the leader's. One that was loaded before is replaced."""
+        self._free()
+        self._entry = self._find()
+        if self._entry.id != asked["model"]:
+            raise StageError("stage.other_model", leader=asked["model"], follower=self._entry.id)
+        check_same(self._entry.id, asked["fingerprint"], fingerprint(self._entry.path))
+        return {}
+
+    def _load(self, order: Mapping[str, Any]) -> dict[str, Any]:
+        """Read the layers of this rank; return their bytes."""
+        model, _ = open_model(self._entry.path, order["dtype"], trusted=order["trusted"])
+        facts = facts_of(model, order["vocab_size"], cache_maker(model))
+        body = cut(model, self.group, order["counts"])
+        self._new_runner = partial(Follower, body, cache_maker(model), facts, self.group)
+        return {"weights_bytes": run_through(read_weights(model))}
+
     def _probe(self) -> dict[str, Any]:
         """Run the passes with which the leader probes; return the layout of own caches."""
-        runner = self._runner()
-        forward_failure(runner.model, runner.make_cache, self._facts.vocab_size)
-        return asdict(probed_in_stages(self._facts, runner.model, runner.make_cache).layout)
+        runner = self._new_runner()
+        forward_failure(runner.model, runner.make_cache, runner.facts.vocab_size)
+        probed = probed_in_stages(runner.facts, runner.model, runner.make_cache)
+        return {"layout": asdict(probed.layout)}
 
-    def _runner(self) -> Follower:
-        return Follower(self._body, cache_maker(self._model), self._facts, self._group)
+    def _free(self) -> None:
+        self._lanes, self._new_runner = {}, _without_model
+        release_memory()
+
+
+def _without_model() -> Follower:
+    raise StageError("stage.protocol", detail="no model has been loaded")
 
 
 def cut(model: nn.Module, group: Group, counts: Sequence[int]) -> Any:

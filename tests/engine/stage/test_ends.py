@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
-from omlx.engine.stage.ends import SHARDED, STAGED, Place, check_heads, check_split, shard
+from omlx.engine.stage.ends import SHARDED, STAGED, check_heads, check_split, shard
 from omlx.errors import StageError
 from tests import zoo
 
@@ -22,7 +24,7 @@ def test_heads_that_do_not_divide_are_refused_with_both_numbers(family: str) -> 
 
 def test_weights_that_do_not_divide_are_refused() -> None:
     with pytest.raises(StageError) as refusal:
-        shard(zoo.build("llama"), Place(0, 5))
+        shard(zoo.build("llama"), SimpleNamespace(rank=lambda: 0, size=lambda: 5))
     assert refusal.value.code == "stage.parts"
     assert refusal.value.params["ranks"] == 5
 
