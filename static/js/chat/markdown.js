@@ -5,6 +5,7 @@
 // marked, DOMPurify, highlight.js and KaTeX are in static/vendor; the latter two are loaded by the
 // first answer that needs them. Without the libraries answers are plain text.
 
+import { Library } from "./library.js";
 import { mathExtensions } from "./math-syntax.js";
 
 const HEADING_BELOW = 2; // the page has the first two levels
@@ -12,12 +13,14 @@ const HEADING_BELOW = 2; // the page has the first two levels
 const TAGS = `p br hr h3 h4 h5 h6 strong em del code pre blockquote ul ol li a span
   table thead tbody tr th td input`.split(/\s+/);
 const PLAIN = "rel target class align start type checked disabled data-math".split(" ");
+const CODE = 'pre > code[class^="language-"]';
+const FORMULA = "[data-math]";
 const WEB = /^(?:https?|mailto):/i;
 
 let marked = null;
 let purify = null;
-let highlighter = null;
-let formulas = null;
+const highlighter = new Library("highlight/highlight.min.js", CODE, highlight);
+const formulas = new Library("katex/katex.mjs", FORMULA, typeset);
 
 export async function loadMarkdown() {
   const [{ Marked }, { default: DOMPurify }] = await Promise.all([
@@ -37,6 +40,8 @@ export class Prose {
     this.element = element;
     this.decorate = decorate;
     element.classList.toggle("prose-plain", marked === null);
+    highlighter.retry();
+    formulas.retry();
   }
 
   update(text) {
@@ -70,9 +75,9 @@ export class Prose {
   #extend(element) {
     for (const code of element.querySelectorAll("pre > code")) {
       this.decorate(code.parentElement, languageOf(code));
-      if (languageOf(code)) highlight(code);
     }
-    for (const formula of element.querySelectorAll("[data-math]")) typeset(formula);
+    for (const code of element.querySelectorAll(CODE)) highlighter.use(code);
+    for (const formula of element.querySelectorAll(FORMULA)) formulas.use(formula);
   }
 }
 
@@ -125,9 +130,7 @@ function languageOf(code) {
   return code.className.replace("language-", "");
 }
 
-async function highlight(code) {
-  highlighter ??= import("../../vendor/highlight/highlight.min.js");
-  const { default: library } = await highlighter;
+function highlight(library, code) {
   const language = library.getLanguage(languageOf(code)) && languageOf(code);
   if (!language) return;
   const { value } = library.highlight(code.textContent, { language, ignoreIllegals: true });
@@ -136,9 +139,7 @@ async function highlight(code) {
 
 // KaTeX builds MathML, which browsers draw themselves: no fonts, no inline styles. A formula that
 // it cannot read stays as it was written.
-async function typeset(formula) {
-  formulas ??= import("../../vendor/katex/katex.mjs");
-  const { default: library } = await formulas;
+function typeset(library, formula) {
   const source = formula.textContent;
   const displayMode = formula.dataset.math === "block";
   const options = { displayMode, output: "mathml", maxExpand: 500, maxSize: 20, strict: "ignore" };

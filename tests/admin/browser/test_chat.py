@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from playwright.sync_api import Browser, Locator, Page, expect
+from playwright.sync_api import Browser, Locator, Page, Request, Route, expect
 
 from omlx.catalog import data_dir
 from omlx.models.catalog.entry import ModelEntry
@@ -353,6 +353,57 @@ def test_hostile_answers_are_text(chatting: Site) -> None:
         assert set(seen["attributes"]) <= {"href", "rel", "target", "class", "data-math"}
         assert all(link.startswith("https://") for link in seen["links"])
         assert visit.page.locator("body").is_visible()
+
+
+@needs_markdown
+def test_an_answer_is_plain_until_its_libraries_are_loaded(chatting: Site) -> None:
+    open_answers = """async () => {
+      const { loadMarkdown, Prose } = await import("/admin/static/js/chat/markdown.js");
+      await loadMarkdown();
+      window.answer = (text) => {
+        const element = document.createElement("div");
+        document.querySelector("main").append(element);
+        const prose = new Prose(element, () => {});
+        for (let end = 1; end <= text.length; end += 1) prose.update(text.slice(0, end));
+      };
+    }"""
+    text = "```python\nif x:\n    pass\n```\n\n$x^2$ and more\n"
+    with chatting.visit() as visit:
+        page = visit.page
+        attempts: list[str] = []
+
+        def cut(route: Route) -> None:
+            attempts.append(route.request.url)
+            route.abort()
+
+        libraries = re.compile("vendor/(katex|highlight)/")
+        page.route(libraries, cut)
+        visit.complaints.expect("ERR_FAILED")
+        open_chat(page)
+        page.evaluate(open_answers)
+        with page.expect_event("requestfailed", libraries_failed(2)):
+            page.evaluate("(text) => answer(text)", text)
+        shown = page.locator("main > div")
+        expect(shown.locator("code")).to_have_text("if x:\n    pass\n")
+        expect(shown.locator("[data-math]")).to_have_text("x^2")
+        assert len(attempts) == 2, "one attempt for each library and answer"
+        page.unroute(libraries)
+        page.evaluate("(text) => answer(text)", text)
+        expect(shown.locator("math")).to_have_count(2)
+        expect(shown.locator("code > span").filter(has_text="if")).to_have_count(2)
+        expect(shown.locator("code").first).to_have_text("if x:\n    pass\n")
+
+
+def libraries_failed(count: int) -> Callable[[Request], bool]:
+    """Whether the request is the last of so many that failed."""
+    failed: list[str] = []
+
+    def is_last(request: Request) -> bool:
+        if "/vendor/" in request.url:
+            failed.append(request.url)
+        return len(failed) == count
+
+    return is_last
 
 
 def test_export_and_import(chatting: Site, tmp_path: Path) -> None:
