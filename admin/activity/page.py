@@ -16,7 +16,7 @@ from .request_views import AnswerView, LoadingView, RequestView
 from .requests import Requests
 
 MAX_ANSWERS: Final = 200
-FIRST_ANSWERS: Final = 50
+FIRST_ANSWERS: Final = 20
 """Those in the page itself, which is usable sooner; its part that is refreshed has all."""
 
 
@@ -36,8 +36,11 @@ class EndedView:
 
 @dataclass(frozen=True, slots=True)
 class ActivityView:
+    """`ended` has at most `first_answers`; its part has more."""
+
     active: ActiveView
     ended: EndedView
+    first_answers: int = FIRST_ANSWERS
 
 
 @dataclass(frozen=True, slots=True)

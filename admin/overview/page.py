@@ -28,6 +28,9 @@ from .live import Live, StepView, TrialView, minutes, trial_view
 MAX_ANSWERS: Final = 50
 """Rows of the table of latest requests."""
 
+FIRST_ANSWERS: Final = 10
+"""Those in the page itself, which is usable sooner; its part that is refreshed has all."""
+
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
@@ -73,19 +76,19 @@ class OverviewPage:
 
     async def show(self, request: Request) -> Page:
         first = await first_view(self.downloads, self.snapshots.pool)
-        view = replace(await self._view(request), first=first)
+        view = replace(await self._view(request, FIRST_ANSWERS), first=first)
         return Page("overview/page.html", view, "overview")
 
     async def show_live(self, request: Request) -> Page:
-        return Page("overview/live.html", await self._view(request))
+        return Page("overview/live.html", await self._view(request, MAX_ANSWERS))
 
     async def show_first(self, request: Request) -> Page:
         return Page("overview/first.html", await first_view(self.downloads, self.snapshots.pool))
 
-    async def _view(self, request: Request) -> OverviewView:
+    async def _view(self, request: Request, answers: int) -> OverviewView:
         pool, resident = self.snapshots.pool, await self.snapshots.resident()
         # Nothing is awaited from here on: figures, tables and charts are of one moment.
-        live, latest = self.figures.now(), self.figures.requests.latest(MAX_ANSWERS)
+        live, latest = self.figures.now(), self.figures.requests.latest(answers)
         models = [self.snapshots.default, *(snapshot.entry.id for snapshot in resident)]
         model = next(filter(None, models), None) or suggested(pool.models, live.limit_bytes)
         trial = self.trials.newest

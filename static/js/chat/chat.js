@@ -40,9 +40,9 @@ class Chat extends HTMLElement {
     ];
     this.#listen(part("file"));
     part("unkept").hidden = store.isKept;
-    this.models.load().catch(() => {});
     await this.open(location.hash.slice(1));
     this.toggleAttribute("data-ready", true);
+    this.models.load().catch(() => {});
   }
 
   #listen(file) {

@@ -14,8 +14,9 @@ from typing import Any
 import httpx
 import pytest
 
-from omlx.admin.activity.page import FIRST_ANSWERS
+from omlx.admin.activity import page as activity
 from omlx.admin.addresses import ACTIVITY
+from omlx.admin.overview import page as overview
 from omlx.engine.types import Event as EngineEvent
 from omlx.engine.types import TokensCommitted
 from omlx.server.event_dispatcher import EventDispatcher
@@ -147,15 +148,25 @@ def test_what_generates_nothing_is_listed_too(server: Administered) -> None:
         }
 
 
-def test_the_page_has_the_newest_requests_and_its_part_has_all(server: Administered) -> None:
+@pytest.mark.parametrize(
+    ("path", "part", "count"),
+    [
+        (ACTIVITY, PART, activity.FIRST_ANSWERS),
+        ("/admin", "/admin/parts/overview", overview.FIRST_ANSWERS),
+    ],
+)
+def test_the_page_has_the_newest_requests_and_its_part_has_all(
+    server: Administered, path: str, part: str, count: int
+) -> None:
     with server.browser() as browser:
-        for _ in range(FIRST_ANSWERS + 1):
+        for _ in range(count + 1):
             browser.post(CHAT, json={"model": "no/such", "messages": SAY})
-        page, part = browser.get(ACTIVITY).text, browser.get(PART).text
-    rows = re.findall(r'<tr id="(answer-\d+)"', page)
-    assert len(rows) == FIRST_ANSWERS
-    refreshed = re.findall(r'<tr id="(answer-\d+)"', part)
-    assert (refreshed[:FIRST_ANSWERS], len(refreshed) > FIRST_ANSWERS) == (rows, True)
+        first, refreshed = (
+            re.findall(r'<tr id="(answer-\d+)"', browser.get(address).text)
+            for address in (path, part)
+        )
+    assert len(first) == count
+    assert (refreshed[:count], len(refreshed) > count) == (first, True)
 
 
 def test_prompts_are_shown_only_if_a_setting_says_so(tmp_path: Path) -> None:
