@@ -12,10 +12,16 @@ turns do, share pieces.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, Protocol, TypeAlias, TypeVar
 
 Kind: TypeAlias = Literal["rows", "window", "state"]
+
+RUN_BYTES: Final = 4 << 20
+"""Bytes of adjacent pieces that are copied together and share arrays. A block of a large model has
+more; of a small one it has many arrays of a few KB.
+"""
 
 MIN_INTERVAL: Final = 512
 MAX_INTERVAL: Final = 1 << 14
@@ -75,3 +81,34 @@ class Layout:
         """Bytes of a KV cache of so many tokens."""
         sliding = tokens if self.window is None else min(tokens, self.window)
         return tokens * self.row_bytes + sliding * self.window_bytes + self.state_bytes
+
+
+class Span(Protocol):
+    """Tokens [start, stop) of a kind of layer."""
+
+    @property
+    def kind(self) -> Kind: ...
+
+    @property
+    def start(self) -> int: ...
+
+    @property
+    def stop(self) -> int: ...
+
+
+S = TypeVar("S", bound=Span)
+
+
+def runs(spans: Iterable[S], nbytes: Callable[[S], int]) -> Iterator[list[S]]:
+    """Yield spans in their order, adjacent ones together up to `RUN_BYTES`; a state is alone."""
+    run: list[S] = []
+    size = 0
+    for span in spans:
+        size += nbytes(span)
+        follows = run and span.kind == run[-1].kind != "state" and span.start == run[-1].stop
+        if run and (not follows or size > RUN_BYTES):
+            yield run
+            run, size = [], nbytes(span)
+        run.append(span)
+    if run:
+        yield run

@@ -14,8 +14,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from pydantic import Field, TypeAdapter
 
-from omlx.engine.disk.cover import Part
-from omlx.engine.disk.record import Record
+from omlx.engine.disk.run import Run
 from omlx.engine.image.prepared import PreparedImage
 from omlx.engine.image.span import ImageSpan
 from omlx.engine.piece import Piece
@@ -23,8 +22,8 @@ from omlx.engine.types import Sampling, TokenLogprob, TokenMask
 
 LAST: Final = "last"
 
-Loaded: TypeAlias = Sequence[tuple[Part, Record]]
-"""Records that were read, with the part of each that is wanted."""
+Loaded: TypeAlias = Sequence[Run]
+"""What was read from disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +51,7 @@ class Restore:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Take records of a prefix that was read from disk; with the last ones, which give its `length`
+    """Take runs of a prefix that were read from disk; with the last ones, which give its `length`
     (0: it is of no use), build the row's cache, with room for `prompt` tokens.
     """
 
@@ -231,7 +230,7 @@ class ScheduledStep:
 
     `drafts` holds device arrays [draft_n] of token ids for windows without host ids; `masks` the
     token masks of rows with structured output, advanced to the committed tokens. `images` holds
-    those that the plan looks at, by name, `loads` the records that it loads.
+    those that the plan looks at, by name, `loads` what it loads.
     """
 
     plan: Plan

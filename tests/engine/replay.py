@@ -72,4 +72,6 @@ def agree(whole: CacheTable, held: CacheTable, own: slice = ALL) -> None:
     assert set(whole.kept) == set(held.kept)
     if own == ALL:  # elsewhere a piece has other layers
         for piece in whole.kept:
-            assert same_arrays(whole.kept[piece].arrays, held.kept[piece].arrays), piece
+            left, right = whole.kept[piece], held.kept[piece]
+            assert (left.start, left.stop) == (right.start, right.stop), piece
+            assert same_arrays(left.payload.arrays, right.payload.arrays), piece

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from omlx.engine.disk.record import RecordId
 from omlx.engine.disk.segments import Place
-from omlx.engine.piece import Layout
+from omlx.engine.piece import Kind, Layout
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +18,14 @@ class Part:
     place: Place
     start: int
     stop: int
+
+    @property
+    def kind(self) -> Kind:
+        return self.id.kind
+
+    @property
+    def whole(self) -> bool:
+        return (self.start, self.stop) == (self.id.start, self.id.stop)
 
 
 def longest_cover(

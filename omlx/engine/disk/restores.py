@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from omlx.engine.disk.cover import Part
 from omlx.engine.disk.fetch import Fetch
-from omlx.engine.disk.record import Record
+from omlx.engine.disk.run import Run
 from omlx.engine.disk.tier import DiskTier
 
 LOAD_BYTES: Final = 32 << 20
@@ -40,14 +39,14 @@ class Restores:
         """Whether `take` has something."""
         return row in self._fetches and self._fetches[row].ready
 
-    def take(self, row: int, nbytes: int) -> tuple[list[tuple[Part, Record]], int | None]:
-        """Return the next records, and the prefix's length with the last ones; else None."""
+    def take(self, row: int, nbytes: int) -> tuple[list[Run], int | None]:
+        """Return the next runs, and the prefix's length with the last ones; else None."""
         fetch = self._fetches[row]
-        records = fetch.take(nbytes)
+        runs = fetch.take(nbytes)
         if not fetch.ended:
-            return records, None
+            return runs, None
         del self._fetches[row]
-        return records, fetch.length
+        return runs, fetch.length
 
     def drop(self, row: int) -> None:
         fetch = self._fetches.pop(row, None)

@@ -2,56 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from typing import Any, TypeAlias
 
 import mlx.core as mx
 import numpy as np
-from mlx.utils import tree_map
 
-from omlx.engine.disk.cover import Part
 from omlx.engine.disk.record import Record, RecordId, Spec
+from omlx.engine.disk.run import Buffer, Run, with_rows
 
 Arrays: TypeAlias = Any
 """Arrays in nested lists and tuples, with None where a layer has none."""
 
 
-def to_record(id: RecordId, arrays: Arrays) -> Record:
-    """Copy computed arrays into bytes."""
+def to_record(id: RecordId, arrays: Arrays, rows: slice | None) -> Record:
+    """Copy these rows of computed arrays [..., rows, width] into bytes; None: all of any arrays."""
     flat: list[mx.array] = []
     spec = _spec(arrays, flat)
     raw = [array.reshape(-1).view(mx.uint8) for array in flat]
     mx.eval(raw)
-    return Record(id, spec, [np.asarray(array).tobytes() for array in raw])
+    if rows is None:
+        return Record(id, spec, [np.asarray(array).tobytes() for array in raw])
+    buffers: list[bytes] = []
+    for array, bare in zip(flat, raw, strict=True):
+        buffers.append(np.asarray(bare).reshape(*array.shape[:-1], -1)[..., rows, :].tobytes())
+    return Record(id, with_rows(spec, rows.stop - rows.start), buffers)
 
 
-def to_arrays(part: Part, record: Record) -> tuple[Arrays, ...]:
-    """Return the arrays of a part of a record that was read. Copies, but evaluates nothing."""
-    (body,) = record.buffers
-    layers = _arrays(record.spec, _Reader(memoryview(body)))
-    id = record.id
-    if id.kind != "state" and (part.start, part.stop) != (id.start, id.stop):
-        first, last = part.start - id.start, part.stop - id.start
-        layers = [layer and _rows(layer, first, last) for layer in layers]
-    return tuple(layers)
-
-
-def _rows(layer: Arrays, first: int, last: int) -> Arrays:
-    return tree_map(lambda array: array[..., first:last, :], layer)
-
-
-class _Reader:
-    def __init__(self, body: memoryview) -> None:
-        self._body = body
-        self._at = 0
-
-    def take(self, dtype: mx.Dtype, shape: Sequence[int]) -> mx.array:
-        count = dtype.size
-        for size in shape:
-            count *= size
-        raw = np.frombuffer(self._body, np.uint8, count, self._at)
-        self._at += count
-        return mx.array(raw).view(dtype).reshape(shape)
+def to_arrays(run: Run) -> tuple[Arrays, ...]:
+    """Return the arrays of a run that was read. Copies, but evaluates nothing."""
+    return tuple(_arrays(run.spec, iter(run.buffers)))
 
 
 def _spec(arrays: Arrays, flat: list[mx.array]) -> Spec:
@@ -64,14 +44,15 @@ def _spec(arrays: Arrays, flat: list[mx.array]) -> Spec:
     return ["tuple" if isinstance(arrays, tuple) else "list", *(_spec(a, flat) for a in arrays)]
 
 
-def _arrays(spec: Spec, reader: _Reader) -> Any:
+def _arrays(spec: Spec, buffers: Iterator[Buffer]) -> Any:
     if spec is None:
         return None
     if isinstance(spec, dict):
         ((name, shape),) = spec.items()
-        return reader.take(_DTYPES[name], shape)
+        raw = np.frombuffer(next(buffers), np.uint8)
+        return mx.array(raw).view(_DTYPES[name]).reshape(shape)
     kind, *parts = spec
-    arrays = [_arrays(part, reader) for part in parts]
+    arrays = [_arrays(part, buffers) for part in parts]
     return tuple(arrays) if kind == "tuple" else arrays
 
 

@@ -12,7 +12,7 @@ import sqlite3
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,13 +21,15 @@ from typing import Final, TypeAlias
 
 from omlx.engine.disk.budget import DAILY, DiskBudget
 from omlx.engine.disk.chain import TokenChain
+from omlx.engine.disk.cover import Part
 from omlx.engine.disk.fetch import Fetch
 from omlx.engine.disk.folder import CacheFolder, Fingerprint, Locked
 from omlx.engine.disk.record import Record
+from omlx.engine.disk.run import join
 from omlx.engine.disk.segments import SEGMENT_BYTES
 from omlx.engine.disk.store import DiskStore, Failure
 from omlx.engine.isolation import isolate
-from omlx.engine.piece import Layout
+from omlx.engine.piece import Layout, runs
 from omlx.errors import Reason
 
 RETRY_S: Final = 10.0
@@ -246,15 +248,16 @@ class DiskWorker:
         length, parts = store.find(fetch.chain, self._layout, len(fetch.chain) - 1)
         if length <= fetch.least:
             return
-        for part in parts:
+        for adjacent in runs(parts, lambda part: part.place.nbytes):
             if fetch.cancelled:
                 return
-            record = store.read(part)
-            if record is None:
-                length = part.start if self._layout.resumes_anywhere else 0
-                break
-            fetch.give(part, record)
+            read = _read(store, adjacent)
+            for run in join(read):
+                fetch.give(run)
             self._wake()
+            if len(read) < len(adjacent):
+                length = adjacent[len(read)].start if self._layout.resumes_anywhere else 0
+                break
         fetch.finish(length if length > fetch.least else 0)
         if self.state.paused is None:
             store.touch(parts)
@@ -308,6 +311,17 @@ class DiskWorker:
         if reason is not None and (before is None or before.code != reason.code):
             log.warning(reason.message, extra={"fields": {"model": self._fingerprint.model}})
         self.state = replace(self.state, paused=reason)
+
+
+def _read(store: DiskStore, parts: Sequence[Part]) -> list[tuple[Part, Record]]:
+    """Return records with their parts, up to one that is damaged or missing."""
+    read: list[tuple[Part, Record]] = []
+    for part in parts:
+        record = store.read(part)
+        if record is None:
+            break
+        read.append((part, record))
+    return read
 
 
 def _is_full(error: Exception) -> bool:

@@ -2,7 +2,7 @@
 
 Never a view of an array that a cache writes into: it would change, or force a copy of the whole
 array at every step. So a piece is copied when it is saved, and again when it is restored. What was
-read from disk is a copy already: it is saved itself.
+read from disk is a copy already: it is saved itself. Adjacent pieces are copied together.
 
 | cache                        | saved as  | restored                                            |
 |------------------------------|-----------|-----------------------------------------------------|
@@ -16,6 +16,7 @@ read from disk is a copy already: it is saved itself.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias, cast
@@ -31,11 +32,11 @@ from mlx_lm.models.cache import (
     RotatingKVCache,
 )
 
-from omlx.engine.disk.cover import Part
 from omlx.engine.disk.record import Record, RecordId
+from omlx.engine.disk.run import Run
 from omlx.engine.disk.serial import to_arrays, to_record
 from omlx.engine.model import Cache, LayerCache, MakeCache, Model
-from omlx.engine.piece import Kind, Layout, Piece
+from omlx.engine.piece import Kind, Layout, Piece, runs
 from omlx.engine.rewind import leaves
 from omlx.errors import EngineError, Reason
 
@@ -56,28 +57,44 @@ _STEP: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """The arrays of one piece: one entry per layer of its kind, in the order of the layers.
+    """The arrays of tokens [start, stop): one entry per layer of a kind, in their order."""
 
-    They are `whole` unless they are views of arrays with more rows.
-    """
-
-    piece: Piece
+    kind: Kind
+    start: int
+    stop: int
     arrays: tuple[Arrays, ...]
-    whole: bool = True
 
     @property
     def nbytes(self) -> int:
         return _nbytes(self.arrays)
 
 
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Tokens [start, stop) of a payload; all of it if it is a state."""
+
+    start: int
+    stop: int
+    payload: Payload
+
+    @property
+    def nbytes(self) -> int:
+        payload = self.payload
+        return payload.nbytes * (self.stop - self.start) // (payload.stop - payload.start)
+
+
 class Payloads:
-    """The arrays of all cached pieces of one model, by id of the piece."""
+    """The arrays of all cached pieces of one model, by id of the piece.
+
+    Adjacent pieces that were saved together share payloads of about `RUN_BYTES`, whose memory is
+    free when all of them were evicted.
+    """
 
     def __init__(self, make_cache: MakeCache) -> None:
         self._make_cache = make_cache
-        self._kept: dict[int, Payload] = {}
+        self._kept: dict[int, Share] = {}
 
-    def __getitem__(self, piece: int) -> Payload:
+    def __getitem__(self, piece: int) -> Share:
         return self._kept[piece]
 
     def __iter__(self) -> Iterator[int]:
@@ -88,35 +105,48 @@ class Payloads:
 
     @property
     def nbytes(self) -> int:
-        return sum(payload.nbytes for payload in self._kept.values())
+        return sum(share.nbytes for share in self._kept.values())
 
     def keep(self, cache: Cache, pieces: Iterable[Piece], loaded: Iterable[Payload] = ()) -> None:
         """Copy pieces out of a live cache that is at least as long. Waits for the copies.
 
-        What the cache was assembled of (`loaded`) is kept itself where it is just such a piece.
-        Raises EngineError, and keeps none, if the cache does not hold their rows.
+        What the cache was assembled of (`loaded`) is kept itself where it holds a piece. Raises
+        EngineError, and keeps none, if the cache does not hold their rows.
         """
-        known = {payload.piece: payload.arrays for payload in loaded if payload.whole}
-        copies: dict[int, Payload] = {}
+        kept, missing = dict[int, Share](), list[Piece]()
+        known = sorted(loaded, key=_order)
         for piece in pieces:
-            arrays = known.get(replace(piece, id=0))  # as `read_payloads` names it
-            if arrays is None:
-                arrays = tuple(_copy(layer, piece) for layer in _of_kind(cache, piece.kind))
-            copies[piece.id] = Payload(piece, arrays)
-        mx.eval([payload.arrays for payload in copies.values()])
-        self._kept.update(copies)
+            share = _share_of(known, piece)
+            if share is None:
+                missing.append(piece)
+            else:
+                kept[piece.id] = share
+        copies: list[Payload] = []
+        row_bytes = {kind: _row_bytes(cache, kind) for kind in ("rows", "window")}
+        for run in runs(missing, lambda piece: piece.tokens * row_bytes.get(piece.kind, 0)):
+            whole = Piece(0, run[0].kind, run[0].start, run[-1].stop)
+            copies.append(_copy_of(cache, whole))
+            kept.update({piece.id: Share(piece.start, piece.stop, copies[-1]) for piece in run})
+        mx.eval([payload.arrays for payload in copies])
+        self._kept.update(kept)
 
     def build(self, pieces: Sequence[int], length: int, prompt: int) -> Cache:
         """Return a new cache of `length` tokens with room for a prompt of `prompt` tokens.
 
         The pieces are copied.
         """
-        return assemble(self._make_cache(), [self._kept[id] for id in pieces], length, prompt)
+        return _assemble(self._make_cache(), [self._kept[id] for id in pieces], length, prompt)
 
     def to_record(self, id: RecordId, piece: Piece) -> Record | None:
         """Copy the arrays of a piece into bytes; None if they are not there."""
-        payload = self._kept.get(piece.id)
-        return None if payload is None else to_record(id, payload.arrays)
+        share = self._kept.get(piece.id)
+        if share is None:
+            return None
+        payload = share.payload
+        rows = None
+        if piece.kind != "state":
+            rows = slice(share.start - payload.start, share.stop - payload.start)
+        return to_record(id, payload.arrays, rows)
 
     def evict(self, pieces: Iterable[int]) -> None:
         for piece in pieces:
@@ -124,28 +154,40 @@ class Payloads:
 
 
 def assemble(cache: Cache, payloads: Iterable[Payload], length: int, prompt: int) -> Cache:
-    """Fill a new cache with pieces that restore `length` tokens, with room for `prompt` tokens."""
-    payloads = sorted(payloads, key=lambda part: part.piece.start)
+    """Fill a new cache with payloads that restore `length` tokens, with room for a prompt of
+    `prompt` tokens.
+    """
+    shares = [Share(payload.start, payload.stop, payload) for payload in payloads]
+    return _assemble(cache, shares, length, prompt)
+
+
+def _assemble(cache: Cache, shares: Iterable[Share], length: int, prompt: int) -> Cache:
+    shares = _joined(shares)
     for kind in ("rows", "window", "state"):
-        parts = [payload for payload in payloads if payload.piece.kind == kind]
+        of_kind = [share for share in shares if share.payload.kind == kind]
         for i, layer in enumerate(_of_kind(cache, kind)):
-            arrays = [payload.arrays[i] for payload in parts if payload.arrays[i] is not None]
-            if arrays:
-                _fill(layer, arrays, length - parts[0].piece.start, length, prompt)
+            parts = [share for share in of_kind if share.payload.arrays[i] is not None]
+            if parts:
+                _fill(layer, i, parts, length, prompt)
     return cache
 
 
-def read_payloads(records: Iterable[tuple[Part, Record]]) -> list[Payload]:
-    """Copy parts of records that were read from disk. Waits for the copies."""
-    payloads = [_to_payload(part, record) for part, record in records]
+def _joined(shares: Iterable[Share]) -> list[Share]:
+    """Return shares by kind, in the order of their tokens; those of one payload are one."""
+    joined: list[Share] = []
+    for share in sorted(shares, key=lambda share: (share.payload.kind, share.start)):
+        if joined and joined[-1].payload is share.payload:
+            joined[-1] = replace(joined[-1], stop=share.stop)
+        else:
+            joined.append(share)
+    return joined
+
+
+def read_payloads(runs: Iterable[Run]) -> list[Payload]:
+    """Copy what was read from disk. Waits for the copies."""
+    payloads = [Payload(run.kind, run.start, run.stop, to_arrays(run)) for run in runs]
     mx.eval([payload.arrays for payload in payloads])
     return payloads
-
-
-def _to_payload(part: Part, record: Record) -> Payload:
-    piece = Piece(0, record.id.kind, part.start, part.stop)
-    whole = (part.start, part.stop) == (record.id.start, record.id.stop)
-    return Payload(piece, to_arrays(part, record), whole)
 
 
 def uncacheable(cache: Iterable[LayerCache]) -> Reason | None:
@@ -189,6 +231,36 @@ def _window(leaf: Any) -> int:
     return int(leaf.max_size)
 
 
+def _order(span: Payload | Piece) -> tuple[str, int]:
+    return span.kind, span.start
+
+
+def _share_of(payloads: Sequence[Payload], piece: Piece) -> Share | None:
+    """Return where one of the payloads, which are in their order, holds a piece; None: nowhere."""
+    at = bisect_right(payloads, _order(piece), key=_order) - 1
+    payload = payloads[at] if at >= 0 else None
+    if payload is None or payload.kind != piece.kind or payload.stop < piece.stop:
+        return None
+    if piece.kind != "state":
+        return Share(piece.start, piece.stop, payload)
+    return Share(payload.start, payload.stop, payload) if payload.stop == piece.stop else None
+
+
+def _row_bytes(cache: Cache, kind: Kind) -> int:
+    """Return the bytes of a token in the layers of a kind."""
+    total = 0
+    for leaf in _of_kind(cache, kind):
+        if leaf.keys is not None:
+            rows = leaf.keys[0] if isinstance(leaf.keys, tuple | list) else leaf.keys
+            total += _nbytes((leaf.keys, leaf.values)) // rows.shape[2]
+    return total
+
+
+def _copy_of(cache: Cache, piece: Piece) -> Payload:
+    arrays = tuple(_copy(layer, piece) for layer in _of_kind(cache, piece.kind))
+    return Payload(piece.kind, piece.start, piece.stop, arrays)
+
+
 def _copy(leaf: Any, piece: Piece) -> Arrays:
     """Copy a layer's part of a piece; None where the layer has read nothing."""
     if piece.kind == "state":
@@ -222,15 +294,15 @@ def _rows(arrays: Arrays, start: int, stop: int) -> Arrays:
     return tree_map(lambda array: mx.contiguous(array[..., start:stop, :]), arrays)
 
 
-def _fill(leaf: Any, parts: Sequence[Arrays], rows: int, length: int, prompt: int) -> None:
-    """Fill an empty layer with the first `rows` rows of `parts`; it then is at `length` tokens."""
+def _fill(leaf: Any, i: int, parts: Sequence[Share], length: int, prompt: int) -> None:
+    """Fill an empty layer, the one number `i` of its kind, up to token `length`."""
     kind = type(leaf)
     if kind is ArraysCache:
-        leaf.cache = list(parts[-1])
+        leaf.cache = list(parts[-1].payload.arrays[i])
         return
     if kind is RotatingKVCache or kind is ChunkedKVCache:
-        kept = min(rows, _window(leaf))
-        leaf.keys, leaf.values = _join(parts, rows - kept, rows, kept)
+        kept = min(length - parts[0].start, _window(leaf))
+        leaf.keys, leaf.values = _join(i, parts, length - kept, length, kept)
         leaf.offset = length
         if kind is RotatingKVCache:
             leaf._idx = kept
@@ -238,26 +310,26 @@ def _fill(leaf: Any, parts: Sequence[Arrays], rows: int, length: int, prompt: in
             leaf.start_position = length - kept
         return
     room = length if kind is ConcatenateKVCache else _STEP * (1 + max(length, prompt) // _STEP)
-    leaf.keys, leaf.values = _join(parts, 0, rows, room)
+    leaf.keys, leaf.values = _join(i, parts, 0, length, room)
     leaf.offset = length
 
 
-def _join(parts: Sequence[Arrays], start: int, stop: int, room: int) -> Arrays:
-    """Concatenate rows [start, stop) of `parts` and zeros up to `room` rows, in one copy."""
+def _join(i: int, parts: Sequence[Share], start: int, stop: int, room: int) -> Arrays:
+    """Concatenate tokens [start, stop) of layer `i` and zeros up to `room` rows, in one copy."""
 
     def join(*arrays: mx.array) -> mx.array:
-        spans, at = [], 0
-        for array in arrays:
-            n = array.shape[2]
-            if at + n > start and at < stop:
-                spans.append(array[..., max(0, start - at) : min(n, stop - at), :])
-            at += n
+        spans: list[mx.array] = []
+        for array, part in zip(arrays, parts, strict=True):
+            first, last = max(start, part.start), min(stop, part.stop)
+            if first < last:
+                offset = part.payload.start
+                spans.append(array[..., first - offset : last - offset, :])
         if room > stop - start:
             batch, heads, _, width = arrays[0].shape
             spans.append(mx.zeros((batch, heads, room - (stop - start), width), arrays[0].dtype))
         return mx.concatenate(spans, axis=2)
 
-    return tree_map(join, parts[0], *parts[1:])
+    return tree_map(join, *(part.payload.arrays[i] for part in parts))
 
 
 def _gone(leaf: Any, piece: Piece) -> EngineError:

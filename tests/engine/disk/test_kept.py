@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import mlx.core as mx
-from mlx_lm.models.cache import KVCache
+from mlx_lm.models.cache import ArraysCache, KVCache
 
+from omlx.engine.disk.record import RecordId
+from omlx.engine.disk.run import Run
+from omlx.engine.disk.serial import to_arrays
 from omlx.engine.piece import Piece
 from omlx.engine.prefix.payload import Payload, Payloads, assemble
 
@@ -19,23 +20,58 @@ def make_cache() -> list[KVCache]:
 
 def test_what_was_read_is_saved_itself_and_not_copied_once_more() -> None:
     keys, values = mx.random.normal((2, 1, 1, ROWS, 8))
-    read = Payload(Piece(0, "rows", 0, ROWS), ((keys, values),))
+    read = Payload("rows", 0, ROWS, ((keys, values),))
     cache, piece = assemble(make_cache(), [read], ROWS, 2 * ROWS), Piece(7, "rows", 0, ROWS)
     kept = Payloads(make_cache)
     kept.keep(cache, [piece], [read])
-    assert kept[7].arrays is read.arrays
+    assert kept[7].payload is read
     cache[0].update_and_fetch(mx.ones((1, 1, 1, 8)), mx.ones((1, 1, 1, 8)))
     again = kept.build([7], ROWS, ROWS)
     assert mx.array_equal(again[0].keys[..., :ROWS, :], keys)
 
 
-def test_a_view_of_more_rows_and_other_rows_are_copied() -> None:
-    keys, values = mx.random.normal((2, 1, 1, ROWS, 8))
-    whole = Payload(Piece(0, "rows", 0, ROWS), ((keys, values),))
-    cache = assemble(make_cache(), [whole], ROWS, 2 * ROWS)
+def test_pieces_share_what_holds_them_and_others_are_copied() -> None:
+    keys = mx.random.normal((1, 2, ROWS, 8))
+    parts = []
+    for start, stop in ((0, 40), (40, ROWS)):
+        parts.append(Payload("rows", start, stop, ((keys[..., start:stop, :],) * 2,)))
+    cache = assemble(make_cache(), parts, ROWS, 2 * ROWS)
     kept = Payloads(make_cache)
-    kept.keep(cache, [Piece(7, "rows", 0, ROWS)], [replace(whole, whole=False)])
-    kept.keep(cache, [Piece(8, "rows", 0, 10)], [whole])
-    for id, rows in ((7, ROWS), (8, 10)):
-        assert kept[id].arrays is not whole.arrays
-        assert mx.array_equal(kept[id].arrays[0][0], keys[..., :rows, :])
+    spans = {7: (0, 10), 8: (10, 40), 9: (30, 50), 10: (50, ROWS)}
+    kept.keep(cache, [Piece(id, "rows", *span) for id, span in spans.items()], parts)
+    assert [kept[id].payload is parts[0] for id in spans] == [True, True, False, False]
+    assert kept[10].payload is parts[1]
+    assert kept.nbytes == sum(stop - start for start, stop in spans.values()) * 2 * 2 * 8 * 4
+    again = kept.build([7, 8], 35, ROWS)
+    assert mx.array_equal(again[0].keys[..., :35, :], keys[..., :35, :])
+    for id, (start, stop) in spans.items():
+        saved = kept.to_record(
+            RecordId("rows", start, stop, b"", b""), Piece(id, "rows", start, stop)
+        )
+        assert saved is not None
+        run = Run("rows", start, stop, saved.spec, saved.buffers)
+        assert mx.array_equal(to_arrays(run)[0][0], keys[..., start:stop, :])
+
+
+def test_a_state_is_shared_at_its_own_end_only() -> None:
+    cache = [ArraysCache(1)]
+    cache[0].cache = [mx.ones((1, 3))]
+    read = Payload("state", 0, ROWS, ([mx.ones((1, 3))],))
+    kept = Payloads(lambda: [ArraysCache(1)])
+    kept.keep(cache, [Piece(1, "state", 32, ROWS), Piece(2, "state", 0, 32)], [read])
+    assert kept[1].payload is read
+    assert kept[2].payload is not read
+
+
+def test_what_is_saved_together_is_copied_in_runs_and_read_back_alike() -> None:
+    keys, values = mx.random.normal((2, 1, 2, 300, 1024))  # 16 KB a token: 256 of them are a run
+    cache = make_cache()
+    cache[0].update_and_fetch(keys, values)
+    pieces = [Piece(1 + at, "rows", 64 * at, min(300, 64 * at + 64)) for at in range(5)]
+    kept = Payloads(make_cache)
+    kept.keep(cache, pieces)
+    payloads = [kept[piece.id].payload for piece in pieces]
+    assert [payload is payloads[0] for payload in payloads] == [True] * 4 + [False]
+    kept.evict([5])
+    again = kept.build([1, 2, 3, 4], 250, 300)
+    assert mx.array_equal(again[0].values[..., :250, :], values[..., :250, :])
