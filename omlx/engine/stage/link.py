@@ -137,10 +137,10 @@ def welcome(link: Link, secret: bytes, facts: Mapping[str, str], hosts: Mapping[
     hello = link.expect(Kind.HELLO).json()
     try:
         _check_proof(secret, nonce, hello)
-        rank = int(hello.get("rank", 0))
+        rank = int(hello["rank"])  # it knows the secret: it is no stranger
         if rank not in hosts:
             raise StageError("stage.rank", rank=rank, free=", ".join(map(str, sorted(hosts))))
-        _check_facts(facts, hello.get("facts"), hosts[rank])
+        _check_facts(facts, hello["facts"], hosts[rank])
     except StageError as refusal:
         link.refuse(Kind.WELCOME, refusal)
         raise
@@ -167,10 +167,9 @@ def _check_proof(secret: bytes, nonce: str, message: Mapping[str, Any]) -> None:
         raise StageError("stage.secret")
 
 
-def _check_facts(ours: Mapping[str, str], theirs: object, host: str) -> None:
-    theirs = theirs if isinstance(theirs, dict) else {}
+def _check_facts(ours: Mapping[str, str], theirs: Mapping[str, str], host: str) -> None:
     for name, value in ours.items():
-        other = str(theirs.get(name, "unknown"))
+        other = theirs.get(name, "unknown")
         if other != value:
             values = {"leader": value, "follower": other}
             raise StageError("stage.mismatch", fact=name, host=host, **values)

@@ -10,11 +10,11 @@ unless the caller says that it is trusted.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -63,18 +63,17 @@ class LoadProgress:
     total: int
 
 
-class StagedLoop(Protocol):
-    """The parts of an engine loop over a model in stages. `layout` describes the stages."""
+@dataclass(frozen=True, slots=True)
+class StagedLoop:
+    """The parts of an engine loop over a model in stages, which `layout` describes.
+
+    `runner` returns a runner that reaches all stages; each has caches of its own. `statuses`
+    returns all stages as last heard of, by rank.
+    """
 
     layout: str
-
-    def runner(self) -> Runner:
-        """Return a runner that reaches all stages; each has caches of its own."""
-        ...
-
-    def statuses(self) -> tuple[StageStatus, ...]:
-        """Return all stages as last heard of, by rank."""
-        ...
+    runner: Callable[[], Runner]
+    statuses: Callable[[], tuple[StageStatus, ...]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ probe, on all ranks at once ─ probe ──►  the same passes
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial
 from math import ceil
 from typing import TYPE_CHECKING, Any, cast
@@ -21,17 +21,16 @@ from typing import TYPE_CHECKING, Any, cast
 import mlx.core as mx
 from mlx import nn
 
-from omlx.engine.inspection.facts import ModelFacts, facts_of, probed_in_stages
+from omlx.engine.inspection.facts import facts_of, probed_in_stages
 from omlx.engine.inspection.forward_probe import forward_failure
 from omlx.engine.model import cache_maker
 from omlx.engine.piece import Layout
 from omlx.engine.plan import Plan
-from omlx.engine.runner import Runner
 from omlx.engine.stage import ends
 from omlx.engine.stage.group import Group
 from omlx.engine.stage.link import Frame, Kind
 from omlx.engine.stage.runners import Follower, Leader
-from omlx.engine.stage.stages import Stages, StageStatus
+from omlx.engine.stage.stages import Stages
 from omlx.engine.steps import run_through
 from omlx.errors import ModelError, Reason, StageError
 from omlx.models.catalog.entry import ModelEntry
@@ -43,6 +42,7 @@ from omlx.models.pool.footprint import release_memory
 from omlx.models.pool.load_weights import (
     Dtype,
     LoadSteps,
+    StagedLoop,
     describe,
     load_steps,
     nbytes_of,
@@ -55,24 +55,6 @@ if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
 
     from omlx.engine.model import Model
-
-
-@dataclass(slots=True)
-class StagedModel:
-    """The leader's stage of a loaded model: a `StagedLoop`."""
-
-    model: nn.Module
-    group: Group
-    stages: Stages
-    facts: ModelFacts
-    layout: str
-
-    def runner(self) -> Runner:
-        make_cache = cache_maker(self.model)
-        return Leader(self.model, make_cache, self.facts, self.group, self.stages)
-
-    def statuses(self) -> tuple[StageStatus, ...]:
-        return self.stages.statuses
 
 
 class StagedReader:
@@ -126,7 +108,8 @@ class StagedReader:
         facts = replace(facts, layout=_largest(facts.layout, probes, self.stages.rooms))
         split = ",".join(map(str, counts)) or "tensor"
         layout = f"{split} of {self._group.size} by {self.stages.order.backend}"
-        stage = StagedModel(whole, self._group, self.stages, facts, layout)
+        runner = partial(Leader, model, make_cache, facts, self._group, self.stages)
+        stage = StagedLoop(layout, runner, lambda: self.stages.statuses)
         off = "vision.off.staged" if has_vision(config) else "vision.off.text"
         loaded_model = describe(entry, whole, config, tokenizer, facts)
         return replace(loaded_model, stage=stage, sight=Sight(off_reason=Reason(off)))
