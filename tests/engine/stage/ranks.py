@@ -4,35 +4,20 @@ from __future__ import annotations
 
 import json
 import os
-import random
-import socket
 import subprocess
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+
+from omlx.cli.stage_start import reserve_port
 
 PATIENCE_S = 300
 STARTING_S = 120
 """Until a rank watches itself."""
 PATIENCE = "OMLX_TEST_PATIENCE_S"
 """The variable that tells a rank after how many seconds to show its stacks and end."""
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports below those that the system gives to others before a rank listens there; those of each
-    worker of pytest are apart.
-    """
-    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-    numbers = list(range(20_000 + 500 * (worker % 20), 20_500 + 500 * (worker % 20)))
-    random.SystemRandom().shuffle(numbers)
-    ports: list[int] = []
-    while len(ports) < count:
-        with suppress(OSError), socket.create_server(("127.0.0.1", numbers[-1])):
-            ports.append(numbers[-1])
-        numbers.pop()
-    return ports
 
 
 class Hung(AssertionError):
@@ -51,7 +36,20 @@ def run_ranks(
 
     Raises Hung for ranks that run for more than `patience_s`, which each of them watches itself.
     """
-    *ports, control = free_ports(size + 1)
+    with ExitStack() as held:
+        reserved = [held.enter_context(reserve_port("127.0.0.1")) for _ in range(size + 1)]
+        *ports, control = [one.getsockname()[1] for one in reserved]
+        return _run(module, arguments, folder, ports, control, patience_s)
+
+
+def _run(
+    module: str,
+    arguments: Sequence[str],
+    folder: Path,
+    ports: Sequence[int],
+    control: int,
+    patience_s: float,
+) -> dict[str, Any]:
     hostfile = folder / "ring.json"
     hostfile.write_text(json.dumps([[f"127.0.0.1:{port}"] for port in ports]))
     shared = {
@@ -67,7 +65,7 @@ def run_ranks(
             stderr=subprocess.PIPE,
             text=True,
         )
-        for rank in range(size)
+        for rank in range(len(ports))
     ]
     try:
         outputs = [process.communicate(timeout=patience_s + STARTING_S) for process in processes]

@@ -44,7 +44,7 @@ def connect(rank: int, size: int) -> list[Link]:
     port = int(os.environ["OMLX_TEST_CONTROL"])
     if rank == 0:
         links = {}
-        with socket.create_server(("127.0.0.1", port)) as listener:
+        with socket.create_server(("127.0.0.1", port), reuse_port=True) as listener:
             while len(links) < size - 1:
                 link = Link(listener.accept()[0])
                 links[link.expect(Kind.HELLO).lane] = link
