@@ -75,8 +75,7 @@ class Planner:
     def plan(self, running: Seq[Sequence], decoding: Seq[Sequence]) -> list[Forward]:
         """Decode windows first, then prefill chunks."""
         self.drafts, self.look_ops = {}, []
-        drafting, alone = self.speculator.drafting, len(running) == 1
-        self.caught_up = drafting.catch_up(self.speculator, decoding, alone=alone)
+        self.caught_up = self.speculator.catch_up(decoding, alone=len(running) == 1)
         forwards = self._decode(decoding)
         forwards += self._prefill(running, stall_matters=len(decoding) > 0)
         windows = list(chain.from_iterable(forward.windows for forward in forwards))

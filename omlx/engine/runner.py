@@ -271,7 +271,7 @@ class Runner:
         """As `_logits`, of tokens that are no images."""
         if self.listener is None:
             return self.model(tokens, cache=cache)
-        hidden = self.listener.parts.hidden(tokens, cache)
+        hidden = self.listener.parts.body(tokens, cache=cache)
         self.listener.listen(windows, tokens, hidden)
         return self.listener.parts.score(hidden)
 

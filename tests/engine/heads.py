@@ -109,7 +109,7 @@ class Observed(HeadDrafter):
         """Draft once more: the target reads all tokens, the head all pairs, for each token."""
         row, tokens = self._rows[sequence.row], list(sequence.tokens)
         fresh = model_cache(self.parts.text)
-        states = self.parts.hidden(mx.array([tokens[:-1]]), fresh)[:, row.first :]
+        states = self.parts.body(mx.array([tokens[:-1]]), cache=fresh)[:, row.first :]
         sampler = RowSampler(sequence.request.sampling, zoo.VOCAB_SIZE)
         for _ in range(n):
             embedded = self.parts.embed(mx.array([tokens[row.first + 1 :]]))

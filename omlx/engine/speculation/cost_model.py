@@ -44,7 +44,6 @@ class LatencyTable:
     drift: float = 1.0
     _passes: int = 0
     _outliers_in_a_row: int = 0
-    _slow_at_first: set[int] = field(default_factory=set)
     _ratios: deque[float] = field(default_factory=lambda: deque(maxlen=CONFIG.samples))
     _samples: dict[int, dict[int, deque[float]]] = field(default_factory=dict)
     _medians: dict[int, dict[int, float]] = field(default_factory=dict)
@@ -64,12 +63,12 @@ class LatencyTable:
             if self._outliers_in_a_row < CONFIG.min_samples:
                 return False
         self._outliers_in_a_row = 0
-        if seconds > CONFIG.compiling * expected and self._new(width):
-            self._slow_at_first.add(width)
-            return True
+        slow_at_first = seconds > CONFIG.compiling * expected and self._new(width)
         samples = self._samples.setdefault(bucket, {}).setdefault(
             width, deque(maxlen=CONFIG.samples)
         )
+        if slow_at_first:  # the entry says that the next pass counts
+            return True
         if len(samples) == CONFIG.samples:
             self._ratios.append(seconds / self._medians[bucket][width])
             self.drift = median(self._ratios)
@@ -111,7 +110,7 @@ class LatencyTable:
 
     def seconds(self, width: int, context: int) -> float | None:
         """Estimate a pass over `width` tokens at `context` tokens; None if nothing is measured."""
-        widths, values = self._curve(bucket_of(context))
+        widths, values = self.curve(context)
         if not widths:
             return None
         i = bisect_right(widths, width)
@@ -129,23 +128,18 @@ class LatencyTable:
 
     def plain(self, context: int) -> float | None:
         """Estimate a plain step, or a pass of one token; None if neither is measured."""
-        widths, _ = self._curve(bucket_of(context))
+        widths, _ = self.curve(context)
         return self.seconds(PLAIN, context) if widths and widths[0] <= 1 else None
 
-    def curve(self, context: int) -> list[tuple[int, float]]:
-        """Return all widths measured anywhere, ascending, with their seconds at this context."""
-        widths, values = self._curve(bucket_of(context))
-        return [(width, value * self.drift) for width, value in zip(widths, values, strict=True)]
-
     def _new(self, width: int) -> bool:
-        """Return whether a width that will occur again is not measured yet."""
-        if width in self._slow_at_first:
-            return False
-        measured = any(width in entries for entries in self._medians.values())
-        return not measured and (width <= CONFIG.widest_window or self.reaches(width))
+        """Return whether a width that will occur again was never read yet."""
+        read = any(width in entries for entries in self._samples.values())
+        return not read and (width <= CONFIG.widest_window or self.reaches(width))
 
-    def _curve(self, bucket: int) -> tuple[list[int], list[float]]:
-        """Return all widths measured anywhere, ascending, and their seconds in this bucket."""
+    def curve(self, context: int) -> tuple[list[int], list[float]]:
+        """Return all widths measured anywhere, ascending, and their seconds at this context before
+        the drift."""
+        bucket = bucket_of(context)
         if bucket not in self._curves:
             points: dict[int, float] = {}
             for other in sorted(self._medians, key=lambda near: (abs(near - bucket), near)):
@@ -174,8 +168,9 @@ class LatencyTable:
         data: list[dict[str, Any]] = []
         for bucket, entries in sorted(self._samples.items()):
             for width, samples in sorted(entries.items()):
-                seconds = [value * self.drift for value in samples]
-                data.append({"bucket": bucket, "width": width, "seconds": seconds})
+                if samples:
+                    seconds = [value * self.drift for value in samples]
+                    data.append({"bucket": bucket, "width": width, "seconds": seconds})
         return data
 
     @classmethod
@@ -223,12 +218,13 @@ class CostModel:
         if not alone:
             return table.seconds(tokens, context) or 0.0
 
-        def distance(entry: tuple[int, float]) -> float:
-            read = max(entry[0], rows)  # a plain step reads one token of each row
-            return abs(read - tokens) + 0.5 * (entry[0] != rows * width)
+        def distance(known: int) -> float:
+            read = max(known, rows)  # a plain step reads one token of each row
+            return abs(read - tokens) + 0.5 * (known != rows * width)
 
-        known, seconds = min(table.curve(context), key=distance, default=(tokens, alone))
-        return seconds * alone / self.verify(max(known, rows), context)
+        known = min(table.curve(context)[0], key=distance, default=PLAIN)
+        basis = self.verify(max(known, rows), context)
+        return alone * (table.seconds(known, context) or basis) / basis
 
     def plain_step(self, rows: int, context: int) -> float:
         """Estimate a plain step of so many rows; 0 until a pass of theirs was measured."""

@@ -26,7 +26,3 @@ class ExplorationBudget:
     def add_round(self, seconds: float, plain: float) -> None:
         """Count a round with a draft whose tokens would have taken `plain` seconds without one."""
         self.lost_s = max(0.0, self.lost_s + seconds - plain)
-
-    def add_time(self, seconds: float) -> None:
-        """Count the seconds of a step."""
-        self.elapsed_s += seconds

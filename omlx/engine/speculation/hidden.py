@@ -11,33 +11,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, cast
+from typing import Any, Protocol, cast
 
 import mlx.core as mx
 import mlx.nn as nn
 
-from omlx.engine.model import Cache, MakeCache, Model
+from omlx.engine.model import MakeCache, Model
 from omlx.engine.plan import Window
 from omlx.errors import Reason
-
-_TOKENS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
 class SplitModel:
-    """`body` maps ids [rows, tokens] to hidden states [rows, tokens, D], `embed` to embeddings of
-    that shape; `score` maps hidden states to logits [rows, tokens, V]. `text` is the module that
-    has the layers and their sizes.
+    """`body` maps ids [rows, tokens] to hidden states [rows, tokens, D] and appends to the `cache`,
+    `embed` maps them to embeddings of that shape; `score` maps hidden states to logits [rows,
+    tokens, V]. `text` is the module that has the layers and their sizes.
     """
 
     text: Any
     body: Callable[..., mx.array]
     embed: Callable[[mx.array], mx.array]
     score: Callable[[mx.array], mx.array]
-
-    def hidden(self, tokens: mx.array, cache: Cache) -> mx.array:
-        """Return hidden states, and append to the cache."""
-        return self.body(tokens, cache=cache)
 
 
 class Listener(Protocol):
@@ -58,9 +52,9 @@ def split(model: Model, make_cache: MakeCache, vocab_size: int) -> SplitModel | 
     parts = parts_of(model)
     if parts is None:
         return refusal
-    tokens = mx.random.randint(0, vocab_size, (1, _TOKENS), key=mx.random.key(0))
+    tokens = mx.random.randint(0, vocab_size, (1, 4), key=mx.random.key(0))
     whole = model(tokens, cache=make_cache())
-    hidden = parts.hidden(tokens, make_cache())
+    hidden = parts.body(tokens, cache=make_cache())
     if not isinstance(hidden, mx.array) or hidden.ndim != 3:
         return refusal
     logits = parts.score(hidden)

@@ -41,7 +41,6 @@ class DrafterRecord:
     """
 
     acceptance: Acceptance
-    certain: bool = False
     poor: bool = False
     used: bool = False
     idle: int = 0
@@ -232,7 +231,7 @@ class RowPolicy:
                 return
         pass_seconds = seconds - drafting
         if pass_seconds > 0.0 and self.cost_model.target.learn(width, context, pass_seconds):
-            self._budget.add_time(seconds)
+            self._budget.elapsed_s += seconds
 
     def record_of(self, proposal: Proposal) -> DrafterRecord:
         """Return the drafter's record; a new one begins with the model's history."""
@@ -243,21 +242,19 @@ class RowPolicy:
                 start = CONFIG.match_rates
             prior = self._priors.setdefault(proposal.drafter, Acceptance(start))
             acceptance = Acceptance(prior.start, prior)
-            record = DrafterRecord(acceptance, proposal.certain, prior.poor)
+            record = DrafterRecord(acceptance, prior.poor)
             self.records[proposal.drafter] = record
         return record
 
     def state(self, drafter: str) -> tuple[GateState, Reason | None]:
         """Return the state of a drafter in this request, and why unless it is on."""
         record = self.records.get(drafter)
-        if record is not None and (self._fixed or record.certain):
-            return GateState.ON, None
-        if record is None or record.speedup is None:
+        if record is None or (record.speedup is None and not record.used):
             return GateState.OBSERVING, Reason("spec.observing")
-        if record.speedup < CONFIG.min_speedup:
+        if record.speedup is not None and record.speedup < CONFIG.min_speedup:
             speedup = round(record.speedup, 2)
             return GateState.OFF, Reason("spec.off.does_not_pay", {"speedup": speedup})
-        return GateState.ON, None
+        return GateState.ON, None  # drafts of fixed length and certain ones are not evaluated
 
     def min_length(self, proposal: Proposal) -> int:
         """Return the shortest draft to make; of contradictory bounds the upper one holds."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 
-from omlx.engine.sequence import Interval
+from omlx.engine.isolation import isolate
+from omlx.engine.sequence import Interval, Sequence
 from omlx.engine.speculation.config import CONFIG
 from omlx.engine.speculation.drafter import Drafter
 from omlx.engine.speculation.policy import GateState, RowPolicy
@@ -20,17 +21,20 @@ class RowRecord:
     """State of speculation in one row.
 
     `drafters` are asked for proposals within their `clauses`; `off_reasons` says why others are
-    not. `proposal` is the one whose draft is in flight: drafting it took `draft_s`, and the round
-    is expected to take `expected_s` seconds. `unused` is a lookup's proposal that is compared with
-    the tokens of the step instead. `timed_s` are the seconds of all timed steps,
-    `plain_s` what plain decoding would have taken for their tokens.
+    not. `reading` is the draft model that catches up. `proposal` is the one whose draft is in
+    flight: drafting it took `draft_s`, and the round is expected to take `expected_s` seconds.
+    `unused` is a lookup's proposal that is compared with the tokens of the step instead. `timed_s`
+    are the seconds of all timed steps, `plain_s` what plain decoding would have taken for their
+    tokens.
     """
 
+    sequence: Sequence
     policy: RowPolicy
     drafters: list[Drafter]
     clauses: dict[str, Clause]
     off_reasons: dict[str, Reason]
     stats: dict[str, DrafterStats] = field(default_factory=dict)
+    reading: Drafter | None = None
     proposal: Proposal | None = None
     draft_s: float = 0.0
     expected_s: float = 0.0
@@ -53,6 +57,23 @@ class RowRecord:
     def speedup(self) -> float | None:
         """Plain time / time of the timed steps; None if either is not measured often enough."""
         return self.plain_s / self.timed_s if self.plain_s and self.timed_s else None
+
+    def disable(self, error: Exception) -> None:
+        """Disable all drafters after an error that may be any one's."""
+        for drafter in self.drafters:
+            self.disable_one(drafter, error)
+        self.proposal = None
+
+    def disable_one(self, drafter: Drafter, error: Exception) -> None:
+        """Disable a drafter for this row: it raised, so all that it holds is unproven."""
+        with isolate():
+            drafter.drop(self.sequence.row)
+        with isolate():
+            drafter.clear()
+        detail = f"{type(error).__name__}: {error}"
+        self.off_reasons[drafter.name] = Reason("spec.off.drafter_failed", {"detail": detail})
+        self.drafters = [other for other in self.drafters if other.name != drafter.name]
+        self.proposal = self.reading = None
 
     def begin_round(
         self, proposal: Proposal, draft: Draft, context: int, pass_s: float = 0.0

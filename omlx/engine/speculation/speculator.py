@@ -54,7 +54,7 @@ class Speculator:
     _rows: dict[int, RowRecord] = field(default_factory=dict)
     _refused: dict[int, Reason | None] = field(default_factory=dict)
     _grammar: GrammarDrafter = field(default_factory=GrammarDrafter)
-    drafting: Drafting = field(default_factory=Drafting)
+    _drafting: Drafting = field(default_factory=Drafting)
 
     def refusal(self, sequence: Sequence, paused: Reason | None = None) -> Reason | None:
         """Return why a row may not draft, or None; `paused` says why rows in its place may not."""
@@ -73,8 +73,9 @@ class Speculator:
         """Let the drafters of a row begin, before its prompt is read."""
         if self.refusal(sequence) is not None:
             return
-        for drafter in [*self.row_of(sequence).drafters]:
-            with isolate(self.disable_one, sequence, drafter):
+        row = self.row_of(sequence)
+        for drafter in row.drafters:
+            with isolate(row.disable_one, drafter):
                 drafter.open(sequence)
 
     def record_refusal(self, sequence: Sequence, paused: Reason | None = None) -> bool:
@@ -86,43 +87,32 @@ class Speculator:
         """Return whether one of these rows would draft in their next pass: if so, the step in
         flight is committed first. `draft` then decides again, with the tokens of that step.
         """
-        return len(self.drafting.choose(self, sequences)) > 0
+        if all(self.refusal(sequence) is not None for sequence in sequences):
+            return False
+        return len(self._drafting.choose(self._records(sequences), self.cost_model)) > 0
 
     def draft(self, sequences: Seq[Sequence]) -> dict[int, Draft]:
         """Draft for the rows of one pass, by row; those that are left out decode plainly."""
-        return self.drafting.draft(self, sequences)
+        return self._drafting.draft(self._records(sequences), self.cost_model)
+
+    def catch_up(self, sequences: Seq[Sequence], *, alone: bool) -> bool:
+        """Let draft models of these rows catch up, as `Drafting.catch_up` says."""
+        rows = [self._rows[s.row] for s in sequences if s.row in self._rows]
+        return self._drafting.catch_up(rows, alone=alone)
 
     def observe_pass(self, sequences: Seq[Sequence], interval: Interval) -> None:
         """Learn from a pass that several rows shared, before their commits."""
-        seconds = interval.seconds
-        for sequence in sequences:
-            row = self.row_of(sequence)
+        rows, seconds = self._records(sequences), interval.seconds
+        for row in rows:
             if row.proposal is not None and not row.proposal.free:
                 seconds -= row.draft_s
                 if row.proposal.lag > SHORT_LAG:  # its time is an estimate, which teaches nothing
                     return
-        learn = self.cost_model.learn_batch
-        learn(interval.rows, interval.width, longest_of(sequences), seconds)
+        self.cost_model.learn_batch(interval.rows, interval.width, longest_of(rows), seconds)
 
     def disable(self, sequence: Sequence, error: Exception) -> None:
         """Disable a row's drafters after an error that may be any one's."""
-        row = self.row_of(sequence)
-        for drafter in row.drafters:
-            self.disable_one(sequence, drafter, error)
-        row.proposal = None
-        self._refused[sequence.row] = _failure(error)
-
-    def disable_one(self, sequence: Sequence, drafter: Drafter, error: Exception) -> None:
-        """Disable a drafter for this row: it raised, so all that it holds is unproven."""
-        self.drafting.drop(sequence.row)
-        with isolate():
-            drafter.drop(sequence.row)
-        with isolate():
-            drafter.clear()
-        row = self.row_of(sequence)
-        row.off_reasons[drafter.name] = _failure(error)
-        row.drafters = [other for other in row.drafters if other.name != drafter.name]
-        row.proposal = None
+        self.row_of(sequence).disable(error)
 
     def observe_verification(
         self,
@@ -137,7 +127,7 @@ class Speculator:
         row = self.row_of(sequence)
         drafted_by = row.drafter(drafter)
         if drafted_by is not None:
-            with isolate(self.disable_one, sequence, drafted_by) as isolated:
+            with isolate(row.disable_one, drafted_by) as isolated:
                 drafted_by.observe(sequence, accepted)
             if isolated.error is not None:
                 return
@@ -207,7 +197,6 @@ class Speculator:
         """Forget a row."""
         self._rows.pop(row, None)
         self._refused.pop(row, None)
-        self.drafting.drop(row)
         for drafter in (self._grammar, *self.drafters):
             with isolate():
                 drafter.drop(row)
@@ -233,6 +222,9 @@ class Speculator:
             with isolate():
                 drafter.set_prefix_budget(max_bytes)
 
+    def _records(self, sequences: Seq[Sequence]) -> list[RowRecord]:
+        return [self.row_of(sequence) for sequence in sequences]
+
     def row_of(self, sequence: Sequence) -> RowRecord:
         row = self._rows.get(sequence.row)
         if row is None:
@@ -247,6 +239,8 @@ class Speculator:
         if request.strategy.clauses[0].name == "auto" and DRAFT_MODEL not in self.missing:
             # A draft model was set, while a head comes with the weights.
             clauses |= {d.name: None for d in self.drafters if d.kind == HEAD}
+        if request.strategy.off or self.off_reason is not None:
+            clauses = {}
         admitted = {name: clause for name, clause in clauses.items() if clause is not None}
         drafters = [d for d in (self._grammar, *self.drafters) if d.name in admitted]
         length = request.draft_length or self.draft_length
@@ -257,7 +251,7 @@ class Speculator:
             off_reasons = {drafter.name: Reason("spec.off.zero_window") for drafter in drafters}
             drafters = []
         policy = RowPolicy(self.cost_model, self._priors, length, recurrent=self.recurrent)
-        return RowRecord(policy, drafters, admitted, off_reasons)
+        return RowRecord(sequence, policy, drafters, admitted, off_reasons)
 
 
 def verification_outcome(proposed: int, accepted: int, stopped: bool) -> str:
@@ -269,7 +263,3 @@ def verification_outcome(proposed: int, accepted: int, stopped: bool) -> str:
     if accepted == 0:
         return "first_reject"
     return "tail_reject" if 2 * accepted >= proposed else "early_reject"
-
-
-def _failure(error: Exception) -> Reason:
-    return Reason("spec.off.drafter_failed", {"detail": f"{type(error).__name__}: {error}"})
