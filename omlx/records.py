@@ -66,6 +66,17 @@ class DrafterStats:
         )
 
 
+def verification_outcome(proposed: int, accepted: int, stopped: bool) -> str:
+    """Name how a verified window ended: a key of `DrafterStats.spans`."""
+    if stopped:
+        return "stopped"
+    if accepted == proposed:
+        return "full"
+    if accepted == 0:
+        return "first_reject"
+    return "tail_reject" if 2 * accepted >= proposed else "early_reject"
+
+
 @dataclass(frozen=True, slots=True)
 class Gate:
     """Whether a drafter may draft for a request.

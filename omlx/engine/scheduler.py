@@ -25,7 +25,7 @@ from omlx.engine.planner import Planner
 from omlx.engine.prefix.opening import Opening
 from omlx.engine.prefix.reuse import PrefixReuse
 from omlx.engine.sequence import Interval, Sequence, Status
-from omlx.engine.speculation.speculator import Speculator, verification_outcome
+from omlx.engine.speculation.speculator import Speculator
 from omlx.engine.types import (
     Event,
     Failed,
@@ -37,6 +37,7 @@ from omlx.engine.types import (
 )
 from omlx.engine.vision.looks import Looks
 from omlx.errors import NonFiniteLogits, Reason
+from omlx.records import verification_outcome
 
 
 class Scheduler:

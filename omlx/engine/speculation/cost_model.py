@@ -252,14 +252,11 @@ class CostModel:
         Widths beyond those measured, and every width while nothing is measured, cost a share of the
         target's pass.
         """
-        table = self.drafts.get(name)
-        share = self.draft_share
-        if table is not None:
-            single = table.seconds(1, context)
-            if single and (width == 1 or table.reaches(width)):
+        table, share = self.drafts.get(name), self.draft_share
+        if table is not None and (single := table.seconds(1, context)):
+            if width == 1 or table.reaches(width):
                 return table.seconds(width, context) or single
-            if single:
-                share = single / (self.verify(1, context) or math.inf)
+            share = single / (self.verify(1, context) or math.inf)
         return share * self.verify(width, context)
 
     def draft_pass(self, proposal: Proposal, context: int, rows: int = 1) -> float:

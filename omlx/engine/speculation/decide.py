@@ -69,28 +69,28 @@ def decide(
     """Return the width at which these rows commit most tokens per second.
 
     `pass_seconds(width)` prices the rectangle, `plain_s` a plain step of all its rows: 0 while that
-    is not measured, and nothing pays. A row with more than one pending token has to read them
-    anyway, with or without a draft: that time is not charged to the draft.
+    is not measured, and nothing pays.
     """
-    width = pending = max([row.pending for row in rows])
-    best = 0.0
+    pending = max([row.pending for row in rows])
     fixed = [row.end for row in rows if row.fixed]
     if fixed:
         return Decision(max(pending, *fixed), 1.0, pays=True)
     if plain_s <= 0.0:
-        return Decision(pending, best, pays=False)
+        return Decision(pending, 0.0, pays=False)
+    # Pending tokens have to be read with or without a draft, which is charged for its own only.
     backlog_s = pass_seconds(pending) - plain_s if pending > 1 else 0.0
-    for candidate in _widths(rows, pending):
-        tokens, seconds = 0.0, pass_seconds(candidate) - backlog_s
+    best_width, best_throughput = pending, 0.0
+    for width in _widths(rows, pending):
+        tokens, seconds = 0.0, pass_seconds(width) - backlog_s
         for row in rows:
-            k = row.draft_length(candidate)
+            k = row.draft_length(width)
             tokens += row.tokens[k]
             seconds += row.seconds[k]
         throughput = tokens / max(seconds, MIN_COST * plain_s)
-        if throughput > best * (1.0 + CONFIG.tie_margin):
-            width, best = candidate, throughput
-    speedup = best * plain_s / len(rows)
-    return Decision(width, speedup, speedup >= CONFIG.min_speedup)
+        if throughput > best_throughput * (1.0 + CONFIG.tie_margin):
+            best_width, best_throughput = width, throughput
+    speedup = best_throughput * plain_s / len(rows)
+    return Decision(best_width, speedup, pays=speedup >= CONFIG.min_speedup)
 
 
 def _widths(rows: Seq[RowForecast], pending: int) -> list[int]:

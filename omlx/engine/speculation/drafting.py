@@ -71,11 +71,10 @@ class Drafting:
         for name, limits in asked.items():
             drafts |= _draft_by(name, limits)
         drafting = [row for row in rows if row.sequence.row in drafts]
-        width = max((r.sequence.pending + drafts[r.sequence.row].n for r in drafting), default=0)
+        widths = [row.sequence.pending + drafts[row.sequence.row].n for row in drafting]
+        pass_s = cost_model.batch_pass(len(rows), max(widths), longest_of(rows)) if widths else 0.0
         for row in drafting:
-            pass_s = cost_model.batch_pass(len(rows), width, longest_of(rows))
-            number = row.sequence.row
-            row.begin_round(proposals[number], drafts[number], len(row.sequence.tokens), pass_s)
+            row.begin_round(proposals[row.sequence.row], drafts[row.sequence.row], pass_s)
         return drafts
 
     def _ready(self, row: RowRecord, proposal: Proposal) -> Proposal | None:

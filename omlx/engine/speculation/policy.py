@@ -87,7 +87,10 @@ class RowPolicy:
         self._drafted = 0  # tokens of the draft in flight
 
     def due(self, proposals: Seq[Proposal]) -> list[Proposal]:
-        """Return those to evaluate in this decision: evaluation takes time too."""
+        """Return those to evaluate in this decision: evaluation takes time too.
+
+        The first one alone if it is drafted whatever it costs.
+        """
         if proposals and (self._fixed or proposals[0].certain):
             return [proposals[0]]
         due = []
@@ -115,7 +118,9 @@ class RowPolicy:
         if best.proposal is not None and best.decision.pays:
             self.record_of(best.proposal).idle = 0
         elif pending == step.rows == 1:
-            return next(filter(None, (self._probe(option, step) for option in candidates)), best)
+            for candidate in candidates:
+                if self._may_probe(candidate, step):
+                    return candidate._replace(decision=candidate.decision._replace(pays=True))
         return best
 
     def evaluate(self, proposal: Proposal, pending: int, step: Pass) -> Candidate:
@@ -138,47 +143,44 @@ class RowPolicy:
         record, verify, context = self.record_of(proposal), self.cost_model.verify, step.context
         shortest, longest = self.min_length(proposal), self._max_length(proposal, pending)
         reach = record.acceptance.reach(proposal.match, shortest, longest)
-        single = verify(1, context)
-        draft_s = self.cost_model.draft_pass(
-            proposal, context, max(1, step.sharing[proposal.drafter])
-        )
-        fixed_s = (
-            self.cost_model.catch_up(proposal.drafter, proposal.lag, context)
-            / CONFIG.catch_up_rounds
-        )
-        tokens, seconds = [1.0], [0.0]
-        rejection_s = 0.0
+        single_s = verify(1, context)
+        rows_sharing = max(1, step.sharing[proposal.drafter])
+        draft_s = self.cost_model.draft_pass(proposal, context, rows_sharing)
+        catch_up_s = self.cost_model.catch_up(proposal.drafter, proposal.lag, context)
+        per_round_s = catch_up_s / CONFIG.catch_up_rounds
+        tokens, seconds, rejection_s = [1.0], [0.0], 0.0
         for k in range(1, len(reach)):
             if self._recurrent:  # after a rejection the accepted tokens are computed again
                 if step.rows > 1 and reach[k] < CONFIG.likely:
                     break
-                wider = max(0.0, verify(pending + k, context) - single)
-                rejection_s += (reach[k - 1] - reach[k]) * wider
+                again_s = max(0.0, verify(pending + k, context) - single_s)
+                rejection_s += (reach[k - 1] - reach[k]) * again_s
             tokens.append(tokens[-1] + reach[k])
-            seconds.append(fixed_s + k * draft_s + rejection_s)
+            seconds.append(per_round_s + k * draft_s + rejection_s)
         return RowForecast(pending, tokens, seconds, shortest)
 
-    def _probe(self, option: Candidate, step: Pass) -> Candidate | None:
-        """Return the probe of a draft model that does not pay, while the budget allows it.
+    def _may_probe(self, candidate: Candidate, step: Pass) -> bool:
+        """Return whether a draft model that does not pay may draft all the same.
 
-        It drafts as far as came closest to paying.
+        It has to be idle, within the budget, and to pay if all its tokens were accepted. A probe
+        has the draft length that came closest to paying.
         """
-        proposal, forecast, decision = option
+        proposal, forecast, decision = candidate
         if proposal is None or proposal.free:
-            return None
+            return False
         record, plain_s = self.record_of(proposal), step.plain_s
-        draft_s = self.cost_model.draft_pass(proposal, step.context)
-        price = step.seconds(decision.width) - plain_s
-        price += forecast.seconds[forecast.draft_length(decision.width)]
-        price += self.cost_model.catch_up(proposal.drafter, proposal.lag, step.context)
-        perfect = certain(1, min(proposal.max_length, self.draft_length.max), draft_s)
-        affordable = self._budget.may_spend(price, plain_s, in_advance=not record.poor)
+        cost_s = step.seconds(decision.width) - plain_s
+        cost_s += forecast.seconds[forecast.draft_length(decision.width)]
+        cost_s += self.cost_model.catch_up(proposal.drafter, proposal.lag, step.context)
+        affordable = self._budget.may_spend(cost_s, plain_s, in_advance=not record.poor)
         if record.idle <= CONFIG.skipped_evaluations or not affordable:
-            return None
+            return False
+        draft_s = self.cost_model.draft_pass(proposal, step.context)
+        perfect = certain(1, min(proposal.max_length, self.draft_length.max), draft_s)
         if not step.decide([perfect]).pays:
-            return None
+            return False
         record.skips[0] = 0
-        return option._replace(decision=decision._replace(pays=True))
+        return True
 
     def reads_whole(self, proposal: Proposal, context: int) -> bool:
         """Return whether a draft model that drafts now is to read what it skipped of the prompt.
@@ -188,11 +190,12 @@ class RowPolicy:
         if not proposal.skipped or self._fixed:
             return proposal.skipped > 0
         record = self.record_of(proposal)
-        price = self.cost_model.draft(proposal.drafter, proposal.skipped + proposal.lag, context)
+        tokens = proposal.skipped + proposal.lag
+        cost_s = self.cost_model.draft(proposal.drafter, tokens, context)
         if record.used:
-            return record.saved_s >= price
-        plain = self.cost_model.verify(PLAIN, context)
-        return not record.poor and self._budget.may_spend(price, plain)
+            return record.saved_s >= cost_s
+        plain_s = self.cost_model.verify(PLAIN, context)
+        return not record.poor and self._budget.may_spend(cost_s, plain_s)
 
     def observe_catch_up(self, proposal: Proposal, context: int) -> None:
         """Count the time of a catch-up that is no part of a round."""
@@ -220,29 +223,26 @@ class RowPolicy:
         host's work around it.
         """
         seconds, width = interval.seconds, interval.width
-        drafting = 0.0
+        draft_s = 0.0
         if proposal is not None:
-            drafting = self.cost_model.drafting(proposal, self._drafted, context)
-            limit = CONFIG.outlier * (drafting + self.cost_model.verify(width, context))
-            plain = tokens * self.cost_model.verify(PLAIN, context)
-            self._budget.add_round(min(seconds, limit), plain)
-            self.record_of(proposal).saved_s += plain - min(seconds, limit)
+            draft_s = self.cost_model.drafting(proposal, self._drafted, context)
+            expected_s = draft_s + self.cost_model.verify(width, context)
+            round_s = min(seconds, CONFIG.outlier * expected_s)
+            plain_s = tokens * self.cost_model.verify(PLAIN, context)
+            self._budget.add_round(round_s, plain_s)
+            self.record_of(proposal).saved_s += plain_s - round_s
             if proposal.lag > SHORT_LAG:  # its time is an estimate, which teaches nothing
                 return
-        pass_seconds = seconds - drafting
-        if pass_seconds > 0.0 and self.cost_model.target.learn(width, context, pass_seconds):
+        if self.cost_model.target.learn(width, context, seconds - draft_s):
             self._budget.elapsed_s += seconds
 
     def record_of(self, proposal: Proposal) -> DrafterRecord:
         """Return the drafter's record; a new one begins with the model's history."""
         record = self.records.get(proposal.drafter)
         if record is None:
-            start: tuple[float, ...] = (CONFIG.draft_rate,)
-            if proposal.match:
-                start = CONFIG.match_rates
+            start = CONFIG.match_rates if proposal.match else (CONFIG.draft_rate,)
             prior = self._priors.setdefault(proposal.drafter, Acceptance(start))
-            acceptance = Acceptance(prior.start, prior)
-            record = DrafterRecord(acceptance, prior.poor)
+            record = DrafterRecord(Acceptance(prior.start, prior), prior.poor)
             self.records[proposal.drafter] = record
         return record
 

@@ -75,40 +75,40 @@ class RowRecord:
         self.drafters = [other for other in self.drafters if other.name != drafter.name]
         self.proposal = self.reading = None
 
-    def begin_round(
-        self, proposal: Proposal, draft: Draft, context: int, pass_s: float = 0.0
-    ) -> None:
+    def begin_round(self, proposal: Proposal, draft: Draft, pass_s: float = 0.0) -> None:
         """Record that a draft of this proposal is in flight, with a pass that is expected to take
         `pass_s` seconds; learn the time of drafting if it was taken.
         """
         self.proposal = proposal
-        cost_model = self.policy.cost_model
-        seconds = cost_model.drafting(proposal, draft.n, context, draft.rows)
-        self.draft_s = draft.seconds or seconds
+        cost_model, context = self.policy.cost_model, len(self.sequence.tokens)
+        estimate_s = cost_model.drafting(proposal, draft.n, context, draft.rows)
+        self.draft_s = draft.seconds or estimate_s
         self.expected_s = self.draft_s + pass_s
         if draft.seconds is not None:
             learn = cost_model.learn_draft
             learn(draft.drafter, draft.n, proposal.lag, context, draft.seconds, draft.rows)
 
-    def observe(self, tokens: Seq[int], interval: Interval | None, context: int) -> None:
-        """Learn from a step that committed `tokens`.
+    def observe(self, tokens: Seq[int], interval: Interval | None) -> None:
+        """Learn from a step that committed `tokens`; `interval` is None where it cannot be timed.
 
-        `interval` is None where it cannot be timed. `context` counts its tokens too.
+        The sequence has them already.
         """
         if interval is not None:
             if interval.rows == 1:
+                context = len(self.sequence.tokens)
                 self.policy.observe_time(self.proposal, len(tokens), interval, context)
-            self._add_time(len(tokens), interval, context)
-        verified = self.proposal is not None and self.proposal.match > 0  # it says more
-        if self.unused is not None and not verified:
+            self._add_time(len(tokens), interval)
+        verified = self.proposal is not None and self.proposal.match > 0
+        if self.unused is not None and not verified:  # a verified lookup is counted already
             pairs = list(zip(self.unused.tokens, tokens, strict=False))
             hits = next((i for i, (ours, right) in enumerate(pairs) if ours != right), len(pairs))
             self.policy.observe_shadow(self.unused, len(pairs), hits)
         self.proposal = self.unused = None
 
-    def _add_time(self, tokens: int, interval: Interval, context: int) -> None:
+    def _add_time(self, tokens: int, interval: Interval) -> None:
+        """Count the time of a step that committed `tokens`, for the statistics."""
         seconds, cost_model = interval.seconds, self.policy.cost_model
-        plain = cost_model.plain_step(interval.rows, context)
+        plain = cost_model.plain_step(interval.rows, len(self.sequence.tokens))
         known = interval.rows > 1 or cost_model.target.knows_plain
         expected = plain
         if self.proposal is not None:

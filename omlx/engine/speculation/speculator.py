@@ -1,4 +1,4 @@
-"""Whether a row speculates now, with which drafter and how far; what came of it."""
+"""The speculator of a loaded model: which drafters a row has, what they draft, what came of it."""
 
 from __future__ import annotations
 
@@ -133,9 +133,8 @@ class Speculator:
                 return
         if row.proposal is not None:
             row.policy.observe_verification(row.proposal, proposed, accepted)
-        row.stats.setdefault(drafter, DrafterStats()).add_round(
-            proposed, accepted, outcome, rollback
-        )
+        stats = row.stats.setdefault(drafter, DrafterStats())
+        stats.add_round(proposed, accepted, outcome, rollback)
 
     def observe_prefill(self, sequence: Sequence, *, alone: bool) -> None:
         """Learn how long a prompt took if no other row was active, no tower and no disk."""
@@ -146,21 +145,22 @@ class Speculator:
             self.cost_model.target.learn_chunk(tokens, tokens, seconds)
 
     def observe_commit(self, sequence: Sequence, new: Seq[int], interval: Interval | None) -> None:
-        """Learn from tokens just committed; `interval` is None where other rows shared the step."""
+        """Learn from tokens just committed; `interval` is None where the step cannot be timed."""
         row = self._rows.get(sequence.row)
         if row is not None:
-            row.observe(new, interval, len(sequence.tokens))
+            row.observe(new, interval)
 
     def reason(self, sequence: Sequence) -> Reason:
         """Return whether this request speculated, and if not, why not."""
-        if any(stats.rounds for stats in self.stats(sequence.row).values()):
+        row = self._rows.get(sequence.row)
+        if row is not None and any(stats.rounds for stats in row.stats.values()):
             return Reason("spec.on")
         refusal = self._refused.get(sequence.row)
         if refusal is not None:
             return refusal
         if len(sequence.tokens) <= sequence.prompt_len + 1:
             return Reason("spec.off.no_chance")
-        for gate in self._gates(sequence.row).values():
+        for gate in row.gates.values() if row is not None else ():
             if gate.state is GateState.OFF and gate.reason:
                 return gate.reason
         return Reason("spec.observing")
@@ -177,16 +177,13 @@ class Speculator:
 
     def gates(self, sequence: Sequence) -> dict[str, Gate]:
         """Return the state of each drafter, by name; a missing head where the request names it."""
-        gates, strategy = self._gates(sequence.row), sequence.request.speculation.strategy
+        row, strategy = self._rows.get(sequence.row), sequence.request.speculation.strategy
+        gates = {} if row is None else row.gates
         for kind, reason in self.missing.items():
             clause = strategy.clause(kind)
             if clause is not None and (reason != MISSING[HEAD] or clause.name == kind):
-                gates[kind] = Gate("off", reason)
+                gates[kind] = Gate(GateState.OFF, reason)
         return gates
-
-    def _gates(self, row: int) -> dict[str, Gate]:
-        record = self._rows.get(row)
-        return {} if record is None else record.gates
 
     def speedup(self, sequence: Sequence) -> float | None:
         """Return the speed-up over the row's timed steps; None if it is not measured."""
@@ -222,44 +219,44 @@ class Speculator:
             with isolate():
                 drafter.set_prefix_budget(max_bytes)
 
-    def _records(self, sequences: Seq[Sequence]) -> list[RowRecord]:
-        return [self.row_of(sequence) for sequence in sequences]
-
     def row_of(self, sequence: Sequence) -> RowRecord:
+        """Return the record of a row, which begins with the first call."""
         row = self._rows.get(sequence.row)
         if row is None:
             row = self._rows[sequence.row] = self._new_row(sequence)
         return row
 
+    def _records(self, sequences: Seq[Sequence]) -> list[RowRecord]:
+        return [self.row_of(sequence) for sequence in sequences]
+
     def _new_row(self, sequence: Sequence) -> RowRecord:
-        request = sequence.request.speculation
-        clauses = {drafter.name: request.strategy.clause(drafter.kind) for drafter in self.drafters}
-        if sequence.request.mask is not None:  # under every strategy that is not off
-            clauses[self._grammar.name] = Clause(self._grammar.kind)
-        if request.strategy.clauses[0].name == "auto" and DRAFT_MODEL not in self.missing:
-            # A draft model was set, while a head comes with the weights.
-            clauses |= {d.name: None for d in self.drafters if d.kind == HEAD}
-        if request.strategy.off or self.off_reason is not None:
-            clauses = {}
-        admitted = {name: clause for name, clause in clauses.items() if clause is not None}
-        drafters = [d for d in (self._grammar, *self.drafters) if d.name in admitted]
-        length = request.draft_length or self.draft_length
-        reasons = {drafter.name: drafter.refusal(sequence) for drafter in drafters}
-        off_reasons = {name: reason for name, reason in reasons.items() if reason is not None}
-        drafters = [drafter for drafter in drafters if drafter.name not in off_reasons]
-        if length.max < 1:
-            off_reasons = {drafter.name: Reason("spec.off.zero_window") for drafter in drafters}
-            drafters = []
+        length = sequence.request.speculation.draft_length or self.draft_length
+        drafters: list[Drafter] = []
+        clauses: dict[str, Clause] = {}
+        off_reasons: dict[str, Reason] = {}
+        for drafter in (self._grammar, *self.drafters):
+            clause = self._clause(drafter, sequence)
+            if clause is None:
+                continue
+            clauses[drafter.name] = clause
+            refusal = drafter.refusal(sequence)
+            if length.max < 1:
+                refusal = Reason("spec.off.zero_window")
+            if refusal is None:
+                drafters.append(drafter)
+            else:
+                off_reasons[drafter.name] = refusal
         policy = RowPolicy(self.cost_model, self._priors, length, recurrent=self.recurrent)
-        return RowRecord(sequence, policy, drafters, admitted, off_reasons)
+        return RowRecord(sequence, policy, drafters, clauses, off_reasons)
 
-
-def verification_outcome(proposed: int, accepted: int, stopped: bool) -> str:
-    """Name how a verified window ended, for the statistics."""
-    if stopped:
-        return "stopped"
-    if accepted == proposed:
-        return "full"
-    if accepted == 0:
-        return "first_reject"
-    return "tail_reject" if 2 * accepted >= proposed else "early_reject"
+    def _clause(self, drafter: Drafter, sequence: Sequence) -> Clause | None:
+        """Return the bounds of a drafter in a row; None where the strategy leaves it out."""
+        strategy, masked = sequence.request.speculation.strategy, sequence.request.mask is not None
+        if strategy.off or self.off_reason is not None:
+            return None
+        if drafter is self._grammar:  # under every strategy that is not off
+            return Clause(drafter.kind) if masked else None
+        auto = strategy.clauses[0].name == "auto"
+        if auto and drafter.kind == HEAD and DRAFT_MODEL not in self.missing:
+            return None  # a draft model was set, while a head comes with the weights
+        return strategy.clause(drafter.kind)
