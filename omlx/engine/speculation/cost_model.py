@@ -94,7 +94,7 @@ class LatencyTable:
         """Whether plain decoding, or passes of one token, have been measured often enough to be
         trusted: the first steps after a start may be many times slower."""
         for entries in self._samples.values():
-            if max(len(entries.get(width, ())) for width in (PLAIN, 1)) >= CONFIG.min_samples:
+            if max(len(entries.get(PLAIN, ())), len(entries.get(1, ()))) >= CONFIG.min_samples:
                 return True
         return False
 
