@@ -53,7 +53,7 @@ _REACHABLE: Final = """() => {
   const skipped = ({ type, checked }) => type === "radio" && !checked; // reached by arrow keys
   const all = [...document.querySelectorAll(controls)]
     .filter((element) => element.checkVisibility() && !skipped(element));
-  all.forEach((element, number) => (element.dataset.reach = number));
+  window.reachable = all; // an attribute would be taken away by a part that is refreshed
   document.activeElement?.blur();
   getSelection()?.removeAllRanges();
   return all.map(({ tagName, textContent, name }) =>
@@ -66,7 +66,8 @@ _REACHED: Final = """() => {
   const outlined = ({ outlineStyle, outlineWidth }) =>
     outlineStyle !== "none" && parseFloat(outlineWidth) > 0;
   const visible = around.some((near) => near && outlined(getComputedStyle(near)));
-  return { number: element.dataset.reach ?? null, visible };
+  const number = window.reachable.indexOf(element);
+  return { number: number < 0 ? null : number, visible };
 }"""
 
 
@@ -96,8 +97,8 @@ def check_keyboard(page: Page) -> None:
         page.keyboard.press("Tab")
         now = page.evaluate(_REACHED)
         if now["number"] is not None:
-            assert now["visible"], controls[int(now["number"])]
-            reached.add(int(now["number"]))
+            assert now["visible"], controls[now["number"]]
+            reached.add(now["number"])
     assert [name for number, name in enumerate(controls) if number not in reached] == []
 
 
