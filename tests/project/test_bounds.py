@@ -15,6 +15,17 @@ FILE, FUNCTION, CLASS, LINE = 400, 60, 250, 120
 # lines of code; what grows further wants a part to go
 PACKAGES = {"omlx/engine": 2900, "omlx/engine/prefix": 800, "omlx/engine/speculation": 1400}
 
+STAGES = (
+    "omlx/engine/stage/*.py",
+    "omlx/cli/stage*.py",
+    "omlx/cli/group.py",
+    "omlx/cli/hostfile.py",
+    "omlx/cli/supervisor.py",
+    "omlx/models/pool/stage*.py",
+)
+STAGES_LINES = 1370
+"""Lines of code of what exists only for a model over several machines."""
+
 # path or path::name -> why it may be longer
 EXCEPTIONS = {}
 
@@ -73,6 +84,13 @@ def test_every_exception_is_still_needed() -> None:
 def test_the_engine_can_be_held_in_the_head(package: str) -> None:
     here = [text for path, text in sources() if Path(path).parent.as_posix() == package]
     assert sum(map(lines_of_code, here)) <= PACKAGES[package]
+
+
+def test_stages_do_not_grow() -> None:
+    files = [path for pattern in STAGES for path in ROOT.glob(pattern)]
+    lines = [lines_of_code(path.read_text(encoding="utf-8")) for path in files]
+    assert all(any(ROOT.glob(pattern)) for pattern in STAGES)
+    assert sum(lines) <= STAGES_LINES
 
 
 def test_no_line_of_a_page_is_too_long() -> None:
