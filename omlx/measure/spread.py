@@ -15,6 +15,9 @@ from omlx.measure.sample import Sample
 NOTABLE: Final = 1.05
 """The smallest ratio that counts as a difference."""
 
+_ONE_IN: Final = 40
+"""In one of so many series the median is below its confidence interval, in one above it."""
+
 TRIMMED_FROM: Final = 5
 """Values from which on `Spread` leaves out the least and the greatest one."""
 
@@ -48,6 +51,20 @@ class Series:
             return self.median, self.median
         low, _, high = statistics.quantiles(self.known, n=4, method="inclusive")
         return low, high
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The 95 % confidence interval of the median, whatever the values' distribution is: as many
+        values are below it as are above. The range if there are fewer than six.
+        """
+        ordered, count = sorted(self.known), len(self.known)
+        if not count:
+            return math.nan, math.nan
+        outside, ways = 0, 1 + count  # to have at most 0, then at most 1 value below the median
+        while _ONE_IN * ways <= 2**count:
+            outside += 1
+            ways += math.comb(count, outside + 1)
+        return ordered[outside], ordered[-1 - outside]
 
     @classmethod
     def of(cls, metric: Callable[[Sample], float], samples: Iterable[Sample]) -> Series:

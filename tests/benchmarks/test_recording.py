@@ -22,12 +22,16 @@ def test_ratios_are_taken_within_trials() -> None:
     control = Rates(Series((100.0, 100.0, 80.0)), Series((10.0, 10.0, 5.0)))
     assert Cost(4, off, control, on).cells == (
         "4",
+        "3",
         "80",
         "1.000 (1.000 to 2.000)",
-        "1.000 (0.900 to 1.100)",
+        "0.900 (0.707 to 1.100)",
         "1.000 (0.500 to 1.000)",
-        "0.900 (0.800 to 1.000)",
+        "0.900 (0.800 to 1.414)",
     )
+    both = Cost(4, off, control, on) + Cost(4, off, control, on)
+    assert both.cells[1] == "6"
+    assert both.cells[2:] == Cost(4, off, control, on).cells[2:]
 
 
 def test_every_stream_has_a_prompt_and_a_key_of_its_own() -> None:
@@ -50,6 +54,7 @@ def test_all_servers_make_the_tokens(tmp_path: Path, capsys: pytest.CaptureFixtu
     model, draft = (str(BUNDLED / "omlx-demo" / name) for name in ("target", "draft"))
     drafts = ("--draft", draft, "--speculation", "draft")
     size = ("--streams", "1,2", "--trials", "1", "--tokens", "70", "--json", str(tmp_path / "r"))
+    size = (*size, "--rounds", "1")
     assert main(["recording", "--model", model, *drafts, *size]) == 0
     report = json.loads((tmp_path / "r").read_text())
     assert [cost["streams"] for cost in report["streams"]] == [1, 2]
