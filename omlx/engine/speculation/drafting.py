@@ -97,8 +97,7 @@ class Drafting:
         return None
 
     def catch_up(self, rows: Seq[RowRecord], *, alone: bool) -> bool:
-        """Let a draft model that lags read a slice, one row's after another's. Return whether one
-        did.
+        """Let the first draft model that catches up read a slice. Return whether one did.
 
         Before the drafts of a step, in which they may read a slice too. A row that is `alone` reads
         all that it lags at once.
