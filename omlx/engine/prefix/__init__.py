@@ -1,1 +1,1 @@
-"""Prefix cache: an index over tokens (pure Python) and the cache pieces behind it (mlx)."""
+"""Prefix cache: an index over tokens (pure Python). The arrays behind it are in `arrays`."""

@@ -1,0 +1,1 @@
+"""The arrays of cached prefixes, by piece (mlx)."""
