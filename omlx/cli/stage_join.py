@@ -19,7 +19,7 @@ from omlx.engine.stage.stages import Stages
 from omlx.errors import StageError, StageLost
 from omlx.models.pool.footprint import device
 
-PROTOCOL: Final = 2
+PROTOCOL: Final = 3
 
 _GREETING_S: Final = 5.0
 _POLL_S: Final = 0.1
