@@ -19,7 +19,7 @@ from statistics import median, median_low
 from typing import Any, Final
 
 from omlx.engine.speculation.config import CONFIG
-from omlx.engine.speculation.decide import Pass
+from omlx.engine.speculation.decide import MIN_COST, Pass
 from omlx.engine.speculation.proposal import Proposal
 
 FIRST_BUCKET: Final = 256
@@ -216,7 +216,7 @@ class CostModel:
         if table is None:
             return alone
         if not alone:
-            return table.seconds(tokens, context) or 0.0
+            return table.seconds(rows * width, context) or 0.0  # a plain step is an entry
 
         def distance(known: int) -> float:
             read = max(known, rows)  # a plain step reads one token of each row
@@ -243,7 +243,12 @@ class CostModel:
         return 0 if table is None else table.sample_count(rows * width, context)
 
     def learn_batch(self, rows: int, width: int, context: int, seconds: float) -> None:
-        """Record a pass whose rows read `width` tokens each, padding included, or a plain step."""
+        """Record a pass whose rows read `width` tokens each, padding included, or a plain step.
+
+        A pass in less than half a plain step is none: too much was subtracted for drafting.
+        """
+        if width != PLAIN and seconds < MIN_COST * self.plain_step(rows, context):
+            return
         self.batches.setdefault(rows, LatencyTable()).learn(rows * width, context, seconds)
 
     def draft(self, name: str, width: int, context: int) -> float:

@@ -55,3 +55,21 @@ def test_costs_of_several_rows_are_saved() -> None:
     assert saved.plain_step(2, 100)
     assert saved.to_json() == model.to_json()
     assert not CostModel.from_json({"target": [], "drafts": {}}).batches
+
+
+def test_a_plain_step_costs_what_was_measured_where_no_single_row_was() -> None:
+    model = CostModel()
+    for _ in range(3):
+        model.learn_batch(8, PLAIN, 100, 0.07)
+        model.learn_batch(8, 3, 100, 0.113)
+    assert model.plain_step(8, 100) == pytest.approx(0.07)
+    assert model.batch_pass(8, 3, 100) == pytest.approx(0.113)
+
+
+def test_a_pass_that_drafting_leaves_no_time_for_is_not_learned() -> None:
+    model = CostModel()
+    model.learn_batch(8, PLAIN, 100, 0.07)
+    model.learn_batch(8, 2, 100, 0.03)
+    assert not model.batch_samples(8, 2, 100)
+    model.learn_batch(8, 2, 100, 0.1)
+    assert model.batch_samples(8, 2, 100) == 1
