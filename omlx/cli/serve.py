@@ -240,9 +240,11 @@ def _staged_reader(order: Order, engine: EngineThread, selection: Selection) -> 
     def lost(failure: StageLost) -> None:
         """Fail open requests, let them hear of it, and end; the supervisor starts again."""
         logging.getLogger("omlx.stage").critical(failure.message)
-        engine.abandon(failure)
-        time.sleep(_LAST_WORDS_S)  # the event loop sends the errors meanwhile
-        os._exit(LOST)
+        try:
+            engine.abandon(failure)
+            time.sleep(_LAST_WORDS_S)  # the event loop sends the errors meanwhile
+        finally:
+            os._exit(LOST)
 
     assert selection.model is not None  # the supervisor requires one
 

@@ -23,7 +23,7 @@ STAGES = (
     "omlx/cli/supervisor.py",
     "omlx/models/pool/stage*.py",
 )
-STAGES_LINES = 1370
+STAGES_LINES = 1390
 """Lines of code of what exists only for a model over several machines."""
 
 # path or path::name -> why it may be longer

@@ -52,7 +52,8 @@ def check_architecture(model: nn.Module, *, tensor: bool) -> None:
     module = architecture(model)
     if tensor and module not in SHARDED:
         raise ModelError("stage.no_shard", architecture=module)
-    if not tensor and module not in STAGED:
+    more = getattr(_body(model), "use_attn_res", False)  # layers pass on more than hidden states
+    if not tensor and (module not in STAGED or more):
         raise ModelError("stage.unsupported", architecture=module)
 
 
@@ -88,19 +89,24 @@ class Ends(nn.Module):
     """
 
     def __init__(
-        self, layer: nn.Module, source: int | None = None, target: int | None = None
+        self,
+        layer: nn.Module,
+        source: int | None = None,
+        target: int | None = None,
+        dtype: mx.Dtype = mx.float32,
     ) -> None:
         nn.Module.__init__(cast(Any, self))  # mlx has no types for its own
         self.layer = layer
         self._source = source
         self._target = target
+        self._dtype = dtype
 
     def __call__(self, x: mx.array, *args: Any, **kwargs: Any) -> Any:
         """Apply the layer to hidden states [rows, tokens, D]: those of `source`, if there is one,
-        whose shape and type are those of `x`.
+        in the shape of `x`, of type `dtype`.
         """
         if self._source is not None:
-            x = mx.distributed.recv_like(x, self._source)
+            x = mx.distributed.recv_like(x.astype(self._dtype), self._source)
         out = self.layer(x, *args, **kwargs)
         if self._target is None:
             return out
@@ -118,6 +124,15 @@ class Ends(nn.Module):
             return getattr(self["layer"], name)
 
 
+class _TypeOf(Ends):
+    """A layer that remembers the type of its newest output as `dtype`."""
+
+    def __call__(self, x: mx.array, *args: Any, **kwargs: Any) -> Any:
+        out = super().__call__(x, *args, **kwargs)
+        self.dtype = (out[0] if isinstance(out, tuple) else out).dtype
+        return out
+
+
 def span(counts: Sequence[int], rank: int) -> tuple[int, int]:
     """The layers [first, end) of a rank, of which the last one has the first layers."""
     end = sum(counts[rank:])
@@ -132,14 +147,16 @@ def place(model: nn.Module, rank: int, counts: Sequence[int]) -> Any:
     """
     module = architecture(model)
     body = _body(model)
+    first, _ = span(counts, rank)
+    dtype = _hidden_type(body, first - 1) if first else None
     if module in PIPELINED:
         _pipeline(body, rank, counts, module)
         layers, start, stop = body.layers, body.start_idx, body.end_idx
     else:
         layers = body.layers = list(body.layers[slice(*span(counts, rank))])
         start, stop = 0, len(layers)
-    if rank < len(counts) - 1:
-        layers[start] = Ends(layers[start], source=rank + 1)
+    if dtype is not None:
+        layers[start] = Ends(layers[start], source=rank + 1, dtype=dtype)
     if rank > 0:
         layers[stop - 1] = Ends(layers[stop - 1], target=rank - 1)
     return body
@@ -166,6 +183,17 @@ def _body(model: Any) -> Any:
     """The module below the head."""
     inner = model.language_model if hasattr(model, "language_model") else model
     return inner.model
+
+
+def _hidden_type(body: Any, layer: int) -> mx.Dtype:
+    """The type of what a layer of the whole model passes on: weights of a wider type than the
+    embedding's widen it. The pass that shows it is never computed.
+    """
+    layers = body.layers
+    layers[layer] = probe = _TypeOf(layers[layer])
+    body(mx.zeros((1, 1), mx.uint32))
+    layers[layer] = probe.layer
+    return cast(mx.Dtype, probe.dtype)
 
 
 def _pipeline(body: Any, rank: int, counts: Sequence[int], module: str) -> None:

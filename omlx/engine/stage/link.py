@@ -77,7 +77,7 @@ class Link:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket = connection
         self._stream = connection.makefile("rb")
-        self._sending = threading.Lock()
+        self._sending = threading.RLock()  # a signal may end this process while it sends
 
     def send(self, kind: Kind, payload: bytes = b"", lane: int = 0) -> None:
         """Raises OSError if the other side has gone."""

@@ -21,7 +21,7 @@ from typing import Any, Final
 from omlx.engine.stage.link import Frame, Kind, Link
 from omlx.engine.stage.order import Order
 from omlx.engine.steps import Steps
-from omlx.errors import StageError, StageLost
+from omlx.errors import StageLost
 
 BEAT_S: Final = 0.5
 """Seconds between two beats."""
@@ -193,7 +193,7 @@ class Stages:
                     self._replies[rank].set_result(frame)
         except TimeoutError:
             detail = f"it has been silent for {self.order.timeout_s:g} s"
-        except (OSError, StageError) as error:
+        except Exception as error:  # noqa: BLE001 — of any type: nobody would listen any more
             detail = str(error)
         self._lose(rank, detail)
 

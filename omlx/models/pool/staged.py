@@ -87,9 +87,8 @@ class StagedReader:
         facts = facts_of(whole, tokenizer_length(tokenizer), cache_maker(whole))
         counts = self._counts(whole)
         for status in self.stages.statuses:
-            status.layers = (0, len(whole.layers))
-            if counts:
-                status.layers = ends.span(counts, status.rank)
+            rank = status.rank
+            status.layers = ends.span(counts, rank) if counts else (0, len(whole.layers))
         cut(whole, self._group, counts)
         order = {"dtype": dtype, "trusted": trusted, "counts": counts}
         self.stages.ask(Kind.LOAD, {**order, "vocab_size": facts.vocab_size})
@@ -101,6 +100,7 @@ class StagedReader:
         model, make_cache = cast("Model", whole), cache_maker(whole)
         with self.stages.deadline():
             failure = forward_failure(model, make_cache, facts.vocab_size)
+        with self.stages.deadline():
             facts = probed_in_stages(facts, model, make_cache)
         if failure is not None:
             raise ModelError(failure.code)

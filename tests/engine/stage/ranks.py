@@ -6,9 +6,11 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 from omlx.cli.stage_start import reserve_port
@@ -16,6 +18,8 @@ from omlx.cli.stage_start import reserve_port
 PATIENCE_S = 300
 STARTING_S = 120
 """Until a rank watches itself."""
+OTHERS_S = 10
+"""That ranks may still run after one has failed: to show their stacks."""
 PATIENCE = "OMLX_TEST_PATIENCE_S"
 """The variable that tells a rank after how many seconds to show its stacks and end."""
 
@@ -57,25 +61,41 @@ def _run(
         "OMLX_TEST_CONTROL": str(control),
         PATIENCE: str(patience_s),
     }
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-m", module, *arguments],
-            env={**os.environ, **shared, "MLX_RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(len(ports))
-    ]
-    try:
-        outputs = [process.communicate(timeout=patience_s + STARTING_S) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
+    texts: list[str] = []
+    with ExitStack() as opened:
+        files = [opened.enter_context(TemporaryFile("w+")) for _ in range(2 * len(ports))]
+        processes = [
+            subprocess.Popen(
+                [sys.executable, "-m", module, *arguments],
+                env={**os.environ, **shared, "MLX_RANK": str(rank)},
+                stdout=files[rank],
+                stderr=files[len(ports) + rank],
+            )
+            for rank in range(len(ports))
+        ]
+        try:
+            _wait(processes, patience_s + STARTING_S)
+        finally:
+            for process in processes:
+                process.kill()
+                process.wait()
+        for file in files:
+            file.seek(0)
+            texts.append(file.read())
+    output, errors = texts[0], "\n".join(texts[len(ports) :])
     codes = [process.returncode for process in processes]
-    errors = "\n".join(error for _, error in outputs)
     if "Timeout (" in errors:  # as faulthandler begins
         raise Hung(errors)
     assert not any(codes), f"exit codes {codes}\n{errors}"
-    result: dict[str, Any] = json.loads(outputs[0][0].strip().splitlines()[-1])
+    result: dict[str, Any] = json.loads(output.strip().splitlines()[-1])
     return result
+
+
+def _wait(processes: Sequence[subprocess.Popen[bytes]], seconds: float) -> None:
+    """Wait until all have ended, or for `seconds`; for `OTHERS_S` once one has failed."""
+    until = time.monotonic() + seconds
+    failed = False
+    while time.monotonic() < until and any(process.poll() is None for process in processes):
+        if not failed and any(process.returncode for process in processes):
+            failed, until = True, min(until, time.monotonic() + OTHERS_S)
+        time.sleep(0.02)  # several processes have no common event

@@ -38,6 +38,8 @@ from tests.engine.harness import LIMITS, Bench
 from tests.engine.stage.ranks import PATIENCE
 from tests.engine.stage.script import MAX_ROWS, Play, compared
 
+MIXED = "llama_mixed"
+
 
 def connect(rank: int, size: int) -> list[Link]:
     """The links of rank 0 to all others, or of a follower to rank 0."""
@@ -58,11 +60,29 @@ def connect(rank: int, size: int) -> list[Link]:
     raise TimeoutError("no leader")
 
 
+def join(rank: int, size: int) -> None:
+    """Connect all ranks by mlx."""
+    world = mx.distributed.init(strict=True, backend="ring")
+    assert (world.rank(), world.size()) == (rank, size)
+
+
 def build(family: str, way: str, size: int) -> nn.Module:
     """The whole model; where three ranks share its heads, one that has three times as many."""
+    if family == MIXED:
+        return mixed()
     if way == "tensor" and size == 3:
         return zoo.build_thirds(family)
     return zoo.build(family)
+
+
+def mixed() -> nn.Module:
+    """A Llama model in bfloat16 with norms in float32, which widen its hidden states."""
+    model = zoo.build("llama")
+    model.set_dtype(mx.bfloat16)
+    for module in model.modules():
+        if isinstance(module, nn.RMSNorm):
+            module.set_dtype(mx.float32)
+    return model
 
 
 def layers_of(way: str) -> list[int]:
@@ -117,9 +137,9 @@ def main() -> None:
     rank = int(os.environ["MLX_RANK"])
     size = len(json.loads(Path(os.environ["MLX_HOSTFILE"]).read_text()))
     links = connect(rank, size)
-    world = mx.distributed.init(strict=True, backend="ring")
-    assert (world.rank(), world.size()) == (rank, size)
     if rank > 0:
+        links[0].expect(Kind.JOIN)  # all are there: who connects too early gives up in time
+        join(rank, size)
         for way in ways:
             follow(family, way, rank, size, links[0])
         return
@@ -131,6 +151,9 @@ def main() -> None:
     alone = Play(
         build_loop(build(family, ways[0], size), zoo.VOCAB_SIZE, limits), whole, None
     ).perform()
+    for link in links:
+        link.send(Kind.JOIN)
+    join(rank, size)
     results = {way: compared(alone, lead(family, way, links, whole, limits)) for way in ways}
     sys.stdout.write(json.dumps(results) + "\n")
 

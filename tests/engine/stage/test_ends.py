@@ -6,8 +6,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from omlx.engine.stage.ends import SHARDED, STAGED, check_heads, check_split, shard
-from omlx.errors import StageError
+from omlx.engine.stage.ends import (
+    SHARDED,
+    STAGED,
+    check_architecture,
+    check_heads,
+    check_split,
+    shard,
+)
+from omlx.errors import ModelError, StageError
 from tests import zoo
 
 
@@ -66,3 +73,13 @@ def test_other_models_are_cut_anywhere() -> None:
     for family in ("llama", "qwen3_next", "kimi_k25"):
         assert family in STAGED
         check_split(zoo.build(family), [1, 2])
+
+
+def test_layers_that_pass_on_more_than_hidden_states_are_not_cut() -> None:
+    model = zoo.build("kimi_k3")
+    check_architecture(model, tensor=False)
+    model.model.use_attn_res = True
+    check_architecture(model, tensor=True)
+    with pytest.raises(ModelError) as refusal:
+        check_architecture(model, tensor=False)
+    assert refusal.value.code == "stage.unsupported"

@@ -32,8 +32,9 @@ QUICK = {
     "deepseek_v32": ["2,1"],
     "llama": ["1,2", "tensor"],
     "llama_quantized": ["2,1"],
+    "llama_mixed": ["1,1,1"],
 }
-"""Every way to cut a model and every kind of cache."""
+"""Every way to cut a model, every kind of cache, and hidden states wider than the embedding."""
 
 
 def ways(family: str) -> list[str]:
