@@ -191,7 +191,7 @@ def _hidden_type(body: Any, layer: int) -> mx.Dtype:
     """
     layers = body.layers
     layers[layer] = probe = _TypeOf(layers[layer])
-    body(mx.zeros((1, 1), mx.uint32))
+    body(mx.zeros((1, 1), mx.uint32), cache=None)
     layers[layer] = probe.layer
     return cast(mx.Dtype, probe.dtype)
 

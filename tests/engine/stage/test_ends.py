@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from types import SimpleNamespace
 
 import pytest
@@ -12,6 +13,7 @@ from omlx.engine.stage.ends import (
     check_architecture,
     check_heads,
     check_split,
+    place,
     shard,
 )
 from omlx.errors import ModelError, StageError
@@ -83,3 +85,13 @@ def test_layers_that_pass_on_more_than_hidden_states_are_not_cut() -> None:
     with pytest.raises(ModelError) as refusal:
         check_architecture(model, tensor=False)
     assert refusal.value.code == "stage.unsupported"
+
+
+@pytest.mark.parametrize("family", sorted(STAGED))
+def test_every_staged_architecture_can_be_cut(family: str) -> None:
+    model = zoo.build(family)
+    counts = [1, len(model.layers) - 1]
+    with suppress(StageError):  # of each kind one, or evenly only: another cut is allowed
+        check_split(model, counts)
+        place(model, 0, counts)
+        assert len(model.layers) in (1, sum(counts))
