@@ -131,7 +131,7 @@ class RowPolicy:
         if record.speedup is None:
             record.speedup = decision.speedup
         record.speedup = 0.9 * record.speedup + 0.1 * decision.speedup
-        if not proposal.free and record.speedup < CONFIG.min_speedup:
+        if not (proposal.free or decision.pays) and record.speedup < CONFIG.min_speedup:
             skipped = CONFIG.skipped_evaluations
         elif proposal.free and decision.speedup < CONFIG.hopeless_speedup:
             skipped = CONFIG.skipped_evaluations // 2

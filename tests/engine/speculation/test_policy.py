@@ -345,3 +345,10 @@ def test_eight_hours_change_nothing():
     assert row.cost_model.to_json() == twin.cost_model.to_json()
     assert chosen(row, [LOOKUP], 1, CONTEXT) == chosen(twin, [LOOKUP], 1, CONTEXT)
     assert row._budget.elapsed_s == twin._budget.elapsed_s
+
+
+def test_a_draft_that_pays_again_is_drafted_when_it_is_asked_for_twice() -> None:
+    row = policy()
+    row.record_of(MODEL).speedup = 0.5
+    for _ in range(2):  # the planner asks before it commits the step in flight, and after
+        assert chosen(row, [MODEL], 1, CONTEXT) is not None
