@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import time
@@ -62,6 +63,16 @@ def test_an_earlier_state_of_a_model_goes_and_others_stay(tmp_path: Path) -> Non
     folders = {path.name for path in tmp_path.iterdir() if path.is_dir()}
     assert folders == {kept.name, new.path.name}
     assert (tmp_path.stat().st_mode | new.path.stat().st_mode) & 0o077 == 0
+    new.close()
+
+
+def test_folders_of_another_format_go(tmp_path: Path) -> None:
+    for model, format in (("org/old", "1"), ("org/kept", "2")):
+        CacheFolder(tmp_path, Fingerprint(model, "target", {"format": format})).close()
+    new = CacheFolder(tmp_path, Fingerprint("org/model", "target", {"format": "2"}))
+    assert new.others_bytes() > 0
+    models = {json.loads(about.read_bytes())["model"] for about in tmp_path.glob("*/about.json")}
+    assert models == {"org/kept", "org/model"}
     new.close()
 
 

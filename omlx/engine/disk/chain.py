@@ -27,7 +27,12 @@ class TokenChain:
         return len(self._ids) // _ID_BYTES
 
     def node(self, stop: int) -> bytes:
-        """Return the key of the whole blocks before the block that holds token `stop` - 1."""
+        """Return the key of the whole blocks before the block that holds token `stop` - 1.
+
+        Raises ValueError, as `key` does, unless there are so many tokens.
+        """
+        if not 1 <= stop <= len(self):
+            raise ValueError(f"a key of {stop} tokens of {len(self)}")
         blocks = (stop - 1) // self._block_tokens
         while len(self._nodes) <= blocks:
             start = (len(self._nodes) - 1) * self._block_tokens

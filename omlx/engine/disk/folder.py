@@ -32,7 +32,9 @@ class Locked(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """What cached prefixes depend on. Of one `model` and `role`, only the newest is kept."""
+    """What cached prefixes depend on. Of one `model` and `role` only the newest is kept, of all
+    those of one `format`, a fact.
+    """
 
     model: str
     role: str
@@ -98,7 +100,8 @@ class CacheFolder:
                 fingerprint.model,
                 fingerprint.role,
             )
-            if replaced or time.time() - _opened_at(folder) > _UNUSED_S:
+            unreadable = about.get("format") != fingerprint.facts.get("format")
+            if replaced or unreadable or time.time() - _opened_at(folder) > _UNUSED_S:
                 _remove(folder)
 
     def _others(self) -> list[Path]:

@@ -19,7 +19,7 @@ from omlx.engine.piece import Kind
 Spec: TypeAlias = Any
 """Types and shapes of the arrays in a body, as JSON; see `omlx.engine.prefix.serial`."""
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 """Version of records and of the table. Another one makes a folder stale."""
 
 _HEAD: Final = Struct("<4sIQI")

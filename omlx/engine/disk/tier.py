@@ -90,7 +90,7 @@ class DiskTier:
             self.pump(busy=False)
 
     def offer(self, tokens: Sequence[int], pieces: Sequence[Piece], *, hit: bool = False) -> None:
-        """Have the pieces of the prefix `tokens` written, if it is worth it."""
+        """Have pieces written that hold `tokens` or a part of them, if it is worth it."""
         if len(tokens) < (self._block_tokens if hit else self._worth.writing):
             return
         new = [piece for piece in pieces if piece.id not in self._known]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final
 
 from omlx.engine.piece import Kind, Layout, Piece
@@ -33,6 +34,14 @@ class PrefixMatch:
     def pieces(self) -> tuple[int, ...]:
         """Their ids."""
         return tuple(piece.id for piece in self.parts)
+
+    @property
+    def tokens(self) -> list[int]:
+        """All tokens that its blocks hold: pieces of the last one may end behind `length`, where a
+        prompt that matches them so far may continue otherwise.
+        """
+        path = [block.tokens for block in self.block.upwards()]
+        return list(chain.from_iterable(reversed(path)))
 
 
 @dataclass(slots=True)

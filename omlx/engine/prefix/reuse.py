@@ -71,7 +71,7 @@ class PrefixReuse:
         if match is None:
             return []
         if self.disk is not None:
-            self.disk.offer(sequence.tokens[: match.length], match.parts, hit=True)
+            self.disk.offer(match.tokens, match.parts, hit=True)
         self._saved[sequence.row] = match.length
         return [Restore(sequence.row, match.pieces, match.length, len(sequence.tokens))]
 
@@ -172,7 +172,7 @@ class PrefixReuse:
             match = self.index.match([*tokens, 0])
             if match is not None and match.length == length:
                 asked_for = sequence.request.prefill_only
-                self.disk.offer(tokens, match.parts, hit=asked_for)
+                self.disk.offer(match.tokens, match.parts, hit=asked_for)
         return ops
 
     def _evict(self, pieces: tuple[int, ...]) -> list[CacheOp]:

@@ -71,11 +71,12 @@ def started(
     draft: nn.Module | None = None,
     limits=LONG,
     budget: DiskBudget = DiskBudget(1 << 30),  # noqa: B008 — frozen
+    worth: Worth = Worth(writing=8, reading=8),  # noqa: B008 — frozen
 ) -> Iterator[DiskBench]:
     """A loop over the tiny model `family` whose prefixes are stored below `root`; at the end of the
     block they are on disk."""
     woken = threading.Event()
-    disks = DiskCache(root, budget, woken.set, Worth(writing=8, reading=8))
+    disks = DiskCache(root, budget, woken.set, worth)
     known = facts(family)
     tier = disks.open(Fingerprint(family, "target", {}), known.layout, limits.block_tokens)
     draft_tier = None

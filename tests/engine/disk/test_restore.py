@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from omlx.engine.disk.tier import Worth
 from omlx.engine.sequence import Sequence
 from omlx.engine.types import Sampling
-from tests.engine.disk.restarts import DiskBench, started
-from tests.engine.harness import HEATED, label, model, plain, prompt, request, unassisted
+from tests.engine.disk.restarts import LONG, DiskBench, started
+from tests.engine.harness import (
+    HEATED,
+    label,
+    model,
+    plain,
+    prompt,
+    request,
+    stored_length,
+    unassisted,
+)
 
 QUICK = ("llama", "llama_quantized", "gemma3_text", "qwen3_next", "recurrent_gemma")
 """Every kind of cache."""
@@ -83,3 +94,26 @@ def test_a_row_that_waits_for_the_disk_holds_up_no_other(family: str, tmp_path: 
         bench.run(again := request("d", stored[1].tokens, max_tokens=8))
         assert bench.tokens["d"] == plain(family, unassisted(again))
         assert bench.stats("d").cached_n > 100
+
+
+@pytest.mark.parametrize("drafts", [False, True])
+def test_a_hit_that_ends_inside_a_block_does_not_store_what_is_behind_it(
+    drafts: bool, tmp_path: Path
+) -> None:
+    """The block holds rows of the prompt that filled it: they are no rows of the shorter one."""
+    family = "qwen3_next"
+    draft = model(family) if drafts else None
+    setup = {"limits": replace(LONG, block_tokens=64), "worth": Worth()}
+    short = prompt(220)
+    turns = [request("a", prompt(300), max_tokens=4)]
+    turns += [request(name, short, max_tokens=4) for name in ("b", "b again")]
+    longer = [request(f"c{i}", (*short, *prompt(400, i)), max_tokens=8) for i in range(1, 5)]
+    with started(family, tmp_path, draft, **setup) as bench:
+        for one in (*turns, *longer):
+            bench.run(one)
+    with started(family, tmp_path, draft, **setup) as bench:
+        for one in longer:
+            bench.run(one)
+            assert bench.tokens[one.id] == plain(family, unassisted(one))
+            assert bench.stats(one.id).cached_n == len(one.tokens) - 1
+            assert stored_length(bench.loop, one.tokens) >= len(one.tokens) - 1

@@ -42,6 +42,15 @@ def test_no_key_shows_a_token() -> None:
     assert all(len(key) == 16 for key in keys)
 
 
+def test_no_key_goes_beyond_the_tokens() -> None:
+    chain = TokenChain(A[:20], BLOCK)
+    for stop in (-1, 0, 21, 24, 25):
+        for key in (chain.key, chain.node):
+            with pytest.raises(ValueError, match="of 20"):
+                key(stop)
+    assert chain.key(20) == TokenChain(A, BLOCK).key(20)
+
+
 def test_a_flipped_bit_or_a_torn_end_is_noticed() -> None:
     """1,000 records, each with another bit flipped, at any place of head, header or body."""
     chance = random.Random(3)

@@ -93,7 +93,7 @@ class DraftPrefixes:
         if match is None:
             return self._make_cache(), 0
         if self._disk is not None:
-            self._disk.offer(words[: match.length], match.parts, hit=True)
+            self._disk.offer(match.tokens, match.parts, hit=True)
         return self._kept.build(match.pieces, match.length, len(words)), match.length
 
     def stable(self, row: DraftRow) -> int:
@@ -115,7 +115,7 @@ class DraftPrefixes:
             self._kept.keep(caches.separate(name).layers, pieces)
             match = self._index.match([*words, 0]) if self._disk is not None else None
             if self._disk is not None and match is not None and match.length == held:
-                self._disk.offer(words, match.parts)
+                self._disk.offer(match.tokens, match.parts)
 
     def release(self, row: int) -> None:
         """Forget a row."""
