@@ -16,10 +16,11 @@ from omlx.engine.disk.cache import DiskCache
 from omlx.engine.disk.folder import CacheFolder, Fingerprint, Locked
 from omlx.engine.piece import Layout
 from omlx.engine.thread import EngineThread
-from omlx.errors import Reason
+from omlx.errors import EngineDead, Reason
 from omlx.models.catalog.entry import ModelEntry
-from omlx.models.pool.prefix_disk import open_disks, prefix_fingerprint
+from omlx.models.pool.prefix_disk import open_disks, prefix_fingerprint, stop_engine
 from omlx.settings.schema import Settings
+from tests.engine.disk.records import record
 
 LAYOUT = Layout(row_bytes=64)
 
@@ -120,3 +121,20 @@ def test_settings_say_where_and_whether(tmp_path: Path) -> None:
     assert (tmp_path / "other").is_dir()
     disks.remove("org/model")
     assert not [path for path in (tmp_path / "other").iterdir() if path.is_dir()]
+
+
+def test_what_waits_is_written_though_the_engine_has_died(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("omlx.engine.disk.cache.WRITE_S", 30.0)
+    engine = EngineThread()
+    engine.start()
+    disks = open_disks(Settings(home=tmp_path, prefix_disk=1 << 20), engine)
+    assert isinstance(disks, DiskCache)
+    fingerprint = Fingerprint("org/model", "target", {})
+    tier = disks.open(fingerprint, LAYOUT, 64)
+    tier._worker.write(record(tuple(range(8)), "rows", 0))
+    engine.abandon(EngineDead("engine.dead", detail="a test"))
+    stop_engine(engine, disks)
+    CacheFolder(tmp_path / "cache", fingerprint).close()  # raises while it is in use
+    assert list((tmp_path / "cache" / fingerprint.name).glob("*.records"))

@@ -64,7 +64,11 @@ class DiskCache:
             tier.close()
 
     def join(self) -> None:
-        """Wait until what was handed over is written. Any thread may call."""
+        """Wait until what was handed over is written. Requires that the engine thread has ended,
+        be it that it died before it could close the tiers. Any thread may call.
+        """
+        for worker in self._workers.values():
+            worker.close()
         for worker in self._workers.values():
             worker.join(WRITE_S)
 

@@ -17,7 +17,7 @@ class Fetch:
     """The longest stored prefix of `chain` that has more than `least` tokens, run by run.
 
     `length` is None until all runs were read, then that of the prefix that they restore: 0 if
-    there is none, or a record in the middle was damaged.
+    there is none, a record in the middle was damaged, or it was given up.
     """
 
     def __init__(self, chain: TokenChain, least: int) -> None:
@@ -28,6 +28,14 @@ class Fetch:
         self._nbytes = 0
         self._cancelled = False
         self._changed = threading.Condition()
+
+    def cancel(self) -> None:
+        """Give up: nothing is taken any more. Any thread may call."""
+        with self._changed:
+            self._cancelled = True
+            self.length = 0
+            self._runs.clear()
+            self._changed.notify()
 
     # -- on the engine thread ----------------------------------------------------------------------
 
@@ -53,13 +61,6 @@ class Fetch:
             self._changed.notify()
         return taken
 
-    def cancel(self) -> None:
-        """Give up: nothing is taken any more."""
-        with self._changed:
-            self._cancelled = True
-            self._runs.clear()
-            self._changed.notify()
-
     # -- on the thread of the disk -----------------------------------------------------------------
 
     @property
@@ -76,4 +77,5 @@ class Fetch:
 
     def finish(self, length: int) -> None:
         with self._changed:
-            self.length = length
+            if not self._cancelled:
+                self.length = length

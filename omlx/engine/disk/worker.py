@@ -92,6 +92,7 @@ class DiskWorker:
         self._urgent: deque[Fetch | Work] = deque()
         self._writes: deque[Record | Work] = deque()
         self._waiting = 0
+        self._serving: Fetch | None = None
         self._closing = False
         self._changed = threading.Condition()
         self._folder: CacheFolder | None = None
@@ -117,6 +118,8 @@ class DiskWorker:
         """Begin to read the longest stored prefix of more than `least` tokens."""
         fetch = Fetch(chain, least)
         with self._changed:
+            if self._closing:
+                fetch.cancel()
             self._urgent.append(fetch)
             self._changed.notify_all()
         return fetch
@@ -146,9 +149,14 @@ class DiskWorker:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """End once everything that waits is written."""
+        """End once everything that waits is written. Reading is given up: it may wait for an engine
+        thread that has died.
+        """
         with self._changed:
             self._closing = True
+            for job in (self._serving, *self._urgent):
+                if isinstance(job, Fetch):
+                    job.cancel()
             self._changed.notify_all()
 
     def join(self, seconds: float | None = None) -> None:
@@ -180,9 +188,13 @@ class DiskWorker:
         return self._closing or bool(self._urgent) or bool(self._writes)
 
     def _next(self) -> Fetch | Record | Work | None:
-        if self._urgent:
-            return self._urgent.popleft()
-        return self._writes.popleft() if self._writes else None
+        self._serving = None
+        if not self._urgent:
+            return self._writes.popleft() if self._writes else None
+        job = self._urgent.popleft()
+        if isinstance(job, Fetch):
+            self._serving = job
+        return job
 
     def _serve(self, fetch: Fetch) -> None:
         self._attempt(lambda store: self._read(store, fetch))
