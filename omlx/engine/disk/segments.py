@@ -65,8 +65,11 @@ class Segments:
     def read(self, place: Place) -> bytes:
         """Return the bytes at a place; fewer where the file is shorter."""
         with self._path(place.segment).open("rb") as file:
+            there = os.fstat(file.fileno()).st_size - place.offset
+            if there <= 0:
+                return b""
             file.seek(place.offset)
-            return file.read(place.nbytes)
+            return file.read(min(place.nbytes, there))
 
     def remove(self, segment: int) -> None:
         """Delete a file, if it is still there."""

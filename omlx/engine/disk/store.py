@@ -18,17 +18,18 @@ from omlx.engine.disk.chain import TokenChain
 from omlx.engine.disk.cover import Part, longest_cover
 from omlx.engine.disk.record import Damaged, Record, RecordId, decode
 from omlx.engine.disk.segments import SEGMENT_BYTES, Segments
-from omlx.engine.disk.table import FILE, Table
+from omlx.engine.disk.table import FILE, AnotherFormat, Table, is_damaged
 from omlx.engine.piece import Layout
 
 log = logging.getLogger("omlx.prefix")
 
-Failure = (OSError, sqlite3.Error)
+Failure = (OSError, sqlite3.Error, AnotherFormat)
 """What a missing or full disk and a damaged table raise."""
 
 
 class DiskStore:
-    """Every method may raise a `Failure`; the store can then be closed and opened again.
+    """Every method may raise a `Failure`; the store can then be closed and opened again, with
+    `begin_again` in between if its table is damaged. Opening begins again by itself.
 
     `records` counts what the table has; `damaged` what was dropped because of its checksum.
     """
@@ -36,10 +37,23 @@ class DiskStore:
     def __init__(self, folder: Path, block_tokens: int, segment_bytes: int = SEGMENT_BYTES) -> None:
         self._block_tokens = block_tokens
         self.damaged = 0
-        self._table = _open_table(folder)
-        self._segments = Segments(folder, segment_bytes)
-        self._reconcile()
-        self.records = self._table.count
+        try:
+            self._open(folder, segment_bytes)
+        except Failure as error:
+            if not is_damaged(error):
+                raise
+            begin_again(folder, error)
+            self._open(folder, segment_bytes)
+
+    def _open(self, folder: Path, segment_bytes: int) -> None:
+        self._table = Table(folder)
+        try:
+            self._segments = Segments(folder, segment_bytes)
+            self._reconcile()
+            self.records = self._table.count
+        except Failure:
+            self._table.close()
+            raise
 
     @property
     def nbytes(self) -> int:
@@ -119,20 +133,16 @@ class DiskStore:
             self._table.drop_segment(segment)
 
 
-def _open_table(folder: Path) -> Table:
-    """Open the table; begin a new one in place of a damaged one."""
-    try:
-        return Table(folder)
-    except sqlite3.DatabaseError as error:
-        if isinstance(error, sqlite3.OperationalError):
-            raise
-        fields = {"detail": str(error)}
-        log.warning(
-            "the index of prefixes on disk is damaged: begun again", extra={"fields": fields}
-        )
-        for path in folder.glob(f"{FILE}*"):
-            path.unlink()
-        return Table(folder)
+def begin_again(folder: Path, error: Exception) -> None:
+    """Delete a damaged table, which is closed; all segments go when a new one is opened. Raises
+    OSError.
+    """
+    log.warning(
+        "the index of prefixes on disk is damaged: begun again",
+        extra={"fields": {"detail": str(error)}},
+    )
+    for path in folder.glob(f"{FILE}*"):
+        path.unlink()
 
 
 def _today() -> str:

@@ -9,12 +9,14 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import astuple
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from omlx.engine.disk.chain import TokenChain
 from omlx.engine.disk.record import FORMAT, RecordId
 from omlx.engine.disk.segments import Place
+from omlx.engine.piece import Kind
 
 FILE: Final = "index.sqlite"
 
@@ -35,18 +37,44 @@ create table if not exists segments (id integer primary key, used real not null)
 create table if not exists days (day text primary key, written integer not null);
 """
 
+_DAMAGED: Final = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR}
+"""The last one: our queries are correct, unless what the file says of its tables is not."""
+
+
+class AnotherFormat(Exception):
+    """The file is a table of another version."""
+
+
+def is_damaged(error: Exception) -> bool:
+    """Whether an error says that only a new table helps."""
+    if isinstance(error, sqlite3.Error):
+        return error.sqlite_errorcode & 0xFF in _DAMAGED
+    return isinstance(error, AnotherFormat)
+
 
 class Table:
-    """Records by key. Every method may raise sqlite3.Error."""
+    """Records by key. Every method may raise sqlite3.Error.
+
+    Rows that no record can have are dropped when they are found: SQLite does not notice every
+    flipped bit.
+    """
 
     def __init__(self, folder: Path) -> None:
-        """Raises sqlite3.DatabaseError if the file is no table of this format."""
+        """Raises AnotherFormat too."""
         self._db = sqlite3.connect(folder / FILE, isolation_level=None)
+        self._db.text_factory = partial(str, encoding="utf-8", errors="replace")
+        try:
+            self._prepare()
+        except (sqlite3.Error, AnotherFormat):
+            self.close()
+            raise
+
+    def _prepare(self) -> None:
         self._db.execute("pragma journal_mode = wal")
         self._db.execute("pragma synchronous = normal")
         version = self._db.execute("pragma user_version").fetchone()[0]
         if version not in (0, FORMAT):
-            raise sqlite3.DatabaseError(f"format {version}")
+            raise AnotherFormat(f"format {version}")
         if version == 0:
             self._db.executescript(f"begin; {_SCHEMA} pragma user_version = {FORMAT}; commit;")
 
@@ -77,8 +105,9 @@ class Table:
             )
 
     def has(self, id: RecordId) -> bool:
-        query = "select 1 from records where key = ? and kind = ? and start = ?"
-        return self._db.execute(query, (id.key, id.kind, id.start)).fetchone() is not None
+        query = "select stop, node from records where key = ? and kind = ? and start = ?"
+        row = self._db.execute(query, (id.key, id.kind, id.start)).fetchone()
+        return row == (id.stop, id.node)
 
     def drop(self, id: RecordId) -> None:
         query = "delete from records where key = ? and kind = ? and start = ?"
@@ -96,7 +125,11 @@ class Table:
             last = min(len(chain) + 1, first + block_tokens * _BATCH)
             starts = {chain.node(end): end - 1 for end in range(first, last, block_tokens)}
             ends = self._query("select distinct node, stop from records where node in", starts)
-            keys = [chain.key(stop) for node, stop in ends if starts[node] < stop <= len(chain)]
+            keys = [
+                chain.key(stop)
+                for node, stop in ends
+                if type(stop) is int and starts[node] < stop <= len(chain)
+            ]
             if not keys:
                 return
             for at in range(0, len(keys), _BATCH):
@@ -104,7 +137,11 @@ class Table:
 
     def _records(self, keys: Sequence[bytes]) -> Iterator[tuple[RecordId, Place]]:
         for row in self._query(f"select {_FIELDS} from records where key in", keys):
-            yield RecordId(*row[:5]), Place(*row[5:])
+            id, place = RecordId(*row[:5]), Place(*row[5:])
+            if _is_possible(id, place):
+                yield id, place
+            else:
+                self.drop(id)
 
     def _query(self, query: str, keys: Collection[bytes]) -> list[tuple[Any, ...]]:
         marks = ",".join("?" * len(keys))
@@ -127,5 +164,13 @@ class Table:
 
     def written(self, day: str) -> int:
         """Return the bytes written on a day."""
-        row = self._db.execute("select written from days where day = ?", (day,)).fetchone()
-        return 0 if row is None else int(row[0])
+        query = "select coalesce(sum(cast(written as integer)), 0) from days where day = ?"
+        return int(self._db.execute(query, (day,)).fetchone()[0])
+
+
+def _is_possible(id: RecordId, place: Place) -> bool:
+    """Whether these are values of a record."""
+    numbers = (id.start, id.stop, place.segment, place.offset, place.nbytes)
+    if id.kind not in get_args(Kind) or not all(type(number) is int for number in numbers):
+        return False
+    return 0 <= id.start < id.stop and min(place.segment, place.offset, place.nbytes) >= 0

@@ -27,7 +27,8 @@ from omlx.engine.disk.folder import CacheFolder, Fingerprint, Locked
 from omlx.engine.disk.record import Record
 from omlx.engine.disk.run import join
 from omlx.engine.disk.segments import SEGMENT_BYTES
-from omlx.engine.disk.store import DiskStore, Failure
+from omlx.engine.disk.store import DiskStore, Failure, begin_again
+from omlx.engine.disk.table import is_damaged
 from omlx.engine.isolation import isolate
 from omlx.engine.piece import Layout, runs
 from omlx.errors import Reason
@@ -166,7 +167,7 @@ class DiskWorker:
     # -- on the thread of the disk -----------------------------------------------------------------
 
     def _run(self) -> None:
-        self._attempt(lambda store: None)
+        self._attempt(_open)
         while True:
             with self._changed:
                 self._changed.wait_for(self._has_work, IDLE_CHECK_S)
@@ -215,20 +216,26 @@ class DiskWorker:
         if self._retry_at > time.monotonic():
             return
         with isolate() as outcome:
-            store = self._opened()
-            work(store)
-            self.state = replace(
-                self.state,
-                off=None,
-                records=store.records,
-                nbytes=store.nbytes,
-                written_today=store.written_today,
-                damaged=store.damaged,
-            )
+            try:
+                self._do(work)
+            except Failure as error:
+                self._begin_again(error)
         if isinstance(outcome.error, Locked):
             self._turn_off(Reason("prefix.disk.off.locked", {"folder": str(self._root)}))
         elif outcome.error is not None:
             self._turn_off(_failure(outcome.error))
+
+    def _do(self, work: Work) -> None:
+        store = self._opened()
+        work(store)
+        self.state = replace(
+            self.state,
+            off=None,
+            records=store.records,
+            nbytes=store.nbytes,
+            written_today=store.written_today,
+            damaged=store.damaged,
+        )
 
     def _opened(self) -> DiskStore:
         if self._folder is not None and not self._folder.exists:
@@ -240,6 +247,15 @@ class DiskWorker:
             self._store = DiskStore(self._folder.path, self._block_tokens, segment)
             self._check_space(self._store)
         return self._store
+
+    def _begin_again(self, error: Exception) -> None:
+        """Go on with an empty folder if the table was damaged; raises any other error."""
+        if self._folder is None or self._store is None or not is_damaged(error):
+            raise error
+        self._store.close()
+        begin_again(self._folder.path, error)
+        self._close()
+        self._do(_open)
 
     def _close(self) -> None:
         if self._store is not None:
@@ -323,6 +339,10 @@ class DiskWorker:
         if reason is not None and (before is None or before.code != reason.code):
             log.warning(reason.message, extra={"fields": {"model": self._fingerprint.model}})
         self.state = replace(self.state, paused=reason)
+
+
+def _open(store: DiskStore) -> None:
+    """Work that needs no more than an open store."""
 
 
 def _read(store: DiskStore, parts: Sequence[Part]) -> list[tuple[Part, Record]]:

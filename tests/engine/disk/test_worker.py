@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+import shutil
+import sqlite3
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,6 +15,7 @@ from omlx.engine.disk.budget import DiskBudget
 from omlx.engine.disk.chain import TokenChain
 from omlx.engine.disk.folder import Fingerprint
 from omlx.engine.disk.record import Record
+from omlx.engine.disk.table import FILE
 from omlx.engine.disk.worker import DiskWorker
 from tests.engine.disk.records import BLOCK, DENSE, open_store, record_id
 
@@ -20,6 +24,8 @@ PATIENCE_S = 30
 WIDTH = 50
 A = tuple(range(100, 148))
 B = tuple(range(300, 348))
+END = tuple(range(900, 908))
+MANY = [tuple(range(1000 * i, 1000 * i + 48)) for i in range(2, 42)]
 
 
 def rows(tokens: Sequence[int]) -> list[Record]:
@@ -41,11 +47,25 @@ def ended(worker: DiskWorker) -> bool:
     return not worker._thread.is_alive()
 
 
-def write(root: Path, tokens: Sequence[int]) -> None:
+def write(root: Path, *prefixes: Sequence[int]) -> None:
     worker = open_worker(root)
-    for one in rows(tokens):
-        worker.write(one)
+    for tokens in prefixes:
+        for one in rows(tokens):
+            worker.write(one)
     assert ended(worker)
+    assert worker.state.off is None
+
+
+def read(root: Path, *prefixes: Sequence[int]) -> list[int | None]:
+    """Read prefixes by one worker; return the lengths of what they restore."""
+    worker = open_worker(root)
+    fetches = [worker.fetch(TokenChain((*tokens, 1), BLOCK), 0) for tokens in prefixes]
+    worker.write(rows(END)[0])  # is not given up, and comes last
+    with worker._changed:
+        assert worker._changed.wait_for(lambda: not worker._waiting, PATIENCE_S)
+    assert worker.state.off is None
+    assert ended(worker)
+    return [fetch.length for fetch in fetches]
 
 
 def stored(root: Path, tokens: Sequence[int]) -> int:
@@ -94,3 +114,96 @@ def test_what_is_given_up_restores_nothing_though_all_was_read(tmp_path: Path) -
     fetch.cancel()
     assert fetch.take(1 << 20) == []
     assert fetch.length == 0
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with many prefixes, whose table has many pages."""
+    root = tmp_path_factory.mktemp("filled")
+    write(root, *MANY)
+    return root
+
+
+@pytest.mark.parametrize("byte", [0x00, 0x55, 0xFF])
+def test_a_damaged_page_of_the_table_costs_what_is_stored(
+    byte: int, filled: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Any page, noticed when it is opened, read or written."""
+    begun_again = 0
+    pages = (filled / FINGERPRINT.name / FILE).stat().st_size // 4096
+    assert pages > 10
+    for page in range(pages):
+        root = tmp_path / str(page)
+        shutil.copytree(filled, root)
+        table = root / FINGERPRINT.name / FILE
+        content = bytearray(table.read_bytes())
+        content[4096 * page : 4096 * page + 4096] = bytes([byte]) * 4096
+        table.write_bytes(content)
+        caplog.clear()
+        read(root, *MANY)
+        write(root, *MANY[::8], A, A)  # the damage may be noticed in between
+        warnings = [record.message for record in caplog.records]
+        assert warnings in ([], ["the index of prefixes on disk is damaged: begun again"])
+        begun_again += len(warnings)
+        assert stored(root, A) == len(A)
+    assert begun_again > pages // 2
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_flipped_bits_in_the_table_do_not_switch_the_disk_off(
+    seed: int, filled: Path, tmp_path: Path
+) -> None:
+    chance, root = random.Random(seed), tmp_path / "root"
+    shutil.copytree(filled, root)
+    table = root / FINGERPRINT.name / FILE
+    content = bytearray(table.read_bytes())
+    for _ in range(20):
+        content[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
+    table.write_bytes(content)
+    lengths = read(root, *MANY)
+    assert all(length in range(49) for length in lengths)
+    write(root, *MANY, A)
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("nbytes", 1 << 60),
+        ("nbytes", -5),
+        ("nbytes", 100),
+        ("nbytes", "many"),
+        ("offset", 1 << 62),
+        ("offset", -1),
+        ("segment", 99),
+        ("segment", b"first"),
+        ("start", 17),
+        ("start", "x"),
+        ("stop", 25),
+        ("stop", "x"),
+        ("node", b"x"),
+        ("kind", "column"),
+        ("kind", 5),
+    ],
+)
+def test_a_row_that_is_wrong_costs_its_record(column: str, value: object, tmp_path: Path) -> None:
+    write(tmp_path, A, B)
+    with sqlite3.connect(tmp_path / FINGERPRINT.name / FILE) as db:
+        key = rows(A)[2].id.key
+        db.execute(f"update records set {column} = ? where key = ?", (value, key))
+    db.close()
+    assert read(tmp_path, A, B) == [16, len(B)]
+    write(tmp_path, A)
+    assert read(tmp_path, A, B) == [len(A), len(B)]
+
+
+@pytest.mark.parametrize("wrong", ["x'ff'", "cast(x'ff' as text)"])
+def test_text_that_is_none_costs_its_record(wrong: str, tmp_path: Path) -> None:
+    write(tmp_path, A)
+    with sqlite3.connect(tmp_path / FINGERPRINT.name / FILE) as db:
+        key = rows(A)[2].id.key
+        db.execute(f"update records set kind = {wrong} where key = ?", (key,))
+        db.execute(f"update days set written = {wrong}")
+    db.close()
+    assert read(tmp_path, A) == [16]
+    write(tmp_path, A)
+    assert read(tmp_path, A) == [len(A)]
