@@ -40,10 +40,14 @@ class DiskCache:
         """Return a tier of its own; tiers of one fingerprint share a worker."""
         name = fingerprint.name
         if not self._users.get(name):
-            if name in self._workers:
-                self._workers[name].join()  # it still writes what it had when it was closed
             self._workers[name] = DiskWorker(
-                self._root, fingerprint, layout, block_tokens, self._budget, self._wake
+                self._root,
+                fingerprint,
+                layout,
+                block_tokens,
+                self._budget,
+                self._wake,
+                after=self._workers.get(name),
             )
         self._users[name] = self._users.get(name, 0) + 1
 

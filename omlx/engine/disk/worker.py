@@ -71,7 +71,8 @@ class StoreState:
 class DiskWorker:
     """One model's prefixes on disk. Any thread may call.
 
-    `wake` is called when a fetch has something, or when there is room to write again.
+    `wake` is called when a fetch has something, or when there is room to write again. `after` is a
+    worker of the same folder that was closed: it still writes what it had then, and comes first.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class DiskWorker:
         block_tokens: int,
         budget: DiskBudget,
         wake: Callable[[], None],
+        after: DiskWorker | None = None,
     ) -> None:
         self.state = StoreState()
         self._root = root
@@ -90,6 +92,7 @@ class DiskWorker:
         self._block_tokens = block_tokens
         self._budget = budget
         self._wake = wake
+        self._after = after
         self._urgent: deque[Fetch | Work] = deque()
         self._writes: deque[Record | Work] = deque()
         self._waiting = 0
@@ -167,6 +170,9 @@ class DiskWorker:
     # -- on the thread of the disk -----------------------------------------------------------------
 
     def _run(self) -> None:
+        if self._after is not None:
+            self._after.join()
+            self._after = None
         self._attempt(_open)
         while True:
             with self._changed:

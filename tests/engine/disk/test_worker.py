@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import random
 import shutil
 import sqlite3
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from omlx.engine.disk.budget import DiskBudget
+from omlx.engine.disk.cache import DiskCache
 from omlx.engine.disk.chain import TokenChain
 from omlx.engine.disk.folder import Fingerprint
 from omlx.engine.disk.record import Record
@@ -207,3 +209,28 @@ def test_text_that_is_none_costs_its_record(wrong: str, tmp_path: Path) -> None:
     assert read(tmp_path, A) == [16]
     write(tmp_path, A)
     assert read(tmp_path, A) == [len(A)]
+
+
+def test_a_folder_is_opened_again_without_waiting_for_what_is_still_written(tmp_path: Path) -> None:
+    disks = DiskCache(tmp_path, DiskBudget(1 << 20), lambda: None)
+    with (tmp_path / "lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)  # the first worker cannot open its folder
+        first = disks.open(FINGERPRINT, DENSE, BLOCK)
+        for one in rows(A):
+            first._worker.write(one)
+        first.close()
+        opening = threading.Thread(target=disks.open, args=(FINGERPRINT, DENSE, BLOCK), daemon=True)
+        opening.start()
+        opening.join(PATIENCE_S)
+        assert not opening.is_alive()
+        assert first._worker._thread.is_alive()
+        (second,) = disks._tiers
+        fetch = second._worker.fetch(TokenChain((*A, 1), BLOCK), 0)
+    second._worker.write(rows(END)[0])  # comes behind what is read
+    with second._worker._changed:
+        second._worker._changed.wait_for(lambda: not second._worker._waiting, PATIENCE_S)
+    assert fetch.length == len(A)
+    second.close()
+    disks.join()
+    assert ended(second._worker)
+    assert stored(tmp_path, A) == len(A)
