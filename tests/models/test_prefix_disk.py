@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,7 +19,12 @@ from omlx.engine.piece import Layout
 from omlx.engine.thread import EngineThread
 from omlx.errors import EngineDead, Reason
 from omlx.models.catalog.entry import ModelEntry
-from omlx.models.pool.prefix_disk import open_disks, prefix_fingerprint, stop_engine
+from omlx.models.pool.prefix_disk import (
+    model_disks,
+    open_disks,
+    prefix_fingerprint,
+    stop_engine,
+)
 from omlx.settings.schema import Settings
 from tests.engine.disk.records import record
 
@@ -107,6 +113,31 @@ def test_the_budget_leaves_the_disk_room(
     assert (paused.code if paused else None) == code
     assert DiskBudget(1000).of(tmp_path, 0) == (1000, None)
     assert DiskBudget(2 * free).of(tmp_path, 7) == (free + 7, None)
+
+
+def test_what_a_draft_model_stores_goes_with_the_prompts_of_its_target(
+    entry: ModelEntry, tmp_path: Path
+) -> None:
+    disks = DiskCache(tmp_path / "cache", DiskBudget(1 << 20), lambda: None)
+    draft, other = (replace(entry, id=id) for id in ("org/draft", "org/other"))
+    loaded = SimpleNamespace(stage=None, facts=SimpleNamespace(layout=LAYOUT))
+    speculation = SimpleNamespace(settings=SimpleNamespace(dtype="auto"))
+    for target in (entry, other):
+        choice = SimpleNamespace(target=target, draft_model=draft, speculation=speculation)
+        for tier in model_disks(disks, choice, loaded, loaded).open(64):
+            tier.close()
+    for worker in disks._workers.values():
+        worker.join()
+
+    def folders() -> list[tuple[str, str]]:
+        abouts = [json.loads(path.read_bytes()) for path in tmp_path.glob("cache/*/about.json")]
+        return sorted((about["model"], about["role"]) for about in abouts)
+
+    others = [("org/other", "draft org/draft"), ("org/other", "target")]
+    assert folders() == [("org/model", "draft org/draft"), ("org/model", "target"), *others]
+    disks.remove("org/draft")
+    disks.remove("org/model")
+    assert folders() == others
 
 
 def test_settings_say_where_and_whether(tmp_path: Path) -> None:

@@ -32,8 +32,8 @@ class Locked(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """What cached prefixes depend on. Of one `model` and `role` only the newest is kept, of all
-    those of one `format`, a fact.
+    """What cached prefixes of prompts to `model` depend on. Of one model and `role` only the newest
+    is kept, of all those of one `format`, a fact.
     """
 
     model: str

@@ -97,6 +97,7 @@ class DiskWorker:
         self._writes: deque[Record | Work] = deque()
         self._waiting = 0
         self._serving: Fetch | None = None
+        self._clearing = False
         self._closing = False
         self._changed = threading.Condition()
         self._folder: CacheFolder | None = None
@@ -145,11 +146,14 @@ class DiskWorker:
             self._changed.notify_all()
 
     def clear(self) -> None:
-        """Delete all, also what waits to be written."""
+        """Delete all, also what waits to be written; if the disk cannot be used now, as soon as it
+        can.
+        """
         with self._changed:
             self._writes.clear()
             self._waiting = 0
-            self._urgent.append(lambda store: store.clear())
+            self._clearing = True
+            self._urgent.append(_open)
             self._changed.notify_all()
 
     def close(self) -> None:
@@ -189,6 +193,9 @@ class DiskWorker:
                 self._written(job)
             else:
                 self._attempt(job)
+        if self._clearing:
+            self._retry_at = 0.0
+            self._attempt(_open)
         self._close()
 
     def _has_work(self) -> bool:
@@ -252,6 +259,9 @@ class DiskWorker:
             segment = min(SEGMENT_BYTES, max(1, limit // 16))
             self._store = DiskStore(self._folder.path, self._block_tokens, segment)
             self._check_space(self._store)
+        if self._clearing:
+            self._store.clear()
+            self._clearing = False
         return self._store
 
     def _begin_again(self, error: Exception) -> None:

@@ -96,15 +96,21 @@ def model_disks(
         for role, entry, model in roles:
             if entry is not None and model is not None:
                 layout = model.facts.layout
-                keys[role] = (prefix_fingerprint(entry, role, dtype, layout), layout)
+                own = prefix_fingerprint(entry, role, dtype, layout, choice.target)
+                keys[role] = (own, layout)
     except OSError as error:
         return ModelDisks(Reason("prefix.disk.off.failed", {"detail": str(error)}), {})
     return ModelDisks(cache, keys)
 
 
-def prefix_fingerprint(entry: ModelEntry, role: str, dtype: str, layout: Layout) -> Fingerprint:
+def prefix_fingerprint(
+    entry: ModelEntry, role: str, dtype: str, layout: Layout, target: ModelEntry | None = None
+) -> Fingerprint:
     """Return what prefixes of a model depend on: its files with their times, the libraries that
-    compute, the layout of the cache. `role` is target or draft. Raises OSError, ModelError.
+    compute, the layout of the cache. `role` is target or draft.
+
+    They are of prompts to the `target`, None: the model itself, and deleted with those. Raises
+    OSError, ModelError.
     """
     facts = {"dtype": dtype, "layout": repr(layout), "format": str(FORMAT)}
     tokenizers = (file.name for file in entry.path.glob("tokenizer*"))
@@ -113,7 +119,9 @@ def prefix_fingerprint(entry: ModelEntry, role: str, dtype: str, layout: Layout)
     for name in sorted(tokenizers):
         facts[name] = str(file_stamp(entry.path / name))
     facts |= versions()
-    return Fingerprint(entry.id, role, facts)
+    if target is None or target.id == entry.id:
+        return Fingerprint(entry.id, role, facts)
+    return Fingerprint(target.id, f"{role} {entry.id}", facts)
 
 
 def _nothing() -> None:

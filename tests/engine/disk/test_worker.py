@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import random
 import shutil
 import sqlite3
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,12 @@ def ended(worker: DiskWorker) -> bool:
     return not worker._thread.is_alive()
 
 
+def settle(worker: DiskWorker) -> None:
+    """Wait until all that was handed over is written or dropped."""
+    with worker._changed:
+        assert worker._changed.wait_for(lambda: not worker._waiting, PATIENCE_S)
+
+
 def write(root: Path, *prefixes: Sequence[int]) -> None:
     worker = open_worker(root)
     for tokens in prefixes:
@@ -63,8 +70,7 @@ def read(root: Path, *prefixes: Sequence[int]) -> list[int | None]:
     worker = open_worker(root)
     fetches = [worker.fetch(TokenChain((*tokens, 1), BLOCK), 0) for tokens in prefixes]
     worker.write(rows(END)[0])  # is not given up, and comes last
-    with worker._changed:
-        assert worker._changed.wait_for(lambda: not worker._waiting, PATIENCE_S)
+    settle(worker)
     assert worker.state.off is None
     assert ended(worker)
     return [fetch.length for fetch in fetches]
@@ -227,10 +233,43 @@ def test_a_folder_is_opened_again_without_waiting_for_what_is_still_written(tmp_
         (second,) = disks._tiers
         fetch = second._worker.fetch(TokenChain((*A, 1), BLOCK), 0)
     second._worker.write(rows(END)[0])  # comes behind what is read
-    with second._worker._changed:
-        second._worker._changed.wait_for(lambda: not second._worker._waiting, PATIENCE_S)
+    settle(second._worker)
     assert fetch.length == len(A)
     second.close()
     disks.join()
     assert ended(second._worker)
     assert stored(tmp_path, A) == len(A)
+
+
+@pytest.fixture
+def locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[DiskWorker]:
+    """A worker whose folder, with prefix A, another process uses, and that has been cleared."""
+    monkeypatch.setattr("omlx.engine.disk.worker.RETRY_S", 3600.0)
+    write(tmp_path, A)
+    lock = os.open(tmp_path / FINGERPRINT.name / "lock", os.O_RDWR)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    worker = open_worker(tmp_path)
+    worker.clear()
+    worker.write(rows(END)[0])  # is dropped behind it
+    settle(worker)
+    assert worker.state.off is not None
+    os.close(lock)
+    yield worker
+    assert ended(worker)
+
+
+def test_what_is_cleared_while_the_disk_is_off_goes_once_it_is_on(locked: DiskWorker) -> None:
+    locked._retry_at = 0.0
+    fetch = locked.fetch(TokenChain((*A, 1), BLOCK), 0)
+    locked.write(rows(B)[0])
+    settle(locked)
+    assert fetch.length == 0
+    assert locked.state.off is None
+    assert locked.state.records == 1
+
+
+def test_what_is_cleared_while_the_disk_is_off_goes_at_the_end(
+    locked: DiskWorker, tmp_path: Path
+) -> None:
+    assert ended(locked)
+    assert stored(tmp_path, A) == 0
