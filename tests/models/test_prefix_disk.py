@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
@@ -9,6 +10,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import NoReturn
 
 import pytest
 
@@ -17,7 +19,7 @@ from omlx.engine.disk.cache import DiskCache
 from omlx.engine.disk.folder import CacheFolder, Fingerprint, Locked
 from omlx.engine.piece import Layout
 from omlx.engine.thread import EngineThread
-from omlx.errors import EngineDead, Reason
+from omlx.errors import EngineDead, ModelError, Reason
 from omlx.models.catalog.entry import ModelEntry
 from omlx.models.pool.prefix_disk import (
     model_disks,
@@ -27,6 +29,8 @@ from omlx.models.pool.prefix_disk import (
 )
 from omlx.settings.schema import Settings
 from tests.engine.disk.records import record
+from tests.models.pools import make_pool
+from tests.models.test_pool import DEMO, DRAFT
 
 LAYOUT = Layout(row_bytes=64)
 
@@ -169,3 +173,22 @@ def test_what_waits_is_written_though_the_engine_has_died(
     stop_engine(engine, disks)
     CacheFolder(tmp_path / "cache", fingerprint).close()  # raises while it is in use
     assert list((tmp_path / "cache" / fingerprint.name).glob("*.records"))
+
+
+def test_a_model_that_cannot_be_attached_leaves_its_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*parts: object, **more: object) -> NoReturn:
+        raise ModelError("model.unreadable", model=DRAFT, detail="a test")
+
+    monkeypatch.setattr("omlx.engine.build.build_loop", fail)
+    engine = EngineThread()
+    engine.start()
+    disks = DiskCache(tmp_path, DiskBudget(1 << 20), lambda: None)
+    pool = make_pool(engine, DEMO, Settings(), default=DRAFT, disks=disks)
+    with pytest.raises(ModelError, match="a test"):
+        asyncio.run(pool.load(DRAFT))
+    engine.stop()
+    assert disks._workers
+    assert not disks._tiers
+    disks.join()

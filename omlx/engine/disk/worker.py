@@ -214,7 +214,7 @@ class DiskWorker:
         self._attempt(lambda store: self._read(store, fetch))
         if fetch.length is None:
             fetch.finish(0)
-        self._wake()
+            self._wake()
 
     def _written(self, record: Record) -> None:
         with self._changed:
@@ -303,6 +303,7 @@ class DiskWorker:
                 length = adjacent[len(read)].start if self._layout.resumes_anywhere else 0
                 break
         fetch.finish(length if length > fetch.least else 0)
+        self._wake()
         if self.state.paused is None:
             store.touch(parts)
 

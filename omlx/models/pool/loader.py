@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import mlx.nn as nn
 
 from omlx.engine.disk.cache import DiskCache
+from omlx.engine.disk.tier import Disk
 from omlx.engine.limits import Limits
 from omlx.engine.memory import MemoryGuard
 from omlx.engine.thread import EngineThread
@@ -189,25 +190,10 @@ class ModelLoader:
         now: float,
     ) -> ResidentModel:
         """Build the loop of models that have been probed, and attach it. Raises as `load`."""
-        from omlx.engine.build import build_loop  # noqa: PLC0415 — see `import_mlx_lm`
-
         entry, speculation = choice.target, choice.speculation
         dtype, limits = speculation.settings.dtype, limits_of(speculation, target)
-        loop = build_loop(
-            target.model,
-            target.vocab_size,
-            limits,
-            draft=draft.model if draft is not None else None,
-            draft_name=choice.draft_model.id if choice.draft_model is not None else None,
-            no_draft_reason=choice.reason,
-            head=head_drafter(choice, target, head),
-            cost_model=costs.open(_cost_key(choice, target)),
-            memory=self._memory,
-            facts=target.facts,
-            runner=None if target.stage is None else target.stage.runner(),
-            vision=None if target.sight.vision is None else target.sight.vision.sibling(),
-            disks=disks.open(limits.block_tokens),
-        )
+        with disks.opened(limits.block_tokens) as tiers:
+            loop = self._build(choice, target, draft, head, costs, limits, tiers)
         snapshot = loop.snapshot()
         failure = snapshot.no_draft_reason if choice.head is None else snapshot.no_head_reason
         if choice.requested and failure is not None:
@@ -237,6 +223,34 @@ class ModelLoader:
         )
         _log_loaded(served)
         return ResidentModel(entry, served, loop, limits, dtype, weights, costs, now)
+
+    def _build(
+        self,
+        choice: DraftChoice,
+        target: LoadedModel,
+        draft: LoadedModel | None,
+        head: nn.Module | Reason,
+        costs: LoadedCosts,
+        limits: Limits,
+        tiers: tuple[Disk, Disk],
+    ) -> EngineLoop:
+        from omlx.engine.build import build_loop  # noqa: PLC0415 — see `import_mlx_lm`
+
+        return build_loop(
+            target.model,
+            target.vocab_size,
+            limits,
+            draft=draft.model if draft is not None else None,
+            draft_name=choice.draft_model.id if choice.draft_model is not None else None,
+            no_draft_reason=choice.reason,
+            head=head_drafter(choice, target, head),
+            cost_model=costs.open(_cost_key(choice, target)),
+            memory=self._memory,
+            facts=target.facts,
+            runner=None if target.stage is None else target.stage.runner(),
+            vision=None if target.sight.vision is None else target.sight.vision.sibling(),
+            disks=tiers,
+        )
 
     def _detach(self, resident: ResidentModel) -> None:
         self._engine.detach(resident.entry.id)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -12,7 +12,7 @@ from omlx.engine.disk.budget import DiskBudget
 from omlx.engine.disk.cache import DiskCache
 from omlx.engine.disk.folder import Fingerprint
 from omlx.engine.disk.record import FORMAT
-from omlx.engine.disk.tier import Disk
+from omlx.engine.disk.tier import Disk, DiskTier
 from omlx.engine.piece import Layout
 from omlx.engine.thread import EngineThread
 from omlx.errors import EngineDead, Reason
@@ -69,6 +69,17 @@ class ModelDisks:
     def open(self, block_tokens: int) -> tuple[Disk, Disk]:
         """Return tiers for the prefixes of target and draft. Requires the engine thread."""
         return self._open(TARGET, block_tokens), self._open(DRAFT, block_tokens)
+
+    @contextmanager
+    def opened(self, block_tokens: int) -> Iterator[tuple[Disk, Disk]]:
+        """Have the block use tiers as of `open`, which are closed if it raises."""
+        disks = self.open(block_tokens)
+        with ExitStack() as failed:
+            for disk in disks:
+                if isinstance(disk, DiskTier):
+                    failed.callback(disk.close)
+            yield disks
+            failed.pop_all()
 
     def _open(self, role: str, block_tokens: int) -> Disk:
         if not isinstance(self.cache, DiskCache):

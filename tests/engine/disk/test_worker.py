@@ -16,6 +16,7 @@ import pytest
 from omlx.engine.disk.budget import DiskBudget
 from omlx.engine.disk.cache import DiskCache
 from omlx.engine.disk.chain import TokenChain
+from omlx.engine.disk.fetch import Fetch
 from omlx.engine.disk.folder import Fingerprint
 from omlx.engine.disk.record import Record
 from omlx.engine.disk.table import FILE
@@ -273,3 +274,37 @@ def test_what_is_cleared_while_the_disk_is_off_goes_at_the_end(
 ) -> None:
     assert ended(locked)
     assert stored(tmp_path, A) == 0
+
+
+def test_the_engine_is_woken_before_the_use_is_noted(tmp_path: Path) -> None:
+    """To note it takes as long as a write."""
+    write(tmp_path, A)
+    table = tmp_path / FINGERPRINT.name / FILE
+    used: list[float] = []
+
+    def last_use() -> float:
+        """Of the file that is read."""
+        db = sqlite3.connect(table)
+        (oldest,) = db.execute("select min(used) from segments").fetchone()
+        db.close()
+        return float(oldest)
+
+    with sqlite3.connect(table) as db:
+        db.execute("update segments set used = 1")
+    db.close()
+    reading: list[Fetch] = []
+    read = threading.Event()
+
+    def wake() -> None:
+        if read.wait(PATIENCE_S) and reading[0].length is not None:
+            used.append(last_use())
+
+    worker = open_worker(tmp_path, wake)
+    reading.append(worker.fetch(TokenChain((*A, 1), BLOCK), 0))
+    read.set()
+    worker.write(rows(END)[0])  # comes behind all of it
+    settle(worker)
+    assert reading[0].length == len(A)
+    assert ended(worker)
+    assert used[0] == 1
+    assert last_use() > 1
