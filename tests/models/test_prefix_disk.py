@@ -87,6 +87,17 @@ def test_folders_of_another_format_go(tmp_path: Path) -> None:
     new.close()
 
 
+def test_folders_that_hold_something_else_are_left_alone(tmp_path: Path) -> None:
+    kept = tmp_path / "pictures" / "one"
+    kept.parent.mkdir()
+    kept.write_bytes(b"of long ago")
+    new = CacheFolder(tmp_path, Fingerprint("org/model", "target", {}))
+    assert new.others_bytes() == 0
+    assert new.shrink_others(0) == (0, 0)
+    assert kept.exists()
+    new.close()
+
+
 def test_a_folder_in_use_is_neither_opened_nor_deleted(tmp_path: Path) -> None:
     fingerprint = Fingerprint("org/model", "target", {})
     first = CacheFolder(tmp_path, fingerprint)

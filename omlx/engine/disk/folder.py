@@ -11,6 +11,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import shutil
 import time
 from collections.abc import Iterator, Mapping
@@ -22,6 +23,7 @@ from typing import Final
 
 _ABOUT: Final = "about.json"
 _LOCK: Final = "lock"
+_NAME: Final = re.compile("[0-9a-f]{32}")
 _UNUSED_S: Final = 30 * 86400.0
 """Folders that were not opened for so long are deleted."""
 
@@ -106,16 +108,23 @@ class CacheFolder:
 
     def _others(self) -> list[Path]:
         with suppress(OSError):
-            return [path for path in self._root.iterdir() if path.is_dir() and path != self.path]
+            return [path for path in _folders(self._root) if path != self.path]
         return []
 
 
 def remove_unused(root: Path, model: str) -> None:
     """Delete the folders of a model that no process uses."""
     with suppress(OSError), _locked_root(root):
-        for folder in root.iterdir():
-            if folder.is_dir() and _about(folder).get("model") == model:
+        for folder in _folders(root):
+            if _about(folder).get("model") == model:
                 _remove(folder)
+
+
+def _folders(root: Path) -> Iterator[Path]:
+    """Yield the folders of fingerprints; `root` may hold others. Raises OSError."""
+    for path in root.iterdir():
+        if _NAME.fullmatch(path.name) and path.is_dir():
+            yield path
 
 
 def _lock(folder: Path) -> int:
