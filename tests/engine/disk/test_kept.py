@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import random
+
 import mlx.core as mx
+import pytest
 from mlx_lm.models.cache import ArraysCache, KVCache
 
 from omlx.engine.disk.record import RecordId
@@ -12,6 +15,8 @@ from omlx.engine.piece import Piece
 from omlx.engine.prefix.arrays.payload import Payload, Payloads, assemble
 
 ROWS = 64
+SLACK_BYTES = 64 << 10
+"""Of memory, beside arrays that are counted."""
 
 
 def make_cache() -> list[KVCache]:
@@ -75,3 +80,34 @@ def test_what_is_saved_together_is_copied_in_runs_and_read_back_alike() -> None:
     kept.evict([5])
     again = kept.build([1, 2, 3, 4], 250, 300)
     assert mx.array_equal(again[0].values[..., :250, :], values[..., :250, :])
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("heads", [1, 2])
+def test_what_is_left_of_a_run_takes_at_most_twice_its_bytes(seed: int, heads: int) -> None:
+    chance = random.Random(seed)
+    shape = (1, heads, 16 * ROWS, 128 // heads)
+    keys, values = mx.random.normal((2, *shape))
+    mx.eval(keys, values)
+    before, cache = mx.get_active_memory(), make_cache()
+    cache[0].update_and_fetch(keys, values)
+    pieces = [Piece(1 + i, "rows", ROWS * i, ROWS * (i + 1)) for i in range(16)]
+    kept = Payloads(make_cache)
+    kept.keep(cache, pieces)
+    del cache
+    assert kept[1].payload is kept[16].payload
+    left = list(pieces)
+    while left:
+        gone = chance.sample(left, chance.randrange(1, len(left) + 1))
+        left = [piece for piece in left if piece not in gone]
+        kept.evict(piece.id for piece in gone)
+        payloads = {id(kept[piece.id].payload): kept[piece.id].payload for piece in left}
+        mx.eval([payload.arrays for payload in payloads.values()])
+        held = sum(payload.nbytes for payload in payloads.values())
+        assert kept.nbytes <= held <= 2 * kept.nbytes
+        assert mx.get_active_memory() - before <= 2 * kept.nbytes + SLACK_BYTES
+        for piece in left:
+            saved = kept.to_record(RecordId("rows", piece.start, piece.stop, b"", b""), piece)
+            assert saved is not None
+            run = Run("rows", piece.start, piece.stop, saved.spec, saved.buffers)
+            assert mx.array_equal(to_arrays(run)[0][1], values[..., piece.start : piece.stop, :])

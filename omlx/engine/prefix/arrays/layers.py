@@ -107,7 +107,7 @@ def copy(leaf: Any, piece: Piece) -> Arrays:
     first = leaf.start_position if kind is ChunkedKVCache else 0
     if piece.start < first or piece.stop > leaf.offset:
         raise _gone(leaf, piece)
-    return _rows((leaf.keys, leaf.values), piece.start - first, piece.stop - first)
+    return cut((leaf.keys, leaf.values), piece.start - first, piece.stop - first)
 
 
 def _copy_rotated(leaf: Any, piece: Piece) -> Arrays:
@@ -119,12 +119,13 @@ def _copy_rotated(leaf: Any, piece: Piece) -> Arrays:
     if start < 0 or piece.stop > leaf.offset:
         raise _gone(leaf, piece)
     if not ring:
-        return _rows((leaf.keys, leaf.values), start, stop)
+        return cut((leaf.keys, leaf.values), start, stop)
     places = (mx.arange(start, stop) + at) % size
     return tree_map(lambda array: mx.take(array, places, axis=2), (leaf.keys, leaf.values))
 
 
-def _rows(arrays: Arrays, start: int, stop: int) -> Arrays:
+def cut(arrays: Arrays, start: int, stop: int) -> Arrays:
+    """Copy rows [start, stop)."""
     return tree_map(lambda array: mx.contiguous(array[..., start:stop, :]), arrays)
 
 

@@ -25,6 +25,7 @@ from omlx.engine.prefix.arrays.layers import (
     Arrays,
     bytes_per_token,
     copy,
+    cut,
     nbytes_of,
     of_kind,
     window_of,
@@ -47,6 +48,12 @@ class Payload:
     def nbytes(self) -> int:
         return nbytes_of(self.arrays)
 
+    def part(self, start: int, stop: int) -> Payload:
+        """Copy tokens [start, stop) of it, which is no state."""
+        first, last = start - self.start, stop - self.start
+        arrays = [None if layer is None else cut(layer, first, last) for layer in self.arrays]
+        return Payload(self.kind, start, stop, tuple(arrays))
+
 
 @dataclass(frozen=True, slots=True)
 class Share:
@@ -65,8 +72,8 @@ class Share:
 class Payloads:
     """The arrays of all cached pieces of one model, by id of the piece.
 
-    Adjacent pieces that were saved together share payloads of about `RUN_BYTES`, whose memory is
-    free when all of them were evicted.
+    Adjacent pieces that were saved together share payloads of about `RUN_BYTES`. What is left of
+    one is copied out of it once that is less than half: memory is at most twice `nbytes`.
     """
 
     def __init__(self, make_cache: MakeCache) -> None:
@@ -128,8 +135,30 @@ class Payloads:
         return to_record(id, payload.arrays, rows)
 
     def evict(self, pieces: Iterable[int]) -> None:
-        for piece in pieces:
-            self._kept.pop(piece, None)
+        lost = [self._kept.pop(piece) for piece in pieces if piece in self._kept]
+        left: dict[int, list[int]] = {id(share.payload): [] for share in lost}
+        if not left:
+            return
+        for piece, share in self._kept.items():
+            if id(share.payload) in left:
+                left[id(share.payload)].append(piece)
+        for sharing in left.values():
+            self._separate(sharing)
+
+    def _separate(self, pieces: Sequence[int]) -> None:
+        """Copy what is left of a payload, if that is less than half of it."""
+        shares = {piece: self._kept[piece] for piece in pieces}
+        if not shares:
+            return
+        payload = shares[pieces[0]].payload
+        tokens = sum(share.stop - share.start for share in shares.values())
+        if 2 * tokens >= payload.stop - payload.start:
+            return
+        spans = [Piece(id, payload.kind, share.start, share.stop) for id, share in shares.items()]
+        for run in runs(sorted(spans, key=_order), lambda span: 0):
+            part = payload.part(run[0].start, run[-1].stop)
+            mx.async_eval(part.arrays)  # the next pass need not wait for it
+            self._kept.update({span.id: Share(span.start, span.stop, part) for span in run})
 
 
 def assemble(cache: Cache, payloads: Iterable[Payload], length: int, prompt: int) -> Cache:
