@@ -1,71 +1,32 @@
-"""The thread that reads and writes prefixes on disk.
-
-Requests come before writes. An error closes the store and is logged once; after `RETRY_S` it is
-opened again.
-"""
+"""The thread that reads and writes prefixes on disk. Requests come before writes."""
 
 from __future__ import annotations
 
-import errno
-import logging
-import sqlite3
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final
 
-from omlx.engine.disk.budget import DAILY, DiskBudget
+from omlx.engine.disk.access import StoreAccess, StoreState, Work, just_open
+from omlx.engine.disk.budget import DiskBudget
 from omlx.engine.disk.chain import TokenChain
 from omlx.engine.disk.cover import Part
 from omlx.engine.disk.fetch import Fetch
-from omlx.engine.disk.folder import CacheFolder, Fingerprint, Locked
+from omlx.engine.disk.folder import Fingerprint
 from omlx.engine.disk.record import Record
 from omlx.engine.disk.run import join
-from omlx.engine.disk.segments import SEGMENT_BYTES
-from omlx.engine.disk.store import DiskStore, Failure, begin_again
-from omlx.engine.disk.table import is_damaged
-from omlx.engine.isolation import isolate
+from omlx.engine.disk.store import DiskStore
 from omlx.engine.piece import Layout, runs
-from omlx.errors import Reason
-
-RETRY_S: Final = 10.0
-"""Seconds without the disk after an error, or while another process has it."""
-
-FULL_S: Final = 60.0
-"""Seconds without writes after the disk was full."""
-
-CHECK_S: Final = 10.0
-"""Seconds after which the free space is looked at again."""
 
 IDLE_CHECK_S: Final = 60.0
-"""The same, while nothing is written: another model may need a share of the budget."""
+"""Seconds without work after which the free space is looked at: another model may need a share of
+the budget.
+"""
 
 WAITING_BYTES: Final = 64 << 20
 """Bytes that may wait to be written."""
-
-_FULL: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-
-Work: TypeAlias = Callable[[DiskStore], object]
-
-log = logging.getLogger("omlx.prefix")
-
-
-@dataclass(frozen=True, slots=True)
-class StoreState:
-    """What is on disk. `off`: why nothing is read or written, `paused`: why nothing is written."""
-
-    off: Reason | None = None
-    paused: Reason | None = None
-    records: int = 0
-    nbytes: int = 0
-    max_bytes: int = 0
-    written_today: int = 0
-    damaged: int = 0
 
 
 class DiskWorker:
@@ -85,29 +46,22 @@ class DiskWorker:
         wake: Callable[[], None],
         after: DiskWorker | None = None,
     ) -> None:
-        self.state = StoreState()
-        self._root = root
-        self._fingerprint = fingerprint
+        self._access = StoreAccess(root, fingerprint, block_tokens, budget)
         self._layout = layout
-        self._block_tokens = block_tokens
-        self._budget = budget
         self._wake = wake
         self._after = after
         self._urgent: deque[Fetch | Work] = deque()
         self._writes: deque[Record | Work] = deque()
         self._waiting = 0
         self._serving: Fetch | None = None
-        self._clearing = False
         self._closing = False
         self._changed = threading.Condition()
-        self._folder: CacheFolder | None = None
-        self._store: DiskStore | None = None
-        self._retry_at = 0.0
-        self._paused_until = 0.0
-        self._no_space: Reason | None = None
-        self._checked_at = 0.0
         self._thread = threading.Thread(target=self._run, name="omlx-prefix-disk", daemon=True)
         self._thread.start()
+
+    @property
+    def state(self) -> StoreState:
+        return self._access.state
 
     @property
     def has_room(self) -> bool:
@@ -152,8 +106,8 @@ class DiskWorker:
         with self._changed:
             self._writes.clear()
             self._waiting = 0
-            self._clearing = True
-            self._urgent.append(_open)
+            self._access.clearing = True
+            self._urgent.append(just_open)
             self._changed.notify_all()
 
     def close(self) -> None:
@@ -177,7 +131,7 @@ class DiskWorker:
         if self._after is not None:
             self._after.join()
             self._after = None
-        self._attempt(_open)
+        self._access.attempt(just_open)
         while True:
             with self._changed:
                 self._changed.wait_for(self._has_work, IDLE_CHECK_S)
@@ -185,18 +139,15 @@ class DiskWorker:
             if job is None and self._closing:
                 break
             if job is None:
-                self._attempt(self._check_space)
+                self._access.attempt(self._access.check_space)
             elif isinstance(job, Fetch):
                 self._serve(job)
             elif isinstance(job, Record):
-                self._attempt(partial(self._put, record=job))
+                self._access.attempt(partial(self._access.put, record=job))
                 self._written(job)
             else:
-                self._attempt(job)
-        if self._clearing:
-            self._retry_at = 0.0
-            self._attempt(_open)
-        self._close()
+                self._access.attempt(job)
+        self._access.close()
 
     def _has_work(self) -> bool:
         return self._closing or bool(self._urgent) or bool(self._writes)
@@ -211,7 +162,7 @@ class DiskWorker:
         return job
 
     def _serve(self, fetch: Fetch) -> None:
-        self._attempt(lambda store: self._read(store, fetch))
+        self._access.attempt(lambda store: self._read(store, fetch))
         if fetch.length is None:
             fetch.finish(0)
             self._wake()
@@ -223,70 +174,6 @@ class DiskWorker:
             self._changed.notify_all()
         if not had_room and self.has_room:
             self._wake()
-
-    def _attempt(self, work: Work) -> None:
-        """Do something with the store, which is opened if need be."""
-        if self._retry_at > time.monotonic():
-            return
-        with isolate() as outcome:
-            try:
-                self._do(work)
-            except Failure as error:
-                self._begin_again(error)
-        if isinstance(outcome.error, Locked):
-            self._turn_off(Reason("prefix.disk.off.locked", {"folder": str(self._root)}))
-        elif outcome.error is not None:
-            self._turn_off(_failure(outcome.error))
-
-    def _do(self, work: Work) -> None:
-        store = self._opened()
-        work(store)
-        self.state = replace(
-            self.state,
-            off=None,
-            records=store.records,
-            nbytes=store.nbytes,
-            written_today=store.written_today,
-            damaged=store.damaged,
-        )
-
-    def _opened(self) -> DiskStore:
-        if self._folder is not None and not self._folder.exists:
-            self._close()  # it was removed while in use: begin another one
-        if self._store is None:
-            self._folder = CacheFolder(self._root, self._fingerprint)
-            limit, _ = self._budget.of(self._root, self._folder.others_bytes())
-            segment = min(SEGMENT_BYTES, max(1, limit // 16))
-            self._store = DiskStore(self._folder.path, self._block_tokens, segment)
-            self._check_space(self._store)
-        if self._clearing:
-            self._store.clear()
-            self._clearing = False
-        return self._store
-
-    def _begin_again(self, error: Exception) -> None:
-        """Go on with an empty folder if the table was damaged; raises any other error."""
-        if self._folder is None or self._store is None or not is_damaged(error):
-            raise error
-        self._store.close()
-        begin_again(self._folder.path, error)
-        self._close()
-        self._do(_open)
-
-    def _close(self) -> None:
-        if self._store is not None:
-            with suppress(*Failure):
-                self._store.close()
-        if self._folder is not None:
-            self._folder.close()
-        self._store = self._folder = None
-
-    def _turn_off(self, reason: Reason) -> None:
-        self._close()
-        self._retry_at = time.monotonic() + RETRY_S
-        if self.state.off != reason:
-            log.warning(reason.message, extra={"fields": {"model": self._fingerprint.model}})
-        self.state = replace(StoreState(), off=reason)
 
     def _read(self, store: DiskStore, fetch: Fetch) -> None:
         length, parts = store.find(fetch.chain, self._layout, len(fetch.chain) - 1)
@@ -307,60 +194,6 @@ class DiskWorker:
         if self.state.paused is None:
             store.touch(parts)
 
-    def _put(self, store: DiskStore, record: Record) -> None:
-        if self._paused_until > time.monotonic() or store.has(record.id):
-            return
-        if time.monotonic() - self._checked_at > CHECK_S:
-            self._check_space(store)
-        limit, size = self.state.max_bytes, record.nbytes
-        self._pause(self._no_space or self._enough(store))
-        if self.state.paused is not None or size > limit // 2:
-            return
-        try:
-            if store.nbytes + size > limit:
-                store.shrink(limit - size - limit // 16)
-            store.put(record)
-        except Failure as error:
-            if not _is_full(error):
-                raise
-            self._paused_until = time.monotonic() + FULL_S
-            self._pause(_failure(error))
-            store.shrink(store.nbytes // 2)
-
-    def _check_space(self, store: DiskStore) -> None:
-        """Learn how much may be written, and free what is too much."""
-        assert self._folder is not None
-        others = self._folder.others_bytes()
-        limit, paused = self._budget.of(self._root, others + store.nbytes)
-        folders = 0
-        if others + store.nbytes > limit:
-            others, folders = self._folder.shrink_others(max(0, limit - store.nbytes))
-        own = max(limit - others, limit // (folders + 1))
-        self._no_space = paused
-        if store.nbytes > own:
-            store.shrink(own)
-        self._checked_at = time.monotonic()
-        self.state = replace(self.state, max_bytes=own)
-        self._pause(paused or self._enough(store))
-
-    def _enough(self, store: DiskStore) -> Reason | None:
-        """Say that enough was written today, if so."""
-        written = store.written_today
-        if written < DAILY * self.state.max_bytes:
-            return None
-        return Reason("prefix.disk.daily", {"written": written >> 20})
-
-    def _pause(self, reason: Reason | None) -> None:
-        """Stop writing, or go on; log the change."""
-        before = self.state.paused
-        if reason is not None and (before is None or before.code != reason.code):
-            log.warning(reason.message, extra={"fields": {"model": self._fingerprint.model}})
-        self.state = replace(self.state, paused=reason)
-
-
-def _open(store: DiskStore) -> None:
-    """Work that needs no more than an open store."""
-
 
 def _read(store: DiskStore, parts: Sequence[Part]) -> list[tuple[Part, Record]]:
     """Return records with their parts, up to one that is damaged or missing."""
@@ -371,13 +204,3 @@ def _read(store: DiskStore, parts: Sequence[Part]) -> list[tuple[Part, Record]]:
             break
         read.append((part, record))
     return read
-
-
-def _is_full(error: Exception) -> bool:
-    if isinstance(error, sqlite3.OperationalError):
-        return error.sqlite_errorcode == sqlite3.SQLITE_FULL
-    return isinstance(error, OSError) and error.errno in _FULL
-
-
-def _failure(error: Exception) -> Reason:
-    return Reason("prefix.disk.off.failed", {"detail": str(error)})

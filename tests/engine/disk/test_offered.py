@@ -7,10 +7,10 @@ from collections.abc import Sequence as Seq
 
 import pytest
 
+from omlx.engine.disk.access import StoreState
 from omlx.engine.disk.chain import TokenChain
 from omlx.engine.disk.record import Record, RecordId
 from omlx.engine.disk.tier import DiskTier, Worth
-from omlx.engine.disk.worker import StoreState
 from omlx.engine.piece import Piece
 from omlx.engine.plan import CacheOp, Evict, Save
 from omlx.engine.prefix.reuse import PrefixReuse

@@ -245,7 +245,7 @@ def test_a_folder_is_opened_again_without_waiting_for_what_is_still_written(tmp_
 @pytest.fixture
 def locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[DiskWorker]:
     """A worker whose folder, with prefix A, another process uses, and that has been cleared."""
-    monkeypatch.setattr("omlx.engine.disk.worker.RETRY_S", 3600.0)
+    monkeypatch.setattr("omlx.engine.disk.access.RETRY_S", 3600.0)
     write(tmp_path, A)
     lock = os.open(tmp_path / FINGERPRINT.name / "lock", os.O_RDWR)
     fcntl.flock(lock, fcntl.LOCK_EX)
@@ -260,7 +260,7 @@ def locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[DiskWork
 
 
 def test_what_is_cleared_while_the_disk_is_off_goes_once_it_is_on(locked: DiskWorker) -> None:
-    locked._retry_at = 0.0
+    locked._access._retry_at = 0.0
     fetch = locked.fetch(TokenChain((*A, 1), BLOCK), 0)
     locked.write(rows(B)[0])
     settle(locked)
