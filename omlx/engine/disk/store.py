@@ -8,7 +8,6 @@ open     segments without an entry and entries without a segment are deleted
 from __future__ import annotations
 
 import logging
-import sqlite3
 import time
 from collections.abc import Iterable
 from datetime import date
@@ -18,12 +17,12 @@ from omlx.engine.disk.chain import TokenChain
 from omlx.engine.disk.cover import Part, longest_cover
 from omlx.engine.disk.record import Damaged, Record, RecordId, decode
 from omlx.engine.disk.segments import SEGMENT_BYTES, Segments
-from omlx.engine.disk.table import FILE, AnotherFormat, Table, is_damaged
+from omlx.engine.disk.table import FILE, Table, TableFailure, is_damaged
 from omlx.engine.piece import Layout
 
 log = logging.getLogger("omlx.prefix")
 
-Failure = (OSError, sqlite3.Error, AnotherFormat)
+Failure = (OSError, *TableFailure)
 """What a missing or full disk and a damaged table raise."""
 
 

@@ -45,27 +45,30 @@ class AnotherFormat(Exception):
     """The file is a table of another version."""
 
 
+TableFailure: Final = (sqlite3.Error, AnotherFormat, UnicodeDecodeError)
+"""What a table raises; the last one where SQLite's message quotes damaged bytes."""
+
+
 def is_damaged(error: Exception) -> bool:
     """Whether an error says that only a new table helps."""
     if isinstance(error, sqlite3.Error):
         return error.sqlite_errorcode & 0xFF in _DAMAGED
-    return isinstance(error, AnotherFormat)
+    return isinstance(error, TableFailure)
 
 
 class Table:
-    """Records by key. Every method may raise sqlite3.Error.
+    """Records by key. Every method may raise a `TableFailure`.
 
-    Rows that no record can have are dropped when they are found: SQLite does not notice every
-    flipped bit.
+    SQLite does not notice every flipped bit: a query may return rows that were not asked for, and
+    those that no record can have, which are dropped.
     """
 
     def __init__(self, folder: Path) -> None:
-        """Raises AnotherFormat too."""
         self._db = sqlite3.connect(folder / FILE, isolation_level=None)
         self._db.text_factory = partial(str, encoding="utf-8", errors="replace")
         try:
             self._prepare()
-        except (sqlite3.Error, AnotherFormat):
+        except TableFailure:
             self.close()
             raise
 
@@ -107,7 +110,7 @@ class Table:
     def has(self, id: RecordId) -> bool:
         query = "select stop, node from records where key = ? and kind = ? and start = ?"
         row = self._db.execute(query, (id.key, id.kind, id.start)).fetchone()
-        return row == (id.stop, id.node)
+        return bool(row == (id.stop, id.node))
 
     def drop(self, id: RecordId) -> None:
         query = "delete from records where key = ? and kind = ? and start = ?"
@@ -128,7 +131,7 @@ class Table:
             keys = [
                 chain.key(stop)
                 for node, stop in ends
-                if type(stop) is int and starts[node] < stop <= len(chain)
+                if node in starts and type(stop) is int and starts[node] < stop <= len(chain)
             ]
             if not keys:
                 return
@@ -136,12 +139,13 @@ class Table:
                 yield from self._records(keys[at : at + _BATCH])
 
     def _records(self, keys: Sequence[bytes]) -> Iterator[tuple[RecordId, Place]]:
-        for row in self._query(f"select {_FIELDS} from records where key in", keys):
+        asked = set(keys)
+        for row in self._query(f"select {_FIELDS} from records where key in", asked):
             id, place = RecordId(*row[:5]), Place(*row[5:])
-            if _is_possible(id, place):
-                yield id, place
-            else:
+            if not _is_possible(id, place):
                 self.drop(id)
+            elif id.key in asked:
+                yield id, place
 
     def _query(self, query: str, keys: Collection[bytes]) -> list[tuple[Any, ...]]:
         marks = ",".join("?" * len(keys))
@@ -171,6 +175,8 @@ class Table:
 def _is_possible(id: RecordId, place: Place) -> bool:
     """Whether these are values of a record."""
     numbers = (id.start, id.stop, place.segment, place.offset, place.nbytes)
-    if id.kind not in get_args(Kind) or not all(type(number) is int for number in numbers):
+    if id.kind not in get_args(Kind) or type(id.key) is not bytes:
+        return False
+    if not all(type(number) is int for number in numbers):
         return False
     return 0 <= id.start < id.stop and min(place.segment, place.offset, place.nbytes) >= 0
