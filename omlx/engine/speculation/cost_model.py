@@ -19,7 +19,7 @@ from statistics import median, median_low
 from typing import Any, Final
 
 from omlx.engine.speculation.config import CONFIG
-from omlx.engine.speculation.decide import MIN_COST, Pass
+from omlx.engine.speculation.decide import Pass
 from omlx.engine.speculation.proposal import Proposal
 
 FIRST_BUCKET: Final = 256
@@ -27,6 +27,9 @@ FIRST_BUCKET: Final = 256
 
 SHORT_LAG: Final = 2
 """Tokens. A round begins with one or two that the draft model has not read; more is a catch-up."""
+
+LEAST_PASS: Final = 0.5
+"""Plain steps. A pass of a batch that seems shorter is not learned."""
 
 PLAIN: Final = 0
 """The "width" of plain decoding with the next step in flight: the interval between two reads."""
@@ -245,9 +248,9 @@ class CostModel:
     def learn_batch(self, rows: int, width: int, context: int, seconds: float) -> None:
         """Record a pass whose rows read `width` tokens each, padding included, or a plain step.
 
-        A pass in less than half a plain step is none: too much was subtracted for drafting.
+        Of a pass that seems shorter than `LEAST_PASS`, too much was subtracted for drafting.
         """
-        if width != PLAIN and seconds < MIN_COST * self.plain_step(rows, context):
+        if width != PLAIN and seconds < LEAST_PASS * self.plain_step(rows, context):
             return
         self.batches.setdefault(rows, LatencyTable()).learn(rows * width, context, seconds)
 

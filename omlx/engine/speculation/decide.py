@@ -11,13 +11,9 @@ from collections import Counter
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from omlx.engine.speculation.config import CONFIG
-
-MIN_COST: Final = 0.5
-"""Lower bound of a round's cost in plain steps. Kernels are tiled, so the pass over pending tokens
-alone may cost more than one with a draft behind them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +65,8 @@ def decide(
     """Return the width at which these rows commit most tokens per second.
 
     `pass_seconds(width)` prices the rectangle, `plain_s` a plain step of all its rows: 0 while that
-    is not measured, and nothing pays.
+    is not measured, and nothing pays. No round takes less than that: where it seems to, plain steps
+    were measured on a busy machine, and drafts that are never right would pay.
     """
     pending = max([row.pending for row in rows])
     fixed = [row.end for row in rows if row.fixed]
@@ -86,7 +83,7 @@ def decide(
             k = row.draft_length(width)
             tokens += row.tokens[k]
             seconds += row.seconds[k]
-        throughput = tokens / max(seconds, MIN_COST * plain_s)
+        throughput = tokens / max(seconds, plain_s)
         if throughput > best_throughput * (1.0 + CONFIG.tie_margin):
             best_width, best_throughput = width, throughput
     speedup = best_throughput * plain_s / len(rows)

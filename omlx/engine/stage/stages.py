@@ -193,7 +193,7 @@ class Stages:
                     self._replies[rank].set_result(frame)
         except TimeoutError:
             detail = f"it has been silent for {self.order.timeout_s:g} s"
-        except Exception as error:  # noqa: BLE001 — of any type: nobody would listen any more
+        except Exception as error:  # noqa: BLE001 — of any type: no one is left to hear it
             detail = str(error)
         self._lose(rank, detail)
 

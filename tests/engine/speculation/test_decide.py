@@ -35,6 +35,11 @@ def test_a_tile_that_is_cheaper_than_narrower_passes_is_found():
     assert decide([forecast(0.9)], lambda width: table.get(width, 3.0), 1.0).width == 16
 
 
+def test_plain_steps_that_seem_slower_than_wide_passes_do_not_make_a_useless_draft_pay():
+    assert not decide([forecast(0.02, draft_s=0.1)], lambda width: 0.6, 1.0).pays
+    assert decide([forecast(0.5, draft_s=0.1)], lambda width: 0.6, 1.0).pays
+
+
 def test_the_narrower_of_two_equal_widths_is_taken():
     assert decide([forecast(0.0)], lambda width: 1.0, 1.0).width == 2
 
@@ -81,7 +86,7 @@ def test_it_is_what_a_search_over_all_candidates_finds(seed):
         pairs = list(zip(rows, lengths, strict=True))
         tokens = sum(row.tokens[k] for row, k in pairs)
         seconds = costs[width] - owed + sum(row.seconds[k] for row, k in pairs)
-        return tokens / max(seconds, 0.5) / len(rows)
+        return tokens / max(seconds, 1.0) / len(rows)
 
     first = max(backlog, min(row.pending + 1 for row in rows))
     last = max(row.end for row in rows)
