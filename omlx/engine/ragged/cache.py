@@ -5,13 +5,13 @@
     row 1       . . . b b b b .      start -3, length 4
 
 The token at position p of a row is in column p - start. Lengths are on the host, so a rollback
-changes a number. A copy lays rows out so that all end in one column; while they advance alike, one
-write serves them all.
+changes a number. One scatter writes all rows, wherever each ends.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, Final, TypeAlias, cast
 
 import mlx.core as mx
@@ -97,14 +97,9 @@ class RaggedKVCache:
         if self.keys is None:
             self._lay_out([(keys[:1, :, :0], values[:1, :, :0])] * len(self.lengths), n)
         self._make_room(n)
-        ends = self._ends
-        if min(ends) == max(ends):
-            here = slice(ends[0], ends[0] + n)
-            self.keys[..., here, :], self.values[..., here, :] = keys, values
-        else:
-            for i, end in enumerate(ends):
-                self.keys[i, :, end : end + n] = keys[i]
-                self.values[i, :, end : end + n] = values[i]
+        columns = _written(tuple(self._ends), n)
+        self.keys = mx.put_along_axis(self.keys, columns, keys, axis=2)
+        self.values = mx.put_along_axis(self.values, columns, values, axis=2)
         self._shown = self._columns(n)
         self.lengths = [length + n for length in self.lengths]
         self._offset = None
@@ -215,6 +210,16 @@ class RaggedKVCache:
         self.values = _aligned([values for _, values in held], edge, columns)
         self.starts = [length - edge for length in self.lengths]
         self.firsts = [length - n for length, n in zip(self.lengths, tokens, strict=True)]
+
+
+@lru_cache(maxsize=4)
+def _written(ends: tuple[int, ...], n: int) -> mx.array:
+    """Return the columns of the next `n` tokens of rows that end there, [rows, 1, n, 1].
+
+    All layers of a kind write to the same ones: made once a pass, not once a layer.
+    """
+    columns = mx.array(ends)[:, None] + mx.arange(n)
+    return columns[:, None, :, None]
 
 
 def _newest(row: KeysValues, most: int | None) -> KeysValues:
