@@ -83,7 +83,7 @@ def test_from_the_estimate_to_the_verdict_and_back(own: Administered) -> None:
         assert any(report["now"] and report["now"]["tokens"] for report in reports)
         assert last["state"] == "done", last["reason"]
         assert [setup["name"] for setup in last["setups"]] == SETUPS
-        # An answer that was accepted whole in its first round has no rate, plain decoding always has.
+        # An answer that was accepted whole in its first round has no rate; a plain one always has.
         for cell in last["cells"]:
             least = last["rounds"] if cell["setup"] == "off" else 1
             assert least <= cell["samples"] <= last["rounds"], cell
