@@ -17,6 +17,7 @@ from typing import Any, Final, cast
 import mlx.core as mx
 
 from omlx.engine.batch import CacheSizes
+from omlx.engine.hidden import Listener
 from omlx.engine.image.span import ImageSpan
 from omlx.engine.isolation import isolate
 from omlx.engine.kv.table import CacheTable
@@ -44,7 +45,6 @@ from omlx.engine.plan import (
 )
 from omlx.engine.rewind import traits
 from omlx.engine.sampling import Draw, RowSampler, draw, logprobs_of, permit, process
-from omlx.engine.speculation.hidden import Listener
 from omlx.engine.types import TokenMask
 from omlx.engine.vision.reader import Vision
 from omlx.errors import NonFiniteLogits

@@ -79,10 +79,7 @@ def refusal(home: Path, changes: dict[str, Any], *flags: str, **options: Any) ->
 
 @pytest.mark.parametrize(
     "name",
-    [
-        name if name in ("weights", "mlx-lm") else pytest.param(name, marks=pytest.mark.slow)
-        for name in OTHERS
-    ],
+    [name if name == "weights" else pytest.param(name, marks=pytest.mark.slow) for name in OTHERS],
 )
 def test_what_differs_on_a_follower_is_named(name: str, tmp_path: Path) -> None:
     changes, parts = OTHERS[name]

@@ -188,9 +188,9 @@ def outcome(gate: dict[str, Any]) -> dict[str, Any]:
     ("named", "code"),
     [
         ("org/none", "draft.not_here"),
-        ("head", "draft.unfit.head_only"),
+        pytest.param("head", "draft.unfit.head_only", marks=pytest.mark.slow),
         ("stuck", "spec.off.cache"),
-        ("./folder", "draft.malformed"),
+        pytest.param("./folder", "draft.malformed", marks=pytest.mark.slow),
     ],
 )
 def test_a_draft_of_the_command_line_that_cannot_be_used_stops_no_start(
@@ -244,7 +244,7 @@ sys.addaudithook(note)
 @pytest.mark.parametrize(
     ("flags", "reason", "opened"),
     [
-        (["--no-draft"], "spec.off.no_draft", {"big"}),
+        pytest.param(["--no-draft"], "spec.off.no_draft", {"big"}, marks=pytest.mark.slow),
         ([], "spec.off.draft_failed", {"big", "small"}),
     ],
     ids=["no-draft", "draft"],

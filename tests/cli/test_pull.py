@@ -169,6 +169,7 @@ def test_a_declared_draft_that_did_not_arrive_is_fetched_with_its_model(
     ] == here
 
 
+@pytest.mark.slow
 def test_files_that_a_person_wrote_stay_as_they_are(hub: Hub, tmp_path: Path) -> None:
     hub.add("org/big", DEMO / "target", package("org/theirs-GGUF"))
     hub.add("org/small", DEMO / "draft")
@@ -195,6 +196,7 @@ def test_files_that_a_person_wrote_stay_as_they_are(hub: Hub, tmp_path: Path) ->
     assert "GGUF" in pull(hub, tmp_path, "org/big").stderr
 
 
+@pytest.mark.slow
 def test_a_package_that_a_person_wrote_goes_along_to_the_hubs_newer_commit(
     hub: Hub, tmp_path: Path
 ) -> None:
@@ -287,6 +289,7 @@ shutil.disk_usage = lambda path: types.SimpleNamespace(free=int(os.environ["FREE
 """A disk with as much room as a test says."""
 
 
+@pytest.mark.slow
 def test_only_what_is_still_to_come_needs_room(hub: Hub, tmp_path: Path) -> None:
     hub.add("org/big", DEMO / "target", package("org/small"))
     hub.add("org/small", DEMO / "draft")

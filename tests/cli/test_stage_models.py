@@ -99,6 +99,7 @@ def test_its_costs_are_those_of_so_many_ranks_over_this_backend_in_this_split(
     assert all(key.endswith(" 5,3 of 2 by ring") for key in keys)
 
 
+@pytest.mark.slow
 def test_heads_that_the_machines_cannot_share_end_the_command(tmp_path: Path) -> None:
     hosts = ",".join(["127.0.0.1"] * 3)
     command = [sys.executable, "-m", "omlx", "serve", TARGET, "--port", "0", "--hosts", hosts]

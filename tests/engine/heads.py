@@ -12,6 +12,7 @@ from mlx import nn
 from mlx_lm.models.cache import KVCache
 
 from omlx.engine.build import build_loop
+from omlx.engine.hidden import parts_of
 from omlx.engine.limits import Limits
 from omlx.engine.loop import EngineLoop
 from omlx.engine.model import cache_maker
@@ -19,7 +20,6 @@ from omlx.engine.sampling import Draw, RowSampler, draw, process
 from omlx.engine.sequence import Sequence as Record
 from omlx.engine.speculation.cost_model import CostModel
 from omlx.engine.speculation.drafters.head import HeadDrafter
-from omlx.engine.speculation.hidden import parts_of
 from omlx.engine.speculation.proposal import Draft
 from omlx.errors import Reason
 from omlx.models.heads.module import LAYERS, HeadModule

@@ -12,6 +12,7 @@ GROWTH_BYTES = 192 << 20
 REQUESTS = 60
 
 
+@pytest.mark.slow
 @pytest.mark.needs_extra
 def test_images_of_any_kind_break_nothing(tmp_path: Path) -> None:
     from tests.fuzz.media import MediaCampaign  # noqa: PLC0415 — needs the extra

@@ -70,7 +70,10 @@ def test_a_stream_continues_between_any_two_passes_of_a_probe(
         engine.submit(TARGET, request("a", max_tokens=4000, speculation=plain), receive)
         await begun.wait()
         (await pool.lease(HYBRID)).release()
+        loaded = await asyncio.wrap_future(engine.snapshot(HYBRID))
         engine.cancel("a")
+        assert loaded is not None
+        assert loaded.unbatchable is None
 
     asyncio.run(asyncio.wait_for(run(), PATIENCE_S))
     assert len(seen_at_pass) > PROBES

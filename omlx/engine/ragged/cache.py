@@ -216,10 +216,10 @@ class RaggedKVCache:
 def _written(ends: tuple[int, ...], n: int) -> mx.array:
     """Return the columns of the next `n` tokens of rows that end there, [rows, 1, n, 1].
 
-    All layers of a kind write to the same ones: made once a pass, not once a layer.
+    All layers of a kind write to the same ones: made once a pass, not once a layer. Their values
+    come from the host, so that no thread reads what the stream of another has yet to compute.
     """
-    columns = mx.array(ends)[:, None] + mx.arange(n)
-    return columns[:, None, :, None]
+    return mx.array([[[[end + i] for i in range(n)]] for end in ends])
 
 
 def _newest(row: KeysValues, most: int | None) -> KeysValues:

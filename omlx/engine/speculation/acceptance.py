@@ -58,10 +58,14 @@ class Acceptance:
             self._expected = self.prior.rates()
 
     @property
+    def known(self) -> bool:
+        """Whether the drafter was tried often enough, in any request."""
+        return sum((self.prior or self)._tries) >= CONFIG.prior_weight
+
+    @property
     def poor(self) -> bool:
         """Whether a drafter's tokens are known to be nearly always wrong."""
-        known = sum(self._tries) >= CONFIG.prior_weight
-        return known and self.rates()[0] < CONFIG.poor_rate
+        return self.known and self.rates()[0] < CONFIG.poor_rate
 
     def learn(self, match: int, drafted: int, accepted: int) -> None:
         """Count a draft that was verified, or compared with the tokens that were sampled anyway.

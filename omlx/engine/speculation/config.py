@@ -85,8 +85,9 @@ class PolicyConfig:
     are drafted: after a rejection the row's accepted tokens are computed again, and widen the next
     pass of all rows."""
 
-    catch_up_rounds: float = 16.0
-    """Rounds that a draft model is expected to serve once it has read what it missed."""
+    catch_up_rounds: int = 16
+    """Rounds that a draft model is expected to serve once it has read what it missed: as many as
+    there were steps before, at least these."""
 
     exploration_share: float = 0.01
     """Share of a request's time that may be lost to drafting that turns out not to pay."""
@@ -94,6 +95,13 @@ class PolicyConfig:
     assumed_steps: int = 500
     """Plain steps whose share may be lost in advance: with the share above, an answer of 1,000
     tokens for which no draft pays takes some 1.5 % longer, a longer one less."""
+
+    first_savings: float = 5.0
+    """Plain steps that a model's first request may lose."""
+
+    most_savings: float = 20.0
+    """Plain steps that drafts which do not pay may take at once, where drafts saved as much before:
+    enough to read a prompt of some 2,000 tokens with a draft model of a tenth of the size."""
 
     hopeless_speedup: float = 0.9
     """Forecast speed-up of a lookup below which the next matches of its length are not evaluated,

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence as Seq
-from dataclasses import replace
 from itertools import chain
 from math import inf
 from typing import Final
@@ -81,12 +80,11 @@ class Drafting:
         """Return the proposal that is to be drafted; None where its drafter reads first."""
         drafter, context = row.drafter(proposal.drafter), len(row.sequence.tokens)
         assert drafter is not None
-        if row.policy.reads_whole(proposal, context):
+        if proposal.restarts:
             with isolate(row.disable_one, drafter) as outcome:
                 drafter.read_whole(row.sequence)
             if outcome.error is not None:
                 return None
-            proposal = replace(proposal, lag=proposal.lag + proposal.skipped, skipped=0)
         if proposal.lag <= FIRST_WINDOW:
             return proposal
         if proposal.lag <= self._readable:

@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import chain
+from math import inf
 from typing import NamedTuple
 
 from omlx.draft_length import DEFAULT_DRAFT_LENGTH, MAX_DRAFT_LENGTH, DraftLength
@@ -20,8 +22,8 @@ from omlx.engine.speculation.acceptance import Acceptance, bin_of
 from omlx.engine.speculation.config import CONFIG
 from omlx.engine.speculation.cost_model import PLAIN, SHORT_LAG, CostModel
 from omlx.engine.speculation.decide import Decision, Pass, RowForecast, certain
-from omlx.engine.speculation.exploration import ExplorationBudget
-from omlx.engine.speculation.proposal import Proposal
+from omlx.engine.speculation.exploration import ExplorationBudget, Savings
+from omlx.engine.speculation.proposal import PROMPT_END, Proposal
 from omlx.errors import Reason
 
 
@@ -36,17 +38,24 @@ class DrafterRecord:
     """Evidence about one drafter in one request.
 
     `skips` counts, by bin, decisions for which it need not be evaluated. `speedup` is a moving
-    average of forecasts, None before the first. `saved_s` are the seconds that it saved so far,
-    `idle` the decisions since a draft of it paid.
+    average of forecasts, None before the first. `idle` counts the decisions since a draft of it
+    paid.
     """
 
     acceptance: Acceptance
     poor: bool = False
     used: bool = False
     idle: int = 0
-    saved_s: float = 0.0
     speedup: float | None = None
     skips: dict[int, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class History:
+    """What the requests of a model taught: acceptance by drafter, and what may be lost for more."""
+
+    acceptance: dict[str, Acceptance] = field(default_factory=dict)
+    savings: Savings = field(default_factory=Savings)
 
 
 class Candidate(NamedTuple):
@@ -65,14 +74,14 @@ def plain(pending: int) -> Candidate:
 class RowPolicy:
     """Decides for one request.
 
-    `cost_model` and `priors` (acceptance by drafter) belong to the model and outlive the request.
+    `cost_model` and `history` belong to the model and outlive the request.
     Models with `recurrent` layers leave accepted tokens pending after a rejection.
     """
 
     def __init__(
         self,
         cost_model: CostModel,
-        priors: dict[str, Acceptance],
+        history: History,
         draft_length: DraftLength | None = None,
         *,
         recurrent: bool = False,
@@ -81,9 +90,10 @@ class RowPolicy:
         self.draft_length = draft_length or DEFAULT_DRAFT_LENGTH
         self.records: dict[str, DrafterRecord] = {}
         self._fixed = self.draft_length.fixed is not None
-        self._priors = priors
+        self._history = history
         self._recurrent = recurrent
-        self._budget = ExplorationBudget()
+        self._budget = ExplorationBudget(history.savings)
+        self._steps = 0
         self._drafted = 0  # tokens of the draft in flight
 
     def due(self, proposals: Seq[Proposal]) -> list[Proposal]:
@@ -92,9 +102,9 @@ class RowPolicy:
         The first one alone if it is drafted whatever it costs.
         """
         if proposals and (self._fixed or proposals[0].certain):
-            return [proposals[0]]
+            return proposals[0].readings[-1:]
         due = []
-        for proposal in proposals:
+        for proposal in chain.from_iterable(p.readings for p in proposals):
             record, index = self.record_of(proposal), bin_of(proposal.match, 0)
             record.idle += 1
             record.skips[index] = record.skips.get(index, 0) - 1
@@ -117,10 +127,8 @@ class RowPolicy:
         best = max(candidates, key=lambda c: c.decision.speedup, default=plain(pending))
         if best.proposal is not None and best.decision.pays:
             self.record_of(best.proposal).idle = 0
-        elif pending == step.rows == 1:
-            for candidate in candidates:
-                if self._may_probe(candidate, step):
-                    return candidate._replace(decision=candidate.decision._replace(pays=True))
+        if pending == step.rows == 1:
+            return self._explored(candidates, step, best)
         return best
 
     def evaluate(self, proposal: Proposal, pending: int, step: Pass) -> Candidate:
@@ -142,12 +150,15 @@ class RowPolicy:
         """Return what drafts of each length bring, and cost in addition to the pass."""
         record, verify, context = self.record_of(proposal), self.cost_model.verify, step.context
         shortest, longest = self.min_length(proposal), self._max_length(proposal, pending)
-        reach = record.acceptance.reach(proposal.match, shortest, longest)
+        acceptance = record.acceptance
+        if proposal.restarts and not acceptance.known:  # as good as one that reads less
+            acceptance = self.records[proposal.drafter + PROMPT_END].acceptance
+        reach = acceptance.reach(proposal.match, shortest, longest)
         single_s = verify(1, context)
         rows_sharing = max(1, step.sharing[proposal.drafter])
         draft_s = self.cost_model.draft_pass(proposal, context, rows_sharing)
         catch_up_s = self.cost_model.catch_up(proposal.drafter, proposal.lag, context)
-        per_round_s = catch_up_s / CONFIG.catch_up_rounds
+        per_round_s = catch_up_s / max(CONFIG.catch_up_rounds, self._steps)
         tokens, seconds, rejection_s = [1.0], [0.0], 0.0
         for k in range(1, len(reach)):
             if self._recurrent:  # after a rejection the accepted tokens are computed again
@@ -159,49 +170,54 @@ class RowPolicy:
             seconds.append(per_round_s + k * draft_s + rejection_s)
         return RowForecast(pending, tokens, seconds, shortest)
 
-    def _may_probe(self, candidate: Candidate, step: Pass) -> bool:
-        """Return whether a draft model that does not pay may draft all the same.
+    def _explored(self, candidates: Seq[Candidate], step: Pass, best: Candidate) -> Candidate:
+        """Return a draft that a draft model makes though it is not the best, else `best`.
 
-        It has to be idle, within the budget, and to pay if all its tokens were accepted. A probe
-        has the draft length that came closest to paying.
+        One that is not known yet comes first, and may take more. One that is known has to be idle,
+        and nothing else to pay. A probe has the draft length that came closest to paying.
         """
-        proposal, forecast, decision = candidate
-        if proposal is None or proposal.free:
-            return False
-        record, plain_s = self.record_of(proposal), step.plain_s
-        cost_s = step.seconds(decision.width) - plain_s
-        cost_s += forecast.seconds[forecast.draft_length(decision.width)]
-        cost_s += self.cost_model.catch_up(proposal.drafter, proposal.lag, step.context)
-        affordable = self._budget.may_spend(cost_s, plain_s, in_advance=not record.poor)
-        if record.idle <= CONFIG.skipped_evaluations or not affordable:
-            return False
+        known, new = [], []
+        paying = best.proposal if best.decision.pays else None
+        for candidate in candidates:
+            proposal = candidate.proposal
+            if proposal is None or proposal.free or proposal is paying:
+                continue
+            if paying is not None and proposal.drafter != paying.drafter:
+                continue
+            record = self.record_of(proposal)
+            steps = self._probe_steps(proposal, candidate, step)
+            if record.idle <= CONFIG.skipped_evaluations or steps > CONFIG.most_savings:
+                continue
+            if not record.acceptance.known:
+                new.append((steps, record, candidate))
+            elif paying is None:
+                known.append((steps, record, candidate))
+        for steps, record, candidate in new or known:
+            if self._budget.may_spend(steps, once=bool(new), in_advance=not record.poor):
+                record.skips[0] = 0
+                return candidate._replace(decision=candidate.decision._replace(pays=True))
+        return best
+
+    def _probe_steps(self, proposal: Proposal, candidate: Candidate, step: Pass) -> float:
+        """Return how many plain steps a probe loses if no token is accepted; no end of them if it
+        would not pay were all accepted.
+        """
         draft_s = self.cost_model.draft_pass(proposal, step.context)
         perfect = certain(1, min(proposal.max_length, self.draft_length.max), draft_s)
         if not step.decide([perfect]).pays:
-            return False
-        record.skips[0] = 0
-        return True
-
-    def reads_whole(self, proposal: Proposal, context: int) -> bool:
-        """Return whether a draft model that drafts now is to read what it skipped of the prompt.
-
-        It does where the budget allows it, and once it has saved as much time as that takes.
-        """
-        if not proposal.skipped or self._fixed:
-            return proposal.skipped > 0
-        record = self.record_of(proposal)
-        tokens = proposal.skipped + proposal.lag
-        cost_s = self.cost_model.draft(proposal.drafter, tokens, context)
-        if record.used:
-            return record.saved_s >= cost_s
-        plain_s = self.cost_model.verify(PLAIN, context)
-        return not record.poor and self._budget.may_spend(cost_s, plain_s)
+            return inf
+        _, forecast, decision = candidate
+        cost_s = step.seconds(decision.width) - step.plain_s
+        cost_s += forecast.seconds[forecast.draft_length(decision.width)]
+        cost_s += self.cost_model.catch_up(proposal.drafter, proposal.lag, step.context)
+        return cost_s / step.plain_s
 
     def observe_catch_up(self, proposal: Proposal, context: int) -> None:
         """Count the time of a catch-up that is no part of a round."""
         seconds = self.cost_model.draft(proposal.drafter, proposal.lag, context)
-        self._budget.add_round(seconds, 0.0)
-        self.record_of(proposal).saved_s -= seconds
+        plain_s = self.cost_model.verify(PLAIN, context)
+        if plain_s:
+            self._budget.add_loss(seconds / plain_s)
 
     def observe_verification(self, proposal: Proposal, k: int, accepted: int) -> None:
         """Learn from a draft of k tokens that was verified."""
@@ -223,36 +239,38 @@ class RowPolicy:
         host's work around it.
         """
         seconds, width = interval.seconds, interval.width
-        draft_s = 0.0
+        draft_s, plain_s = 0.0, self.cost_model.verify(PLAIN, context)
+        self._steps += 1
         if proposal is not None:
             draft_s = self.cost_model.drafting(proposal, self._drafted, context)
             expected_s = draft_s + self.cost_model.verify(width, context)
             round_s = min(seconds, CONFIG.outlier * expected_s)
-            plain_s = tokens * self.cost_model.verify(PLAIN, context)
-            self._budget.add_round(round_s, plain_s)
-            self.record_of(proposal).saved_s += plain_s - round_s
+            if plain_s:
+                self._budget.add_loss(round_s / plain_s - tokens)
             if proposal.lag > SHORT_LAG:  # its time is an estimate, which teaches nothing
                 return
-        if self.cost_model.target.learn(width, context, seconds - draft_s):
-            self._budget.elapsed_s += seconds
+        if self.cost_model.target.learn(width, context, seconds - draft_s) and plain_s:
+            self._budget.add_time(seconds / plain_s)
 
     def record_of(self, proposal: Proposal) -> DrafterRecord:
         """Return the drafter's record; a new one begins with the model's history."""
-        record = self.records.get(proposal.drafter)
+        record = self.records.get(proposal.record)
         if record is None:
             start = CONFIG.match_rates if proposal.match else (CONFIG.draft_rate,)
-            prior = self._priors.setdefault(proposal.drafter, Acceptance(start))
+            prior = self._history.acceptance.setdefault(proposal.record, Acceptance(start))
             record = DrafterRecord(Acceptance(prior.start, prior), prior.poor)
-            self.records[proposal.drafter] = record
+            self.records[proposal.record] = record
         return record
 
     def state(self, drafter: str) -> tuple[GateState, Reason | None]:
         """Return the state of a drafter in this request, and why unless it is on."""
-        record = self.records.get(drafter)
-        if record is None or (record.speedup is None and not record.used):
+        records = [self.records.get(drafter), self.records.get(drafter + PROMPT_END)]
+        seen = [record for record in records if record is not None]
+        speedups = [record.speedup for record in seen if record.speedup is not None]
+        if not speedups and not any(record.used for record in seen):
             return GateState.OBSERVING, Reason("spec.observing")
-        if record.speedup is not None and record.speedup < CONFIG.min_speedup:
-            speedup = round(record.speedup, 2)
+        if speedups and max(speedups) < CONFIG.min_speedup:
+            speedup = round(max(speedups), 2)
             return GateState.OFF, Reason("spec.off.does_not_pay", {"speedup": speedup})
         return GateState.ON, None  # drafts of fixed length and certain ones are not evaluated
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sized
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from omlx.engine.strategy import Clause
 
 ANY_LENGTH: Final = Clause("auto")
+
+PROMPT_END: Final = ":prompt-end"
+"""Behind the name of a draft model that skipped some of the prompt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,8 +20,9 @@ class Proposal:
 
     `match` is the length in tokens of a lookup's match, 0 for a draft model; `lag` counts the
     tokens that a draft model has to read first, `skipped` those of the prompt before them that it
-    does not know. `clause` bounds the draft length. `tokens` are a lookup's. A `certain` proposal
-    is accepted as a whole and comes before all others.
+    does not know; one that `restarts` begins with its cached prefix. `clause` bounds the draft
+    length. `tokens` are a lookup's. A `certain` proposal is accepted as a whole and comes before
+    all others.
     """
 
     drafter: str
@@ -26,9 +30,22 @@ class Proposal:
     match: int = 0
     lag: int = 0
     skipped: int = 0
+    restarts: bool = False
     certain: bool = False
     clause: Clause = ANY_LENGTH
     tokens: tuple[int, ...] = ()
+
+    @property
+    def readings(self) -> list[Proposal]:
+        """Ways to draft it: a draft model that knows the end of a prompt can read all of it."""
+        if not self.skipped:
+            return [self]
+        return [self, replace(self, lag=self.lag + self.skipped, skipped=0, restarts=True)]
+
+    @property
+    def record(self) -> str:
+        """By what its acceptance is counted: a draft model that reads less is right less often."""
+        return self.drafter + PROMPT_END if self.skipped else self.drafter
 
     @property
     def free(self) -> bool:

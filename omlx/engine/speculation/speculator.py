@@ -11,13 +11,12 @@ from typing import Final
 from omlx.draft_length import DEFAULT_DRAFT_LENGTH, DraftLength
 from omlx.engine.isolation import isolate
 from omlx.engine.sequence import Interval, Sequence
-from omlx.engine.speculation.acceptance import Acceptance
 from omlx.engine.speculation.config import CONFIG
 from omlx.engine.speculation.cost_model import SHORT_LAG, CostModel
 from omlx.engine.speculation.drafter import Drafter
 from omlx.engine.speculation.drafters.grammar import GrammarDrafter
 from omlx.engine.speculation.drafting import Drafting, longest_of
-from omlx.engine.speculation.policy import GateState, RowPolicy
+from omlx.engine.speculation.policy import GateState, History, RowPolicy
 from omlx.engine.speculation.proposal import Draft
 from omlx.engine.speculation.row_record import RowRecord
 from omlx.engine.strategy import Clause, Strategy
@@ -50,7 +49,7 @@ class Speculator:
     draft_length: DraftLength = DEFAULT_DRAFT_LENGTH
     recurrent: bool = False
     cost_model: CostModel = field(default_factory=CostModel)
-    _priors: dict[str, Acceptance] = field(default_factory=dict)
+    _history: History = field(default_factory=History)
     _rows: dict[int, RowRecord] = field(default_factory=dict)
     _refused: dict[int, Reason | None] = field(default_factory=dict)
     _grammar: GrammarDrafter = field(default_factory=GrammarDrafter)
@@ -246,7 +245,7 @@ class Speculator:
                 drafters.append(drafter)
             else:
                 off_reasons[drafter.name] = refusal
-        policy = RowPolicy(self.cost_model, self._priors, length, recurrent=self.recurrent)
+        policy = RowPolicy(self.cost_model, self._history, length, recurrent=self.recurrent)
         return RowRecord(sequence, policy, drafters, clauses, off_reasons)
 
     def _clause(self, drafter: Drafter, sequence: Sequence) -> Clause | None:

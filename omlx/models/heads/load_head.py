@@ -37,7 +37,7 @@ def is_quantized(head: nn.Module) -> bool:
 
 def build_head(files: HeadFiles, target: Model) -> nn.Module:
     """Return a head with lazy weights for `target`. Raises ModelError `spec.off.head_weights`."""
-    from omlx.engine.speculation.hidden import parts_of  # noqa: PLC0415 — see `import_mlx_lm`
+    from omlx.engine.hidden import parts_of  # noqa: PLC0415 — see `import_mlx_lm`
     from omlx.models.heads.module import LAYERS, HeadModule  # noqa: PLC0415 — as above
 
     architecture, parts = type(target).__module__.rpartition(".")[2], parts_of(target)

@@ -192,6 +192,7 @@ def test_a_full_page_is_readable_reachable_and_in_every_language(shop: Shop, axe
     page.close()
 
 
+@pytest.mark.slow
 def test_a_killed_server_is_named_and_the_next_one_continues(
     browser: Browser, tmp_path: Path
 ) -> None:

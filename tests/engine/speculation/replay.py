@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 
 from benchmarks.oracle import RoundCosts, bound
+from omlx.engine.speculation.policy import History
 from tests.engine.speculation.simulation import Run
 from tests.engine.speculation.worlds import LONGEST_DRAFT, Machine, Text, lookups
 
@@ -38,12 +39,12 @@ def _text(prompt: list[int], answer: list[int], drafted: str) -> Text:
 
 def replay(machine: Machine, workload: str) -> float:
     """Return the speed-up of a workload's answers, one after another in one server."""
-    costs, priors = machine.costs(300), {}
+    costs, history = machine.costs(300), History()
     plain = played = 0.0
     for seed, text in enumerate(recorded()[workload]):
         run = Run(machine, text, seed)
         plain += run.fixed((), 0)
-        played += run.adaptive(cost_model=costs, priors=priors).seconds
+        played += run.adaptive(cost_model=costs, history=history).seconds
     return plain / played
 
 

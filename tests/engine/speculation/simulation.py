@@ -13,13 +13,12 @@ from itertools import product
 
 from omlx.draft_length import DraftLength
 from omlx.engine.sequence import Clock, Interval, Sequence
-from omlx.engine.speculation.acceptance import Acceptance
 from omlx.engine.speculation.cost_model import PLAIN, CostModel
 from omlx.engine.speculation.drafter import Drafter
 from omlx.engine.speculation.drafters.draft_model import LOOK_BACK
 from omlx.engine.speculation.drafters.ngram import NgramDrafter
 from omlx.engine.speculation.drafting import MAX_PENDING
-from omlx.engine.speculation.policy import RowPolicy
+from omlx.engine.speculation.policy import History, RowPolicy
 from omlx.engine.speculation.proposal import Draft, Proposal
 from omlx.engine.speculation.speculator import Speculator
 from omlx.engine.strategy import AUTO, Clause, Strategy
@@ -55,7 +54,7 @@ class SimulatedDraftModel(Drafter):
         length = min(limit, LONGEST_DRAFT)
         if length < 1:
             return None
-        if not self._rounds and len(sequence.tokens) > LOOK_BACK:
+        if not self._rounds and len(sequence.tokens) > 2 * LOOK_BACK:
             self._read = self._skipped = len(sequence.tokens) - LOOK_BACK
         lag = len(sequence.tokens) - self._read
         return Proposal(self.name, length, lag=lag, skipped=self._skipped, clause=clause)
@@ -113,7 +112,7 @@ class Engine:
         run: Run,
         speculation: Speculation,
         cost_model: CostModel,
-        priors: dict[str, Acceptance],
+        history: History,
     ) -> None:
         text, machine = run.text, run.machine
         request = Request("simulated", text.prompt_tokens, speculation=speculation)
@@ -128,7 +127,7 @@ class Engine:
             drafters,
             recurrent=machine.recurrent,
             cost_model=cost_model,
-            _priors=priors,
+            _history=history,
         )
         self.log: list[tuple[int, str, int, int]] = []
         self.now = 0.0
@@ -224,13 +223,13 @@ class Run:
         self,
         draft_length: DraftLength | None = None,
         cost_model: CostModel | None = None,
-        priors: dict[str, Acceptance] | None = None,
+        history: History | None = None,
         strategy: Strategy = AUTO,
     ) -> Play:
         """The request as the real speculator plays it."""
         speculation = Speculation(strategy, draft_length)
         cost_model = cost_model or self.machine.costs(self.text.prompt)
-        return Engine(self, speculation, cost_model, {} if priors is None else priors).play()
+        return Engine(self, speculation, cost_model, history or History()).play()
 
     def fixed(self, names: tuple[str, ...], k: int) -> float:
         """Seconds with the first drafter of `names` that proposes anything, always `k` tokens.

@@ -6,14 +6,14 @@ import pytest
 
 from omlx.bench.fixed_costs import fixed_costs, flat
 from omlx.engine.speculation.cost_model import PLAIN, CostModel
-from omlx.engine.speculation.policy import RowPolicy
+from omlx.engine.speculation.policy import History, RowPolicy
 from omlx.engine.speculation.proposal import Proposal
 
 
 def test_of_rows_that_share_a_pass_hybrids_draft_only_likely_tokens() -> None:
     longest = {}
     for rows, recurrent in ((1, True), (2, True), (2, False)):
-        policy = RowPolicy(model := fixed_costs(flat), {}, recurrent=recurrent)
+        policy = RowPolicy(model := fixed_costs(flat), History(), recurrent=recurrent)
         model.learn_batch(2, PLAIN, 100, flat(2))
         step = model.next_pass(rows, 100)
         candidate = policy.choose([Proposal("draft", 16, lag=1)], 1, step)
@@ -23,7 +23,7 @@ def test_of_rows_that_share_a_pass_hybrids_draft_only_likely_tokens() -> None:
 
 def test_rows_draft_once_a_pass_of_so_many_was_measured() -> None:
     model = CostModel(fixed_costs(flat).target)
-    lookup, policy = Proposal("ngram", 32, match=8), RowPolicy(model, {})
+    lookup, policy = Proposal("ngram", 32, match=8), RowPolicy(model, History())
     assert not policy.choose([lookup], 1, model.next_pass(2, 100)).decision.pays
     model.learn_batch(2, PLAIN, 100, flat(2))
     assert policy.choose([lookup], 1, model.next_pass(2, 100)).decision.pays

@@ -12,7 +12,7 @@ from omlx.engine.speculation.acceptance import Acceptance
 from omlx.engine.speculation.config import CONFIG
 from omlx.engine.speculation.cost_model import PLAIN, CostModel, LatencyTable
 from omlx.engine.speculation.decide import Decision
-from omlx.engine.speculation.policy import GateState, RowPolicy
+from omlx.engine.speculation.policy import GateState, History, RowPolicy
 from omlx.engine.speculation.proposal import Proposal
 from omlx.engine.strategy import Clause
 
@@ -38,7 +38,7 @@ def costs(row: float = 0.03, draft: float = 0.1, widest: int = 64) -> CostModel:
 def policy(
     table: CostModel | None = None, draft_length: DraftLength | None = None, **options: object
 ) -> RowPolicy:
-    return RowPolicy(costs() if table is None else table, {}, draft_length, **options)
+    return RowPolicy(costs() if table is None else table, History(), draft_length, **options)
 
 
 def chosen(
@@ -270,9 +270,9 @@ def test_a_bad_draft_model_is_left_soon_and_probed_again_and_again():
 def test_what_a_bad_draft_model_costs_is_bounded(steps):
     row = policy()
     plain_steps(row, [MODEL], steps)
-    lost = row._budget.elapsed_s - steps
-    assert lost == pytest.approx(row._budget.lost_s, abs=0.01)
-    assert 1.0 < lost <= CONFIG.exploration_share * (steps + CONFIG.assumed_steps) + 1.0
+    lost = row._budget.elapsed - steps
+    assert lost == pytest.approx(row._budget.lost, abs=0.01)
+    assert 1.0 < lost <= CONFIG.exploration_share * steps + CONFIG.first_savings + 1.0
 
 
 def test_a_long_lag_makes_a_draft_model_more_expensive():
@@ -289,7 +289,7 @@ def test_a_forecast_includes_the_tokens_that_a_rejection_leaves_pending():
         history.learn(0, 8, 2)
     table = costs(row=0.25, draft=0.02)
     plain, hybrid = (
-        RowPolicy(table, {"draft": copy.deepcopy(history)}, recurrent=recurrent)
+        RowPolicy(table, History({"draft": copy.deepcopy(history)}), recurrent=recurrent)
         for recurrent in (False, True)
     )
     assert decided(hybrid, MODEL, 1, CONTEXT).speedup < decided(plain, MODEL, 1, CONTEXT).speedup
@@ -312,24 +312,40 @@ def skipping(skipped: int) -> Proposal:
     return replace(MODEL, lag=128, skipped=skipped)
 
 
-def test_a_short_prompt_is_read_whole_at_first_and_a_long_one_once_it_is_earned():
+def test_a_prompt_is_read_whole_where_it_is_known_to_pay():
     table = costs()
     for _ in range(CONFIG.samples):
-        table.drafts["draft"].learn(4096, CONTEXT, 60.0)
-    row = policy(table)
-    assert row.reads_whole(skipping(40), CONTEXT)
-    row = policy(table)
-    assert not row.reads_whole(MODEL, CONTEXT), "nothing is skipped"
-    assert not row.reads_whole(skipping(4000), CONTEXT)
-    good_rounds(row, MODEL, 5)
-    assert not row.reads_whole(skipping(4000), CONTEXT)
-    good_rounds(row, MODEL, 20)
-    assert row.reads_whole(skipping(4000), CONTEXT)
-    assert decided(row, replace(MODEL, lag=4100), 1, CONTEXT).pays, "it is paid for already"
+        table.drafts["draft"].learn(512, CONTEXT, 2.0)
+    history = History({"draft": Acceptance((CONFIG.draft_rate,))})
+    for _ in range(40):
+        history.acceptance["draft"].learn(0, 8, 7)
+    choice = chosen(RowPolicy(table, history), [skipping(300)], 1, CONTEXT)
+    assert choice is not None
+    assert (choice[0].restarts, choice[0].skipped, choice[0].lag) == (True, 0, 428)
+
+
+def test_what_the_whole_prompt_is_worth_is_tried_once_drafts_saved_as_much():
+    table = costs()
+    for _ in range(CONFIG.samples):
+        table.drafts["draft"].learn(512, CONTEXT, 12.0)
+    row, proposal = policy(table), skipping(400)
+    read: list[bool] = []
+    for _ in range(80):
+        choice = chosen(row, [proposal], 1, CONTEXT)
+        assert choice is not None
+        read.append(choice[0].restarts)
+        if choice[0].restarts:
+            break
+        good_rounds(row, choice[0], 1)
+    assert CONFIG.skipped_evaluations < 2 * len(read) < 80, "two decisions each time"
+    assert row._budget.savings.steps <= CONFIG.most_savings
 
 
 def test_a_fixed_draft_length_reads_all():
-    assert policy(costs(), DraftLength.exactly(4)).reads_whole(skipping(4000), CONTEXT)
+    row = policy(costs(), DraftLength.exactly(4))
+    choice = chosen(row, [skipping(4000)], 1, CONTEXT)
+    assert choice is not None
+    assert choice[0].restarts
 
 
 def test_eight_hours_change_nothing():
@@ -344,7 +360,7 @@ def test_eight_hours_change_nothing():
             player.observe_time(choice[0], choice[1] + 1, Interval(seconds, 1 + choice[1]), CONTEXT)
     assert row.cost_model.to_json() == twin.cost_model.to_json()
     assert chosen(row, [LOOKUP], 1, CONTEXT) == chosen(twin, [LOOKUP], 1, CONTEXT)
-    assert row._budget.elapsed_s == twin._budget.elapsed_s
+    assert row._budget.elapsed == twin._budget.elapsed
 
 
 def test_a_draft_that_pays_again_is_drafted_when_it_is_asked_for_twice() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from omlx.draft_length import DraftLength
 from omlx.engine.speculation.cost_model import CostModel
-from omlx.engine.speculation.policy import GateState
+from omlx.engine.speculation.policy import GateState, History
 from omlx.engine.strategy import parse
 from tests.engine.speculation.simulation import Outcome, Run, outcome
 from tests.engine.speculation.worlds import Machine, Part, text
@@ -136,10 +136,10 @@ def test_a_draft_model_idle_for_300_tokens_of_lookup_is_used_again():
 
 def answers_to_long_prompts(machine, draft):
     """Return the time of each, in plain time; the draft model has read none of the prompts."""
-    costs, priors, shares = machine.costs(4000), {}, []
+    costs, history, shares = machine.costs(4000), History(), []
     for i in range(8):
         run = Run(machine, text((Part("fresh", 500, draft),), i, 4000), i)
-        shares.append(run.adaptive(cost_model=costs, priors=priors).seconds / run.fixed((), 0))
+        shares.append(run.adaptive(cost_model=costs, history=history).seconds / run.fixed((), 0))
     return shares
 
 
@@ -148,11 +148,11 @@ def answers_to_long_prompts(machine, draft):
 def test_a_good_draft_model_is_found_behind_a_prompt_of_any_length(shape, prompt):
     """To look at it, only the end of the prompt is read."""
     machine = Machine(shape, 0.12)
-    costs, priors = machine.costs(prompt), {}
+    costs, history = machine.costs(prompt), History()
     played, fixed = 0.0, dict.fromkeys((1, 2, 4, 8), 0.0)
     for i in range(2):
         run = Run(machine, text((Part("fresh", 500, 0.8),), i, prompt), i)
-        played += run.adaptive(cost_model=costs, priors=priors).seconds
+        played += run.adaptive(cost_model=costs, history=history).seconds
         for k in fixed:
             fixed[k] += run.fixed(("draft",), k)
     assert min(fixed.values()) / played >= 0.9
@@ -160,29 +160,29 @@ def test_a_good_draft_model_is_found_behind_a_prompt_of_any_length(shape, prompt
 
 def test_a_bad_draft_model_behind_long_prompts_costs_little():
     machine, shares = Machine("flat", 0.2), []
-    costs, priors = machine.costs(4000), {}
+    costs, history = machine.costs(4000), History()
     for i in range(8):
         run = Run(machine, text((Part("fresh", 500, 0.02),), i, 4000), i)
-        shares.append(run.adaptive(cost_model=costs, priors=priors).seconds / run.fixed((), 0))
+        shares.append(run.adaptive(cost_model=costs, history=history).seconds / run.fixed((), 0))
     assert max(shares) <= 1.03
     assert sum(shares) <= 1.012 * len(shares)
 
 
-def test_short_answers_do_not_probe_a_bad_draft_but_a_long_one_finds_that_it_improved():
+def test_short_answers_hardly_probe_a_bad_draft_but_a_long_one_finds_that_it_improved():
     machine = Machine("sawtooth", 0.15)
-    costs, priors, tries = machine.costs(300), {}, []
+    costs, history, tries = machine.costs(300), History(), []
     for i in range(20):
         run = Run(machine, text((Part("fresh", 120, 0.02),), i), i)
         tries.append(
             sum(
                 drafter == "draft"
-                for _, drafter, _, _ in run.adaptive(cost_model=costs, priors=priors).log
+                for _, drafter, _, _ in run.adaptive(cost_model=costs, history=history).log
             )
         )
     assert sum(tries[:10]) > 0
-    assert sum(tries[10:]) == 0
+    assert sum(tries[10:]) <= 2, "1,200 tokens"
     better = Run(machine, text((Part("fresh", 700, 0.9),), 20), 20).adaptive(
-        cost_model=costs, priors=priors
+        cost_model=costs, history=history
     )
     drafted = [drafter == "draft" for _, drafter, _, _ in better.log]
     assert drafted.index(True) <= 300
@@ -241,8 +241,10 @@ def test_mean_regret_over_all_worlds(tokens):
 @pytest.mark.parametrize("tokens", [1000, 2000])
 @pytest.mark.parametrize("machine", machines(), ids=str)
 def test_worst_world(machine, tokens):
-    """Without calibration, the first answer pays for measuring the passes."""
-    bound = {1000: 0.08, 2000: 0.11}[tokens] if machine.calibrated else 0.15
+    """Without calibration, the first answer pays for measuring the passes. With, for what a draft
+    model is worth, and then what it is worth once it has read the whole prompt.
+    """
+    bound = {1000: 0.1, 2000: 0.11}[tokens] if machine.calibrated else 0.15
     for name, parts in texts(tokens).items():
         assert outcome(machine, parts, seeds=4).regret <= bound, name
 

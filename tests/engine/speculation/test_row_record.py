@@ -2,7 +2,7 @@
 
 from omlx.engine.sequence import Clock, Interval, Sequence
 from omlx.engine.speculation.cost_model import PLAIN, CostModel
-from omlx.engine.speculation.policy import RowPolicy
+from omlx.engine.speculation.policy import History, RowPolicy
 from omlx.engine.speculation.proposal import Draft, Proposal
 from omlx.engine.speculation.row_record import RowRecord
 from omlx.engine.types import Request
@@ -15,7 +15,7 @@ def lookup(match: int, *tokens: int) -> Proposal:
 def test_an_unused_lookup_counts_where_the_next_match_is_drafted():
     """Every second lookup of three tokens is right, and the match of four behind it is drafted."""
     sequence = Sequence(0, Request("a", (1,)), [1], 9, Clock(0.0))
-    row = RowRecord(sequence, RowPolicy(CostModel(), {}), [], {}, {})
+    row = RowRecord(sequence, RowPolicy(CostModel(), History()), [], {}, {})
     for _ in range(10):
         row.unused = lookup(3, 6, 6)
         row.observe([5], Interval(1.0, PLAIN))

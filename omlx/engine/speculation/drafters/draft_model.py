@@ -250,14 +250,14 @@ class DraftModel(Drafter):
     def _new_row(self, sequence: Sequence, *, whole: bool) -> DraftRow:
         """Return a row whose cache is restored from the longest cached prefix.
 
-        Where that leaves more than `LOOK_BACK` tokens to read, the cache begins with these, unless
-        it is for the `whole` sequence.
+        Where that leaves more than twice `LOOK_BACK` tokens to read, the cache begins with the last
+        `LOOK_BACK`, unless it is for the `whole` sequence.
         """
         row = DraftRow(sequence, RowSampler(sequence.request.sampling, self._vocab_size))
         words = row.words(0)
         row.unseen = len(sequence.tokens) - len(words)  # images
         known = self._prefixes.length(words)
-        if not whole and len(words) - known > LOOK_BACK:
+        if not whole and len(words) - known > 2 * LOOK_BACK:
             self._caches.open(sequence.row, self._make_cache())
             row.skip(len(words) - LOOK_BACK)
             row.unread -= known

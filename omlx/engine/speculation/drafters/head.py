@@ -19,6 +19,7 @@ from typing import ClassVar, Final, Protocol, cast
 
 import mlx.core as mx
 
+from omlx.engine.hidden import SplitModel, split
 from omlx.engine.isolation import isolate
 from omlx.engine.masking import Lookahead
 from omlx.engine.model import Cache, MakeCache, Model
@@ -27,7 +28,6 @@ from omlx.engine.rewind import length_of, rewind
 from omlx.engine.sampling import Draw, RowSampler, draw, permit, process
 from omlx.engine.sequence import Sequence
 from omlx.engine.speculation.drafter import Drafter
-from omlx.engine.speculation.hidden import SplitModel, split
 from omlx.engine.speculation.proposal import Draft, Proposal
 from omlx.engine.strategy import Clause
 from omlx.errors import Reason
