@@ -157,6 +157,7 @@ def test_a_package_that_declares_a_gguf_file_serves_plainly_and_says_why(server:
     assert (reply["draft_source"], reply["effective"]) == ("package", "auto")
 
 
+@pytest.mark.slow
 def test_a_useless_draft_is_turned_off_and_changes_nothing(server: Serving) -> None:
     long = {"max_tokens": 1000, "temperature": 1.0, "logit_bias": ENDLESS, "logprobs": False}
     plain = chat(server, "org/worst", **long, extra_body=OFF)

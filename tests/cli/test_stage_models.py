@@ -51,6 +51,7 @@ def unload(running: Group, model: str) -> httpx.Response:
     return running.http.post(f"/v1/models/{model}/unload")
 
 
+@pytest.mark.slow
 def test_it_is_calibrated_while_idle_over_all_stages(running: Group) -> None:
     answer(running)
 

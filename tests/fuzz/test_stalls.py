@@ -3,6 +3,8 @@ far below what any of the requests took before it was limited."""
 
 from __future__ import annotations
 
+import pytest
+
 from tests.fuzz.stalling_requests import stalling_requests
 from tests.fuzz.stalls import GOOD, attacked
 
@@ -11,6 +13,7 @@ MARGIN_S = 3.0
 KEPT_BYTES = 256 << 20
 
 
+@pytest.mark.slow
 def test_another_client_hardly_notices_a_stalling_request() -> None:
     with attacked() as target:
         for request in stalling_requests(GOOD):

@@ -12,6 +12,7 @@ from tests.soak.run import Plan, soak
 MINUTES = [number / 6 for number in range(361)]
 
 
+@pytest.mark.slow
 def test_a_few_seconds_of_the_soak_have_no_errors(tmp_path: Path) -> None:
     """A small part of `make soak`, too short for growth."""
     result = soak(Plan(seconds=3, streams=3, widen=4), tmp_path)

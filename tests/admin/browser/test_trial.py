@@ -122,6 +122,7 @@ def test_before_the_first_trial_no_place_is_left_for_its_outcome(fresh: Site) ->
         expect(visit.page.locator(".try-outcome")).to_be_hidden()
 
 
+@pytest.mark.slow
 def test_the_overview_shows_the_trial_while_it_runs_and_after_its_end(
     fresh: Site, axe: str
 ) -> None:
