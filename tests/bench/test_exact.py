@@ -38,8 +38,10 @@ PUBLISHED = (*BFLOAT16, "--quantize", "4")
 
 @pytest.mark.parametrize(
     ("model", "weights"),
-    [("target", FOUR_BITS), ("hybrid", BFLOAT16)],
-    ids=["target-4-bit", "hybrid-bfloat16"],
+    [
+        pytest.param("target", FOUR_BITS, id="target-4-bit", marks=pytest.mark.slow),
+        pytest.param("hybrid", BFLOAT16, id="hybrid-bfloat16"),
+    ],
 )
 def test_what_differs_in_coarse_weights_was_a_near_tie(
     model: str, weights: tuple[str, ...], tmp_path: Path

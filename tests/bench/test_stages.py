@@ -51,6 +51,7 @@ def test_speed_is_judged_only_where_the_machine_and_the_model_allow_it() -> None
         assert BARS["control path"].judge(9.9, cores, step_ms)[2] == "goal met"
 
 
+@pytest.mark.slow
 def test_every_figure_is_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

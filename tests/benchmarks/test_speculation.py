@@ -43,6 +43,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return content
 
 
+@pytest.mark.slow
 def test_every_mode_writes_what_plain_decoding_writes(report: dict[str, Any]) -> None:
     assert len(report["results"]) == 2 * 2 * 3
     for result in report["results"]:

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import httpx
+import pytest
 
 from omlx.models.catalog.discovery import BUNDLED
 from tests.cli.killed import serving
@@ -34,6 +35,7 @@ def wait_until_cached(client: httpx.Client, tokens: int) -> None:
         time.sleep(0.2)  # it is computed once the server is idle
 
 
+@pytest.mark.slow
 def test_an_updated_model_is_warm_before_its_first_request(tmp_path: Path) -> None:
     folder = tmp_path / "models" / MODEL
     shutil.copytree(BUNDLED / HYBRID, folder)

@@ -139,6 +139,7 @@ def test_a_cold_start_from_a_package_alone_drafts_and_says_what_plain_decoding_s
     )
 
 
+@pytest.mark.slow
 def test_a_package_that_declares_a_gguf_file_serves_plainly_and_says_why(server: Serving) -> None:
     assert any("GGUF file, which MLX cannot run" in line for line in server.announced)
     answer = chat(server, "org/design")
@@ -188,7 +189,7 @@ def outcome(gate: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("named", "code"),
     [
-        ("org/none", "draft.not_here"),
+        pytest.param("org/none", "draft.not_here", marks=pytest.mark.slow),
         pytest.param("head", "draft.unfit.head_only", marks=pytest.mark.slow),
         ("stuck", "spec.off.cache"),
         pytest.param("./folder", "draft.malformed", marks=pytest.mark.slow),

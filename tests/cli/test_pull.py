@@ -147,7 +147,12 @@ def test_a_corrupted_download_is_thrown_away_and_can_be_repeated(hub: Hub, tmp_p
 
 
 @pytest.mark.parametrize(
-    ("broken", "here"), [("model.safetensors", 0), ("model.safetensors", 1000), (TOKENIZER, 0)]
+    ("broken", "here"),
+    [
+        pytest.param("model.safetensors", 0, marks=pytest.mark.slow),
+        ("model.safetensors", 1000),
+        pytest.param(TOKENIZER, 0, marks=pytest.mark.slow),
+    ],
 )
 def test_a_declared_draft_that_did_not_arrive_is_fetched_with_its_model(
     hub: Hub, tmp_path: Path, broken: str, here: int
@@ -366,6 +371,7 @@ def test_a_server_that_asks_says_what_to_fetch_and_uses_it_once_downloaded(
         assert (reply["draft"], reply["wanted"], reply["reason"]) == ("org/small", None, None)
 
 
+@pytest.mark.slow
 def test_a_server_that_fetches_a_corrupted_draft_serves_without_it_and_says_why(
     hub: Hub, tmp_path: Path
 ) -> None:

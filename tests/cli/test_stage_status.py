@@ -72,6 +72,7 @@ def stages(running: Group) -> list[dict[str, object]]:
     return told
 
 
+@pytest.mark.slow
 def test_a_status_lists_every_stage(running: Group) -> None:
     running.wait_for(lambda: stages(running)[1]["rtt_ms"] is not None)
     leader, follower = stages(running)

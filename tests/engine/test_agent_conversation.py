@@ -28,7 +28,7 @@ def common(a: tuple[int, ...], b: tuple[int, ...]) -> int:
     ("forgets", "drafting"),
     [
         pytest.param(False, False, id="whole-plain", marks=pytest.mark.slow),
-        pytest.param(True, False, id="without-thoughts-plain"),
+        pytest.param(True, False, id="without-thoughts-plain", marks=pytest.mark.slow),
         pytest.param(False, True, id="whole-drafting"),
         pytest.param(True, True, id="without-thoughts-drafting", marks=pytest.mark.slow),
     ],

@@ -9,13 +9,8 @@ from tests.fuzz.tokens import fuzz_family
 REQUESTS = 24
 
 
-@pytest.mark.parametrize(
-    "family",
-    [
-        *(pytest.param(each, marks=pytest.mark.slow) for each in ("llama", "gemma3_text")),
-        "falcon_h1",
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["llama", "gemma3_text", "falcon_h1"])
 def test_answers_are_those_of_plain_decoding_alone(family: str, tmp_path: Path) -> None:
     """A small part of `make fuzz-tokens`."""
     outcome = fuzz_family(family, REQUESTS, salt=0, folder=tmp_path)

@@ -28,7 +28,7 @@ def told(answer: Any) -> tuple[list[str], int, str]:
     return tokens, answer.usage.completion_tokens, choice.finish_reason
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.9])
+@pytest.mark.parametrize("temperature", [0.0, pytest.param(0.9, marks=pytest.mark.slow)])
 def test_end_tokens_wait_for_min_tokens_under_every_strategy(
     client: OpenAI, temperature: float
 ) -> None:
@@ -47,7 +47,7 @@ def test_end_tokens_wait_for_min_tokens_under_every_strategy(
     assert all(answer == answers[0] for answer in answers)
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.9])
+@pytest.mark.parametrize("temperature", [pytest.param(0.0, marks=pytest.mark.slow), 0.9])
 def test_an_answer_that_ignores_the_end_has_max_tokens(client: OpenAI, temperature: float) -> None:
     fields = {"temperature": temperature, "max_tokens": 120}
     answers = [
@@ -92,6 +92,7 @@ def test_a_limit_of_minus_one_is_none(client: OpenAI, field: str) -> None:
         assert caught.value.param == field
 
 
+@pytest.mark.slow
 def test_completions_and_responses_without_a_limit(client: OpenAI) -> None:
     extra: Any = {"max_tokens": -1, "temperature": 0}
     with client.completions.create(model=TARGET, prompt="def main", stream=True, **extra) as stream:

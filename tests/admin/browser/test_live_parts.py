@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
 
+import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from omlx.models.catalog.entry import ModelEntry
@@ -99,6 +100,7 @@ def test_loading_shows_its_progress_and_is_stopped(browser: Browser, tmp_path: P
             expect(page.get_by_role("alert")).to_have_count(0)
 
 
+@pytest.mark.slow
 def test_tab_goes_through_models_while_requests_run(busy: Site) -> None:
     with busy.visit() as visit, traffic(busy):
         page = visit.page

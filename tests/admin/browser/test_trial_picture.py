@@ -53,6 +53,7 @@ def test_a_picture_is_chosen_refused_and_taken_back(seeing: Site) -> None:
         expect(page.locator("[data-estimate]")).to_contain_text(ESTIMATE)
 
 
+@pytest.mark.slow
 def test_questions_about_a_picture_are_measured(seeing: Site, axe: str) -> None:
     with seeing.visit() as visit:
         page = visit.page
