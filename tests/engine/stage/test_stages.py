@@ -21,8 +21,9 @@ gap of the table is 2e-4.
 """
 
 NEAR_TIES = {("qwen2", 3): ["crowd2"]}
-"""By family and ranks: requests whose tokens part where two candidates tie within this rounding.
-Of crowd2's fourth token the scores are 20.463497 and 20.463507.
+"""By family and ranks: requests whose tokens may part where two candidates tie within this rounding;
+which one wins depends on the BLAS library. Of crowd2's fourth token the scores are 20.463497 and
+20.463507.
 """
 
 QUICK = {
@@ -71,8 +72,8 @@ def prove(
 
 def check(result: dict[str, Any], tolerance: float, ties: list[str]) -> None:
     assert not result["failed"]
-    assert result["different"] == ties, result
-    assert result["same_plans"] or ties  # plans follow tokens
+    assert set(result["different"]) <= set(ties), result
+    assert result["same_plans"] or result["different"]  # plans follow tokens
     assert result["logprob_gap"] is not None, result
     assert result["logprob_gap"] <= tolerance, result
     assert result["cancelled"] == 5
