@@ -21,7 +21,7 @@ gap of the table is 2e-4.
 """
 
 NEAR_TIES = {("qwen2", 3): ["crowd2"]}
-"""By family and ranks: requests whose tokens may part where two candidates tie within this rounding;
+"""By family and ranks: requests whose tokens may part where two candidates tie within rounding;
 which one wins depends on the BLAS library. Of crowd2's fourth token the scores are 20.463497 and
 20.463507.
 """
