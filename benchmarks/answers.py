@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write the answers, by workload. Return the exit status."""
-    subject = read_subject(args.model, args.draft, dtype="float32")
+    subject = read_subject(args.model, args.draft)
     recorded = {}
     for workload in WORKLOADS:
         recorded[workload.name] = answers(subject, workload, args.trials)

@@ -21,6 +21,7 @@ import mlx.core as mx
 
 from benchmarks.inflate import add_arguments as add_growth
 from benchmarks.inflate import growth
+from omlx.bench.arguments import add
 from omlx.bench.subject import read_subject
 from omlx.engine.model import cache_maker
 from omlx.engine.ragged.batch import merge_caches
@@ -36,7 +37,7 @@ LAG: Final = 7
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", type=Path)
-    parser.add_argument("--dtype", default="float32")
+    add(parser, "--dtype")
     parser.add_argument("--bits", type=int, help="quantize the weights")
     parser.add_argument("--rows", default="1,2,4,8,16", help="rows of a batch, such as 1,2,4")
     parser.add_argument("--context", type=int, default=300, help="tokens of the shortest prompt")

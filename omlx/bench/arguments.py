@@ -83,7 +83,11 @@ FLAGS: Final[dict[str, dict[str, Any]]] = {
         "metavar": "DIR",
         "help": "folder of a draft model; else nothing that needs one",
     },
-    "--dtype": {"choices": ("float32", "bfloat16", "float16"), "help": "convert the weights"},
+    "--dtype": {
+        "choices": ("auto", "float32", "bfloat16", "float16"),
+        "default": "auto",
+        "help": "convert the weights; auto, the default, as the server does: float32 on a CPU",
+    },
     "--quantize": {
         "type": int,
         "choices": (2, 3, 4, 6, 8),

@@ -21,6 +21,7 @@ from omlx.bench.report import Json
 from omlx.engine.build import build_loop
 from omlx.engine.limits import Limits
 from omlx.engine.loop import EngineLoop
+from omlx.models.pool.load_weights import Dtype, cast_weights
 
 GROUP_SIZE: Final = 64
 """Weights that share a scale when quantized."""
@@ -69,29 +70,28 @@ def read_subject(
     model_dir: Path,
     draft_dir: Path | None,
     *,
-    dtype: str | None = None,
+    dtype: Dtype = "auto",
     grow: Callable[[Any, Any | None], None] | None = None,
     workload: str = "edit",
     bits: int | None = None,
 ) -> Subject:
     """Load a model and its draft.
 
-    `dtype` (float32, bfloat16, …) converts the weights of both, then `grow(model, draft)` may
-    change them, then `bits` quantizes them. Raises ValueError if the vocabularies differ.
+    `dtype` converts the weights of both as the server does, then `grow(model, draft)` may change
+    them, then `bits` quantizes them. Raises ValueError if the vocabularies differ.
     """
-    model, tokenizer, *_ = load(str(model_dir))
+    model, tokenizer, config = _load(model_dir)
+    cast_weights(model, config, dtype)
     vocabulary = tokenizer.get_vocab()
     draft = None
     if draft_dir is not None:
-        draft, draft_tokenizer, *_ = load(str(draft_dir))
+        draft, draft_tokenizer, draft_config = _load(draft_dir)
+        cast_weights(draft, draft_config, dtype)
         if draft_tokenizer.get_vocab() != vocabulary:
             raise ValueError(
                 f"{draft_dir} has another vocabulary than {model_dir}: it cannot draft for it"
             )
     loaded = [model] if draft is None else [model, draft]
-    if dtype is not None:
-        for network in loaded:
-            network.set_dtype(getattr(mx, dtype))
     if grow is not None:
         grow(model, draft)
     if bits is not None:
@@ -107,6 +107,11 @@ def read_subject(
         names=(model_dir.name, draft_dir.name if draft_dir else ""),
         tokenizer=tokenizer,
     )
+
+
+def _load(folder: Path) -> tuple[Any, Any, dict[str, Any]]:
+    """Return model, tokenizer and configuration."""
+    return cast(tuple[Any, Any, dict[str, Any]], load(str(folder), return_config=True))
 
 
 def untrained(model: Any | None) -> Any | None:
