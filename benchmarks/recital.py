@@ -8,11 +8,11 @@ computes everything, then the logit of the twin's next token is raised above all
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import mlx.core as mx
 import mlx.nn as nn
-from mlx_lm.models.cache import make_prompt_cache
+from mlx_lm.models.cache import KVCache, make_prompt_cache
 
 from omlx.bench.drive import run
 from omlx.bench.subject import Subject
@@ -24,39 +24,49 @@ RAISED: Final = 1e4
 
 
 class Reciter(nn.Module):
-    """A model that writes a given text; its own answers if there is none.
+    """A model that writes given texts; its own answers if there are none.
 
-    It reads its position from the cache, so that a rewind moves it too. One row, with a cache that
-    counts its tokens.
+    A cache layer of its own holds the ids that each row has read, and their positions: of them a
+    row's text is known, wherever a batch puts the row, and a rewind moves it too.
     """
 
     def __init__(self, model: Any) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # mlx's own is not annotated
         self.model = model
-        self._text = mx.zeros((0,), mx.uint32)
+        self._texts = mx.zeros((0, 0), mx.uint32)
 
     @property
     def layers(self) -> Any:
         return self.model.layers
 
     def make_cache(self) -> Cache:
-        cache: Cache = make_prompt_cache(self.model)
+        cache: Cache = [*make_prompt_cache(self.model), KVCache()]
         return cache
 
-    def recite(self, text: Sequence[int]) -> None:
-        """Write `text`, prompt included, and then repeat its last token; if empty, write freely."""
-        self._text = mx.array(tuple(text), mx.uint32)
+    def recite(self, texts: Sequence[Sequence[int]]) -> None:
+        """Write these texts, each from its prompt on, and then repeat its last token; of none,
+        write freely.
+        """
+        longest = max(map(len, texts), default=0)
+        padded = [[*text, *[text[-1]] * (longest - len(text))] for text in texts]
+        self._texts = mx.array(padded, mx.uint32).reshape(len(texts), longest)
 
     def __call__(self, inputs: mx.array, /, *, cache: Cache) -> mx.array:
-        """Logits [1, tokens, V] for ids [1, tokens]."""
-        if not self._text.size:
-            logits: mx.array = self.model(inputs, cache=cache)
+        """Logits [rows, tokens, V] for ids [rows, tokens]."""
+        inner, read = cache[:-1], cast(KVCache, cache[-1])
+        places = mx.array(read.offset).reshape(-1, 1) + mx.arange(inputs.shape[1])
+        columns = [array[:, None, :, None].astype(mx.float32) for array in (inputs, places)]
+        known = [array[:, 0, :, 0].astype(mx.uint32) for array in read.update_and_fetch(*columns)]
+        logits: mx.array = self.model(inputs, cache=inner)
+        if not self._texts.size:
             return logits
-        read = next(layer.offset for layer in cache if hasattr(layer, "offset"))
-        logits = self.model(inputs, cache=cache)
-        following = mx.arange(read + 1, read + 1 + inputs.shape[1])
-        recited = self._text[mx.minimum(following, self._text.size - 1)]
-        return mx.where(mx.arange(logits.shape[-1]) == recited[:, None], logits + RAISED, logits)
+        ids, positions = known
+        last = self._texts.shape[1] - 1
+        written = self._texts[:, mx.minimum(positions, last)]  # [texts, rows, read]
+        text = mx.argmax(mx.sum(written == ids, axis=-1), axis=0)
+        recited = self._texts[text[:, None], mx.minimum(places + 1, last)]
+        raised = mx.arange(logits.shape[-1]) == recited[..., None]
+        return mx.where(raised, logits + RAISED, logits)
 
 
 class Recital:
@@ -68,15 +78,11 @@ class Recital:
         self._answers: dict[tuple[tuple[int, ...], int], tuple[int, ...]] = {}
 
     def learn(self, group: Sequence[Request]) -> None:
-        """Let the model recite the twin's plain answer to a single request.
-
-        To several requests that run together the model writes its own answers.
-        """
-        if len(group) > 1:
-            self._model.recite(())
-            return
-        (asked,) = group
-        question = asked.tokens, asked.sampling.seed
-        if question not in self._answers:
-            (self._answers[question],) = run(self._twin.loop, group).tokens
-        self._model.recite((*asked.tokens, *self._answers[question]))
+        """Let the model recite the twin's plain answers to these requests."""
+        for asked in group:
+            question = asked.tokens, asked.sampling.seed
+            if question not in self._answers:
+                (self._answers[question],) = run(self._twin.loop, [asked]).tokens
+        answers = [self._answers[asked.tokens, asked.sampling.seed] for asked in group]
+        pairs = zip(group, answers, strict=True)
+        self._model.recite([(*asked.tokens, *answer) for asked, answer in pairs])

@@ -6,6 +6,7 @@ import json
 import shutil
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,10 @@ import pytest
 
 from benchmarks.__main__ import main
 from benchmarks.recital import Reciter
+from omlx.bench.drive import drive, request
+from omlx.draft_length import DraftLength
+from omlx.engine.strategy import NGRAM
+from omlx.engine.types import Speculation
 from omlx.models.catalog.discovery import BUNDLED
 from tests.bench.subjects import subject
 
@@ -117,13 +122,26 @@ def test_a_reciter_writes_its_text_wherever_its_cache_stands() -> None:
     first, second = mx.array([text[:4]]), mx.array([text[4:]])
     model = Reciter(hybrid)
     assert mx.array_equal(model(first, cache=model.make_cache()), hybrid(first))
-    model.recite(text)
+    model.recite([text])
     cache = model.make_cache()
     assert mx.argmax(model(first, cache=cache), axis=-1).tolist() == [[2, 3, 4, 9]]
     assert mx.argmax(model(second, cache=cache), axis=-1).tolist() == [[8, 7, 6, 5, 5]]
     token = mx.array([[0]])
     raised = model(token, cache=model.make_cache())
     assert mx.sum(raised != hybrid(token, cache=model.make_cache())).item() == 1
+
+
+def test_rows_that_share_passes_recite_a_text_each_and_draft_from_it() -> None:
+    hybrid = subject("lfm2")
+    reciting = replace(hybrid, model=Reciter(hybrid.model))
+    texts = [(1, 2, 3, 4, 5, 6, 1, 2, 3, 4, 5, 6), (9, 1, 2, 3, 7, 7, 8, 1, 2, 3, 7, 7, 8, 6)]
+    reciting.model.recite(texts)
+    lookups = Speculation(NGRAM, DraftLength.exactly(3))
+    asked = [replace(request(text[:6], len(text) - 6), speculation=lookups) for text in texts]
+    driven = drive(reciting.loop, asked)
+    told = [(*text[:6], *tokens) for text, tokens in zip(texts, driven.sample.tokens, strict=True)]
+    assert told == texts
+    assert all(stats.drafters["ngram"].accepted for stats in driven.stats.values())
 
 
 def test_a_hybrid_of_another_vocabulary_cannot_recite(

@@ -2,8 +2,9 @@
 
 The speculation policy compares steps of the engine, so steps are measured: requests of our own run
 in a sibling loop with caches of its own, and update the cost model as every request does. Their
-drafts fill the narrowest width that is not measured yet, right or wrong; another one drafts with
-the draft model. Caches stay below 256 tokens, and nothing outlives an interruption.
+drafts fill the width that was measured least often, right or wrong: widths take turns, so that what
+else the machine does slows all of them. Another request drafts with the draft model. Caches stay
+below 256 tokens, and nothing outlives an interruption.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import takewhile
 from typing import TYPE_CHECKING, Final
 
 from omlx.draft_length import MAX_DRAFT_LENGTH, DraftLength
@@ -166,7 +168,7 @@ def _too_long(seconds: float, samples: int) -> bool:
 
 
 class _Filler(NgramDrafter):
-    """Drafts arbitrary tokens, as many as fill the narrowest width that is not measured.
+    """Drafts arbitrary tokens, as many as fill the width that was measured least often.
 
     For several rows, widths are those of each.
     """
@@ -178,24 +180,23 @@ class _Filler(NgramDrafter):
         self._rows_of_batch = rows
 
     def next_width(self) -> int | None:
-        """The width to measure next; None if all are measured or the next one takes too long."""
+        """The width to measure next; None if all that do not take too long are measured."""
         # Plain steps overlap: a request that arrives waits for two of them.
         plain = (PLAIN,) if 2 * self._seconds(PLAIN) <= MAX_STEP_SECONDS else ()
         widths: tuple[int, ...] = (1, *plain, *CONFIG.widths)
         if self._rows_of_batch > 1:
             widths = (*plain, *BATCH_WIDTHS)
-        width: int | None = next(
-            (width for width in widths if self._samples(width) < SAMPLES), None
-        )
-        if width is None or _too_long(self._seconds(width), self._samples(width)):
-            return None
-        return width
+        missing = [w for w in takewhile(self._short, widths) if self._samples(w) < SAMPLES]
+        return min(missing, key=self._samples, default=None)
 
     def done(self) -> bool:
         return self.next_width() is None
 
     def overlaps(self) -> bool:
         return self.next_width() == PLAIN
+
+    def _short(self, width: int) -> bool:
+        return not _too_long(self._seconds(width), self._samples(width))
 
     def _samples(self, width: int) -> int:
         return self._cost_model.batch_samples(self._rows_of_batch, width, 1)

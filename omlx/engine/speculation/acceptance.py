@@ -67,6 +67,11 @@ class Acceptance:
         """Whether a drafter's tokens are known to be nearly always wrong."""
         return self.known and self.rates()[0] < CONFIG.poor_rate
 
+    @property
+    def fair(self) -> bool:
+        """Whether tokens of a drafter were accepted, and it is not poor."""
+        return sum((self.prior or self)._hits) >= CONFIG.fair_tokens and not self.poor
+
     def learn(self, match: int, drafted: int, accepted: int) -> None:
         """Count a draft that was verified, or compared with the tokens that were sampled anyway.
 

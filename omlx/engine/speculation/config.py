@@ -41,6 +41,10 @@ class PolicyConfig:
     """Acceptance rate in earlier requests below which a draft model never pays: nothing is spent on
     it in advance."""
 
+    fair_tokens: float = 2.0
+    """Accepted tokens of a draft model that read only a prompt's end: from so many on, the rest may
+    be read before its time was saved."""
+
     samples: int = 9
     """Samples kept per entry of the cost model. Their median ignores up to four outliers."""
 
@@ -58,8 +62,7 @@ class PolicyConfig:
     is discarded: a width recorded as expensive would never be tried again."""
 
     unknown_slope: float = 0.08
-    """Plain steps that one more token costs while no wider pass is measured: low, so that a wider
-    pass is tried."""
+    """Plain steps per further token while no wider pass is measured: low, so that one is tried."""
 
     widest_window: int = 80
     """Tokens. Wider passes are prefill: they bound estimates for narrower ones and nothing else."""
@@ -104,8 +107,7 @@ class PolicyConfig:
     enough to read a prompt of some 2,000 tokens with a draft model of a tenth of the size."""
 
     hopeless_speedup: float = 0.9
-    """Forecast speed-up of a lookup below which the next matches of its length are not evaluated,
-    because evaluation costs time."""
+    """Forecast speed-up of a lookup below which the next matches of its length are skipped."""
 
     skipped_evaluations: int = 15
     """Steps for which a draft model that does not pay is neither evaluated nor probed; half as many

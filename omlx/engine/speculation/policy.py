@@ -189,6 +189,9 @@ class RowPolicy:
             if record.idle <= CONFIG.skipped_evaluations or steps > CONFIG.most_savings:
                 continue
             if not record.acceptance.known:
+                end = self.records.get(proposal.drafter + PROMPT_END)
+                if proposal.restarts and end is not None and end.acceptance.fair:
+                    steps -= CONFIG.most_savings  # on credit
                 new.append((steps, record, candidate))
             elif paying is None:
                 known.append((steps, record, candidate))

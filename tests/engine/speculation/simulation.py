@@ -70,6 +70,8 @@ class SimulatedDraftModel(Drafter):
         self._first, self._drafted = context, limit
         self._rounds += 1
         right = min(limit, text.drafted[at])
+        if self._skipped and at * 7919 % 100 >= 100 * self._run.foresight:
+            right = 0
         tokens = (*text.output[at : at + right], *(WRONG,) * (limit - right))
         timed = self._rounds <= FIRST_TIMED or self._rounds % TIMED_EVERY == 0
         return Draft(self.name, limit, tokens, seconds=self.seconds if timed else None)
@@ -209,9 +211,21 @@ class Engine:
 
 
 class Run:
-    """One player on one machine and text. `noise` is by position, so all players meet the same."""
+    """One player on one machine and text. `noise` is by position, so all players meet the same.
 
-    def __init__(self, machine: Machine, played: Text, seed: int = 0, sleep_at: int = -1) -> None:
+    A draft model that read only the prompt's end is right in no more than a share of the places,
+    its `foresight`.
+    """
+
+    def __init__(
+        self,
+        machine: Machine,
+        played: Text,
+        seed: int = 0,
+        sleep_at: int = -1,
+        foresight: float = 1.0,
+    ) -> None:
+        self.foresight = foresight
         self.machine = machine
         self.text = played
         self.sleep_at = sleep_at

@@ -158,6 +158,19 @@ def test_a_good_draft_model_is_found_behind_a_prompt_of_any_length(shape, prompt
     assert min(fixed.values()) / played >= 0.9
 
 
+@pytest.mark.parametrize("prompt", [400, 600])
+def test_a_draft_model_that_has_to_know_the_whole_prompt_is_found_within_few_answers(prompt):
+    """What it is worth after reading the prompt's end does not pay, and says that it can be."""
+    machine = Machine("CPU, float32", 0.25)
+    costs, history, gains = machine.costs(prompt), History(), []
+    for i in range(7):
+        run = Run(machine, text((Part("fresh", 170, 0.85),), i, prompt), i, foresight=0.4)
+        plain = run.fixed((), 0)
+        gains.append(plain / run.adaptive(cost_model=costs, history=history).seconds)
+    assert min(gains[:3]) >= 0.92
+    assert min(gains[3:]) >= 1.2
+
+
 def test_a_bad_draft_model_behind_long_prompts_costs_little():
     machine, shares = Machine("flat", 0.2), []
     costs, history = machine.costs(4000), History()
