@@ -190,8 +190,8 @@ class RowPolicy:
                 continue
             if not record.acceptance.known:
                 end = self.records.get(proposal.drafter + PROMPT_END)
-                if proposal.restarts and end is not None and end.acceptance.fair:
-                    steps -= CONFIG.most_savings  # on credit
+                if paying is None and proposal.restarts and end and end.acceptance.fair:
+                    steps -= CONFIG.most_savings  # on credit: what pays saves it soon enough
                 new.append((steps, record, candidate))
             elif paying is None:
                 known.append((steps, record, candidate))
