@@ -83,7 +83,12 @@ def compare(
     for trial in range(trials + 1):
         asked = questions(edit, trial, clients, context, lambda text: len(tokenizer.encode(text)))
         bodies = [
-            {"messages": question.messages, "max_tokens": question.longest, "temperature": 0}
+            {
+                "messages": question.messages,
+                "max_tokens": question.longest,
+                "temperature": 0,
+                "chat_template_kwargs": {"enable_thinking": question.thinks},
+            }
             for question in asked
         ]
         pair = run_pair(

@@ -87,7 +87,7 @@ def write_model(source: Path, folder: Path, inflate_to: int) -> tuple[int, Any]:
     model, tokenizer, *_ = load(str(source))
     model.set_dtype(mx.float32)
     inflate.inflate(model, inflate_to)
-    ignored = shutil.ignore_patterns("*.safetensors*", "model-package.json")
+    ignored = shutil.ignore_patterns("model*.safetensors*", "model-package.json")
     shutil.copytree(source, folder, ignore=ignored)
     config = json.loads((source / "config.json").read_text(encoding="utf-8"))
     config |= {"num_hidden_layers": len(model.layers), "torch_dtype": "float32"}

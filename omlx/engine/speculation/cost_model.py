@@ -94,12 +94,9 @@ class LatencyTable:
 
     @property
     def knows_plain(self) -> bool:
-        """Whether plain decoding, or passes of one token, have been measured often enough to be
-        trusted: the first steps after a start may be many times slower."""
-        for entries in self._samples.values():
-            if max(len(entries.get(PLAIN, ())), len(entries.get(1, ()))) >= CONFIG.min_samples:
-                return True
-        return False
+        """Whether plain steps were measured often enough to be trusted: the first may be slow."""
+        samples = (e.get(width, ()) for e in self._samples.values() for width in (PLAIN, 1))
+        return any(len(taken) >= CONFIG.min_samples for taken in samples)
 
     @property
     def widest(self) -> int:
@@ -119,14 +116,12 @@ class LatencyTable:
         i = bisect_right(widths, width)
         if i == 0 or widths[i - 1] == width:
             return values[max(0, i - 1)] * self.drift
-        low, value = widths[i - 1], values[i - 1]
+        low, value, slope = widths[i - 1], values[i - 1], values[i - 1] * CONFIG.unknown_slope
         if i < len(widths):
             slope = (values[i] - value) / (widths[i] - low)
         elif low > 1:
             # Wider than anything measured: each further token costs the measured average.
             slope = max(0.0, value - values[0]) / (low - 1)
-        else:
-            slope = value * CONFIG.unknown_slope
         return (value + slope * (width - low)) * self.drift
 
     def plain(self, context: int) -> float | None:
@@ -228,6 +223,11 @@ class CostModel:
         known = min(table.curve(context)[0], key=distance, default=PLAIN)
         basis = self.verify(max(known, rows), context)
         return alone * (table.seconds(known, context) or basis) / basis
+
+    def widest(self, rows: int) -> int:
+        """Return the widest window of a row ever measured, alone or in a batch of so many."""
+        batch = self.batches.get(rows)
+        return max(self.target.widest, batch.widest // rows if batch else 0)
 
     def plain_step(self, rows: int, context: int) -> float:
         """Estimate a plain step of so many rows; 0 until a pass of theirs was measured."""

@@ -136,9 +136,8 @@ class RowPolicy:
         forecast = self._forecast(proposal, pending, step)
         decision = step.decide([forecast])
         record, skipped = self.record_of(proposal), 0
-        if record.speedup is None:
-            record.speedup = decision.speedup
-        record.speedup = 0.9 * record.speedup + 0.1 * decision.speedup
+        before = decision.speedup if record.speedup is None else record.speedup
+        record.speedup = 0.9 * before + 0.1 * decision.speedup
         if not (proposal.free or decision.pays) and record.speedup < CONFIG.min_speedup:
             skipped = CONFIG.skipped_evaluations
         elif proposal.free and decision.speedup < CONFIG.hopeless_speedup:
@@ -149,14 +148,15 @@ class RowPolicy:
     def _forecast(self, proposal: Proposal, pending: int, step: Pass) -> RowForecast:
         """Return what drafts of each length bring, and cost in addition to the pass."""
         record, verify, context = self.record_of(proposal), self.cost_model.verify, step.context
-        shortest, longest = self.min_length(proposal), self._max_length(proposal, pending)
+        known = 2 * self.cost_model.widest(step.rows) - pending
+        shortest, longest = self.min_length(proposal), self._max_length(proposal, known)
         acceptance = record.acceptance
         if proposal.restarts and not acceptance.known:  # as good as one that reads less
             acceptance = self.records[proposal.drafter + PROMPT_END].acceptance
         reach = acceptance.reach(proposal.match, shortest, longest)
         single_s = verify(1, context)
-        rows_sharing = max(1, step.sharing[proposal.drafter])
-        draft_s = self.cost_model.draft_pass(proposal, context, rows_sharing)
+        sharing = max(1, step.sharing[proposal.drafter])
+        draft_s = self.cost_model.draft_pass(proposal, context, sharing)
         catch_up_s = self.cost_model.catch_up(proposal.drafter, proposal.lag, context)
         per_round_s = catch_up_s / max(CONFIG.catch_up_rounds, self._steps)
         tokens, seconds, rejection_s = [1.0], [0.0], 0.0
@@ -241,8 +241,8 @@ class RowPolicy:
         The known time of drafting is subtracted; the remainder is the target's pass with all the
         host's work around it.
         """
-        seconds, width = interval.seconds, interval.width
-        draft_s, plain_s = 0.0, self.cost_model.verify(PLAIN, context)
+        seconds, width, draft_s = interval.seconds, interval.width, 0.0
+        plain_s = self.cost_model.verify(PLAIN, context)
         self._steps += 1
         if proposal is not None:
             draft_s = self.cost_model.drafting(proposal, self._drafted, context)
@@ -283,10 +283,10 @@ class RowPolicy:
         longest = min(self.draft_length.max, bounds.max or MAX_DRAFT_LENGTH)
         return min(max(1, self.draft_length.min, bounds.min), longest)
 
-    def _max_length(self, proposal: Proposal, pending: int) -> int:
-        """Return the longest draft to forecast: never far beyond the widths that were measured."""
-        known = max(CONFIG.first_length, 2 * self.cost_model.target.widest - pending)
+    def _max_length(self, proposal: Proposal, known: int) -> int:
+        """Return the longest draft to forecast; `known` is not far beyond the measured widths."""
+        longest = max(CONFIG.first_length, known)
         if not self.record_of(proposal).used:
-            known = min(known, self.draft_length.initial)
-        longest = max(known, self.min_length(proposal))
+            longest = min(longest, self.draft_length.initial)
+        longest = max(longest, self.min_length(proposal))
         return min(proposal.max_length, self.draft_length.max, longest)

@@ -48,6 +48,22 @@ def test_a_measured_pass_scales_the_widths_beside_it() -> None:
     assert model.batch_pass(4, 10, 100) == pytest.approx(3 * flat(40))
 
 
+def test_drafts_grow_by_what_a_batch_of_so_many_has_verified() -> None:
+    model, longest = CostModel(), []
+    for width in (PLAIN, 1, 2):
+        for _ in range(3):
+            model.target.learn(width, 100, flat(width))
+    policy = RowPolicy(model, History())
+    lookup = Proposal("ngram", 64, match=33)
+    for verified in (PLAIN, 5, 9):
+        model.learn_batch(2, verified, 100, flat(2 * verified))
+        policy.observe_verification(lookup, 4, 4)
+        longest.append(policy.choose([lookup], 1, model.next_pass(2, 100)).forecast.end - 1)
+    assert longest == [4, 9, 17]
+    model.learn_batch(4, PLAIN, 100, flat(4))
+    assert policy.choose([lookup], 1, model.next_pass(4, 100)).forecast.end - 1 == 4
+
+
 def test_costs_of_several_rows_are_saved() -> None:
     model = CostModel()
     model.learn_batch(2, 4, 100, 0.5)
