@@ -7,12 +7,15 @@ Names are those of Qwen's heads; the layers are two of the target's, with a copy
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from training import copying
-from training.corpus import Corpus
+from training.corpus import Batch, Corpus
+from training.dialogues import user
+from training.edits import WORDS
 from training.models import Config, Llama, LlamaLayer, Places, RMSNorm, linear
 from training.trainer import Phase, Trainer, distilled
 
@@ -22,6 +25,9 @@ RESIDUAL_GAIN = 4  # larger numbers than the target's: a step changes them less
 SHARPNESS = 0.5  # the circuit is right less often than it says
 RATE = 0.3  # of the other models' learning rates
 CHAIN_WEIGHT = 0.5  # of its loss
+OWN_EVERY = 2  # batches: one in so many is text that the target continues by itself
+OWN_AT_ONCE = 8  # batches: a token of many rows takes little longer than one of a few
+REQUESTS = ("Tell a story about", "Write about", "Describe", "Continue this story about", "Explain")
 
 
 class Head(nn.Module):
@@ -82,10 +88,40 @@ class HeadTrainer(Trainer):
     def __init__(self, head: Head, corpus: Corpus, minutes: float, target: Llama) -> None:
         super().__init__(head, corpus, minutes)
         self.head, self.target = head, target
+        self._own: list[Batch] = []
 
     def rate(self, share: float) -> float:
         """Small steps: what the circuit does at the start is nearly right."""
         return RATE * super().rate(share)
+
+    def step(self, batch: Batch, rate: float) -> None:
+        """Make one update, by turns on the corpus and on what the target samples: its answers to
+        requests unlike the corpus are unlike it too.
+        """
+        if self.progress.step % OWN_EVERY == 0:
+            rows, length = batch.weights.shape
+            self._own = self._own or self._continued(rows, length - 1)
+            batch = self._own.pop()
+        super().step(batch, rate)
+
+    def _continued(self, rows: int, length: int) -> list[Batch]:
+        """Return batches of the target's continuations: of texts of the corpus, and in every other
+        row of requests for a text about a few words.
+        """
+        corpus, rng = self.corpus, self.corpus.rng
+        whole = corpus.batch(OWN_AT_ONCE * rows, length)
+        start = rng.randrange(64, max(65, length // 3))
+        prompts = whole.tokens[:, :start]
+        for row in prompts[::2]:
+            request = f"{rng.choice(REQUESTS)} {' '.join(rng.choices(WORDS, k=rng.randint(1, 4)))}."
+            text = corpus.chat.render([user(request)], add_generation_prompt=True)
+            ids = corpus.tokenizer.encode(text).ids[-start:]
+            row[-len(ids) :] = ids
+        own = self.target.continued(torch.from_numpy(prompts), length + 1).numpy()
+        weights = np.ones_like(whole.weights)
+        weights[:, :start] = whole.weights[:, :start]
+        pieces = range(0, len(own), rows)
+        return [Batch(own[at : at + rows], weights[at : at + rows]) for at in pieces]
 
     def losses(self, inputs: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
         """Predictions of the first token, and of the second one after the head's own output."""

@@ -143,14 +143,32 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return x * cos + torch.cat([-right, left], dim=-1) * sin
 
 
+class Past:
+    """Keys and values of the inputs so far, by attention layer: [rows, heads, length, dim]."""
+
+    def __init__(self) -> None:
+        self._held: dict[nn.Module, tuple[Tensor, Tensor]] = {}
+
+    def extend(self, layer: nn.Module, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Add those of the next inputs; return all."""
+        if layer in self._held:
+            held_keys, held_values = self._held[layer]
+            keys = torch.cat([held_keys, keys], dim=2)
+            values = torch.cat([held_values, values], dim=2)
+        self._held[layer] = keys, values
+        return keys, values
+
+
 @dataclass(frozen=True, slots=True)
 class Places:
     """Where the inputs of attention stand, if not one behind the other: ``positions`` [length] and
-    ``mask`` [length, length], True where a row attends to a column.
+    ``mask`` [length, keys], True where a row attends to a column. ``past`` holds keys and values of
+    earlier inputs, which come first, and takes these.
     """
 
     positions: Tensor
     mask: Tensor
+    past: Past | None = None
 
 
 class Attention(nn.Module):
@@ -189,6 +207,8 @@ class Attention(nn.Module):
         cos, sin = self.cos[at].to(queries.dtype), self.sin[at].to(queries.dtype)
         queries = rotate(queries.transpose(1, 2), cos, sin)
         keys = rotate(keys.transpose(1, 2), cos, sin)
+        if places is not None and places.past is not None:
+            keys, values = places.past.extend(self, keys, values)
         repeats = self.heads // self.kv_heads
         if repeats > 1:
             keys, values = (
@@ -297,11 +317,25 @@ class Llama(nn.Module):
         """Return what the last layer puts out; pictures are not seen."""
         return self.through(self.model.embed_tokens(tokens))
 
-    def through(self, x: Tensor) -> Tensor:
+    def through(self, x: Tensor, places: Places | None = None) -> Tensor:
         """Return what the layers make of embeddings [rows, length, width]."""
         for layer in self.model.layers:
-            x = layer(x)
+            x = layer(x, places)
         return x
+
+    @torch.no_grad()
+    def continued(self, tokens: Tensor, length: int) -> Tensor:
+        """Return tokens [rows, n] with sampled ones behind them, [rows, length]."""
+        past, read = Past(), 0
+        while tokens.shape[1] < length:
+            end = tokens.shape[1]
+            positions = torch.arange(read, end)
+            places = Places(positions, positions[:, None] >= torch.arange(end), past)
+            x = self.through(self.model.embed_tokens(tokens[:, read:]), places)
+            chances = F.softmax(self.logits(x[:, -1]), dim=-1)
+            tokens = torch.cat([tokens, torch.multinomial(chances, 1)], dim=1)
+            read = end
+        return tokens
 
     def logits(self, x: Tensor) -> Tensor:
         return F.linear(self.model.norm(x), self.model.embed_tokens.weight)
