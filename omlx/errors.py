@@ -12,6 +12,7 @@
     │   ├── TooLarge              the body is too long (413)
     │   └── TooSlow               the request has stalled (408)
     ├── Overloaded                the queue is full, or the server drains (503, Retry-After)
+    │   ├── DeviceFull            the device had no memory for it, twice (503, not to be repeated)
     │   └── TooManyRequests       too many wrong passwords, or over a rate (429, same)
     ├── ConfigError               an invalid flag, variable or file; prevents a start (exit 2)
     ├── ModelError                a model directory cannot be loaded (400)
@@ -125,6 +126,11 @@ class Overloaded(OmlxError):
 
 class TooManyRequests(Overloaded):
     status = 429
+
+
+class DeviceFull(Overloaded):
+    """Out of memory on the device, after a second try in smaller chunks. Clients that repeat what
+    failed are told not to."""
 
 
 class ConfigError(OmlxError):

@@ -115,6 +115,8 @@ class RequestStats:
     image_n: int = 0
     speedup: float | None = None
     """Throughput over that of plain decoding, in the steps that no other request shared."""
+    restarts: int = 0
+    """How often its tokens were computed again after a failure of the device."""
 
     @property
     def proposed(self) -> int:

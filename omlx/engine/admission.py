@@ -77,6 +77,11 @@ class AdmissionQueue:
         clock = Clock(submitted=self.used_at)
         self.waiting.append(Sequence(self._rows, request, list(request.tokens), end, clock))
 
+    def requeue(self, sequence: Sequence, *, cold: bool) -> None:
+        """Have the tokens of a row that was given up computed again, before other requests."""
+        self._rows += 1
+        self.waiting.insert(0, sequence.again(self._rows, cold=cold))
+
     def may_admit(self, running: list[Sequence]) -> bool:
         """Whether the head may be judged: a row is free, and memory changed since the last try."""
         if not self.waiting or len(running) >= self.limits.max_rows:

@@ -6,10 +6,11 @@ import logging
 from copy import deepcopy
 from dataclasses import dataclass
 
+from omlx.engine.device_errors import DeviceFault, FaultKind
 from omlx.engine.sequence import Sequence
 from omlx.engine.speculation.speculator import Speculator
 from omlx.engine.types import Failed, Request
-from omlx.errors import EngineError, OmlxError
+from omlx.errors import BadRequest, DeviceFull, EngineError, OmlxError
 from omlx.records import RequestStats
 
 log = logging.getLogger("omlx.engine")
@@ -51,6 +52,19 @@ def failed(request: Request, error: Exception) -> Failed:
     return Failed(request.id, EngineError("engine.step", detail=type(error).__name__))
 
 
+def device_error(sequence: Sequence, fault: DeviceFault, alone: bool) -> OmlxError:
+    """Return the error of a request that a failure of the device ended, after a second try.
+
+    A request that was `alone` when memory ran out does not fit at all.
+    """
+    if fault.kind is not FaultKind.OUT_OF_MEMORY:
+        return EngineError("device.failed", kind=str(fault.kind))
+    tokens = len(sequence.tokens)
+    if alone:
+        return BadRequest("device.prompt_memory", param="messages", tokens=tokens)
+    return DeviceFull("device.memory", tokens=tokens)
+
+
 def request_stats(sequence: Sequence, speculator: Speculator) -> RequestStats:
     clock, strategy = sequence.clock, speculator.effective_strategy(sequence)
     prompt_n = sequence.request.prompt_n
@@ -69,6 +83,7 @@ def request_stats(sequence: Sequence, speculator: Speculator) -> RequestStats:
         gates=speculator.gates(sequence),
         image_n=sum(span.stop - span.start for span in sequence.request.spans),
         speedup=speculator.speedup(sequence),
+        restarts=sequence.restarts,
     )
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from types import TracebackType
 
+from omlx.engine.device_errors import DEVICE
+
 
 class isolate:
     """Context that suppresses an Exception and keeps it as `error`.
@@ -15,7 +17,8 @@ class isolate:
             ...  # end the row, or disable the drafter
 
     With `on_error`, calls `on_error(*args, error)`. Names assigned in the body are unbound where
-    `error` is set. KeyboardInterrupt and SystemExit pass through.
+    `error` is set. KeyboardInterrupt and SystemExit pass through. An error of the device may be
+    another pass's, so it is reported to `DEVICE`.
     """
 
     __slots__ = ("_args", "_on_error", "error")
@@ -37,6 +40,7 @@ class isolate:
         if not isinstance(error, Exception):
             return False
         self.error = error
+        DEVICE.note(error)
         if self._on_error is not None:
             self._on_error(*self._args, error)
         return True

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Final
 
 from omlx.draft_length import DEFAULT_DRAFT_LENGTH, DraftLength
+from omlx.engine.device_errors import DEVICE
 from omlx.engine.disk.tier import Disk, DiskTier
 from omlx.engine.limits import Limits
 from omlx.engine.memory import cache_need
@@ -87,8 +88,13 @@ class EngineLoop:
         self.scheduler.cancel(request_id)
 
     def step(self) -> list[Event]:
-        """Launch the next step, then commit the one before. Return its events, in order."""
+        """Launch the next step, then commit the one before. Return its events, in order.
+
+        Where an error of the device was seen, nothing is launched on top of what is in flight.
+        """
         events: list[Event] = []
+        if self._condemned:
+            events += self.flush()
         if self._in_flight is None:
             events += self.scheduler.reap()
         step = self.scheduler.plan()
@@ -102,6 +108,8 @@ class EngineLoop:
         if self._in_flight is not None:
             events += self._commit(self._in_flight, launched)
         self._in_flight = launched
+        if self._condemned:  # before a piece of a prefix that it saved is written to disk
+            events += self.flush()
         for disk in self.disks:
             if disk.can_pump:
                 disk.pump(busy=self.scheduler.has_work)
@@ -114,6 +122,10 @@ class EngineLoop:
         events = self._commit(self._in_flight)
         self._in_flight = None
         return events
+
+    @property
+    def _condemned(self) -> bool:
+        return self._in_flight is not None and self._in_flight.errors != DEVICE.seen
 
     def reset_timing(self) -> None:
         """Discard the time of the step in flight: other work ran on the device."""
@@ -251,6 +263,10 @@ class EngineLoop:
         it.
         """
         reads = self.runner.read(launch)
+        fault = DEVICE.outcome(launch.errors)
+        if fault is not None:
+            self.reset_timing()
+            return self.scheduler.condemn(launch.plan, launch.moved, reads, fault)
         now = time.perf_counter()
         overlapped = None
         if _is_one_pass(launch.plan) and (following is None or _is_one_pass(following.plan)):

@@ -21,14 +21,17 @@ class PendingOps:
 
     def discard(self, row: int) -> list[int]:
         """Remove rollbacks and saves of a failed row. Return the ids of its unsaved pieces."""
-        unsaved = saved_pieces(self.next, {row})
-        self.next = [
-            op for op in self.next if not (isinstance(op, Rewind | Save) and op.row == row)
-        ]
+        unsaved = saved_pieces([*self.next, *self.later], {row})
+        self.next = [op for op in self.next if not _depends(op, row)]
+        self.later = [op for op in self.later if not _depends(op, row)]
         return unsaved
 
 
-def saved_pieces(ops: Iterable[CacheOp], rows: Container[int]) -> list[int]:
-    """Ids of the pieces that operations save from these rows."""
-    saves = [op for op in ops if isinstance(op, Save) and op.row in rows]
+def _depends(op: CacheOp, row: int) -> bool:
+    return isinstance(op, Rewind | Save) and op.row == row
+
+
+def saved_pieces(ops: Iterable[CacheOp], rows: Container[int] | None = None) -> list[int]:
+    """Ids of the pieces that operations save from these rows, or from any."""
+    saves = [op for op in ops if isinstance(op, Save) and (rows is None or op.row in rows)]
     return [piece.id for piece in chain.from_iterable(save.pieces for save in saves)]

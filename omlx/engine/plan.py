@@ -144,6 +144,18 @@ CacheOp: TypeAlias = Annotated[
 ]
 
 
+def rows_of(op: CacheOp) -> tuple[int, ...]:
+    """Return the rows whose caches an operation reads or writes."""
+    match op:
+        case Merge(rows=rows):
+            return rows
+        case Filter(keep=keep):
+            return keep
+        case Drop() | Evict() | Forget():
+            return ()
+    return (op.row,)
+
+
 @dataclass(frozen=True, slots=True)
 class Window:
     """What one forward pass reads for one row: pending tokens, then the draft.

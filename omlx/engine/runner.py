@@ -15,8 +15,10 @@ from math import isfinite
 from typing import Any, Final, cast
 
 import mlx.core as mx
+from mlx.utils import tree_flatten
 
 from omlx.engine.batch import CacheSizes
+from omlx.engine.device_errors import DEVICE
 from omlx.engine.hidden import Listener
 from omlx.engine.image.span import ImageSpan
 from omlx.engine.isolation import isolate
@@ -43,6 +45,7 @@ from omlx.engine.plan import (
     ScheduledStep,
     Window,
 )
+from omlx.engine.prefix.arrays.payload import Payload
 from omlx.engine.rewind import traits
 from omlx.engine.sampling import Draw, RowSampler, draw, logprobs_of, permit, process
 from omlx.engine.types import TokenMask
@@ -68,8 +71,7 @@ class ForwardPass:
     sampled: draft_n + 1 tokens of each window, one behind the other; drafts: by row, [draft_n],
     where only the device knows them; logprobs as `logprobs_of` returns them, of the sampled tokens
     or of a prompt's; peaks: the largest of each row of logits that is sampled; done: computed when
-    a pass that samples nothing has ended, where a runner waits for it. `error` ends all of its
-    rows, `failed` single ones.
+    a pass that samples nothing has ended. `error` ends all of its rows, `failed` single ones.
     """
 
     forward: Forward
@@ -86,15 +88,18 @@ class ForwardPass:
 
 @dataclass(slots=True)
 class Launch:
-    """A step in flight, launched at `at` (s). `failed` holds the errors of operations, by row.
+    """A step in flight, launched at `at` (s) after `errors` device errors of the process.
 
-    `looks` are computed when a tower has looked at an image for a row.
+    `failed` holds the errors of operations, by row. `looks` are computed when a tower has looked at
+    an image for a row, `moved` when these pieces of the prefix cache have been copied, by id.
     """
 
     plan: Plan
     at: float = field(default_factory=time.perf_counter)
+    errors: int = field(default_factory=lambda: DEVICE.seen)
     passes: list[ForwardPass] = field(default_factory=list)
     looks: list[tuple[int, mx.array]] = field(default_factory=list)
+    moved: dict[int, Payload] = field(default_factory=dict)
     failed: dict[int, Exception] = field(default_factory=dict)
 
 
@@ -135,6 +140,7 @@ class Runner:
         """
         launch = Launch(step.plan)
         self._apply(step, launch)
+        launch.moved = self.caches.kept.take_moved()
         self.caches.forget_marks()
         last: dict[tuple[int, ...], mx.array] = {}
         for forward in step.plan.forwards:
@@ -149,7 +155,9 @@ class Runner:
         return launch
 
     def read(self, launch: Launch) -> dict[int, Read]:
-        """Wait for a step. Return what it sampled, by row; prefill chunks are included."""
+        """Wait for all of a step, prefill chunks included. Return what it sampled, by row."""
+        with isolate():  # what has moved is forgotten with the step
+            mx.eval([payload.arrays for payload in launch.moved.values()])
         for row, computed in launch.looks:
             with isolate() as outcome:
                 mx.eval(computed)
@@ -236,7 +244,9 @@ class Runner:
             following = mx.concatenate([tokens[1:], mx.array([window.end], mx.uint32)])
             top = self._rows[window.row].prompt_logprobs or 0
             self._score(launched, logits, following, top)
-        mx.async_eval([layer.state for layer in cache], *(launched.logprobs or ()))
+        states = [layer.state for layer in cache]
+        launched.done = _done(states)
+        mx.async_eval(states, launched.done, *(launched.logprobs or ()))
         mx.clear_cache()
 
     def _decode(
@@ -365,6 +375,7 @@ def _read_pass(launched: ForwardPass) -> list[Read]:
     windows = launched.forward.windows
     logprobs = _read_logprobs(launched.logprobs)
     if launched.sampled is None:
+        mx.eval(launched.done)
         return [Read(logprobs=logprobs) for _ in windows]
     sampled = cast(list[int], launched.sampled.tolist())
     reads: list[Read] = []
@@ -378,6 +389,15 @@ def _read_pass(launched: ForwardPass) -> list[Read]:
         scores = None if logprobs is None else logprobs[here]
         reads.append(Read(sampled=tuple(sampled[here]), draft=draft, logprobs=scores))
     return reads
+
+
+def _done(states: list[Any]) -> mx.array:
+    """An array of its own that is computed when all arrays of a cache are: to hold these until the
+    pass is read would force a copy of each at the next write."""
+    leaves = cast(list[tuple[str, object]], tree_flatten(states))
+    arrays = [leaf for _, leaf in leaves if isinstance(leaf, mx.array) and leaf.size]
+    firsts = [array[(0,) * array.ndim].astype(mx.float32) for array in arrays]
+    return mx.stack(firsts or [mx.zeros(())])
 
 
 def _non_finite(launched: ForwardPass) -> dict[int, Exception]:

@@ -8,19 +8,32 @@ it; a row alone has a cache of its own and may speculate.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from itertools import chain
 
 from omlx.engine import finish
 from omlx.engine.admission import AdmissionQueue
 from omlx.engine.batch import Batch, CacheSizes
+from omlx.engine.device_errors import DeviceFault, FaultKind, kind_of
 from omlx.engine.image.prepared import TowerFacts
 from omlx.engine.isolation import isolate
 from omlx.engine.limits import Limits, Traits
 from omlx.engine.memory import MemoryGuard
 from omlx.engine.model_memory import ModelMemory
 from omlx.engine.pending_ops import PendingOps, saved_pieces
-from omlx.engine.plan import Drop, Evict, Plan, Read, Rewind, ScheduledStep, Window
+from omlx.engine.plan import (
+    Drop,
+    Evict,
+    Load,
+    Plan,
+    Read,
+    Restore,
+    Rewind,
+    ScheduledStep,
+    Window,
+    rows_of,
+)
 from omlx.engine.planner import Planner
 from omlx.engine.prefix.opening import Opening
 from omlx.engine.prefix.reuse import PrefixReuse
@@ -166,17 +179,58 @@ class Scheduler:
         events: list[Event] = []
         by_row = {sequence.row: sequence for sequence in self.running}
         self.planner.observe_pass([by_row[row] for row in plan.rows if row in by_row], interval)
+        errors = {row: read.error for row, read in reads.items() if read.error is not None}
+        for row in [row for row in errors if _restores(plan, row)]:
+            if row in by_row and by_row[row].may_restart:
+                self._restart(by_row.pop(row), cold=True)  # what cannot be restored is computed
         for window in plan.windows:
             sequence = by_row.get(window.row)
             if sequence is not None:  # else it ended while this step was in flight
                 events += self._commit_window(sequence, window, reads[window.row], interval)
-        errors = {row: read.error for row, read in reads.items() if read.error is not None}
         if errors:
             self.ops.next += self.prefix.forget(saved_pieces(plan.ops, errors))
             for row, error in errors.items():
                 sequence = by_row.get(row)
                 if sequence is not None and sequence.status is not Status.DONE:
                     events.append(self._fail(sequence, error))
+        self._remove_done()
+        return events
+
+    def condemn(
+        self,
+        plan: Plan,
+        moved: Iterable[int],
+        reads: Mapping[int, Read],
+        fault: DeviceFault,
+    ) -> list[Event]:
+        """Take back a step in which an error of the device was seen. Return its events.
+
+        Nothing that it computed is used: pieces of prefixes that it saved or `moved` are forgotten,
+        and the rows that it was for are computed again from their tokens, once; rows that fail for
+        a reason of their own, or again, end.
+        """
+        if self._in_flight is plan:
+            self._in_flight = None
+        self.memory.changed()
+        rows = {*plan.rows, *chain.from_iterable(map(rows_of, plan.ops))}
+        unproven = [*saved_pieces(plan.ops), *moved]
+        for row in rows:
+            unproven += self.ops.discard(row)
+        self.ops.next += self.prefix.forget(unproven)
+        self.speculator.clear()  # what a draft model cached costs only speed
+        if fault.kind is FaultKind.OUT_OF_MEMORY:
+            self.ops.next += self.prefix.shrink(0)
+        events: list[Event] = []
+        for sequence in [s for s in self.running if s.row in rows and s.status is not Status.DONE]:
+            error = reads[sequence.row].error if sequence.row in reads else None
+            own = error is not None and kind_of(error) is None
+            if error is not None and own and not isinstance(error, NonFiniteLogits):
+                events.append(self._fail(sequence, error))
+            elif sequence.may_restart:
+                self._restart(sequence, cold=error is not None and _restores(plan, sequence.row))
+            else:
+                alone = len(self.running) + len(self.queue.waiting) == 1
+                events.append(self._fail(sequence, finish.device_error(sequence, fault, alone)))
         self._remove_done()
         return events
 
@@ -268,7 +322,19 @@ class Scheduler:
         return Finished(sequence.request.id, reason, stats, stop_token)
 
     def _fail(self, sequence: Sequence, error: Exception) -> Failed:
-        """End a request with an error. Its cache is unproven: nothing of it is saved."""
+        """End a request with an error."""
+        self._give_up(sequence)
+        if isinstance(error, NonFiniteLogits):
+            self.clear_prefixes()  # any cached prefix may hold what the fault left
+        return finish.failed(sequence.request, error)
+
+    def _restart(self, sequence: Sequence, *, cold: bool) -> None:
+        """Compute a row's tokens again, in a row of its own that the same answer goes on in."""
+        self._give_up(sequence)
+        self.queue.requeue(sequence, cold=cold)
+
+    def _give_up(self, sequence: Sequence) -> None:
+        """Free a row. Its cache is unproven: nothing of it is saved."""
         row = sequence.row
         sequence.move(Status.DONE)
         self.opening.drop(row)
@@ -277,9 +343,6 @@ class Scheduler:
         unsaved = self.ops.discard(row)
         self.ops.next += self.prefix.forget(unsaved) + self.prefix.close(sequence)
         self.ops.next += [*self.looks.fail(row), Drop(row)]
-        if isinstance(error, NonFiniteLogits):
-            self.clear_prefixes()  # any cached prefix may hold what the fault left
-        return finish.failed(sequence.request, error)
 
     def check(self) -> None:
         """Raise AssertionError if records contradict each other. For tests, after every step."""
@@ -290,3 +353,8 @@ class Scheduler:
         rows = {sequence.row for sequence in self.running}
         assert len(rows) == len(self.running) <= self.queue.limits.max_rows
         assert set(self.batch.members) <= {s.row for s in self.decoding}, (self.batch.members, rows)
+
+
+def _restores(plan: Plan, row: int) -> bool:
+    """Whether a plan restores a row's cached prefix, from memory or from disk."""
+    return any(isinstance(op, Restore | Load) and op.row == row for op in plan.ops)

@@ -8,7 +8,7 @@ Prefill, decode and verification are one thing: computed catches up with known.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
@@ -72,7 +72,9 @@ class Sequence:
     `computed` counts the tokens that the target's KV cache holds once every launched step has run,
     `cached` those of the prompt that came from the prefix cache. `unread` counts sampled tokens in
     flight, `unverified` draft tokens in flight. While it is `restoring`, its prefix is read from
-    disk, and it reads nothing; `fetched` says that it has waited for that.
+    disk, and it reads nothing; `fetched` says that it has waited for that. `restarts` counts how
+    often its tokens were computed again after a failure of the device, the last time when it had
+    `restarted_at` tokens; `cold`: without a cached prefix.
     """
 
     row: int
@@ -87,6 +89,9 @@ class Sequence:
     unverified: int = 0
     restoring: bool = False
     fetched: bool = False
+    restarts: int = 0
+    restarted_at: int = 0
+    cold: bool = False
 
     @property
     def prompt_len(self) -> int:
@@ -96,6 +101,15 @@ class Sequence:
     def pending(self) -> int:
         """Tokens that the next window must read, the unread one included."""
         return len(self.tokens) + self.unread + self.unverified - self.computed
+
+    @property
+    def may_restart(self) -> bool:
+        """Whether its tokens may be computed again: once for each token that it has come to.
+
+        Scores of a prompt are sent as they are computed, so they are not computed twice.
+        """
+        came_on = not self.restarts or len(self.tokens) > self.restarted_at
+        return came_on and self.request.prompt_logprobs is None
 
     @property
     def remaining(self) -> int:
@@ -130,6 +144,21 @@ class Sequence:
         if self.status is Status.WAITING:
             self.move(Status.PREFILL)
         self.begin_decode()
+
+    def again(self, row: int, *, cold: bool) -> Sequence:
+        """Return a waiting row that computes the same tokens again, and continues behind them."""
+        return replace(
+            self,
+            row=row,
+            status=Status.WAITING,
+            computed=0,
+            unread=0,
+            unverified=0,
+            restoring=False,
+            restarts=self.restarts + 1,
+            restarted_at=len(self.tokens),
+            cold=cold,
+        )
 
     def begin_decode(self) -> None:
         """Decode from now on if the prompt is computed and something is to be generated."""

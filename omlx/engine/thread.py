@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import mlx.core as mx
 
+from omlx.engine.device_errors import DEVICE
 from omlx.engine.idle.calibration import Calibration
 from omlx.engine.open_requests import OpenRequests
 from omlx.engine.types import (
@@ -69,6 +70,7 @@ class EngineThread:
         return self._submissions
 
     def start(self) -> None:
+        DEVICE.reset()
         self._thread.start()
 
     def stop(self) -> None:
@@ -91,6 +93,7 @@ class EngineThread:
                     raise self.failure
                 future.set_result(work())
             except BaseException as error:  # noqa: BLE001 — the future raises it
+                DEVICE.note(error)
                 future.set_exception(error)
 
         self._post(run)
@@ -217,6 +220,8 @@ class EngineThread:
             while not self._stopping:
                 self._run_posted()
                 self._step()
+                if DEVICE.lost is not None:
+                    raise DEVICE.lost
             self._die(EngineDead("engine.stopped"))
         except (
             BaseException

@@ -16,6 +16,7 @@ from starlette.types import Scope
 
 from omlx.errors import (
     BadRequest,
+    DeviceFull,
     EngineError,
     NotFound,
     OmlxError,
@@ -112,6 +113,8 @@ def response(error: OmlxError, scope: Scope) -> Response:
     headers = {}
     if isinstance(error, Overloaded):
         headers["Retry-After"] = str(error.retry_after_s)
+    if isinstance(error, DeviceFull):
+        headers["x-should-retry"] = "false"  # read by the SDKs of OpenAI and Anthropic
     if error.status == 401:
         headers["WWW-Authenticate"] = "Bearer"
     if isinstance(error, TooSlow):

@@ -19,6 +19,7 @@ from omlx.engine.disk.chain import TokenChain
 from omlx.engine.disk.fetch import Fetch
 from omlx.engine.disk.record import Record, RecordId
 from omlx.engine.disk.worker import DiskWorker
+from omlx.engine.isolation import isolate
 from omlx.engine.piece import Piece
 from omlx.errors import Reason
 from omlx.records import DiskStats
@@ -123,8 +124,12 @@ class DiskTier:
             id = RecordId(
                 piece.kind, piece.start, piece.stop, chain.key(piece.stop), chain.node(piece.stop)
             )
-            record = self.dump(id, piece)
-            if record is None and busy:  # it is saved with the next step
+            record = None
+            with isolate() as outcome:
+                record = self.dump(id, piece)
+            if outcome.error is not None:  # not stored: it costs its next user some time
+                self._known.discard(piece.id)
+            elif record is None and busy:  # it is saved with the next step
                 break
             self._offered.popleft()
             if record is not None:

@@ -34,7 +34,7 @@ class Opening:
             Open(row, request.sampling, request.top_logprobs, prompt_logprobs, request.spans)
         ]
         match = self._prefix.match(sequence)
-        usable = self._prefix.off_reason is None and prompt_logprobs is None
+        usable = self._prefix.off_reason is None and prompt_logprobs is None and not sequence.cold
         restores = self._restores if usable else None
         if restores is not None and restores.begin(row, sequence.tokens, _length(match)):
             sequence.start(0, restoring=True)

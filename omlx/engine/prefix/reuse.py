@@ -59,13 +59,13 @@ class PrefixReuse:
 
         There is none where logprobs of the prompt are requested: cached prefixes have no logits.
         """
-        if self.off_reason is not None or sequence.request.prompt_logprobs is not None:
+        if self._unused(sequence):
             return None
         return self.index.match(sequence.tokens)
 
     def restore(self, sequence: Sequence, match: PrefixMatch | None) -> list[CacheOp]:
         """Count a hit or a miss; restore the row."""
-        if self.off_reason is not None or sequence.request.prompt_logprobs is not None:
+        if self._unused(sequence):
             return []
         self.index.use(sequence.row, match)
         if match is None:
@@ -148,6 +148,10 @@ class PrefixReuse:
             refused=counts.refused,
             disk=DiskStats(self._no_disk) if self.disk is None else self.disk.stats(),
         )
+
+    def _unused(self, sequence: Sequence) -> bool:
+        scored = sequence.request.prompt_logprobs is not None
+        return self.off_reason is not None or scored or sequence.cold
 
     def _end(self, sequence: Sequence) -> int:
         """Return the position at which to save a prompt."""

@@ -12,10 +12,9 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 import mlx.core as mx
-from mlx.utils import tree_flatten
 
 from omlx.engine.inspection.facts import ModelFacts
 from omlx.engine.model import Cache, MakeCache, Model
@@ -72,19 +71,11 @@ class Leader(_StageRunner):
     def launch(self, step: ScheduledStep) -> Launch:
         self._stages.broadcast(Kind.PLAN, step.plan.to_bytes(), self._lane)
         with self._stages.deadline():
-            launch = super().launch(step)
-            for launched in launch.passes:
-                if launched.sampled is None:
-                    launched.done = _last_of(self.caches.single[launched.forward.rows[0]])
-            return launch
+            return super().launch(step)
 
     def read(self, launch: Launch) -> dict[int, Read]:
-        """Wait for a step, and for chunks of prompts too: else a deadline would count several.
-
-        Raises StageLost for an error of the device: the others may not know of it.
-        """
+        """Wait for a step. Raises what the device raised: the other ranks may not know of it."""
         with self._stages.deadline():
-            mx.eval([launched.done for launched in launch.passes if launched.done is not None])
             reads = super().read(launch)
             for launched in launch.passes:
                 if launched.lost is not None:
@@ -100,15 +91,6 @@ class Leader(_StageRunner):
 
     def _draft(self, window: Window, drafts: Mapping[int, mx.array]) -> mx.array:
         return self.group.share(super()._draft(window, drafts))
-
-
-def _last_of(cache: Cache) -> mx.array:
-    """An array of its own that is computed when a pass has updated a row's cache."""
-    leaves = cast(list[tuple[str, object]], tree_flatten([layer.state for layer in cache]))
-    held = [leaf for _, leaf in leaves if isinstance(leaf, mx.array) and leaf.size]
-    done = held[-1][(0,) * held[-1].ndim] + 0
-    mx.async_eval(done)
-    return done
 
 
 class Follower(_StageRunner):

@@ -73,12 +73,14 @@ class Payloads:
     """The arrays of all cached pieces of one model, by id of the piece.
 
     Adjacent pieces that were saved together share payloads of about `RUN_BYTES`. What is left of
-    one is copied out of it once that is less than half: memory is at most twice `nbytes`.
+    one is copied out of it once that is less than half: memory is at most twice `nbytes`. `moved`
+    has the pieces that were copied so, until the step that did it takes them.
     """
 
     def __init__(self, make_cache: MakeCache) -> None:
         self._make_cache = make_cache
         self._kept: dict[int, Share] = {}
+        self.moved: set[int] = set()
 
     def __getitem__(self, piece: int) -> Share:
         return self._kept[piece]
@@ -123,6 +125,11 @@ class Payloads:
         """
         return _assemble(self._make_cache(), [self._kept[id] for id in pieces], length, prompt)
 
+    def take_moved(self) -> dict[int, Payload]:
+        """Return the payloads of pieces that have moved since the last call, by id."""
+        moved, self.moved = self.moved & self._kept.keys(), set()
+        return {piece: self._kept[piece].payload for piece in moved}
+
     def to_record(self, id: RecordId, piece: Piece) -> Record | None:
         """Copy the arrays of a piece into bytes; None if they are not there."""
         share = self._kept.get(piece.id)
@@ -159,6 +166,7 @@ class Payloads:
             part = payload.part(run[0].start, run[-1].stop)
             mx.async_eval(part.arrays)  # the next pass need not wait for it
             self._kept.update({span.id: Share(span.start, span.stop, part) for span in run})
+            self.moved.update(span.id for span in run)
 
 
 def assemble(cache: Cache, payloads: Iterable[Payload], length: int, prompt: int) -> Cache:

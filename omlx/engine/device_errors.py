@@ -1,0 +1,161 @@
+"""Device errors: which passes an error of mlx condemns, and when the device counts as lost.
+
+mlx keeps an error of the device, throws it once, to whichever call looks first, and clears it; what
+the failed pass should have computed then reads as if it were good (mlx/error.h). So the call that
+raises says nothing about which pass failed: an error condemns all work that was launched before it
+was seen and has not been waited for. `isolate` reports every error here. Pure Python.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from omlx.errors import EngineDead
+
+log = logging.getLogger("omlx.engine")
+
+
+class FaultKind(StrEnum):
+    """Kind of a device error, told by the text that mlx raises."""
+
+    OUT_OF_MEMORY = "out_of_memory"
+    TIMEOUT = "timeout"
+    INTERACTIVITY = "impacting_interactivity"
+    IGNORED = "submissions_ignored"
+    HANG = "hang"
+    VICTIM = "innocent_victim"
+    INVALID_RESOURCE = "invalid_resource"
+    PAGE_FAULT = "page_fault"
+    FAILED = "failed"
+    UNKNOWN = "unknown"
+
+
+TEXTS: Final[tuple[tuple[str, FaultKind], ...]] = (
+    # Metal's MTLCommandBufferError as mlx quotes it: "[METAL] Command buffer execution failed:
+    # Insufficient Memory (00000008:kIOGPUCommandBufferCallbackErrorOutOfMemory)."
+    ("CallbackErrorOutOfMemory", FaultKind.OUT_OF_MEMORY),
+    ("Insufficient Memory", FaultKind.OUT_OF_MEMORY),
+    ("CallbackErrorTimeout", FaultKind.TIMEOUT),
+    ("Caused GPU Timeout Error", FaultKind.TIMEOUT),
+    ("CallbackErrorImpactingInteractivity", FaultKind.INTERACTIVITY),
+    ("Impacting Interactivity", FaultKind.INTERACTIVITY),
+    ("CallbackErrorSubmissionsIgnored", FaultKind.IGNORED),
+    ("Ignored (for causing prior/excessive GPU errors)", FaultKind.IGNORED),
+    ("CallbackErrorHang", FaultKind.HANG),
+    ("Caused GPU Hang Error", FaultKind.HANG),
+    ("CallbackErrorInnocentVictim", FaultKind.VICTIM),
+    ("Innocent Victim of GPU error", FaultKind.VICTIM),
+    ("CallbackErrorInvalidResource", FaultKind.INVALID_RESOURCE),
+    ("Invalid Resource", FaultKind.INVALID_RESOURCE),
+    ("CallbackErrorPageFault", FaultKind.PAGE_FAULT),
+    ("Caused GPU Address Fault Error", FaultKind.PAGE_FAULT),
+    # mlx's allocators (backend/metal/allocator.cpp, backend/cuda/allocator.cpp).
+    ("malloc] Unable to allocate", FaultKind.OUT_OF_MEMORY),
+    ("[metal::malloc]", FaultKind.OUT_OF_MEMORY),
+    # CUDA (cudaGetErrorString); a sticky error makes every later call fail, too.
+    ("out of memory", FaultKind.OUT_OF_MEMORY),
+    ("an illegal memory access was encountered", FaultKind.IGNORED),
+    ("unspecified launch failure", FaultKind.IGNORED),
+    ("the launch timed out and was terminated", FaultKind.IGNORED),
+    # Any other error of a command buffer, an event or a primitive's kernel.
+    ("[METAL]", FaultKind.FAILED),
+    ("[Event::", FaultKind.FAILED),
+    ("[Fence::", FaultKind.FAILED),
+    ("::eval_cpu]", FaultKind.FAILED),
+    ("::eval_gpu]", FaultKind.FAILED),
+    ("cuda", FaultKind.FAILED),
+    ("cublas", FaultKind.FAILED),
+)
+"""Parts of mlx's error texts, the specific ones first."""
+
+NOT_FATAL: Final = frozenset({FaultKind.OUT_OF_MEMORY, FaultKind.UNKNOWN})
+"""Kinds that a device survives, however many follow each other."""
+
+MAX_IN_A_ROW: Final = 2
+"""Failed passes without a good one in between after which the device counts as lost."""
+
+
+def kind_of(error: BaseException) -> FaultKind | None:
+    """Return the kind of a device error; None for an error that is none.
+
+    mlx raises all of them as RuntimeError or, where the host has no memory, as MemoryError; its
+    texts begin with the operation in brackets. An unknown text of this form counts: an error that
+    was another one costs a pass, the other way round it would cost an answer.
+    """
+    if isinstance(error, MemoryError):
+        return FaultKind.OUT_OF_MEMORY
+    if type(error) is not RuntimeError:
+        return None
+    text = str(error)
+    unknown = FaultKind.UNKNOWN if text.startswith("[") else None
+    return next((kind for part, kind in TEXTS if part in text), unknown)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceFault:
+    """A device error: its kind, mlx's text, and the time it was seen at (Unix seconds)."""
+
+    kind: FaultKind
+    text: str
+    at: float
+
+
+class DeviceErrors:
+    """Record of the device errors of this process. Used on the engine thread.
+
+    `seen` counts errors, and so numbers the work between two of them: whoever launches a pass keeps
+    the number, and `outcome` says whether an error was seen since. `counts` are by kind. `lost`
+    says why the device takes no more work, once it does not.
+    """
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything, as a new process does."""
+        self.seen = 0
+        self.last: DeviceFault | None = None
+        self.counts: Counter[FaultKind] = Counter()
+        self.lost: EngineDead | None = None
+        self._in_a_row = 0
+        self._drained = 0  # work launched before this many errors belongs to a failure that counted
+
+    def note(self, error: BaseException) -> None:
+        """Record an error if it is one of the device."""
+        kind = kind_of(error)
+        if kind is None:
+            return
+        self.last = DeviceFault(kind, str(error), time.time())
+        self.seen += 1
+        self.counts[kind] += 1
+        fields = {"kind": str(kind), "detail": str(error)}
+        log.error("device error", extra={"fields": fields})
+        if kind is FaultKind.IGNORED:
+            self._lose(self.last)
+
+    def outcome(self, launched: int) -> DeviceFault | None:
+        """Return the error that condemns a pass launched when `seen` was `launched`; None: it is
+        good. Call it once all results of the pass have been waited for.
+        """
+        if launched == self.seen or self.last is None:
+            self._in_a_row = 0
+            return None
+        if launched >= self._drained and self.last.kind not in NOT_FATAL:
+            self._in_a_row += 1
+        self._drained = self.seen
+        if self._in_a_row >= MAX_IN_A_ROW:
+            self._lose(self.last)
+        return self.last
+
+    def _lose(self, fault: DeviceFault) -> None:
+        if self.lost is None:
+            self.lost = EngineDead("device.lost", kind=str(fault.kind))
+
+
+DEVICE: Final = DeviceErrors()
+"""The one of this process, as mlx's error objects are."""
