@@ -28,6 +28,10 @@ class Embedding(TextPass):
         self._mode = mode
         self._sum: mx.array | None = None
 
+    def restart(self) -> None:
+        super().restart()
+        self._sum = None
+
     def read(self, model: Model, tokens: mx.array, cache: Cache) -> mx.array:
         """Raises BadRequest for a model whose hidden states are not accessible."""
         states = hidden_states(model)(tokens, cache)[0].astype(mx.float32)  # [tokens, hidden]

@@ -18,7 +18,14 @@ if TYPE_CHECKING:
     from omlx.engine.memory import MemoryGuard
 
 
-class Encoding(ReadText):
+class OnePass(ReadText):
+    """A text that an encoder reads at once."""
+
+    def restart(self) -> None:
+        """There is nothing to forget."""
+
+
+class Encoding(OnePass):
     """The vector of a text as token ids, at least one; empty until it is read."""
 
     def __init__(self, tokens: Sequence[int], mode: PoolingMode) -> None:
@@ -37,7 +44,7 @@ class Encoding(ReadText):
         return True
 
 
-class PairScore(ReadText):
+class PairScore(OnePass):
     """The relevance of a document, read with the query by an encoder with a classifier.
 
     `types` are 1 for the tokens of the document where the tokenizer tells them apart. `score` is in

@@ -8,6 +8,10 @@ from typing import TYPE_CHECKING
 
 import mlx.core as mx
 
+from omlx.engine.device_errors import DEVICE, DeviceFault
+from omlx.engine.isolation import isolate
+from omlx.errors import EngineError
+
 if TYPE_CHECKING:
     from omlx.engine.loop import EngineLoop
     from omlx.engine.memory import MemoryGuard
@@ -19,6 +23,30 @@ class ReadText(ABC):
 
     def __init__(self, tokens: Sequence[int]) -> None:
         self.tokens = tokens
+        self._fault: DeviceFault | None = None
+
+    def step(self, loop: EngineLoop, memory: MemoryGuard) -> bool:
+        """As `advance`. After a first error of the device the text is read again from its start.
+
+        Raises EngineError after a second one.
+        """
+        launched, done = DEVICE.seen, False
+        with isolate() as outcome:
+            done = self.advance(loop, memory)
+        fault = DEVICE.outcome(launched)
+        if fault is None and outcome.error is not None:
+            raise outcome.error
+        if fault is None:
+            return done
+        if self._fault is not None:
+            raise EngineError("device.failed", kind=str(fault.kind))
+        self._fault = fault
+        self.restart()
+        return False
+
+    @abstractmethod
+    def restart(self) -> None:
+        """Forget what was read."""
 
     @abstractmethod
     def advance(self, loop: EngineLoop, memory: MemoryGuard) -> bool:
@@ -43,6 +71,9 @@ class TextPass(ReadText):
         super().__init__(tokens)
         self._read = 0
         self._cache: Cache = []
+
+    def restart(self) -> None:
+        self._read, self._cache = 0, []
 
     def advance(self, loop: EngineLoop, memory: MemoryGuard) -> bool:
         """Read the next chunk. Raises what `read` and `finish` raise, too."""

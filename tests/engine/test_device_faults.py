@@ -1,0 +1,225 @@
+"""Errors of the device, at every site and in any company: no wrong token leaves the engine, and
+none stays in a cache, in memory or on disk.
+
+One failure is made good: what it hit is computed again. The slow lane lets every use of a site
+fail, the fast one some of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import count, product
+from pathlib import Path
+
+import pytest
+
+from omlx.engine.device_errors import DEVICE, FaultKind
+from omlx.engine.loop import EngineLoop
+from omlx.engine.memory import MemoryGuard
+from omlx.engine.strategy import DRAFT, NGRAM, OFF
+from omlx.engine.types import Request, Speculation
+from omlx.models.pool.embedding import Embedding
+from tests.engine.disk.restarts import LONG, started
+from tests.engine.faults import IGNORED, INTERACTIVITY, OUT_OF_MEMORY, FailingDevice
+from tests.engine.harness import LIMITS, Bench, loop_of, noisy, plain, prompt, request, unassisted
+
+SHORT = replace(LIMITS, prefill_chunk=24, prefill_slice=8)
+STRATEGIES = {"draft": DRAFT, "ngram": NGRAM, "plain": OFF}
+COMPANIES = {
+    "alone": ("a",),
+    "two rows": ("a", "b"),
+    "beside a prompt": ("a", "long"),
+    "two rows beside a prompt": ("a", "b", "long"),
+    "two prompts": ("long", "other"),
+}
+"""Requests by name; those after the first come when it decodes, or at once if it is long."""
+TEXTS = {"next launch": INTERACTIVITY, "anyone": None, "no memory": OUT_OF_MEMORY}
+FEW = 5
+"""The fast lane lets one use in so many fail."""
+
+
+def named(name: str, strategy: str = "draft", again: str = "") -> Request:
+    length = 70 if name in ("long", "other") else 13
+    tokens = prompt(length, sorted(("a", "b", "long", "other")).index(name))
+    speculation = Speculation(STRATEGIES[strategy])
+    return request(name + again, tokens, max_tokens=14, speculation=speculation)
+
+
+def prove(family: str, bench: Bench, names: tuple[str, ...], again: str = "") -> None:
+    for name in names:
+        assert bench.tokens[name + again] == plain(family, unassisted(named(name))), name + again
+    assert not bench.failed
+
+
+@contextmanager
+def failing(site: str, nth: int, text: str | None, times: int = 1) -> Iterator[FailingDevice]:
+    with pytest.MonkeyPatch.context() as patch:
+        yield FailingDevice(patch, site, nth, text, times)
+    DEVICE.reset()
+
+
+def run_company(bench: Bench, names: tuple[str, ...], strategy: str) -> None:
+    first, *others = (named(name, strategy) for name in names)
+    bench.submit(first)
+    if first.id != "long":
+        bench.until(lambda: len(bench.tokens[first.id]) >= 2)
+    bench.run(*others)
+
+
+def cases() -> Iterator[object]:
+    sites = ("prefill", "decode", "draft", "save")
+    for number, (strategy, company, site, text) in enumerate(
+        product(STRATEGIES, COMPANIES, sites, TEXTS)
+    ):
+        if site == "draft" and strategy != "draft":
+            continue
+        for family in ("llama", "qwen3_next", "gemma3_text"):
+            yield pytest.param(family, strategy, company, site, text, number % FEW, FEW)
+            slow = pytest.mark.slow
+            yield pytest.param(family, strategy, company, site, text, 0, 1, marks=slow)
+
+
+@pytest.mark.parametrize(("family", "strategy", "company", "site", "text", "first", "every"), [*cases()])
+def test_a_failed_pass_leaves_no_wrong_token(
+    family: str, strategy: str, company: str, site: str, text: str, first: int, every: int
+) -> None:
+    names = COMPANIES[company]
+    for nth in count(first, every):
+        with failing(site, nth, TEXTS[text]) as device:
+            draft = noisy(family) if strategy == "draft" else None
+            bench = Bench(device.serve(loop_of(family, draft, limits=SHORT)))
+            run_company(bench, names, strategy)
+            prove(family, bench, names)
+            bench.run(*(named(name, strategy, " again") for name in names))
+            prove(family, bench, names, " again")
+            if not device.struck:
+                return
+            assert DEVICE.lost is None
+
+
+SEVERAL = [(site, text) for site in ("prefill", "decode", "save") for text in TEXTS]
+
+
+@pytest.mark.parametrize(("site", "text"), SEVERAL)
+def test_an_error_that_another_model_gets_condemns_both_models_steps(site: str, text: str) -> None:
+    families = ("llama", "qwen3_next")
+    for nth in range(0, 40, 8):
+        with failing(site, nth, TEXTS[text]) as device:
+            benches = [Bench(device.serve(loop_of(name, limits=SHORT))) for name in families]
+            for bench in benches:
+                bench.submit(named("a", "plain"), named("long", "plain"))
+            take_turns(benches)
+            for bench in benches:
+                bench.submit(named("a", "plain", " again"), named("long", "plain", " again"))
+            take_turns(benches)
+            for family, bench in zip(families, benches, strict=True):
+                prove(family, bench, ("a", "long"))
+                prove(family, bench, ("a", "long"), " again")
+            if not device.struck:
+                return
+
+
+def take_turns(benches: list[Bench]) -> None:
+    """Step loops one after another, as the engine thread does."""
+    while any(bench.loop.has_work for bench in benches):
+        for bench in benches:
+            if bench.loop.has_work:
+                bench.step()
+
+
+@pytest.mark.parametrize("text", TEXTS)
+@pytest.mark.parametrize("site", ["prefill", "decode", "text"])
+def test_a_text_that_is_embedded_takes_no_error_for_good_and_leaves_none(
+    site: str, text: str
+) -> None:
+    want = embedded(loop_of("llama", limits=SHORT))
+    for nth in range(12):
+        with failing(site, nth, TEXTS[text]) as device:
+            bench = Bench(device.serve(loop_of("llama", limits=SHORT)))
+            bench.submit(named("a", "plain"), named("long", "plain"))
+            got = embedded(bench.loop, bench, device)
+            bench.run()
+            prove("llama", bench, ("a", "long"))
+            assert got == want
+            assert DEVICE.lost is None
+
+
+def embedded(
+    loop: EngineLoop, bench: Bench | None = None, device: FailingDevice | None = None
+) -> tuple[float, ...]:
+    """The vector of a text that is read in chunks between the steps of other requests."""
+    text = Embedding(prompt(40, 3), "mean")
+    runner_model = loop.runner.model
+    while True:
+        if bench is not None and bench.loop.has_work:
+            bench.step()
+        loop.runner.model = getattr(runner_model, "inner", runner_model)
+        if device is not None and device.strikes("text"):
+            device.fail_next()
+        done = text.step(loop, MemoryGuard())
+        loop.runner.model = runner_model
+        if done:
+            return text.vector
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3_next", "gemma3_text"])
+@pytest.mark.parametrize("text", TEXTS)
+@pytest.mark.parametrize("site", ["prefill", "decode", "save", "dump", "load", "restore"])
+def test_nothing_wrong_is_on_disk_after_a_failure(
+    family: str, text: str, site: str, tmp_path: Path
+) -> None:
+    names = ("a", "long")
+    limits = replace(LONG, prefill_chunk=24, prefill_slice=8)
+    for nth in (0, 1, 3):
+        root = tmp_path / str(nth)
+        with started(family, root, limits=limits) as bench:
+            bench.run(named("long", "plain", " before"))
+        with failing(site, nth, TEXTS[text]) as device:
+            with started(family, root, limits=limits) as bench:
+                device.serve(bench.loop)
+                bench.run(named("a", "plain"), named("long", "plain"), named("other", "plain"))
+                prove(family, bench, (*names, "other"))
+            assert device.struck or site in ("save", "load", "restore", "dump", "prefill")
+        with started(family, root, limits=limits) as bench:
+            bench.run(*(named(name, "plain", " again") for name in (*names, "other")))
+            prove(family, bench, (*names, "other"), " again")
+
+
+@pytest.mark.parametrize("text", [INTERACTIVITY, OUT_OF_MEMORY])
+def test_a_row_that_fails_twice_ends_with_a_code_and_leaves_nothing(text: str) -> None:
+    with failing("prefill", 1, text, times=2) as device:
+        bench = Bench(device.serve(loop_of("llama", limits=SHORT)))
+        bench.run(named("long", "plain"))
+        error = bench.failed["long"].error
+        if text is OUT_OF_MEMORY:
+            assert (error.code, error.status) == ("device.prompt_memory", 400)
+            assert DEVICE.lost is None, "a device survives that its memory is full"
+        else:
+            assert error.code == "device.failed"
+            assert DEVICE.lost is not None, "two failures without a good pass in between"
+        bench.run(named("long", "plain", " again"))
+        assert bench.tokens["long again"] == plain("llama", named("long", "plain"))
+
+
+def test_failures_with_good_passes_in_between_end_nothing() -> None:
+    with failing("decode", 0, INTERACTIVITY) as device:
+        bench = Bench(device.serve(loop_of("llama", limits=SHORT)))
+        bench.submit(named("a", "plain"))
+        for _ in range(3):
+            device.nth = device.uses + 3  # a pass in flight falls with the one before it
+            bench.until(lambda: device.uses > device.nth)
+        bench.run()
+        assert device.struck == 3
+        prove("llama", bench, ("a",))
+        assert bench.stats("a").restarts == 3
+        assert DEVICE.lost is None
+
+
+def test_a_device_that_ignores_work_is_lost_at_once() -> None:
+    with failing("decode", 3, IGNORED) as device:
+        bench = Bench(device.serve(loop_of("llama", limits=SHORT)))
+        bench.submit(named("a", "plain")).until(lambda: DEVICE.seen > 0)
+        assert DEVICE.lost is not None
+        assert DEVICE.lost.params["kind"] == FaultKind.IGNORED
