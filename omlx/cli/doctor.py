@@ -27,6 +27,7 @@ from omlx.catalog import sentence
 from omlx.cli.address import find_server, listen
 from omlx.cli.arguments import configured
 from omlx.cli.hostfile import read_hosts
+from omlx.cli.machine import machine_rows, power_rows, read_machine, warnings
 from omlx.cli.output import columns, size
 from omlx.cli.stage_probe import HEAD, probe_hosts
 from omlx.errors import ConfigError
@@ -58,19 +59,21 @@ def run(arguments: Namespace) -> int:
     configuration = configured(arguments)
     if arguments.hosts is not None:
         return _hosts(arguments.hosts, arguments.model, configuration)
-    settings = configuration.current.resolve().settings
+    settings, machine = configuration.current.resolve().settings, read_machine()
     chapters = {
-        "machine": _machine(),
+        "machine": machine_rows(machine),
+        "power": power_rows(machine.power),
         "versions": _versions(),
         "memory": _memory(settings),
         "models": _models(settings),
         "server": _server(settings),
         "files": _files(settings.home),
+        "warnings": ((warning.message,) for warning in warnings(machine)),
     }
     for name, rows in chapters.items():
-        lines = columns(list(rows)).splitlines()
-        text = "\n  ".join([sentence(f"cli.doctor.{name}", {}), *lines]) + "\n\n"
-        sys.stdout.write(_without_user(text))
+        if lines := columns(list(rows)).splitlines():
+            text = "\n  ".join([sentence(f"cli.doctor.{name}", {}), *lines]) + "\n\n"
+            sys.stdout.write(_without_user(text))
     return 0
 
 
@@ -87,15 +90,6 @@ def _hosts(text: str, model: str | None, configuration: LiveConfiguration) -> in
     if problems:
         sys.stdout.write("\n" + columns(problems))
     return 1 if problems else 0
-
-
-def _machine() -> Rows:
-    yield "system", f"{platform.system()} {platform.release()} {platform.machine()}"
-    if sys.platform == "darwin":
-        yield "macOS", platform.mac_ver()[0]
-    info = mx.device_info()
-    yield "device", f"{mx.default_device().type.name}: {info.get('device_name', '?')}"
-    yield "processors", str(os.cpu_count())
 
 
 def _versions() -> Rows:
