@@ -45,13 +45,11 @@ log = logging.getLogger("omlx.engine")
 
 
 class EngineThread:
-    """Runs the loops of all loaded models. `calibrates`: measure their passes while idle. `warm`
-    waits for posts where the device must not slow down meanwhile.
-    """
+    """Runs the loops of all loaded models. `calibrates`: measure their passes while idle."""
 
     def __init__(self, *, calibrates: bool = False, warm: KeepWarm | None = None) -> None:
         self._calibrates = calibrates
-        self._warm = warm
+        self._warm = warm or KeepWarm()
         self._failure: EngineDead | None = None
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._loops: dict[str, EngineLoop] = {}
@@ -237,7 +235,7 @@ class EngineThread:
     def _step(self) -> None:
         """Step every loop that has work. Holds no loop afterwards: it may be unloaded."""
         busy = [loop for loop in self._loops.values() if loop.has_work]
-        if busy and self._warm is not None:
+        if busy:
             self._warm.worked()
         for loop in busy:
             self._open.publish(loop.step())
@@ -264,8 +262,6 @@ class EngineThread:
                 return self._inbox.get(timeout=IDLE_SECONDS)
             except queue.Empty:
                 self._calibrate()
-        if self._open or self._warm is None:
-            return self._inbox.get()
         return self._warm.next_post(self._inbox)
 
     def _calibrate(self) -> None:

@@ -69,6 +69,14 @@ def test_without_a_step_it_only_waits() -> None:
     assert not times
 
 
+def test_where_it_is_off_it_only_waits() -> None:
+    inbox = Inbox()
+    warm = KeepWarm(clock=lambda: inbox.now)
+    warm.worked()
+    assert warm.next_post(inbox) is post
+    assert inbox.waits == [None]
+
+
 def test_a_post_is_taken_at_once() -> None:
     inbox, times = Inbox(post_at=100.1), []
     warm = keep_warm(inbox, times)

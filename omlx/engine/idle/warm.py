@@ -31,12 +31,12 @@ log = logging.getLogger("omlx.engine")
 class KeepWarm:
     """Waits for posts on the engine thread, and evaluates meanwhile where `allowed` returns True.
 
-    `allowed` must not wait.
+    `allowed` must not wait; None: never evaluate.
     """
 
     def __init__(
         self,
-        allowed: Callable[[], bool],
+        allowed: Callable[[], bool] | None = None,
         evaluate: Callable[[], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -46,9 +46,10 @@ class KeepWarm:
         self._until = self._next = -inf
 
     def worked(self) -> None:
-        """Count from now: a step has run."""
-        now = self._clock()
-        self._until, self._next = now + DURATION_S, now + INTERVAL_S
+        """Count from now: a step runs."""
+        if self._allowed is not None:
+            now = self._clock()
+            self._until, self._next = now + DURATION_S, now + INTERVAL_S
 
     def next_post(self, inbox: queue.SimpleQueue[Callable[[], None]]) -> Callable[[], None]:
         """Return the next post, and evaluate while there is none, until `DURATION_S` are over."""
@@ -56,7 +57,7 @@ class KeepWarm:
             with suppress(queue.Empty):
                 return inbox.get(timeout=max(0.0, self._next - now))
             self._next = self._clock() + INTERVAL_S
-            if self._allowed():
+            if self._allowed is not None and self._allowed():
                 self._run()
         return inbox.get()
 
