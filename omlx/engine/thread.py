@@ -235,9 +235,8 @@ class EngineThread:
     def _step(self) -> None:
         """Step every loop that has work. Holds no loop afterwards: it may be unloaded."""
         busy = [loop for loop in self._loops.values() if loop.has_work]
-        if busy:
-            self._warm.worked()
         for loop in busy:
+            self._warm.worked()
             self._open.publish(loop.step())
             if len(busy) > 1:
                 loop.reset_timing()

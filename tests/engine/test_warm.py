@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import queue
+import threading
 from collections.abc import Callable
+from itertools import count
 
 import mlx.core as mx
 import pytest
@@ -55,11 +57,11 @@ def test_it_evaluates_every_interval_until_the_duration_is_over() -> None:
     began = inbox.now
     warm.worked()
     assert warm.next_post(inbox) is post
-    count = int(DURATION_S / INTERVAL_S)
-    assert times == pytest.approx([began + INTERVAL_S * (i + 1) for i in range(count)])
+    times_due = int(DURATION_S / INTERVAL_S)
+    assert times == pytest.approx([began + INTERVAL_S * (i + 1) for i in range(times_due)])
     assert inbox.waits[-1] is None
     assert warm.next_post(inbox) is post  # a later post, such as a look at the state
-    assert len(times) == count
+    assert len(times) == times_due
 
 
 def test_without_a_step_it_only_waits() -> None:
@@ -115,12 +117,34 @@ def test_an_error_ends_it_until_the_next_step() -> None:
         raise RuntimeError("[METAL] Command buffer execution failed")
 
     warm = KeepWarm(lambda: True, fail, lambda: inbox.now)
-    warm.worked()
-    assert warm.next_post(inbox) is post
-    assert len(times) == 1
-    warm.worked()
-    assert warm.next_post(inbox) is post
-    assert len(times) == 2
+    for errors in (1, 2):
+        warm.worked()
+        assert warm.next_post(inbox) is not post
+        assert warm.next_post(inbox) is post
+        assert len(times) == errors
+
+
+def test_a_device_that_is_lost_meanwhile_ends_the_engine_at_once() -> None:
+    evaluated, now = threading.Event(), count()
+
+    def fail() -> None:
+        evaluated.set()
+        raise RuntimeError(
+            "[METAL] Command buffer execution failed: Ignored (for causing prior/excessive GPU "
+            "errors) (00000004:kIOGPUCommandBufferCallbackErrorSubmissionsIgnored)."
+        )
+
+    thread = EngineThread(warm=KeepWarm(lambda: True, fail, lambda: next(now)))
+    thread.start()
+    loop = thread.call(lambda: build_loop(Counting(), VOCAB, LIMITS)).result(PATIENCE_S)
+    thread.call(lambda: thread.attach("m", loop)).result(PATIENCE_S)
+    listener = Listener()
+    thread.submit("m", request("a", (5,), max_tokens=6), listener)
+    listener.last()
+    assert evaluated.wait(PATIENCE_S)
+    thread.stop()  # waits for the thread, which ends by itself
+    assert thread.failure is not None
+    assert thread.failure.code == "device.lost"
 
 
 def test_what_it_evaluates_keeps_no_memory() -> None:

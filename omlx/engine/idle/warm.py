@@ -52,22 +52,26 @@ class KeepWarm:
             self._until, self._next = now + DURATION_S, now + INTERVAL_S
 
     def next_post(self, inbox: queue.SimpleQueue[Callable[[], None]]) -> Callable[[], None]:
-        """Return the next post, and evaluate while there is none, until `DURATION_S` are over."""
+        """Return the next post, and evaluate while there is none, until `DURATION_S` are over.
+
+        After an error, return a post that does nothing: the engine decides about its device.
+        """
         while (now := self._clock()) < self._until:
             with suppress(queue.Empty):
                 return inbox.get(timeout=max(0.0, self._next - now))
             self._next = self._clock() + INTERVAL_S
             if self._allowed is not None and self._allowed():
-                self._run()
+                with isolate() as outcome:
+                    self._evaluate()
+                if outcome.error is not None:
+                    self._until = -inf  # until the next step
+                    log.warning("the GPU is not kept warm", exc_info=outcome.error)
+                    return _do_nothing
         return inbox.get()
 
-    def _run(self) -> None:
-        """Evaluate; an error ends it until the next step: the device needs no more work."""
-        with isolate() as outcome:
-            self._evaluate()
-        if outcome.error is not None:
-            self._until = -inf
-            log.warning("the GPU is not kept warm", exc_info=outcome.error)
+
+def _do_nothing() -> None:
+    pass
 
 
 def evaluate_little() -> None:
