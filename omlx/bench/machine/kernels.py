@@ -37,6 +37,9 @@ REPEATS: Final = 5
 ENOUGH_S: Final = 0.5
 """Seconds of timed evaluations after which a slow kernel is not evaluated again."""
 
+PROBED_LIMIT: Final = 1 << 26
+"""Bytes that each limit is set to for a moment."""
+
 TYPE: Final = mx.bfloat16
 
 
@@ -125,22 +128,20 @@ def _calls(progress: Progress, expired: Expired) -> Iterator[Row]:
     yield "clear_cache", "ok"
     if expired():
         return
-    limit = mx.set_cache_limit(1 << 30)
-    yield "set_cache_limit", f"was {_gigabytes(limit)}, again {_again(mx.set_cache_limit, limit)}"
-    limit = mx.set_memory_limit(1 << 34)
-    yield "set_memory_limit", f"was {_gigabytes(limit)}, again {_again(mx.set_memory_limit, limit)}"
-    wired = mx.set_wired_limit(1 << 26)
-    yield "set_wired_limit", f"was {_gigabytes(wired)}, again {_again(mx.set_wired_limit, wired)}"
+    changes: tuple[Callable[[int], int], ...] = (
+        mx.set_cache_limit,
+        mx.set_memory_limit,
+        mx.set_wired_limit,
+    )
+    for change in changes:
+        before = change(PROBED_LIMIT)
+        result = "set and restored" if change(before) == PROBED_LIMIT else "ignored"
+        yield change.__name__, f"{result}, was {before / 1e9:.2f} GB"
     info = mx.device_info()
     for name in ("max_recommended_working_set_size", "max_buffer_length", "resource_limit"):
         if name in info:
             yield name, f"{int(info[name]):,}"
     progress.tick()
-
-
-def _again(change: Callable[[int], int], limit: int) -> str:
-    """Set a limit back; return whether the call said what was set before."""
-    return "ok" if change(limit) else "0"
 
 
 def _timed(compute: Callable[[], mx.array]) -> tuple[mx.array, float]:
@@ -152,7 +153,3 @@ def _timed(compute: Callable[[], mx.array]) -> tuple[mx.array, float]:
         mx.eval(compute())
         times.append(time.perf_counter() - began)
     return output, median(times)
-
-
-def _gigabytes(count: int) -> str:
-    return f"{count / 1e9:.2f} GB"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Final
 
@@ -29,7 +30,8 @@ def parts(subject: Subject) -> list[Part]:
 
 def page(subject: Subject, seconds: float) -> Iterator[str]:
     """Measure for so many `seconds`, and yield the text of each part as soon as it is there."""
-    yield f"Model: {subject.names[0]}, {_weights(subject)}\n"
+    load = os.getloadavg()[0]
+    yield f"Model: {subject.names[0]}, {_weights(subject)}\nLoad average before: {load:.2f}\n"
     yield from run_parts(parts(subject), seconds)
 
 
