@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from math import inf
-from typing import Final
+from typing import Final, Protocol
 
 import mlx.core as mx
 
@@ -28,10 +28,18 @@ DURATION_S: Final = 30.0
 log = logging.getLogger("omlx.engine")
 
 
-class KeepWarm:
-    """Waits for posts on the engine thread, and evaluates meanwhile where `allowed` returns True.
+class Posts(Protocol):
+    """What is posted to the engine thread."""
 
-    `allowed` must not wait; None: never evaluate.
+    def get(self, *, timeout: float | None = None) -> Callable[[], None]:
+        """Return the next post. Raises queue.Empty after `timeout` seconds."""
+        ...
+
+
+class KeepWarm:
+    """Waits for posts on the engine thread; where `allowed` returns True, makes some of its own.
+
+    `allowed` must not wait; None: make none.
     """
 
     def __init__(
@@ -51,27 +59,24 @@ class KeepWarm:
             now = self._clock()
             self._until, self._next = now + DURATION_S, now + INTERVAL_S
 
-    def next_post(self, inbox: queue.SimpleQueue[Callable[[], None]]) -> Callable[[], None]:
-        """Return the next post, and evaluate while there is none, until `DURATION_S` are over.
-
-        After an error, return a post that does nothing: the engine decides about its device.
-        """
-        while (now := self._clock()) < self._until:
+    def next_post(self, inbox: Posts) -> Callable[[], None]:
+        """Wait for the next post; an evaluation is one, every `INTERVAL_S` until `DURATION_S` are
+        over."""
+        while self._allowed is not None and (now := self._clock()) < self._until:
             with suppress(queue.Empty):
                 return inbox.get(timeout=max(0.0, self._next - now))
             self._next = self._clock() + INTERVAL_S
-            if self._allowed is not None and self._allowed():
-                with isolate() as outcome:
-                    self._evaluate()
-                if outcome.error is not None:
-                    self._until = -inf  # until the next step
-                    log.warning("the GPU is not kept warm", exc_info=outcome.error)
-                    return _do_nothing
+            if self._allowed():
+                return self._run
         return inbox.get()
 
-
-def _do_nothing() -> None:
-    pass
+    def _run(self) -> None:
+        """Evaluate; an error ends it until the next step: the engine decides about its device."""
+        with isolate() as outcome:
+            self._evaluate()
+        if outcome.error is not None:
+            self._until = -inf
+            log.warning("the GPU is not kept warm", exc_info=outcome.error)
 
 
 def evaluate_little() -> None:
