@@ -39,7 +39,7 @@ from omlx.cli.output import LoadingBars
 from omlx.cli.stage_start import JOINED, LOST, SERVING, end_without_supervisor
 from omlx.clients.endpoint import Endpoint
 from omlx.clients.snippets import curl
-from omlx.engine.idle.warm import KeepWarm
+from omlx.engine.idle.warm import warm_gpu
 from omlx.engine.stage.order import Order
 from omlx.engine.thread import EngineThread
 from omlx.errors import ConfigError, StageLost
@@ -50,14 +50,13 @@ from omlx.models.package.package import FILE as PACKAGE_FILE
 from omlx.models.package.tokenizer import import_mlx_lm
 from omlx.models.pool.cost_file import CostFiles
 from omlx.models.pool.draft_watcher import DraftWatcher
-from omlx.models.pool.footprint import device, free_bytes, limit_bytes
+from omlx.models.pool.footprint import free_bytes, limit_bytes
 from omlx.models.pool.load_weights import load_steps
 from omlx.models.pool.pool import Pool, build_pool
 from omlx.models.pool.prefix_disk import open_disks, prefix_root, stop_engine
 from omlx.models.pool.reading import WeightReader
 from omlx.models.pool.registry_watcher import RegistryWatcher
 from omlx.models.pool.resident import ServedModel
-from omlx.power import MainsWatch
 from omlx.process_memory import set_up_allocator
 from omlx.receipts.store import FOLDER, AnswerStore
 from omlx.server.app import create_app
@@ -171,8 +170,7 @@ async def serve(selection: Selection, listening: socket.socket, order: Order | N
     """
     live = selection.catalog.live
     settings = live.current.resolve().settings
-    warm = KeepWarm(MainsWatch()) if settings.keep_warm and device() == "gpu" else None
-    engine = EngineThread(calibrates=settings.calibrate, warm=warm)
+    engine = EngineThread(calibrates=settings.calibrate, warm=warm_gpu(settings.keep_warm))
     disks = open_disks(settings, engine)
     engine.start()
     try:

@@ -11,7 +11,7 @@ import mlx.core as mx
 import pytest
 
 from omlx.engine.build import build_loop
-from omlx.engine.idle.warm import DURATION_S, INTERVAL_S, KeepWarm, Posts, evaluate_little
+from omlx.engine.idle.warm import DURATION_S, INTERVAL_S, KeepWarm, Posts, evaluate_little, warm_gpu
 from omlx.engine.thread import EngineThread
 from tests.engine.fakes import VOCAB, Counting
 from tests.engine.harness import LIMITS, request
@@ -150,6 +150,19 @@ def test_a_device_that_is_lost_meanwhile_ends_the_engine_at_once() -> None:
     thread.stop()  # waits for the thread, which ends by itself
     assert thread.failure is not None
     assert thread.failure.code == "device.lost"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "kind", "warms"),
+    [(True, mx.gpu, True), (False, mx.gpu, False), (True, mx.cpu, False)],
+)
+def test_only_a_gpu_is_kept_warm(wanted: bool, kind: mx.DeviceType, warms: bool) -> None:
+    inbox = Inbox(post_at=0.0)
+    warm = warm_gpu(wanted, mx.Device(kind, 0))
+    warm.worked()
+    wait(warm, inbox)
+    (waited,) = inbox.waits
+    assert (waited is not None) is warms
 
 
 def test_what_it_evaluates_keeps_no_memory() -> None:

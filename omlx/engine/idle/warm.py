@@ -18,6 +18,7 @@ from typing import Final, Protocol
 import mlx.core as mx
 
 from omlx.engine.isolation import isolate
+from omlx.power import MainsWatch
 
 INTERVAL_S: Final = 0.5
 """Seconds between evaluations: an Apple GPU slows down after about 1.2 s."""
@@ -77,6 +78,12 @@ class KeepWarm:
         if outcome.error is not None:
             self._until = -inf
             log.warning("the GPU is not kept warm", exc_info=outcome.error)
+
+
+def warm_gpu(wanted: bool, device: mx.Device | None = None) -> KeepWarm:
+    """Return one that evaluates on mains power if it is `wanted` and the device is a GPU."""
+    device = device or mx.default_device()
+    return KeepWarm(MainsWatch() if wanted and device.type == mx.gpu else None)
 
 
 def evaluate_little() -> None:
