@@ -51,6 +51,11 @@ class Progress:
         self._done += 1
         self._bar.update()
 
+    def reach(self, done: int) -> None:
+        """Count the units up to `done` that were left out."""
+        self._bar.update(max(0, done - self._done))
+        self._done = max(done, self._done)
+
     def write(self, line: str) -> None:
         """Write a line above the bar."""
         self._bar.write(line, file=sys.stderr)

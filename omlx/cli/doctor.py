@@ -1,6 +1,7 @@
 """`omlx doctor`: the details that a problem report needs.
 
-With `--hosts`, whether a model can be served over these machines, and how fast their links are.
+With `--bench`, measurements of this machine as well, within ten minutes. With `--hosts`, whether a
+model can be served over these machines, and how fast their links are.
 
 The output holds no secrets: of an API key it says whether it is set, and the user's folder is
 written `~`.
@@ -14,10 +15,10 @@ import stat
 import sys
 from argparse import ArgumentParser, Namespace
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import mlx.core as mx
 
@@ -25,15 +26,17 @@ from omlx import __version__
 from omlx.admin.login.credentials import FILE as ADMIN_FILE
 from omlx.catalog import sentence
 from omlx.cli.address import find_server, listen
-from omlx.cli.arguments import configured
+from omlx.cli.arguments import configured, find_model
 from omlx.cli.hostfile import read_hosts
+from omlx.cli.machine import Machine, machine_rows, power_rows, read_machine, warnings
 from omlx.cli.output import columns, size
 from omlx.cli.stage_probe import HEAD, probe_hosts
-from omlx.errors import ConfigError
+from omlx.errors import ConfigError, ModelError
 from omlx.models.catalog.discovery import BUNDLED, scan_places
-from omlx.models.catalog.entry import Status
+from omlx.models.catalog.entry import ModelEntry, Status
 from omlx.models.catalog.places import places
-from omlx.models.pool.footprint import default_limit_bytes, machine_bytes
+from omlx.models.catalog.weight_files import weight_files
+from omlx.models.pool.footprint import default_limit_bytes, limit_bytes, machine_bytes
 from omlx.server.guard import is_loopback
 from omlx.settings.configuration import LiveConfiguration
 from omlx.settings.file import read
@@ -45,12 +48,16 @@ from omlx.settings.store import GLOBAL_FILE, MODELS_FILE
 
 Rows: TypeAlias = Iterator[tuple[str, ...]]
 
+DEMO: Final = "omlx-demo/target"
+DEMO_DRAFT: Final = "omlx-demo/draft"
 _PACKAGES = ("mlx", "mlx-lm", "transformers", "fastapi", "uvicorn")
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", nargs="?", help=sentence("cli.doctor.model", {}))
-    parser.add_argument("--hosts", metavar="HOSTS", help=sentence("cli.doctor.hosts_flag", {}))
+    other = parser.add_mutually_exclusive_group()
+    other.add_argument("--bench", action="store_true", help=sentence("cli.doctor.bench", {}))
+    other.add_argument("--hosts", metavar="HOSTS", help=sentence("cli.doctor.hosts_flag", {}))
     add_flags(parser, [Group.SERVER, Group.MODELS])
 
 
@@ -58,20 +65,78 @@ def run(arguments: Namespace) -> int:
     configuration = configured(arguments)
     if arguments.hosts is not None:
         return _hosts(arguments.hosts, arguments.model, configuration)
-    settings = configuration.current.resolve().settings
+    if arguments.bench:
+        return _bench(arguments.model, configuration)
+    settings, machine = configuration.current.resolve().settings, read_machine()
     chapters = {
-        "machine": _machine(),
-        "versions": _versions(),
-        "memory": _memory(settings),
+        **_facts(machine, settings),
         "models": _models(settings),
         "server": _server(settings),
         "files": _files(settings.home),
+        "warnings": _warnings(machine),
     }
-    for name, rows in chapters.items():
-        lines = columns(list(rows)).splitlines()
-        text = "\n  ".join([sentence(f"cli.doctor.{name}", {}), *lines]) + "\n\n"
-        sys.stdout.write(_without_user(text))
+    _write(chapters)
     return 0
+
+
+def _facts(machine: Machine, settings: Settings) -> dict[str, Rows]:
+    """Return the chapters about the machine itself."""
+    return {
+        "machine": machine_rows(machine),
+        "power": power_rows(machine.power),
+        "versions": _versions(),
+        "memory": _memory(settings),
+    }
+
+
+def _warnings(machine: Machine) -> Rows:
+    return ((warning.message,) for warning in warnings(machine))
+
+
+def _write(chapters: Mapping[str, Rows]) -> None:
+    """Print the chapters that have rows."""
+    for name, rows in chapters.items():
+        if lines := columns(list(rows)).splitlines():
+            text = "\n  ".join([sentence(f"cli.doctor.{name}", {}), *lines]) + "\n\n"
+            sys.stdout.write(_without_user(text))
+
+
+def _bench(name: str | None, configuration: LiveConfiguration) -> int:
+    """Print the chapters about the machine, then measurements of it. Returns 2 if the model cannot
+    be loaded.
+
+    Without a `name` the bundled model is measured, with its draft.
+    """
+    from omlx.bench.machine.page import BUDGET_S, page  # noqa: PLC0415 — both import mlx-lm,
+    from omlx.bench.subject import read_subject  # noqa: PLC0415 — which is slow
+
+    entry = find_model(name or DEMO, configuration)
+    draft = find_model(DEMO_DRAFT, configuration).path if name is None else None
+    settings, machine = configuration.current.resolve().settings, read_machine()
+    _check_room(entry, limit_bytes(settings.memory_limit))
+    sys.stdout.write("```\n")
+    _write({**_facts(machine, settings), "warnings": _warnings(machine)})
+    if find_server(settings.home) is not None:
+        sys.stdout.write(sentence("cli.doctor.bench_beside", {}) + "\n\n")
+    try:
+        subject = read_subject(entry.path, draft, dtype=settings.dtype)
+    except (OSError, ValueError) as error:
+        sys.stderr.write(f"omlx: {entry.id}: {error}\n")
+        return 2
+    for text in page(subject, BUDGET_S):
+        sys.stdout.write(text + "\n")
+        sys.stdout.flush()  # what is measured next may end the process
+    sys.stdout.write("```\n")
+    return 0
+
+
+def _check_room(entry: ModelEntry, limit: int) -> None:
+    """Raise ModelError for a model whose weights exceed the memory limit."""
+    weights = sum(file.stat().st_size for file in weight_files(entry.path))
+    if weights > limit:
+        need_gb, limit_gb = (round(count / (1 << 30), 2) for count in (weights, limit))
+        sizes = {"need_gb": need_gb, "limit_gb": limit_gb, "used_gb": 0.0}
+        raise ModelError("model.no_room", param="model", model=entry.id, **sizes)
 
 
 def _hosts(text: str, model: str | None, configuration: LiveConfiguration) -> int:
@@ -87,15 +152,6 @@ def _hosts(text: str, model: str | None, configuration: LiveConfiguration) -> in
     if problems:
         sys.stdout.write("\n" + columns(problems))
     return 1 if problems else 0
-
-
-def _machine() -> Rows:
-    yield "system", f"{platform.system()} {platform.release()} {platform.machine()}"
-    if sys.platform == "darwin":
-        yield "macOS", platform.mac_ver()[0]
-    info = mx.device_info()
-    yield "device", f"{mx.default_device().type.name}: {info.get('device_name', '?')}"
-    yield "processors", str(os.cpu_count())
 
 
 def _versions() -> Rows:

@@ -39,6 +39,7 @@ from omlx.cli.output import LoadingBars
 from omlx.cli.stage_start import JOINED, LOST, SERVING, end_without_supervisor
 from omlx.clients.endpoint import Endpoint
 from omlx.clients.snippets import curl
+from omlx.engine.idle.warm import warm_gpu
 from omlx.engine.stage.order import Order
 from omlx.engine.thread import EngineThread
 from omlx.errors import ConfigError, StageLost
@@ -59,6 +60,7 @@ from omlx.models.pool.resident import ServedModel
 from omlx.process_memory import set_up_allocator
 from omlx.receipts.store import FOLDER, AnswerStore
 from omlx.server.app import create_app
+from omlx.server.awake import Awake
 from omlx.server.beginnings import store as beginning_store
 from omlx.server.beginnings.store import BeginningStore
 from omlx.server.guard import check_keys
@@ -168,7 +170,7 @@ async def serve(selection: Selection, listening: socket.socket, order: Order | N
     """
     live = selection.catalog.live
     settings = live.current.resolve().settings
-    engine = EngineThread(calibrates=settings.calibrate)
+    engine = EngineThread(calibrates=settings.calibrate, warm=warm_gpu(settings.keep_warm))
     disks = open_disks(settings, engine)
     engine.start()
     try:
@@ -197,6 +199,7 @@ async def serve(selection: Selection, listening: socket.socket, order: Order | N
                 _SETTINGS_INTERVAL_S
             ),
             _warm_up(),
+            Awake(lambda: live.current.resolve().settings.keep_awake).run(pool),
         )
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, _already_handled)

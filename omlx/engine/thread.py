@@ -19,6 +19,7 @@ import mlx.core as mx
 
 from omlx.engine.device_errors import DEVICE
 from omlx.engine.idle.calibration import Calibration
+from omlx.engine.idle.warm import KeepWarm
 from omlx.engine.open_requests import OpenRequests
 from omlx.engine.types import (
     CalibrationState,
@@ -46,8 +47,9 @@ log = logging.getLogger("omlx.engine")
 class EngineThread:
     """Runs the loops of all loaded models. `calibrates`: measure their passes while idle."""
 
-    def __init__(self, *, calibrates: bool = False) -> None:
+    def __init__(self, *, calibrates: bool = False, warm: KeepWarm | None = None) -> None:
         self._calibrates = calibrates
+        self._warm = warm or KeepWarm()
         self._failure: EngineDead | None = None
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._loops: dict[str, EngineLoop] = {}
@@ -234,6 +236,7 @@ class EngineThread:
         """Step every loop that has work. Holds no loop afterwards: it may be unloaded."""
         busy = [loop for loop in self._loops.values() if loop.has_work]
         for loop in busy:
+            self._warm.worked()
             self._open.publish(loop.step())
             if len(busy) > 1:
                 loop.reset_timing()
@@ -258,7 +261,7 @@ class EngineThread:
                 return self._inbox.get(timeout=IDLE_SECONDS)
             except queue.Empty:
                 self._calibrate()
-        return self._inbox.get()
+        return self._warm.next_post(self._inbox)
 
     def _calibrate(self) -> None:
         """Calibrate every model until done or until something is posted."""

@@ -181,6 +181,7 @@ class Settings:
     record_prompts: Annotated[bool, _server(applies=AppliesAt.AT_ONCE)] = False
     answer_disk: Annotated[int, _server("SIZE|off", low=0, high=1 << 44, is_bytes=True)] = 256 << 20
     answer_days: Annotated[int, _server(low=1, high=3660)] = 30
+    keep_awake: Annotated[bool, _server(applies=AppliesAt.AT_ONCE)] = True
     log_level: Annotated[Literal["debug", "info", "warning", "error"], _server()] = "info"
 
     home: Annotated[Path, _models("DIR", scopes=RUN)] = field(default_factory=_home)
@@ -239,6 +240,7 @@ class Settings:
     max_context: Annotated[int | None, _engine(16, 1 << 30, scopes=PER_MODEL)] = None
     prefill_chunk: Annotated[int, _engine(16, 65536)] = 2048
     calibrate: Annotated[bool, Meta(Group.ENGINE)] = True
+    keep_warm: Annotated[bool, Meta(Group.ENGINE)] = True
     prefix_bytes: Annotated[
         int | None, _engine(0, 1 << 44, metavar="SIZE", is_bytes=True, applies=AppliesAt.AT_ONCE)
     ] = None

@@ -30,8 +30,8 @@ from omlx.engine.types import (
 from omlx.errors import BadRequest, EngineDead, OmlxError, Overloaded, Reason
 from omlx.models.pool.pool import Pool
 from omlx.models.pool.resident import ResidentModel, State
+from omlx.power import on_mains
 from omlx.records import BeginningStats
-from omlx.server.beginnings.power import on_mains
 from omlx.server.beginnings.store import BeginningStore, Known
 from omlx.settings.schema import Settings
 

@@ -1,0 +1,1 @@
+"""`omlx doctor --bench`: one page of measurements of a machine, for a report."""

@@ -1,0 +1,209 @@
+"""A model on this machine: passes by width, decoding, exactness, long prompts, the cost of a pause.
+
+What the engine does anyway is what is measured: its calibration, its passes, its prefill chunks.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from statistics import median
+from typing import Final
+
+import mlx.core as mx
+
+from omlx.bench.drive import NO_SPECULATION, request, run, settle
+from omlx.bench.exact import HEAD as EXACT_HEAD
+from omlx.bench.exact import compare, questions, tolerance_of
+from omlx.bench.machine.part import Expired, Part, Row
+from omlx.bench.progress import Progress
+from omlx.bench.speculation.modes import MODES
+from omlx.bench.subject import Subject
+from omlx.engine.idle.calibration import STRIDE, Calibration
+from omlx.engine.idle.warm import INTERVAL_S, evaluate_little
+from omlx.engine.loop import EngineLoop
+from omlx.engine.speculation.config import CONFIG
+from omlx.engine.speculation.cost_model import PLAIN, CostModel
+from omlx.engine.types import Failed, PrefillProgress, Request, Sampling
+from omlx.measure.spread import Series
+
+BATCHES: Final = (1, 2, 4)
+TRIALS: Final = 3
+ANSWER: Final = 96
+"""Tokens of a timed answer."""
+
+EXACT_MODES: Final = ("draft 4", "ngram", "auto")
+EXACT_WORKLOAD: Final = "small edit"
+EXACT_CONTEXT: Final = 120
+EXACT_TOKENS: Final = 48
+
+LONGEST: Final = 32768
+"""Tokens of the long prompt."""
+
+SLOW_PASS_S: Final = 20.0
+"""Seconds of a prefill pass from which on no longer context is tried: the next row would take
+minutes."""
+
+MEMORY_SHARE: Final = 0.8
+"""Share of the working set that the long prompt may take."""
+
+PAUSE_S: Final = 3.0
+PAUSES: Final = ("none", f"{PAUSE_S:g} s", f"{PAUSE_S:g} s, kept warm")
+
+
+def widths(subject: Subject, seconds: float) -> Part:
+    """Passes by width, as the engine's calibration measures them."""
+    head = ("tokens", "ms", "× a plain step", "in 2 rows, ms", "in 4 rows, ms")
+    shown = (1, *CONFIG.widths)
+    return Part("A pass by width", head, seconds, 1, partial(_widths, subject, shown))
+
+
+def _widths(
+    subject: Subject, shown: tuple[int, ...], progress: Progress, expired: Expired
+) -> Iterator[Row]:
+    loop = subject.new_loop(prefix_bytes=0)
+    Calibration("bench", loop).run(expired)
+    progress.tick()
+    costs = loop.cost_model
+    plain = costs.plain_step(1, 1)
+    for width in (PLAIN, *shown):
+        if costs.batch_samples(1, width, 1):
+            took = costs.batch_pass(1, width, 1)
+            name = "plain" if width == PLAIN else str(width)
+            ratio = f"{took / plain:.2f}" if plain else ""
+            yield name, f"{1e3 * took:.2f}", ratio, *(_batch(costs, n, width) for n in (2, 4))
+
+
+def _batch(costs: CostModel, rows: int, width: int) -> str:
+    if not costs.batch_samples(rows, width, 1):
+        return ""
+    return f"{1e3 * costs.batch_pass(rows, width, 1):.2f}"
+
+
+def decoding(subject: Subject, seconds: float) -> Part:
+    """Plain decoding, alone and in batches: tokens per second of all rows together."""
+    head = ("rows", "tok/s", "min–max", "× alone")
+    return Part("Plain decoding", head, seconds, len(BATCHES) * TRIALS, partial(_decoding, subject))
+
+
+def _decoding(subject: Subject, progress: Progress, expired: Expired) -> Iterator[Row]:
+    alone = 0.0
+    for rows in BATCHES:
+        prompts = [subject.prompts[row % len(subject.prompts)] for row in range(rows)]
+        asked = [request(prompt, ANSWER) for prompt in prompts]
+        run(subject.loop, [request(prompt, 4) for prompt in prompts])  # compiles kernels
+        rates: list[float] = []
+        for _ in range(TRIALS):
+            settle()
+            rates.append(run(subject.loop, asked).rate)
+            progress.tick()
+            if expired():
+                break
+        series = Series(tuple(rates))
+        alone = alone or series.median
+        spread = f"{series.least:.1f}–{series.most:.1f}"
+        yield str(rows), f"{series.median:.1f}", spread, f"{series.median / alone:.2f}"
+        if expired():
+            return
+
+
+def exactness(subject: Subject, seconds: float) -> Part:
+    """Modes of speculation against plain decoding, token by token."""
+    able = [mode for mode in MODES if mode.name in EXACT_MODES]
+    modes = [mode for mode in able if subject.draft is not None or not mode.needs_draft]
+    asked = list(questions(subject, (EXACT_WORKLOAD,), 1, EXACT_CONTEXT, EXACT_TOKENS))
+
+    def measure(progress: Progress, expired: Expired) -> Iterator[Row]:
+        for comparison in compare(subject, modes, asked, progress):
+            yield comparison.cells
+        yield "near-tie:", "", "", "", "", "", f"{tolerance_of(subject):g}"
+
+    title = "Speculation against plain decoding; differences in logits"
+    return Part(title, EXACT_HEAD, seconds, len(modes) * len(asked), measure)
+
+
+def prefill(subject: Subject, seconds: float, longest: int = LONGEST) -> Part:
+    """A prompt of growing length: speed and peak memory of the chunks up to each length."""
+    head = ("context", "tok/s", "longest pass s", "peak GB")
+    chunks = longest // subject.loop.limits.prefill_chunk
+    return Part("A long prompt", head, seconds, chunks, partial(_prefill, subject, longest))
+
+
+def _prefill(subject: Subject, longest: int, progress: Progress, expired: Expired) -> Iterator[Row]:
+    loop, slowest, since, done_before = subject.new_loop(prefix_bytes=0), 0.0, 0, 0
+    settle()
+    mx.reset_peak_memory()
+    began = section = time.perf_counter()
+    for done in _chunks(loop, _prompt(subject, longest)):
+        now = time.perf_counter()
+        slowest, began = max(slowest, now - began), now
+        progress.tick()
+        stop = _stop(slowest) or ("time" if expired() else "")
+        # Lengths double from row to row; the last one may lie between.
+        if done >= 2 * since or stop or done >= longest - 1:
+            peak = mx.get_peak_memory() / 1e9
+            speed = (done - done_before) / (now - section)
+            yield f"{done:,}", f"{speed:.0f}", f"{slowest:.2f}", f"{peak:.2f}"
+            mx.reset_peak_memory()
+            since, done_before, section, slowest = done, done, now, 0.0
+        if stop:
+            yield "ended:", stop, "", ""
+            return
+
+
+def _chunks(loop: EngineLoop, tokens: tuple[int, ...]) -> Iterator[int]:
+    """Compute a prompt; yield how many tokens are computed, after each chunk. Raises its error."""
+    asked = Request("prompt", tokens, Sampling(0.0), 1, speculation=NO_SPECULATION)
+    loop.submit(asked)
+    while loop.has_work:
+        for event in loop.step():
+            if isinstance(event, Failed):
+                raise event.error
+            if isinstance(event, PrefillProgress):
+                yield event.done
+
+
+def _prompt(subject: Subject, length: int) -> tuple[int, ...]:
+    return tuple(STRIDE * i % subject.vocab_size for i in range(length))
+
+
+def _stop(slowest: float) -> str:
+    """Return why no longer prompt is tried; empty if one is."""
+    if slowest > SLOW_PASS_S:
+        return f"a pass took {slowest:.1f} s"
+    room = int(mx.device_info().get("max_recommended_working_set_size", 0))
+    if room and mx.get_peak_memory() > MEMORY_SHARE * room:
+        return "memory"
+    return ""
+
+
+def pauses(subject: Subject, seconds: float, sleep: Callable[[float], None] = time.sleep) -> Part:
+    """The first tokens after a pause, and after one in which the GPU was kept warm."""
+    units = len(PAUSES) * TRIALS
+    head = ("pause", "ms of 4 tokens", "min–max")
+    return Part("After a pause", head, seconds, units, partial(_pauses, subject, sleep))
+
+
+def _pauses(
+    subject: Subject, sleep: Callable[[float], None], progress: Progress, expired: Expired
+) -> Iterator[Row]:
+    asked = [request(subject.prompts[0][:8], 4)]
+    run(subject.loop, asked)
+    for pause in PAUSES:
+        times: list[float] = []
+        for _ in range(TRIALS):
+            run(subject.loop, asked)
+            if pause == PAUSES[1]:
+                sleep(PAUSE_S)
+            elif pause == PAUSES[2]:
+                for _ in range(int(PAUSE_S / INTERVAL_S)):
+                    sleep(INTERVAL_S)
+                    evaluate_little()
+            times.append(1e3 * run(subject.loop, asked).total_s)
+            progress.tick()
+            if expired():
+                break
+        yield pause, f"{median(times):.1f}", f"{min(times):.1f}–{max(times):.1f}"
+        if expired():
+            return

@@ -1,0 +1,119 @@
+"""Facts of this machine for `omlx doctor`, and warnings about them.
+
+Facts are read once; warnings are a pure function of them, so that those of a Mac are tested on any
+machine.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from typing import Final
+
+import mlx.core as mx
+
+from omlx.errors import Reason
+from omlx.power import Heat, Power, read_power
+
+UNWIRED_MACOS: Final = 27
+"""Major version of macOS from which on every update of the screen may unwire one large residency
+set."""
+
+REWIRED_MLX: Final = (0, 32, 2)
+"""First version of mlx with several residency sets: GLM-5.1 on an M3 Ultra made 0.46 tok/s before,
+13.2 with it (mlx#4211)."""
+
+UNKNOWN: Final = "not known"
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """`macos` is empty elsewhere; `device` the type that mlx computes on, cpu or gpu.
+
+    `architecture` is the GPU's generation as mlx names it, such as applegpu_g16s. `variables` are
+    those of the environment that change what mlx does.
+    """
+
+    system: str
+    processors: int
+    device: str
+    device_name: str
+    architecture: str
+    metal: bool
+    mlx: str
+    macos: str = ""
+    variables: Mapping[str, str] = field(default_factory=dict)
+    power: Power = field(default_factory=lambda: Power(None))
+
+
+def read_machine() -> Machine:
+    info = mx.device_info()
+    return Machine(
+        system=f"{platform.system()} {platform.release()} {platform.machine()}",
+        processors=os.cpu_count() or 1,
+        device=str(mx.default_device().type.name),
+        device_name=str(info.get("device_name", UNKNOWN)),
+        architecture=str(info.get("architecture", UNKNOWN)),
+        metal=mx.metal.is_available(),
+        mlx=version("mlx"),
+        macos=platform.mac_ver()[0] if sys.platform == "darwin" else "",
+        variables={key: value for key, value in os.environ.items() if key.startswith("MLX_")},
+        power=read_power(),
+    )
+
+
+def machine_rows(machine: Machine) -> Iterator[tuple[str, ...]]:
+    yield "system", machine.system
+    if machine.macos:
+        yield "macOS", machine.macos
+    yield "processors", str(machine.processors)
+    yield "device", f"{machine.device}: {machine.device_name}"
+    yield "architecture", machine.architecture
+    yield "Metal", "yes" if machine.metal else "no"
+    yield from sorted(machine.variables.items())
+
+
+def power_rows(power: Power) -> Iterator[tuple[str, ...]]:
+    yield "source", _choice(power.mains, "mains", "battery")
+    yield "Low Power Mode", _choice(power.low_power, "on", "off")
+    yield "heat", UNKNOWN if power.heat is None else _describe(power.heat)
+
+
+def warnings(machine: Machine) -> Iterator[Reason]:
+    """Yield what makes this machine slower than it could be, each with what to do."""
+    if machine.device != "gpu":
+        yield Reason("doctor.no_metal" if machine.macos else "doctor.no_gpu")
+    if machine.macos and _is_unwired(machine.macos, machine.mlx):
+        yield Reason("doctor.unwired", {"macos": machine.macos, "mlx": machine.mlx})
+    if machine.power.low_power:
+        yield Reason("doctor.low_power")
+    if machine.power.heat is not None and machine.power.heat.throttled:
+        yield Reason("doctor.hot", {"heat": _describe(machine.power.heat)})
+
+
+def _is_unwired(macos: str, mlx: str) -> bool:
+    """Whether this macOS unwires the weights that this mlx wires."""
+    (major, *_) = _numbers(macos) or (0,)
+    return major >= UNWIRED_MACOS and _numbers(mlx) < REWIRED_MLX
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    """Return the first three numbers of a version."""
+    return tuple(int(number) for number in re.findall(r"\d+", text)[:3])
+
+
+def _describe(heat: Heat) -> str:
+    if not heat.throttled:
+        return "none recorded"
+    return f"warning level {heat.level}, processor at {heat.speed_percent} %"
+
+
+def _choice(value: bool | None, yes: str, no: str) -> str:
+    if value is None:
+        return UNKNOWN
+    return yes if value else no

@@ -1,0 +1,91 @@
+"""Keeps a GPU from slowing down between requests: small evaluations while nothing else runs.
+
+After some seconds of quiet a GPU lowers its clock, and macOS may unwire the weights; the next
+request waits for both. Each evaluation is one kernel over a few numbers, which a request that
+arrives meanwhile hardly notices.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from math import inf
+from typing import Final, Protocol
+
+import mlx.core as mx
+
+from omlx.engine.isolation import isolate
+from omlx.power import MainsWatch
+
+INTERVAL_S: Final = 0.5
+"""Seconds between evaluations: an Apple GPU slows down after about 1.2 s."""
+
+DURATION_S: Final = 30.0
+"""Seconds after the last step: longer than an agent's tools usually take."""
+
+log = logging.getLogger("omlx.engine")
+
+
+class Posts(Protocol):
+    """What is posted to the engine thread."""
+
+    def get(self, *, timeout: float | None = None) -> Callable[[], None]:
+        """Return the next post. Raises queue.Empty after `timeout` seconds."""
+        ...
+
+
+class KeepWarm:
+    """Waits for posts on the engine thread; where `allowed` returns True, makes some of its own.
+
+    `allowed` must not wait; None: make none.
+    """
+
+    def __init__(
+        self,
+        allowed: Callable[[], bool] | None = None,
+        evaluate: Callable[[], None] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._allowed = allowed
+        self._evaluate = evaluate or evaluate_little
+        self._clock = clock
+        self._until = self._next = -inf
+
+    def worked(self) -> None:
+        """Count from now: a step runs."""
+        if self._allowed is not None:
+            now = self._clock()
+            self._until, self._next = now + DURATION_S, now + INTERVAL_S
+
+    def next_post(self, inbox: Posts) -> Callable[[], None]:
+        """Wait for the next post; an evaluation is one, every `INTERVAL_S` until `DURATION_S` are
+        over."""
+        while self._allowed is not None and (now := self._clock()) < self._until:
+            with suppress(queue.Empty):
+                return inbox.get(timeout=max(0.0, self._next - now))
+            self._next = self._clock() + INTERVAL_S
+            if self._allowed():
+                return self._run
+        return inbox.get()
+
+    def _run(self) -> None:
+        """Evaluate; an error ends it until the next step: the engine decides about its device."""
+        with isolate() as outcome:
+            self._evaluate()
+        if outcome.error is not None:
+            self._until = -inf
+            log.warning("the GPU is not kept warm", exc_info=outcome.error)
+
+
+def warm_gpu(wanted: bool, device: mx.Device | None = None) -> KeepWarm:
+    """Return one that evaluates on mains power if it is `wanted` and the device is a GPU."""
+    device = device or mx.default_device()
+    return KeepWarm(MainsWatch() if wanted and device.type == mx.gpu else None)
+
+
+def evaluate_little() -> None:
+    """Run one kernel on the default device."""
+    mx.eval(mx.zeros((8,)) + 1)

@@ -1,0 +1,154 @@
+"""Power of this machine: mains or battery, Low Power Mode, heat.
+
+Linux answers with files, macOS with `pmset`. The parsers are pure; what they do not recognise is
+unknown, which is None.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+SUPPLIES: Final = Path("/sys/class/power_supply")
+"""Of Linux: a folder for each battery and each connector."""
+
+PMSET: Final = ("pmset", "-g")
+"""Of macOS: the settings in use; with `batt` the present source, with `therm` heat."""
+
+INTERVAL_S: Final = 30.0
+"""Seconds after which `MainsWatch` asks again."""
+
+_WAIT_S: Final = 5.0
+_LOW: Final = "1"  # of `powermode`: 0 is automatic, 2 high
+
+
+@dataclass(frozen=True, slots=True)
+class Heat:
+    """Throttling by heat: the warning `level`, 0 for none, and the processor's speed in percent."""
+
+    level: int = 0
+    speed_percent: int = 100
+
+    @property
+    def throttled(self) -> bool:
+        return self.level > 0 or self.speed_percent < 100
+
+
+@dataclass(frozen=True, slots=True)
+class Power:
+    """The power state of the machine; None: not known."""
+
+    mains: bool | None
+    low_power: bool | None = None
+    heat: Heat | None = None
+
+
+def read_power(platform: str = sys.platform, command: Sequence[str] = PMSET) -> Power:
+    """Read the power state. On macOS that takes three programs' time, some 50 ms."""
+    if platform != "darwin":
+        return Power(linux_on_mains())
+    return Power(
+        parse_mains(_answer([*command, "batt"])),
+        parse_low_power(_answer(command)),
+        parse_heat(_answer([*command, "therm"])),
+    )
+
+
+def on_mains(platform: str = sys.platform, command: Sequence[str] = PMSET) -> bool:
+    """Return whether the machine is known to run on mains power. May take some milliseconds."""
+    if platform == "darwin":
+        return parse_mains(_answer([*command, "batt"])) is True
+    return linux_on_mains()
+
+
+def linux_on_mains(supplies: Path = SUPPLIES) -> bool:
+    """Read the kernel's list: a connector that is online, or no battery of the machine itself."""
+    batteries = False
+    for supply in sorted(supplies.glob("*")):
+        kind = _read(supply / "type")
+        if kind == "Battery":
+            batteries |= _read(supply / "scope") != "Device"  # that of a mouse does not count
+        elif _read(supply / "online") == "1":
+            return True
+    return not batteries
+
+
+def parse_mains(batt: str) -> bool | None:
+    """Parse `pmset -g batt`, whose first line names the present source."""
+    source = re.match(r"Now drawing from '(.+)'", batt)
+    return None if source is None else source[1] == "AC Power"
+
+
+def parse_low_power(settings: str) -> bool | None:
+    """Parse `pmset -g`: `lowpowermode`, or `powermode` where a machine has a high one too."""
+    mode = re.search(r"^\s*(?:lowpowermode|powermode)\s+(\d)", settings, re.M)
+    return None if mode is None else mode[1] == _LOW
+
+
+def parse_heat(therm: str) -> Heat | None:
+    """Parse `pmset -g therm`: warning levels since the start, or notes that there was none."""
+    levels = re.findall(r"(?:thermal|performance) warning level\s*=\s*(\d+)", therm, re.I)
+    speeds = re.findall(r"CPU_Speed_Limit\s*=\s*(\d+)", therm)
+    if not levels and not speeds and "warning level has been recorded" not in therm:
+        return None
+    return Heat(max(map(int, levels), default=0), min(map(int, speeds), default=100))
+
+
+class MainsWatch:
+    """The last known power source: a callable that never waits.
+
+    It asks again at most every `INTERVAL_S`, by a job that it gives to `start`, which runs it in
+    another thread.
+    """
+
+    def __init__(
+        self,
+        ask: Callable[[], bool] = on_mains,
+        start: Callable[[Callable[[], None]], None] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._ask = ask
+        self._start = start or _start_thread
+        self._clock = clock
+        self._asked_at = -INTERVAL_S
+        self._mains = False
+
+    def __call__(self) -> bool:
+        """Return whether the machine was last known to run on mains; False before an answer."""
+        now = self._clock()
+        if now - self._asked_at >= INTERVAL_S:
+            self._asked_at = now
+            self._start(self._update)
+        return self._mains
+
+    def _update(self) -> None:
+        self._mains = self._ask()
+
+
+def _start_thread(job: Callable[[], None]) -> None:
+    threading.Thread(target=job, name="omlx-power", daemon=True).start()
+
+
+def _answer(command: Sequence[str]) -> str:
+    """Return what a program prints; empty if it cannot run, fails or does not end."""
+    try:
+        answer = subprocess.run(
+            command, capture_output=True, text=True, timeout=_WAIT_S, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return answer.stdout
+
+
+def _read(file: Path) -> str:
+    with suppress(OSError):
+        return file.read_text().strip()
+    return ""
