@@ -130,7 +130,7 @@ class TooManyRequests(Overloaded):
 
 class DeviceFull(Overloaded):
     """Out of memory on the device, after a second try in smaller chunks. Clients that repeat what
-    failed are told not to."""
+    failed must not."""
 
 
 class ConfigError(OmlxError):

@@ -21,7 +21,7 @@ log = logging.getLogger("omlx.engine")
 
 
 class FaultKind(StrEnum):
-    """Kind of a device error, told by the text that mlx raises."""
+    """Kind of a device error, by the text that mlx raises."""
 
     OUT_OF_MEMORY = "out_of_memory"
     TIMEOUT = "timeout"
@@ -108,7 +108,7 @@ class DeviceFault:
 class DeviceErrors:
     """Record of the device errors of this process. Used on the engine thread.
 
-    `seen` counts errors, and so numbers the work between two of them: whoever launches a pass keeps
+    `seen` counts errors, and so numbers the work between two of them: the launch of a pass keeps
     the number, and `outcome` says whether an error was seen since. `counts` are by kind. `lost`
     says why the device takes no more work, once it does not.
     """

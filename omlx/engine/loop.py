@@ -14,12 +14,13 @@ from typing import Final
 from omlx.draft_length import DEFAULT_DRAFT_LENGTH, DraftLength
 from omlx.engine.device_errors import DEVICE
 from omlx.engine.disk.tier import Disk, DiskTier
+from omlx.engine.launch import Launch
 from omlx.engine.limits import Limits
 from omlx.engine.memory import cache_need
 from omlx.engine.piece import Layout
 from omlx.engine.plan import Plan, Rewind
 from omlx.engine.prefix.reuse import PrefixReuse
-from omlx.engine.runner import Launch, Runner
+from omlx.engine.runner import Runner
 from omlx.engine.scheduler import Scheduler
 from omlx.engine.sequence import Interval, Status
 from omlx.engine.speculation.cost_model import PLAIN, CostModel

@@ -7,22 +7,19 @@ token yet.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import chain
-from math import isfinite
+from dataclasses import dataclass
 from typing import Any, Final, cast
 
 import mlx.core as mx
 from mlx.utils import tree_flatten
 
 from omlx.engine.batch import CacheSizes
-from omlx.engine.device_errors import DEVICE
 from omlx.engine.hidden import Listener
 from omlx.engine.image.span import ImageSpan
 from omlx.engine.isolation import isolate
 from omlx.engine.kv.table import CacheTable
+from omlx.engine.launch import ForwardPass, Launch, non_finite, read_pass
 from omlx.engine.limits import Traits
 from omlx.engine.masking import masks_along
 from omlx.engine.model import Cache, MakeCache, Model
@@ -35,22 +32,17 @@ from omlx.engine.plan import (
     Forget,
     Forward,
     Loaded,
-    LogprobRows,
     Look,
     Merge,
     Open,
-    Plan,
     Read,
     Save,
     ScheduledStep,
     Window,
 )
-from omlx.engine.prefix.arrays.payload import Payload
 from omlx.engine.rewind import traits
 from omlx.engine.sampling import Draw, RowSampler, draw, logprobs_of, permit, process
-from omlx.engine.types import TokenMask
 from omlx.engine.vision.reader import Vision
-from omlx.errors import NonFiniteLogits
 
 CLEAR_EVERY: Final = 256
 """Steps after which MLX's buffers for reuse are released."""
@@ -62,45 +54,6 @@ class _Row:
     top_logprobs: int | None
     prompt_logprobs: int | None
     spans: tuple[ImageSpan, ...] = ()
-
-
-@dataclass(slots=True)
-class ForwardPass:
-    """One forward in flight, with the masks of its rows.
-
-    sampled: draft_n + 1 tokens of each window, one behind the other; drafts: by row, [draft_n],
-    where only the device knows them; logprobs as `logprobs_of` returns them, of the sampled tokens
-    or of a prompt's; peaks: the largest of each row of logits that is sampled; done: computed when
-    a pass that samples nothing has ended. `error` ends all of its rows, `failed` single ones.
-    """
-
-    forward: Forward
-    masks: Mapping[int, TokenMask] = field(default_factory=dict)
-    failed: dict[int, Exception] = field(default_factory=dict)
-    sampled: mx.array | None = None
-    drafts: dict[int, mx.array] = field(default_factory=dict)
-    peaks: mx.array | None = None
-    done: mx.array | None = None
-    logprobs: tuple[mx.array, mx.array, mx.array] | None = None
-    error: Exception | None = None
-    lost: Exception | None = None
-
-
-@dataclass(slots=True)
-class Launch:
-    """A step in flight, launched at `at` (s) after `errors` device errors of the process.
-
-    `failed` holds the errors of operations, by row. `looks` are computed when a tower has looked at
-    an image for a row, `moved` when these pieces of the prefix cache have been copied, by id.
-    """
-
-    plan: Plan
-    at: float = field(default_factory=time.perf_counter)
-    errors: int = field(default_factory=lambda: DEVICE.seen)
-    passes: list[ForwardPass] = field(default_factory=list)
-    looks: list[tuple[int, mx.array]] = field(default_factory=list)
-    moved: dict[int, Payload] = field(default_factory=dict)
-    failed: dict[int, Exception] = field(default_factory=dict)
 
 
 class Runner:
@@ -170,8 +123,8 @@ class Runner:
                 reads.update(dict.fromkeys(rows, Read(error=launched.error)))
                 continue
             with isolate() as outcome:  # a pass that failed on the device raises when it is read
-                reads.update(zip(rows, _read_pass(launched), strict=True))
-                launched.failed = _non_finite(launched) | launched.failed
+                reads.update(zip(rows, read_pass(launched), strict=True))
+                launched.failed = non_finite(launched) | launched.failed
             if outcome.error is not None:
                 launched.lost = outcome.error
                 reads.update(dict.fromkeys(rows, Read(error=outcome.error)))
@@ -371,26 +324,6 @@ def _sampled_places(logits: mx.array, windows: Sequence[Window]) -> mx.array:
     return mx.concatenate(places) if len(places) > 1 else places[0]
 
 
-def _read_pass(launched: ForwardPass) -> list[Read]:
-    windows = launched.forward.windows
-    logprobs = _read_logprobs(launched.logprobs)
-    if launched.sampled is None:
-        mx.eval(launched.done)
-        return [Read(logprobs=logprobs) for _ in windows]
-    sampled = cast(list[int], launched.sampled.tolist())
-    reads: list[Read] = []
-    end = 0
-    for window in windows:
-        here = slice(end, end + window.draft_n + 1)
-        end = here.stop
-        draft = window.draft or ()
-        if window.row in launched.drafts:
-            draft = tuple(cast(list[int], launched.drafts[window.row].tolist()))
-        scores = None if logprobs is None else logprobs[here]
-        reads.append(Read(sampled=tuple(sampled[here]), draft=draft, logprobs=scores))
-    return reads
-
-
 def _done(states: list[Any]) -> mx.array:
     """An array of its own that is computed when all arrays of a cache are: to hold these until the
     pass is read would force a copy of each at the next write."""
@@ -398,22 +331,3 @@ def _done(states: list[Any]) -> mx.array:
     arrays = [leaf for _, leaf in leaves if isinstance(leaf, mx.array) and leaf.size]
     firsts = [array[(0,) * array.ndim].astype(mx.float32) for array in arrays]
     return mx.stack(firsts or [mx.zeros(())])
-
-
-def _non_finite(launched: ForwardPass) -> dict[int, Exception]:
-    """Return the errors of rows that have NaN or infinity in their logits."""
-    peaks = [0.0] if launched.peaks is None else cast(list[float], launched.peaks.tolist())
-    if all(map(isfinite, peaks)):
-        return {}
-    windows = launched.forward.windows
-    rows = chain.from_iterable([window.row] * (window.draft_n + 1) for window in windows)
-    error = NonFiniteLogits("engine.not_finite")
-    return {row: error for row, peak in zip(rows, peaks, strict=True) if not isfinite(peak)}
-
-
-def _read_logprobs(arrays: tuple[mx.array, mx.array, mx.array] | None) -> LogprobRows | None:
-    if arrays is None:
-        return None
-    chosen, ids, values = (cast(list[Any], array.tolist()) for array in arrays)
-    rows = zip(chosen, ids, values, strict=True)
-    return tuple((logprob, tuple(zip(top_ids, top, strict=True))) for logprob, top_ids, top in rows)

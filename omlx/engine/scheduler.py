@@ -329,7 +329,7 @@ class Scheduler:
         return finish.failed(sequence.request, error)
 
     def _restart(self, sequence: Sequence, *, cold: bool) -> None:
-        """Compute a row's tokens again, in a row of its own that the same answer goes on in."""
+        """Compute a row's tokens again, in a new row that continues the same answer."""
         self._give_up(sequence)
         self.queue.requeue(sequence, cold=cold)
 

@@ -20,8 +20,8 @@ from typing import Any, Final
 
 from omlx.cli import stage, stage_join
 from omlx.cli.stage_start import JOIN_S
+from omlx.engine.launch import Launch
 from omlx.engine.plan import Plan, ScheduledStep
-from omlx.engine.runner import Launch
 from omlx.engine.stage import runners
 from omlx.engine.stage.link import Link, introduce
 from omlx.engine.stage.order import Order

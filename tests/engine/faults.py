@@ -1,4 +1,4 @@
-"""A device that fails once, at the nth use of a site, and says so later, to whoever looks first.
+"""A device that fails once, at the nth use of a site; the call that looks first gets the error.
 
 What a failed pass computed reads as if it were good (mlx/error.h). Here it is finite garbage: the
 logits name one token, the caches are zeros. The error is thrown once, as mlx throws its own: by the
@@ -45,7 +45,7 @@ GARBAGE = 3
 class FailingDevice:
     """The use number `nth` of `site` fails, and the next ones up to `times`.
 
-    With `text`, the next launch throws it; without, the next call that waits throws what a CPU says.
+    With `text`, the next launch throws it; without, the next call that waits throws a CPU's text.
     `struck` counts failures.
     """
 
@@ -75,8 +75,8 @@ class FailingDevice:
         ):
             self._before(owner, name, site_name)
         self._before(table, "read_payloads", "load")
-        read_pass = runner._read_pass
-        patch.setattr(runner, "_read_pass", lambda launched: (self._look(), read_pass(launched))[1])
+        read_pass = runner.read_pass
+        patch.setattr(runner, "read_pass", lambda launched: (self._look(), read_pass(launched))[1])
         DEVICE.reset()
 
     def serve(self, loop: EngineLoop) -> EngineLoop:

@@ -81,7 +81,9 @@ def cases() -> Iterator[object]:
             yield pytest.param(family, strategy, company, site, text, 0, 1, marks=slow)
 
 
-@pytest.mark.parametrize(("family", "strategy", "company", "site", "text", "first", "every"), [*cases()])
+@pytest.mark.parametrize(
+    ("family", "strategy", "company", "site", "text", "first", "every"), [*cases()]
+)
 def test_a_failed_pass_leaves_no_wrong_token(
     family: str, strategy: str, company: str, site: str, text: str, first: int, every: int
 ) -> None:
