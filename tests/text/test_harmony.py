@@ -145,7 +145,7 @@ def read(
         ),
         (
             f'{CALL}{{"at": "never closed{NEXT}{THOUGHT}',
-            ("Hm. é to=functions.", "", ['look{"at": "never closed']),
+            ("Hm. é to=functions.", "", ['look{"at": "never closed"}']),
         ),
     ],
 )

@@ -75,8 +75,19 @@ class JsonRepair:
         passed, self._passed = "".join(self._passed), []
         return passed
 
-    def finish(self) -> str:
-        """Return the end of JSON that was cut off, as far as it is the beginning of valid JSON."""
+    def finish(self, *, complete: bool = False) -> str:
+        """Return the end of JSON that never ended, as far as it is the beginning of valid JSON.
+
+        `complete`: nothing was cut off, so brackets that are all that is missing are added.
+        """
+        if complete and not self._quote and self._open:
+            passed = self.feed(" ").removesuffix(" ")
+            in_list = self._open[-1] == "["
+            if self._next in (_Next.COMMA, _Next.KEY) or (self._next is _Next.VALUE and in_list):
+                while self._open:
+                    self._close()
+            rest, self._passed = "".join(self._passed), []
+            return passed + rest
         if self._quote or self._next is not _Next.VALUE or not _NUMBER.fullmatch(self._text):
             return ""
         return self._comma + self._text

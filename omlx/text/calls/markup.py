@@ -179,6 +179,7 @@ def _patterns(form: CallFormat) -> CallPatterns:
     starts = "|".join(re.escape(marker) for marker in (form.start, *form.bare))
     if form.head is not None:
         head = re.compile(form.head)
+    if form.head is not None and form.messages is None:
         follows = re.compile(rf"(?:{form.closes})?\s*,?{form.head}")
     return CallPatterns(
         re.compile(starts),

@@ -92,9 +92,9 @@ class ToolCallParser:
         self._parse(self._markup, pieces)
         return pieces
 
-    def finish(self) -> list[Piece]:
+    def finish(self, *, complete: bool = False) -> list[Piece]:
         """Return what was held back: a call without its closing marker, a call that was cut off, or
-        prose.
+        prose. `complete`: the model has ended its output.
         """
         pieces: list[Piece] = []
         while self._markup is not None and self._state not in (_State.TEXT, _State.ARGUMENTS):
@@ -102,9 +102,9 @@ class ToolCallParser:
             self._parse(self._markup, pieces)
         held, self._held = self._held, ""
         if self._state is _State.ARGUMENTS:
-            if arguments := self._json.finish():
+            if arguments := self._json.finish(complete=complete):
                 pieces.append(ToolCallArguments(self.count - 1, arguments))
-            pieces.append(ToolCallEnd(self.count - 1, complete=False))
+            pieces.append(ToolCallEnd(self.count - 1, complete=self._json.ended))
         else:
             self._prose.add(held, pieces)
         return pieces
