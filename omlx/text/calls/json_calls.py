@@ -16,10 +16,15 @@ _VALUE: Final = (
 )
 _MEMBERS: Final = rf"(?:\s*,\s*{_STRING}\s*:\s*{_VALUE})*"
 
-CLOSES: Final = rf"{_MEMBERS}\s*\}}[\s}}\]]*"
+CLOSES: Final = rf"{_MEMBERS}\s*\}}[\s}}\]]*(?:```)?"
 """Pattern after the arguments: further members of the object around them, which are ignored, and
 the closing brackets.
 """
+
+BEGINS: Final = (
+    r'\s*\[?\s*\{\s*"(?:name|tool_name|function|type|id|arguments|parameters)"\s*:\s*["{]'
+)
+"""Pattern of how a call that is a JSON object begins, or a list of such calls."""
 
 _NAME_KEYS: Final = ("name", "tool_name", "function")
 _ARGUMENT_KEYS: Final = ("arguments", "parameters", "args")
@@ -32,7 +37,7 @@ def head(name: str = "name", arguments: str = "arguments|parameters", members: s
     the name.
     """
     return (
-        rf'\s*\[?\s*\{{\s*{members}"(?:{name})"\s*:\s*"{NAME}"\s*,\s*'
+        rf'\s*(?:```\w*\s*)?\[?\s*\{{\s*{members}"(?:{name})"\s*:\s*"{NAME}"\s*,\s*'
         rf'"(?:{arguments})"\s*:\s*(?=\{{)'
     )
 

@@ -15,6 +15,8 @@ from typing import Final
 
 import regex as re
 
+from omlx.text.stop_strings import overlap
+
 _SPACE: Final = " \t\r\n"
 _CLOSING: Final[Mapping[str, str]] = {"{": "}", "[": "]"}
 _WORDS: Final[Mapping[str, str]] = {
@@ -211,17 +213,22 @@ class JsonRepair:
         """Pass on a number, a constant, or a word without quotes."""
         found = _WORD.match(self._text, at)
         assert found is not None
-        if found.end() == len(self._text):
+        word, end = found[0], len(self._text)
+        if self._terminator and self._open:
+            marker = self._text.find(self._terminator, at)
+            end = marker if marker >= 0 else end - overlap(self._text, self._terminator)
+            word = word[: end - at]
+        if at + len(word) == end and not self._text.startswith(self._terminator or "\0", end):
             return 0
         if self._next is _Next.KEY:
-            self._passed += [self._comma, json.dumps(found[0], ensure_ascii=False)]
+            self._passed += [self._comma, json.dumps(word, ensure_ascii=False)]
             self._next = _Next.COLON
         else:
             self._fill()
-            self._passed.append(_constant(found[0]))
+            self._passed.append(_constant(word))
             self._next = _Next.COMMA
         self._comma = ""
-        return len(found[0])
+        return len(word)
 
     def _fill(self) -> None:
         """Pass on what is missing before a value."""
@@ -237,9 +244,21 @@ class JsonRepair:
 
 
 def repaired(text: str) -> str:
-    """Return the JSON object or list that a text begins with, repaired."""
+    """Return the JSON object or list that a text begins with, repaired; brackets are added where
+    they are all that is missing.
+    """
     repair = JsonRepair()
-    return repair.feed(text + " ")
+    passed = repair.feed(text)
+    return passed if repair.ended else passed + repair.finish(complete=True)
+
+
+def repaired_whole(text: str) -> str | None:
+    """Return a text that is a JSON object or list, repaired; None if it is more, or unfinished."""
+    repair = JsonRepair()
+    passed = repair.feed(text)
+    if not repair.ended:
+        passed += repair.finish(complete=True)
+    return passed if repair.ended and not repair.rest.strip(_SPACE + "]}") else None
 
 
 def _constant(word: str) -> str:

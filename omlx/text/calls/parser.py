@@ -265,7 +265,15 @@ class ToolCallParser:
             self._begin(markup, following, pieces)
             return True
         ends = markup.patterns.ends.match(self._held, partial=True)
-        if following is not None or (ends is not None and ends.partial):
+        further = None
+        if markup.patterns.further is not None:
+            further = markup.patterns.further.match(self._held, partial=True)
+        if further is not None and not further.partial:
+            self._held, self._marker, self._space = self._held[further.end() :], "", ""
+            self._bare, self._state = False, _State.CALL
+            return True
+        undecided = following is not None or further is not None
+        if undecided or (ends is not None and ends.partial):
             return False
         self._leave(markup)
         return True

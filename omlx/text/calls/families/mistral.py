@@ -11,12 +11,12 @@ from typing import Final
 from omlx.text.calls import json_calls
 from omlx.text.calls.format import NAME, CallFormat
 
-_NAMED: Final = rf"\s*{NAME}\s*(?:\[CALL_ID\]\s*(?P<id>\w+)\s*)?\[ARGS\]\s*(?=\{{)"
+_NAMED: Final = rf"\s*{NAME}\s*(?:\[CALL_ID\]\s*(?P<id>\w+)\s*)?(?:\[ARGS\])?\s*(?=\{{)"
 
 FORMAT: Final = CallFormat(
     start="[TOOL_CALLS]",
     end="",
-    begins=r"\s*(?:\[\s*\{|[\w.:/-]+\s*\[(?:CALL_ID|ARGS)\])",
+    begins=r"\s*(?:\[\s*\{|[\w.:/-]+\s*(?:\[(?:CALL_ID|ARGS)\]|\{))",
     head=rf"(?:{_NAMED}|{json_calls.head()})",
     closes=rf"(?:{json_calls.CLOSES})?",
     read=json_calls.read,
