@@ -150,6 +150,10 @@ class JsonRepair:
                 return 0
             if self._terminator.startswith(text):
                 return 0
+        if character in "\"'" and self._next is _Next.COLON:
+            behind = self._text[at + 1 :].lstrip()
+            if behind[:1] in ("", ":"):  # a quote behind a key without one before it
+                return int(bool(behind))
         if character in "{[\"'":
             self._start(character)
         elif character in "}]":
@@ -164,9 +168,11 @@ class JsonRepair:
 
     def _start(self, character: str) -> None:
         """Begin a string, an object or a list."""
-        key = self._next is _Next.KEY and character in "\"'"
+        in_object = bool(self._open) and self._open[-1] == "{"
+        forgotten = ", " if self._next is _Next.COMMA and in_object else ""
+        key = (forgotten or self._next is _Next.KEY) and character in "\"'"
         if key:
-            self._passed.append(self._comma)
+            self._passed.append(self._comma or forgotten)
         else:
             self._fill()
         self._comma = ""

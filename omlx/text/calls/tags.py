@@ -59,8 +59,14 @@ class TagReader:
 
     def calls(self, text: str) -> list[Call]:
         arguments: dict[str, Any] = {}
+        at, between = self._head_end, ""
         for value in self._values:
             self._add(arguments, value, text)
+            between += text[at : value.tag.start()]
+            at = value.end
+        between += text[at : self._inside_end]
+        if between.count(self._tags.closes) > len(self._values):
+            raise ValueError("a value whose opening tag cannot be read")
         inside = text[self._head_end : self._inside_end].strip()
         if not self._values and inside.startswith("{"):
             arguments = parse_json(repaired_whole(inside) or "")

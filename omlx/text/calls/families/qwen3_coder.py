@@ -26,7 +26,7 @@ FORMAT: Final = CallFormat(
     bare=("<function=",),
     head=rf"\s*<function={NAME}>?\s*(?=<(?:parameter=|/function>|/tool_call>)|\{{)",
     tags=Tags(
-        opens=r"<parameter=(?P<name>[^<>\n]+)>",
+        opens=r"<parameter=(?P<name>[^<>\n]+)(?:>|(?=\n))",
         closes="</parameter>",
         ends="</function>",
         padding="\n",
