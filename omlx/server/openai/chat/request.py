@@ -143,7 +143,7 @@ class Function(Body):
 class Tool(Body):
     """Of other types than `function`, there are warnings."""
 
-    type: str
+    type: str = FUNCTION
     function: Function | None = None
 
 
@@ -152,7 +152,7 @@ class NamedFunction(Body):
 
 
 class NamedChoice(Body):
-    type: Literal["function"]
+    type: Literal["function"] = "function"
     function: NamedFunction
 
 
