@@ -1,7 +1,7 @@
 """Fields of other servers' APIs that have no effect here: the answer has one warning for them.
 
-Each is listed with the values that request nothing. docs/api.md has them in a table, with those that
-concern no answer (`metadata`), about which there is no warning.
+Each is listed with the values that request nothing. docs/api.md has them in a table, with those
+that concern no answer (`metadata`), about which there is no warning.
 """
 
 from __future__ import annotations

@@ -18,8 +18,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import regex as re
 
-from omlx.text.calls.format import Tools
-from omlx.text.calls.values import parse_json, properties
 from omlx.text.channels import CONTENT, HEADER, REASONING, Piece, Splitter
 from omlx.text.stop_strings import overlap
 
@@ -83,10 +81,9 @@ class HarmonySplitter(Splitter):
     be called, and without any, such messages are dropped.
     """
 
-    def __init__(self, functions: Tools) -> None:
+    def __init__(self, functions: Sequence[Mapping[str, Any]]) -> None:
         self._state = HEADER
-        self._tools = functions
-        self._names = frozenset(tool["function"]["name"] for tool in functions)
+        self._parameters = {tool["function"]["name"]: _parameters(tool) for tool in functions}
         self._name = ""  # of the function that is called
         self._matched = False  # a header has come
         self._quoted = False  # within a string of a call's JSON
@@ -161,7 +158,7 @@ class HarmonySplitter(Splitter):
         channels = _CHANNELS.findall(_RECIPIENT.sub("", header))
         if self._state == _STARTED and _OTHERS.match(header):
             self._state = _FOREIGN
-        elif self._names and function and (function != name or name in self._names):
+        elif self._calls(name, function):
             self._state, self._name, self._quoted = _CALL_START, function, False
         elif name not in _READERS:
             self._state = _FOREIGN
@@ -169,6 +166,12 @@ class HarmonySplitter(Splitter):
             self._state = REASONING
         else:
             self._state = CONTENT
+
+    def _calls(self, recipient: str, function: str) -> bool:
+        """Return whether a message is a call: a name alone must be that of a function."""
+        if not self._parameters or not function:
+            return False
+        return function != recipient or function in self._parameters
 
     def _message(self, pieces: list[Piece]) -> bool:
         """Pass on the text of a message up to its end, without markers."""
@@ -236,7 +239,7 @@ class HarmonySplitter(Splitter):
             return "{}"
         value = _unwrapped(text)
         if not isinstance(value, dict):
-            names = [*properties(self._tools, self._name)]
+            names = self._parameters.get(self._name, [])
             value = {names[0] if len(names) == 1 else "input": text}
         return json.dumps(value, ensure_ascii=False)
 
@@ -258,12 +261,19 @@ class HarmonySplitter(Splitter):
         return False
 
 
+def _parameters(tool: Mapping[str, Any]) -> list[str]:
+    """Return the names of a function's parameters."""
+    schema = tool["function"].get("parameters")
+    declared = schema.get("properties") if isinstance(schema, Mapping) else None
+    return [*declared] if isinstance(declared, Mapping) else []
+
+
 def _unwrapped(text: str) -> Any:
     """Return the value of a JSON text: what is quoted in it, or the only item of a list."""
     with suppress(ValueError, RecursionError):
-        value = parse_json(text)
+        value = json.loads(text, strict=False)
         if isinstance(value, str):
-            value = parse_json(value)
+            value = json.loads(value, strict=False)
         if isinstance(value, list) and len(value) == 1:
             value = value[0]
         return value

@@ -6,11 +6,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from omlx.engine.image.span import words
 from omlx.text import harmony, solar
-from omlx.text.calls.format import Tools
 from omlx.text.channels import HEADER, ChannelSplitter, ReasoningSplitter, Splitter
 
 if TYPE_CHECKING:
@@ -133,7 +132,10 @@ def channel_markers(tokenizer: TokenizerWrapper) -> tuple[str, str] | None:
 
 
 def reasoning_splitter(
-    tokenizer: TokenizerWrapper, functions: Tools = (), *, thinking: bool = False
+    tokenizer: TokenizerWrapper,
+    functions: Sequence[Mapping[str, Any]] = (),
+    *,
+    thinking: bool = False,
 ) -> Splitter:
     """Return the parser of a model's output that separates reasoning and content.
 

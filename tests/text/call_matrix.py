@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import json
 import pkgutil
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, TypeAlias
@@ -162,4 +163,4 @@ def _cell(form: CallFormat, text: str, expected: Read) -> str:
 
 
 if __name__ == "__main__":
-    print("\n".join(table()))
+    sys.stdout.write("\n".join(table()) + "\n")

@@ -1,5 +1,5 @@
-"""Other ways in which models write one call of `get_weather`, by family: arguments as JSON, forgotten
-markers and parts of a header.
+"""Other ways in which models write one call of `get_weather`, by family: arguments as JSON,
+forgotten markers and parts of a header.
 """
 
 from __future__ import annotations
@@ -119,19 +119,16 @@ WRITINGS: Final[Mapping[str, Sequence[str]]] = {
         "<|tool_call:begin|>a<|tool_call:name|>get_weather"
         f"<|tool_call:args|>{_JSON}<|tool_call:end|>",
     ),
-    "harmony": tuple(
-        header + _HARMONY
-        for header in (
-            "<|channel|>commentary to=functions.get_weather <|constrain|>json",
-            "<|channel|>commentary to= functions.get_weather json",
-            "<|channel|>commentary to=get_weather",
-            "<|channel|>commentary<|constrain|>json to=functions.get_weather",
-            "<|start|>assistant<|channel|>analysis to=functions.get_weather code",
-            " to=functions.get_weather<|channel|>commentary <|constrain|>json",
-            "to=functions.get_weather",
-            "commentary to=functions.get_weather",
-            "<|channel|>final<|channel|>commentary to=functions.get_weather",
-        )
-    )
-    + (f"<|channel|>commentary to=functions.get_weather <|message|>[{_JSON}]<|end|>",),
+    "harmony": (
+        f"<|channel|>commentary to=functions.get_weather <|constrain|>json{_HARMONY}",
+        f"<|channel|>commentary to= functions.get_weather json{_HARMONY}",
+        f"<|channel|>commentary to=get_weather{_HARMONY}",
+        f"<|channel|>commentary<|constrain|>json to=functions.get_weather{_HARMONY}",
+        f"<|start|>assistant<|channel|>analysis to=functions.get_weather code{_HARMONY}",
+        f" to=functions.get_weather<|channel|>commentary <|constrain|>json{_HARMONY}",
+        f"to=functions.get_weather{_HARMONY}",
+        f"commentary to=functions.get_weather{_HARMONY}",
+        f"<|channel|>final<|channel|>commentary to=functions.get_weather{_HARMONY}",
+        f"<|channel|>commentary to=functions.get_weather <|message|>[{_JSON}]<|end|>",
+    ),
 }

@@ -201,7 +201,8 @@ THINK: Final = "<|start|>assistant<|channel|>analysis<|message|>R<|end|>"
             ("", "", ['look{"a": 1}', 'look{"b": 2}']),
         ),
         (
-            f'{F}{{"a": 1}}<|end|><|start|>assistant to=functions.look<|channel|>commentary<|message|>{{"b": 2}}',
+            f'{F}{{"a": 1}}<|end|><|start|>assistant to=functions.look'
+            '<|channel|>commentary<|message|>{"b": 2}',
             ("", "", ['look{"a": 1}', 'look{"b": 2}']),
         ),
         (

@@ -26,8 +26,8 @@ _ANY: Final = ArgumentTypes({})
 
 
 class _Scanner:
-    """Parser of one text; `quote` stands around strings, and so may quotes of JSON. Raises ValueError, and Incomplete where
-    the text ends inside a call.
+    """Parser of one text; `quote` stands around strings, and so may quotes of JSON. Raises
+    ValueError, and Incomplete where the text ends inside a call.
     """
 
     def __init__(self, text: str, quote: str) -> None:

@@ -1,7 +1,7 @@
 """Llama 3.1, 3.2 and 3.3: `{"name": "look", "parameters": {"at": "x"}}` as the whole answer.
 
-The marker `<|python_tag|>` may stand before it; further calls may follow a semicolon. Llama 3.1 knows
-`<function=look>{"at": "x"}</function>` too.
+The marker `<|python_tag|>` may stand before it; further calls may follow a semicolon. Llama 3.1
+knows `<function=look>{"at": "x"}</function>` too.
 """
 
 from __future__ import annotations
