@@ -50,3 +50,10 @@ def test_a_broken_header_loses_nothing(family: str) -> None:
         whole, *others = outcomes(family, text[:at] + text[at + 1 :])
         assert others == [whole] * 2
         assert "Zürich" in str(whole)
+
+
+@pytest.mark.parametrize("family", sorted(FORMATS.keys() - {"harmony"}))
+def test_a_text_behind_a_call_is_no_call(family: str) -> None:
+    text = written(FORMATS[family], WEATHER)
+    for said in ('So {"a": 1}', 'Then\n{"a": 1}', "f(a=1)", "look: {}"):
+        assert outcomes(family, f"{text}\n{said}") == [(said, [WEATHER])] * 3

@@ -202,7 +202,7 @@ def _patterns(form: CallFormat) -> CallPatterns:
         head = re.compile(form.head)
     # Elsewhere each call has the opening marker, and a name alone is the beginning of a text.
     if form.head is not None and form.messages is None and (form.end or form.read):
-        follows = re.compile(rf"(?:{form.closes})?\s*,?{form.head}")
+        follows = re.compile(rf"(?:{form.closes})?\s*,?{form.follows or form.head}")
     return CallPatterns(
         re.compile(starts),
         re.compile(form.leading) if form.leading else None,
