@@ -94,6 +94,8 @@ def cases(form: CallFormat) -> dict[str, tuple[str, Read]]:
     if form is not harmony.FORMAT:
         for name, body in (("JSON", JSON), ("JSON list", f"[{JSON}]"), ("JSON cut", JSON[:-2])):
             found[name] = (f"{form.start}{body}{form.end}", ("", [WEATHER]))
+        behind = json.dumps({"arguments": ARGUMENTS, "name": WEATHER[0]}, ensure_ascii=False)
+        found["name last"] = (f"{form.start}{' ' * 40}{behind}{form.end}", ("", [WEATHER]))
         apart = f"{form.start}{JSON}\n{JSON}{form.end}"
         found["two JSON"] = (apart, ("", [WEATHER, WEATHER]))
     return found

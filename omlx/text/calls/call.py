@@ -63,6 +63,7 @@ class WholeReader:
     def __init__(self, markup: CallMarkup) -> None:
         self._markup = markup
         self._searched = 0  # length of the text that was searched for its end
+        self._fed = 0  # length of the text that was parsed as JSON
         self._json = JsonRepair(markup.end)
 
     def find(self, text: str, *, final: bool = False) -> int | None:
@@ -70,8 +71,8 @@ class WholeReader:
         form = self._markup.form
         bracket = form.json and form.read and text.lstrip().startswith(("{", "["))
         if bracket or self._markup.patterns.json.match(text):
-            self._searched = len(text)
-            self._json.feed(text[start:])
+            fed, self._fed = self._fed, len(text)
+            self._json.feed(text[fed:])
             if self._json.ended:
                 return len(text) - len(self._json.rest)
         elif marker:

@@ -46,7 +46,7 @@ APERTUS: Final = CallFormat(
     end="<|tools_suffix|>",
     templates=(("<|tools_prefix|>",),),
     begins=r"\s*\[",
-    head=rf'\s*\[?\s*\{{\s*"{NAME}"\s*:\s*(?=\{{)',
+    head=rf'\s*\[?\s*\{{\s*"(?!(?:arguments|parameters)"){NAME}"\s*:\s*(?=\{{)',
     closes=r"\s*\}[\s}\]]*",
     written='{"{name}": {arguments}}',
     together=True,
