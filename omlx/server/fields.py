@@ -13,8 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from omlx.draft_length import MAX_DRAFT_LENGTH, DraftLength
 from omlx.engine import strategy
-from omlx.errors import BadRequest
-from omlx.server import errors
+from omlx.errors import BadRequest, Reason
+from omlx.server import errors, known_fields
 from omlx.server.body import check_finite, outside_strings
 from omlx.server.dialect import Json
 from omlx.server.generation_request import sampling_fields
@@ -133,7 +133,7 @@ class SamplingFields(Body):
 
 
 class Refusing(Body):
-    """A body that refuses fields by name."""
+    """A body that refuses fields by name, and warns of others."""
 
     def refuse(self, unsupported: Mapping[str, Sequence[object]]) -> None:
         """Raise BadRequest for an unsupported field, unless its value is one of those that
@@ -141,6 +141,10 @@ class Refusing(Body):
         for name, value in (self.model_extra or {}).items():
             if name in unsupported and value is not None and value not in unsupported[name]:
                 raise BadRequest("request.unsupported", param=name, field=name)
+
+    def without_effect(self) -> tuple[Reason, ...]:
+        """The warning about known fields that have no effect here, if there are any."""
+        return known_fields.without_effect(self.model_extra)
 
 
 class Sampled(SamplingFields, Refusing):

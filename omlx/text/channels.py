@@ -52,7 +52,8 @@ class Splitter:
             pass
         return pieces
 
-    def finish(self) -> list[Piece]:
+    def finish(self, *, complete: bool = True) -> list[Piece]:
+        """Return what was held back; `complete`: the model has ended its output."""
         raise NotImplementedError
 
     def _step(self, pieces: list[Piece]) -> bool:
@@ -110,7 +111,7 @@ class ReasoningSplitter(Splitter):
     def settled(self) -> bool:
         return self._state is _State.CONTENT and not self._repeats
 
-    def finish(self) -> list[Piece]:
+    def finish(self, *, complete: bool = True) -> list[Piece]:
         """Return what was held back: an incomplete marker is text."""
         pieces: list[Piece] = []
         if self._state is not _State.THOUGHT_END:
@@ -201,7 +202,7 @@ class ChannelSplitter(Splitter):
     def thinking(self) -> bool:
         return self._state == REASONING
 
-    def finish(self) -> list[Piece]:
+    def finish(self, *, complete: bool = True) -> list[Piece]:
         """Return what was held back: a part of a marker, or all of an output without headers."""
         if not self._matched:
             self._state = CONTENT

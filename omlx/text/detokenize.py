@@ -1,8 +1,8 @@
 """Token ids to text, as a stream.
 
 `Detokenizer` wraps mlx-lm's streaming detokenizers as `feed` and `finish`. A piece never ends
-inside a UTF-8 character: the bytes of an incomplete one are held back until it is complete or the
-output ends.
+inside a UTF-8 character: the bytes of an incomplete one are held back until it is complete, and
+dropped where the output ends within it.
 """
 
 from __future__ import annotations
@@ -38,8 +38,9 @@ class Detokenizer:
         return self._segment()
 
     def finish(self) -> str:
+        """Return what was held back, but for the bytes of an incomplete character."""
         self._stream.finalize()
-        return self._segment()
+        return self._segment().rstrip("\ufffd")
 
     def _segment(self) -> str:
         text = str(self._stream.last_segment)

@@ -33,13 +33,20 @@ def encode(
     special: bool = True,
     param: str = "messages",
 ) -> list[int]:
-    """Return the ids of a text; `special` adds the model's leading tokens.
+    """Return the ids of a text; `special` adds the model's leading tokens, but no second begin
+    token to a text that has one, as from a client that applies the chat template itself.
 
     `limit` in tokens; a text that slightly exceeds it is not refused here. Raises BadRequest about
     the field `param`.
     """
     check_length(tokenizer, text, limit, param)
-    return [int(token) for token in tokenizer.encode(text, add_special_tokens=special)]
+    ids = [int(token) for token in tokenizer.encode(text, add_special_tokens=special)]
+    begin = tokenizer.bos_token_id
+    doubled = special and begin is not None and ids[:2] == [begin, begin]
+    if doubled and text.startswith(tokenizer.bos_token):
+        # The text may itself begin with two: one is the tokenizer's.
+        return ids[1:]
+    return ids
 
 
 def check_length(tokenizer: TokenizerWrapper, text: str, limit: int, param: str) -> None:

@@ -3,122 +3,278 @@
     <|channel|>analysis<|message|>reasoning<|end|>
     <|start|>assistant<|channel|>final<|message|>an answer
 
-A message goes through a channel. A message to a function, on any channel, is a tool call; the code
-that a model writes to tools that only its training had is dropped. The chat template shows whether
-a model uses this markup.
+A header names a channel, and a recipient if the message is a call. Models misspell headers: all of
+a text that can be one is a header, up to `<|message|>`; the last channel in it counts. Markers are
+dropped wherever they stand, but in the strings of a call. The chat template shows whether a model
+uses this markup.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
 
 import regex as re
 
-from omlx.text.channels import CONTENT, HEADER, REASONING, ChannelSplitter, Piece
+from omlx.text.channels import CONTENT, HEADER, REASONING, Piece, Splitter
 from omlx.text.stop_strings import overlap
 
 if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 CALL: Final = "to=functions."
+MESSAGE: Final = "<|message|>"
+CALL_END: Final = "<|call|>"
 THOUGHT: Final = (
     "<|channel|>analysis<|message|>",
     "<|end|><|start|>assistant<|channel|>final<|message|>",
 )
 """Markers that open reasoning, and that lead from it to the answer."""
 
-_RECIPIENT: Final = re.compile(
-    r"to=(?P<name>[\w.:/-]+)"
-    r"(?P<rest>[^<{]*(?:<\|(?:channel|constrain)\|>[^<{]*)*<\|message\|>)"
+_START: Final = "<|start|>"
+_CHANNEL: Final = "<|channel|>"
+_ENDS: Final = tuple((marker, HEADER) for marker in ("<|end|>", CALL_END, "<|return|>", _START))
+TRANSITIONS: Final[Mapping[str, Sequence[tuple[str, str]]]] = {REASONING: _ENDS, CONTENT: _ENDS}
+"""By state, the markers that leave it and the states that they lead to."""
+
+_STARTED: Final = f"{HEADER} after its marker"
+_FOREIGN: Final = "message to a tool of its training, or of another role"
+_CALL_START: Final = "call before its arguments"
+_CALL_TEXT: Final = "call without an object"
+_CALL_JSON: Final = "call"
+
+_MARKERS: Final = (*(marker for marker, _ in _ENDS), MESSAGE, _CHANNEL, "<|constrain|>")
+_MARKER: Final = re.compile("|".join(map(re.escape, _MARKERS)))
+_WORDS: Final = r"(?:(?:assistant|analysis|commentary|final)\s*)*"
+_RECIPIENT: Final = re.compile(r"""to=\s*["']?(?P<name>[\w.:/-]*)["']?""")
+_LEAD: Final = re.compile(rf"\s*{_WORDS}(?:{_RECIPIENT.pattern}\s*(?:\w+\s*){{0,2}})?")
+"""Text before the first marker of a header that no `<|start|>` opens."""
+_NEXT: Final = re.compile(
+    r"<\|channel\|>\s*(?:analysis|commentary|final)\b[^<]{0,200}"
+    r"(?:<\|constrain\|>[^<]{0,80})?<\|message\|>"
 )
-"""A header from its recipient on."""
-_READERS: Final = ("assistant", "user", "all")
+"""A header behind a message whose end was forgotten."""
+_CHANNELS: Final = re.compile("analysis|commentary|final")
+_OTHERS: Final = re.compile(r"\s*(?:user|system|developer|tool|functions\.)")
+"""Roles other than the model's."""
+_READERS: Final = ("", "assistant", "user", "all")
 """Recipients of messages that are no calls."""
-_THOUGHT_HEADER: Final = f"{HEADER} of reasoning"
-_ANSWER_HEADER: Final = f"{HEADER} of an answer"
-_FOREIGN: Final = f"{HEADER} of a message to a tool of its training"
-_CALL_TEXT: Final = "call"
-_ENDS: Final = tuple(
-    (marker, HEADER) for marker in ("<|end|>", "<|call|>", "<|return|>", "<|start|>")
-)
+
 _MARKS: Final = re.compile(r'(?P<quote>")|(?P<end><\|(?:end|call|return|start)\|>)')
 """What counts in a call outside the strings of its JSON: a string, or the end of the message."""
 _QUOTED_MARKS: Final = re.compile(
     r'\\.|(?P<quote>")|(?P<end><\|(?:end|call|return)\|>)(?=<\|start\|>)', re.DOTALL
 )
 """What counts within a string: a marker is text there, unless another message begins behind it."""
-_MARKERS: Final = tuple(marker for marker, _ in _ENDS)
-_QUOTED_MARKERS: Final = (r"\"", *(f"{marker}<|start|>" for marker in _MARKERS[:3]))
-
-TRANSITIONS: Final[Mapping[str, Sequence[tuple[str, str]]]] = {
-    HEADER: (
-        ("<|channel|>analysis", _THOUGHT_HEADER),
-        ("<|channel|>commentary", _ANSWER_HEADER),
-        ("<|channel|>final", _ANSWER_HEADER),
-    ),
-    _THOUGHT_HEADER: (("<|message|>", REASONING),),
-    _ANSWER_HEADER: (("<|message|>", CONTENT),),
-    _FOREIGN: _ENDS,
-    REASONING: _ENDS,
-    CONTENT: _ENDS,
-}
-"""By state, the markers that leave it and the states that they lead to."""
+_QUOTED_MARKERS: Final = (r"\"", *(f"{marker}{_START}" for marker, _ in _ENDS[:3]))
 
 
 def uses_harmony(tokenizer: TokenizerWrapper) -> bool:
     return THOUGHT[0] in str(tokenizer.chat_template)
 
 
-class HarmonySplitter(ChannelSplitter):
-    """Splitter whose messages to `functions` are content that begins with `CALL`."""
+class HarmonySplitter(Splitter):
+    """Splitter of messages by their headers. A message to a function becomes content that reads
+    `to=functions.NAME<|message|>{…}<|call|>`, whatever its header; `functions` are those that may
+    be called, and without any, such messages are dropped.
+    """
 
-    def __init__(self, functions: Collection[str]) -> None:
-        super().__init__(HEADER, TRANSITIONS)
-        self._functions = functions
+    def __init__(self, functions: Sequence[Mapping[str, Any]]) -> None:
+        self._state = HEADER
+        self._parameters = {tool["function"]["name"]: _parameters(tool) for tool in functions}
+        self._name = ""  # of the function that is called
+        self._matched = False  # a header has come
         self._quoted = False  # within a string of a call's JSON
 
-    def _step(self, pieces: list[Piece]) -> bool:
-        if self._state == _CALL_TEXT:
-            return self._call(pieces)
-        if not self._in_header or self._state == _FOREIGN:
-            return super()._step(pieces)
-        recipient = _RECIPIENT.search(self._held, partial=True)
-        markers = (self._held.find(marker) for marker, _ in TRANSITIONS[self._state])
-        first = min((at for at in markers if at >= 0), default=len(self._held))
-        if recipient is None or recipient.start() >= first:
-            return super()._step(pieces)
-        if not recipient.partial:
-            self._address(recipient, pieces)
-        return not recipient.partial
+    @property
+    def thinking(self) -> bool:
+        return self._state == REASONING
 
-    def _address(self, recipient: re.Match[str], pieces: list[Piece]) -> None:
-        """Enter the message that follows a header with a recipient."""
-        name, rest = recipient["name"], recipient["rest"]
+    def finish(self, *, complete: bool = True) -> list[Piece]:
+        """Return what was held back. A call whose arguments have not come calls without any, unless
+        the output was cut off.
+        """
+        pieces: list[Piece] = []
+        held, self._held = self._held, ""
+        if self._in_header:
+            if not (self._matched or CALL in held or _MARKER.search(held)):
+                self._state = CONTENT
+                self._emit(held, pieces)
+        elif self._state in (_CALL_START, _CALL_TEXT):
+            self._emit_call(self._arguments(held) if complete else "{", pieces)
+        elif self._state == _CALL_JSON or not (
+            self._state == _FOREIGN or held.startswith(_CHANNEL)
+        ):
+            self._emit(held, pieces)
+        return pieces
+
+    @property
+    def _in_header(self) -> bool:
+        return self._state.startswith(HEADER)
+
+    def _step(self, pieces: list[Piece]) -> bool:
+        if self._in_header:
+            return self._header()
+        if self._state == _CALL_START:
+            return self._call_start(pieces)
+        if self._state == _CALL_TEXT:
+            return self._call_text(pieces)
+        if self._state == _CALL_JSON:
+            return self._call(pieces)
+        return self._message(pieces)
+
+    def _header(self) -> bool:
+        """Read a header up to its end; a text that cannot be one is an answer without a header."""
+        if self._state == HEADER and not self._may_lead():
+            self._state = CONTENT
+            return True
+        for marker in _MARKER.finditer(self._held):
+            if marker[0] in (_CHANNEL, "<|constrain|>"):
+                continue
+            header, self._held = self._held[: marker.start()], self._held[marker.end() :]
+            self._matched = True
+            if marker[0] == MESSAGE:
+                self._address(header)
+            else:
+                self._state = _STARTED if marker[0] == _START else HEADER
+            return True
+        return False
+
+    def _may_lead(self) -> bool:
+        """Return whether the text before the first marker may belong to a header."""
+        marker = _MARKER.search(self._held)
+        if marker is not None:
+            return _LEAD.fullmatch(self._held, 0, marker.start()) is not None
+        held = max(overlap(self._held, text) for text in _MARKERS)
+        return _LEAD.fullmatch(self._held, 0, len(self._held) - held, partial=True) is not None
+
+    def _address(self, header: str) -> None:
+        """Enter the message that a header is followed by."""
+        recipients = _RECIPIENT.findall(header)
+        name = recipients[-1] if recipients else ""
         function = name.removeprefix("functions.")
-        self._matched = True
-        self._held = self._held[recipient.end() :]
-        if function != name or name in self._functions:
-            self._state, self._quoted = _CALL_TEXT, False
-            self._emit(CALL + function + rest, pieces)
+        channels = _CHANNELS.findall(_RECIPIENT.sub("", header))
+        if self._state == _STARTED and _OTHERS.match(header):
+            self._state = _FOREIGN
+        elif self._calls(name, function):
+            self._state, self._name, self._quoted = _CALL_START, function, False
         elif name not in _READERS:
             self._state = _FOREIGN
-        elif "analysis" in rest or (self._state == _THOUGHT_HEADER and "<|channel|>" not in rest):
+        elif channels and channels[-1] == "analysis":
             self._state = REASONING
         else:
             self._state = CONTENT
+
+    def _calls(self, recipient: str, function: str) -> bool:
+        """Return whether a message is a call: a name alone must be that of a function."""
+        if not self._parameters or not function:
+            return False
+        return function != recipient or function in self._parameters
+
+    def _message(self, pieces: list[Piece]) -> bool:
+        """Pass on the text of a message up to its end, without markers."""
+        marker = _MARKER.search(self._held)
+        if marker is None:
+            certain = len(self._held) - max(overlap(self._held, text) for text in _MARKERS)
+            self._pass(certain, pieces)
+            return False
+        self._pass(marker.start(), pieces)
+        if marker[0] == _CHANNEL:
+            header = _NEXT.match(self._held, partial=True)
+            if header is not None and header.partial:
+                return False
+            if header is not None:
+                self._state = HEADER
+                return True
+        self._held = self._held[len(marker[0]) :]
+        if (marker[0], HEADER) in _ENDS:
+            self._matched = True
+            self._state = _STARTED if marker[0] == _START else HEADER
+        return True
+
+    def _pass(self, length: int, pieces: list[Piece]) -> None:
+        """Pass on the beginning of the held text; nothing of messages to others."""
+        if self._state != _FOREIGN:
+            self._emit(self._held[:length], pieces)
+        self._held = self._held[length:]
+
+    def _call_start(self, pieces: list[Piece]) -> bool:
+        """Decide by its first character whether a call has an object."""
+        self._held = self._held.lstrip()
+        marker = _MARKER.match(self._held)
+        if marker is None and any(text.startswith(self._held) for text in _MARKERS):
+            return False
+        if marker is None and self._held[0] == "{":
+            self._state = _CALL_JSON
+            self._emit(f"{CALL}{self._name}{MESSAGE}", pieces)
+        elif marker is None or (marker[0], HEADER) in _ENDS:
+            self._state = _CALL_TEXT
+        else:
+            self._held = self._held[len(marker[0]) :]
+        return True
+
+    def _call_text(self, pieces: list[Piece]) -> bool:
+        """Wait for the end of a call without an object."""
+        end = next((m for m in _MARKER.finditer(self._held) if (m[0], HEADER) in _ENDS), None)
+        if end is None:
+            return False
+        text, self._held = self._held[: end.start()], self._held[end.end() :]
+        self._emit_call(self._arguments(text), pieces)
+        self._state = _STARTED if end[0] == _START else HEADER
+        return True
+
+    def _emit_call(self, arguments: str, pieces: list[Piece]) -> None:
+        self._emit(f"{CALL}{self._name}{MESSAGE}{arguments}", pieces)
+        if arguments != "{":
+            self._emit(CALL_END, pieces)
+
+    def _arguments(self, text: str) -> str:
+        """Return a text without an object as the arguments of the call: JSON of an object that is
+        quoted or in a list, else the value of the only parameter.
+        """
+        text = text.strip()
+        if not text:
+            return "{}"
+        value = _unwrapped(text)
+        if not isinstance(value, dict):
+            names = self._parameters.get(self._name, [])
+            value = {names[0] if len(names) == 1 else "input": text}
+        return json.dumps(value, ensure_ascii=False)
 
     def _call(self, pieces: list[Piece]) -> bool:
         """Pass on a call up to the marker that ends it: arguments may spell markers."""
         at = 0
         while match := (_QUOTED_MARKS if self._quoted else _MARKS).search(self._held, at):
             if match["end"]:
-                self._emit(self._held[: match.start()], pieces)
-                self._held, self._state = self._held[match.end() :], HEADER
+                quote = '"' if self._quoted else ""  # else the string would swallow what follows
+                self._emit(self._held[: match.start()] + quote + CALL_END, pieces)
+                self._held = self._held[match.end() :]
+                self._state = _STARTED if match["end"] == _START else HEADER
                 return True
             at, self._quoted = match.end(), self._quoted != bool(match["quote"])
-        markers = _QUOTED_MARKERS if self._quoted else _MARKERS
+        markers: Iterable[str] = _QUOTED_MARKERS if self._quoted else _MARKERS[:4]
         certain = len(self._held) - max(overlap(self._held[at:], marker) for marker in markers)
         self._emit(self._held[:certain], pieces)
         self._held = self._held[certain:]
         return False
+
+
+def _parameters(tool: Mapping[str, Any]) -> list[str]:
+    """Return the names of a function's parameters."""
+    schema = tool["function"].get("parameters")
+    declared = schema.get("properties") if isinstance(schema, Mapping) else None
+    return [*declared] if isinstance(declared, Mapping) else []
+
+
+def _unwrapped(text: str) -> Any:
+    """Return the value of a JSON text: what is quoted in it, or the only item of a list."""
+    with suppress(ValueError, RecursionError):
+        value = json.loads(text, strict=False)
+        if isinstance(value, str):
+            value = json.loads(value, strict=False)
+        if isinstance(value, list) and len(value) == 1:
+            value = value[0]
+        return value
+    return None

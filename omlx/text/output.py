@@ -167,13 +167,14 @@ class OutputParser:
         """Return what every parser still holds."""
         pieces = self._parse(self._stops.feed(self._detokenizer.finish()))
         pieces += self._parse(self._stops.finish())
-        pieces += self._parse_calls(self._channels.finish())
+        complete = reason is FinishReason.STOP and not self.stopped
+        pieces += self._parse_calls(self._channels.finish(complete=complete))
         if reason is FinishReason.STOP and self._channels.thinking:
             pieces += self._until_ended(self._open.finish())
         else:
             pieces += self._reasoning(self._open.close())
         answer = self._wrapper.feed(self._markers.finish()) + self._wrapper.finish()
-        last = [*self._calls.feed(answer), *self._calls.finish()]
+        last = [*self._calls.feed(answer), *self._calls.finish(complete=complete)]
         return pieces + self._until_ended(last)
 
     def _parse(self, text: str) -> list[Piece]:
@@ -231,8 +232,7 @@ def stop_matcher(tokenizer: TokenizerWrapper, spec: OutputSpec) -> StopMatcher |
 def _splitter(tokenizer: TokenizerWrapper, spec: OutputSpec) -> Splitter:
     if spec.raw:
         return ReasoningSplitter(None)
-    functions = [tool["function"]["name"] for tool in spec.tools]
-    return reasoning_splitter(tokenizer, functions, thinking=spec.thinking)
+    return reasoning_splitter(tokenizer, spec.tools, thinking=spec.thinking)
 
 
 def _as_drafted(pieces: Iterable[Piece]) -> list[Piece]:

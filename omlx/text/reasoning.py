@@ -4,9 +4,9 @@ vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from omlx.engine.image.span import words
 from omlx.text import harmony, solar
@@ -132,11 +132,14 @@ def channel_markers(tokenizer: TokenizerWrapper) -> tuple[str, str] | None:
 
 
 def reasoning_splitter(
-    tokenizer: TokenizerWrapper, functions: Collection[str] = (), *, thinking: bool = False
+    tokenizer: TokenizerWrapper,
+    functions: Sequence[Mapping[str, Any]] = (),
+    *,
+    thinking: bool = False,
 ) -> Splitter:
     """Return the parser of a model's output that separates reasoning and content.
 
-    `functions` are the names of the request's tools; `thinking`: the prompt has opened reasoning.
+    `functions` are the request's tools; `thinking`: the prompt has opened reasoning.
     """
     channels = message_channels(tokenizer)
     if channels is not None and harmony.uses_harmony(tokenizer):

@@ -94,7 +94,7 @@ class ThinkingBudgets:
         """
         if self.markers is None:
             return inner
-        functions = [] if tools is None else [tool["function"]["name"] for tool in tools.functions]
+        functions = () if tools is None else tools.functions
         splitter = reasoning_splitter(self._tokenizer, functions, thinking=thinking)
         return BudgetMask(self, self.markers, budget, splitter, inner)
 

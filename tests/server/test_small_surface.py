@@ -9,6 +9,7 @@ import pytest
 from anthropic import Anthropic
 from openai import BadRequestError, OpenAI
 
+from omlx.server.paths import canonical
 from tests.server.running import TARGET, Running
 
 ASKED: list[Any] = [{"role": "user", "content": "hello"}]
@@ -57,10 +58,36 @@ def test_messages_without_v1_are_anthropics(server: Running) -> None:
         assert http.post("/messages/count_tokens", json=body).json()["input_tokens"] > 0
         assert http.post("/messages", json={}).json()["type"] == "error"
         assert http.get("/chatter").status_code == 404
-        assert http.get("/v1/v1/models").status_code == 404
     with Anthropic(base_url=server.url, api_key="none", max_retries=0) as claude:
         fields: dict[str, Any] = {"model": TARGET, "max_tokens": 2, "messages": ASKED}
         assert claude.messages.create(**fields).type == "message"
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/models/", "//v1/models", "/v1//models", "/v1/v1/models", "/models/", "//models/"]
+)
+def test_addresses_with_a_slash_or_a_version_too_many(server: Running, path: str) -> None:
+    body = httpx.get(server.url + path).json()
+    assert (body["object"], TARGET in [model["id"] for model in body["data"]]) == ("list", True)
+
+
+@pytest.mark.parametrize(
+    ("path", "meant"),
+    [
+        ("/v1/v1/messages/", "/v1/messages"),
+        ("/v1/api/tags", "/api/tags"),
+        ("//api//chat", "/api/chat"),
+        ("/v1/models/org/name", "/v1/models/org/name"),
+        ("/models/org%2Fname/", "/v1/models/org%2Fname"),
+        ("/v1/models/v1", "/v1/models/v1"),
+        ("/", "/"),
+        ("/admin/", "/admin/"),
+        ("/v1", "/v1"),
+        ("/chatter//a", "/chatter//a"),
+    ],
+)
+def test_paths(path: str, meant: str) -> None:
+    assert canonical(path) == meant
 
 
 def test_input_tokens_of_a_response_are_counted(client: OpenAI) -> None:

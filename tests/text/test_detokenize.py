@@ -43,6 +43,13 @@ def test_no_segment_ends_inside_a_character(bpe: TokenizerWrapper, text: str) ->
     assert set("".join(read(bpe, bpe.encode(text, add_special_tokens=False)))) == set(text)
 
 
+@pytest.mark.parametrize("text", ["naïv", "日本", "a 👍"])
+def test_part_of_a_character_at_the_end_is_dropped(bpe: TokenizerWrapper, text: str) -> None:
+    tokens = bpe.encode(f"{text}日", add_special_tokens=False)
+    for cut in (1, 2):
+        assert "".join(read(bpe, tokens[:-cut])) == text
+
+
 def test_context_keeps_the_first_space(bpe: TokenizerWrapper) -> None:
     the = bpe.encode(" the", add_special_tokens=False)
     machine = Detokenizer(bpe, context=bpe.encode("over", add_special_tokens=False))

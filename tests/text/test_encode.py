@@ -54,3 +54,21 @@ def test_white_space_that_a_special_token_takes_in_does_not_count(bpe: Tokenizer
     inner.add_tokens([AddedToken("<|stop|>", rstrip=True, special=True)], special_tokens=True)
     text = "<|stop|>" + " " * 200_000
     assert len(encode(TokenizerWrapper(inner), text, 10, special=False)) == 1
+
+
+def test_a_text_that_begins_with_the_begin_token_gets_no_second_one(bpe: TokenizerWrapper) -> None:
+    from tokenizers.processors import TemplateProcessing  # noqa: PLC0415 — slow to import
+    from transformers import PreTrainedTokenizerFast  # noqa: PLC0415
+
+    inner = PreTrainedTokenizerFast(tokenizer_object=bpe._tokenizer.backend_tokenizer)
+    inner.add_special_tokens({"bos_token": "<|im_start|>"})
+    begin = inner.bos_token_id
+    inner.backend_tokenizer.post_processor = TemplateProcessing(
+        single="<|im_start|> $A", special_tokens=[("<|im_start|>", begin)]
+    )
+    tokenizer = TokenizerWrapper(inner)
+    plain = tokenizer.encode("a", add_special_tokens=False)
+    assert encode(tokenizer, "a") == [begin, *plain]
+    assert encode(tokenizer, "<|im_start|>a") == [begin, *plain]
+    assert encode(tokenizer, "<|im_start|><|im_start|>a") == [begin, begin, *plain]
+    assert encode(tokenizer, "<|im_start|>a", special=False) == [begin, *plain]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from itertools import pairwise
+from typing import Final
 
 import pytest
 from hypothesis import given
@@ -22,6 +23,7 @@ from omlx.text.events import (
     ToolCallStart,
 )
 from omlx.text.grammar import GrammarCompiler, GrammarKind, Preamble, StructuredOutput
+from omlx.text.harmony import HarmonySplitter
 from omlx.text.output import OutputParser, OutputSpec
 from omlx.text.tools import ToolUse
 from tests.schemas import SMALL, WORD, record
@@ -145,7 +147,7 @@ def read(
         ),
         (
             f'{CALL}{{"at": "never closed{NEXT}{THOUGHT}',
-            ("Hm. é to=functions.", "", ['look{"at": "never closed']),
+            ("Hm. é to=functions.", "", ['look{"at": "never closed"}']),
         ),
     ],
 )
@@ -155,10 +157,107 @@ def test_reads(oss: TokenizerWrapper, text: str, expected: object) -> None:
     assert read(oss, [[token] for token in tokens]) == expected
 
 
+F: Final = "<|channel|>commentary to=functions.look <|constrain|>json<|message|>"
+ANSWER: Final = "<|start|>assistant<|channel|>final<|message|>A<|return|>"
+THINK: Final = "<|start|>assistant<|channel|>analysis<|message|>R<|end|>"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (f"<|channel|>commentary?<|end|>{THINK}{ANSWER}", ("R", "A", [])),
+        (f"<|channel|>analysis<|end|>{THINK}{ANSWER}", ("R", "A", [])),
+        (f"<|channel|>final<|start|>assistant{ANSWER}", ("", "A", [])),
+        (f"<|channel|>{THINK}<|channel|>{ANSWER}", ("R", "A", [])),
+        ("<|channel|>analysis<|channel|>final<|message|>A", ("", "A", [])),
+        ("<|channel|>analysis?<|message|>R<|end|>", ("R", "", [])),
+        ("<|channel|>comment<|message|>A<|end|>", ("", "A", [])),
+        ("<|channel|><|message|>A<|end|>", ("", "A", [])),
+        ("<|message|>A<|return|>", ("", "A", [])),
+        ("<|start|>assistant<|message|>A<|return|>", ("", "A", [])),
+        ("<|constrain|>json<|message|>{}<|return|>", ("", "{}", [])),
+        ("analysis<|message|>R<|end|><|channel|>final<|message|>A", ("R", "A", [])),
+        (
+            "<|channel|>analysis<|message|>R<|end|>assistant<|channel|>final<|message|>A",
+            ("R", "A", []),
+        ),
+        ("<|channel|>analysis<|message|>R<|channel|>final<|message|>A", ("R", "A", [])),
+        ("<|channel|>analysis<|message|>R<|message|>S<|end|>A", ("RS", "A", [])),
+        ("<|channel|>final<|message|>A <|channel|>b <|constrain|>c<|message|>", ("", "A b c", [])),
+        (f"<|channel|>final<|message|>A{F}{{}}<|call|>", ("", "A", ["look{}"])),
+        (f"<|channel|>final<|message|>A{F[:-11]}", ("", "A", [])),
+        (f"A<|end|>{THINK}", ("R", "A", [])),
+        ("<|channel|>final", ("", "", [])),
+        ("<|channel|>", ("", "", [])),
+        (" to=functions.look", ("", "", [])),
+        ("<|end|><|return|>", ("", "", [])),
+        (
+            "<|start|>functions.look to=assistant<|channel|>commentary<|message|>x<|end|>",
+            ("", "", []),
+        ),
+        ("<|start|>user<|message|>x<|end|><|start|>assistant<|message|>A", ("", "A", [])),
+        (
+            f'{F}{{"a": 1}}<|call|><|start|>assistant{F}{{"b": 2}}<|call|>',
+            ("", "", ['look{"a": 1}', 'look{"b": 2}']),
+        ),
+        (
+            f'{F}{{"a": 1}}<|end|><|start|>assistant to=functions.look'
+            '<|channel|>commentary<|message|>{"b": 2}',
+            ("", "", ['look{"a": 1}', 'look{"b": 2}']),
+        ),
+        (
+            f'{F}{{"a": 1}}<|call|>{THINK}<|start|>assistant{F}{{"b": 2}}<|call|>',
+            ("R", "", ['look{"a": 1}', 'look{"b": 2}']),
+        ),
+        (f'{F}{{"a": 1}}<|start|>assistant{F}<|call|>', ("", "", ['look{"a": 1}', "look{}"])),
+        (f"{F}<|call|>", ("", "", ["look{}"])),
+        (F, ("", "", ["look{}"])),
+        (f"{F}<|end|>{ANSWER}", ("", "A", ["look{}"])),
+        (f"{F.replace('to=', 'to= ')}{{}}<|call|>", ("", "", ["look{}"])),
+        (f"{F.replace('to=functions.', 'to=')}{{}}<|call|>", ("", "", ["look{}"])),
+        (
+            "<|channel|>commentary<|constrain|>json to=functions.look<|message|>{}",
+            ("", "", ["look{}"]),
+        ),
+        (f'{F}[{{"a": 1}}]<|call|>', ("", "", ['look{"a": 1}'])),
+        (f'{F}"{{\\"a\\": 1}}"<|call|>', ("", "", ['look{"a": 1}'])),
+        (f"{F}*** Begin<|call|>", ("", "", ['look{"input": "*** Begin"}'])),
+        (f'{F}{{"a": [1}}}} so<|call|>{ANSWER}', ("", "A", ['look{"a": [1]}'])),
+        (f'{F}{{"a": 1<|call|>{ANSWER}', ("", "A", ['look{"a": 1}'])),
+    ],
+)
+def test_malformed_headers(
+    oss: TokenizerWrapper, text: str, expected: tuple[str, str, list[str]]
+) -> None:
+    tokens = ids_of(oss, text)
+    assert read(oss, [tokens]) == expected
+    assert read(oss, [[token] for token in tokens]) == expected
+    splitter, pieces = HarmonySplitter((LOOK,)), list[object]()
+    for character in text:
+        pieces += splitter.feed(character)
+    said = "".join(p.text for p in [*pieces, *splitter.finish()] if isinstance(p, ReasoningDelta))
+    assert said == expected[0]
+
+
+def test_a_call_without_functions_is_dropped(oss: TokenizerWrapper) -> None:
+    output = parse(oss, f"{F}{{}}<|call|>{ANSWER}")
+    assert (output.text, output.calls) == ("A", [])
+
+
+def test_a_call_that_is_cut_off_before_its_arguments_has_none(oss: TokenizerWrapper) -> None:
+    parser = OutputParser(oss, OutputSpec(tools=(LOOK,)))
+    events = [*parser.feed(ids_of(oss, F)), *parser.finish(FinishReason.LENGTH, STATS)]
+    assert [e.text for e in events if isinstance(e, ToolCallArguments)] == ["{"]
+    assert [e.complete for e in events if isinstance(e, ToolCallEnd)] == [False]
+
+
 @given(
     parts=st.lists(
         st.sampled_from(
-            [THOUGHT, NEXT, *CALLS, CALL + QUOTING, "<|channel|>final<|message|>", "é", "}", " "]
+            [
+                *(THOUGHT, NEXT, *CALLS, CALL + QUOTING, "<|channel|>final<|message|>"),
+                *("é", "}", " ", "<|channel|>", "<|message|>", "<|call|>", "to=functions.look"),
+            ]
         ),
         max_size=6,
     ),

@@ -130,3 +130,44 @@ def test_what_is_cut_off_is_the_beginning_of_json(value: dict[str, Any], cut: in
         passed = filter_.feed(text) + filter_.finish()
         assert text.startswith(passed)
         assert isinstance(from_json(passed, allow_partial="trailing-strings"), dict)
+
+
+@pytest.mark.parametrize(
+    ("text", "whole"),
+    [
+        ('{"a": "b"', '{"a": "b"}'),
+        ('{"a": [1, {"b": null', '{"a": [1, {"b": null}]}'),
+        ('{"a": 12', '{"a": 12}'),
+        ('{"a": [', '{"a": []}'),
+        ('{"a": 1,', '{"a": 1}'),
+        ("{", "{}"),
+        ('{"a": "b', None),
+        ('{"a":', None),
+        ('{"a": 1, "b"', None),
+    ],
+)
+def test_brackets_are_added_where_nothing_else_is_missing(text: str, whole: str | None) -> None:
+    filter_ = JsonRepair("</t>")
+    passed = filter_.feed(text) + filter_.finish(complete=True)
+    assert filter_.ended == (whole is not None)
+    if whole is None:
+        assert text.startswith(passed)
+    else:
+        assert json.loads(passed) == json.loads(whole)
+
+
+def test_a_number_before_the_terminator_is_a_number() -> None:
+    for pieces in (['{"a": 3</t:u>'], list('{"a": 3</t:u>')):
+        assert repair(pieces, "</t:u>") == ('{"a": 3}', "</t:u>")
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ('{"a": "b" "c": {"d": 1}}', {"a": "b", "c": {"d": 1}}),
+        ('{a": "b", c" : 1}', {"a": "b", "c": 1}),
+    ],
+)
+def test_forgotten_commas_and_quotes(text: str, meant: object) -> None:
+    for pieces in ([text], list(text)):
+        assert json.loads(repair(pieces)[0]) == meant

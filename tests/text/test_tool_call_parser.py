@@ -311,6 +311,40 @@ def test_a_marker_inside_of_a_string_where_the_name_comes_last() -> None:
     assert read("json_tools", text) == [("look", {"note": "</tool_call>"})]
 
 
+@pytest.mark.parametrize("arguments", ['{"days": 3', '{"days": 3, "note": "a"', "{"])
+def test_an_output_that_ends_without_brackets_gets_them(arguments: str) -> None:
+    text = f'<tool_call>{{"name": "look", "arguments": {arguments}'
+    for complete in (True, False):
+        parser = ToolCallParser(form("json_tools"))
+        said = [*parser.feed(text), *parser.finish(complete=complete)]
+        whole = "".join(piece.text for piece in said if isinstance(piece, ToolCallArguments))
+        assert whole == (arguments + "}" if complete else arguments)
+        assert [p.complete for p in said if isinstance(p, ToolCallEnd)] == [complete]
+
+
+@pytest.mark.parametrize("arguments", ['{"note": "a', '{"days":', '{"days": 3, "note"'])
+def test_an_output_that_ends_within_a_value_gives_it_as_it_is(arguments: str) -> None:
+    parser = ToolCallParser(form("json_tools"))
+    said = parser.feed(f'<tool_call>{{"name": "look", "arguments": {arguments}')
+    said += parser.finish(complete=True)
+    whole = "".join(piece.text for piece in said if isinstance(piece, ToolCallArguments))
+    assert whole == arguments
+    assert [p.complete for p in said if isinstance(p, ToolCallEnd)] == [False]
+
+
+@pytest.mark.parametrize(
+    ("call", "arguments"),
+    [
+        ('{"name": "look", "args_": {"days": 3}}', {"days": 3}),
+        ('{"name": "look", "days": 3, "city": "a"}', {"days": 3, "city": "a"}),
+        ('{"name": "look" "arguments": {"days": 3}}', {"days": 3}),
+    ],
+)
+def test_arguments_are_found_where_their_key_is_broken(call: str, arguments: object) -> None:
+    for pieces in ([f"<tool_call>{call}</tool_call>"], f"<tool_call>{call}</tool_call>"):
+        assert read("json_tools", pieces) == [("look", arguments)]
+
+
 def test_what_does_not_parse_is_prose() -> None:
     for text in (
         '<tool_call>{"name": "lurk"}</tool_call>',

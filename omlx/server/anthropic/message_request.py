@@ -30,11 +30,7 @@ NOT_THINKING: Final = {"enable_thinking": False}
 """The template variable of a request without `thinking`."""
 WIRE: Final = Wire(named, idle=named({"type": "ping"}))
 
-UNSUPPORTED: Final[dict[str, tuple[object, ...]]] = {
-    "mcp_servers": ([],),
-    "container": (),
-    "thread": (),
-}
+UNSUPPORTED: Final[dict[str, tuple[object, ...]]] = {"thread": ()}
 """Fields that are not supported, each with the values that request nothing."""
 
 
@@ -160,7 +156,8 @@ class MessageRequest(Templated):
         tools = enumerate(self.tools or ())
         skips = [skipped(str(tool.type), f"tools[{at}]") for at, tool in tools if not tool.own]
         messages = self.messages
-        return (*skips, *blocks.left_out(messages), *blocks.files_in_results(messages))
+        left_out = (*blocks.left_out(messages), *blocks.files_in_results(messages))
+        return (*skips, *left_out, *self.without_effect())
 
     def _tools(self) -> ToolUse | None:
         choice = self.tool_choice or ToolChoice(type="auto")

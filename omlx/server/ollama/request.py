@@ -80,7 +80,7 @@ class Generating(Configured, Refusing):
             speculation=options.strategy,
             draft_length=options.draft_length,
             structured_output=response_format.json_output(self.format, "format"),
-            warnings=self.option_warnings(),
+            warnings=(*self.option_warnings(), *self.without_effect()),
         )
 
     def no_answer(self, model: str, reason: str, load_ms: float) -> Json:

@@ -63,17 +63,16 @@ class WholeReader:
     def __init__(self, markup: CallMarkup) -> None:
         self._markup = markup
         self._searched = 0  # length of the text that was searched for its end
-        self._json = JsonRepair()
+        self._fed = 0  # length of the text that was parsed as JSON
+        self._json = JsonRepair(markup.end)
 
     def find(self, text: str, *, final: bool = False) -> int | None:
         start, marker = self._searched, self._markup.end
-        if (
-            self._markup.form.json
-            and self._markup.form.read
-            and text.lstrip().startswith(("{", "["))
-        ):
-            self._searched = len(text)
-            self._json.feed(text[start:])
+        form = self._markup.form
+        bracket = form.json and form.read and text.lstrip().startswith(("{", "["))
+        if bracket or self._markup.patterns.json.match(text):
+            fed, self._fed = self._fed, len(text)
+            self._json.feed(text[fed:])
             if self._json.ended:
                 return len(text) - len(self._json.rest)
         elif marker:

@@ -90,6 +90,8 @@ class CallFormat:
     """Pattern of what begins a call at the very start of an answer, without a marker."""
     head: str | None = None
     """Pattern of a call up to its arguments, with a group `name` and perhaps `id`."""
+    follows: str | None = None
+    """The same for a further call between the same markers, if `head` would match a text there."""
     tags: Tags | None = None
     """Form of the arguments that follow the head; None: a JSON object."""
     closes: str = ""

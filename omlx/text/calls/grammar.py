@@ -131,7 +131,7 @@ class CallGrammar:
         if form.together and not self._use.single:
             several = f" ({self._literal(form.separator)} call)*"
         before, behind = form.section
-        ends = self._literal(behind + form.end)
+        ends = self._literal(behind + (form.end if form.messages is None else ""))
         yield f"inside: {self._literal(before)} call{several} {ends}"
         yield from self._calls((form.written,))
         if form.parameter is not None:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from omlx.text.calls.format import NAME, Tools
 from omlx.text.calls.json_repair import repaired
-from omlx.text.calls.values import is_function, parse_json
+from omlx.text.calls.values import is_function, parse_json, properties
 
 _STRING: Final = r'"(?:[^"\\]|\\.)*"'
 _VALUE: Final = (
@@ -16,10 +16,15 @@ _VALUE: Final = (
 )
 _MEMBERS: Final = rf"(?:\s*,\s*{_STRING}\s*:\s*{_VALUE})*"
 
-CLOSES: Final = rf"{_MEMBERS}\s*\}}[\s}}\]]*"
+CLOSES: Final = rf"{_MEMBERS}\s*\}}[\s}}\]]*(?:```)?"
 """Pattern after the arguments: further members of the object around them, which are ignored, and
 the closing brackets.
 """
+
+BEGINS: Final = (
+    r'\s*\[?\s*\{\s*"(?:name|tool_name|function|type|id|arguments|parameters)"\s*:\s*["{]'
+)
+"""Pattern of how a call that is a JSON object begins, or a list of such calls."""
 
 _NAME_KEYS: Final = ("name", "tool_name", "function")
 _ARGUMENT_KEYS: Final = ("arguments", "parameters", "args")
@@ -32,7 +37,7 @@ def head(name: str = "name", arguments: str = "arguments|parameters", members: s
     the name.
     """
     return (
-        rf'\s*\[?\s*\{{\s*{members}"(?:{name})"\s*:\s*"{NAME}"\s*,\s*'
+        rf'\s*(?:```\w*\s*)?\[?\s*\{{\s*{members}"(?:{name})"\s*:\s*"{NAME}"\s*,\s*'
         rf'"(?:{arguments})"\s*:\s*(?=\{{)'
     )
 
@@ -59,7 +64,19 @@ def _call(call: Any, tools: Tools) -> dict[str, Any]:
         with suppress(ValueError):
             arguments = parse_json(repaired(arguments.strip()))
     if arguments is None and is_function(tools, name):
-        arguments = {}
+        arguments = _unnamed(call, name, tools)
     if not isinstance(arguments, dict):
         raise ValueError("arguments are an object")
     return {"name": name, "arguments": arguments, "id": call.get("id")}
+
+
+def _unnamed(call: Mapping[str, Any], name: str, tools: Tools) -> Any:
+    """Return the arguments of a call that has them under another key, or as members of its own;
+    None if something else is there.
+    """
+    known = (*_NAME_KEYS, "id", "type", "index", "tool_call_id")
+    others = {key: value for key, value in call.items() if key not in known}
+    objects = [value for value in others.values() if isinstance(value, dict)]
+    if len(objects) == len(others) == 1:
+        return objects[0]
+    return others if others.keys() <= set(properties(tools, name)) else None

@@ -15,6 +15,8 @@ from typing import Final
 
 import regex as re
 
+from omlx.text.stop_strings import overlap
+
 _SPACE: Final = " \t\r\n"
 _CLOSING: Final[Mapping[str, str]] = {"{": "}", "[": "]"}
 _WORDS: Final[Mapping[str, str]] = {
@@ -75,8 +77,19 @@ class JsonRepair:
         passed, self._passed = "".join(self._passed), []
         return passed
 
-    def finish(self) -> str:
-        """Return the end of JSON that was cut off, as far as it is the beginning of valid JSON."""
+    def finish(self, *, complete: bool = False) -> str:
+        """Return the end of JSON that never ended, as far as it is the beginning of valid JSON.
+
+        `complete`: nothing was cut off, so brackets that are all that is missing are added.
+        """
+        if complete and not self._quote and self._open:
+            passed = self.feed(" ").removesuffix(" ")
+            in_list = self._open[-1] == "["
+            if self._next in (_Next.COMMA, _Next.KEY) or (self._next is _Next.VALUE and in_list):
+                while self._open:
+                    self._close()
+            rest, self._passed = "".join(self._passed), []
+            return passed + rest
         if self._quote or self._next is not _Next.VALUE or not _NUMBER.fullmatch(self._text):
             return ""
         return self._comma + self._text
@@ -137,6 +150,10 @@ class JsonRepair:
                 return 0
             if self._terminator.startswith(text):
                 return 0
+        if character in "\"'" and self._next is _Next.COLON:
+            behind = self._text[at + 1 :].lstrip()
+            if behind[:1] in ("", ":"):  # a quote behind a key without one before it
+                return int(bool(behind))
         if character in "{[\"'":
             self._start(character)
         elif character in "}]":
@@ -151,9 +168,11 @@ class JsonRepair:
 
     def _start(self, character: str) -> None:
         """Begin a string, an object or a list."""
-        key = self._next is _Next.KEY and character in "\"'"
+        in_object = bool(self._open) and self._open[-1] == "{"
+        forgotten = ", " if self._next is _Next.COMMA and in_object else ""
+        key = (forgotten or self._next is _Next.KEY) and character in "\"'"
         if key:
-            self._passed.append(self._comma)
+            self._passed.append(self._comma or forgotten)
         else:
             self._fill()
         self._comma = ""
@@ -200,17 +219,22 @@ class JsonRepair:
         """Pass on a number, a constant, or a word without quotes."""
         found = _WORD.match(self._text, at)
         assert found is not None
-        if found.end() == len(self._text):
+        word, end = found[0], len(self._text)
+        if self._terminator and self._open:
+            marker = self._text.find(self._terminator, at)
+            end = marker if marker >= 0 else end - overlap(self._text, self._terminator)
+            word = word[: end - at]
+        if at + len(word) == end and not self._text.startswith(self._terminator or "\0", end):
             return 0
         if self._next is _Next.KEY:
-            self._passed += [self._comma, json.dumps(found[0], ensure_ascii=False)]
+            self._passed += [self._comma, json.dumps(word, ensure_ascii=False)]
             self._next = _Next.COLON
         else:
             self._fill()
-            self._passed.append(_constant(found[0]))
+            self._passed.append(_constant(word))
             self._next = _Next.COMMA
         self._comma = ""
-        return len(found[0])
+        return len(word)
 
     def _fill(self) -> None:
         """Pass on what is missing before a value."""
@@ -226,9 +250,21 @@ class JsonRepair:
 
 
 def repaired(text: str) -> str:
-    """Return the JSON object or list that a text begins with, repaired."""
+    """Return the JSON object or list that a text begins with, repaired; brackets are added where
+    they are all that is missing.
+    """
     repair = JsonRepair()
-    return repair.feed(text + " ")
+    passed = repair.feed(text)
+    return passed if repair.ended else passed + repair.finish(complete=True)
+
+
+def repaired_whole(text: str) -> str | None:
+    """Return a text that is a JSON object or list, repaired; None if it is more, or unfinished."""
+    repair = JsonRepair()
+    passed = repair.feed(text)
+    if not repair.ended:
+        passed += repair.finish(complete=True)
+    return passed if repair.ended and not repair.rest.strip(_SPACE + "]}") else None
 
 
 def _constant(word: str) -> str:

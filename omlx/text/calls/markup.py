@@ -10,6 +10,7 @@ import inspect
 import string
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from hashlib import blake2b
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import regex as re
 
 from omlx.text import harmony
+from omlx.text.calls import json_calls
 from omlx.text.calls.families import (
     cohere,
     deepseek,
@@ -44,6 +46,7 @@ from omlx.text.calls.families import (
 )
 from omlx.text.calls.families import harmony as harmony_calls
 from omlx.text.calls.format import CallFormat, Read, Tools
+from omlx.text.calls.values import is_function
 from omlx.text.stop_strings import overlap
 
 if TYPE_CHECKING:
@@ -82,6 +85,7 @@ FAMILIES: Final[Sequence[CallFormat]] = (
 )
 """Families that are recognised by their chat template; the first match counts."""
 
+_JSON: Final = re.compile(json_calls.BEGINS)
 _ALPHABET: Final = string.ascii_letters + string.digits
 
 PARSERS: Final[Mapping[str, CallFormat]] = {
@@ -143,7 +147,15 @@ class CallMarkup:
         return max(overlap(text, marker) for marker in (self.form.start, *self.form.bare))
 
     def parse(self, text: str) -> Any:
-        """Parse a call that does not begin with the format's head. Raises `parser.PARSE_ERRORS`."""
+        """Parse a call that does not begin with the format's head. Raises `parser.PARSE_ERRORS`.
+
+        A JSON object that names a function of the request is a call in every family.
+        """
+        if self.form.read is not json_calls.read and self.patterns.json.match(text):
+            with suppress(ValueError):
+                calls = json_calls.read(text, self.tools)
+                if all(is_function(self.tools, call["name"]) for call in calls):
+                    return calls
         read = self.form.read or self.fallback
         if read is None:
             raise ValueError("no call")
@@ -171,23 +183,36 @@ class CallPatterns:
     """`closes` with the closing marker."""
     follows: re.Pattern[str] | None
     """`head` of a further call inside the same markers."""
+    json: re.Pattern[str]
+    """The beginning of a call that is a JSON object, as models of any family write."""
+    further: re.Pattern[str] | None
+    """The same behind a call, in families that write calls otherwise."""
 
 
 @cache
 def _patterns(form: CallFormat) -> CallPatterns:
-    head = follows = None
+    head = follows = further = None
+    begins = form.begins
+    if form.messages is None:
+        begins = rf"(?:{begins})|(?:\s*```\w*)?{json_calls.BEGINS}"
+    if form.messages is None and form.read is not json_calls.read:
+        further = re.compile(rf"\s*[,;]?(?={json_calls.BEGINS})")
     starts = "|".join(re.escape(marker) for marker in (form.start, *form.bare))
     if form.head is not None:
         head = re.compile(form.head)
-        follows = re.compile(rf"(?:{form.closes})?\s*,?{form.head}")
+    # Elsewhere each call has the opening marker, and a name alone is the beginning of a text.
+    if form.head is not None and form.messages is None and (form.end or form.read):
+        follows = re.compile(rf"(?:{form.closes})?\s*,?{form.follows or form.head}")
     return CallPatterns(
         re.compile(starts),
         re.compile(form.leading) if form.leading else None,
-        re.compile(form.begins),
+        re.compile(begins),
         head,
         re.compile(form.closes),
         re.compile(rf"(?:{form.closes})?\s*{re.escape(form.end)}"),
         follows,
+        _JSON,
+        further,
     )
 
 

@@ -61,7 +61,7 @@ class OpenReasoning:
         parser = ToolCallParser(markup)
         pieces: list[Piece] = []
         if self._call and markup is not None:
-            pieces = [*parser.feed(held.lstrip()), *parser.finish()]
+            pieces = [*parser.feed(held.lstrip()), *parser.finish(complete=True)]
             if not all(_counts(piece, markup) for piece in pieces):
                 pieces = []
         if not pieces:

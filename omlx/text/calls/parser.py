@@ -92,9 +92,9 @@ class ToolCallParser:
         self._parse(self._markup, pieces)
         return pieces
 
-    def finish(self) -> list[Piece]:
+    def finish(self, *, complete: bool = False) -> list[Piece]:
         """Return what was held back: a call without its closing marker, a call that was cut off, or
-        prose.
+        prose. `complete`: the model has ended its output.
         """
         pieces: list[Piece] = []
         while self._markup is not None and self._state not in (_State.TEXT, _State.ARGUMENTS):
@@ -102,9 +102,9 @@ class ToolCallParser:
             self._parse(self._markup, pieces)
         held, self._held = self._held, ""
         if self._state is _State.ARGUMENTS:
-            if arguments := self._json.finish():
+            if arguments := self._json.finish(complete=complete):
                 pieces.append(ToolCallArguments(self.count - 1, arguments))
-            pieces.append(ToolCallEnd(self.count - 1, complete=False))
+            pieces.append(ToolCallEnd(self.count - 1, complete=self._json.ended))
         else:
             self._prose.add(held, pieces)
         return pieces
@@ -265,7 +265,15 @@ class ToolCallParser:
             self._begin(markup, following, pieces)
             return True
         ends = markup.patterns.ends.match(self._held, partial=True)
-        if following is not None or (ends is not None and ends.partial):
+        further = None
+        if markup.patterns.further is not None:
+            further = markup.patterns.further.match(self._held, partial=True)
+        if further is not None and not further.partial:
+            self._held, self._marker, self._space = self._held[further.end() :], "", ""
+            self._bare, self._state = False, _State.CALL
+            return True
+        undecided = following is not None or further is not None
+        if undecided or (ends is not None and ends.partial):
             return False
         self._leave(markup)
         return True

@@ -16,6 +16,7 @@ import regex as re
 
 from omlx.text.calls.call import Call, arguments_json
 from omlx.text.calls.format import CallFormat, Tags, Tools
+from omlx.text.calls.json_repair import repaired_whole
 from omlx.text.calls.values import argument_types, is_function, parse_json
 
 _CDATA: Final = re.compile(r"\s*<!\[CDATA\[(.*)\]\]>\s*", re.DOTALL)
@@ -43,6 +44,8 @@ class TagReader:
         self._at = head.end()  # the text before it is parsed
         self._tag: re.Match[str] | None = None  # of the value that is open
         self._values: list[_Value] = []
+        self._inside_end = self._at  # where the last tag, or the call, ends
+        self._head_end = self._at
 
     def find(self, text: str, *, final: bool = False) -> int | None:
         while True:
@@ -56,8 +59,17 @@ class TagReader:
 
     def calls(self, text: str) -> list[Call]:
         arguments: dict[str, Any] = {}
+        at, between = self._head_end, ""
         for value in self._values:
             self._add(arguments, value, text)
+            between += text[at : value.tag.start()]
+            at = value.end
+        between += text[at : self._inside_end]
+        if between.count(self._tags.closes) > len(self._values):
+            raise ValueError("a value whose opening tag cannot be read")
+        inside = text[self._head_end : self._inside_end].strip()
+        if not self._values and inside.startswith("{"):
+            arguments = parse_json(repaired_whole(inside) or "")
         if not (arguments or self._tags.ends or is_function(self._tools, self._name)):
             raise ValueError("a name alone is no call")
         return [Call(None, self._name, arguments_json(arguments))]
@@ -67,7 +79,9 @@ class TagReader:
         found = self._patterns.between.search(text, self._at, partial=not final)
         if found is None:
             # Calls of some formats end with the closing marker alone, which models forget.
-            if final and not self._tags.ends and not text[self._at :].strip():
+            rest = text[self._at :].strip()
+            if final and not self._tags.ends and (not rest or rest.startswith("{")):
+                self._inside_end = len(text)
                 return len(text)
             if not final:
                 self._at = len(text)
@@ -75,6 +89,7 @@ class TagReader:
         if found.partial:
             self._at = found.start()
             return None
+        self._inside_end = found.start()
         if found["name"] is None:
             return int(found.start() if found["marker"] else found.end())
         self._tag, self._at = found, found.end()

@@ -15,6 +15,10 @@ from math import copysign, isinf
 from typing import Any, Final, NoReturn
 from urllib.parse import unquote
 
+import regex as re
+
+from omlx.text.calls.json_repair import repaired_whole
+
 TYPES: Final = frozenset({"string", "integer", "number", "boolean", "null", "array", "object"})
 _WORDS: Final[Mapping[str, bool | None]] = {
     "true": True,
@@ -23,6 +27,7 @@ _WORDS: Final[Mapping[str, bool | None]] = {
     "none": None,
 }
 """Spellings of Python that models use for JSON."""
+_FENCE: Final = re.compile(r"```(?:\w+[ \t]*\n|\s*)(.*?)\s*```", re.DOTALL)
 
 
 class ArgumentTypes:
@@ -261,11 +266,34 @@ def _json_value(text: str, kinds: frozenset[str]) -> Any:
     if word is not text and type_of(word) in kinds:
         return word
     if kinds & {"array", "object"}:
-        with suppress(ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
-            literal = json.loads(json.dumps(ast.literal_eval(stripped), allow_nan=False))
-            if type_of(literal) in kinds:
-                return literal
+        structured = _structure(value if isinstance(value, str) else stripped, kinds)
+        if structured is not None:
+            return structured
     return value
+
+
+def _structure(text: str, kinds: frozenset[str]) -> Any:
+    """Return the list or object that a text means: in a code fence, of Python, or with slips in its
+    brackets; None if it means none.
+    """
+    fenced = _FENCE.fullmatch(text.strip())
+    text = fenced[1] if fenced is not None else text.strip()
+    for parse in (parse_json, _literal, _repaired):
+        with suppress(ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+            value = parse(text)
+            if type_of(value) in kinds & {"array", "object"}:
+                return value
+    return None
+
+
+def _literal(text: str) -> Any:
+    return json.loads(json.dumps(ast.literal_eval(text), allow_nan=False))
+
+
+def _repaired(text: str) -> Any:
+    if not text.startswith(("{", "[")):
+        raise ValueError("no list or object")
+    return parse_json(repaired_whole(text) or "")
 
 
 def _finite(text: str) -> float:

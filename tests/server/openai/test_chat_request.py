@@ -59,7 +59,7 @@ def body(**fields: Any) -> bytes:
         (
             body(messages=[{"role": "assistant", "tool_calls": [{}]}]),
             "request.missing",
-            "messages[0].tool_calls[0].id",
+            "messages[0].tool_calls[0].function",
         ),
         (body(max_tokens=0), "request.range", "max_tokens"),
         (body(max_tokens=-5), "request.range", "max_tokens"),
@@ -301,3 +301,34 @@ def test_reasoning_and_prefill() -> None:
         .generation_request()
         .continue_last
     )
+
+
+def test_calls_and_results_without_ids_are_matched_in_order() -> None:
+    messages = [
+        *HELLO,
+        {
+            "role": "assistant",
+            "tool_calls": [
+                {"function": {"name": "look", "arguments": {"at": 1}}},
+                {"id": "", "function": {"name": "wait", "arguments": None}},
+            ],
+        },
+        {"role": "tool", "content": "a"},
+        {"role": "tool", "tool_call_id": "", "content": "b"},
+    ]
+    _, called, first, second = parse(body(messages=messages)).generation_request().messages
+    calls = [(call["id"], call["function"]["arguments"]) for call in called["tool_calls"]]
+    assert calls == [("call_1_0", {"at": 1}), ("call_1_1", {})]
+    assert (first["tool_call_id"], first["name"]) == ("call_1_0", "look")
+    assert (second["tool_call_id"], second["name"]) == ("call_1_1", "wait")
+
+
+def test_the_type_of_a_tool_may_be_left_out() -> None:
+    look = {"function": {"name": "look"}}
+    for choice in (
+        look,
+        {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [look]}},
+    ):
+        use = parse(body(tools=[look], tool_choice=choice)).generation_request().tools
+        assert use is not None
+        assert [each["name"] for each in use.allowed] == ["look"]

@@ -75,6 +75,24 @@ def test_logprobs_have_the_old_shape(client: OpenAI) -> None:
     assert list(chain.from_iterable(part.text_offset for part in parts)) == logprobs.text_offset
 
 
+@pytest.mark.parametrize("streamed", [False, True])
+def test_offsets_count_characters_of_several_tokens_once(client: OpenAI, streamed: bool) -> None:
+    text = "naïve 日本 👍 ok"
+    fields = {"prompt": text, "echo": True, "logprobs": 1, "max_tokens": 0, "stream": streamed}
+    answer: Any = complete(client, **fields)
+    choices = [part.choices[0] for part in (answer if streamed else [answer]) if part.choices]
+    found = [choice.logprobs for choice in choices if choice.logprobs]
+    offsets = list(chain.from_iterable(each.text_offset for each in found))
+    tokens = list(chain.from_iterable(each.tokens for each in found))
+    assert "".join(choice.text or "" for choice in choices) == text
+    assert (offsets[0], sorted(offsets)) == (0, offsets)
+    whole = [
+        (at, token) for at, token in zip(offsets, tokens, strict=True) if "\ufffd" not in token
+    ]
+    assert all(text[at : at + len(token)] == token for at, token in whole)
+    assert offsets[-1] < len(text) < len("".join(tokens))
+
+
 def streamed_tokens(parts: list[Any]) -> list[str]:
     """The tokens of the logprobs of all chunks of a choice."""
     return list(chain.from_iterable(part.logprobs.tokens for part in parts if part.logprobs))

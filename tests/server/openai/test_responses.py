@@ -325,7 +325,6 @@ def test_a_stream_can_be_cancelled_from_elsewhere(spelling: OpenAI) -> None:
 @pytest.mark.parametrize(
     ("fields", "code", "param"),
     [
-        ({"input": []}, "request.empty", "input"),
         ({"input": None}, "request.empty", "input"),
         ({"input": [{"type": "from_next_year"}]}, "request.item", "input[0]"),
         (
@@ -408,3 +407,10 @@ def test_items_become_messages() -> None:
         {"role": "tool", "tool_call_id": "f", "content": "i"},
         {"role": "tool", "tool_call_id": "h", "content": "j"},
     ]
+
+
+def test_an_empty_input_is_a_turn_without_text(client: OpenAI) -> None:
+    for fields in ({}, {"instructions": "Count."}):
+        made = client.responses.create(model=TARGET, input=[], max_output_tokens=2, **fields)
+        assert made.usage is not None
+        assert made.usage.output_tokens == 2

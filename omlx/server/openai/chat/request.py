@@ -50,7 +50,6 @@ UNSUPPORTED: Final[dict[str, tuple[object, ...]]] = {
     "function_call": ("none", "auto"),
     "modalities": (["text"],),
     "audio": (),
-    "web_search_options": (),
     "best_of": (1,),
     "echo": (False,),
     "prompt_logprobs": (),
@@ -68,11 +67,11 @@ _REPLACED: Final[Mapping[str, Mapping[str, str]]] = {
 
 class CalledFunction(Body):
     name: Text
-    arguments: str
+    arguments: str | dict[str, Any] | None = None
 
 
 class ToolCall(Body):
-    id: Text
+    id: str | None = None
     type: Literal["function"] = "function"
     function: CalledFunction
 
@@ -98,14 +97,12 @@ class ChatMessage(Body):
         field = f"messages[{at}]"
         if self.role == "function" or (self.tool_calls and self.role != "assistant"):
             raise BadRequest("request.unsupported", param=field, field=f"{field} (function calls)")
-        if self.role == "tool" and self.tool_call_id is None:
-            raise field_error("request.missing", f"{field}.tool_call_id")
         message: Json = {
             "role": "system" if self.role == "developer" else self.role,
             "content": self._content(f"{field}.content"),
         }
         calls = [
-            tooling.call(call.id, call.function.name, call.function.arguments)
+            tooling.call(call.id or "", call.function.name, call.function.arguments or {})
             for call in self.tool_calls or ()
         ]
         reasoning = self.reasoning if self.reasoning_content is None else self.reasoning_content
@@ -143,7 +140,7 @@ class Function(Body):
 class Tool(Body):
     """Of other types than `function`, there are warnings."""
 
-    type: str
+    type: str = FUNCTION
     function: Function | None = None
 
 
@@ -152,7 +149,7 @@ class NamedFunction(Body):
 
 
 class NamedChoice(Body):
-    type: Literal["function"]
+    type: Literal["function"] = "function"
     function: NamedFunction
 
 
@@ -205,7 +202,7 @@ class ChatRequest(Templated, Lengths):
     def generation_request(self) -> GenerationRequest:
         """The request in no dialect. Raises BadRequest for fields that contradict each other."""
         self.refuse(UNSUPPORTED)
-        messages = [message.rendered(at) for at, message in enumerate(self.messages)]
+        messages = _identified([each.rendered(at) for at, each in enumerate(self.messages)])
         max_tokens = self.answer_limit(self._max_tokens())
         return GenerationRequest(
             messages=tooling.with_names(messages),
@@ -274,7 +271,7 @@ class ChatRequest(Templated, Lengths):
         for at, message in enumerate(self.messages):
             if message.role == "tool":
                 warnings += left_out(message.content, f"messages[{at}].content")
-        return tuple(warnings)
+        return (*warnings, *self.without_effect())
 
     def _tools(self) -> ToolUse | None:
         functions = self._functions()
@@ -299,6 +296,27 @@ class ChatRequest(Templated, Lengths):
         if self.top_logprobs and not self.logprobs:
             raise BadRequest("request.top_logprobs", param="top_logprobs")
         return (self.top_logprobs or 0) if self.logprobs else None
+
+
+def _identified(messages: list[Json]) -> list[Json]:
+    """Give calls an id that have none; a result without one is that of the first open call.
+
+    Raises BadRequest for a result without an id and without an open call.
+    """
+    waiting: list[str] = []
+    for at, message in enumerate(messages):
+        for number, call in enumerate(message.get("tool_calls", ())):
+            call["id"] = call["id"] or f"call_{at}_{number}"
+            waiting.append(call["id"])
+        if message["role"] != "tool":
+            continue
+        answered = message.get("tool_call_id") or next(iter(waiting), None)
+        if answered is None:
+            raise field_error("request.missing", f"messages[{at}].tool_call_id")
+        message["tool_call_id"] = answered
+        if answered in waiting:
+            waiting.remove(answered)
+    return messages
 
 
 def variables(effort: str | None, own: Mapping[str, Any] | None) -> Json:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Callable, Sequence
 from math import isnan, nan
 
@@ -16,6 +17,8 @@ from omlx.server.openai.choices import (
     finish_reason,
 )
 from omlx.text.events import OutputEvent, TextDelta
+
+_Utf8 = codecs.getincrementaldecoder("utf-8")
 
 
 class CompletionEncoder(ChoicesEncoder):
@@ -45,6 +48,7 @@ class CompletionEncoder(ChoicesEncoder):
         self._echoes = echoes
         self._first_tokens = first_tokens
         self._offsets = [0] * self._total
+        self._decoders = [_Utf8("replace") for _ in range(self._total)]
         if not first_tokens:  # logprobs begin after the echo
             self._offsets = [len(self._echo(choice)) for choice in range(self._total)]
 
@@ -79,18 +83,18 @@ class CompletionEncoder(ChoicesEncoder):
         return [TokenLogprob(self._first_tokens[choice // self._n], nan)]
 
     def _logprobs(self, choice: int, entries: Sequence[TokenLogprob]) -> Json | None:
-        """`text_offset` counts characters of the choice, echo included.
-
-        The first token's logprob is null.
+        """`text_offset` counts characters of the choice, echo included: those that are complete
+        before the token. The first token's logprob is null.
         """
         token_bytes = self._head.token_bytes
         if token_bytes is None or not entries:
             return None
         tokens = [_shown(token_bytes, entry.token) for entry in entries]
         offsets = []
-        for token in tokens:
+        for entry in entries:
             offsets.append(self._offsets[choice])
-            self._offsets[choice] += len(token)
+            completed = self._decoders[choice].decode(token_bytes(entry.token))
+            self._offsets[choice] += len(completed)
         logprobs: list[float | None] = []
         top: list[Json | None] = []
         for entry in entries:

@@ -104,6 +104,7 @@ class CompletionRequest(Sampled, Lengths):
             structured_output=response_format.structured_output(
                 self.response_format, "response_format", self.model_extra
             ),
+            warnings=self.without_effect(),
         )
 
     def _encoder(self, stream: GenerationStream) -> Encoder:

@@ -119,7 +119,8 @@ class ResponseEndpoints:
 
     def _read(self, owner: str, content: bytes) -> Exchange:
         body = response_request.parse(content)
-        body = body.model_copy(update={"input": self.store.resolved(owner, body.items)})
+        if body.input is not None:
+            body = body.model_copy(update={"input": self.store.resolved(owner, body.items)})
         before = []
         if body.previous_response_id is not None:
             before = self.store.before(Owned(owner, body.previous_response_id))

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field
 
 from omlx.errors import BadRequest, Reason
-from omlx.server import response_format, tooling
+from omlx.server import known_fields, response_format, tooling
 from omlx.server.dialect import Json
 from omlx.server.errors import field_error
 from omlx.server.fields import FORCED, Body, Choice, Listed, Templated, Text, limit, read
@@ -97,15 +97,18 @@ class ResponseRequest(Templated):
         return self.input or []
 
     def conversation(self, before: Sequence[Json]) -> list[Json]:
-        """The messages `before` and those of the input, without the instructions.
+        """The messages `before` and those of the input, without the instructions; an empty list is
+        a turn of the user without text.
 
         Raises BadRequest.
         """
         conversation = Conversation(before)
         for at, item in enumerate(self.items):
             conversation.add(item, f"input[{at}]")
-        if not conversation.messages:
+        if not conversation.messages and self.input is None:
             raise field_error("request.empty", "input")
+        if not conversation.messages:
+            conversation.add(Item(role="user", content=""), "input")
         return conversation.messages
 
     def generation_request(self, conversation: Sequence[Json]) -> GenerationRequest:
@@ -131,7 +134,11 @@ class ResponseRequest(Templated):
             draft_length=self.draft_length,
             receipt=self.receipt,
             structured_output=response_format.structured_output(format, "text.format"),
-            warnings=(*response_tools.warnings(self.tools or ()), *self._left_out()),
+            warnings=(
+                *response_tools.warnings(self.tools or ()),
+                *self._left_out(),
+                *self.without_effect(),
+            ),
             mark_drafted=bool(self.mark_drafted),
         )
 
@@ -149,6 +156,10 @@ class ResponseRequest(Templated):
             if item.type in ELSEWHERE:
                 yield Reason("request.item_left_out", {"field": f"input[{at}]", "type": item.type})
             yield from left_out(item.output, f"input[{at}].output")
+
+    def without_effect(self) -> tuple[Reason, ...]:
+        nested = self.text.model_extra if self.text is not None else None
+        return known_fields.without_effect({**(self.model_extra or {}), **(nested or {})})
 
     @property
     def _logprobs(self) -> bool:

@@ -17,8 +17,9 @@ V3_1: Final = CallFormat(
     start="<function=",
     end="</function>",
     templates=(("<function=example_function_name>{",),),
-    begins=r"[\w.:/-]+>\s*\{",
-    head=rf"\s*(?:<function=)?{NAME}>\s*(?=\{{)",
+    begins=r"[\w.:/-]+>?\s*\{",
+    head=rf"\s*{NAME}>?\s*(?=\{{)",
+    follows=rf"\s*<function={NAME}>?\s*(?=\{{)",
     written="{name}>{arguments}",
 )
 V3_2: Final = CallFormat(

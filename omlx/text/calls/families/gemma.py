@@ -5,16 +5,18 @@
 
 from __future__ import annotations
 
+import json
 from functools import partial
 from typing import Any, Final
 
 import regex as re
 
 from omlx.text.calls.families.gemma_syntax import GemmaArguments
-from omlx.text.calls.format import CallFormat, Incomplete, Tools
+from omlx.text.calls.format import NAME, CallFormat, Incomplete, Tools
 from omlx.text.calls.values import ArgumentTypes, argument_types
 
-_NAME: Final = re.compile(r"[\s,]*call:([\w.:/-]+)\s*")
+_NAME: Final = re.compile(r"[\s,]*(?:call:\s*)?([\w.:/-]+)\s*(?=\{)")
+_JSON_STRING: Final = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _SPACE: Final = re.compile(r"\s*")
 _WORD: Final = re.compile(r"[^{}\[\],:]*")
 _BARE: Final = re.compile(r"[^{}\[\],]*")
@@ -24,8 +26,8 @@ _ANY: Final = ArgumentTypes({})
 
 
 class _Scanner:
-    """Parser of one text; `quote` stands around strings. Raises ValueError, and Incomplete where
-    the text ends inside a call.
+    """Parser of one text; `quote` stands around strings, and so may quotes of JSON. Raises
+    ValueError, and Incomplete where the text ends inside a call.
     """
 
     def __init__(self, text: str, quote: str) -> None:
@@ -49,7 +51,12 @@ class _Scanner:
         """Parse the members of an object after its bracket; `types` types bare words."""
         members: dict[str, Any] = {}
         while not self._skip("}"):
-            key = self._string() if self._skip(self._quote) else self._word(_WORD)
+            if self._skip(self._quote):
+                key = self._string()
+            elif self._text.startswith('"', self._at):
+                key = self._json_string()
+            else:
+                key = self._word(_WORD)
             if not self._skip(":"):
                 raise ValueError("a key without a value")
             members[key] = self._value(types, key, depth)
@@ -61,6 +68,8 @@ class _Scanner:
             raise ValueError("nested too deep")
         if self._skip(self._quote):
             return self._string()
+        if self._text.startswith('"', self._at):
+            return self._json_string()
         if self._skip("{"):
             return self._members(_ANY, depth + 1)
         if self._skip("["):
@@ -91,6 +100,13 @@ class _Scanner:
         text, self._at = self._text[self._at : end], end + len(self._quote)
         return text
 
+    def _json_string(self) -> str:
+        found = _JSON_STRING.match(self._text, self._at)
+        if found is None:
+            raise Incomplete("a string")
+        self._at = found.end()
+        return str(json.loads(found[0], strict=False))
+
     def _word(self, pattern: re.Pattern[str]) -> str:
         word = pattern.match(self._text, self._at)
         if word is None or not word[0]:
@@ -106,7 +122,7 @@ def _read(text: str, tools: Tools, *, quote: str) -> list[dict[str, Any]]:
 GEMMA_4: Final = CallFormat(
     start="<|tool_call>",
     end="<tool_call|>",
-    begins=r"\s*call:",
+    begins=rf"\s*(?:call:\s*)?{NAME}\s*\{{",
     read=partial(_read, quote='<|"|>'),
     written="call:{name}{{arguments}}",
     syntax=GemmaArguments('<|"|>'),
@@ -114,7 +130,7 @@ GEMMA_4: Final = CallFormat(
 FUNCTION_GEMMA: Final = CallFormat(
     start="<start_function_call>",
     end="<end_function_call>",
-    begins=r"\s*call:",
+    begins=rf"\s*(?:call:\s*)?{NAME}\s*\{{",
     read=partial(_read, quote="<escape>"),
     written="call:{name}{{arguments}}",
     syntax=GemmaArguments("<escape>"),

@@ -21,9 +21,9 @@ def _format(prefix: str, line: str, templates: tuple[tuple[str, ...], ...]) -> C
         end=f"</{prefix}tool_call>",
         templates=templates,
         begins=rf"\s*(?:[\[{{]|[\w.:/-]+\s*(?:<{key}>|</|\{{|\n))",
-        head=rf"\s*{NAME}\s*(?=<{key}>|</{prefix}tool_call>)",
+        head=rf"\s*{NAME}\s*(?=<{key}>|</{prefix}tool_call>|\{{)",
         tags=Tags(
-            opens=rf"<{key}>\s*(?P<name>[^<>]+?)\s*</{key}>\s*<{value}>",
+            opens=rf"<{key}>\s*(?P<name>[^<>]+?)\s*(?:</{key}>)?\s*<{value}>",
             closes=f"</{value}>",
         ),
         written=f"{{name}}{line}{{arguments}}",

@@ -1,6 +1,8 @@
 """gpt-oss: a message whose header names a function as its recipient, with JSON as its text.
 
 <|channel|>commentary to=functions.look <|constrain|>json<|message|>{"at": "x"}<|call|>
+
+`HarmonySplitter` brings every header of a call into one form: `to=functions.look<|message|>`.
 """
 
 from __future__ import annotations
@@ -14,9 +16,10 @@ _NAMED: Final = f"{harmony.CALL}{{name}}"
 
 FORMAT: Final = CallFormat(
     start=harmony.CALL,
-    end="",
-    begins=r"[\w.:/-]+(?:\s+\w+)?\s*<\|",
-    head=rf"{NAME}[^<{{]*(?:<\|(?:channel|constrain)\|>[^<{{]*)*<\|message\|>\s*(?=\{{)",
+    end=harmony.CALL_END,
+    begins=r"[\w.:/-]+<\|message\|>",
+    head=rf"{NAME}<\|message\|>\s*(?=\{{)",
+    closes=r"(?s:(?:(?!<\|call\|>).)*)",
     before=" ",
     written="{name}<|channel|>commentary json<|message|>{arguments}",
     messages=Messages(

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from omlx.text.calls import json_calls
@@ -31,7 +32,13 @@ def _format(start: str, end: str, templates: tuple[tuple[str, ...], ...]) -> Cal
 
 NEMOTRON_NANO_2: Final = _format("<TOOLCALL>", "</TOOLCALL>", (("<TOOLCALL>",),))
 APRIEL: Final = _format("<tool_calls>", "</tool_calls>", (("<tool_calls>[",),))
-GRANITE_3: Final = _format("<|tool_call|>", "", (("<|tool_call|>",),))
+GRANITE_3: Final = replace(
+    _format("<|tool_call|>", "", (("<|tool_call|>",),)),
+    bare=("<tool_call>",),
+    begins=r"\s*(?:<tool_call>)?\s*[\[{]",
+    head=rf"\s*(?:<tool_call>)?{json_calls.head()}",
+)
+"""Granite 3 writes the marker as plain text, too."""
 FIREFUNCTION: Final = _format("functools", "", (("functools[",),))
 
 APERTUS: Final = CallFormat(
@@ -39,7 +46,7 @@ APERTUS: Final = CallFormat(
     end="<|tools_suffix|>",
     templates=(("<|tools_prefix|>",),),
     begins=r"\s*\[",
-    head=rf'\s*\[?\s*\{{\s*"{NAME}"\s*:\s*(?=\{{)',
+    head=rf'\s*\[?\s*\{{\s*"(?!(?:arguments|parameters)"){NAME}"\s*:\s*(?=\{{)',
     closes=r"\s*\}[\s}\]]*",
     written='{"{name}": {arguments}}',
     together=True,

@@ -16,7 +16,8 @@ FORMAT: Final = CallFormat(
     templates=(("<|tool_calls_section_begin|>",),),
     begins=r"\s*(?:<\|tool_call_begin\|>|(?:functions\.)?[\w.-]+:\d)",
     bare=("<|tool_call_begin|>",),
-    head=r"\s*(?:<\|tool_call_begin\|>)?\s*(?P<id>(?:functions\.)?(?P<name>[\w.-]+):\d+)\s*"
+    head=r"\s*(?:<\|tool_call_begin\|>)?\s*(?:(?P<id>(?:functions\.)?(?P<name>[\w.-]+):\d+)|"
+    r"(?:functions\.)?(?P<name>[\w.-]+))\s*"
     r"<\|tool_call_argument_begin\|>\s*(?=\{)",
     closes=r"\s*<\|tool_call_end\|>",
     written="<|tool_call_begin|>functions.{name}:{number}"

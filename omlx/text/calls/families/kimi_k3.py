@@ -15,8 +15,9 @@ FORMAT: Final = CallFormat(
     start="<|open|>tools<|sep|>",
     end="<|close|>tools<|sep|>",
     begins=r"\s*<\|open\|>call",
+    bare=("<|open|>call",),
     head=rf'\s*<\|open\|>call\s+tool="{NAME}"(?:(?!<\|sep\|>).)*<\|sep\|>\s*'
-    r"(?=<\|open\|>argument|<\|close\|>)",
+    r"(?=<\|open\|>argument|<\|close\|>|\{)",
     tags=Tags(
         opens=r'<\|open\|>argument\s+key="(?P<name>[^"<>]+)"'
         r'(?:\s+type="(?:(?P<text>string)|(?P<json>\w+))")?\s*<\|sep\|>',

@@ -11,7 +11,7 @@ FORMAT: Final = CallFormat(
     end="</function>",
     templates=(('<function name="', '<param name="'),),
     begins=r"""\s*(?:"[^"<>\n]{1,64}"|'[^'<>\n]{1,64}'|[\w.:-]{1,64})\s*>""",
-    head=rf"""\s*["']?{NAME}["']?\s*>\s*(?=<param |</function>)""",
+    head=rf"""\s*["']?{NAME}["']?\s*>\s*(?=<param |</function>|\{{)""",
     tags=Tags(
         opens=r"""<param\s+name\s*=\s*["']?(?P<name>[^<>"'\n]+)["']?\s*>""",
         closes="</param>",

@@ -18,6 +18,7 @@ FORMAT: Final = CallFormat(
     end="</minimax:tool_call>",
     templates=(("<minimax:tool_call>",),),
     begins=r"\s*<invoke name=",
+    bare=("<invoke name=",),
     head=rf"""\s*<invoke name=["']?{NAME}["']?>""",
     tags=Tags(
         opens=r"""<parameter name=["']?(?P<name>[^<>"'\n]+)["']?>""",

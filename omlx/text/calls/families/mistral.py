@@ -12,12 +12,15 @@ from omlx.text.calls import json_calls
 from omlx.text.calls.format import NAME, CallFormat
 
 _NAMED: Final = rf"\s*{NAME}\s*(?:\[CALL_ID\]\s*(?P<id>\w+)\s*)?\[ARGS\]\s*(?=\{{)"
+_ALONE: Final = rf"\s*{NAME}\s*(?=\{{)"
+"""A call whose `[ARGS]` was forgotten: behind the marker only."""
 
 FORMAT: Final = CallFormat(
     start="[TOOL_CALLS]",
     end="",
-    begins=r"\s*(?:\[\s*\{|[\w.:/-]+\s*\[(?:CALL_ID|ARGS)\])",
-    head=rf"(?:{_NAMED}|{json_calls.head()})",
+    begins=r"\s*(?:\[\s*\{|[\w.:/-]+\s*(?:\[(?:CALL_ID|ARGS)\]|\{))",
+    head=rf"(?:{_NAMED}|{_ALONE}|{json_calls.head()})",
+    follows=rf"(?:{_NAMED}|{json_calls.head()})",
     closes=rf"(?:{json_calls.CLOSES})?",
     read=json_calls.read,
     written="{name}[ARGS]{arguments}",

@@ -19,6 +19,7 @@ FORMAT: Final = CallFormat(
     start="<atem:function_calls>",
     end="</atem:function_calls>",
     begins=r"\s*<atem:invoke",
+    bare=("<atem:invoke",),
     head=rf'\s*<atem:invoke{_ATTRIBUTES}\s+name="{NAME}">',
     tags=Tags(
         opens=rf'<atem:parameter{_ATTRIBUTES}\s+name="(?P<name>[^"<>]+)"{_ATTRIBUTES}>',

@@ -50,12 +50,12 @@ class _Scanner:
 
     def __init__(self, text: str, tools: Tools) -> None:
         self._text = text.strip()
+        if not self._text.startswith("["):  # a call alone
+            self._text = f"[{self._text}]"
         self._tools = tools
         self._at = 1
 
     def calls(self) -> Iterator[dict[str, Any]]:
-        if not self._text.startswith("["):
-            raise ValueError("no list of calls")
         following = ","
         while following == ",":
             name = self._match(_NAME)
@@ -179,7 +179,7 @@ class PythonArguments:
 FORMAT: Final = CallFormat(
     start="<|tool_call_start|>",
     end="<|tool_call_end|>",
-    begins=r"\s*\[\s*[\w.:/-]+\(",
+    begins=r"\s*\[?\s*[\w.:/-]+\(",
     read=_read,
     json=False,
     written="{name}({arguments})",

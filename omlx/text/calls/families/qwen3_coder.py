@@ -24,9 +24,9 @@ FORMAT: Final = CallFormat(
     templates=(("<tool_call>\\n<function=",), ("<tool_call>\n<function=",)),
     begins=r"\s*<function=",
     bare=("<function=",),
-    head=rf"\s*<function={NAME}>?\s*(?=<(?:parameter=|/function>|/tool_call>))",
+    head=rf"\s*<function={NAME}>?\s*(?=<(?:parameter=|/function>|/tool_call>)|\{{)",
     tags=Tags(
-        opens=r"<parameter=(?P<name>[^<>\n]+)>",
+        opens=r"<parameter=(?P<name>[^<>\n]+)(?:>|(?=\n))",
         closes="</parameter>",
         ends="</function>",
         padding="\n",

@@ -19,7 +19,7 @@ FORMAT: Final = CallFormat(
     templates=(("<seed:tool_call>",),),
     begins=r"\s*<function=",
     bare=("<function=",),
-    head=rf"\s*<function={NAME}>?\s*(?=<(?:parameter=|/function>|/seed:tool_call>))",
+    head=rf"\s*<function={NAME}>?\s*(?=<(?:parameter=|/function>|/seed:tool_call>)|\{{)",
     tags=Tags(
         opens=r"<parameter=(?P<name>[^<>\n]+)>",
         closes="</parameter>",

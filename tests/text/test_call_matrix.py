@@ -1,0 +1,59 @@
+"""Every call format with every way of writing a call, however the output is cut into pieces."""
+
+from __future__ import annotations
+
+import pytest
+
+from omlx.text.calls.families import harmony
+from omlx.text.calls.markup import FAMILIES, PARSERS
+from tests.text.call_matrix import (
+    FORMATS,
+    WEATHER,
+    Read,
+    cases,
+    other_writings,
+    pieces_of,
+    read,
+    table,
+    written,
+)
+from tests.text.call_writings import WRITINGS
+
+
+def outcomes(family: str, text: str) -> list[Read]:
+    return [read(FORMATS[family], pieces) for pieces in pieces_of(text)]
+
+
+def test_every_format_is_in_the_matrix() -> None:
+    known = [*FAMILIES, *PARSERS.values(), harmony.FORMAT]
+    assert all(form in FORMATS.values() for form in known)
+    assert WRITINGS.keys() <= FORMATS.keys()
+    assert len(list(table())) == len(FORMATS) + 2
+
+
+@pytest.mark.parametrize("family", FORMATS)
+def test_every_case(family: str) -> None:
+    for name, (text, expected) in cases(FORMATS[family]).items():
+        assert outcomes(family, text) == [expected] * 3, name
+
+
+@pytest.mark.parametrize("family", WRITINGS)
+def test_other_writings(family: str) -> None:
+    for text in other_writings(family):
+        assert outcomes(family, text) == [("", [WEATHER])] * 3, text
+
+
+@pytest.mark.parametrize("family", sorted(FORMATS.keys() - {"harmony"}))
+def test_a_broken_header_loses_nothing(family: str) -> None:
+    text = written(FORMATS[family], WEATHER)
+    for at in range(0, text.index("Zürich"), 2):
+        whole, *others = outcomes(family, text[:at] + text[at + 1 :])
+        assert others == [whole] * 2
+        assert "Zürich" in str(whole)
+
+
+@pytest.mark.parametrize("family", sorted(FORMATS.keys() - {"harmony"}))
+def test_a_text_behind_a_call_is_no_call(family: str) -> None:
+    text = written(FORMATS[family], WEATHER)
+    for said in ('So {"a": 1}', 'Then\n{"a": 1}', "f(a=1)", "look: {}"):
+        assert outcomes(family, f"{text}\n{said}") == [(said, [WEATHER])] * 3
