@@ -1,0 +1,103 @@
+"""Top-p, min-p and top-k in mlx-lm's order, without a sort of the vocabulary.
+
+Top-k first selects the k best ids: those of them that top-p and min-p keep are what top-k keeps of
+the tokens that top-p and min-p keep. Top-p alone halves the vocabulary by rank until the border of
+the nucleus lies among few candidates. All shapes are static: nothing waits for the device.
+
+Probabilities are added as integers, so the nucleus depends neither on the order of a sum nor on the
+number of rows.
+"""
+
+from __future__ import annotations
+
+from math import e, log, log2
+from typing import Final
+
+import mlx.core as mx
+
+LOG2E: Final = log2(e)
+GRID: Final = float(1 << 24)
+"""Units of probability mass. Float32 sums between 0.5 and 1, as mlx-lm's, have this resolution."""
+
+LEAF: Final = 4096
+"""Candidates that are sorted on a CPU. More are halved first: a partition takes linear time."""
+
+BLOCK: Final = 2048
+"""Logits of a block whose best are selected first: a GPU sorts as many in one kernel."""
+
+
+def keep(
+    logits: mx.array, top_p: float, min_p: float, top_k: int
+) -> tuple[mx.array, mx.array | None]:
+    """Apply top-p, min-p and top-k; 0 disables each. float32 logits [rows, V].
+
+    Return the logits of candidates [rows, n], -inf where dropped, and the candidates' ids [rows, n]
+    in ascending order: the k best with `top_k`, else None, which means all.
+    """
+    ids = best(logits, top_k) if top_k else None
+    kept = take(logits, ids)
+    peak = logits.max(axis=-1, keepdims=True) if top_p or min_p else None
+    if top_p:
+        weights = mx.power(2.0, (logits - peak) * LOG2E)
+        candidates = take(weights, ids)
+        kept = mx.where(candidates < lowest_weight(weights, candidates, top_p), -mx.inf, kept)
+    if min_p:
+        kept = mx.where(kept < peak + log(min_p), -mx.inf, kept)
+    return kept, ids
+
+
+def best(logits: mx.array, k: int) -> mx.array:
+    """Return the ids of the `k` largest logits in ascending order; of equal ones the lowest ids.
+
+    [rows, V] -> [rows, k]
+    """
+    rows, size = logits.shape
+    blocks = -(-size // BLOCK)
+    if blocks == 1 or k > BLOCK // 4:
+        return mx.sort(mx.argpartition(-logits, kth=k - 1, axis=-1)[:, :k], axis=-1)
+    padded = mx.pad(logits, ((0, 0), (0, blocks * BLOCK - size)), constant_values=-mx.inf)
+    # Equal logits are in the order of their ids, within a block and among blocks.
+    local = best(padded.reshape(-1, BLOCK), k).reshape(rows, blocks, k)
+    ids = (local + BLOCK * mx.arange(blocks, dtype=mx.uint32)[:, None]).reshape(rows, -1)
+    return take(ids, best(take(padded, ids), k))
+
+
+def take(values: mx.array, ids: mx.array | None) -> mx.array:
+    """Return the values [rows, n] of `ids` [rows, n] among `values` [rows, V]; all for None."""
+    return values if ids is None else mx.take_along_axis(values, ids, axis=-1)
+
+
+def lowest_weight(
+    weights: mx.array, candidates: mx.array, top_p: float, leaf: int | None = None
+) -> mx.array:
+    """Return the lowest weight in the nucleus [rows, 1].
+
+    A token is in the nucleus if those that rank higher have less than `top_p` of the mass of all
+    `weights` [rows, V]. `candidates` [rows, n] are the largest of them, or all.
+    """
+    scale = GRID / weights.sum(axis=-1, keepdims=True)
+
+    def mass(part: mx.array) -> mx.array:
+        return (part * scale + 0.5).astype(mx.int32)  # rounded
+
+    limit = mx.ceil(mass(weights).sum(axis=-1, keepdims=True) * top_p).astype(mx.int32)
+    size = candidates.shape[-1]
+    halvings = (-(-size // (leaf or _leaf(size))) - 1).bit_length()
+    if missing := -size % (1 << halvings):
+        candidates = mx.pad(candidates, ((0, 0), (0, missing)))
+    for _ in range(halvings):
+        half = candidates.shape[-1] // 2
+        parts = mx.partition(candidates.view(mx.int32), kth=half, axis=-1).view(mx.float32)
+        lower, upper = parts[:, :half], parts[:, half:]
+        above = mass(upper).sum(axis=-1, keepdims=True)
+        descend = above < limit
+        candidates = mx.where(descend, lower, upper)
+        limit = mx.where(descend, limit - above, limit)
+    ranked = mx.sort(candidates, axis=-1)
+    above = mx.cumsum(mass(ranked), axis=-1, reverse=True, inclusive=False)
+    return mx.where(above < limit, ranked, mx.inf).min(axis=-1, keepdims=True)
+
+
+def _leaf(size: int) -> int:
+    """Return how many candidates are sorted at once: all on a GPU, where a partition is a sort."""
+    return LEAF if mx.default_device().type == mx.DeviceType.cpu else size
