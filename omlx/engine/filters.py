@@ -10,12 +10,11 @@ does not move the border of the nucleus.
 
 from __future__ import annotations
 
-from math import e, log, log2
+from math import e, log
 from typing import Final
 
 import mlx.core as mx
 
-LOG2E: Final = log2(e)
 GRID: Final = float(1 << 24)
 """Units of probability mass. Float32 sums between 0.5 and 1, as mlx-lm's, have this resolution."""
 
@@ -39,7 +38,7 @@ def keep(
     peak = logits.max(axis=-1, keepdims=True)
     if top_p:
         # On a CPU, mlx's `exp` takes three times as long.
-        weights = mx.power(2.0, (logits - peak) * LOG2E)
+        weights = mx.power(e, logits - peak)
         candidates = take(weights, ids)
         kept = mx.where(candidates < lowest_weight(weights, candidates, top_p), -mx.inf, kept)
     if min_p:
@@ -56,7 +55,8 @@ def best(logits: mx.array, k: int) -> mx.array:
     blocks = -(-size // BLOCK)
     if blocks == 1 or k > BLOCK // 4:
         return mx.sort(mx.argpartition(-logits, kth=k - 1, axis=-1)[:, :k], axis=-1)
-    padded = mx.pad(logits, ((0, 0), (0, blocks * BLOCK - size)), constant_values=-mx.inf)
+    missing = blocks * BLOCK - size
+    padded = mx.pad(logits, [(0, 0), (0, missing)], constant_values=-mx.inf)
     # Equal logits are in the order of their ids, within a block and among blocks.
     local = best(padded.reshape(-1, BLOCK), k).reshape(rows, blocks, k)
     ids = (local + BLOCK * mx.arange(blocks, dtype=mx.uint32)[:, None]).reshape(rows, -1)
@@ -83,17 +83,17 @@ def lowest_weight(
 
     limit = mx.ceil(mass(weights).sum(axis=-1, keepdims=True) * top_p).astype(mx.int32)
     size = candidates.shape[-1]
-    halvings = (-(-size // (leaf or _leaf(size))) - 1).bit_length()
-    if missing := -size % (1 << halvings):
-        candidates = mx.pad(candidates, ((0, 0), (0, missing)))
-    for _ in range(halvings):
-        half = candidates.shape[-1] // 2
-        parts = mx.partition(candidates.view(mx.int32), kth=half, axis=-1).view(mx.float32)
-        lower, upper = parts[:, :half], parts[:, half:]
-        above = mass(upper).sum(axis=-1, keepdims=True)
+    leaf = leaf or _leaf(size)
+    while size > leaf:
+        half = size // 2
+        parts = mx.partition(candidates.view(mx.int32), kth=size - half, axis=-1)
+        parts = parts.view(mx.float32)  # weights are not negative: in the order of their bits
+        above = mass(parts[:, size - half :]).sum(axis=-1, keepdims=True)
         descend = above < limit
-        candidates = mx.where(descend, lower, upper)
+        # The middle one of an odd number is in both.
+        candidates = mx.where(descend, parts[:, : size - half], parts[:, half:])
         limit = mx.where(descend, limit - above, limit)
+        size -= half
     ranked = mx.sort(candidates, axis=-1)
     above = mx.cumsum(mass(ranked), axis=-1, reverse=True, inclusive=False)
     return mx.where(above < limit, ranked, mx.inf).min(axis=-1, keepdims=True)

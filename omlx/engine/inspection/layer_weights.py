@@ -6,11 +6,10 @@ from collections.abc import Iterator
 
 import mlx.core as mx
 import mlx.nn as nn
-from mlx.utils import tree_flatten
 from mlx_lm.models.switch_layers import QuantizedSwitchLinear, SwitchLinear
 
 from omlx.engine.inspection.chip_costs import Costs, LayerWeights, relative_costs
-from omlx.engine.model import Model
+from omlx.engine.model import Model, weight_bytes
 
 
 def expected_costs(model: Model) -> Costs | None:
@@ -31,7 +30,7 @@ def layer_weights(model: nn.Module) -> Iterator[LayerWeights]:
         if not experts and not isinstance(module, nn.Linear | nn.QuantizedLinear):
             continue
         *_, outputs, inputs = module.weight.shape
-        nbytes = sum(array.nbytes for _, array in tree_flatten(module.parameters()))
+        nbytes = weight_bytes(module)
         if isinstance(module, nn.QuantizedLinear | QuantizedSwitchLinear):
             unpacked = inputs * 32 // module.bits
             yield LayerWeights(unpacked, outputs, nbytes, module.bits, module.mode, experts)
