@@ -19,7 +19,7 @@ from typing import Any, Final, cast
 import mlx.core as mx
 from mlx_lm.sample_utils import make_logits_processors
 
-from omlx.engine.filters import keep, take
+from omlx.engine.logits.filters import keep, take
 from omlx.engine.types import Sampling
 
 Processor = Callable[[mx.array, mx.array], mx.array]

@@ -44,7 +44,7 @@ PLAIN_FLOAT: Final[Curve] = ((1, 1.0), (2, 2.0))
 
 EXPERTS: Final[Curve] = ((1, 1.0), (2, 1.59), (3, 1.85), (5, 2.44), (8, 3.32))
 """A mixture of experts of 30B: vllm-mlx issue 763. Each row reads experts of its own, so the cost
-goes on growing."""
+keeps growing."""
 
 NARROW_LIMITS: Final = (14, 10, 6)
 NARROW_LIMITS_ULTRA: Final = (32, 18, 12)

@@ -12,7 +12,7 @@ import mlx.core as mx
 import pytest
 
 from benchmarks.sampling import mlx_lm_draw
-from omlx.engine.filters import BLOCK, best, keep, lowest_weight
+from omlx.engine.logits.filters import BLOCK, best, keep, lowest_weight
 from omlx.engine.sampling import Draw, RowSampler, draw
 from omlx.engine.types import Sampling
 from omlx.receipts.plain import margin
