@@ -17,6 +17,7 @@ from benchmarks import (
     engine,
     prefix,
     recording,
+    sampling,
     speculation,
     stages,
 )
@@ -28,6 +29,7 @@ COMMANDS: Final[dict[str, tuple[ModuleType, str]]] = {
     "clients": (clients, "clients that edit code over HTTP: omlx against mlx-lm's server"),
     "prefix": (prefix, "prefix caches of omlx and of mlx-lm's server"),
     "recording": (recording, "what prefixes on disk and recorded answers cost while decoding"),
+    "sampling": (sampling, "filters without a sort against mlx-lm's"),
     "stages": (stages, "omlx bench stages, and with longer steps"),
     "answers": (answers, "record answers, for replays of the policy"),
     "document": (document, "write reports into a page"),

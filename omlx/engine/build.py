@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from omlx.engine.disk.tier import Disk, DiskTier
 from omlx.engine.inspection.facts import ModelFacts, facts_of, probed
+from omlx.engine.inspection.layer_weights import expected_costs
 from omlx.engine.isolation import isolate
 from omlx.engine.limits import Limits
 from omlx.engine.loop import DRAFT_SHARE, EngineLoop
@@ -54,6 +55,7 @@ def build_loop(
     """
     make_cache = make_cache or cache_maker(model)
     cost_model = cost_model or CostModel()
+    cost_model.target.expected = expected_costs(model)
     if facts is None:
         facts = run_through(probed(facts_of(model, vocab_size, make_cache), model, make_cache))
     runner = runner or Runner(model, facts.vocab_size, make_cache, vision=vision)

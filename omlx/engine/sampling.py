@@ -17,8 +17,9 @@ from functools import cached_property
 from typing import Any, Final, cast
 
 import mlx.core as mx
-from mlx_lm.sample_utils import apply_min_p, apply_top_k, apply_top_p, make_logits_processors
+from mlx_lm.sample_utils import make_logits_processors
 
+from omlx.engine.logits.filters import keep, take
 from omlx.engine.types import Sampling
 
 Processor = Callable[[mx.array, mx.array], mx.array]
@@ -150,16 +151,10 @@ def _draw_alike(logits: mx.array, draws: Sequence[Draw]) -> mx.array:
     temperature, top_p, min_p, top_k = draws[0].sampler.filters
     if temperature == 0.0:
         return mx.argmax(logits, axis=-1)
-    logits = logits.astype(mx.float32)
-    if top_p or min_p or top_k:
-        logits = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
-        if top_p:
-            logits = apply_top_p(logits, top_p)
-        if min_p:
-            logits = apply_min_p(logits, min_p)
-        if top_k:
-            logits = apply_top_k(logits, top_k)
-    return mx.argmax(logits * (1.0 / temperature) + noise(draws, logits.shape[-1]), axis=-1)
+    kept, ids = keep(logits.astype(mx.float32), top_p, min_p, top_k)
+    scores = kept * (1.0 / temperature) + take(noise(draws, logits.shape[-1]), ids)
+    winners = mx.argmax(scores, axis=-1, keepdims=True)  # [rows, 1]
+    return (winners if ids is None else take(ids, winners))[:, 0]
 
 
 def noise(draws: Sequence[Draw], size: int) -> mx.array:

@@ -16,7 +16,15 @@ import pytest
 from mlx import nn
 
 from omlx.engine.build import build_loop
-from omlx.engine.idle.calibration import BATCH_WIDTHS, BATCHES, SAMPLES, Calibration, _Filler
+from omlx.engine.idle.calibration import (
+    BATCH_WIDTHS,
+    BATCHES,
+    COLD_SECONDS,
+    SAMPLES,
+    Calibration,
+    _Filler,
+    longest_pass,
+)
 from omlx.engine.loop import EngineLoop
 from omlx.engine.memory import MemoryGuard
 from omlx.engine.speculation.config import CONFIG
@@ -32,7 +40,7 @@ from tests.engine.harness import LIMITS, loop_of, model, plain, request
 from tests.engine.test_thread import PATIENCE_S, Listener
 
 ALL = (PLAIN, 1, *CONFIG.widths)
-MAX_STEP_SECONDS = 60.0
+SHORT_STEP_SECONDS = 60.0
 
 
 class Watched(LatencyTable):
@@ -101,7 +109,7 @@ def thread() -> Iterator[EngineThread]:
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Idle at once without work; no pass is too long, however slow the machine."""
     monkeypatch.setattr("omlx.engine.thread.IDLE_SECONDS", 0.0)
-    monkeypatch.setattr("omlx.engine.idle.calibration.MAX_STEP_SECONDS", MAX_STEP_SECONDS)
+    monkeypatch.setattr("omlx.engine.idle.calibration.SHORT_STEP_SECONDS", SHORT_STEP_SECONDS)
 
 
 def serve(
@@ -363,16 +371,92 @@ def test_the_narrowest_pass_that_delays_no_request_is_next(
     target = LatencyTable()
     for width, share in known.items():
         for _ in range(SAMPLES):
-            target.learn(width, 1, share * MAX_STEP_SECONDS)
+            target.learn(width, 1, share * SHORT_STEP_SECONDS)
     assert _Filler(CostModel(target), VOCAB).next_width() == following
+
+
+def known_costs(seconds: dict[int, float], samples: int = SAMPLES) -> CostModel:
+    """A cost model in which the passes of some widths are measured."""
+    target = LatencyTable()
+    for width, pass_s in seconds.items():
+        for _ in range(samples):
+            target.learn(width, 1, pass_s)
+    return CostModel(target)
+
+
+@pytest.fixture
+def default_bounds(monkeypatch: pytest.MonkeyPatch, patience: None) -> None:
+    monkeypatch.setattr("omlx.engine.idle.calibration.SHORT_STEP_SECONDS", 0.05)
+
+
+@pytest.mark.usefixtures("default_bounds")
+@pytest.mark.parametrize(
+    ("plain", "longest"), [(0.0, 0.05), (0.002, 0.05), (0.06, 0.18), (0.3, 0.9), (0.5, 1.0)]
+)
+def test_the_longest_pass_follows_the_plain_step(plain: float, longest: float) -> None:
+    known = {PLAIN: plain, 1: plain} if plain else {}
+    assert longest_pass(known_costs(known)) == pytest.approx(longest)
+
+
+@pytest.mark.usefixtures("default_bounds")
+def test_a_model_of_60_ms_a_token_is_measured_as_far_as_three_plain_steps() -> None:
+    """The passes of a 27B in 4 bit on an M4 Pro, measured as calibration would."""
+    shape = {PLAIN: 1.0, 1: 1.0, 2: 1.03, 3: 1.22, 4: 1.47, 5: 1.75, 6: 2.07, 7: 2.4, 8: 2.7}
+    costs = known_costs({})
+    filler = _Filler(costs, VOCAB)
+    measured: dict[int, int] = {}
+    while (width := filler.next_width()) is not None:
+        measured[width] = measured.get(width, 0) + 1
+        costs.target.learn(width, 1, 0.06 * shape.get(width, 0.45 * width))
+    assert set(shape) <= set(measured)
+    assert max(measured) == 8, "a wider pass takes more than three plain steps"
+    assert all(measured[width] == CONFIG.min_samples for width in shape if width)
+    assert sum(measured.values()) <= CONFIG.min_samples * len(measured)
+
+
+@pytest.mark.usefixtures("default_bounds")
+def test_a_pass_that_no_request_should_wait_for_is_not_measured() -> None:
+    assert _Filler(known_costs({1: 1.1}), VOCAB).next_width() is None
+    # Plain steps overlap: two would be waited for.
+    assert _Filler(known_costs({1: 0.7}), VOCAB).next_width() == 2
+
+
+def test_the_first_passes_after_a_pause_teach_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    many = 20
+    monkeypatch.setattr("omlx.engine.idle.calibration.WARM_UP_PASSES", many)
+    watched, now = Watched(), [100.0]
+    loop = build_loop(Counting(), VOCAB, LIMITS, cost_model=CostModel(watched))
+    calibration = Calibration("m", loop, clock=lambda: now[0])
+
+    def learned() -> int:
+        """Run `many` steps. Return from how many the cost model learned."""
+        before, turns = len(watched.learned), count()
+        calibration.run(lambda: next(turns) == many)
+        return len(watched.learned) - before
+
+    assert learned() == 0
+    now[0] += COLD_SECONDS
+    assert learned() > 0
+    now[0] += 1.01 * COLD_SECONDS
+    assert learned() == 0
+
+
+def test_a_pause_warms_nothing_up_where_nothing_is_left_to_measure() -> None:
+    loop = build_loop(model("llama"), zoo.VOCAB_SIZE, LIMITS)
+    complete(loop)
+    target = Recording()
+    known = build_loop(target, VOCAB, replace(LIMITS, max_rows=1), cost_model=loop.cost_model)
+    before = len(target.passes)
+    assert complete(known).state is CalibrationState.DONE
+    assert len(target.passes) == before
 
 
 def test_one_slow_pass_says_nothing_yet() -> None:
     target = LatencyTable()
     filler = _Filler(CostModel(target), VOCAB)
-    target.learn(1, 1, 2 * MAX_STEP_SECONDS)
+    target.learn(1, 1, 2 * SHORT_STEP_SECONDS)
     assert filler.next_width() == 1
-    target.learn(1, 1, 2 * MAX_STEP_SECONDS)
+    target.learn(1, 1, 2 * SHORT_STEP_SECONDS)
     assert filler.next_width() is None
 
 
@@ -380,7 +464,7 @@ def test_what_is_known_to_take_too_long_is_left_to_requests() -> None:
     target = Recording()
     loop = build_loop(target, VOCAB, LIMITS, draft=Counting())
     for _ in range(2):
-        loop.cost_model.target.learn(1, 1, 2 * MAX_STEP_SECONDS)
+        loop.cost_model.target.learn(1, 1, 2 * SHORT_STEP_SECONDS)
     passes = len(target.passes)
     assert complete(loop).state is CalibrationState.DONE
     assert len(target.passes) == passes

@@ -10,9 +10,11 @@ below 256 tokens, and nothing outlives an interruption.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import takewhile
+from math import inf
 from typing import TYPE_CHECKING, Final
 
 from omlx.draft_length import MAX_DRAFT_LENGTH, DraftLength
@@ -28,11 +30,26 @@ from omlx.engine.types import CalibrationState, Failed, Request, Sampling, Specu
 if TYPE_CHECKING:
     from omlx.engine.loop import EngineLoop
 
-MAX_STEP_SECONDS: Final = 0.05
-"""Passes known to take longer are not measured: an arriving request would wait for them."""
+SHORT_STEP_SECONDS: Final = 0.05
+"""Passes up to this long are measured, however short a plain step is."""
+
+LONGEST_IN_PLAIN_STEPS: Final = 3.0
+"""Plain steps. Passes known to take longer are not measured unless they are short: an arriving
+request would wait for them, and drafts that pay are rarely verified by slower ones."""
+
+MAX_STEP_SECONDS: Final = 1.0
+"""Passes known to take longer are never measured."""
 
 SAMPLES: Final = 5
-"""Measurements of each width. The first may include compilation of kernels; the median counts."""
+"""Measurements of each width. The first may include compilation of kernels; the median counts.
+Passes that are not short are measured `CONFIG.min_samples` times."""
+
+COLD_SECONDS: Final = 1.0
+"""Without a pass. A GPU takes several times as long for the next one: a large model's weights are
+made resident again, and the clock rises."""
+
+WARM_UP_PASSES: Final = 2
+"""Passes after such a pause that are not learned from."""
 
 MAX_STEPS: Final = 1000
 """Limit of a calibration that does not converge; a complete one takes a tenth of it."""
@@ -56,11 +73,15 @@ log = logging.getLogger("omlx.engine")
 class Calibration:
     """The calibration of one loaded model; `name` is for the log. `state` is never OFF."""
 
-    def __init__(self, name: str, loop: EngineLoop) -> None:
+    def __init__(
+        self, name: str, loop: EngineLoop, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.state = CalibrationState.PENDING
         self._name = name
         self._loop = loop
+        self._clock = clock
         self._steps_left = MAX_STEPS
+        self._last_step = -inf
 
     def run(self, interrupted: Callable[[], bool]) -> None:
         """Measure until all is known or `interrupted`, which is called between two steps.
@@ -80,11 +101,13 @@ class Calibration:
 
     def _measure(self, interrupted: Callable[[], bool]) -> bool:
         """Return whether the calibration is complete."""
-        steps = _all_steps(self._loop)
+        cold = self._clock() - self._last_step > COLD_SECONDS
+        steps = _all_steps(self._loop, _warm_up(self._loop) if cold else iter(()))
         while not interrupted():
             self._steps_left -= 1
             if not next(steps, False) or not self._steps_left:
                 return True
+            self._last_step = self._clock()
         return False
 
 
@@ -97,14 +120,27 @@ def _fits_memory(loop: EngineLoop, rows: int = 1) -> bool:
     return headroom is None or headroom >= needed
 
 
-def _all_steps(loop: EngineLoop) -> Iterator[bool]:
-    """Run one step per item, until all is measured. Raises what a step raised."""
+def _warm_up(loop: EngineLoop) -> Iterator[bool]:
+    """Run some steps that no cost model learns from."""
+    sibling = loop.sibling(NgramDrafter())
+    sibling.use_drafters([], cost_model=CostModel())
+    yield from _steps(sibling, Speculation(), WARM_UP_PASSES, done=lambda: False)
+
+
+def _all_steps(loop: EngineLoop, warm_up: Iterator[bool]) -> Iterator[bool]:
+    """Run one step per item, until all is measured. Raises what a step raised.
+
+    Runs the steps of `warm_up` before the first that is measured.
+    """
     cost_model, speculator = loop.cost_model, loop.scheduler.speculator
     if speculator.off_reason is not None:
         return
     batches = [rows for rows in BATCHES if _can_batch(loop, rows)]
     for rows in (1, *batches):
         filler = _Filler(cost_model, loop.limits.vocab_size, rows)
+        if filler.done():
+            continue
+        yield from warm_up
         yield from _steps(
             loop.sibling(filler, rows),
             Speculation(NGRAM, DraftLength.exactly(MAX_DRAFT_LENGTH - 1)),
@@ -116,11 +152,15 @@ def _all_steps(loop: EngineLoop) -> Iterator[bool]:
         # Draft models alone share passes between rows.
         sizes = (1, *batches) if drafter.kind == "draft" else (1,)
         for rows in () if isinstance(drafter, NgramDrafter) else sizes:
+            done = partial(_draft_measured, cost_model, drafter.name, rows)
+            if done():
+                continue
+            yield from warm_up
             yield from _steps(
                 loop.sibling(rows=rows),
                 Speculation(only(drafter.kind), DraftLength.exactly(DRAFT_LENGTH)),
                 max_tokens=SAMPLES * DRAFT_LENGTH,
-                done=partial(_draft_measured, cost_model, drafter.name, rows),
+                done=done,
             )
 
 
@@ -159,12 +199,18 @@ def _draft_measured(cost_model: CostModel, name: str, rows: int) -> bool:
     samples = passes.sample_count(rows, 1) if passes is not None else 0
     drafting = DRAFT_LENGTH * cost_model.draft(name, rows, 1)
     seconds = cost_model.batch_pass(rows, DRAFT_LENGTH + 1, 1) + drafting
-    return samples >= CONFIG.min_samples or _too_long(seconds, samples)
+    return samples >= CONFIG.min_samples or _too_long(seconds, samples, cost_model)
 
 
-def _too_long(seconds: float, samples: int) -> bool:
+def longest_pass(cost_model: CostModel) -> float:
+    """Return the seconds of the longest pass that is measured."""
+    plain = cost_model.target.plain(1) or 0.0
+    return max(SHORT_STEP_SECONDS, min(MAX_STEP_SECONDS, LONGEST_IN_PLAIN_STEPS * plain))
+
+
+def _too_long(seconds: float, samples: int, cost_model: CostModel) -> bool:
     """Whether a pass takes too long to be measured; a single sample may include a compilation."""
-    return seconds > MAX_STEP_SECONDS and samples != 1
+    return seconds > longest_pass(cost_model) and samples != 1
 
 
 class _Filler(NgramDrafter):
@@ -182,11 +228,11 @@ class _Filler(NgramDrafter):
     def next_width(self) -> int | None:
         """The width to measure next; None if all that do not take too long are measured."""
         # Plain steps overlap: a request that arrives waits for two of them.
-        plain = (PLAIN,) if 2 * self._seconds(PLAIN) <= MAX_STEP_SECONDS else ()
+        plain = (PLAIN,) if 2 * self._seconds(PLAIN) <= longest_pass(self._cost_model) else ()
         widths: tuple[int, ...] = (1, *plain, *CONFIG.widths)
         if self._rows_of_batch > 1:
             widths = (*plain, *BATCH_WIDTHS)
-        missing = [w for w in takewhile(self._short, widths) if self._samples(w) < SAMPLES]
+        missing = [w for w in takewhile(self._short, widths) if self._samples(w) < self._wanted(w)]
         return min(missing, key=self._samples, default=None)
 
     def done(self) -> bool:
@@ -196,7 +242,11 @@ class _Filler(NgramDrafter):
         return self.next_width() == PLAIN
 
     def _short(self, width: int) -> bool:
-        return not _too_long(self._seconds(width), self._samples(width))
+        return not _too_long(self._seconds(width), self._samples(width), self._cost_model)
+
+    def _wanted(self, width: int) -> int:
+        """How many samples of a width are taken."""
+        return SAMPLES if self._seconds(width) <= SHORT_STEP_SECONDS else CONFIG.min_samples
 
     def _samples(self, width: int) -> int:
         return self._cost_model.batch_samples(self._rows_of_batch, width, 1)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections import Counter, deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache, partial
 from itertools import chain
@@ -42,9 +43,14 @@ def bucket_of(context: int) -> int:
 
 @dataclass(slots=True)
 class LatencyTable:
-    """Seconds of one model's passes. Samples and medians are by bucket, then by width (tokens)."""
+    """Seconds of one model's passes. Samples and medians are by bucket, then by width (tokens).
+
+    `expected` returns the cost of a width, in passes over one token, while no verification is
+    measured; None where nothing is known of the chip.
+    """
 
     drift: float = 1.0
+    expected: Callable[[int], float] | None = None
     _passes: int = 0
     _outliers_in_a_row: int = 0
     _ratios: deque[float] = field(default_factory=lambda: deque(maxlen=CONFIG.samples))
@@ -116,6 +122,9 @@ class LatencyTable:
         i = bisect_right(widths, width)
         if i == 0 or widths[i - 1] == width:
             return values[max(0, i - 1)] * self.drift
+        if self.expected is not None and widths[i - 1] <= 1 and width <= CONFIG.widest_window:
+            bound = values[i] if i < len(widths) else math.inf  # a prefill
+            return min(bound, values[i - 1] * self.expected(width)) * self.drift
         low, value, slope = widths[i - 1], values[i - 1], values[i - 1] * CONFIG.unknown_slope
         if i < len(widths):
             slope = (values[i] - value) / (widths[i] - low)

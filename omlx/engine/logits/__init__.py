@@ -1,0 +1,1 @@
+"""Operations on a row of logits before a token is drawn."""
