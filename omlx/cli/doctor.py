@@ -16,6 +16,8 @@ import sys
 from argparse import ArgumentParser, Namespace
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -31,6 +33,7 @@ from omlx.cli.hostfile import read_hosts
 from omlx.cli.machine import Machine, machine_rows, power_rows, read_machine, warnings
 from omlx.cli.output import columns, size
 from omlx.cli.stage_probe import HEAD, probe_hosts
+from omlx.engine.device_errors import DEVICE_ERROR
 from omlx.errors import ConfigError, ModelError
 from omlx.models.catalog.discovery import BUNDLED, scan_places
 from omlx.models.catalog.entry import ModelEntry, Status
@@ -45,11 +48,15 @@ from omlx.settings.keys import KeyFile
 from omlx.settings.resolve import add_flags
 from omlx.settings.schema import Group, Settings
 from omlx.settings.store import GLOBAL_FILE, MODELS_FILE
+from omlx.telemetry.log_tail import read_tail
 
 Rows: TypeAlias = Iterator[tuple[str, ...]]
 
 DEMO: Final = "omlx-demo/target"
 DEMO_DRAFT: Final = "omlx-demo/draft"
+_DEVICE_ERRORS: Final = 3
+"""Device errors that are shown at most."""
+
 _PACKAGES = ("mlx", "mlx-lm", "transformers", "fastapi", "uvicorn")
 
 
@@ -73,6 +80,7 @@ def run(arguments: Namespace) -> int:
         "models": _models(settings),
         "server": _server(settings),
         "files": _files(settings.home),
+        "device_errors": _device_errors(settings.home),
         "warnings": _warnings(machine),
     }
     _write(chapters)
@@ -220,6 +228,15 @@ def _files(home: Path) -> Rows:
         yield name, _mode(home / name), _problem(home / name)
     for corrupt in sorted(home.glob("*.corrupt-*")):
         yield corrupt.name, _mode(corrupt), "set aside"
+
+
+def _device_errors(home: Path) -> Rows:
+    """Yield the newest errors of the device that the log has, the newest first."""
+    with suppress(OSError):
+        lines = [line for line in read_tail(home) if line.text.startswith(DEVICE_ERROR)]
+        for line in lines[:_DEVICE_ERRORS]:
+            at = datetime.fromtimestamp(line.at).isoformat(sep=" ", timespec="seconds")
+            yield at, line.text.removeprefix(DEVICE_ERROR).removeprefix(" · ")
 
 
 def _problem(path: Path) -> str:

@@ -19,6 +19,9 @@ from omlx.errors import EngineDead
 
 log = logging.getLogger("omlx.engine")
 
+DEVICE_ERROR: Final = "device error"
+"""The event in the log, with kind and text of mlx, which never quotes a prompt."""
+
 
 class FaultKind(StrEnum):
     """Kind of a device error, by the text that mlx raises."""
@@ -134,7 +137,7 @@ class DeviceErrors:
         self.seen += 1
         self.counts[kind] += 1
         fields = {"kind": str(kind), "detail": str(error)}
-        log.error("device error", extra={"fields": fields})
+        log.error(DEVICE_ERROR, extra={"fields": fields})
         if kind is FaultKind.IGNORED:
             self._lose(self.last)
 

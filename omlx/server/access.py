@@ -155,6 +155,7 @@ def _stream_fields(stream: GenerationStream) -> Fields:
         "strategy": speculation["strategy"],
         "drafters": _listed(record["drafters"], _accepted),
         "gates": _listed(speculation["gates"], _gate),
+        **({"restarts": record["restarts"]} if "restarts" in record else {}),
     }
 
 

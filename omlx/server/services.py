@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from omlx.engine.device_errors import DEVICE
 from omlx.engine.stage.stages import Stages
 from omlx.engine.thread import EngineThread
 from omlx.models.hub.downloads import Downloads
@@ -112,6 +113,7 @@ def _gauges(
         answers_on_disk=None if journal is None or journal.off else journal.size,
         answers_returned_to={} if journal is None else journal.counts,
         beginnings={} if prewarmer is None else prewarmer.stats(),
+        device_errors={str(kind): count for kind, count in DEVICE.counts.items()},
     )
 
 

@@ -50,7 +50,8 @@ def timings(finishes: Sequence[Finish], prompts: int = 1) -> dict[str, Any]:
     `prompt_n` excludes the `cache_n` cached tokens.
 
     Of several choices, tokens and drafters add up, times are those of the slowest, and seed and
-    speculation are those of the first. Each prompt counts once.
+    speculation are those of the first. Each prompt counts once. `restarts` is there if a failure of
+    the device had tokens computed again.
     """
     stats = [finish.stats for finish in finishes]
     prompt_n, cached_n = _prompt_tokens(stats, prompts)
@@ -71,7 +72,13 @@ def timings(finishes: Sequence[Finish], prompts: int = 1) -> dict[str, Any]:
         "drafters": {name: _drafter(total) for name, total in drafters},
         "seed": stats[0].seed,
         "speculation": _speculation(stats[0]),
+        **_restarts(stats),
     }
+
+
+def _restarts(stats: Sequence[RequestStats]) -> dict[str, int]:
+    restarts = sum(choice.restarts for choice in stats)
+    return {"restarts": restarts} if restarts else {}
 
 
 def warnings(reasons: Sequence[Reason]) -> dict[str, Any]:

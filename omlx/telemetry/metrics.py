@@ -30,7 +30,7 @@ class Gauges:
     they count; round trips to the followers of a staged model in seconds, by rank; how often
     its group was started again, None without one; answers on disk and their bytes, None where
     nothing is recorded; how often clients returned to an answer, by how it was found; beginnings of
-    prompts by model."""
+    prompts by model; device errors since the start, by kind."""
 
     up: bool
     rows: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
@@ -41,6 +41,7 @@ class Gauges:
     answers_on_disk: tuple[int, int] | None = None
     answers_returned_to: Mapping[str, int] = field(default_factory=dict)
     beginnings: Mapping[str, BeginningStats] = field(default_factory=dict)
+    device_errors: Mapping[str, int] = field(default_factory=dict)
 
 
 class Metrics:
@@ -150,6 +151,10 @@ class _GaugeCollector(Collector):
         yield GaugeMetricFamily(
             "omlx_engine_up", "1 while the engine thread lives", value=float(now.up)
         )
+        errors = CounterMetricFamily("omlx_device_errors", "errors of the device", labels=("kind",))
+        for fault, count in now.device_errors.items():
+            errors.add_metric((fault,), count)
+        yield errors
         rows = GaugeMetricFamily("omlx_rows", "requests in the engine", labels=("model", "state"))
         for model, states in now.rows.items():
             for state, count in states.items():
