@@ -148,7 +148,9 @@ class _GaugeCollector(Collector):
     def collect(self) -> Iterable[GaugeMetricFamily | CounterMetricFamily]:
         now = self._gauges()
         yield GaugeMetricFamily(
-            "omlx_engine_up", "1 while the engine thread lives", value=float(now.up)
+            "omlx_engine_up",
+            "1 while the engine thread lives and does not hang",
+            value=float(now.up),
         )
         rows = GaugeMetricFamily("omlx_rows", "requests in the engine", labels=("model", "state"))
         for model, states in now.rows.items():
