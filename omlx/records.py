@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import zip_longest
+from typing import Final
 
 from omlx.errors import Reason
 
@@ -75,6 +76,10 @@ def verification_outcome(proposed: int, accepted: int, stopped: bool) -> str:
     if accepted == 0:
         return "first_reject"
     return "tail_reject" if 2 * accepted >= proposed else "early_reject"
+
+
+DRAFTER_FAILED: Final = "spec.off.drafter_failed"
+"""The reason of a drafter that raised an error; its parameter `detail` says which."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,10 +18,10 @@ from ..settings.view import Json
 
 
 def report_record(report: Mapping[str, Any], language: str) -> Json:
-    """Add the sentences of reason, exactness and verdict to a report."""
+    """Add the sentences of reason, exactness, a draft's error and verdict to a report."""
     record = dict(report)
-    for name in ("reason", "exact"):
-        if record[name] is not None:
+    for name in ("reason", "exact", "draft_error"):
+        if record.get(name) is not None:  # older results have no draft_error
             message = sentence(record[name]["code"], record[name]["params"], language)
             record[name] = {**record[name], "message": message}
     if record["verdict"] is not None:

@@ -80,9 +80,19 @@ def _status() -> int:
             return int(ended.code or 0)
         finally:
             sys.stdout.flush()
-            sys.stderr.flush()
+            _flush_errors()
     except BrokenPipeError:  # the reader has ended, as `head` does
         return _BROKEN_PIPE
+
+
+def _flush_errors() -> None:
+    """Flush standard error. A full disk that does not take it changes no exit status."""
+    try:
+        sys.stderr.flush()
+    except BrokenPipeError:
+        raise
+    except OSError:
+        return
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -2,8 +2,7 @@
 
     settings ─► catalog ─► socket ─► engine thread ─► pool ─► services ─► app ─► uvicorn
 
-The first SIGTERM or Ctrl-C drains: open requests finish within `DRAIN_S`. A second signal ends
-them.
+The first SIGTERM or Ctrl-C drains, a second one ends at once (`omlx.cli.ending`).
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import signal
 import socket
 import sys
 import time
@@ -20,7 +18,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING
 
 import uvicorn
@@ -34,15 +31,25 @@ from omlx.cli import first_start, online_environment
 from omlx.cli.address import BACKLOG, listen, published, url
 from omlx.cli.arguments import configured, find_models, model_id
 from omlx.cli.download import download_hint
+from omlx.cli.ending import (
+    ENGINE_DIED,
+    LAST_WORDS_S,
+    STOP_S,
+    Deadline,
+    EngineMonitor,
+    Server,
+    handle_signals,
+)
 from omlx.cli.group import add_group_flags, refuse_misuse, supervisor
 from omlx.cli.output import LoadingBars
 from omlx.cli.stage_start import JOINED, LOST, SERVING, end_without_supervisor
 from omlx.clients.endpoint import Endpoint
 from omlx.clients.snippets import curl
+from omlx.engine.heartbeat import Watchdog
 from omlx.engine.idle.warm import warm_gpu
 from omlx.engine.stage.order import Order
 from omlx.engine.thread import EngineThread
-from omlx.errors import ConfigError, StageLost
+from omlx.errors import ConfigError, EngineDead, StageLost
 from omlx.models.catalog.catalog import Catalog
 from omlx.models.catalog.registry import Registry
 from omlx.models.hub.downloads import Downloads
@@ -79,17 +86,13 @@ from omlx.text import template_process
 if TYPE_CHECKING:
     from omlx.models.pool.staged import StagedReader
 
-DRAIN_S = 60
-ENGINE_DIED = 3
-"""Exit code, for launchd and systemd to start the server again."""
+_FAILED = 1
 _KEEP_ALIVE_S = 75
 _DRAFT_INTERVAL_S = 5
 _MODELS_INTERVAL_S = 3
 _SETTINGS_INTERVAL_S = 1
 _WARM_UP_S = 2
 _DAY_S = 86400.0
-_LAST_WORDS_S = 1.0
-"""Seconds in which open requests hear that a stage was lost."""
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -120,7 +123,11 @@ def run(arguments: Namespace) -> int:
         log.set_up(settings.home, sys.stderr, level)
         if arguments.hosts is not None and order is None:
             return supervisor(arguments, listening).run()
-        return asyncio.run(serve(selection, listening, order))
+        with Deadline() as deadline:
+            return asyncio.run(serve(selection, listening, deadline, order))
+    except EngineDead as error:  # while the model was loaded
+        sys.stderr.write(f"omlx: {error.message}\n")
+        return ENGINE_DIED
     finally:
         listening.close()
         log.tear_down()
@@ -162,17 +169,24 @@ def select(model: str | None, configuration: LiveConfiguration) -> Selection:
     return Selection(Catalog(registry, live, model), model, find.scan)
 
 
-async def serve(selection: Selection, listening: socket.socket, order: Order | None = None) -> int:
+async def serve(
+    selection: Selection,
+    listening: socket.socket,
+    deadline: Deadline,
+    order: Order | None = None,
+) -> int:
     """Load, announce, serve. Returns the exit code once the server has drained: after a signal, or
     if the engine thread has died, when another process could serve.
 
-    `order` makes this process the leader of a model in stages.
+    Sets the `deadline` of the process. `order` makes it the leader of a model in stages.
     """
     live = selection.catalog.live
     settings = live.current.resolve().settings
     engine = EngineThread(calibrates=settings.calibrate, warm=warm_gpu(settings.keep_warm))
     disks = open_disks(settings, engine)
+    monitor, code = EngineMonitor(engine, Watchdog(engine.heartbeat), deadline), _FAILED
     engine.start()
+    watching = asyncio.create_task(monitor.run())
     try:
         costs = CostFiles(settings.home / "costs")
         staged = None if order is None else _staged_reader(order, engine, selection)
@@ -191,19 +205,9 @@ async def serve(selection: Selection, listening: socket.socket, order: Order | N
         mount(app, services, live, settings.home)
         registry_watcher = RegistryWatcher(pool, selection.discover)
         stores.downloads.on_arrival = registry_watcher.check
-        # Tasks that need command line, settings files or disk; those of the pool run with the app.
-        background = (
-            registry_watcher.run(_MODELS_INTERVAL_S),
-            DraftWatcher(pool, selection.discover, stores.downloads.fetch).run(_DRAFT_INTERVAL_S),
-            ConfigurationWatcher(live, partial(_package_files, pool), pool.reconfigure).run(
-                _SETTINGS_INTERVAL_S
-            ),
-            _warm_up(),
-            Awake(lambda: live.current.resolve().settings.keep_awake).run(pool),
-        )
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, _already_handled)
-        tasks = [asyncio.create_task(coroutine) for coroutine in background]
+        handle_signals()
+        drafts = DraftWatcher(pool, selection.discover, stores.downloads.fetch)
+        tasks = _background_tasks(live, pool, registry_watcher, drafts)
         config, address = _uvicorn_config(app), url(listening)
 
         def ready() -> None:
@@ -211,7 +215,7 @@ async def serve(selection: Selection, listening: socket.socket, order: Order | N
             if order is not None:
                 os.write(order.report, SERVING)
 
-        server = Server(config, engine, ready)
+        server = Server(config, monitor, ready)
         with published(settings.home, address):
             await server.serve(sockets=[listening])
         code = ENGINE_DIED if engine.failure is not None else 0
@@ -220,7 +224,24 @@ async def serve(selection: Selection, listening: socket.socket, order: Order | N
         await asyncio.wait(tasks)
         return code
     finally:
+        deadline.set(STOP_S, code)
+        watching.cancel()
         stop_engine(engine, disks)
+
+
+def _background_tasks(
+    live: LiveConfiguration, pool: Pool, models: RegistryWatcher, drafts: DraftWatcher
+) -> list[asyncio.Task[None]]:
+    """Start what needs command line, settings files or disk; tasks of the pool run with the app."""
+    settings = ConfigurationWatcher(live, partial(_package_files, pool), pool.reconfigure)
+    work = (
+        models.run(_MODELS_INTERVAL_S),
+        drafts.run(_DRAFT_INTERVAL_S),
+        settings.run(_SETTINGS_INTERVAL_S),
+        _warm_up(),
+        Awake(lambda: live.current.resolve().settings.keep_awake).run(pool),
+    )
+    return [asyncio.create_task(task) for task in work]
 
 
 def open_stores(settings: Settings) -> Stores:
@@ -245,7 +266,7 @@ def _staged_reader(order: Order, engine: EngineThread, selection: Selection) -> 
         logging.getLogger("omlx.stage").critical(failure.message)
         try:
             engine.abandon(failure)
-            time.sleep(_LAST_WORDS_S)  # the event loop sends the errors meanwhile
+            time.sleep(LAST_WORDS_S)  # the event loop sends the errors meanwhile
         finally:
             os._exit(LOST)
 
@@ -272,40 +293,10 @@ def _uvicorn_config(app: FastAPI) -> uvicorn.Config:
         http=TimeoutProtocol,
         backlog=BACKLOG,
         timeout_keep_alive=_KEEP_ALIVE_S,
-        timeout_graceful_shutdown=DRAIN_S,
         log_config=None,
         access_log=False,
         server_header=False,
     )
-
-
-class Server(uvicorn.Server):
-    """A server that calls `ready` once it accepts requests, and ends if the engine thread dies."""
-
-    def __init__(
-        self, config: uvicorn.Config, engine: EngineThread, ready: Callable[[], None]
-    ) -> None:
-        super().__init__(config)
-        self._engine = engine
-        self._ready = ready
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        if not self.started:
-            return
-        try:
-            self._ready()
-        except BrokenPipeError:  # the reader of standard output has gone: end as after a signal
-            await self.shutdown(sockets)
-            raise
-
-    async def on_tick(self, counter: int) -> bool:
-        """Called ten times a second; returns whether to end: not after a stage was lost, when this
-        process ends itself, after its last words.
-        """
-        failure = self._engine.failure
-        died = failure is not None and not isinstance(failure, StageLost)
-        return await super().on_tick(counter) or died
 
 
 async def _warm_up() -> None:
@@ -362,7 +353,3 @@ def _login_link(settings: Settings, address: str) -> list[str]:
     except ConfigError as error:
         sys.stderr.write(f"omlx: {error.message}\n")
         return []
-
-
-def _already_handled(number: int, frame: FrameType | None) -> None:
-    """Ignore the signal that uvicorn raises again after it has drained."""

@@ -45,6 +45,8 @@ class OpenRequests:
             except Exception:  # the edge to the HTTP side: its event loop may be closed
                 log.exception("a listener failed; its events are lost")
 
-    def fail(self, error: OmlxError) -> None:
-        """End every request with an error."""
-        self.publish([Failed(request_id, error) for request_id in self._sinks])
+    def fail(self, error: OmlxError) -> list[str]:
+        """End every request with an error. Return their ids."""
+        failed = list(self._sinks)
+        self.publish([Failed(request_id, error) for request_id in failed])
+        return failed

@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import mlx.core as mx
 
 from omlx.engine.device_errors import DEVICE
-from omlx.engine.idle.calibration import Calibration
+from omlx.engine.heartbeat import Heartbeat
+from omlx.engine.idle.calibrations import Calibrations
 from omlx.engine.idle.warm import KeepWarm
+from omlx.engine.inbox import Call, Inbox
 from omlx.engine.open_requests import OpenRequests
 from omlx.engine.types import (
-    CalibrationState,
     EventSink,
     Failed,
     ModelSnapshot,
@@ -48,12 +49,12 @@ class EngineThread:
     """Runs the loops of all loaded models. `calibrates`: measure their passes while idle."""
 
     def __init__(self, *, calibrates: bool = False, warm: KeepWarm | None = None) -> None:
-        self._calibrates = calibrates
+        self.heartbeat = Heartbeat()
         self._warm = warm or KeepWarm()
         self._failure: EngineDead | None = None
-        self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._inbox = Inbox(self.heartbeat)
         self._loops: dict[str, EngineLoop] = {}
-        self._calibrations: dict[str, Calibration] = {}
+        self._calibrations = Calibrations(self.heartbeat, enabled=calibrates)
         self._open = OpenRequests()
         self._submissions = 0
         self._stopping = False
@@ -75,44 +76,43 @@ class EngineThread:
         DEVICE.reset()
         self._thread.start()
 
-    def stop(self) -> None:
-        """End the thread after its current step; open requests fail. Return when it has ended."""
+    def stop(self, timeout_s: float | None = None) -> None:
+        """End the thread after its current step; open requests fail. Return when it has ended, or
+        after `timeout_s`: a step may never end.
+        """
         self._inbox.put(self._stop)
-        self._thread.join()
+        self._thread.join(timeout_s)
+
+    def fail_open(self, failure: EngineDead) -> None:
+        """Fail every open request after the current step. Any thread may call."""
+
+        def fail() -> None:
+            for request_id in self._open.fail(failure):
+                self._cancel(request_id)
+
+        if self.failure is None:
+            self._inbox.put(fail)
 
     def call(self, work: Callable[[], T]) -> Future[T]:
         """Run `work` on the engine thread between steps.
 
         The future raises what it does, or EngineDead.
         """
-        future: Future[T] = Future()
-
-        def run() -> None:
-            if not future.set_running_or_notify_cancel():
-                return
-            try:
-                if self.failure is not None:
-                    raise self.failure
-                future.set_result(work())
-            except BaseException as error:  # noqa: BLE001 — the future raises it
-                DEVICE.note(error)
-                future.set_exception(error)
-
-        self._post(run)
-        return future
+        call = Call(work)
+        self._post(lambda: self._inbox.run_call(call, self.failure))
+        return call.future
 
     def attach(self, name: str, loop: EngineLoop) -> None:
         """Serve a loaded model, in place of the one of that name. Requires the engine thread."""
         if name in self._loops:
             self.detach(name)
         self._loops[name] = loop
-        if self._calibrates and loop.limits.generates:
-            self._calibrations[name] = Calibration(name, loop)
+        self._calibrations.add(name, loop)
         loop.register()
 
     def detach(self, name: str) -> None:
         """Stop serving a model without open requests. Requires the engine thread."""
-        self._calibrations.pop(name, None)
+        self._calibrations.remove(name)
         self._loops.pop(name).unregister()
 
     def submit(self, model: str, request: Request, sink: EventSink) -> None:
@@ -176,11 +176,10 @@ class EngineThread:
         """Return a model's state after the current step; None: not loaded. Raises EngineDead."""
 
         def take() -> ModelSnapshot | None:
-            loop, calibration = self._loops.get(model), self._calibrations.get(model)
+            loop = self._loops.get(model)
             if loop is None:
                 return None
-            state = calibration.state if calibration else CalibrationState.OFF
-            return replace(loop.snapshot(), calibration=state)
+            return replace(loop.snapshot(), calibration=self._calibrations.state(model))
 
         return self.call(take)
 
@@ -212,7 +211,7 @@ class EngineThread:
             raise self.failure
         self._inbox.put(work)
         if self._ended.is_set():  # the thread died after the check: it will not run this
-            self._run_inbox()
+            self._inbox.run_all()
 
     def _run(self) -> None:
         try:
@@ -237,26 +236,27 @@ class EngineThread:
         busy = [loop for loop in self._loops.values() if loop.has_work]
         for loop in busy:
             self._warm.worked()
+            self.heartbeat.begin(loop)
             self._open.publish(loop.step())
             if len(busy) > 1:
                 loop.reset_timing()
+        self.heartbeat.end()
 
     def _run_posted(self) -> None:
         """Run what was posted. Wait for a post if no loop has work."""
         if not any(loop.has_work for loop in self._loops.values()):
-            self._next_post()()
+            self._inbox.work_on(self._next_post())
         elif self._inbox.empty():
             return
         # Work posted meanwhile, such as the next chunk of a model being loaded, waits for a step.
         for _ in range(self._inbox.qsize()):
-            self._inbox.get()()
+            self._inbox.work_on(self._inbox.get())
         for loop in self._loops.values():
             loop.reset_timing()
 
     def _next_post(self) -> Callable[[], None]:
         """Wait for a post. Calibrate meanwhile, unless a request is open."""
-        states = [calibration.state for calibration in self._calibrations.values()]
-        if not self._open and CalibrationState.PENDING in states:
+        if not self._open and self._calibrations.pending:
             try:
                 return self._inbox.get(timeout=IDLE_SECONDS)
             except queue.Empty:
@@ -265,20 +265,17 @@ class EngineThread:
 
     def _calibrate(self) -> None:
         """Calibrate every model until done or until something is posted."""
-        for calibration in self._calibrations.values():
-            calibration.run(lambda: not self._inbox.empty())
+        self._calibrations.run(lambda: not self._inbox.empty())
         if self._inbox.empty():
             mx.clear_cache()
 
-    def _run_inbox(self) -> None:
-        while True:
-            try:
-                self._inbox.get_nowait()()
-            except queue.Empty:
-                return
-
     def abandon(self, failure: EngineDead) -> None:
-        """Fail every open request from another thread: this one may wait for a device for good."""
+        """Fail every open request from another thread: this one may wait for a device for good.
+
+        Whatever ends the engine, its `failure` has the process end with status 3: a thread that can
+        still do so raises EngineDead instead.
+        """
+        self._stopping = True
         self._die(failure)
 
     def _die(self, failure: EngineDead) -> None:
@@ -287,9 +284,11 @@ class EngineThread:
                 return
             self._failure = failure
         self._ended.set()
-        self._run_inbox()
+        if self._inbox.call is not None:
+            self._inbox.call.fail(failure)
+        self._inbox.run_all()
         self._open.fail(failure)
-        self._loops.clear()
+        self._loops = {}  # an abandoned thread may iterate over the old ones
         self._calibrations.clear()
 
     def _stop(self) -> None:

@@ -20,6 +20,7 @@ class Sample:
 
     `tokens` by row; `counted` of them arrived in `seconds`. `total_s` includes the prefill, `cpu_s`
     is the processor time of the calling thread: the host's work without waiting for the device.
+    `draft_error`: a drafter raised it, and drafted no more for the answer.
     """
 
     tokens: tuple[tuple[int, ...], ...]
@@ -29,6 +30,7 @@ class Sample:
     total_s: float = 0.0
     proposed: int = 0
     accepted: int = 0
+    draft_error: str | None = None
 
     def __add__(self, other: Sample) -> Sample:
         return Sample(
@@ -39,6 +41,7 @@ class Sample:
             self.total_s + other.total_s,
             self.proposed + other.proposed,
             self.accepted + other.accepted,
+            self.draft_error or other.draft_error,
         )
 
     @property

@@ -6,6 +6,7 @@ The line says what was requested, how it ended and how fast. Never any text of p
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping
@@ -14,7 +15,7 @@ from typing import Any, Final
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from omlx.errors import OmlxError
+from omlx.errors import EngineDead, OmlxError
 from omlx.server import errors
 from omlx.server.activity import Activity
 from omlx.server.caller import caller_of
@@ -54,6 +55,11 @@ class AccessLog:
         started_at, response = time.monotonic(), _ResponseWatch(send)
         try:
             await self._app(scope, receive, response)
+        except asyncio.CancelledError:  # the drain is over, and nothing awaits this task
+            ended = EngineDead("engine.stopped")
+            note(scope, ended)
+            if response.status is None:
+                await errors.response(ended, scope)(scope, receive, response)
         except Exception as error:  # the outer edge: our fault ends this request and no other
             log.exception("a request failed")
             failure = errors.unexpected(error)

@@ -11,13 +11,15 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from omlx.errors import TooSlow
 from omlx.server import errors
+
+_CLOSE: Final = (b"connection", b"close")
 
 log = logging.getLogger("omlx.server")
 
@@ -47,6 +49,10 @@ class TimeoutProtocol(H11Protocol):
         super().data_received(data)
         self._update_head_timer()
 
+    def handle_events(self) -> None:
+        super().handle_events()
+        self._close_if_ambiguous()
+
     def on_response_complete(self) -> None:
         super().on_response_complete()
         self._update_head_timer()
@@ -63,6 +69,14 @@ class TimeoutProtocol(H11Protocol):
         self._stop_read_timer()
         self._stop_head_timer()
         super().connection_lost(exc)
+
+    def _close_if_ambiguous(self) -> None:
+        """Have uvicorn close the connection behind a request with Content-Length and
+        Transfer-Encoding (RFC 9112, section 6.1): a proxy may see another end of its body.
+        """
+        names = {name for name, _ in self.headers or ()}
+        if {b"content-length", b"transfer-encoding"} <= names and _CLOSE not in self.headers:
+            self.headers.append(_CLOSE)  # the request's own: its answer has the same header
 
     def _update_head_timer(self) -> None:
         """Run the timer while a request is expected, unless uvicorn's keep-alive timer runs."""

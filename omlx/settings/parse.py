@@ -31,6 +31,8 @@ def parse(setting: Setting, raw: str | Sequence[str], where: str) -> Value:
     A repeatable setting takes a list, or one string split at the path separator (files) or at
     commas. Raises ConfigError.
     """
+    if any("\0" in part for part in ([raw] if isinstance(raw, str) else raw)):
+        raise ConfigError("config.nul", where=where)
     if not setting.repeatable:
         return _parse_one(setting, raw if isinstance(raw, str) else raw[-1], where)
     if isinstance(raw, str):
@@ -74,7 +76,7 @@ def from_json(setting: Setting, raw: object, where: str) -> Value:
         return number
     if not isinstance(raw, str):
         raise ConfigError("config.string", where=where, value=_shown(raw))
-    return _parse_one(setting, raw, where)
+    return parse(setting, raw, where)
 
 
 def to_json(value: Value) -> object:

@@ -11,7 +11,9 @@ from __future__ import annotations
 import json
 import logging
 import os
+import sys
 import traceback
+from contextlib import suppress
 from datetime import UTC, datetime
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
@@ -41,7 +43,7 @@ def set_up(home: Path, terminal: TextIO | None = None, level: int = logging.INFO
     logger.setLevel(level)
     logger.propagate = False
     if terminal is not None:
-        human = logging.StreamHandler(terminal)
+        human = Terminal(terminal)
         human.setFormatter(Human())
         logger.addHandler(human)
     try:
@@ -58,7 +60,8 @@ def tear_down() -> None:
     logger = logging.getLogger("omlx")
     for handler in list(logger.handlers):
         logger.removeHandler(handler)
-        handler.close()
+        with suppress(OSError):  # a full disk has not taken the last lines
+            handler.close()
     logger.propagate = True
 
 
@@ -74,8 +77,29 @@ def log_request(fields: Fields) -> None:
     _requests.info("request", extra={"fields": fields})
 
 
+class Terminal(logging.StreamHandler[TextIO]):
+    """Standard error, which may be a file on a full disk: its lines are lost without a word."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        if not isinstance(sys.exception(), OSError):
+            super().handleError(record)
+
+
 class PrivateFile(RotatingFileHandler):
-    """A log file, and its rotated copies, that only the owner can read."""
+    """A log file, and its rotated copies, that only the owner can read. An error of the disk is
+    logged once, where the other handlers write.
+    """
+
+    _has_failed = False
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        error = sys.exception()
+        if not isinstance(error, OSError):
+            super().handleError(record)
+        elif not self._has_failed:
+            self._has_failed = True
+            fields = {"file": self.baseFilename, "detail": error.strerror or str(error)}
+            logging.getLogger("omlx").warning("the log file has gaps", extra={"fields": fields})
 
     def _open(self) -> TextIO:  # type: ignore[override]
         descriptor = os.open(self.baseFilename, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)

@@ -149,7 +149,9 @@ class _GaugeCollector(Collector):
     def collect(self) -> Iterable[GaugeMetricFamily | CounterMetricFamily]:
         now = self._gauges()
         yield GaugeMetricFamily(
-            "omlx_engine_up", "1 while the engine thread lives", value=float(now.up)
+            "omlx_engine_up",
+            "1 while the engine thread lives and does not hang",
+            value=float(now.up),
         )
         errors = CounterMetricFamily("omlx_device_errors", "errors of the device", labels=("kind",))
         for fault, count in now.device_errors.items():

@@ -44,6 +44,7 @@ def report(trial: Trial) -> Json:
         "setups": [configuration_record(item) for item in plan.configurations],
         "cells": cells,
         "exact": _exactness(samples.exactness()),
+        "draft_error": _draft_error(samples),
         "verdict": _optional(verdict_record, trial.verdict),
     }
 
@@ -109,7 +110,19 @@ def _figures(spread: Spread, digits: int) -> Json:
     }
 
 
-def _exactness(exactness: Exactness[Place]) -> Json:
+def _draft_error(samples: Samples) -> Json | None:
+    """How many answers a drafter has failed in, if any, and its first error."""
+    errors = samples.draft_errors
+    if not errors:
+        return None
+    counts = {"failed": len(errors), "of": len(samples.by_place)}
+    return _reason(Reason("trial.draft_failed", {**counts, "detail": errors[0]}))
+
+
+def _exactness(exactness: Exactness[Place]) -> Json | None:
+    """None: no answer could be compared with a plain one."""
+    if not exactness.of:
+        return None
     first = None
     if exactness.first is not None:
         place = exactness.first.place

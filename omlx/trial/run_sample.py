@@ -19,7 +19,7 @@ from omlx.errors import BadRequest
 from omlx.measure.sample import Meter, Sample
 from omlx.models.pool.pool import Pool
 from omlx.models.pool.resident import Lease, ServedModel
-from omlx.records import RequestStats
+from omlx.records import DRAFTER_FAILED, RequestStats
 from omlx.server.dialect import Json
 from omlx.server.engine_requests import sampling_of
 from omlx.server.generation import GenerationService
@@ -156,6 +156,7 @@ class SampleRunner:
             seconds=stats.predicted_ms / 1000,
             proposed=stats.proposed,
             accepted=stats.accepted,
+            draft_error=_draft_error(stats),
         )
 
     async def run_together(
@@ -188,6 +189,14 @@ class SampleRunner:
             for request_id in ids:
                 self._engine.cancel(request_id)
         return events.streams()
+
+
+def _draft_error(stats: RequestStats) -> str | None:
+    """Return the error of a drafter that was disabled for a request."""
+    for gate in stats.gates.values():
+        if gate.reason is not None and gate.reason.code == DRAFTER_FAILED:
+            return str(gate.reason.params["detail"])
+    return None
 
 
 class _StreamEvents:

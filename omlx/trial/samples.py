@@ -86,6 +86,12 @@ class Samples:
                 answers.append((place, sample.tokens[0], plain.tokens[0]))
         return compare(answers)
 
+    @property
+    def draft_errors(self) -> list[str]:
+        """The errors that drafters raised, one for each answer."""
+        errors = (sample.draft_error for sample in self.by_place.values())
+        return [error for error in errors if error is not None]
+
     def undecided(
         self, configurations: Sequence[TrialConfiguration], kinds: Sequence[Kind]
     ) -> bool:

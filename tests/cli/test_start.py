@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from omlx.cli.serve import ENGINE_DIED
+from omlx.cli.ending import ENGINE_DIED
 from tests.processes import environment
 
 # Ends as `omlx` itself does: in CPython before 3.13 a thread counts as ended while MLX still clears
@@ -66,7 +66,7 @@ class Server(serve.Server):
     async def startup(self, sockets=None):
         await super().startup(sockets)
         serving.set()
-        self._engine.call(lambda: None)
+        self._monitor._engine.call(lambda: None)
 
 serving = threading.Event()
 serve.EngineThread, serve.Server = Dying, Server

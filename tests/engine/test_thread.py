@@ -311,3 +311,63 @@ def test_a_request_in_the_background_ends_as_soon_as_another_comes() -> None:
     assert isinstance(refused, Failed)
     assert refused.error.code == "engine.busy"
     thread.stop()
+
+
+def test_the_heartbeat_names_the_work_in_progress(thread: EngineThread) -> None:
+    serve(thread)
+    work = thread.call(lambda: thread.heartbeat.work).result(PATIENCE_S)
+    assert work is not None
+    assert work.loop is None
+    seen: list[EngineLoop | None] = []
+    listener = Listener()
+
+    def sink(events: Sequence[Event]) -> None:
+        step = thread.heartbeat.work
+        seen.append(None if step is None or step.loop is None else step.loop())
+        listener(events)
+
+    thread.submit("m", ask(), sink)
+    listener.last()
+    assert set(seen) == {thread._loops["m"]}
+
+
+def test_an_abandoned_thread_fails_what_waits_for_it_and_ends_when_it_returns() -> None:
+    thread = EngineThread()
+    thread.start()
+    begun, answers = threading.Event(), threading.Event()
+
+    def hang() -> int:
+        begun.set()
+        answers.wait(PATIENCE_S)
+        return 1
+
+    hanging, waiting = thread.call(hang), thread.call(lambda: 2)
+    assert begun.wait(PATIENCE_S)
+    thread.stop(timeout_s=0.0)
+    assert thread.failure is None, "it hangs, and stop does not wait for it"
+    failure = EngineDead("engine.hung", seconds=61, limit=60)
+    thread.abandon(failure)
+    for future in (hanging, waiting):
+        with pytest.raises(EngineDead) as raised:
+            future.result(PATIENCE_S)
+        assert raised.value is failure
+    answers.set()
+    thread._thread.join(PATIENCE_S)
+    assert not thread._thread.is_alive()
+    assert thread.failure is failure
+
+
+def test_open_requests_can_be_failed_while_the_thread_serves_others(thread: EngineThread) -> None:
+    serve(thread)
+    listeners = [Listener(), Listener()]
+    for name, listener in zip("ab", listeners, strict=True):
+        thread.submit("m", endless(name), listener)
+    listeners[0].begun()
+    thread.fail_open(EngineDead("engine.stopped"))
+    for listener in listeners:
+        last = listener.last()
+        assert isinstance(last, Failed)
+        assert last.error.code == "engine.stopped"
+    late = Listener()
+    thread.submit("m", ask("late"), late)
+    assert isinstance(late.last(), Finished)

@@ -9,6 +9,7 @@ import shutil
 import time
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
 from types import SimpleNamespace
 from typing import NoReturn
 
@@ -184,6 +185,18 @@ def test_what_waits_is_written_though_the_engine_has_died(
     stop_engine(engine, disks)
     CacheFolder(tmp_path / "cache", fingerprint).close()  # raises while it is in use
     assert list((tmp_path / "cache" / fingerprint.name).glob("*.records"))
+
+
+def test_the_end_does_not_wait_for_an_engine_that_hangs(tmp_path: Path) -> None:
+    engine = EngineThread()
+    engine.start()
+    disks = open_disks(Settings(home=tmp_path, prefix_disk=1 << 20), engine)
+    answers = Event()
+    hanging = engine.call(answers.wait)
+    stop_engine(engine, disks, timeout_s=0.0)
+    assert not hanging.done()
+    answers.set()
+    engine.stop()
 
 
 def test_a_model_that_cannot_be_attached_leaves_its_folders(

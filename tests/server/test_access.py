@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ import httpx
 import pytest
 from fastapi import FastAPI
 from starlette.middleware import Middleware
+from starlette.types import Message, Receive, Scope, Send
 
 from omlx.server.access import AccessLog
 from omlx.telemetry import log
@@ -133,3 +135,39 @@ def test_a_fault_of_ours_is_500_logged_and_says_nothing(home: Path) -> None:
     (line,) = [line for line in requests(home) if line["path"] == "/broken"]
     assert line["status"] == 500
     assert "drafters" not in line
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"), [(CHAT, "server_error"), ("/v1/messages", "api_error"), ("/api/chat", None)]
+)
+def test_a_request_that_the_end_of_a_drain_cancels_gets_an_error_in_its_dialect(
+    path: str, kind: str | None
+) -> None:
+    sent: list[Any] = []
+
+    async def cancelled() -> None:
+        waiting = asyncio.Event()
+
+        async def forever(scope: Scope, receive: Receive, send: Send) -> None:
+            waiting.set()
+            await asyncio.Event().wait()
+
+        async def send(message: Message) -> None:
+            sent.append(message)
+
+        async def receive() -> Message:
+            return {"type": "http.disconnect"}
+
+        scope = {"type": "http", "method": "POST", "path": path, "headers": []}
+        task = asyncio.create_task(AccessLog(forever)(scope, receive, send))
+        await waiting.wait()
+        task.cancel()
+        await task
+
+    asyncio.run(cancelled())
+    start, body = sent
+    error = json.loads(body["body"])
+    assert start["status"] == 503
+    details = error if kind is None else error["error"]
+    assert details["code"] == "engine.stopped"
+    assert details.get("type") == kind

@@ -206,3 +206,23 @@ def test_a_client_may_be_silent_before_and_after_its_answer(hurried: int) -> Non
             assert rest(other) == b""
         connection.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         assert rest(connection).endswith(b"x")
+
+
+def test_a_request_with_two_lengths_is_answered_and_the_connection_closed() -> None:
+    async def echo(request: Request) -> Response:
+        return Response(await request.body())
+
+    both = (
+        b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\n"
+        b"Transfer-Encoding: chunked\r\n\r\n5\r\nfirst\r\n0\r\n\r\n"
+    )
+    behind = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 6\r\n\r\nsecond"
+    for before in (b"", behind.replace(b"second", b"before")):
+        with (
+            serving(Starlette(routes=[Route("/", echo, methods=["POST"])])) as url,
+            closing(connected(httpx.URL(url).port or 0, before + both + behind)) as connection,
+        ):
+            answer = b"".join(iter(lambda: connection.recv(SMALL), b""))
+        assert answer.count(b"HTTP/1.1 200") == (2 if before else 1)
+        assert answer.endswith(b"first")
+        assert b"connection: close" in answer

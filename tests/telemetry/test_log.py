@@ -4,6 +4,8 @@ import io
 import json
 import logging
 import stat
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -136,3 +138,40 @@ def test_tearing_down_gives_the_logger_back(tmp_path: Path) -> None:
     log.tear_down()
     assert logging.getLogger("omlx").handlers == []
     assert logging.getLogger("omlx").propagate
+
+
+# Logs more than a file may hold, as on a full disk; standard error is such a file, too.
+FULL = """
+import os, resource, sys
+from pathlib import Path
+from omlx.cli import main
+from omlx.telemetry import log
+
+def work():
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+    log.set_up(Path(sys.argv[1]), sys.stderr)
+    try:
+        for number in range(200):
+            log.log_request({"method": "POST", "path": f"/v1/{number}", "status": 200, "ms": 1.0})
+        return 0
+    finally:
+        log.tear_down()
+
+main.main = work
+main.entry()
+"""
+
+
+def test_a_full_disk_is_said_once_and_leaves_the_exit_status(tmp_path: Path) -> None:
+    with (tmp_path / "errors").open("w") as errors:
+        ended = subprocess.run(
+            [sys.executable, "-c", FULL, str(tmp_path)], stderr=errors, check=False, timeout=120
+        )
+    text = (tmp_path / "errors").read_text()
+    assert ended.returncode == 0, text
+    assert text.count("the log file has gaps") == 1
+    assert "Logging error" not in text
+    assert "Traceback" not in text
+    written = (tmp_path / "logs" / "omlx.log").read_text().splitlines()
+    assert json.loads(written[0])["event"] == "request"
+    assert len(written) < 200

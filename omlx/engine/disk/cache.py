@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -67,14 +69,16 @@ class DiskCache:
             tier.hand_over(HAND_OVER_S)
             tier.close()
 
-    def join(self) -> None:
-        """Wait until what was handed over is written. Requires that the engine thread has ended,
-        be it that it died before it could close the tiers. Any thread may call.
+    def join(self, seconds: float = math.inf) -> None:
+        """Wait until what was handed over is written, at most so many seconds. Requires that the
+        engine thread has ended, be it that it died or hung before it could close the tiers. Any
+        thread may call.
         """
+        until = time.monotonic() + seconds
         for worker in self._workers.values():
             worker.close()
         for worker in self._workers.values():
-            worker.join(WRITE_S)
+            worker.join(max(0.0, min(WRITE_S, until - time.monotonic())))
 
     def remove(self, model: str) -> None:
         """Delete the prefixes of a model that no process has loaded. Any thread may call."""

@@ -21,6 +21,8 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Final
 
+from omlx.atomic_write import replace_file
+
 _ABOUT: Final = "about.json"
 _LOCK: Final = "lock"
 _NAME: Final = re.compile("[0-9a-f]{32}")
@@ -61,7 +63,7 @@ class CacheFolder:
             self._lock = _lock(self.path)
             about = {"model": fingerprint.model, "role": fingerprint.role, **fingerprint.facts}
             try:
-                (self.path / _ABOUT).write_text(json.dumps(about, indent=1))
+                replace_file(self.path / _ABOUT, json.dumps(about, indent=1).encode())
             except OSError:
                 self.close()
                 raise

@@ -6,6 +6,7 @@ records, but has none that does not exist.
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import astuple
@@ -57,14 +58,19 @@ def is_damaged(error: Exception) -> bool:
 
 
 class Table:
-    """Records by key. Every method may raise a `TableFailure`.
+    """Records by key. Every method may raise a `TableFailure`, the constructor OSError, too.
 
     SQLite does not notice every flipped bit: a query may return rows that were not asked for, and
     those that no record can have, which are dropped.
     """
 
     def __init__(self, folder: Path) -> None:
-        self._db = sqlite3.connect(folder / FILE, isolation_level=None)
+        file = os.open(folder / FILE, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            os.fchmod(file, 0o600)  # earlier versions left it readable
+        finally:
+            os.close(file)
+        self._db = sqlite3.connect(folder / FILE, isolation_level=None)  # -wal, -shm as the file
         self._db.text_factory = partial(str, encoding="utf-8", errors="replace")
         try:
             self._prepare()

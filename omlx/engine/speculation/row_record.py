@@ -13,7 +13,7 @@ from omlx.engine.speculation.policy import GateState, RowPolicy
 from omlx.engine.speculation.proposal import Draft, Proposal
 from omlx.engine.strategy import Clause
 from omlx.errors import Reason
-from omlx.records import DrafterStats, Gate
+from omlx.records import DRAFTER_FAILED, DrafterStats, Gate
 
 
 @dataclass(slots=True)
@@ -71,7 +71,7 @@ class RowRecord:
         with isolate():
             drafter.clear()
         detail = f"{type(error).__name__}: {error}"
-        self.off_reasons[drafter.name] = Reason("spec.off.drafter_failed", {"detail": detail})
+        self.off_reasons[drafter.name] = Reason(DRAFTER_FAILED, {"detail": detail})
         self.drafters = [other for other in self.drafters if other.name != drafter.name]
         self.proposal = self.reading = None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -27,6 +28,12 @@ TARGET: Final = "target"
 DRAFT: Final = "draft"
 """What a model is used as: prefixes of the two are apart, since a draft model reads words alone."""
 
+STOP_S: Final = 10.0
+"""Seconds for the end of the engine thread and of the disk together."""
+
+_DEAD_S: Final = 1.0
+"""Seconds that a thread has which was abandoned: it may be about to return."""
+
 
 def open_disks(settings: Settings, engine: EngineThread) -> DiskCache | Reason:
     """Return the prefixes on disk as settings have them, or why there are none."""
@@ -45,15 +52,22 @@ def prefix_root(settings: Settings) -> Path:
     return settings.prefix_dir or settings.home / "cache"
 
 
-def stop_engine(engine: EngineThread, disks: DiskCache | Reason) -> None:
-    """Stop the engine once what was computed is on its way to disk, and wait for the disk."""
-    if not isinstance(disks, DiskCache):
-        engine.stop()
-        return
-    with suppress(EngineDead):
-        engine.call(disks.close).result()
-    engine.stop()
-    disks.join()
+def stop_engine(engine: EngineThread, disks: DiskCache | Reason, timeout_s: float = STOP_S) -> None:
+    """Stop the engine once what was computed is on its way to disk, and wait for the disk.
+
+    Returns after about `timeout_s`, whatever hangs.
+    """
+    until = time.monotonic() + timeout_s
+
+    def left() -> float:
+        return max(0.0, until - time.monotonic())
+
+    if isinstance(disks, DiskCache):
+        with suppress(EngineDead, TimeoutError):
+            engine.call(disks.close).result(left())
+    engine.stop(left() if engine.failure is None else min(left(), _DEAD_S))
+    if isinstance(disks, DiskCache):
+        disks.join(left())
 
 
 @dataclass(frozen=True, slots=True)

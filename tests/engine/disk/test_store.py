@@ -10,8 +10,10 @@ import pytest
 
 from omlx.engine.disk.chain import TokenChain
 from omlx.engine.disk.cover import longest_cover
+from omlx.engine.disk.folder import CacheFolder, Fingerprint
 from omlx.engine.disk.record import Damaged, Record, RecordId, decode
 from omlx.engine.disk.segments import Place
+from omlx.engine.disk.store import DiskStore
 from omlx.engine.disk.table import FILE
 from omlx.engine.piece import Layout
 from tests.engine.disk.records import BLOCK, DENSE, open_store, prefix, record, restored
@@ -196,3 +198,18 @@ def test_a_record_larger_than_a_file_gets_one_of_its_own(tmp_path: Path) -> None
     store.put(record(A[:16], "rows", 8))
     assert len(list(tmp_path.glob("*.records"))) == 2
     assert restored(store, A[:17]) == 16
+
+
+def test_only_the_owner_can_read_what_is_stored(tmp_path: Path) -> None:
+    fingerprint = Fingerprint("org/model", "target", {})
+    folder = CacheFolder(tmp_path, fingerprint)
+    readable = folder.path / FILE
+    readable.touch(mode=0o644)  # as earlier versions left it
+    readable.chmod(0o644)
+    store = DiskStore(folder.path, BLOCK)
+    store.put(record(A, "rows", 0))
+    modes = {path.name: path.stat().st_mode & 0o777 for path in folder.path.iterdir()}
+    assert {f"{FILE}-wal", f"{FILE}-shm", "about.json", "lock"} < set(modes)
+    assert set(modes.values()) == {0o600}
+    store.close()
+    folder.close()

@@ -1,0 +1,183 @@
+"""How `omlx serve` ends: after a signal, or when its engine hangs or dies. Every wait is bounded.
+
+signal          drain for `DRAIN_S`, then open requests fail; the engine stops        status 0
+hang, death     open requests fail at once, /health is 503 for `LAST_WORDS_S`         status 3
+second signal   nothing is waited for                                  status 128 + its number
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from types import FrameType
+from typing import Final
+
+import uvicorn
+
+from omlx.engine.heartbeat import Watchdog
+from omlx.engine.thread import EngineThread
+from omlx.errors import EngineDead, StageLost
+
+DRAIN_S: Final = 60
+"""Seconds that open requests have after a signal, if the engine does not hang."""
+
+STOP_S: Final = 12.0
+"""Seconds after the drain for the engine thread to stop and for the disk: see `service.STOP_S`."""
+
+LAST_WORDS_S: Final = 1.0
+"""Seconds in which clients hear that the engine has died, or that a stage was lost."""
+
+ENGINE_DIED: Final = 3
+"""Exit status, for launchd and systemd to start the server again."""
+
+_DEAD_STOP_S: Final = 7.0
+"""Seconds from the death of the engine to the end of the process at the latest."""
+
+_CANCEL_S: Final = 2
+"""Seconds between the failure of open requests and the cancellation of those that remain."""
+
+_LOOK_EVERY_S: Final = 0.1
+_FRAMES: Final = 4
+"""Innermost calls of a thread that hangs, in the log."""
+
+log = logging.getLogger("omlx.server")
+
+
+class Deadline:
+    """Ends the process once it has waited too long for anything else; no more after the block."""
+
+    def __init__(self) -> None:
+        self._timers: list[threading.Timer] = []
+
+    def __enter__(self) -> Deadline:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        for timer in self._timers:
+            timer.cancel()
+
+    def set(self, seconds: float, status: int) -> None:
+        """End the process with `status` after `seconds`, or at an earlier moment that was set."""
+
+        def end() -> None:
+            log.warning(
+                "ended although work was still running", extra={"fields": {"seconds": seconds}}
+            )
+            os._exit(status)
+
+        timer = threading.Timer(seconds, end)
+        timer.name, timer.daemon = "omlx-deadline", True
+        timer.start()
+        self._timers.append(timer)
+
+
+class EngineMonitor:
+    """Abandons an engine thread that hangs, and bounds the end of a server whose engine has died.
+
+    `over`: clients have heard of it, and the server ends.
+    """
+
+    def __init__(self, engine: EngineThread, watchdog: Watchdog, deadline: Deadline) -> None:
+        self.over = False
+        self._engine = engine
+        self._deadline = deadline
+        self._watchdog = watchdog
+        self._drains_until = float("inf")
+
+    def drain(self) -> None:
+        """Give open requests `DRAIN_S` from now on, and a hanging engine much less."""
+        self._watchdog.ending = True
+        self._drains_until = time.monotonic() + DRAIN_S
+        self._deadline.set(DRAIN_S + _CANCEL_S + STOP_S, 0)
+
+    async def run(self) -> None:
+        """Look after the engine until it has died, which it does in its own time or hangs."""
+        while self._engine.failure is None:
+            self._look()
+            await asyncio.sleep(_LOOK_EVERY_S)
+        if isinstance(self._engine.failure, StageLost):
+            return  # the leader ends the process itself
+        self._deadline.set(_DEAD_STOP_S, ENGINE_DIED)
+        await asyncio.sleep(LAST_WORDS_S)
+        self.over = True
+
+    def _look(self) -> None:
+        failure = self._watchdog.look()
+        if failure is not None:
+            fields = {"code": failure.code, **failure.params, "frames": _frames("omlx-engine")}
+            log.critical(failure.message, extra={"fields": fields})
+            self._engine.abandon(failure)
+        elif time.monotonic() > self._drains_until:
+            self._drains_until = float("inf")
+            self._engine.fail_open(EngineDead("engine.stopped"))
+
+
+class Server(uvicorn.Server):
+    """A server that calls `ready` once it accepts requests, and ends if its engine has died."""
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        monitor: EngineMonitor,
+        ready: Callable[[], None],
+    ) -> None:
+        super().__init__(config)
+        config.timeout_graceful_shutdown = DRAIN_S + _CANCEL_S
+        self._monitor = monitor
+        self._ready = ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if not self.started:
+            return
+        try:
+            self._ready()
+        except BrokenPipeError:  # the reader of standard output has gone: end as after a signal
+            await self.shutdown(sockets)
+            raise
+
+    async def on_tick(self, counter: int) -> bool:
+        """Called ten times a second; returns whether to end."""
+        return await super().on_tick(counter) or self._monitor.over
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._monitor.drain()
+        await super().shutdown(sockets)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Handle a signal: drain, or end at once if that was asked for already.
+
+        uvicorn's own handler has the signal raised again after the drain, for handlers before it.
+        """
+        if self.should_exit:
+            end_at_once(sig, frame)
+        self.should_exit = True
+
+
+def handle_signals() -> None:
+    """Have signals end the process at once where the server does not handle them: before it drains
+    and after."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, end_at_once)
+
+
+def end_at_once(number: int, frame: FrameType | None) -> None:
+    os._exit(128 + number)
+
+
+def _frames(thread: str) -> str:
+    """Return the innermost calls of a thread: files and lines, no values."""
+    idents = [running.ident for running in threading.enumerate() if running.name == thread]
+    stacks = [sys._current_frames().get(ident or 0) for ident in idents]
+    frames = [traceback.extract_stack(stack)[-_FRAMES:] for stack in stacks if stack is not None]
+    return " < ".join(
+        f"{frame.filename}:{frame.lineno} {frame.name}" for stack in frames for frame in stack[::-1]
+    )

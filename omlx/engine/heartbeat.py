@@ -1,0 +1,155 @@
+"""Watchdog of the engine thread: how long it has been at one piece of work. Pure Python.
+
+A read of the device waits for ever where the device never answers. So the thread notes what it
+begins (`Heartbeat`), and another thread looks at it a few times a second (`Watchdog`). A piece of
+work is one step of a loop, one pass of a calibration, or what was posted: a portion of weights, a
+chunk of a text. Waiting for work is none.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+from weakref import ReferenceType, ref
+
+from omlx.draft_length import MAX_DRAFT_LENGTH
+from omlx.errors import EngineDead
+
+if TYPE_CHECKING:
+    from omlx.engine.loop import EngineLoop
+    from omlx.engine.sequence import Sequence
+
+SLOWER: Final = 20
+"""Times an estimate that work may take: a machine that swaps is slow, and does not hang."""
+
+ENDING_SLOWER: Final = 2
+"""The same once the server is ending."""
+
+LOOK_S: Final = 1.0
+"""Longest time that counts between two looks: the process was stopped or starved in between."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Seconds that a piece of work may take; more where `SLOWER` times its estimate is more.
+
+    `unknown_s` counts where nothing like it was measured: the first long prompt of a large model,
+    and posted work, which reads from disks that sleep. `ending_s` counts once the server is ending.
+    """
+
+    known_s: float = 60.0
+    unknown_s: float = 600.0
+    ending_s: float = 6.0
+
+
+@dataclass(slots=True, eq=False)
+class Work:
+    """One piece of work: a step of `loop`; None: what was posted. It keeps no model in memory."""
+
+    loop: ReferenceType[EngineLoop] | None = None
+
+
+class Heartbeat:
+    """The piece of work in progress, written by the engine thread; any thread may read it."""
+
+    def __init__(self) -> None:
+        self.work: Work | None = None
+
+    def begin(self, loop: EngineLoop | None = None) -> None:
+        """Note that the next piece of work begins, a step of `loop` or what was posted."""
+        self.work = Work(None if loop is None else ref(loop))
+
+    def end(self) -> None:
+        """Note that the thread waits for work."""
+        self.work = None
+
+
+class Watchdog:
+    """Tells a hang from slow work, by the time that `look` has seen one piece of work in progress.
+
+    Used by one thread, which calls `look` several times a second. `ending`: the server ends.
+    """
+
+    def __init__(
+        self,
+        heartbeat: Heartbeat,
+        bounds: Bounds | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.ending = False
+        self._heartbeat = heartbeat
+        self._bounds = bounds or Bounds()
+        self._clock = clock
+        self._work: Work | None = None
+        self._seen_s = 0.0
+        self._looked_at = clock()
+
+    def look(self) -> EngineDead | None:
+        """Return the failure of an engine thread that hangs; None while it does not."""
+        now, work = self._clock(), self._heartbeat.work
+        if work is self._work:
+            self._seen_s += min(now - self._looked_at, LOOK_S)
+        else:
+            self._work, self._seen_s = work, 0.0
+        self._looked_at = now
+        if work is None or self._seen_s <= self._least_s:
+            return None
+        bound_s = self._bound_s(work)
+        if self._seen_s <= bound_s:
+            return None
+        return EngineDead("engine.hung", seconds=round(self._seen_s), limit=round(bound_s))
+
+    @property
+    def _least_s(self) -> float:
+        """Seconds below which no estimate is asked for."""
+        return self._bounds.ending_s if self.ending else self._bounds.known_s
+
+    def _bound_s(self, work: Work) -> float:
+        bounds, loop = self._bounds, None if work.loop is None else work.loop()
+        estimate, slowest = None, 0.0
+        if loop is not None:
+            with suppress(RuntimeError):  # the thread has changed what is read here: no hang
+                estimate, slowest = step_estimate(loop), step_by_step(loop)
+        if self.ending:
+            return max(bounds.ending_s, ENDING_SLOWER * (estimate or 0.0))
+        if estimate is None:
+            return max(bounds.unknown_s, slowest)
+        return max(bounds.known_s, SLOWER * estimate)
+
+
+def step_estimate(loop: EngineLoop) -> float | None:
+    """Estimate the seconds that a step of `loop` waits for the device, by its cost model.
+
+    None where no such pass was measured. Any thread may call: the thread of the loop is waiting.
+    """
+    table, running, prompts = loop.cost_model.target, loop.scheduler.running, _prompts(loop)
+    if any(sequence.request.spans for sequence in _reading(loop)):
+        return None  # the table knows nothing of a tower that looks at images
+    if prompts and not table.reaches(prompts):
+        return None
+    widest = (MAX_DRAFT_LENGTH + 1) * max(1, len(running))
+    return table.seconds(prompts + widest, _context(loop))
+
+
+def step_by_step(loop: EngineLoop) -> float:
+    """Return the seconds of a prefill token by token, than which none is slower; 0 if unknown."""
+    return _prompts(loop) * (loop.cost_model.target.plain(_context(loop)) or 0.0)
+
+
+def _reading(loop: EngineLoop) -> list[Sequence]:
+    """The rows whose prompt is being read, or was read last."""
+    running = list(loop.scheduler.running)
+    return [sequence for sequence in running if len(sequence.tokens) == sequence.prompt_len]
+
+
+def _prompts(loop: EngineLoop) -> int:
+    """The most tokens of prompts that a step reads."""
+    tokens = sum(sequence.prompt_len for sequence in _reading(loop))
+    return min(tokens, loop.limits.prefill_chunk)
+
+
+def _context(loop: EngineLoop) -> int:
+    return max((len(sequence.tokens) for sequence in list(loop.scheduler.running)), default=1)
