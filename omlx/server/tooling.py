@@ -31,11 +31,8 @@ MAX_TOOL_BYTES: Final = 4 << 20
 
 
 def function(name: str, description: str | None, parameters: Mapping[str, Any] | None) -> Json:
-    """A function without `parameters` takes no arguments; templates expect a schema that says
-    so."""
-    declared: Json = {"name": name}
-    if description is not None:
-        declared["description"] = description
+    """A function as templates expect it; without `parameters` it takes no arguments."""
+    declared: Json = {"name": name, "description": description or ""}
     declared["parameters"] = dict(parameters or {"type": "object", "properties": {}})
     return {"type": "function", "function": declared}
 
