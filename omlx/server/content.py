@@ -1,8 +1,8 @@
 """Content of conversations, by one rule for all dialects.
 
-Unknown parts, blocks and items without a text are left out with a warning, so that sessions of newer
-clients continue. Images and files become parts of their own, which are read later. Audio and video
-that a user attached are refused; in a tool result a note replaces them.
+Unknown parts, blocks and items without a text are left out with a warning, so that sessions of
+newer clients continue. Images and files become parts of their own, which are read later. Audio and
+video that a user attached are refused; in a tool result a note replaces them.
 """
 
 from __future__ import annotations
@@ -75,6 +75,8 @@ class ContentPart(Typed):
     file: dict[str, Any] | None = None
     filename: str | None = None
     file_data: str | None = None
+    file_id: str | None = None
+    file_url: str | None = None
 
     @property
     def text_content(self) -> str | None:
@@ -90,8 +92,8 @@ class ContentPart(Typed):
 
     def attached(self, field: str) -> Json:
         """The part as a file; one that the body only names is elsewhere."""
-        given = {"file_data": self.file_data, "filename": self.filename, **(self.file or {})}
-        name = given["filename"] or given.get("file_id")
+        given = vars(self) | (self.file or {})
+        name = given["filename"] or given["file_url"] or given["file_id"]
         return file_part(self.type, given["file_data"], name, field)
 
 

@@ -66,9 +66,27 @@ def tools_as_text(functions: Sequence[Mapping[str, Any]], example: str) -> str:
     )
 
 
+def without_nulls(schema: Mapping[str, Any]) -> Schema:
+    """Return a copy in which null keywords are absent, and null properties are of any type.
+
+    Serializers write what is not set as null, which no schema allows.
+    """
+    copy: Schema = map_schemas(schema, _without_nulls)
+    return copy
+
+
+def _without_nulls(schema: Schema) -> Schema:
+    kept = {key: value for key, value in schema.items() if value is not None or key in _NULLABLE}
+    for key in _BY_NAME:
+        if isinstance(kept.get(key), Mapping):
+            named = kept[key].items()
+            kept[key] = {name: {} if part is None else part for name, part in named}
+    return kept
+
+
 def _regular(schema: Schema) -> Schema:
     """One schema without what templates trip over; the inner ones are regular already."""
-    regular = {key: value for key, value in schema.items() if value is not None or key in _NULLABLE}
+    regular = _without_nulls(schema)
     for key in _ARRAYS:
         if key in regular and not isinstance(regular[key], list):
             del regular[key]

@@ -30,8 +30,7 @@ REFUSED: Final = {"request.media", "request.unsupported"}
 """Codes of what docs/api.md names: audio, and fields that would change the meaning of an answer."""
 BY_MODEL: Final = {
     "image.model",  # pictures, for a model without eyes
-    "context_length_exceeded",
-    "text.too_long",
+    *("context_length_exceeded", "engine.prompt_too_long", "text.too_long"),
     "format.invalid",  # `strict` with keywords that cannot be enforced
     "tools.schema",
 }
@@ -93,7 +92,8 @@ def sent(http: httpx.Client, bodies: Sequence[dict[str, Any]]) -> list[tuple[str
     unexpected = []
     for each in bodies:
         body = each["body"] | {"model": TARGET, "stream": False}
-        body.pop("previous_response_id", None)
+        if body.pop("previous_response_id", None) is not None:  # of a response that is not here
+            continue
         for name in ("max_tokens", "max_completion_tokens", "max_output_tokens"):
             if name in body:
                 body[name] = 1

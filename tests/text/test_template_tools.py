@@ -56,6 +56,12 @@ def test_nulls_and_booleans_become_schemas(schema: Any, expected: Any) -> None:
     assert properties({"properties": {"a": schema}}) == {"a": expected}
 
 
+def test_nulls_are_absent_for_grammars_too() -> None:
+    given = {"required": None, "properties": {"a": None, "b": {"enum": None, "default": None}}}
+    declared = tooling.function("f", None, given)["function"]["parameters"]
+    assert declared == {"properties": {"a": {}, "b": {"default": None}}}
+
+
 def test_properties_of_alternatives_at_the_root_are_listed() -> None:
     first, second = {"properties": {"a": TEXT}, "required": ["a"]}, {"properties": {"b": {}}}
     both = {"a": TEXT, "b": {}}

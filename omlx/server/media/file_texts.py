@@ -35,7 +35,7 @@ THREADS: Final = 2
 MAX_FILES: Final = 32
 """Of one request; further ones become notes."""
 KEPT: Final = 64
-KEPT_CHARACTERS: Final = 32 << 20
+KEPT_CHARACTERS: Final = 8 << 20
 _PDF: Final = b"%PDF-"
 _PDF_WITHIN: Final = 1024
 """Bytes at the beginning of a file within which a PDF says that it is one."""
