@@ -41,7 +41,12 @@ COMMANDS = {
 }
 """By proof, a command whose result shows it and whose text does not."""
 TASK = "Find out about the weather."
-TEMPLATES = ("bundled", "Qwen3.5-4B", "Mistral-Small-3.2-24B-Instruct-2506")
+TEMPLATES = (
+    "bundled",
+    "Qwen3.5-4B",
+    "Mistral-Small-3.2-24B-Instruct-2506",
+    "openai-gpt-oss-120b",
+)
 
 pytestmark = [pytest.mark.slow, pytest.mark.parametrize("template", TEMPLATES)]
 
