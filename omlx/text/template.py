@@ -116,7 +116,8 @@ def render(
     if not tokens:
         raise BadRequest("template.empty", param="messages")
     thinking = opens_reasoning(tokenizer, tokens)
-    return Prompt(tokens, thinking, stable, (*listed, *changes), images, spans)
+    changes = (*(change for change in listed if change not in changes), *changes)
+    return Prompt(tokens, thinking, stable, changes, images, spans)
 
 
 def _with_tools(
@@ -136,6 +137,9 @@ def _with_tools(
         if abilities.tools:
             forms = {"schemas": abilities.schemas, "definitions": abilities.definitions}
             listed = template_tools(tools.functions, **forms)
+            if not abilities.tools_alone and messages[0]["role"] != "system":
+                messages = [{"role": "system", "content": ""}, *messages]
+                changes = (Reason("conversation.added"),)
         else:
             messages = _described(tokenizer, messages, tools)
             changes = (Reason("conversation.tools_in_system"),)

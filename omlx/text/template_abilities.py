@@ -79,6 +79,8 @@ class TemplateAbilities:
     """The variable `tools` must be a list even where there are none."""
     tools: bool = True
     """Functions in the variable `tools`."""
+    tools_alone: bool = True
+    """Functions in conversations without a system message."""
     schemas: bool = True
     """Parameters with any number of types, and without descriptions."""
     definitions: bool = True
@@ -125,10 +127,9 @@ def probe(tokenizer: TokenizerWrapper) -> TemplateAbilities:
     able |= {name: renders(*conversations) for name, conversations in _calls(form).items()}
     called = _call(form({})) if calls else _assistant(TWO)  # calls are rendered as text
     able |= {name: renders(*conversations) for name, conversations in _results(called).items()}
-    ask = _in_parts([_ASK]) if parts_only else [_ASK]
     return TemplateAbilities(
         **able,
-        **_tools(partial(_lists, tokenizer, ask)),
+        **_tools(tokenizer, parts_only),
         objects=objects,
         calls=calls,
         parts_only=parts_only,
@@ -136,28 +137,31 @@ def probe(tokenizer: TokenizerWrapper) -> TemplateAbilities:
     )
 
 
-def _tools(lists: Callable[[Tool], bool]) -> Mapping[str, bool]:
+def _tools(tokenizer: TokenizerWrapper, parts_only: bool) -> Mapping[str, bool]:
     """By ability, whether functions of its form are listed. What a template without functions could
     list is of no interest."""
     (plain,) = template_tools([_ANY], schemas=False)
-    if not lists(plain):
-        return {"tools": False}
     (full,) = template_tools([_ANY])
-    schemas = lists(full)
-    (referring,) = template_tools([_REFERRING], schemas=schemas)
-    return {"schemas": schemas, "definitions": lists(referring)}
+    for alone, conversation in ((True, (_ASK,)), (False, (_system("Help."), _ASK))):
+        shown = _in_parts(conversation) if parts_only else conversation
+        lists = partial(_lists, tokenizer, shown)
+        if lists(plain):
+            schemas = lists(full)
+            (referring,) = template_tools([_REFERRING], schemas=schemas)
+            return {"tools_alone": alone, "schemas": schemas, "definitions": lists(referring)}
+    return {"tools": False}
 
 
-def _lists(tokenizer: TokenizerWrapper, ask: Conversation, tool: Tool) -> bool:
+def _lists(tokenizer: TokenizerWrapper, conversation: Conversation, tool: Tool) -> bool:
     """Whether the template renders a function with each of the texts below in it."""
+    given = {"tools": [tool]}
     try:
-        rendered = render_template(tokenizer, ask, {"tools": [tool]}, add_generation_prompt=True)
+        rendered = render_template(tokenizer, conversation, given, add_generation_prompt=True)
     except BadRequest:
         raise
     except Exception:  # noqa: BLE001 — of any type: a template is a program
         return False
-    texts = set(_MARKED.findall(json.dumps(tool)))
-    return all(text in rendered for text in texts)
+    return all(text in rendered for text in _MARKED.findall(json.dumps(tool)))
 
 
 def _renders(
@@ -185,6 +189,8 @@ def _texts(conversation: Conversation) -> list[str]:
         texts += [content] if isinstance(content, str) else [part["text"] for part in content]
         for call in message.get("tool_calls", ()):
             arguments = call["function"]["arguments"]
+            if isinstance(arguments, str) and arguments.startswith("{"):
+                arguments = json.loads(arguments)  # templates may write its names and values
             if isinstance(arguments, Mapping):
                 texts += arguments.values()
             else:

@@ -111,6 +111,22 @@ def test_references_nested_beyond_recursion_stay() -> None:
     assert shown(given, definitions=False)["properties"] == given["properties"]
 
 
+def test_a_template_that_lists_functions_in_its_system_message_gets_one(tmp_path: Path) -> None:
+    tokenizer = decode_byte_level(
+        tmp_path,
+        "{# <tool_call>{'arguments': {}}</tool_call> #}{% for m in messages %}{{ m.content }}\n"
+        "{% if m.role == 'system' %}{{ tools | tojson }}{% endif %}{% endfor %}",
+    )
+    use = tooling.tool_use([tooling.function("look", None, {"properties": {"key": TEXT}})])
+    ask = {"role": "user", "content": "a"}
+    prompt = render(tokenizer, [ask], tools=use)
+    assert '"name": "look"' in tokenizer.decode(prompt.tokens)
+    assert [change.code for change in prompt.changes] == ["conversation.added"]
+    prompt = render(tokenizer, [{"role": "system", "content": "b"}, ask], tools=use)
+    assert tokenizer.decode(prompt.tokens).startswith("b\n[{")
+    assert prompt.changes == ()
+
+
 def test_functions_are_listed_for_a_template_that_lists_none(tmp_path: Path) -> None:
     tokenizer = decode_byte_level(
         tmp_path,
