@@ -72,7 +72,7 @@ docs: setup-dev ## write the documents that derive from the code
 assets: ## bring the dashboard's libraries from npm and bundle its scripts
 	@scripts/assets
 
-templates: setup-dev ## bring real chat templates and recorded outputs, for tests that are skipped without them
+templates: setup-dev ## bring chat templates, recorded outputs and requests, for tests that are skipped without them
 	@scripts/templates
 
 screenshots: setup-dev ## take pictures of the dashboard into docs/screenshots

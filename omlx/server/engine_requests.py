@@ -17,6 +17,7 @@ from omlx.engine.strategy import AUTO
 from omlx.engine.types import Request, Sampling, Speculation
 from omlx.errors import BadRequest, Reason
 from omlx.models.pool.resident import ServedModel
+from omlx.server.content import without_attribution
 from omlx.server.generation_request import GenerationRequest, sampling_fields
 from omlx.text.constraint import Constraint
 from omlx.text.encode import MAX_TOKENS, encode
@@ -99,7 +100,7 @@ def render_conversation(
 ) -> Prompt:
     return render(
         tokenizer,
-        request.messages,
+        without_attribution(request.messages),
         request.template_variables,
         tools=request.tools,
         continue_last=request.continue_last,

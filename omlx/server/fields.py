@@ -6,7 +6,6 @@ Wrong types are refused, unknown names kept.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -16,9 +15,7 @@ from omlx.engine import strategy
 from omlx.errors import BadRequest, Reason
 from omlx.server import errors, known_fields
 from omlx.server.body import check_finite, outside_strings
-from omlx.server.dialect import Json
 from omlx.server.generation_request import sampling_fields
-from omlx.server.media.parts import IMAGES, MEDIA, content_of, image_part, text_part
 from omlx.server.validation import from_validation
 
 T = TypeVar("T")
@@ -35,8 +32,6 @@ FORCED: Final = ("required", "any")
 NO_LIMIT: Final = -1
 BUDGET: Final = "thinking_budget"
 """The field, and the template variable."""
-THINKING: Final = "thinking"
-"""The type of a part that holds reasoning."""
 
 ANSWER_FIELDS: Final[dict[str, object]] = {
     "background": False,
@@ -48,32 +43,6 @@ ANSWER_FIELDS: Final[dict[str, object]] = {
 
 class Body(BaseModel):
     model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
-
-
-class ImageUrl(Body):
-    url: str
-    detail: str | None = None
-
-
-class ContentPart(Body):
-    type: str
-    text: str | None = None
-    refusal: str | None = None
-    thinking: str | Listed[ContentPart] | None = None
-    image_url: str | ImageUrl | None = None
-    detail: str | None = None
-
-    @property
-    def text_content(self) -> str | None:
-        if self.type == "refusal":
-            return self.refusal
-        return self.text
-
-    def image(self, field: str) -> Json:
-        """The part as an image. Raises BadRequest if it names none."""
-        if isinstance(self.image_url, ImageUrl):
-            return image_part(self.type, self.image_url.url, self.image_url.detail, field)
-        return image_part(self.type, self.image_url, self.detail, field)
 
 
 class StreamOptions(Body):
@@ -243,70 +212,6 @@ def bias(given: Mapping[str, float] | None) -> dict[int, float]:
     except ValueError as error:
         expected = "object[integer, number]"
         raise errors.field_error("request.type", "logit_bias", expected=expected) from error
-
-
-def join_thinking(content: str | list[ContentPart] | None) -> str:
-    """Join the reasoning of `thinking` parts, which are a text or parts with texts."""
-    texts = []
-    for part in content or ():
-        if isinstance(part, str) or part.type != THINKING:
-            continue
-        if isinstance(part.thinking, list):
-            texts += [inner.text or "" for inner in part.thinking]
-        else:
-            texts.append(part.thinking or "")
-    return "".join(texts)
-
-
-def join_texts(
-    content: str | list[ContentPart],
-    field: str,
-    types: Sequence[str],
-    replaced: Mapping[str, str] = MappingProxyType({}),
-) -> str:
-    """Join the texts of parts; `replaced` holds the texts of types that have none to read.
-
-    Raises BadRequest for parts that are not of `types`; media have errors of their own.
-    """
-    if isinstance(content, str):
-        return content
-    parts = enumerate(content)
-    return "".join(_part_text(part, f"{field}[{i}]", types, replaced) for i, part in parts)
-
-
-def join_parts(
-    content: str | list[ContentPart],
-    field: str,
-    types: Sequence[str],
-    replaced: Mapping[str, str] = MappingProxyType({}),
-) -> str | list[Json]:
-    """Join the texts of parts between images; one text where there is no image. Raises as
-    `join_texts`, and for an image without a source.
-    """
-    if isinstance(content, str):
-        return content
-    parts = []
-    for i, part in enumerate(content):
-        at = f"{field}[{i}]"
-        if part.type in IMAGES:
-            parts.append(part.image(at))
-        else:
-            parts.append(text_part(_part_text(part, at, types, replaced)))
-    return content_of(parts)
-
-
-def _part_text(
-    part: ContentPart, at: str, types: Sequence[str], replaced: Mapping[str, str]
-) -> str:
-    if part.type in replaced:
-        return replaced[part.type]
-    if part.type in IMAGES:
-        raise errors.field_error("image.role", at)
-    if part.type in MEDIA:
-        raise errors.field_error("request.media", at, type=part.type)
-    if part.type not in types or part.text_content is None:
-        raise errors.field_error("request.content", at, type=part.type)
-    return part.text_content
 
 
 def read(kind: type[B], body: bytes) -> B:

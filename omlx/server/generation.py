@@ -41,6 +41,7 @@ from omlx.server.event_dispatcher import EventDispatcher
 from omlx.server.generation_request import LONG_TEXT, GenerationRequest
 from omlx.server.media.attach import Reader, attach
 from omlx.server.media.fetch import UrlReader
+from omlx.server.media.file_texts import FileTexts
 from omlx.server.media.loader import ImageLoader
 from omlx.server.media.parts import shows_images
 from omlx.server.prompt_text import prompt_text
@@ -87,6 +88,7 @@ class GenerationService:
         self._dispatcher = EventDispatcher()
         self._text = TextWorkers()
         self._images = ImageLoader(urls)
+        self._files = FileTexts()
         self._beginnings = beginnings
         self.last_prompts: dict[str, tuple[int, ...]] = {}
         self._streams: WeakValueDictionary[str, GenerationStream] = WeakValueDictionary()
@@ -116,6 +118,7 @@ class GenerationService:
             request = with_settings(request, lease.served.speculation.settings)
             check_model(request, lease.served)
             await self._check_empty(request, lease.served)
+            request = await self._files.attach(request)
             request = await attach(request, Reader.of(lease.served), self._images)
             lane = (lease.served.id, request.long)
             tokenized = await self._text.run(lane, partial(tokenize, lease.served, request))
@@ -154,6 +157,7 @@ class GenerationService:
         sight = Sight()
         if any(map(shows_images, request.messages)):
             sight = await find_sight(self._pool, model)
+        request = await self._files.attach(request)
         request = await attach(request, Reader(model, sight), self._images)
         work = partial(render_conversation, tokenizer, request, placer=sight.eye)
         return await self._text.run((model, request.long), work)

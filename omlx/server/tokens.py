@@ -14,6 +14,7 @@ from omlx.errors import BadRequest
 from omlx.server import tooling
 from omlx.server.body import read_body
 from omlx.server.connection import while_connected
+from omlx.server.content import Reading
 from omlx.server.fields import Body, Listed, read
 from omlx.server.generation import GenerationService
 from omlx.server.generation_request import GenerationRequest
@@ -40,7 +41,7 @@ class TokenizeRequest(Body):
         return text
 
     def conversation(self, messages: Sequence[ChatMessage]) -> GenerationRequest:
-        rendered = [message.rendered(at) for at, message in enumerate(messages)]
+        rendered = [message.rendered(at, Reading()) for at, message in enumerate(messages)]
         return GenerationRequest(
             messages=tooling.with_names(rendered),
             model=self.model,

@@ -15,6 +15,7 @@ from pydantic_core import from_json
 from omlx.errors import BadRequest
 from omlx.server.dialect import Json
 from omlx.server.errors import field_error
+from omlx.text.template_tools import without_nulls
 from omlx.text.tools import ToolUse
 
 _NAME: Final = re.compile(r"[a-zA-Z0-9_.:/-]{1,128}")
@@ -31,12 +32,9 @@ MAX_TOOL_BYTES: Final = 4 << 20
 
 
 def function(name: str, description: str | None, parameters: Mapping[str, Any] | None) -> Json:
-    """A function without `parameters` takes no arguments; templates expect a schema that says
-    so."""
-    declared: Json = {"name": name}
-    if description is not None:
-        declared["description"] = description
-    declared["parameters"] = dict(parameters or {"type": "object", "properties": {}})
+    """A function as templates expect it; without `parameters` it takes no arguments."""
+    declared: Json = {"name": name, "description": description or ""}
+    declared["parameters"] = without_nulls(parameters or {"type": "object", "properties": {}})
     return {"type": "function", "function": declared}
 
 

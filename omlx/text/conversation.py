@@ -52,7 +52,7 @@ def adapt(
         adapted = rewriting.without_empty(adapted, continue_last)
     adapted = rewriting.neighbours(adapted)
     adapted = rewriting.first_user(adapted)
-    rewriting.check_texts(adapted)
+    adapted = rewriting.texts_beside_calls(adapted)
     if abilities.parts_only:
         adapted = [message | {"content": _parts(message["content"])} for message in adapted]
     return adapted, tuple(Reason(code) for code in rewriting.changes)
@@ -171,11 +171,20 @@ class _Rewriting:
         self._note("conversation.added")
         return [*messages[:systems], {"role": "user", "content": ""}, *messages[systems:]]
 
-    def check_texts(self, messages: Messages) -> None:
-        """Note texts that the template leaves out."""
-        texts = any(message["content"] and message.get("tool_calls") for message in messages)
-        if texts and not self._can.texts_beside_calls:
+    def texts_beside_calls(self, messages: Messages) -> Messages:
+        """Texts next to calls as reasoning, where the template takes only one of them."""
+        return [self._beside_calls(message) for message in messages]
+
+    def _beside_calls(self, message: dict[str, Any]) -> dict[str, Any]:
+        text, reasoning = message["content"], message.get("reasoning_content")
+        takes = self._can.texts_beside_reasoning if reasoning else self._can.texts_beside_calls
+        if takes or not (text and message.get("tool_calls")):
+            return message
+        if not self._can.reasoning_beside_calls:
             self._note("conversation.text_left_out")
+            return message | {"content": ""}
+        self._note("conversation.text_in_reasoning")
+        return message | {"content": "", "reasoning_content": _texts((reasoning, text))}
 
     def _exchange(self, message: dict[str, Any], results: Messages, *, is_last: bool) -> Messages:
         """An assistant message with calls, and the results that follow it."""

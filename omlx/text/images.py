@@ -40,7 +40,7 @@ def texts_of(content: object) -> Iterator[str]:
     if isinstance(content, str):
         yield content
     elif isinstance(content, list):
-        yield from (part["text"] for part in content if part["type"] != IMAGE)
+        yield from (part["text"] for part in content if "text" in part)
 
 
 def separate_images(

@@ -18,7 +18,7 @@ from omlx.engine.image.span import ImageSpan, words
 from omlx.errors import BadRequest, Reason
 from omlx.text.calls.markup import call_format
 from omlx.text.calls.write import write_calls
-from omlx.text.conversation import adapt
+from omlx.text.conversation import BETWEEN, adapt
 from omlx.text.encode import MAX_TOKENS, check_length, encode
 from omlx.text.images import (
     ImagePlacer,
@@ -28,8 +28,9 @@ from omlx.text.images import (
     texts_of,
 )
 from omlx.text.reasoning import opens_reasoning
-from omlx.text.template_abilities import template_abilities
+from omlx.text.template_abilities import TemplateAbilities, template_abilities
 from omlx.text.template_process import render_template
+from omlx.text.template_tools import Tool, template_tools, tools_as_text
 from omlx.text.tools import ToolUse
 
 if TYPE_CHECKING:
@@ -85,12 +86,8 @@ def render(
             # Before it is rendered: renders of one model take turns.
             for text in texts_of(message["content"]):
                 check_length(tokenizer, text, context_length, "messages")
-    if tools is not None:
-        _check_calls(tokenizer, tools)
-        variables = {"tools": [dict(tool) for tool in tools.functions], **variables}
     abilities = template_abilities(tokenizer)
-    if abilities.needs_tools:
-        variables = {"tools": [], **variables}
+    messages, variables, listed = _with_tools(tokenizer, messages, variables, tools, abilities)
     messages, changes = adapt(
         messages, abilities, partial(write_calls, tokenizer), continue_last=continue_last
     )
@@ -119,7 +116,49 @@ def render(
     if not tokens:
         raise BadRequest("template.empty", param="messages")
     thinking = opens_reasoning(tokenizer, tokens)
+    changes = (*(change for change in listed if change not in changes), *changes)
     return Prompt(tokens, thinking, stable, changes, images, spans)
+
+
+def _with_tools(
+    tokenizer: TokenizerWrapper,
+    messages: Sequence[Message],
+    variables: Mapping[str, Any],
+    tools: ToolUse | None,
+    abilities: TemplateAbilities,
+) -> tuple[Sequence[Message], dict[str, Any], tuple[Reason, ...]]:
+    """Return messages and variables with the functions: at the end of the system message where the
+    template lists none. Raises BadRequest for a model without tools.
+    """
+    listed: list[Tool] | None = [] if abilities.needs_tools else None
+    changes: tuple[Reason, ...] = ()
+    if tools is not None:
+        _check_calls(tokenizer, tools)
+        if abilities.tools:
+            forms = {"schemas": abilities.schemas, "definitions": abilities.definitions}
+            listed = template_tools(tools.functions, **forms)
+            if not abilities.tools_alone and messages[0]["role"] != "system":
+                messages = [{"role": "system", "content": ""}, *messages]
+                changes = (Reason("conversation.added"),)
+        else:
+            messages = _described(tokenizer, messages, tools)
+            changes = (Reason("conversation.tools_in_system"),)
+    if listed is not None:
+        variables = {"tools": listed, **variables}
+    return messages, dict(variables), changes
+
+
+def _described(
+    tokenizer: TokenizerWrapper, messages: Sequence[Message], use: ToolUse
+) -> list[Message]:
+    """The messages with the functions as a text of the system message."""
+    function = {"name": "FUNCTION", "arguments": {"ARGUMENT": "VALUE"}}
+    example = write_calls(tokenizer, [{"id": "1", "function": function}])
+    text = tools_as_text(use.functions, example)
+    first, *rest = messages
+    if first["role"] != "system":
+        return [{"role": "system", "content": text}, *messages]
+    return [{**first, "content": f"{first['content']}{BETWEEN}{text}"}, *rest]
 
 
 def _check_calls(tokenizer: TokenizerWrapper, use: ToolUse) -> None:

@@ -8,14 +8,17 @@ every text of theirs, in order.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from weakref import WeakKeyDictionary
 
 from omlx.errors import BadRequest
 from omlx.text.template_process import render_template
+from omlx.text.template_tools import Tool, template_tools
 
 if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
@@ -52,6 +55,10 @@ class TemplateAbilities:
     """Calls of assistant messages, their arguments as objects or as JSON text."""
     texts_beside_calls: bool = True
     """A text and calls in one assistant message."""
+    texts_beside_reasoning: bool = True
+    """A text, reasoning and calls in one assistant message."""
+    reasoning_beside_calls: bool = True
+    """Reasoning and calls in one assistant message."""
     texts: bool = True
     """Arguments that are any text."""
     several_calls: bool = True
@@ -70,6 +77,14 @@ class TemplateAbilities:
     """Contents must be lists of parts even where they are one text."""
     needs_tools: bool = False
     """The variable `tools` must be a list even where there are none."""
+    tools: bool = True
+    """Functions in the variable `tools`."""
+    tools_alone: bool = True
+    """Functions in conversations without a system message."""
+    schemas: bool = True
+    """Parameters with any number of types, and without descriptions."""
+    definitions: bool = True
+    """Parameters that refer to definitions."""
 
 
 def template_abilities(tokenizer: TokenizerWrapper) -> TemplateAbilities:
@@ -113,8 +128,40 @@ def probe(tokenizer: TokenizerWrapper) -> TemplateAbilities:
     called = _call(form({})) if calls else _assistant(TWO)  # calls are rendered as text
     able |= {name: renders(*conversations) for name, conversations in _results(called).items()}
     return TemplateAbilities(
-        **able, objects=objects, calls=calls, parts_only=parts_only, needs_tools=needs_tools
+        **able,
+        **_tools(tokenizer, parts_only),
+        objects=objects,
+        calls=calls,
+        parts_only=parts_only,
+        needs_tools=needs_tools,
     )
+
+
+def _tools(tokenizer: TokenizerWrapper, parts_only: bool) -> Mapping[str, bool]:
+    """By ability, whether functions of its form are listed. What a template without functions could
+    list is of no interest."""
+    (plain,) = template_tools([_ANY], schemas=False)
+    (full,) = template_tools([_ANY])
+    for alone, conversation in ((True, (_ASK,)), (False, (_system("Help."), _ASK))):
+        shown = _in_parts(conversation) if parts_only else conversation
+        lists = partial(_lists, tokenizer, shown)
+        if lists(plain):
+            schemas = lists(full)
+            (referring,) = template_tools([_REFERRING], schemas=schemas)
+            return {"tools_alone": alone, "schemas": schemas, "definitions": lists(referring)}
+    return {"tools": False}
+
+
+def _lists(tokenizer: TokenizerWrapper, conversation: Conversation, tool: Tool) -> bool:
+    """Whether the template renders a function with each of the texts below in it."""
+    given = {"tools": [tool]}
+    try:
+        rendered = render_template(tokenizer, conversation, given, add_generation_prompt=True)
+    except BadRequest:
+        raise
+    except Exception:  # noqa: BLE001 — of any type: a template is a program
+        return False
+    return all(text in rendered for text in _MARKED.findall(json.dumps(tool)))
 
 
 def _renders(
@@ -138,9 +185,12 @@ def _texts(conversation: Conversation) -> list[str]:
     texts = []
     for message in conversation:
         content = message["content"]
+        texts.append(message.get("reasoning_content", ""))
         texts += [content] if isinstance(content, str) else [part["text"] for part in content]
         for call in message.get("tool_calls", ()):
             arguments = call["function"]["arguments"]
+            if isinstance(arguments, str) and arguments.startswith("{"):
+                arguments = json.loads(arguments)  # templates may write its names and values
             if isinstance(arguments, Mapping):
                 texts += arguments.values()
             else:
@@ -168,7 +218,9 @@ def _assistant(text: str) -> Message:
     return {"role": "assistant", "content": text}
 
 
-def _call(*arguments: Arguments, first_id: str = "a1b2c3d40", text: str = "") -> Message:
+def _call(
+    *arguments: Arguments, first_id: str = "a1b2c3d40", text: str = "", reasoning: str = ""
+) -> Message:
     """An assistant message with a call for each of the arguments. Mistral's templates take no other
     ids than those of nine letters and digits."""
     calls = []
@@ -176,7 +228,8 @@ def _call(*arguments: Arguments, first_id: str = "a1b2c3d40", text: str = "") ->
         function = {"name": "look", "arguments": argument}
         id = f"{first_id[:-1]}{number}"
         calls.append({"id": id, "type": "function", "function": function})
-    return {"role": "assistant", "content": text, "tool_calls": calls}
+    message: dict[str, Any] = {"role": "assistant", "content": text, "tool_calls": calls}
+    return message | ({"reasoning_content": reasoning} if reasoning else {})
 
 
 def _result(text: str, id: str = "a1b2c3d40") -> Message:
@@ -184,6 +237,7 @@ def _result(text: str, id: str = "a1b2c3d40") -> Message:
 
 
 _MARK: Final = "zqx"
+_MARKED: Final = re.compile(rf"{_MARK}\d")
 ONE, TWO, THREE, FOUR, FIVE, SIX = (f"{_MARK}{number}" for number in range(6))
 """Texts that no template contains."""
 _PYTHON: Final = "{'key'"
@@ -201,6 +255,38 @@ _TOOL: Final = {
             "required": ["key"],
         },
     },
+}
+_ANY: Final = {
+    "function": {
+        "name": ONE,
+        "parameters": {
+            "type": "object",
+            "properties": {
+                TWO: {"type": "string"},
+                "any": {},
+                "none": {"type": "null"},
+                "maybe": {"type": ["string", "null"]},
+                "either": {"type": ["string", "integer"]},
+                "union": {"anyOf": [{"type": "string"}, {"type": "null"}], "default": None},
+                "list": {"type": "array"},
+                "lists": {"type": "array", "items": {"type": "array", "items": {}}},
+                "deep": {"type": "object", "properties": {"key": {"enum": ["a", 1, None]}}},
+                "map": {"type": "object", "additionalProperties": False},
+                "fixed": {"const": 1},
+                "never": {"not": {}},
+            },
+        },
+    }
+}
+"""A function with parameters of every form."""
+_REFERRING: Final = {
+    "function": {
+        "name": ONE,
+        "parameters": {
+            "properties": {"key": {"$ref": "#/$defs/Key"}},
+            "$defs": {"Key": {"type": "object", "properties": {TWO: {"type": "string"}}}},
+        },
+    }
 }
 _PLAIN: Final = (_ASK, _assistant(TWO), _user(THREE))
 
@@ -237,8 +323,15 @@ def _calls(form: Form) -> Mapping[str, Sequence[Conversation]]:
     """By ability, conversations with calls."""
     two = _call(form({"key": TWO}), form({"key": THREE}))
     long_id = _call(form({"key": TWO}), first_id=_LONG_ID)
+    said, thought = _call(form({}), text=TWO), _call(form({}), reasoning=TWO)
+    both = {**said, "reasoning_content": "Thinking."}
     return {
-        "texts_beside_calls": [(_ASK, _call(form({}), text=TWO), _result("yes"))],
+        "texts_beside_calls": [
+            (_ASK, said, _result("yes")),
+            (_ASK, said, _result("yes"), _assistant(THREE), _user(FOUR)),
+        ],
+        "texts_beside_reasoning": [(_ASK, both, _result("yes"))],
+        "reasoning_beside_calls": [(_ASK, thought, _result("yes"))],
         "texts": [(_ASK, _call(TWO), _result(THREE))],
         "several_calls": [(_ASK, two, _result(FOUR), _result(FIVE, "a1b2c3d41"))],
         "long_ids": [(_ASK, long_id, _result(THREE, _LONG_ID))],

@@ -16,12 +16,20 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 from omlx.draft_length import MAX_DRAFT_LENGTH
 from omlx.models.pool.pool import Pool, build_pool
 from omlx.text.calls.write import write_calls
+from omlx.text.reasoning import message_channels
 from tests.server.spelling import Spelling, read
 
 CONTEXT = 1 << 17
 UNTHOUGHT = "</think>\n\n"
 """Ends reasoning that the template has begun."""
 REPORT = "All done."
+ANSWER = "<|channel|>final<|message|>"
+"""Begins an answer of gpt-oss."""
+PREAMBLE = (
+    "<|channel|>analysis<|message|>The weather.<|end|><|start|>assistant"
+    "<|channel|>commentary<|message|>I look.<|end|><|start|>assistant"
+)
+"""Reasoning and a text before a call of gpt-oss: one message, which its template does not take."""
 
 
 @dataclass(frozen=True)
@@ -45,12 +53,14 @@ class Scripted(Spelling):
         self._calls = [
             (self._ids(text), step.proof) for text, step in zip(texts, self.steps, strict=True)
         ]
-        self._report = self._ids(REPORT)
+        channels = message_channels(tokenizer) is not None
+        self._report = self._ids(ANSWER + REPORT if channels else REPORT)
 
     def _call(self, number: int, step: Step) -> str:
         """The text of a call as the template's family writes it."""
         function = {"name": step.name, "arguments": step.arguments}
-        return write_calls(self._tokenizer, [{"id": f"a1b2c3d4{number}", "function": function}])
+        call = write_calls(self._tokenizer, [{"id": f"a1b2c3d4{number}", "function": function}])
+        return PREAMBLE + call if message_channels(self._tokenizer) is not None else call
 
     def _follow(self, known: list[int], width: int) -> list[int]:
         """Of a window wider than drafts are, only the last token matters: it reads a prompt."""

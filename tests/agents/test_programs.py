@@ -25,6 +25,7 @@ from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.catalog.entry import ModelEntry
 from omlx.models.catalog.registry import Registry
 from omlx.settings.schema import Settings
+from tests.agents import mcp_server
 from tests.agents.scripted import REPORT, Step, scripted_pool
 from tests.agents.test_recorded import RECORDED
 from tests.server.running import TARGET, Running, omlx
@@ -41,7 +42,12 @@ COMMANDS = {
 }
 """By proof, a command whose result shows it and whose text does not."""
 TASK = "Find out about the weather."
-TEMPLATES = ("bundled", "Qwen3.5-4B", "Mistral-Small-3.2-24B-Instruct-2506")
+TEMPLATES = (
+    "bundled",
+    "Qwen3.5-4B",
+    "Mistral-Small-3.2-24B-Instruct-2506",
+    "openai-gpt-oss-120b",
+)
 
 pytestmark = [pytest.mark.slow, pytest.mark.parametrize("template", TEMPLATES)]
 
@@ -91,10 +97,13 @@ def finished(ran: subprocess.CompletedProcess[str], home: Path) -> None:
     assert ran.returncode == 0, ran.stderr
 
 
-def claude_code(server: Running, home: Path, tool: str) -> subprocess.CompletedProcess[str]:
+def claude_code(
+    server: Running, home: Path, tool: str, *options: str, **environment: str
+) -> subprocess.CompletedProcess[str]:
     return run(
-        ["claude", "-p", TASK, "--allowedTools", tool],
+        ["claude", "-p", TASK, "--allowedTools", tool, *options],
         home,
+        **environment,
         ANTHROPIC_BASE_URL=server.url,
         ANTHROPIC_API_KEY="none",
         CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC="1",
@@ -103,13 +112,14 @@ def claude_code(server: Running, home: Path, tool: str) -> subprocess.CompletedP
     )
 
 
-def codex(server: Running, home: Path) -> subprocess.CompletedProcess[str]:
-    """As installed: with its web search, which is left out."""
+def codex(server: Running, home: Path, **further: str) -> subprocess.CompletedProcess[str]:
+    """As installed: with its web search, which is left out. `further` are options."""
     provider = f'{{name="omlx", base_url="{server.url}/v1", wire_api="responses"}}'
     options = {
         "model_provider": "omlx",
         "model": TARGET,
         "model_providers.omlx": provider,
+        **further,
     }
     given = [part for name, value in options.items() for part in ("-c", f"{name}={value}")]
     return run(
@@ -132,6 +142,32 @@ def test_codex(template: str, tmp_path: Path) -> None:
     with serving(template, tmp_path, *steps("exec_command", "cmd")) as server:
         ran = codex(server, tmp_path)
     finished(ran, tmp_path)
+
+
+def test_claude_code_searches_a_tool(template: str, tmp_path: Path) -> None:
+    """The tools of an MCP server come during the conversation, as references in a result."""
+    script = [
+        Step("ToolSearch", {"query": "select:mcp__weather__rain"}, "Loaded: mcp__weather__rain"),
+        Step("mcp__weather__rain", {}, mcp_server.PROOF),
+    ]
+    server = {"command": sys.executable, "args": [mcp_server.__file__]}
+    config = json.dumps({"mcpServers": {"weather": server}})
+    with serving(template, tmp_path, *script) as running:
+        tools = "ToolSearch,mcp__weather__rain"
+        options = ("--mcp-config", config)
+        ran = claude_code(running, tmp_path, tools, *options, ENABLE_TOOL_SEARCH="1")
+    assert REPORT in ran.stdout, ran.stdout[-2000:] + ran.stderr[-2000:]
+
+
+def test_codex_calls_a_tool_of_a_server(template: str, tmp_path: Path) -> None:
+    script = [Step("mcp__weather.rain", {}, mcp_server.PROOF)]
+    server = {
+        "mcp_servers.weather.command": json.dumps(sys.executable),
+        "mcp_servers.weather.args": json.dumps([mcp_server.__file__]),
+    }
+    with serving(template, tmp_path, *script) as running:
+        ran = codex(running, tmp_path, **server)
+    assert REPORT in ran.stdout, ran.stdout[-2000:] + ran.stderr[-2000:]
 
 
 @pytest.mark.parametrize("provider", ["ollama", "lmstudio"])

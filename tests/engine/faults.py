@@ -65,6 +65,7 @@ class FailingDevice:
         self._patch, self._real = patch, real
         patch.setattr(mx, "eval", self._looking(mx.eval))
         patch.setattr(mx, "async_eval", self._looking(mx.async_eval))
+        self._spoiling(Runner, "_read_ids")
         self._during(Runner, "_prefill", "prefill")
         self._during(Runner, "_decode", "decode")
         self._during(Runner, "_draft", "draft")
@@ -80,21 +81,17 @@ class FailingDevice:
         DEVICE.reset()
 
     def serve(self, loop: EngineLoop) -> EngineLoop:
-        """Let the passes of a loop, and of its draft model, run on this device."""
-        loop.runner.model = self.model(loop.runner.model)
+        """Let the passes of a loop's draft model run on this device, as those of all targets do."""
         for drafter in loop.scheduler.speculator.drafters:
             if drafter.kind == "draft" and hasattr(drafter, "_model"):
-                drafter._model = self.model(drafter._model, "draft")
+                drafter._model = self._draft(drafter._model)
         return loop
 
-    def model(self, inner: Any, site: str | None = None) -> Callable[..., mx.array]:
-        """The model, whose passes may fail: at `site`, or at what the runner does."""
-
+    def _draft(self, model: Any) -> Callable[..., mx.array]:
         def call(tokens: mx.array, cache: Any = None) -> mx.array:
-            logits = inner(tokens, cache=cache)
-            return self._spoil(logits, cache) if self.strikes(site or self._now) else logits
+            logits = model(tokens, cache=cache)
+            return self._spoil(logits, cache) if self.strikes("draft") else logits
 
-        call.inner = inner  # type: ignore[attr-defined]
         return call
 
     def strikes(self, site: str) -> bool:
@@ -149,6 +146,16 @@ class FailingDevice:
                 self._look()
 
         return look
+
+    def _spoiling(self, owner: Any, name: str) -> None:
+        """Let passes of targets fail."""
+        work = getattr(owner, name)
+
+        def read(runner: Runner, windows: Any, tokens: mx.array, cache: Any) -> mx.array:
+            logits: mx.array = work(runner, windows, tokens, cache)
+            return self._spoil(logits, cache) if self.strikes(self._now) else logits
+
+        self._patch.setattr(owner, name, read)
 
     def _during(self, owner: Any, name: str, site: str) -> None:
         work = getattr(owner, name)

@@ -153,16 +153,12 @@ def embedded(
 ) -> tuple[float, ...]:
     """The vector of a text that is read in chunks between the steps of other requests."""
     text = Embedding(prompt(40, 3), "mean")
-    runner_model = loop.runner.model
     while True:
         if bench is not None and bench.loop.has_work:
             bench.step()
-        loop.runner.model = getattr(runner_model, "inner", runner_model)
         if device is not None and device.strikes("text"):
             device.fail_next()
-        done = text.step(loop, MemoryGuard())
-        loop.runner.model = runner_model
-        if done:
+        if text.step(loop, MemoryGuard()):
             return text.vector
 
 

@@ -178,9 +178,12 @@ def test_a_picture_in_a_result_of_a_message(http: httpx.Client) -> None:
         ],
     }
     answer = ask(http, "/v1/messages", body)
-    notes = [f"[{kind}: left out, only text can be read here]" for kind in ("image", "document")]
+    notes = [
+        "[image: left out, only text can be read here]",
+        "[file: document, left out: its text cannot be read here]",
+    ]
     assert answer["content"][0]["text"] == "\n\n".join(["b", notes[0], "c", notes[1]])
-    assert warned(answer) == ["content.media_in_result"] * 2
+    assert warned(answer) == ["file.unknown", "content.media_in_result"]
 
 
 def test_a_picture_in_a_result_of_a_response(http: httpx.Client) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from openai import BadRequestError, OpenAI
 
+from omlx.server.content import Reading
 from omlx.server.openai.chat.request import ChatMessage
 from tests.server.running import TARGET
 
@@ -154,7 +155,7 @@ def test_a_thinking_part_is_reasoning(thought: Any) -> None:
     part = {"type": "thinking", "thinking": thought}
     message = {"role": "assistant", "content": [part, {"type": "text", "text": "Yes."}]}
     read = ChatMessage.model_validate(message)
-    assert read.rendered(0) == {
+    assert read.rendered(0, Reading()) == {
         "role": "assistant",
         "content": "Yes.",
         "reasoning_content": "I see.",

@@ -9,6 +9,7 @@ import pytest
 from omlx.engine.types import FinishReason
 from omlx.server.anthropic import blocks
 from omlx.server.anthropic.blocks import Block, Message
+from omlx.server.content import Reading
 from omlx.server.dialect import ChoiceEvent, Encoder
 from omlx.server.openai.responses.encoder import ResponseEncoder
 from omlx.server.openai.responses.tools import ToolName
@@ -53,7 +54,9 @@ def test_a_message_has_all_arguments_and_goes_on_from_them(arguments: str, known
     assert block["input"] == known
     ((past,),) = (
         each["tool_calls"]
-        for each in blocks.rendered([Message(role="assistant", content=[Block(**block)])])
+        for each in blocks.rendered(
+            [Message(role="assistant", content=[Block(**block)])], Reading()
+        )
     )
     assert past["function"] == {"name": "look", "arguments": known}
     json.dumps(block, ensure_ascii=False, allow_nan=False).encode()

@@ -16,7 +16,7 @@ from tests.templates.fetched import ROOT, TEMPLATES, tokenizer
 
 PAGE: Final[Path] = ROOT / "docs/tool-calls.md"
 HEADER: Final = "| template | a call begins with | reasoning |\n|---|---|---|\n"
-END: Final = "\n\nThe templates"
+END: Final = "\n\n**Functions in templates.**"
 
 
 def table() -> str:

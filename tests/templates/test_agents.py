@@ -23,11 +23,6 @@ from tests.templates.fetched import TEMPLATES, tokenizer
 
 RECORDED: Final = Path(__file__).parents[1] / "agents/recorded/loops"
 AGENTS: Final = ("claude_code", "codex", "continue", "opencode", "pi", "qwen_code")
-OWN_TOOLS: Final = {
-    "CohereForAI-c4ai-command-r-plus-tool_use",  # each tool has a description beside its function
-    "llama-cpp-deepseek-r1",  # the tools are serialised as a generator
-}
-"""Take no tools in the form of OpenAI."""
 LATE_SYSTEM: Final = "mistralai-Mistral-Nemo-Instruct-2407"
 """Renders the system message with a user message at the end only."""
 
@@ -59,7 +54,7 @@ def shows(prompt: str, text: str) -> bool:
 @pytest.mark.parametrize("agent", AGENTS)
 def test_every_request_is_rendered_in_full(agent: str, name: str) -> None:
     loaded = tokenizer(name)
-    has_tools = call_format(loaded) is not None and name not in OWN_TOOLS
+    has_tools = call_format(loaded) is not None
     for request in requests(agent):
         tools = request.tools if has_tools else None
         prompt = render(loaded, request.messages, request.template_variables, tools=tools)

@@ -224,10 +224,29 @@ CASES: dict[str, tuple[TemplateAbilities, list[Any], list[Any], list[str]]] = {
         ["conversation.tools_as_text"],
     ),
     "texts beside calls": (
+        lacking("texts_beside_calls", "reasoning_beside_calls"),
+        TWO_CALLS,
+        [user("a"), assistant("", *TWO_CALLS[1]["tool_calls"]), *TWO_CALLS[2:]],
+        ["conversation.text_left_out"],
+    ),
+    "texts beside calls where reasoning is rendered": (
         lacking("texts_beside_calls"),
         TWO_CALLS,
-        TWO_CALLS,
-        ["conversation.text_left_out"],
+        [
+            user("a"),
+            assistant("", *TWO_CALLS[1]["tool_calls"]) | {"reasoning_content": "b"},
+            *TWO_CALLS[2:],
+        ],
+        ["conversation.text_in_reasoning"],
+    ),
+    "texts, reasoning and calls": (
+        lacking("texts_beside_reasoning"),
+        [*TWO_CALLS, TWO_CALLS[1] | {"reasoning_content": "e"}],
+        [
+            *TWO_CALLS,
+            assistant("", *TWO_CALLS[1]["tool_calls"]) | {"reasoning_content": "e\n\nb"},
+        ],
+        ["conversation.text_in_reasoning"],
     ),
 }
 
@@ -265,19 +284,25 @@ def test_an_id_has_one_short_form_and_short_ones_stay() -> None:
     assert len(ids[1]) == 9
 
 
+NOT_SHOWN = ("tools", "reasoning_beside_calls")
+"""These templates show neither functions nor reasoning, but one that lists functions."""
 ABILITIES = {
     "strict": lacking(
+        *NOT_SHOWN,
         *("systems", "late_systems", "users", "assistants", "assistant_first", "long_ids"),
         *("empty_assistants", "texts", "unanswered", "users_after_results"),
     ),
     "silent": lacking(
+        *NOT_SHOWN,
         *("systems", "late_systems", "objects", "calls", "texts"),
         *("several_calls", "long_ids", "results", "orphans", "users_after_results"),
     ),
-    "one_call": lacking("system_alone", "late_systems", "several_calls"),
-    "as_python": lacking("objects"),
-    "lists_tools": replace(EVERYTHING, needs_tools=True),
+    "one_call": lacking(*NOT_SHOWN, "system_alone", "late_systems", "several_calls"),
+    "as_python": lacking(*NOT_SHOWN, "objects"),
+    "lists_tools": replace(lacking("reasoning_beside_calls"), needs_tools=True),
     "no_room": lacking(
+        *NOT_SHOWN,
+        "texts_beside_reasoning",
         *("system", "system_alone", "systems", "late_systems", "objects", "calls", "texts"),
         *(
             "texts_beside_calls",

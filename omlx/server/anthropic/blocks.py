@@ -1,58 +1,67 @@
-"""Content blocks of Anthropic's dialect, and the messages of templates that they become."""
+"""Content blocks of Anthropic's dialect, and the messages of templates that they become.
+
+`content` has the rule for what is left out.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain, groupby
 from operator import itemgetter
-from types import MappingProxyType
 from typing import Any, Final, Literal
 
-from omlx.errors import BadRequest, Reason
+from omlx.errors import BadRequest
 from omlx.server import opaque_reasoning, tooling
+from omlx.server.content import Reading, Typed
 from omlx.server.dialect import Json
 from omlx.server.errors import field_error
 from omlx.server.fields import Body, Listed
-from omlx.server.media.parts import IMAGE, IMAGES, MEDIA, content_of, image_part, text_part
-from omlx.server.media.result_notes import FILE_NOTES, warning
-
-BILLING: Final = "x-anthropic-billing-header:"
-"""Prefix of a first system block that changes with every request: it is dropped, for the prefix
-cache."""
-
-ELSEWHERE: Final = frozenset(
-    {
-        *("server_tool_use", "web_search_tool_result", "web_fetch_tool_result"),
-        *("code_execution_tool_result", "bash_code_execution_tool_result"),
-        *("text_editor_code_execution_tool_result", "tool_search_tool_result"),
-        *("mcp_tool_use", "mcp_tool_result"),
-    }
+from omlx.server.media.parts import (
+    IMAGE,
+    IMAGES,
+    MEDIA,
+    content_of,
+    file_part,
+    image_part,
+    text_part,
 )
-"""Blocks of an answer that are left out: tools made them that do not run here."""
 
 FAILED: Final = "Error: "
 """Prefix of the result of a tool call that failed."""
-
+LOADED: Final = "Loaded: "
+"""The text of a result that only names tools, before the names."""
+DOCUMENT: Final = "document"
 _BETWEEN: Final = "\n\n"
 
 
-class Block(Body):
+class Block(Typed):
     """A block of any type; its fields depend on the type.
 
     `cache_control` is ignored: every prefix is cached.
     """
 
-    type: str
+    READ = (
+        IMAGES
+        | MEDIA
+        | {
+            *("text", "thinking", "redacted_thinking", "tool_use", "tool_result"),
+            *(DOCUMENT, "search_result", "compaction", "tool_reference", "tool_addition"),
+        }
+    )
+
     text: str | None = None
     thinking: str | None = None
     signature: str | None = None
     id: str | None = None
     name: str | None = None
+    title: str | None = None
     input: dict[str, Any] | str | None = None
     tool_use_id: str | None = None
+    tool_name: str | None = None
     is_error: bool | None = None
     content: str | Listed[Block] | None = None
-    source: dict[str, Any] | None = None
+    source: dict[str, Any] | str | None = None
+    tool: dict[str, Any] | None = None
 
 
 class Message(Body):
@@ -60,24 +69,21 @@ class Message(Body):
     content: str | Listed[Block]
 
 
-def system(given: str | Sequence[Block] | None) -> list[Json]:
+def system(given: str | Sequence[Block] | None, reading: Reading) -> list[Json]:
     """The system message, if there is one."""
     if isinstance(given, str):
-        texts = [given] if given else []
+        texts = [given]
     else:
-        texts = [_text(block, f"system[{i}]") for i, block in enumerate(given or ())]
-        if texts and texts[0].startswith(BILLING):
-            del texts[0]
-    if not texts:
-        return []
-    return [{"role": "system", "content": _BETWEEN.join(texts)}]
+        texts = [_text(block, f"system[{i}]", reading) for i, block in enumerate(given or ())]
+    text = _BETWEEN.join(filter(None, texts))
+    return [{"role": "system", "content": text}] if text else []
 
 
-def rendered(messages: Sequence[Message]) -> list[Json]:
+def rendered(messages: Sequence[Message], reading: Reading) -> list[Json]:
     """Messages as templates expect them: neighbours of one role are merged, results of tools are
-    separate messages.
+    separate messages. `reading` notes what is left out.
 
-    Raises BadRequest for unsupported blocks, and for results without a call.
+    Raises BadRequest for images and media where none can be, and for results without a call.
     """
     separate: list[Json] = []
     called: set[str] = set()
@@ -86,11 +92,11 @@ def rendered(messages: Sequence[Message]) -> list[Json]:
         content = message.content
         blocks = [Block(type="text", text=content)] if isinstance(content, str) else content
         if message.role == "assistant":
-            answer = _assistant(blocks, field)
+            answer = _assistant(blocks, field, reading)
             called |= {call["id"] for call in answer.get("tool_calls", ())}
             separate.append(answer)
         else:
-            separate += _user(message.role, blocks, field, called)
+            separate += _user(message.role, blocks, field, called, reading)
     conversation: list[Json] = []
     for role, run in groupby(separate, itemgetter("role")):
         neighbours = list(run)
@@ -100,7 +106,17 @@ def rendered(messages: Sequence[Message]) -> list[Json]:
     return conversation
 
 
-def _assistant(blocks: Sequence[Block], field: str) -> Json:
+def added_tools(messages: Sequence[Message]) -> Iterator[tuple[str, Json]]:
+    """Yield place and definition of each tool that a block adds during the conversation."""
+    for at, message in enumerate(messages):
+        blocks = () if isinstance(message.content, str) else message.content
+        for i, block in enumerate(blocks):
+            definition = (block.tool or {}).get("definition")
+            if block.type == "tool_addition" and isinstance(definition, dict):
+                yield f"messages[{at}].content[{i}].tool.definition", definition
+
+
+def _assistant(blocks: Sequence[Block], field: str, reading: Reading) -> Json:
     texts, reasoning, calls = [], [], []
     for i, block in enumerate(blocks):
         at = f"{field}[{i}]"
@@ -114,8 +130,8 @@ def _assistant(blocks: Sequence[Block], field: str) -> Json:
                     missing = "id" if block.name else "name"
                     raise BadRequest("request.missing", param=at, field=f"{at}.{missing}")
                 calls.append(tooling.call(block.id, block.name, block.input or {}))
-            case kind if kind not in ELSEWHERE:
-                texts.append(_text(block, at))
+            case _:
+                texts.append(_text(block, at, reading))
     message: Json = {"role": "assistant", "content": "".join(texts)}
     if any(reasoning):
         message["reasoning_content"] = "\n".join(filter(None, reasoning))
@@ -124,17 +140,23 @@ def _assistant(blocks: Sequence[Block], field: str) -> Json:
     return message
 
 
-def _user(role: str, blocks: Sequence[Block], field: str, called: set[str]) -> Iterator[Json]:
+def _user(
+    role: str, blocks: Sequence[Block], field: str, called: set[str], reading: Reading
+) -> Iterator[Json]:
     """Yield a message for each block of a user or system message."""
     for i, block in enumerate(blocks):
         at = f"{field}[{i}]"
-        if block.type != "tool_result":
-            content = content_of([_part(block, at)]) if role == "user" else _text(block, at)
-            yield {"role": role, "content": content}
-            continue
-        if block.tool_use_id not in called:
-            raise field_error("tools.no_call", at, id=str(block.tool_use_id))
-        yield {"role": "tool", "tool_call_id": block.tool_use_id, "content": _result(block, at)}
+        if block.type == "tool_result" and role == "user":
+            if block.tool_use_id not in called:
+                raise field_error("tools.no_call", at, id=str(block.tool_use_id))
+            content = _result(block, at, reading)
+            yield {"role": "tool", "tool_call_id": block.tool_use_id, "content": content}
+        elif role == "user":
+            parts = _block_parts(block, at, reading)
+            if parts or block.type == "text":
+                yield {"role": role, "content": content_of(parts, _BETWEEN)}
+        elif text := _text(block, at, reading):
+            yield {"role": role, "content": text}
 
 
 def _merged(role: str, run: Sequence[Json]) -> Json:
@@ -157,15 +179,33 @@ def _parts(content: str | Sequence[Json]) -> Sequence[Json]:
     return content
 
 
-def _result(block: Block, at: str) -> str | list[Json]:
-    """The content of a tool result, with a prefix in place of `is_error`, which templates lack."""
+def _result(block: Block, at: str, reading: Reading) -> str | list[Json]:
+    """The content of a tool result, with a prefix in place of `is_error`, which templates lack.
+
+    One that only names tools says so: all tools are listed anyway.
+    """
     if block.content is None or isinstance(block.content, str):
-        parts = [text_part(block.content or "")]
+        content: str | list[Json] = block.content or ""
     else:
-        inner = enumerate(block.content)
-        parts = [_part(part, f"{at}.content[{i}]", FILE_NOTES) for i, part in inner]
-    content = content_of(parts, _BETWEEN)
+        content = _inner(block.content, f"{at}.content", reading)
     return _failed(content) if block.is_error else content
+
+
+def _inner(blocks: Sequence[Block], field: str, reading: Reading) -> str | list[Json]:
+    """The blocks within a result."""
+    parts: list[Json] = []
+    loaded = []
+    for i, block in enumerate(blocks):
+        at = f"{field}[{i}]"
+        if block.type == "tool_reference" and block.tool_name:
+            loaded.append(block.tool_name)
+        elif block.type in MEDIA - IMAGES:
+            parts.append(text_part(reading.replace(at, block.type)))
+        else:
+            parts += _block_parts(block, at, reading)
+    if loaded and not parts:
+        return LOADED + ", ".join(loaded)
+    return content_of(parts, _BETWEEN)
 
 
 def _failed(content: str | list[Json]) -> str | list[Json]:
@@ -174,62 +214,68 @@ def _failed(content: str | list[Json]) -> str | list[Json]:
     return content_of([text_part(FAILED), *content])
 
 
-def _part(block: Block, at: str, notes: Mapping[str, str] = MappingProxyType({})) -> Json:
-    """A block as a text or an image; of `notes`, a text in place of a file."""
-    if block.type in notes and _document(block) is None:
-        return text_part(notes[block.type])
-    if block.type != IMAGE:
-        return text_part(_text(block, at))
-    source = block.source or {}
-    url = source.get("url") if source.get("type") == "url" else None
-    if source.get("type") == "base64" and isinstance(source.get("data"), str):
-        url = f"data:;base64,{source['data']}"
-    return image_part(IMAGE, url, None, at)
+def _block_parts(block: Block, at: str, reading: Reading) -> list[Json]:
+    """A block as texts, an image or a file; nothing for one that is left out."""
+    source = block.source if isinstance(block.source, dict) else {}
+    if block.type == IMAGE:
+        url = source.get("url") if source.get("type") == "url" else None
+        if source.get("type") == "base64" and isinstance(source.get("data"), str):
+            url = f"data:;base64,{source['data']}"
+        return [image_part(IMAGE, url, None, at)]
+    if block.type == DOCUMENT:
+        return _document(block, source, at)
+    text = _text(block, at, reading)
+    return [text_part(text)] if text else []
 
 
-def left_out(messages: Sequence[Message]) -> Iterator[Reason]:
-    """Yield a warning for each block of an answer that is left out."""
-    for at, message in enumerate(messages):
-        blocks = () if isinstance(message.content, str) else message.content
-        for i, block in enumerate(blocks):
-            if message.role == "assistant" and block.type in ELSEWHERE:
-                field = f"messages[{at}].content[{i}]"
-                yield Reason("request.item_left_out", {"field": field, "type": block.type})
+def _document(block: Block, source: Json, at: str) -> list[Json]:
+    """A document: its text, those of its blocks, or a file."""
+    match source:
+        case {"type": "text", "data": str(text)}:
+            return [text_part(text)]
+        case {"type": "content", "content": content}:
+            return [text_part(text) for text in _texts(content)]
+        case {"type": "base64", "data": data}:
+            return [file_part(DOCUMENT, data, block.title, at, source.get("media_type"))]
+        case _:
+            name = block.title or source.get("url") or source.get("file_id")
+            return [file_part(DOCUMENT, None, name, at)]
 
 
-def files_in_results(messages: Sequence[Message]) -> Iterator[Reason]:
-    """Yield a warning for each file in a tool result that a note replaces."""
-    for at, message in enumerate(messages):
-        blocks = () if isinstance(message.content, str) else message.content
-        for i, block in enumerate(blocks):
-            if block.type != "tool_result" or isinstance(block.content, str):
-                continue
-            for j, part in enumerate(block.content or ()):
-                if part.type in FILE_NOTES and _document(part) is None:
-                    yield warning(f"messages[{at}].content[{i}].content[{j}]", part.type)
+def _texts(content: object) -> list[str]:
+    """The texts of blocks that were not parsed."""
+    if isinstance(content, str):
+        return [content]
+    blocks = content if isinstance(content, list) else []
+    texts = [block.get("text") for block in blocks if isinstance(block, dict)]
+    return [text for text in texts if isinstance(text, str)]
 
 
-def _document(block: Block) -> str | None:
-    """The text of a text document."""
-    source = block.source or {}
-    data = source.get("data") if source.get("type") == "text" else None
-    if block.type == "document" and isinstance(data, str):
-        return data
-    return None
+def _text(block: Block, at: str, reading: Reading) -> str:
+    """The text of a block, nothing for one that has none and is left out.
 
-
-def _text(block: Block, at: str) -> str:
-    """The text of a block or of a text document.
-
-    Raises BadRequest for any other block.
+    Raises BadRequest for images and media.
     """
-    document = _document(block)
-    if document is not None:
-        return document
-    if block.type in IMAGES:
-        raise field_error("image.role", at)
-    if block.type in MEDIA or block.type == "document":
-        raise field_error("request.media", at, type=block.type)
-    if block.type != "text" or block.text is None:
-        raise field_error("request.content", at, type=block.type)
-    return block.text
+    match block.type:
+        case kind if kind in IMAGES:
+            raise field_error("image.role", at)
+        case kind if kind in MEDIA:
+            raise field_error("request.media", at, type=kind)
+        case "document":
+            source = block.source if isinstance(block.source, dict) else {}
+            if source.get("type") in ("text", "content"):
+                return _BETWEEN.join(part["text"] for part in _document(block, source, at))
+            return reading.replace(at, block.type)
+        case "search_result" if isinstance(block.content, list):
+            found = [block.title, block.source if isinstance(block.source, str) else None]
+            found += [part.text for part in block.content]
+            return _BETWEEN.join(filter(None, found))
+        case "compaction" if isinstance(block.content, str):
+            return block.content
+        case "text" if block.text is None:
+            raise field_error("request.missing", f"{at}.text")
+        case "tool_addition" if "definition" in (block.tool or {}):
+            return ""
+    if block.text is None:
+        reading.leave_out(at, block.type)
+    return block.text or ""

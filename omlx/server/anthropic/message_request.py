@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from omlx.errors import BadRequest, Reason
 from omlx.server import response_format, tooling
 from omlx.server.anthropic import blocks
 from omlx.server.anthropic.blocks import Block, Message
 from omlx.server.anthropic.message import MessageEncoder
+from omlx.server.content import Reading
 from omlx.server.dialect import Encoder, Json, Wire
 from omlx.server.errors import field_error
 from omlx.server.exchange import Exchange
@@ -52,6 +53,14 @@ class Tool(Body):
         if self.name is None:
             raise field_error("request.missing", f"{at}.name")
         return self.name
+
+
+def added_tool(definition: Json, at: str) -> Tool:
+    """Read a tool that a message adds. Raises BadRequest."""
+    try:
+        return Tool.model_validate(definition)
+    except ValidationError as error:
+        raise field_error("request.invalid", at, expected="name, input_schema") from error
 
 
 class ToolChoice(Body):
@@ -94,11 +103,13 @@ class MessageRequest(Templated):
     def generation_request(self) -> GenerationRequest:
         """The request in no dialect. Raises BadRequest for fields that contradict each other."""
         self.refuse(UNSUPPORTED)
-        conversation = blocks.rendered(self.messages)
+        reading = Reading()
+        instructions = blocks.system(self.system, reading)
+        conversation = blocks.rendered(self.messages, reading)
         if not conversation:
             raise field_error("request.empty", "messages")
         return GenerationRequest(
-            messages=tooling.with_names(blocks.system(self.system) + conversation),
+            messages=tooling.with_names(instructions + conversation),
             model=self.model,
             draft_model=self.draft_model,
             template_variables=self._variables(),
@@ -115,7 +126,7 @@ class MessageRequest(Templated):
             draft_length=self.draft_length,
             receipt=self.receipt,
             structured_output=self._structured_output(),
-            warnings=self._warnings(),
+            warnings=(*self._skipped(), *reading.warnings, *self.without_effect()),
         )
 
     def _encoder(self, stream: GenerationStream) -> Encoder:
@@ -152,22 +163,27 @@ class MessageRequest(Templated):
             return response_format.structured_output(config.format, "output_config.format")
         return response_format.structured_output(self.output_format, "output_format")
 
-    def _warnings(self) -> tuple[Reason, ...]:
+    def _skipped(self) -> list[Reason]:
         tools = enumerate(self.tools or ())
-        skips = [skipped(str(tool.type), f"tools[{at}]") for at, tool in tools if not tool.own]
-        messages = self.messages
-        left_out = (*blocks.left_out(messages), *blocks.files_in_results(messages))
-        return (*skips, *left_out, *self.without_effect())
+        return [skipped(str(tool.type), f"tools[{at}]") for at, tool in tools if not tool.own]
+
+    def _own_tools(self) -> list[tuple[str, Tool]]:
+        """The client's tools by name, those among them that messages add."""
+        own = enumerate(self.tools or ())
+        named = [(tool.own_name(f"tools[{at}]"), tool) for at, tool in own if tool.own]
+        given = {name for name, _ in named}
+        for place, definition in blocks.added_tools(self.messages):
+            tool = added_tool(definition, place)
+            if tool.own and tool.own_name(place) not in given:
+                given.add(tool.own_name(place))
+                named.append((tool.own_name(place), tool))
+        return named
 
     def _tools(self) -> ToolUse | None:
         choice = self.tool_choice or ToolChoice(type="auto")
         if choice.type == "tool" and choice.name is None:
             raise field_error("request.missing", "tool_choice.name")
-        own = [
-            (tool.own_name(f"tools[{at}]"), tool)
-            for at, tool in enumerate(self.tools or ())
-            if tool.own
-        ]
+        own = self._own_tools()
         return tooling.tool_use(
             [tooling.function(name, tool.description, tool.input_schema) for name, tool in own],
             none=choice.type == "none",

@@ -1,7 +1,9 @@
-"""Images in messages, before a model is known: plain parts, which can be stored as JSON.
+"""Images and files in messages, before they are read: plain parts, which can be stored as JSON.
 
 {"type": "image", "url": a data URI or an address, "detail": "low" or another or none,
  "kind": its type in the body, "field": its place there}
+{"type": "file", "url": a data URI, or None for a file that is elsewhere, "name": its name,
+ "kind" and "field" as above}
 """
 
 from __future__ import annotations
@@ -14,9 +16,14 @@ from typing import Any, Final
 from omlx.server.dialect import Json
 from omlx.server.errors import field_error
 
+TEXT: Final = "text"
 IMAGE: Final = "image"
 IMAGES: Final = frozenset({IMAGE, "image_url", "input_image"})
 """Types of parts that are images, in any dialect."""
+FILE: Final = "file"
+FILES: Final = frozenset({FILE, "document", "input_file"})
+_SHOWN: Final = 200
+"""Characters of a file's name that the model sees."""
 MEDIA: Final = IMAGES | {"input_audio", "input_video", "video_url", "audio_url"}
 
 
@@ -25,6 +32,15 @@ def image_part(kind: str, url: object, detail: str | None, field: str) -> Json:
     if not isinstance(url, str):
         raise field_error("image.source", field)
     return {"type": IMAGE, "url": url, "detail": detail, "kind": kind, "field": field}
+
+
+def file_part(kind: str, data: object, name: object, field: str, media_type: object = "") -> Json:
+    """`data`: a data URI, base64 alone, or anything else for a file that is not in the body."""
+    url = data if isinstance(data, str) and data else None
+    if url is not None and url[:5].lower() != "data:":
+        url = f"data:{media_type};base64,{url}"
+    shown = " ".join(str(name or kind).split())[:_SHOWN]
+    return {"type": FILE, "url": url, "name": shown, "kind": kind, "field": field}
 
 
 def images_of(message: Mapping[str, Any]) -> Iterator[Json]:
@@ -39,17 +55,17 @@ def shows_images(message: Mapping[str, Any]) -> bool:
 
 
 def text_part(text: str) -> Json:
-    return {"type": "text", "text": text}
+    return {"type": TEXT, "text": text}
 
 
 def content_of(parts: Iterable[Json], between: str = "") -> str | list[Json]:
     """Return one text where all parts are texts; else the parts, neighbouring texts joined."""
     joined: list[Json] = []
     for kind, run in groupby(parts, itemgetter("type")):
-        if kind == IMAGE:
-            joined += run
-        else:
+        if kind == TEXT:
             joined.append(text_part(between.join(part["text"] for part in run)))
-    if any(part["type"] == IMAGE for part in joined):
+        else:
+            joined += run
+    if any(part["type"] != TEXT for part in joined):
         return joined
     return joined[0]["text"] if joined else ""

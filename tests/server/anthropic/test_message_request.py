@@ -10,6 +10,7 @@ from omlx.errors import BadRequest
 from omlx.server import opaque_reasoning
 from omlx.server.anthropic.blocks import Message, rendered
 from omlx.server.anthropic.message_request import parse
+from omlx.server.content import Reading
 
 HELLO = {"role": "user", "content": "hello"}
 
@@ -96,27 +97,6 @@ def test_answers_in_a_row_are_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("system", "expected"),
-    [
-        ("s", "s"),
-        (["x-anthropic-billing-header: cch=1", "s"], "s"),
-        (["s", "x-anthropic-billing-header: cch=1"], "s\n\nx-anthropic-billing-header: cch=1"),
-    ],
-)
-def test_a_leading_billing_header_is_not_rendered(system: Any, expected: str) -> None:
-    blocks = (
-        system if isinstance(system, str) else [{"type": "text", "text": text} for text in system]
-    )
-    assert neutral(HELLO, system=blocks).messages[0] == {"role": "system", "content": expected}
-
-
-def test_nothing_is_left_of_a_system_that_was_only_a_billing_header() -> None:
-    assert neutral(
-        HELLO, system=[{"type": "text", "text": "x-anthropic-billing-header: a"}]
-    ).messages == [HELLO]
-
-
-@pytest.mark.parametrize(
     ("fields", "variables"),
     [
         ({}, {"enable_thinking": False}),
@@ -159,7 +139,9 @@ def test_the_thinking_budget(fields: Any, budget: int | None) -> None:
             [HELLO, {"role": "assistant", "content": [{"type": "tool_use", "name": "look"}]}],
             "request.missing",
         ),
-        ([HELLO, {"role": "user", "content": [{"type": "server_tool_use"}]}], "request.content"),
+        ([{"role": "user", "content": [{"type": "server_tool_use"}]}], "request.empty"),
+        ([{"role": "user", "content": [{"type": "text"}]}], "request.missing"),
+        ([{"role": "user", "content": [{"type": "input_audio"}]}], "request.media"),
         ([{"role": "king", "content": "x"}], "request.value"),
     ],
 )
@@ -204,6 +186,6 @@ def test_merging_thousands_of_neighbours_takes_linear_time(role: str) -> None:
     message, count = {"role": role, "content": "x" * 2000}, 8000
     messages = [Message.model_validate(message)] * count
     began = time.process_time()
-    (merged,) = rendered(messages)
+    (merged,) = rendered(messages, Reading())
     assert time.process_time() - began < 3, "copying what was merged before takes over ten"
     assert merged["content"].count("x") == count * 2000

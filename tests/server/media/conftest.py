@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from tests.server.media.pictures import QWEN, SMOL, seeing
-from tests.server.running import Running
+from tests.server.running import Running, omlx
 
 
 @pytest.fixture(scope="session")
@@ -19,4 +19,11 @@ def seer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 @pytest.fixture
 def http(seer: Running) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=seer.url, timeout=60) as http:
+        yield http
+
+
+@pytest.fixture(scope="session")
+def http_text() -> Iterator[httpx.Client]:
+    """A client of a server whose model reads text alone."""
+    with omlx() as running, httpx.Client(base_url=running.url, timeout=60) as http:
         yield http

@@ -14,7 +14,7 @@ HELLO = [{"role": "user", "content": "hello"}]
 
 LOOK: dict[str, Any] = {
     "type": "function",
-    "function": {"name": "look", "parameters": {"type": "object"}},
+    "function": {"name": "look", "description": "", "parameters": {"type": "object"}},
 }
 
 

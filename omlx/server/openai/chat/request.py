@@ -13,15 +13,14 @@ from pydantic import Field
 
 from omlx.errors import BadRequest, Reason
 from omlx.server import response_format, tooling
+from omlx.server.content import ContentPart, Reading, join_thinking
 from omlx.server.dialect import OPENAI, Encoder, Json
 from omlx.server.errors import field_error
 from omlx.server.exchange import Exchange
 from omlx.server.fields import (
     FORCED,
-    THINKING,
     Body,
     Choice,
-    ContentPart,
     Lengths,
     Listed,
     Stops,
@@ -30,15 +29,11 @@ from omlx.server.fields import (
     Text,
     bias,
     includes_usage,
-    join_parts,
-    join_texts,
-    join_thinking,
     limit,
     read,
     stops,
 )
 from omlx.server.generation_request import GenerationRequest
-from omlx.server.media.result_notes import FILE_NOTES, left_out
 from omlx.server.openai.chat.encoder import ChatEncoder
 from omlx.server.openai.choices import Head
 from omlx.server.skipped_tools import skipped
@@ -58,11 +53,6 @@ UNSUPPORTED: Final[dict[str, tuple[object, ...]]] = {
 FUNCTION: Final = "function"
 NO_THINKING: Final = "none"
 """The `reasoning_effort` that switches reasoning off."""
-_REPLACED: Final[Mapping[str, Mapping[str, str]]] = {
-    "assistant": {THINKING: ""},
-    "tool": FILE_NOTES,
-}
-"""By role, texts in place of content parts without one."""
 
 
 class CalledFunction(Body):
@@ -87,10 +77,11 @@ class ChatMessage(Body):
     tool_call_id: str | None = None
     prefix: bool | None = None
 
-    def rendered(self, at: int) -> Json:
+    def rendered(self, at: int, reading: Reading) -> Json:
         """Message number `at` as templates expect it.
 
-        `content` is one text, or parts where there are images; `developer` is `system`.
+        `content` is one text, or parts where there are images; `developer` is `system`. `reading`
+        notes what is left out.
 
         Raises BadRequest for what no template can render.
         """
@@ -99,7 +90,7 @@ class ChatMessage(Body):
             raise BadRequest("request.unsupported", param=field, field=f"{field} (function calls)")
         message: Json = {
             "role": "system" if self.role == "developer" else self.role,
-            "content": self._content(f"{field}.content"),
+            "content": self._content(f"{field}.content", reading),
         }
         calls = [
             tooling.call(call.id or "", call.function.name, call.function.arguments or {})
@@ -116,15 +107,13 @@ class ChatMessage(Body):
         }
         return message | {key: value for key, value in optional.items() if value is not None}
 
-    def _content(self, field: str) -> str | list[Json]:
-        """One text, or texts and images where a user or a tool shows some."""
+    def _content(self, field: str, reading: Reading) -> str | list[Json]:
+        """One text, or texts, images and files where a user or a tool shows some."""
         if self.content is None and self.role not in ("assistant", "tool"):
             raise field_error("request.missing", field)
-        types = ("text", "input_text", "refusal")
-        replaced = _REPLACED.get(self.role, {})
         if self.role in ("user", "tool"):
-            return join_parts(self.content or "", field, types, replaced)
-        text = join_texts(self.content or "", field, types, replaced)
+            return reading.join_parts(self.content or "", field, result=self.role == "tool")
+        text = reading.join_texts(self.content or "", field)
         if self.role == "assistant":
             text += self.refusal or ""
         return text
@@ -171,7 +160,7 @@ class Prediction(Body):
 
     @property
     def text(self) -> str:
-        return join_texts(self.content, "prediction.content", ("text",))
+        return Reading().join_texts(self.content, "prediction.content")
 
 
 class ChatRequest(Templated, Lengths):
@@ -202,7 +191,9 @@ class ChatRequest(Templated, Lengths):
     def generation_request(self) -> GenerationRequest:
         """The request in no dialect. Raises BadRequest for fields that contradict each other."""
         self.refuse(UNSUPPORTED)
-        messages = _identified([each.rendered(at) for at, each in enumerate(self.messages)])
+        reading = Reading()
+        rendered = [message.rendered(at, reading) for at, message in enumerate(self.messages)]
+        messages = _identified(rendered)
         max_tokens = self.answer_limit(self._max_tokens())
         return GenerationRequest(
             messages=tooling.with_names(messages),
@@ -229,7 +220,7 @@ class ChatRequest(Templated, Lengths):
             structured_output=response_format.structured_output(
                 self.response_format, "response_format", self.model_extra
             ),
-            warnings=self._warnings(),
+            warnings=(*self._skipped(), *reading.warnings, *self.without_effect()),
         )
 
     def _max_tokens(self) -> int | None:
@@ -262,16 +253,9 @@ class ChatRequest(Templated, Lengths):
             functions.append(tool.function)
         return functions
 
-    def _warnings(self) -> tuple[Reason, ...]:
-        warnings = [
-            skipped(tool.type, f"tools[{at}]")
-            for at, tool in enumerate(self.tools or ())
-            if tool.type != FUNCTION
-        ]
-        for at, message in enumerate(self.messages):
-            if message.role == "tool":
-                warnings += left_out(message.content, f"messages[{at}].content")
-        return (*warnings, *self.without_effect())
+    def _skipped(self) -> list[Reason]:
+        tools = enumerate(self.tools or ())
+        return [skipped(tool.type, f"tools[{at}]") for at, tool in tools if tool.type != FUNCTION]
 
     def _tools(self) -> ToolUse | None:
         functions = self._functions()

@@ -25,6 +25,7 @@ from omlx.server.journal.answers import SOURCE, Answers, Kept, LastEvent, last_e
 from omlx.server.journal.table import Owned, Table
 from omlx.server.openai.responses import request as response_request
 from omlx.server.openai.responses.encoder import ResponseEncoder
+from omlx.server.openai.responses.items import Conversation
 from omlx.server.openai.responses.request import ResponseRequest
 from omlx.server.openai.responses.store import Open, ResponseStore
 from omlx.server.responder import Responder
@@ -202,13 +203,13 @@ class _Lifetime:
         answers: Answers,
         owner: str,
         body: ResponseRequest,
-        conversation: list[Json],
+        conversation: Conversation,
     ) -> None:
         self._store, self._answers, self._owner = store, answers, owner
         self._body, self._conversation = body, conversation
 
     def encoder(self, stream: GenerationStream) -> ResponseEncoder:
-        encoder = self._body.encoder(stream)
+        encoder = self._body.encoder(stream, self._conversation)
         self._store.open[Owned(self._owner, stream.id)] = Open(stream, encoder)
         return encoder
 
@@ -227,4 +228,5 @@ class _Lifetime:
             replay = None
             if answer is not None and self._body.stream:
                 replay = answer.unrecorded
-            self._store.keep(self._owner, response, numbered, self._conversation, replay)
+            messages = self._conversation.messages
+            self._store.keep(self._owner, response, numbered, messages, replay)

@@ -3,32 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 from omlx.server import opaque_reasoning, tooling
+from omlx.server.content import ContentPart, Reading, Typed
 from omlx.server.dialect import Json
 from omlx.server.errors import field_error
-from omlx.server.fields import Body, ContentPart, Listed, join_parts, join_texts
-from omlx.server.media.result_notes import FILE_NOTES
-from omlx.server.openai.responses.tools import ToolName
+from omlx.server.fields import Listed
+from omlx.server.openai.responses.tools import Tool, ToolName
 
-_TEXTS = ("input_text", "output_text", "text", "refusal", "reasoning_text")
 _ROLES = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
 _BETWEEN = "\n\n"
-ELSEWHERE: Final = frozenset(
-    {
-        *("web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call"),
-        *("mcp_list_tools", "mcp_call", "mcp_approval_request", "mcp_approval_response"),
-        *("computer_call", "computer_call_output", "local_shell_call", "local_shell_call_output"),
-        *("shell_call", "shell_call_output", "apply_patch_call", "apply_patch_call_output"),
-    }
-)
-"""Items of tools that this server leaves out of requests: a conversation begun elsewhere has them.
-"""
 
 
-class Item(Body):
+class Item(Typed):
     """An item of any type; its fields depend on the type. A message may omit its type."""
+
+    READ = frozenset(
+        {
+            *("message", "reasoning", "function_call", "function_call_output"),
+            *("custom_tool_call", "custom_tool_call_output", "item_reference"),
+            *("additional_tools", "tool_search_output"),
+        }
+    )
 
     type: str = "message"
     id: str | None = None
@@ -37,11 +34,12 @@ class Item(Body):
     call_id: str | None = None
     name: str | None = None
     namespace: str | None = None
-    arguments: str | None = None
+    arguments: str | dict[str, Any] | None = None
     input: str | None = None
     output: str | Listed[ContentPart] | None = None
     encrypted_content: str | None = None
     summary: Listed[ContentPart] | None = None
+    tools: Listed[Tool] | None = None
 
     def as_output(self) -> Json:
         """As clients read it back: the content of a message is a list of parts."""
@@ -57,11 +55,14 @@ class Item(Body):
 class Conversation:
     """Builds messages from items. Successive output of the model becomes one message.
 
-    `before`: the messages of the conversation that the items continue.
+    `before`: the messages of the conversation that the items continue. `reading` has a warning for
+    each item that is left out, `tools` those that came with items, by place.
     """
 
     def __init__(self, before: Sequence[Json] = ()) -> None:
         self.messages = [dict(message) for message in before]
+        self.reading = Reading()
+        self.tools: dict[str, Sequence[Tool]] = {}
         self._called: set[str] = set()
         for message in before:
             self._called |= {call["id"] for call in message.get("tool_calls", ())}
@@ -70,21 +71,25 @@ class Conversation:
     def add(self, item: Item, at: str) -> None:
         """Append an item; `at` is its name in errors.
 
-        Raises BadRequest for unsupported items, and for results without a call.
+        Raises BadRequest for results without a call.
         """
         match item.type:
             case "message":
                 self._message(item, at)
             case "reasoning":
-                shown = join_texts(item.content or "", f"{at}.content", _TEXTS)
+                shown = self.reading.join_texts(item.content or "", f"{at}.content")
                 reasoning = opaque_reasoning.decode(shown, item.encrypted_content)
                 self._add_output("reasoning_content", reasoning)
             case "function_call" | "custom_tool_call":
                 self._call(item, at)
             case "function_call_output" | "custom_tool_call_output":
                 self._result(item, at)
-            case kind if kind not in ELSEWHERE:
-                raise field_error("request.item", at, type=kind)
+            case "additional_tools" | "tool_search_output":
+                self.tools[f"{at}.tools"] = item.tools or ()
+            case _ if item.role in _ROLES and item.content:
+                self._message(item, at)
+            case kind:
+                self.reading.leave_out(at, kind)
 
     def _message(self, item: Item, at: str) -> None:
         role = _ROLES.get(item.role or "")
@@ -93,11 +98,11 @@ class Conversation:
         if item.content is None:
             raise field_error("request.missing", f"{at}.content")
         if role == "user":
-            content = join_parts(item.content, f"{at}.content", _TEXTS)
+            content = self.reading.join_parts(item.content, f"{at}.content")
             self.messages.append({"role": role, "content": content})
             self._new_turn = True
             return
-        text = join_texts(item.content, f"{at}.content", _TEXTS)
+        text = self.reading.join_texts(item.content, f"{at}.content")
         if role == "assistant":
             self._add_output("content", text)
             return
@@ -139,7 +144,7 @@ class Conversation:
     def _result(self, item: Item, at: str) -> None:
         if item.call_id not in self._called:
             raise field_error("tools.no_call", at, id=str(item.call_id))
-        output = join_parts(item.output or "", f"{at}.output", _TEXTS, FILE_NOTES)
+        output = self.reading.join_parts(item.output or "", f"{at}.output", result=True)
         self.messages.append({"role": "tool", "tool_call_id": item.call_id, "content": output})
         self._new_turn = True
 

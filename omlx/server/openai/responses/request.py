@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
@@ -13,12 +13,11 @@ from omlx.server.dialect import Json
 from omlx.server.errors import field_error
 from omlx.server.fields import FORCED, Body, Choice, Listed, Templated, Text, limit, read
 from omlx.server.generation_request import GenerationRequest
-from omlx.server.media.result_notes import left_out
 from omlx.server.openai.chat.request import implied_budget, variables
 from omlx.server.openai.choices import Head
 from omlx.server.openai.responses import tools as response_tools
 from omlx.server.openai.responses.encoder import ResponseEncoder
-from omlx.server.openai.responses.items import ELSEWHERE, Conversation, Item
+from omlx.server.openai.responses.items import Conversation, Item
 from omlx.server.openai.responses.tools import Tool, ToolName
 from omlx.server.stream import GenerationStream
 from omlx.text.tools import ToolUse
@@ -96,34 +95,35 @@ class ResponseRequest(Templated):
             return [Item(role="user", content=self.input)]
         return self.input or []
 
-    def conversation(self, before: Sequence[Json]) -> list[Json]:
-        """The messages `before` and those of the input, without the instructions; an empty list is
-        a turn of the user without text.
+    def conversation(self, before: Sequence[Json]) -> Conversation:
+        """The messages `before` and those of the input, without the instructions; an empty list
+        is a turn of the user without text.
 
         Raises BadRequest.
         """
         conversation = Conversation(before)
         for at, item in enumerate(self.items):
             conversation.add(item, f"input[{at}]")
-        if not conversation.messages and self.input is None:
+        if not conversation.messages and self.input != []:
             raise field_error("request.empty", "input")
         if not conversation.messages:
             conversation.add(Item(role="user", content=""), "input")
-        return conversation.messages
+        return conversation
 
-    def generation_request(self, conversation: Sequence[Json]) -> GenerationRequest:
+    def generation_request(self, conversation: Conversation) -> GenerationRequest:
         """The request in no dialect. Raises BadRequest for fields that contradict each other."""
         self.refuse(UNSUPPORTED)
         if self.background and not self.stored:
             raise BadRequest("request.background_store", param="background")
         effort = self.reasoning.effort if self.reasoning else None
+        tools = self.all_tools(conversation)
         format = self.text.format if self.text else None
         return GenerationRequest(
-            messages=tooling.with_names(_instructed(self.instructions, conversation)),
+            messages=tooling.with_names(_instructed(self.instructions, conversation.messages)),
             model=self.model,
             draft_model=self.draft_model,
             template_variables=variables(effort, self.chat_template_kwargs),
-            tools=self._tools(),
+            tools=self._tools(tools),
             sampling=self.sampling,
             seed=self.seed,
             max_tokens=self.answer_limit(limit(self.max_output_tokens, "max_output_tokens")),
@@ -135,27 +135,33 @@ class ResponseRequest(Templated):
             receipt=self.receipt,
             structured_output=response_format.structured_output(format, "text.format"),
             warnings=(
-                *response_tools.warnings(self.tools or ()),
-                *self._left_out(),
+                *self._skipped(conversation),
+                *conversation.reading.warnings,
                 *self.without_effect(),
             ),
             mark_drafted=bool(self.mark_drafted),
         )
 
-    def encoder(self, stream: GenerationStream) -> ResponseEncoder:
-        tools = response_tools.by_qualified_name(self.tools or ())
+    def all_tools(self, conversation: Conversation) -> list[Tool]:
+        """The tools of the request, and those that items add."""
+        tools = list(self.tools or ())
+        for further in conversation.tools.values():
+            tools = response_tools.joined(tools, further)
+        return tools
+
+    def encoder(self, stream: GenerationStream, conversation: Conversation) -> ResponseEncoder:
+        tools = response_tools.by_qualified_name(self.all_tools(conversation))
         encrypted = ENCRYPTED in (self.include or ())
         head = Head.of(stream, logprobs=self._logprobs)
         return ResponseEncoder(
             head, self._echo(), tools=tools, encrypted=encrypted, prewarms=self.prewarms
         )
 
-    def _left_out(self) -> Iterator[Reason]:
-        """Warnings about items of tools that run elsewhere, and about pictures in results."""
-        for at, item in enumerate(self.items):
-            if item.type in ELSEWHERE:
-                yield Reason("request.item_left_out", {"field": f"input[{at}]", "type": item.type})
-            yield from left_out(item.output, f"input[{at}].output")
+    def _skipped(self, conversation: Conversation) -> list[Reason]:
+        reasons = response_tools.warnings(self.tools or ())
+        for field, tools in conversation.tools.items():
+            reasons += response_tools.warnings(tools, field=field)
+        return reasons
 
     def without_effect(self) -> tuple[Reason, ...]:
         nested = self.text.model_extra if self.text is not None else None
@@ -187,7 +193,7 @@ class ResponseRequest(Templated):
             "user": self.user,
         }
 
-    def _tools(self) -> ToolUse | None:
+    def _tools(self, tools: Sequence[Tool]) -> ToolUse | None:
         choice = self.tool_choice
         name, mode, allowed = None, choice, None
         if isinstance(choice, Named):
@@ -200,13 +206,13 @@ class ResponseRequest(Templated):
                 if tool.type in response_tools.CALLABLE and tool.name is not None
             ]
         return tooling.tool_use(
-            response_tools.functions(self.tools or ()),
+            response_tools.functions(tools),
             none=mode == "none",
             forced=name is not None or mode in FORCED,
             name=name,
             allowed=allowed,
             single=self.parallel_tool_calls is False,
-            strict=response_tools.strict(self.tools or ()),
+            strict=response_tools.strict(tools),
         )
 
 

@@ -1,4 +1,4 @@
-"""Images of stored responses: each data URI is held once, JSON has its name in its place.
+"""Images and files of stored responses: each data URI is held once, JSON has its name in its place.
 
 Every response stores the conversation up to its end, so that an image would be stored with each
 turn.
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import sha256
 from typing import Any, Final
 
-_FIELDS: Final = ("url", "image_url")
+_FIELDS: Final = ("url", "image_url", "file_data")
 _PREFIX: Final = "omlx-image:"
 _NAME: Final = re.compile(rb"omlx-image:[0-9a-f]{64}")
 
@@ -85,13 +85,13 @@ def encoded(value: Any) -> bytes:
 
 
 def _replaced(value: Any, change: Callable[[str], str]) -> Any:
-    """A copy of a JSON value with the fields of images changed."""
+    """A copy of a JSON value with the fields of images and files changed."""
     if isinstance(value, list):
         return [_replaced(item, change) for item in value]
     if not isinstance(value, dict):
         return value
     copy = {}
     for key, item in value.items():
-        is_image = key in _FIELDS and isinstance(item, str)
-        copy[key] = change(item) if is_image else _replaced(item, change)
+        is_data = key in _FIELDS and isinstance(item, str)
+        copy[key] = change(item) if is_data else _replaced(item, change)
     return copy

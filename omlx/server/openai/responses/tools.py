@@ -55,6 +55,21 @@ class ToolName:
         return f"{self.namespace}{_BETWEEN}{self.name}"
 
 
+def joined(tools: Sequence[Tool], further: Sequence[Tool]) -> list[Tool]:
+    """The tools, and those of `further` whose names are new: items repeat what a request lists."""
+    names = set(by_qualified_name(tools))
+    every = list(tools)
+    for tool in further:
+        if tool.type == _NAMESPACE:
+            inner = [part for part in tool.tools or () if _qualified(part, tool) not in names]
+            tool = tool.model_copy(update={"tools": inner})
+        elif tool.type not in CALLABLE or names.issuperset(by_qualified_name([tool])):
+            continue
+        names.update(by_qualified_name([tool]))
+        every.append(tool)
+    return every
+
+
 def functions(tools: Sequence[Tool]) -> list[Json]:
     """As templates expect them, without those that are skipped."""
     declared = []
@@ -83,6 +98,10 @@ def warnings(tools: Sequence[Tool], *, nested: bool = False, field: str = "tools
         elif tool.type not in CALLABLE:
             reasons.append(skipped(tool.type, at))
     return reasons
+
+
+def _qualified(tool: Tool, namespace: Tool) -> str:
+    return ToolName(tool.name or "", namespace.name).qualified
 
 
 def _flat(
