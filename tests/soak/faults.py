@@ -54,7 +54,7 @@ def bodies() -> list[tuple[str, dict[str, Any]]]:
 def text_of(path: str, response: httpx.Response) -> tuple[str, str | None]:
     """What an answer says, and the code of its error."""
     content = response.read().decode()
-    if content.startswith("data: "):
+    if response.headers["content-type"].startswith("text/event-stream"):
         chunks = [json.loads(line[6:]) for line in content.splitlines() if line[6:7] == "{"]
         error = next((chunk["error"]["code"] for chunk in chunks if "error" in chunk), None)
         if error is None and "[DONE]" not in content:
