@@ -63,16 +63,15 @@ def build_loop(
     runner = runner or Runner(model, facts.vocab_size, make_cache, vision=vision)
     draft_bytes = limits.prefix_bytes // DRAFT_SHARE if draft is not None else 0
     room = limits.prefix_bytes - draft_bytes
-    known = facts.vocab_size
-    missing, first = vocab_size - known, runner.prefill_first
-    own_limits = replace(limits, vocab_size=known, missing_ids=missing, prefill_first=first)
-    facts, own_limits = _bounded(facts, own_limits, model, make_cache, cost_model)
+    known, first = facts.vocab_size, runner.prefill_first
+    own = replace(limits, vocab_size=known, missing_ids=vocab_size - known, prefill_first=first)
+    facts, own = _bounded(facts, own, model, make_cache, cost_model)
     kept = (facts.layout, limits.block_tokens, room, facts.uncacheable, disks[0])
-    prefix = PrefixReuse(*kept, own_limits.bounds)
+    prefix = PrefixReuse(*kept, own.bounds)
     loop = EngineLoop(
         runner,
         Scheduler(
-            own_limits,
+            own,
             facts.traits,
             Speculator([], cost_model=cost_model),
             prefix,
