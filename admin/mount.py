@@ -7,6 +7,7 @@ from pathlib import Path
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
 
+from omlx.server.exactness import ExactnessService
 from omlx.server.model_cards import ModelCards
 from omlx.server.services import Services
 from omlx.settings.configuration import LiveConfiguration
@@ -88,10 +89,11 @@ def mount(app: FastAPI, services: Services, configuration: LiveConfiguration, ho
     LoginPage(pages, gate).register()
     pages.form(f"{HOME}/preferences", preferences.store)
 
+    exactness = ExactnessService(pool, services.engine)
     api = gate.router()
     SettingsApi(gate, pool, settings).register(api)
     KeysApi(KeyFile(home), pool.catalog).register(api)
-    ModelsApi(pool, services.prefixes).register(api)
+    ModelsApi(pool, services.prefixes, exactness).register(api)
     DownloadsApi(services.downloads, pool, configuration, shelf).register(api)
     TrialApi(gate, trials).register(api)
     BenchmarkApi(benchmarks).register(api)

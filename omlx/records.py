@@ -225,7 +225,8 @@ def _sum_by_key(left: dict[str, int], right: dict[str, int]) -> dict[str, int]:
 @dataclass(frozen=True, slots=True)
 class Receipt:
     """What one choice was computed from: hashes (SHA-256) of weights, tokenizer, chat template,
-    settings, prompt ids and answer ids. `kept`: it can be verified by its id.
+    settings, prompt ids and answer ids. `kept`: it can be verified by its id. `exactness` is what
+    was measured and promised of its model.
     """
 
     id: str
@@ -241,3 +242,4 @@ class Receipt:
     seed: int
     versions: dict[str, str]
     kept: bool = True
+    exactness: str = ""

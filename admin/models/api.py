@@ -14,6 +14,7 @@ from omlx.models.pool.pool import Pool
 from omlx.models.pool.speculation_status import reason_to_json
 from omlx.server import status
 from omlx.server.connection import while_connected
+from omlx.server.exactness import ExactnessService
 from omlx.server.fields import read
 from omlx.server.generation_request import GenerationRequest
 from omlx.server.prefixes import PrefixService
@@ -41,12 +42,14 @@ class Unloading(BaseModel):
 class ModelsApi:
     pool: Pool
     prefixes: PrefixService
+    exactness: ExactnessService
 
     def register(self, router: APIRouter) -> None:
         model = "/models/{name:path}"
         router.add_api_route("/models", self.show, methods=["GET"])
         router.add_api_route(f"{model}/load", self.load, methods=["POST"])
         router.add_api_route(f"{model}/unload", self.unload, methods=["POST"])
+        router.add_api_route(f"{model}/exactness", self.measure_exactness, methods=["POST"])
         router.add_api_route(f"{model}/prefixes", self.clear_prefixes, methods=["DELETE"])
         router.add_api_route(f"{model}/prefixes/probe", self.probe_prefixes, methods=["POST"])
 
@@ -72,6 +75,15 @@ class ModelsApi:
         unload = self.pool.unload(name, if_idle=unloading.if_idle)
         await while_connected(request.receive, unload)
         return JSONResponse(self._record(self.pool.resolve(name)))
+
+    async def measure_exactness(self, request: Request, name: str) -> Response:
+        """Compare wide passes with single steps, between those of running requests.
+
+        Answers once that is known; stops if the client disconnects.
+        """
+        await request.body()
+        measured = await while_connected(request.receive, self.exactness.measure(name))
+        return JSONResponse(measured.to_json())
 
     async def clear_prefixes(self, request: Request, name: str) -> Response:
         """Clear the prefix cache, on disk too."""

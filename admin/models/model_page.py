@@ -9,8 +9,10 @@ from dataclasses import dataclass, replace
 from fastapi import Request
 
 from omlx.errors import Reason
+from omlx.exactness import ExactnessClaim
 from omlx.records import BeginningStats, PrefixStats
 from omlx.server.prefixes import PrefixService
+from omlx.settings.schema import STRICT
 from omlx.speed.run_store import RunStore
 
 from ..addresses import MODELS, PARTS
@@ -46,6 +48,14 @@ class PrefixCard:
 
 
 @dataclass(frozen=True, slots=True)
+class ExactnessCard:
+    """What was measured of a loaded model, and what is promised of its answers."""
+
+    model: str
+    claim: ExactnessClaim
+
+
+@dataclass(frozen=True, slots=True)
 class ModelView:
     """The cards are None for a model that cannot be used; `reason` says why.
 
@@ -62,6 +72,7 @@ class ModelView:
     narrow: Reason | None = None
     profiles: Sequence[ProfileRow] = ()
     benchmark: BenchmarkCard | None = None
+    exactness: ExactnessCard | None = None
 
     @property
     def path(self) -> str:
@@ -90,6 +101,7 @@ class ModelPage:
         pages.route(f"{MODELS}/{{name:path}}", self.show)
         pages.part(f"{PARTS}/model/{{name:path}}", self.show_status)
         pages.part(f"{PARTS}/prefixes/{{name:path}}", self.show_prefixes)
+        pages.part(f"{PARTS}/exactness/{{name:path}}", self.show_exactness)
         pages.part(f"{PARTS}/drafts/{{name:path}}", self.show_drafts)
         pages.part(f"{PARTS}/unfit/{{name:path}}", self.show_unfit)
         pages.part(f"{PARTS}/trial-drafts/{{name:path}}", self.show_trial_drafts)
@@ -107,6 +119,10 @@ class ModelPage:
     async def show_prefixes(self, request: Request) -> Page:
         card = await self._prefix_card(await self._snapshot(request))
         return Page("models/prefixes_status.html", card)
+
+    async def show_exactness(self, request: Request) -> Page:
+        card = exactness_card(await self._snapshot(request))
+        return Page("models/exactness_status.html", card)
 
     async def show_drafts(self, request: Request) -> Page:
         model, _, drafts = await self._asked_drafts(request)
@@ -149,7 +165,7 @@ class ModelPage:
         cards = speculation, trial, prefixes
         narrow, rows = _narrow(model), profile_rows(self.settings, row.id)
         view = ModelView(row, settings.revision, advanced, *cards, narrow=narrow, profiles=rows)
-        return replace(view, benchmark=benchmark)
+        return replace(view, benchmark=benchmark, exactness=exactness_card(model))
 
     async def _prefix_card(self, model: ModelSnapshot) -> PrefixCard:
         card = prefix_card(model)
@@ -163,6 +179,14 @@ class ModelPage:
 
 def _narrow(model: ModelSnapshot) -> Reason | None:
     return None if model.served is None else model.served.narrow
+
+
+def exactness_card(model: ModelSnapshot) -> ExactnessCard:
+    if model.served is not None:
+        return ExactnessCard(model.entry.id, model.served.exactness)
+    settings = None if model.speculative is None else model.speculative.settings
+    strict = settings is not None and settings.exactness == STRICT
+    return ExactnessCard(model.entry.id, ExactnessClaim(strict, None))
 
 
 def prefix_card(model: ModelSnapshot) -> PrefixCard:

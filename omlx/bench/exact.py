@@ -11,6 +11,7 @@ import argparse
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Final
 
 import mlx.core as mx
@@ -24,6 +25,7 @@ from omlx.bench.report import Json, table, write_json
 from omlx.bench.speculation.command import add_case_arguments
 from omlx.bench.speculation.modes import PLAIN, LearnedStates, Mode, chosen_modes
 from omlx.bench.speculation.trials import SpeculationCase, requests
+from omlx.bench.strict import compare_strict
 from omlx.bench.subject import Subject, read_subject
 from omlx.bench.workloads import WORKLOADS
 from omlx.engine.types import Request
@@ -80,6 +82,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_case_arguments(parser, trials=1, context=CONTEXT)
     parser.add_argument("--tokens", type=positive, metavar="N", help="longest answer")
     parser.add_argument(
+        "--strict",
+        type=positive,
+        metavar="N",
+        help="answer N requests in company, strictly, and compare with plain decoding alone",
+    )
+    parser.add_argument(
         "--tolerance", type=not_negative, metavar="LOGITS", help=f"else by the type: {tolerances}"
     )
 
@@ -92,6 +100,8 @@ def run(args: argparse.Namespace) -> int:
     except (OSError, ValueError) as error:
         sys.stderr.write(f"{error}\n")
         return 2
+    if args.strict is not None:
+        return _run_strict(subject, args.strict, args.json)
     tolerance = tolerance_of(subject) if args.tolerance is None else args.tolerance
     asked = list(questions(subject, args.workloads, args.trials, args.context, args.tokens))
     with Progress(len(modes) * len(asked), "answer") as progress:
@@ -110,6 +120,24 @@ def run(args: argparse.Namespace) -> int:
     lines.append(f"{verdict} the tolerance of {tolerance:g} logits.")
     sys.stdout.write("\n".join(lines) + "\n")
     return 0 if exact else 1
+
+
+def _run_strict(subject: Subject, answers: int, file: Path | None) -> int:
+    """Compare strict answers in company with plain ones. Returns 1 if one differs."""
+    with Progress(3 * answers, "answer") as progress:
+        found = compare_strict(subject, answers, progress)
+    record = asdict(found) | {"measured": found.measured.to_json(), "price": found.price}
+    write_json(file, {"models": subject.describe(), "strict": record})
+    measured = found.measured
+    sys.stdout.write(
+        f"Bits of single steps up to {measured.width} tokens and {measured.batch} rows "
+        f"(largest difference {measured.difference:.2g} logits).\n"
+        f"{found.answers} answers, {found.tokens} tokens, {found.cached} cached, "
+        f"{found.batched} steps shared, {found.proposed} drafted, {found.accepted} accepted.\n"
+        f"{found.differ} differ from plain decoding alone; {found.differ_ties} without strict.\n"
+        f"Strict takes {found.price:.2f} times as long.\n"
+    )
+    return 1 if found.differ else 0
 
 
 def questions(

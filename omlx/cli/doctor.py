@@ -1,7 +1,8 @@
 """`omlx doctor`: the details that a problem report needs.
 
-With `--bench`, measurements of this machine as well, within ten minutes. With `--hosts`, whether a
-model can be served over these machines, and how fast their links are.
+With `--bench`, measurements of this machine as well, within ten minutes. With `--exact`, whether
+wide passes of a model have the bits of single steps. With `--hosts`, whether a model can be served
+over these machines, and how fast their links are.
 
 The output holds no secrets: of an API key it says whether it is set, and the user's folder is
 written `~`.
@@ -29,6 +30,7 @@ from omlx.admin.login.credentials import FILE as ADMIN_FILE
 from omlx.catalog import sentence
 from omlx.cli.address import find_server, listen
 from omlx.cli.arguments import configured, find_model
+from omlx.cli.exactness import measure
 from omlx.cli.hostfile import read_hosts
 from omlx.cli.machine import Machine, machine_rows, power_rows, read_machine, warnings
 from omlx.cli.output import columns, size
@@ -64,6 +66,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", nargs="?", help=sentence("cli.doctor.model", {}))
     other = parser.add_mutually_exclusive_group()
     other.add_argument("--bench", action="store_true", help=sentence("cli.doctor.bench", {}))
+    other.add_argument("--exact", metavar="MODEL", help=sentence("cli.doctor.exact_flag", {}))
     other.add_argument("--hosts", metavar="HOSTS", help=sentence("cli.doctor.hosts_flag", {}))
     add_flags(parser, [Group.SERVER, Group.MODELS])
 
@@ -72,6 +75,8 @@ def run(arguments: Namespace) -> int:
     configuration = configured(arguments)
     if arguments.hosts is not None:
         return _hosts(arguments.hosts, arguments.model, configuration)
+    if arguments.exact is not None:
+        return measure(arguments.exact, configuration)
     if arguments.bench:
         return _bench(arguments.model, configuration)
     settings, machine = configuration.current.resolve().settings, read_machine()

@@ -46,6 +46,7 @@ class Batch:
         self.off_reason = off_reason
         self.no_uneven = no_uneven
         self._limits = limits
+        self._most = limits.max_rows if limits.bounds is None else limits.bounds.rows
         self._sizes = sizes
         self._alone: int | None = None  # the only row that decodes, since so many steps
         self._alone_steps = 0
@@ -112,12 +113,14 @@ class Batch:
 
     def _within_memory(self, ready: Seq[Sequence], lengths: dict[int, int]) -> tuple[int, ...]:
         """The ready rows that fit into the batch's memory, where every row is padded to the
-        longest.
+        longest, and into the largest batch of a strict model.
         """
         rows = list(self.members)
         joined: list[int] = []
         for sequence in ready:
             candidates = [*rows, sequence.row]
+            if len(candidates) > self._most:
+                break
             longest = max(lengths[row] for row in candidates)
             per_token = self._sizes.row_bytes(sequence.row) / max(1, sequence.computed)
             if len(candidates) * longest * per_token <= self._limits.batch_bytes:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from omlx.engine.disk.tier import Disk, DiskTier
+from omlx.engine.inspection.exactness_probe import measure_exactness
 from omlx.engine.inspection.facts import ModelFacts, facts_of, probed
 from omlx.engine.inspection.layer_weights import expected_costs
+from omlx.engine.inspection.strict import strict_facts
 from omlx.engine.isolation import isolate
 from omlx.engine.limits import Limits
 from omlx.engine.loop import DRAFT_SHARE, EngineLoop
@@ -61,14 +63,15 @@ def build_loop(
     runner = runner or Runner(model, facts.vocab_size, make_cache, vision=vision)
     draft_bytes = limits.prefix_bytes // DRAFT_SHARE if draft is not None else 0
     room = limits.prefix_bytes - draft_bytes
-    prefix = PrefixReuse(facts.layout, limits.block_tokens, room, facts.uncacheable, disks[0])
-    known = facts.vocab_size
-    own_limits = replace(limits, vocab_size=known, missing_ids=vocab_size - known)
-    own_limits = replace(own_limits, prefill_first=runner.prefill_first)
+    known, first = facts.vocab_size, runner.prefill_first
+    own = replace(limits, vocab_size=known, missing_ids=vocab_size - known, prefill_first=first)
+    facts, own = _bounded(facts, own, model, make_cache, cost_model)
+    kept = (facts.layout, limits.block_tokens, room, facts.uncacheable, disks[0])
+    prefix = PrefixReuse(*kept, own.bounds)
     loop = EngineLoop(
         runner,
         Scheduler(
-            own_limits,
+            own,
             facts.traits,
             Speculator([], cost_model=cost_model),
             prefix,
@@ -83,10 +86,26 @@ def build_loop(
     built: DraftModel | Reason | None = no_draft_reason
     if draft is not None:
         built = _build_draft(draft_name or "draft", draft, known, draft_bytes, limits, disks[1])
-        if weight_bytes(draft) and facts.weight_bytes:
-            cost_model.draft_share = weight_bytes(draft) / facts.weight_bytes
+        cost_model.draft_share = _share(draft, facts) or cost_model.draft_share
     _use_drafters(loop, facts, built, head)
     return loop
+
+
+def _bounded(
+    facts: ModelFacts, limits: Limits, model: Model, make_cache: MakeCache, cost_model: CostModel
+) -> tuple[ModelFacts, Limits]:
+    """Return what a strict model may do, which is measured if it was not before; else all."""
+    if not limits.strict:
+        return facts, limits
+    if cost_model.exactness is None:
+        steps = measure_exactness(model, make_cache, limits.vocab_size, limits.context_length)
+        cost_model.exactness = run_through(steps)
+    return strict_facts(facts, limits, cost_model.exactness)
+
+
+def _share(draft: Model, facts: ModelFacts) -> float:
+    """Return the draft model's weights as a share of the target's; 0 where it has none."""
+    return weight_bytes(draft) / facts.weight_bytes if facts.weight_bytes else 0.0
 
 
 def _use_drafters(

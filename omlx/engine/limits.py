@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from omlx.exactness import Bounds
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -13,7 +15,8 @@ class Limits:
     is the longest stall of a stream. Passes grow from `prefill_first` while they are short; None:
     they do not grow. `prefix_bytes` bounds the prefix caches, the draft model's included, in blocks
     of `block_tokens`. `num_draft_tokens` fixes the draft length of requests
-    that set none; None leaves it to the policy. Token ids from `vocab_size` on are refused;
+    that set none; None leaves it to the policy. A `strict` model keeps to `bounds`, made of
+    measurements. Token ids from `vocab_size` on are refused;
     `missing_ids` counts those that the tokenizer has nevertheless. A model that does not `generate`
     reads texts that are no requests.
     """
@@ -31,6 +34,8 @@ class Limits:
     block_tokens: int = 64
     num_draft_tokens: int | None = None
     generates: bool = True
+    strict: bool = False
+    bounds: Bounds | None = None
 
 
 @dataclass(frozen=True, slots=True)

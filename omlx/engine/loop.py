@@ -144,7 +144,7 @@ class EngineLoop:
         `off_reason` says why none may draft for this model, `missing` why no draft model or no head
         does, by kind. `cost_model` None keeps the present one.
         """
-        fixed = self.limits.num_draft_tokens
+        fixed, bounds = self.limits.num_draft_tokens, self.limits.bounds
         kinds, reasons = {d.kind for d in drafters}, {**MISSING, **(missing or {})}
         self.runner.listener = next((d for d in drafters if isinstance(d, HeadDrafter)), None)
         self.scheduler.planner.speculator = Speculator(
@@ -154,6 +154,7 @@ class EngineLoop:
             draft_length=DEFAULT_DRAFT_LENGTH if fixed is None else DraftLength.exactly(fixed),
             recurrent=self.runner.traits.recurrent,
             cost_model=cost_model or self.cost_model,
+            widest=None if bounds is None else bounds.width,
         )
 
     def sibling(self, drafter: Drafter | None = None, rows: int = 1) -> EngineLoop:
@@ -162,7 +163,7 @@ class EngineLoop:
         It has so many rows, no prefix cache and no memory limit. `drafter` drafts for it; None:
         siblings of this loop's draft model and head. The model is not run.
         """
-        limits = replace(self.limits, max_rows=rows)
+        limits = replace(self.limits, max_rows=rows, bounds=None)
         runner = self.runner.sibling()
         prefix = PrefixReuse(Layout(0), limits.block_tokens, 0)
         speculator = Speculator([], cost_model=self.cost_model)
@@ -204,7 +205,7 @@ class EngineLoop:
         prefix = self.scheduler.prefix
         if prefix.off_reason is not None:
             return 0
-        match = prefix.index.match(tokens)
+        match = prefix.longest(tokens, len(tokens))
         if match is None:
             return 0
         return match.length
@@ -243,6 +244,7 @@ class EngineLoop:
             no_head_reason=speculator.missing.get(HeadDrafter.kind),
             unbatchable=self.scheduler.batch.off_reason,
             costs=self.cost_model.to_json(),
+            bounds=self.limits.bounds,
             prefix=self.prefix_stats,
         )
 

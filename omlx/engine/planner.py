@@ -171,18 +171,23 @@ class Planner:
         budget = limits.prefill_slice if stall_matters else limits.prefill_chunk
         if self._passes is not None:
             budget = min(budget, self._passes.tokens)
-        forwards = []
+        forwards: list[Forward] = []
         for sequence in running:
             if sequence.status is not Status.PREFILL or sequence.restoring or budget < 1:
                 continue
             scored = sequence.request.prompt_logprobs is not None
             # Logits of every prompt token are kept where they are scored: read less at once.
             most = min(budget, limits.prefill_slice) if scored else budget
+            start, whole = sequence.computed, self._whole_chunk(sequence)
+            if whole is not None:
+                if whole > most and forwards:
+                    continue  # a later step reads it as a whole
+                most = whole
             ops, spent, ready = self.looks.plan(sequence, most)
             self.look_ops += ops
             budget -= spent
-            start, chunk = sequence.computed, self._chunk(sequence, most - spent, ready)
-            if not chunk:
+            chunk = whole if whole is not None else self._chunk(sequence, most - spent, ready)
+            if not chunk or start + chunk > ready:
                 continue
             *tokens, end = sequence.tokens[start : start + chunk + 1]
             following = end if scored else None
@@ -197,10 +202,20 @@ class Planner:
         most = min(budget, ready - start)
         if most < 1:
             return 0
-        end = start + self._prefix.chunk(sequence, most)
+        return self._outside_images(sequence, start + self._prefix.chunk(sequence, most)) - start
+
+    def _whole_chunk(self, sequence: Sequence) -> int | None:
+        """Return the only chunk that a strict model may read next, in tokens; None: any."""
+        if self.limits.bounds is None:
+            return None
+        start, known = sequence.computed, len(sequence.tokens)
+        end = self.limits.bounds.chunk_end(start, sequence.request.prompt_n, known)
+        return self._outside_images(sequence, end) - start
+
+    def _outside_images(self, sequence: Sequence, end: int) -> int:
+        """Return the end of a chunk: never inside an image whose tokens attend to all of it."""
         if self.looks.tower is not None and self.looks.tower.whole:
             for span in spans_within(sequence.request.spans, end - 1, end):
-                # Never inside an image whose tokens attend to all of it: before it, or behind it.
                 if span.stop > end:
-                    end = span.start if span.start > start else span.stop
-        return end - start
+                    end = span.start if span.start > sequence.computed else span.stop
+        return end

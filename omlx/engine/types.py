@@ -12,6 +12,7 @@ from omlx.engine.image.prepared import PreparedImage
 from omlx.engine.image.span import ImageSpan
 from omlx.engine.strategy import AUTO, Strategy
 from omlx.errors import OmlxError, Reason
+from omlx.exactness import Bounds
 from omlx.records import PrefixStats, RequestStats
 
 
@@ -194,7 +195,7 @@ class ModelSnapshot:
 
     `drafters` are kinds by name; `off_reason` says why none of them may draft, `no_draft_reason`
     why no draft model is among them, `no_head_reason` why no head is, `unbatchable` why rows cannot
-    share a batch. `costs` is made by `CostModel.to_json`.
+    share a batch. `costs` is made by `CostModel.to_json`. A strict model keeps to `bounds`.
     """
 
     drafters: dict[str, str]
@@ -205,6 +206,7 @@ class ModelSnapshot:
     prefix: PrefixStats
     calibration: CalibrationState = CalibrationState.OFF
     no_head_reason: Reason | None = None
+    bounds: Bounds | None = None
 
 
 @dataclass(frozen=True, slots=True)

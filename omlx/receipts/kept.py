@@ -39,6 +39,7 @@ class KeptAnswer:
     spec: OutputSpec
     constraint: Constraint
     finish: FinishReason
+    exactness: str = ""
 
     def receipt(self) -> Receipt:
         """Return the receipt: hashes of everything that the tokens depend on."""
@@ -53,6 +54,7 @@ class KeptAnswer:
             tokens=len(self.answer),
             seed=self.sampling.seed,
             versions=dict(self.versions),
+            exactness=self.exactness,
         )
 
     def request(self, served: ServedModel) -> Request:

@@ -61,7 +61,9 @@ class PlainDecoding:
             self._sampler = RowSampler(self._request.sampling, loop.limits.vocab_size)
         unread = self._request.tokens[self._read : -1]
         if unread:
-            chunk = unread[: loop.limits.prefill_slice]
+            bounds = loop.limits.bounds  # a strict model reads its prompts in other chunks
+            most = loop.limits.prefill_slice if bounds is None else bounds.grid
+            chunk = unread[:most]
             loop.runner.model(mx.array([chunk], mx.uint32), cache=self._cache)
             mx.eval([layer.state for layer in self._cache])
             self._read += len(chunk)

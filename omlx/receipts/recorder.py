@@ -72,6 +72,7 @@ class Recorder:
             spec=replace(choice.spec, salt=""),  # ids of calls, no tokens, depend on it
             constraint=choice.constraint,
             finish=choice.finish,
+            exactness=str(served.exactness),
         )
 
     def _keep(self, answer: KeptAnswer) -> Receipt:

@@ -19,12 +19,14 @@ from omlx.engine.speculation.cost_model import FIRST_BUCKET, PLAIN
 from omlx.engine.strategy import Strategy
 from omlx.engine.types import ModelSnapshot
 from omlx.errors import Reason
+from omlx.exactness import ExactnessClaim
 from omlx.models.pool.resident import ModelStatus, ServedModel, State
 from omlx.models.pool.speculation_config import SpeculationConfig
 from omlx.models.pool.speculation_status import speculation_to_json
 from omlx.records import BeginningStats, DrafterStats, PrefixStats, RequestStats, sum_drafters
 from omlx.server.dialect import Json
 from omlx.server.usage import gate_record, optional_reason
+from omlx.settings.schema import STRICT
 
 STATES: Final = ("observing", "on", "off")
 
@@ -97,6 +99,13 @@ def vision(blind: Reason | None, served: ServedModel | None) -> Json:
 
 def batching(unbatchable: Reason | None) -> Json:
     return {"batchable": unbatchable is None, "reason": optional_reason(unbatchable)}
+
+
+def exactness(configured: SpeculationConfig, served: ServedModel | None) -> Json:
+    """The setting, and what was measured of the loaded model: None before that."""
+    if served is not None:
+        return served.exactness.to_json()
+    return ExactnessClaim(configured.settings.exactness == STRICT, None).to_json()
 
 
 def prefixes(stats: PrefixStats) -> Json:

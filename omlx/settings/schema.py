@@ -90,6 +90,9 @@ PER_LOAD = PER_MODEL | PER_REQUEST
 EVERYWHERE = PER_LOAD | {Scope.PROFILE}
 MODEL_ALONE = frozenset({Scope.MODEL})
 
+STRICT: Final = "strict"
+"""The value of `exactness` with which answers are those of plain decoding alone, bit by bit."""
+
 RENDERER_ARGUMENTS: Final = frozenset(
     {
         "add_generation_prompt",
@@ -234,6 +237,7 @@ class Settings:
         Meta(Group.SAMPLING, AppliesAt.AT_ONCE, EVERYWHERE, reserved=RENDERER_ARGUMENTS),
     ] = None
 
+    exactness: Annotated[Literal["ties", "strict"], _engine(0, 0, scopes=PER_MODEL)] = "ties"
     receipt: Annotated[bool, _engine(0, 0, scopes=EVERYWHERE, applies=AppliesAt.AT_ONCE)] = False
     max_concurrent_requests: Annotated[int, _engine(1, 256)] = 8
     max_waiting: Annotated[int, _engine(0, 65536)] = 512

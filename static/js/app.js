@@ -5,6 +5,7 @@ import "./chart.js";
 import "./connect.js";
 import "./copy.js";
 import "./download.js";
+import "./exactness.js";
 import "./keys.js";
 import "./language.js";
 import "./lazy.js";

@@ -86,6 +86,31 @@ def test_a_verification_that_accepts_too_much_is_found(
     assert "NOT all within the tolerance of 0.001 logits" in printed
 
 
+def strictly(file: Path, *arguments: str) -> dict[str, Any]:
+    """Return the command's record of strict answers."""
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    models = ("--model", str(DEMO / "target"), "--draft", str(DEMO / "draft"), "--json", str(file))
+    assert run(parser.parse_args(["exact", *models, *arguments])) == 0
+    record: dict[str, Any] = json.loads(file.read_text())["strict"]
+    return record
+
+
+def test_strict_answers_in_company_are_those_of_plain_decoding_alone(tmp_path: Path) -> None:
+    record = strictly(tmp_path / "strict.json", "--dtype", "float32", "--strict", "8")
+    assert (record["answers"], record["differ"]) == (8, 0)
+    assert record["cached"] % 256 == 0
+    assert record["price"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("weights", [BFLOAT16, FOUR_BITS], ids=["bfloat16", "4-bit"])
+def test_strict_answers_of_coarse_weights(weights: tuple[str, ...], tmp_path: Path) -> None:
+    record = strictly(tmp_path / "strict.json", *weights, "--strict", "100")
+    assert record["differ"] == 0
+    assert record["cached"] > 0
+
+
 def test_fixed_costs_learn_nothing() -> None:
     costs = fixed_costs(flat, "small", 0.3)
     for width in (0, 1, 5, 40):

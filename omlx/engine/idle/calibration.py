@@ -4,7 +4,8 @@ The speculation policy compares steps of the engine, so steps are measured: requ
 in a sibling loop with caches of its own, and update the cost model as every request does. Their
 drafts fill the width that was measured least often, right or wrong: widths take turns, so that what
 else the machine does slows all of them. Another request drafts with the draft model. Caches stay
-below 256 tokens, and nothing outlives an interruption.
+below 256 tokens, and nothing outlives an interruption. Last, wide passes are compared with single
+steps, bit by bit.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from omlx.engine.speculation.drafters.ngram import NgramDrafter
 from omlx.engine.speculation.proposal import Draft, Proposal
 from omlx.engine.strategy import NGRAM, Clause, only
 from omlx.engine.types import CalibrationState, Failed, Request, Sampling, Speculation
+from omlx.exactness import ROWS
 
 if TYPE_CHECKING:
     from omlx.engine.loop import EngineLoop
@@ -53,6 +55,9 @@ WARM_UP_PASSES: Final = 2
 
 MAX_STEPS: Final = 1000
 """Limit of a calibration that does not converge; a complete one takes a tenth of it."""
+
+EXACTNESS_TRIES: Final = 8
+"""Interruptions after which exactness is left to who asks for it: each lets it begin again."""
 
 DRAFT_LENGTH: Final = 4
 """Tokens per round with the draft model."""
@@ -82,6 +87,7 @@ class Calibration:
         self._clock = clock
         self._steps_left = MAX_STEPS
         self._last_step = -inf
+        self._exactness_left = EXACTNESS_TRIES
 
     def run(self, interrupted: Callable[[], bool]) -> None:
         """Measure until all is known or `interrupted`, which is called between two steps.
@@ -89,15 +95,26 @@ class Calibration:
         Does nothing where memory is short. Updates only the model's cost model, holds no array
         afterwards, and raises nothing.
         """
-        if self.state is not CalibrationState.PENDING or not _fits_memory(self._loop):
+        if not self.pending or not _fits_memory(self._loop):
             return
         with isolate() as outcome:
-            if self._measure(interrupted):
+            if self.state is CalibrationState.PENDING and self._measure(interrupted):
                 self.state = CalibrationState.DONE
+            if self.state is CalibrationState.DONE and self._exactness_left:
+                self._exactness_left -= 1
+                if _measure_exactness(self._loop, interrupted):
+                    self._exactness_left = 0
         if (error := outcome.error) is not None:
             fields = {"model": self._name, "detail": f"{type(error).__name__}: {error}"}
             log.warning("calibration failed", extra={"fields": fields})
             self.state = CalibrationState.FAILED
+
+    @property
+    def pending(self) -> bool:
+        """Whether `run` has something left to measure."""
+        if self.state is CalibrationState.DONE:
+            return self._exactness_left > 0
+        return self.state is CalibrationState.PENDING
 
     def _measure(self, interrupted: Callable[[], bool]) -> bool:
         """Return whether the calibration is complete."""
@@ -125,6 +142,31 @@ def _warm_up(loop: EngineLoop) -> Iterator[bool]:
     sibling = loop.sibling(NgramDrafter())
     sibling.use_drafters([], cost_model=CostModel())
     yield from _steps(sibling, Speculation(), WARM_UP_PASSES, done=lambda: False)
+
+
+def _measure_exactness(loop: EngineLoop, interrupted: Callable[[], bool]) -> bool:
+    """Compare wide passes with single steps, once. Return whether that is done, or cannot be."""
+    from omlx.engine.inspection.exactness_probe import (  # noqa: PLC0415 — see `import_mlx_lm`
+        CONTEXTS,
+        measure_exactness,
+    )
+
+    runner, cost_model, limits = loop.runner, loop.cost_model, loop.limits
+    if cost_model.exactness is not None or runner.prefill_first is not None:  # in stages
+        return True
+    single = cost_model.verify(1, 1), cost_model.batch_samples(1, 1, 1)
+    too_long = _too_long(*single, cost_model)
+    if too_long or not _fits_memory(loop, ROWS[-1] * CONTEXTS[-1] // FIRST_BUCKET):
+        return True
+    longest = limits.context_length
+    steps = measure_exactness(runner.model, runner.make_cache, limits.vocab_size, longest)
+    while not interrupted():
+        try:
+            next(steps)
+        except StopIteration as finished:
+            cost_model.exactness = finished.value
+            return True
+    return False
 
 
 def _all_steps(loop: EngineLoop, warm_up: Iterator[bool]) -> Iterator[bool]:

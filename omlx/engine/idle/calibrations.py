@@ -23,8 +23,7 @@ class Calibrations:
 
     @property
     def pending(self) -> bool:
-        states = [calibration.state for calibration, _ in self._by_name.values()]
-        return CalibrationState.PENDING in states
+        return any(calibration.pending for calibration, _ in self._by_name.values())
 
     def add(self, name: str, loop: EngineLoop) -> None:
         if self._enabled and loop.limits.generates:

@@ -11,6 +11,7 @@ turn surely repeats what is before it. When a request ends, all that its cache h
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Sequence as Tokens
 from typing import TypeAlias
 
 from omlx.engine.disk.tier import Disk
@@ -19,6 +20,7 @@ from omlx.engine.plan import CacheOp, Evict, Restore, Save
 from omlx.engine.prefix.index import PrefixIndex, PrefixMatch
 from omlx.engine.sequence import Sequence
 from omlx.errors import Reason
+from omlx.exactness import Bounds
 from omlx.records import DiskStats, PrefixStats
 
 Room: TypeAlias = Callable[[], int | None]
@@ -29,7 +31,8 @@ class PrefixReuse:
     """The prefix cache as the planner sees it.
 
     `never` is why this model's caches cannot be saved, if so. A row holds the blocks that it
-    restored or saved until `close`. `disk` is the tier below the index, or why there is none.
+    restored or saved until `close`. `disk` is the tier below the index, or why there is none. With
+    the `bounds` of a strict model, only what prompts computed is kept, up to multiples of the grid.
     """
 
     def __init__(
@@ -39,11 +42,13 @@ class PrefixReuse:
         max_bytes: int,
         never: Reason | None = None,
         disk: Disk = None,
+        bounds: Bounds | None = None,
     ) -> None:
         self.layout = layout
         self.disk = None if isinstance(disk, Reason) else disk
         self._no_disk = disk if isinstance(disk, Reason) else None
         self._never = never
+        self._bounds = bounds
         self.index = PrefixIndex(layout, block_tokens, max_bytes)
         self._saved: dict[int, int] = {}
 
@@ -61,7 +66,18 @@ class PrefixReuse:
         """
         if self._unused(sequence):
             return None
-        return self.index.match(sequence.tokens)
+        if self._bounds is not None and sequence.request.spans:
+            return None  # images move the ends of chunks
+        return self.longest(sequence.tokens, sequence.request.prompt_n)
+
+    def longest(self, tokens: Tokens[int], prompt: int) -> PrefixMatch | None:
+        """Return the longest prefix of `tokens`, the first `prompt` of which are a prompt."""
+        if self._bounds is None:
+            return self.index.match(tokens)
+        match = self.index.match(tokens[: self._bounds.floor(prompt - 1) + 1])
+        if match is not None and match.length % self._bounds.grid:
+            match = self.index.match(tokens[: self._bounds.floor(match.length) + 1])
+        return match
 
     def restore(self, sequence: Sequence, match: PrefixMatch | None) -> list[CacheOp]:
         """Count a hit or a miss; restore the row."""
@@ -106,7 +122,8 @@ class PrefixReuse:
     def close(self, sequence: Sequence, room: Room | None = None) -> list[CacheOp]:
         """Release a row. With `room`, save all that its cache holds, within it."""
         ops: list[CacheOp] = []
-        if room is not None and sequence.computed <= len(sequence.tokens):
+        kept = self._bounds is None and sequence.computed <= len(sequence.tokens)
+        if room is not None and kept:
             ops = self._save(sequence, sequence.computed, room, lasting=True)
         self.index.release(sequence.row)
         self._saved.pop(sequence.row, None)
@@ -156,6 +173,9 @@ class PrefixReuse:
     def _end(self, sequence: Sequence) -> int:
         """Return the position at which to save a prompt."""
         last, stable = sequence.prompt_len - 1, sequence.request.stable
+        if self._bounds is not None:
+            last = self._bounds.floor(sequence.request.prompt_n - 1)
+            return min(self._bounds.floor(stable) or last, last)
         if self.layout.resumes_anywhere:
             return last
         return min(stable or last, last)

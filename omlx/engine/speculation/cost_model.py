@@ -22,6 +22,7 @@ from typing import Any, Final
 from omlx.engine.speculation.config import CONFIG
 from omlx.engine.speculation.decide import Pass
 from omlx.engine.speculation.proposal import Proposal
+from omlx.exactness import Exactness
 
 FIRST_BUCKET: Final = 256
 """Tokens of context in the first bucket."""
@@ -204,6 +205,8 @@ class CostModel:
     batches: dict[int, LatencyTable] = field(default_factory=dict)
     draft_share: float = 0.2
     """A draft pass in target passes while none is measured: the ratio of the weights' bytes."""
+    exactness: Exactness | None = None
+    """At which widths passes have the bits of single steps; kept with the costs, under one key."""
 
     def verify(self, width: int, context: int) -> float:
         """Estimate the seconds of a target pass; 0 while nothing is measured."""
@@ -311,7 +314,9 @@ class CostModel:
     def to_json(self) -> dict[str, Any]:
         drafts = {name: table.to_json() for name, table in self.drafts.items()}
         batches = {str(rows): table.to_json() for rows, table in self.batches.items()}
-        return {"target": self.target.to_json(), "drafts": drafts, "company": batches}
+        exactness = None if self.exactness is None else self.exactness.to_json()
+        costs = {"target": self.target.to_json(), "drafts": drafts, "company": batches}
+        return costs | {"exactness": exactness}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> CostModel:
@@ -319,4 +324,6 @@ class CostModel:
         drafts = {name: read(table) for name, table in data["drafts"].items()}
         stored = data.get("company", {})  # older files have none
         batches = {int(rows): read(table) for rows, table in stored.items()}
-        return cls(read(data["target"]), drafts, batches)
+        kept = data.get("exactness")
+        exactness = None if kept is None else Exactness.from_json(kept)
+        return cls(read(data["target"]), drafts, batches, exactness=exactness)

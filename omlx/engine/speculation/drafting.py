@@ -31,12 +31,13 @@ class Drafting:
 
     def __init__(self) -> None:
         self._readable: float = inf  # tokens that draft models may read in this step
+        self.widest: int | None = None  # tokens of a window at most
 
     def choose(
         self, rows: Seq[RowRecord], cost_model: CostModel
     ) -> list[tuple[RowRecord, Proposal, int]]:
         """Return what each row is to draft, and how many tokens, for those that are."""
-        offered = [_proposals(row) for row in rows]
+        offered = [_proposals(row, self.widest) for row in rows]
         if not any(offered):
             return []
         sharing = Counter(p.drafter for p in chain.from_iterable(offered) if not p.free)
@@ -117,14 +118,17 @@ def longest_of(rows: Seq[RowRecord]) -> int:
     return max([len(row.sequence.tokens) for row in rows])
 
 
-def _proposals(row: RowRecord) -> list[Proposal]:
+def _proposals(row: RowRecord, widest: int | None) -> list[Proposal]:
     """Return what the row's drafters propose now and is to be evaluated.
 
     A draft model that is catching up proposes nothing.
     """
     proposals: list[Proposal] = []
-    room = row.sequence.remaining - 1
-    for drafter in row.drafters if row.sequence.pending <= MAX_PENDING else ():
+    room, pending = row.sequence.remaining - 1, row.sequence.pending
+    if widest is not None:
+        room = min(room, widest - pending)
+    able = pending <= MAX_PENDING and (widest is None or room > 0)
+    for drafter in row.drafters if able else ():
         if row.reading is drafter:
             continue
         clause = row.clauses[drafter.name]

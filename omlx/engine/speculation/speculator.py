@@ -40,7 +40,8 @@ class Speculator:
 
     `off_reason` says why none may draft (a cache that cannot be rolled back), `missing` why there
     is no draft model or no head, by kind. `draft_length` holds for requests without bounds of their
-    own. `recurrent` targets leave accepted tokens pending after a rejection.
+    own. `recurrent` targets leave accepted tokens pending after a rejection. A window has at most
+    `widest` tokens; None: no bound.
     """
 
     drafters: Seq[Drafter]
@@ -49,11 +50,15 @@ class Speculator:
     draft_length: DraftLength = DEFAULT_DRAFT_LENGTH
     recurrent: bool = False
     cost_model: CostModel = field(default_factory=CostModel)
+    widest: int | None = None
     _history: History = field(default_factory=History)
     _rows: dict[int, RowRecord] = field(default_factory=dict)
     _refused: dict[int, Reason | None] = field(default_factory=dict)
     _grammar: GrammarDrafter = field(default_factory=GrammarDrafter)
     _drafting: Drafting = field(default_factory=Drafting)
+
+    def __post_init__(self) -> None:
+        self._drafting.widest = self.widest
 
     def refusal(self, sequence: Sequence, paused: Reason | None = None) -> Reason | None:
         """Return why a row may not draft, or None; `paused` says why rows in its place may not."""

@@ -55,7 +55,14 @@ def machine() -> str:
         device.get("memory_size", ""),
     ]
     parts += [mx.default_device().type.name, Path(os.environ.get("LD_PRELOAD", "")).name]
+    parts += [platform.mac_ver()[0], *_choosing_kernels()]
     return " ".join(str(part) for part in parts if part)
+
+
+def _choosing_kernels() -> list[str]:
+    """Return the variables that make mlx or the BLAS compute in another way."""
+    names = ("MLX_ENABLE_TF32", "MLX_METAL_GPU_ARCH", "OPENBLAS_CORETYPE", "OPENBLAS_NUM_THREADS")
+    return [f"{name}={os.environ[name]}" for name in names if name in os.environ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +95,7 @@ class CostFiles:
 
     def save(self, key: CostKey, costs: dict[str, Any]) -> None:
         """Save what `CostModel.to_json` returned, if it has measurements. Errors are logged."""
-        if not costs["target"]:
+        if not costs["target"] and costs["exactness"] is None:
             return
         path = self.folder / key.file
         content = {"format": FORMAT, "key": asdict(key), "costs": costs}

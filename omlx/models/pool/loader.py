@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from functools import partial
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import mlx.nn as nn
 
@@ -43,12 +43,14 @@ from omlx.models.pool.read_head import find_head, head_drafter
 from omlx.models.pool.reading import Reading, Report, WeightReader
 from omlx.models.pool.resident import ResidentModel, ServedModel
 from omlx.models.pool.speculation_config import SpeculationConfig
+from omlx.settings.schema import STRICT
 from omlx.text.detokenize import TokenBytes
 
 if TYPE_CHECKING:
     from omlx.engine.loop import EngineLoop
 
 T = TypeVar("T")
+DONE: Final = object()
 log = logging.getLogger("omlx.models")
 
 MakeRoom = Callable[[int], Awaitable[None]]
@@ -97,6 +99,7 @@ class ModelLoader:
             target, draft, choice = await self._read_both(choice, reading, weights_of, make_room)
             head = await self._read_head(choice, target, reading, make_room)
             costs = previous.costs if previous is not None else LoadedCosts(self._costs)
+            await self._measure_exactness(choice, target, costs)
             opening = partial(model_disks, self._disks, choice, target, draft)
             tiers = await asyncio.to_thread(opening)
             identity = await asyncio.to_thread(_identity, choice)
@@ -150,6 +153,16 @@ class ModelLoader:
             await make_room(nbytes)
             target = await reading.finish(choice.target)
         return target, draft, choice
+
+    async def _measure_exactness(
+        self, choice: DraftChoice, target: LoadedModel, costs: LoadedCosts
+    ) -> None:
+        """Measure a strict model, unless it was before. Raises ModelError if it cannot be."""
+        if choice.speculation.settings.exactness != STRICT or not target.generates:
+            return
+        steps = await self._on_engine(partial(_strict_steps, choice, target, costs))
+        while await self._on_engine(partial(next, steps, DONE)) is not DONE:
+            pass
 
     def remove_prefixes(self, model: str) -> None:
         """Delete from disk the prefixes of a model that is not loaded. Any thread may call."""
@@ -220,6 +233,7 @@ class ModelLoader:
             sight=target.sight,
             speculation=choice.speculation,
             identity=identity,
+            cost_model=loop.cost_model,
         )
         _log_loaded(served)
         return ResidentModel(entry, served, loop, limits, dtype, weights, costs, now)
@@ -321,7 +335,19 @@ def limits_of(speculation: SpeculationConfig, target: LoadedModel) -> Limits:
         prefill_chunk=settings.prefill_chunk,
         prefix_bytes=0,
         generates=target.generates,
+        strict=settings.exactness == STRICT and target.generates,
     )
+
+
+def _strict_steps(choice: DraftChoice, target: LoadedModel, costs: LoadedCosts) -> Iterator[None]:
+    """Return the passes that measure a strict model, none if that is known."""
+    from omlx.models.pool.exactness import exactness_steps  # noqa: PLC0415 — see `import_mlx_lm`
+
+    cost_model = costs.open(_cost_key(choice, target))
+    if cost_model.exactness is not None:
+        return iter(())
+    longest = limits_of(choice.speculation, target).context_length
+    return exactness_steps(choice.target.id, target, cost_model, longest)
 
 
 def _cost_key(choice: DraftChoice, target: LoadedModel) -> CostKey:

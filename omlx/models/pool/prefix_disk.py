@@ -22,7 +22,7 @@ from omlx.models.catalog.fingerprint import fingerprint, versions
 from omlx.models.pool.draft_choice import DraftChoice
 from omlx.models.pool.load_weights import LoadedModel
 from omlx.settings.file import file_stamp
-from omlx.settings.schema import Settings
+from omlx.settings.schema import STRICT, Settings
 
 TARGET: Final = "target"
 DRAFT: Final = "draft"
@@ -114,6 +114,8 @@ def model_disks(
         return ModelDisks(cache, {})
     if target.stage is not None:
         return ModelDisks(Reason("prefix.disk.off.stages"), {})
+    if choice.speculation.settings.exactness == STRICT:
+        return ModelDisks(Reason("prefix.disk.off.strict"), {})
     dtype = choice.speculation.settings.dtype
     keys = {}
     try:

@@ -11,15 +11,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from omlx.engine.limits import Limits
+from omlx.engine.speculation.cost_model import CostModel
 from omlx.engine.stage.stages import StageStatus
 from omlx.errors import Reason
+from omlx.exactness import ExactnessClaim
 from omlx.models.catalog.entry import ModelEntry
 from omlx.models.catalog.fingerprint import ModelIdentity
 from omlx.models.eyes.sight import Sight
 from omlx.models.pool.cost_file import LoadedCosts
 from omlx.models.pool.load_weights import Dtype, LoadedModel, LoadProgress
 from omlx.models.pool.speculation_config import SpeculationConfig
-from omlx.settings.schema import Settings
+from omlx.settings.schema import STRICT, Settings
 from omlx.text.grammar import GrammarCompiler
 from omlx.text.thinking_budget import ThinkingBudgets
 
@@ -72,8 +74,8 @@ class ServedModel:
     `off_reason` why no drafter can be, where
     the cache cannot roll back; `narrow` how many tokens of the tokenizer the model lacks, if any.
     `speculation` is the configuration that the model was loaded with. `sight` has the eye that
-    prepares images, or says why there is none. `identity` was read with the weights. A model that
-    does not `generate` is an encoder.
+    prepares images, or says why there is none. `identity` was read with the weights. `cost_model`
+    has what was measured of its passes. A model that does not `generate` is an encoder.
     """
 
     id: str
@@ -92,6 +94,7 @@ class ServedModel:
     sight: Sight = field(default_factory=Sight)
     identity: ModelIdentity = field(default_factory=ModelIdentity)
     generates: bool = True
+    cost_model: CostModel = field(default_factory=CostModel)
     grammars: GrammarCompiler = field(init=False)
     thinking: ThinkingBudgets = field(init=False)
 
@@ -99,6 +102,12 @@ class ServedModel:
         object.__setattr__(self, "grammars", GrammarCompiler(self.tokenizer, self.stop_ids))
         thinking = ThinkingBudgets(self.tokenizer, self.token_bytes, self.vocab_size)
         object.__setattr__(self, "thinking", thinking)
+
+    @property
+    def exactness(self) -> ExactnessClaim:
+        """What may be claimed of its answers now: it may be measured while it serves."""
+        settings, measured = self.speculation.settings, self.cost_model.exactness
+        return ExactnessClaim(settings.exactness == STRICT and self.generates, measured)
 
     @property
     def draft_failed(self) -> bool:

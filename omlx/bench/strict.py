@@ -1,0 +1,223 @@
+"""`omlx bench exact --strict N`: answers of a busy, strict engine against plain decoding alone.
+
+Prompts share beginnings and cross chunks of the prompt; one to four requests run together, some
+join midway, drafts of every kind are made, prefixes are restored, at temperatures 0 and 0.8. The
+same requests with near-ties admitted tell what strict costs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Final
+
+from omlx.bench.fixed_costs import fixed_costs
+from omlx.bench.progress import Progress
+from omlx.bench.subject import Subject
+from omlx.draft_length import DraftLength
+from omlx.engine.build import build_loop
+from omlx.engine.inspection.exactness_probe import measure_exactness
+from omlx.engine.inspection.facts import ModelFacts, facts_of, probed
+from omlx.engine.limits import Limits
+from omlx.engine.loop import EngineLoop
+from omlx.engine.model import cache_maker
+from omlx.engine.speculation.cost_model import CostModel
+from omlx.engine.steps import run_through
+from omlx.engine.strategy import OFF, parse
+from omlx.engine.types import Event, Failed, Finished, Request, Sampling, Speculation
+from omlx.engine.types import TokensCommitted as Committed
+from omlx.exactness import Exactness
+
+CONTEXT: Final = 2048
+"""Tokens of prompt and answer at most."""
+
+BEGINNINGS: Final = 6
+"""Texts that prompts begin with."""
+
+LENGTHS: Final = (1, 3, 6, 12)
+"""Of answers, in tokens."""
+
+TEMPERATURES: Final = (0.0, 0.8)
+ROWS: Final = (1, 1, 2, 3, 4)
+"""Requests that run together."""
+
+STRATEGIES: Final = ("auto", "ngram", "draft", "ngram;draft")
+
+
+@dataclass(frozen=True, slots=True)
+class StrictComparison:
+    """How many answers of a busy engine differ from plain decoding alone, strict and otherwise.
+
+    `seconds` are those of all answers together, `tokens` those of prompts and answers.
+    """
+
+    measured: Exactness
+    answers: int
+    tokens: int
+    proposed: int
+    accepted: int
+    cached: int
+    batched: int
+    differ: int
+    differ_ties: int
+    seconds: float
+    seconds_ties: float
+
+    @property
+    def price(self) -> float:
+        """The time of strict answers, as a multiple of the others'."""
+        return self.seconds / self.seconds_ties
+
+
+def compare_strict(
+    subject: Subject, answers: int, progress: Progress, facts: ModelFacts | None = None
+) -> StrictComparison:
+    """Answer the same requests plainly and alone, strictly in company, and with near-ties.
+
+    Without `facts` of the model, short passes find them.
+    """
+    make_cache = cache_maker(subject.model)
+    steps = measure_exactness(subject.model, make_cache, subject.vocab_size, CONTEXT)
+    measured = run_through(steps)
+    asked = _requests(subject, answers)
+    if facts is None:
+        facts = facts_of(subject.model, subject.vocab_size, make_cache)
+        facts = run_through(probed(facts, subject.model, make_cache))
+    alone = _loop(subject, measured, facts, strict=True, prefix_bytes=0)
+    reference = []
+    progress.start("plain, alone")
+    for request in asked:
+        plain = replace(request, speculation=Speculation(OFF))
+        reference += _answers(alone, [plain], [0]).tokens
+        progress.tick()  # of three: the other two are answered together
+    busy = {
+        "strict": _loop(subject, measured, facts, strict=True),
+        "ties": _loop(subject, measured, facts, strict=False),
+    }
+    runs = {name: _Run() for name in busy}
+    rng, at = Random(1), 0
+    progress.start("busy")
+    while at < len(asked):
+        group = asked[at : at + rng.choice(ROWS)]
+        joins = [0] + [rng.choice((0, 0, 1, 5)) for _ in group[1:]]  # steps after the one before
+        order = list(busy) if rng.random() < 0.5 else list(busy)[::-1]
+        for name in order:
+            runs[name].add(_answers(busy[name], group, joins))
+        at += len(group)
+        for _ in range(2 * len(group)):
+            progress.tick()
+    differ = {name: sum(map(tuple.__ne__, run.tokens, reference)) for name, run in runs.items()}
+    strict = runs["strict"]
+    return StrictComparison(
+        measured,
+        answers=len(asked),
+        tokens=sum(len(request.tokens) for request in asked) + sum(map(len, reference)),
+        proposed=strict.proposed,
+        accepted=strict.accepted,
+        cached=busy["strict"].prefix_stats.hit_tokens,
+        batched=strict.batched,
+        differ=differ["strict"],
+        differ_ties=differ["ties"],
+        seconds=strict.seconds,
+        seconds_ties=runs["ties"].seconds,
+    )
+
+
+class _Run:
+    """Answers in order, and what the engine did for them."""
+
+    def __init__(self) -> None:
+        self.tokens: list[tuple[int, ...]] = []
+        self.proposed = self.accepted = self.batched = 0
+        self.seconds = 0.0
+
+    def add(self, other: _Run) -> None:
+        self.tokens += other.tokens
+        self.proposed += other.proposed
+        self.accepted += other.accepted
+        self.batched += other.batched
+        self.seconds += other.seconds
+
+
+def _loop(
+    subject: Subject,
+    measured: Exactness,
+    facts: ModelFacts,
+    *,
+    strict: bool,
+    prefix_bytes: int = 64 << 20,
+) -> EngineLoop:
+    costs = CostModel(exactness=measured)
+    limits = Limits(context_length=CONTEXT, prefix_bytes=prefix_bytes, strict=strict)
+    loop = build_loop(
+        subject.model,
+        subject.vocab_size,
+        limits,
+        draft=subject.draft,
+        cost_model=costs,
+        facts=facts,
+    )
+    speculator = loop.scheduler.speculator
+    loop.use_drafters(speculator.drafters, speculator.off_reason, cost_model=fixed_costs())
+    return loop
+
+
+def _requests(subject: Subject, answers: int) -> list[Request]:
+    """Return requests whose prompts begin alike, and may continue an earlier prompt."""
+    rng = Random(0)
+    source = [token for prompt in subject.prompts for token in prompt]
+    beginnings = [_cut(rng, source, 300) for _ in range(BEGINNINGS)]
+    asked: list[Request] = []
+    for number in range(answers):
+        longest = rng.choice((40, 40, 40, 40, 300))  # one in five crosses a chunk
+        shared = rng.choice(beginnings)[: rng.randint(longest - 30, longest)]
+        if asked and rng.random() < 0.3:
+            shared = rng.choice(asked[-6:]).tokens
+        prompt = (*shared, *_cut(rng, source, rng.randint(1, 20)))[: CONTEXT - 64]
+        length = rng.choice((None, DraftLength.exactly(2), DraftLength.exactly(7)))
+        strategy = parse(rng.choice(STRATEGIES if subject.draft is not None else STRATEGIES[:2]))
+        sampling = Sampling(rng.choice(TEMPERATURES), seed=rng.getrandbits(30))
+        asked.append(
+            Request(
+                f"strict-{number}",
+                prompt,
+                sampling,
+                max_tokens=rng.choice(LENGTHS),
+                speculation=Speculation(strategy, length),
+            )
+        )
+    return asked
+
+
+def _cut(rng: Random, source: Sequence[int], length: int) -> tuple[int, ...]:
+    start = rng.randrange(max(1, len(source) - length))
+    return tuple(source[start : start + length])
+
+
+def _answers(loop: EngineLoop, requests: Sequence[Request], joins: Sequence[int]) -> _Run:
+    """Run requests to their end; each joins so many steps after the one before it."""
+    run = _Run()
+    tokens: dict[str, tuple[int, ...]] = {request.id: () for request in requests}
+    waiting = list(zip(requests, joins, strict=True))
+    wait, started = 0, time.perf_counter()
+    while waiting or loop.has_work:
+        while waiting and waiting[0][1] <= wait:
+            loop.submit(waiting.pop(0)[0])
+            wait = 0
+        events: list[Event] = loop.step()
+        run.batched += len(loop.scheduler.batch.members) > 1
+        wait += 1
+        for event in events:
+            match event:
+                case Committed(request_id=name, tokens=new):
+                    tokens[name] += new
+                case Finished(stats=stats):
+                    run.proposed += stats.proposed
+                    run.accepted += stats.accepted
+                case Failed(error=error):
+                    raise error
+    run.seconds = time.perf_counter() - started
+    run.tokens = list(tokens.values())
+    return run
