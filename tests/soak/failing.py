@@ -42,4 +42,11 @@ class RandomlyFailing(FailingDevice):
 
 
 def install(order: str) -> None:
-    RandomlyFailing(**json.loads(order))
+    """Let the device of this process fail: at random (`every`, `seed`), or where an order of
+    `FailingDevice` says.
+    """
+    values = json.loads(order)
+    if "every" in values:
+        RandomlyFailing(**values)
+    else:
+        FailingDevice(pytest.MonkeyPatch(), **values)

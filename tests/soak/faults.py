@@ -18,6 +18,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -74,10 +75,14 @@ def text_of(path: str, response: httpx.Response) -> tuple[str, str | None]:
 
 @dataclass
 class Restarter:
-    """Starts a server again whenever it ends with the status of a lost device."""
+    """Starts a server again whenever it ends with the status of a lost device.
+
+    `faults` says what `tests.soak.failing` installs into the process of a number, from 0; None:
+    nothing.
+    """
 
     home: Path
-    every: int
+    faults: Callable[[int], dict[str, Any] | None] = lambda number: None
     port: int = 0
     url: str = ""
     statuses: list[int] = field(default_factory=list)
@@ -87,8 +92,8 @@ class Restarter:
 
     def run(self) -> None:
         since = 0.0
-        for seed in range(1000):
-            self._start(seed)
+        for number in range(1000):
+            self._start(self.faults(number))
             if since:
                 self.away_s.append(time.monotonic() - since)
             assert self.process is not None
@@ -102,13 +107,12 @@ class Restarter:
         if self.process is not None:
             self.process.terminate()
 
-    def _start(self, seed: int) -> None:
+    def _start(self, faults: dict[str, Any] | None) -> None:
         order = {}
-        if self.every:
+        if faults is not None:
             site = str(Path(__file__).parent / "device_site")
             root = str(Path(__file__).parents[2])
-            faults = json.dumps({"every": self.every, "seed": seed})
-            order = {"OMLX_TEST_DEVICE": faults, "PYTHONPATH": f"{site}:{root}"}
+            order = {"OMLX_TEST_DEVICE": json.dumps(faults), "PYTHONPATH": f"{site}:{root}"}
         command = [sys.executable, "-m", "omlx", "serve", TARGET, "--draft-model", DRAFT]
         command += ["--port", str(self.port), "--home", str(self.home / "omlx")]
         with (self.home / "stderr.txt").open("a") as log:
@@ -164,8 +168,8 @@ def ask(
 
 def load(minutes: float, every: int, clients: int, folder: Path) -> int:
     asked = bodies()
-    quiet = Restarter(folder / "quiet", 0)
-    failing = Restarter(folder / "failing", every)
+    quiet = Restarter(folder / "quiet")
+    failing = Restarter(folder / "failing", lambda number: {"every": every, "seed": number})
     for server in (quiet, failing):
         server.home.mkdir()
     wanted: list[str] = []
