@@ -12,12 +12,14 @@ from dataclasses import replace
 from typing import Final
 
 from omlx.draft_length import DEFAULT_DRAFT_LENGTH, DraftLength
+from omlx.engine.buffers import release_buffers
 from omlx.engine.device_errors import DEVICE
 from omlx.engine.disk.tier import Disk, DiskTier
 from omlx.engine.limits import Limits
-from omlx.engine.memory import cache_need
+from omlx.engine.memory.guard import cache_need
 from omlx.engine.piece import Layout
-from omlx.engine.plan import Plan, Rewind
+from omlx.engine.plan import Load, Look, Plan, Restore, Rewind
+from omlx.engine.prefill.chunk import PrefillChunk
 from omlx.engine.prefix.reuse import PrefixReuse
 from omlx.engine.runner import Launch, Runner
 from omlx.engine.scheduler import Scheduler
@@ -55,6 +57,7 @@ class EngineLoop:
         self._in_flight: Launch | None = None
         self._read_at = 0.0  # seconds, when the newest step was read
         self._overlapped: bool | None = None  # see _commit; None: the newest step cannot be timed
+        self._prompt_ended = False  # since buffers for reuse were released
 
     @property
     def limits(self) -> Limits:
@@ -63,6 +66,11 @@ class EngineLoop:
     @property
     def cost_model(self) -> CostModel:
         return self.scheduler.speculator.cost_model
+
+    @property
+    def chunk(self) -> PrefillChunk:
+        """Bounds the passes over prompts, and over texts that are no requests."""
+        return self.scheduler.planner.chunk
 
     @property
     def has_work(self) -> bool:
@@ -102,9 +110,14 @@ class EngineLoop:
             events += self.flush()
             events += self.scheduler.reap()
             step = self.scheduler.plan()
+        if self._prompt_ended and self._in_flight is None:
+            self._prompt_ended = False
+            release_buffers()
         if step is not None and self.scheduler.planner.caught_up:
             self.reset_timing()
         launched = None if step is None else self.runner.launch(step)
+        if launched is not None:
+            launched.alone = self._in_flight is None
         if self._in_flight is not None:
             events += self._commit(self._in_flight, launched)
         self._in_flight = launched
@@ -128,8 +141,10 @@ class EngineLoop:
         return self._in_flight is not None and self._in_flight.errors != DEVICE.seen
 
     def reset_timing(self) -> None:
-        """Discard the time of the step in flight: other work ran on the device."""
+        """Discard time and peak of the step in flight: other work ran on the device."""
         self._overlapped = None
+        if self._in_flight is not None:
+            self._in_flight.alone = False
 
     def use_drafters(
         self,
@@ -271,14 +286,26 @@ class EngineLoop:
         overlapped = None
         if _is_one_pass(launch.plan) and (following is None or _is_one_pass(following.plan)):
             overlapped = following is not None
-        self.scheduler.planner.observe(launch.plan, now - max(launch.at, self._read_at))
+        prompts, peak = _prompts(launch.plan), launch.peak_bytes
+        allocates = any(isinstance(op, Load | Look | Restore) for op in launch.plan.ops)
+        if allocates or not launch.alone or (following and _prompts(following.plan)):
+            peak = None  # of more than a pass
+        self.scheduler.planner.observe(launch.plan, now - max(launch.at, self._read_at), peak)
         interval = None
         if overlapped is not None and overlapped == self._overlapped:
             windows = launch.plan.forwards[0].windows
             width = PLAIN if overlapped else max(window.width for window in windows)
             interval = Interval(now - self._read_at, width, len(windows))
         self._read_at, self._overlapped = now, overlapped
-        return self.scheduler.commit(launch.plan, reads, interval)
+        events = self.scheduler.commit(launch.plan, reads, interval)
+        prefilling = {s.row for s in self.scheduler.running if s.status is Status.PREFILL}
+        self._prompt_ended |= not prompts <= prefilling
+        return events
+
+
+def _prompts(plan: Plan) -> set[int]:
+    """Return the rows whose prompts a step reads."""
+    return {window.row for window in plan.windows if not window.sample}
 
 
 def _is_one_pass(plan: Plan) -> bool:

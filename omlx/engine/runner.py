@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from math import isfinite
-from typing import Any, Final, cast
+from typing import Any, cast
 
 import mlx.core as mx
 from mlx.utils import tree_flatten
@@ -52,9 +52,6 @@ from omlx.engine.types import TokenMask
 from omlx.engine.vision.reader import Vision
 from omlx.errors import NonFiniteLogits
 
-CLEAR_EVERY: Final = 256
-"""Steps after which MLX's buffers for reuse are released."""
-
 
 @dataclass(slots=True)
 class _Row:
@@ -92,6 +89,8 @@ class Launch:
 
     `failed` holds the errors of operations, by row. `looks` are computed when a tower has looked at
     an image for a row, `moved` when these pieces of the prefix cache have been copied, by id.
+    `held` are the bytes before passes over prompts, `peak_bytes` what these added; `alone`: nothing
+    else ran meanwhile.
     """
 
     plan: Plan
@@ -101,6 +100,9 @@ class Launch:
     looks: list[tuple[int, mx.array]] = field(default_factory=list)
     moved: dict[int, Payload] = field(default_factory=dict)
     failed: dict[int, Exception] = field(default_factory=dict)
+    alone: bool = False
+    held: int | None = None
+    peak_bytes: int | None = None
 
 
 class Runner:
@@ -131,7 +133,6 @@ class Runner:
         self.listener: Listener | None = None
         self._rows: dict[int, _Row] = {}
         self._last: dict[tuple[int, ...], mx.array] = {}  # what the newest step samples, by rows
-        self._steps = 0
 
     def launch(self, step: ScheduledStep) -> Launch:
         """Dispatch a step. Masks are left as they are.
@@ -141,6 +142,9 @@ class Runner:
         launch = Launch(step.plan)
         self._apply(step, launch)
         launch.moved = self.caches.kept.take_moved()
+        if not all(window.sample for window in step.plan.windows):
+            mx.reset_peak_memory()
+            launch.held = mx.get_active_memory()
         self.caches.forget_marks()
         last: dict[tuple[int, ...], mx.array] = {}
         for forward in step.plan.forwards:
@@ -149,9 +153,6 @@ class Runner:
             if launched.sampled is not None and all(w.draft_n == 0 for w in forward.windows):
                 last[forward.rows] = launched.sampled
         self._last = last
-        self._steps += 1
-        if self._steps % CLEAR_EVERY == 0:
-            mx.clear_cache()
         return launch
 
     def read(self, launch: Launch) -> dict[int, Read]:
@@ -176,6 +177,8 @@ class Runner:
                 launched.lost = outcome.error
                 reads.update(dict.fromkeys(rows, Read(error=outcome.error)))
             reads.update({row: Read(error=error) for row, error in launched.failed.items()})
+        if launch.held is not None:
+            launch.peak_bytes = mx.get_peak_memory() - launch.held
         return reads
 
     def sibling(self) -> Runner:
@@ -247,7 +250,6 @@ class Runner:
         states = [layer.state for layer in cache]
         launched.done = _done(states)
         mx.async_eval(states, launched.done, *(launched.logprobs or ()))
-        mx.clear_cache()
 
     def _decode(
         self, forward: Forward, launched: ForwardPass, drafts: Mapping[int, mx.array]

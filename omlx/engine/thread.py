@@ -15,8 +15,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
-import mlx.core as mx
-
+from omlx.engine.buffers import release_buffers
 from omlx.engine.device_errors import DEVICE
 from omlx.engine.idle.calibration import Calibration
 from omlx.engine.idle.warm import KeepWarm
@@ -216,9 +215,6 @@ class EngineThread:
 
     def _run(self) -> None:
         try:
-            working_set = mx.device_info().get("max_recommended_working_set_size")
-            if working_set is not None:
-                mx.set_wired_limit(int(working_set))
             while not self._stopping:
                 self._run_posted()
                 self._step()
@@ -268,7 +264,7 @@ class EngineThread:
         for calibration in self._calibrations.values():
             calibration.run(lambda: not self._inbox.empty())
         if self._inbox.empty():
-            mx.clear_cache()
+            release_buffers()
 
     def _run_inbox(self) -> None:
         while True:

@@ -18,7 +18,7 @@ from mlx import nn
 from omlx.engine.build import build_loop
 from omlx.engine.idle.calibration import BATCH_WIDTHS, BATCHES, SAMPLES, Calibration, _Filler
 from omlx.engine.loop import EngineLoop
-from omlx.engine.memory import MemoryGuard
+from omlx.engine.memory.guard import MemoryGuard
 from omlx.engine.speculation.config import CONFIG
 from omlx.engine.speculation.cost_model import PLAIN, CostModel, LatencyTable
 from omlx.engine.speculation.drafters.draft_model import DraftModel

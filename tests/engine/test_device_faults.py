@@ -17,7 +17,7 @@ import pytest
 
 from omlx.engine.device_errors import DEVICE, FaultKind
 from omlx.engine.loop import EngineLoop
-from omlx.engine.memory import MemoryGuard
+from omlx.engine.memory.guard import MemoryGuard
 from omlx.engine.strategy import DRAFT, NGRAM, OFF
 from omlx.engine.types import Request, Speculation
 from omlx.models.pool.embedding import Embedding
@@ -81,7 +81,9 @@ def cases() -> Iterator[object]:
             yield pytest.param(family, strategy, company, site, text, 0, 1, marks=slow)
 
 
-@pytest.mark.parametrize(("family", "strategy", "company", "site", "text", "first", "every"), [*cases()])
+@pytest.mark.parametrize(
+    ("family", "strategy", "company", "site", "text", "first", "every"), [*cases()]
+)
 def test_a_failed_pass_leaves_no_wrong_token(
     family: str, strategy: str, company: str, site: str, text: str, first: int, every: int
 ) -> None:
