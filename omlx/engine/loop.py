@@ -15,6 +15,7 @@ from omlx.draft_length import DEFAULT_DRAFT_LENGTH, DraftLength
 from omlx.engine.buffers import release_buffers
 from omlx.engine.device_errors import DEVICE
 from omlx.engine.disk.tier import Disk, DiskTier
+from omlx.engine.isolation import isolate
 from omlx.engine.limits import Limits
 from omlx.engine.memory.guard import cache_need
 from omlx.engine.piece import Layout
@@ -24,6 +25,7 @@ from omlx.engine.prefix.reuse import PrefixReuse
 from omlx.engine.runner import Launch, Runner
 from omlx.engine.scheduler import Scheduler
 from omlx.engine.sequence import Interval, Status
+from omlx.engine.sequence import Sequence as Row
 from omlx.engine.speculation.cost_model import PLAIN, CostModel
 from omlx.engine.speculation.drafter import Drafter
 from omlx.engine.speculation.drafters.draft_model import DraftModel
@@ -69,7 +71,7 @@ class EngineLoop:
 
     @property
     def chunk(self) -> PrefillChunk:
-        """Bounds the passes over prompts, and over texts that are no requests."""
+        """Bounds passes over prompts and other texts."""
         return self.scheduler.planner.chunk
 
     @property
@@ -112,7 +114,8 @@ class EngineLoop:
             step = self.scheduler.plan()
         if self._prompt_ended and self._in_flight is None:
             self._prompt_ended = False
-            release_buffers()
+            with isolate():  # an error of the device condemns the steps of other loops
+                release_buffers()
         if step is not None and self.scheduler.planner.caught_up:
             self.reset_timing()
         launched = None if step is None else self.runner.launch(step)
@@ -286,11 +289,8 @@ class EngineLoop:
         overlapped = None
         if _is_one_pass(launch.plan) and (following is None or _is_one_pass(following.plan)):
             overlapped = following is not None
-        prompts, peak = _prompts(launch.plan), launch.peak_bytes
-        allocates = any(isinstance(op, Load | Look | Restore) for op in launch.plan.ops)
-        if allocates or not launch.alone or (following and _prompts(following.plan)):
-            peak = None  # of more than a pass
-        self.scheduler.planner.observe(launch.plan, now - max(launch.at, self._read_at), peak)
+        seconds, peak = now - max(launch.at, self._read_at), _peak(launch, following)
+        self.scheduler.planner.observe(launch.plan, seconds, peak)
         interval = None
         if overlapped is not None and overlapped == self._overlapped:
             windows = launch.plan.forwards[0].windows
@@ -298,14 +298,26 @@ class EngineLoop:
             interval = Interval(now - self._read_at, width, len(windows))
         self._read_at, self._overlapped = now, overlapped
         events = self.scheduler.commit(launch.plan, reads, interval)
-        prefilling = {s.row for s in self.scheduler.running if s.status is Status.PREFILL}
-        self._prompt_ended |= not prompts <= prefilling
+        self._prompt_ended |= _ends_prompt(launch.plan, self.scheduler.running)
         return events
 
 
-def _prompts(plan: Plan) -> set[int]:
-    """Return the rows whose prompts a step reads."""
-    return {window.row for window in plan.windows if not window.sample}
+def _reads_prompt(plan: Plan) -> bool:
+    return not all(window.sample for window in plan.windows)
+
+
+def _ends_prompt(plan: Plan, running: Sequence[Row]) -> bool:
+    """Whether a step read the end of a prompt."""
+    prefilling = {row.row for row in running if row.status is Status.PREFILL}
+    return any(not w.sample and w.row not in prefilling for w in plan.windows)
+
+
+def _peak(launch: Launch, following: Launch | None) -> int | None:
+    """Return the bytes that a pass over a prompt took; None if more was allocated meanwhile."""
+    if not launch.alone or (following is not None and _reads_prompt(following.plan)):
+        return None
+    allocates = any(isinstance(op, Load | Look | Restore) for op in launch.plan.ops)
+    return None if allocates else launch.peak_bytes
 
 
 def _is_one_pass(plan: Plan) -> bool:

@@ -221,6 +221,7 @@ class Scheduler:
         self.speculator.clear()  # what a draft model cached costs only speed
         if fault.kind is FaultKind.OUT_OF_MEMORY:
             self.ops.next += self.prefix.shrink(0)
+            self.planner.chunk.shrink()
         events: list[Event] = []
         for sequence in [s for s in self.running if s.row in rows and s.status is not Status.DONE]:
             error = reads[sequence.row].error if sequence.row in reads else None
