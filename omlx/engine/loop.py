@@ -76,9 +76,8 @@ class EngineLoop:
 
     @property
     def has_work(self) -> bool:
-        if self._in_flight is not None or self.scheduler.has_work:
-            return True
-        return any(disk.can_pump for disk in self.disks)
+        work = self._in_flight is not None or self.scheduler.has_work
+        return work or any(disk.can_pump for disk in self.disks)
 
     @property
     def request_counts(self) -> RequestCounts:
@@ -209,22 +208,14 @@ class EngineLoop:
         """Set the bytes of weights that are never evicted, and those of the prefix caches."""
         speculator = self.scheduler.speculator
         drafts = any(drafter.kind == DraftModel.kind for drafter in speculator.drafters)
-        draft_bytes = 0
-        if drafts:
-            draft_bytes = prefix_bytes // DRAFT_SHARE
+        draft_bytes = prefix_bytes // DRAFT_SHARE if drafts else 0
         self.scheduler.queue.pinned_weights = pinned_weights
         self.scheduler.set_prefix_budget(prefix_bytes - draft_bytes)
         speculator.set_prefix_budget(draft_bytes)
 
     def cached_prefix(self, tokens: Sequence[int]) -> int:
         """Return how many leading tokens of a prompt would be restored. Modifies nothing."""
-        prefix = self.scheduler.prefix
-        if prefix.off_reason is not None:
-            return 0
-        match = prefix.index.match(tokens)
-        if match is None:
-            return 0
-        return match.length
+        return self.scheduler.prefix.cached_length(tokens)
 
     def forecast(self, tokens: Sequence[int]) -> PromptForecast:
         """Estimate what a prompt would take now. Modifies nothing."""
@@ -277,9 +268,7 @@ class EngineLoop:
         """Commit a step; `following` is the step launched on top of it.
 
         The interval between two reads is that of one pass only if both steps were read after the
-        next one was launched (overlapped), or neither was: a launch may wait for the step before
-        it.
-        """
+        next one was launched (overlapped), or neither was: a launch may wait for the one before."""
         reads = self.runner.read(launch)
         fault = DEVICE.outcome(launch.errors)
         if fault is not None:

@@ -19,6 +19,7 @@ from omlx.engine.buffers import release_buffers
 from omlx.engine.device_errors import DEVICE
 from omlx.engine.idle.calibration import Calibration
 from omlx.engine.idle.warm import KeepWarm
+from omlx.engine.isolation import isolate
 from omlx.engine.open_requests import OpenRequests
 from omlx.engine.types import (
     CalibrationState,
@@ -264,7 +265,8 @@ class EngineThread:
         for calibration in self._calibrations.values():
             calibration.run(lambda: not self._inbox.empty())
         if self._inbox.empty():
-            release_buffers()
+            with isolate():  # an error of the device condemns the steps of all loops
+                release_buffers()
 
     def _run_inbox(self) -> None:
         while True:

@@ -11,6 +11,7 @@ turn surely repeats what is before it. When a request ends, all that its cache h
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Sequence as Seq
 from typing import TypeAlias
 
 from omlx.engine.disk.tier import Disk
@@ -62,6 +63,11 @@ class PrefixReuse:
         if self._unused(sequence):
             return None
         return self.index.match(sequence.tokens)
+
+    def cached_length(self, tokens: Seq[int]) -> int:
+        """Return how many leading tokens of a prompt would be restored. Modifies nothing."""
+        found = None if self.off_reason is not None else self.index.match(tokens)
+        return 0 if found is None else found.length
 
     def restore(self, sequence: Sequence, match: PrefixMatch | None) -> list[CacheOp]:
         """Count a hit or a miss; restore the row."""
