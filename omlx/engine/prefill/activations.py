@@ -150,4 +150,6 @@ class Activations:
         assert shape is not None
         heads, dim, size = shape.query_heads, shape.head_dim, shape.itemsize
         attention = attention_bytes(queries, context, heads, dim, size, fused=self._fused(queries))
-        return attention + queries * LIVE_ARRAYS * shape.token_floats * size
+        # A KV cache that grows is copied, a layer at a time.
+        copied = context * shape.kv_heads * (dim + shape.value_dim) * size
+        return attention + copied + queries * LIVE_ARRAYS * shape.token_floats * size

@@ -68,7 +68,10 @@ def test_scores_and_their_softmax_count_unless_attention_is_fused() -> None:
 
 def test_a_pass_without_a_fused_kernel_grows_with_its_context() -> None:
     fused, unfused = Activations(SHAPE, "metal"), Activations(WIDE, "metal")
-    assert fused.estimate(2048, 2048) == fused.estimate(2048, 131_072)
+    least, most = fused.estimate(2048, 2048), fused.estimate(2048, 131_072)
+    assert least is not None
+    assert most is not None
+    assert most - least == (131_072 - 2048) * 8 * 256 * 2, "a layer's cache is copied as it grows"
     short, long = unfused.estimate(2048, 2048), unfused.estimate(2048, 131_072)
     assert short is not None
     assert long is not None
