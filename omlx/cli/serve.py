@@ -57,7 +57,7 @@ from omlx.models.package.package import FILE as PACKAGE_FILE
 from omlx.models.package.tokenizer import import_mlx_lm
 from omlx.models.pool.cost_file import CostFiles
 from omlx.models.pool.draft_watcher import DraftWatcher
-from omlx.models.pool.footprint import free_bytes, limit_bytes
+from omlx.models.pool.footprint import bound_mlx, free_bytes, limit_bytes, wire
 from omlx.models.pool.load_weights import load_steps
 from omlx.models.pool.pool import Pool, build_pool
 from omlx.models.pool.prefix_disk import open_disks, prefix_root, stop_engine
@@ -107,6 +107,7 @@ def run(arguments: Namespace) -> int:
     configuration = configured(arguments, rename_broken=True)
     settings = configuration.current.resolve().settings
     check_keys(settings)
+    wire(settings.wired_limit)
     selection = select(arguments.model, configuration)
     if arguments.lead:
         order = Order.from_line(sys.stdin.readline())
@@ -191,9 +192,8 @@ async def serve(
         costs = CostFiles(settings.home / "costs")
         staged = None if order is None else _staged_reader(order, engine, selection)
         read: WeightReader = staged or load_steps
-        pool = build_pool(
-            engine, selection.catalog, report=LoadingBars(), costs=costs, read=read, disks=disks
-        )
+        build = partial(build_pool, report=LoadingBars(), apply_limit=bound_mlx)
+        pool = build(engine, selection.catalog, costs=costs, read=read, disks=disks)
         if selection.model is not None:
             template_process.start_early()  # the first request comes as soon as it is announced
             (await pool.lease(selection.model)).release()

@@ -27,7 +27,7 @@ from omlx.engine.stage.link import Frame, Kind, Link
 from omlx.engine.stage.order import Order
 from omlx.errors import ModelError, NotFound, StageError
 from omlx.models.package.tokenizer import import_mlx_lm
-from omlx.models.pool.footprint import free_bytes, limit_bytes
+from omlx.models.pool.footprint import bound_mlx, free_bytes, limit_bytes, wire
 from omlx.models.pool.staged import FollowerStage
 from omlx.process_memory import set_up_allocator
 from omlx.settings.resolve import add_flags
@@ -45,7 +45,10 @@ def run(arguments: Namespace) -> int:
     order = Order.from_line(sys.stdin.readline())
     configuration = configured(arguments)
     import_mlx_lm()
-    limit = limit_bytes(configuration.current.resolve().settings.memory_limit)
+    settings = configuration.current.resolve().settings
+    limit = limit_bytes(settings.memory_limit)
+    bound_mlx(limit)
+    wire(settings.wired_limit)
     name = arguments.model or ""
     stage = FollowerStage(partial(find_model, name, configuration))
     process = StageProcess(introduced(order), order, stage, name, limit)

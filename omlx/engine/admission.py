@@ -15,7 +15,9 @@ from dataclasses import replace
 from omlx.engine.image.span import words
 from omlx.engine.limits import Limits
 from omlx.engine.masking import KnownTokensMask
-from omlx.engine.memory import MemoryClient, MemoryGuard, Verdict, cache_need
+from omlx.engine.memory.client import MemoryClient
+from omlx.engine.memory.guard import MemoryGuard, Verdict, cache_need, check_fits
+from omlx.engine.prefill.chunk import PrefillChunk
 from omlx.engine.prefix.reuse import PrefixReuse
 from omlx.engine.sequence import Clock, Sequence, Status
 from omlx.engine.types import Event, Failed, Request
@@ -38,6 +40,7 @@ class AdmissionQueue:
         looks: Looks,
         memory: MemoryGuard,
         clock: Callable[[], float],
+        chunk: PrefillChunk,
     ) -> None:
         self.waiting: list[Sequence] = []
         self.refused: list[Event] = []
@@ -48,6 +51,7 @@ class AdmissionQueue:
         self._prefix = prefix
         self._looks = looks
         self._clock = clock
+        self._chunk = chunk
         self._blocked: Sequence | None = None  # a head that did not fit
         self._blocked_version = 0  # of the guard, then
         self._rows = 0
@@ -65,7 +69,8 @@ class AdmissionQueue:
         if request.mask is not None and self.limits.missing_ids:
             mask = KnownTokensMask(request.mask, self.limits.vocab_size)
             request = replace(request, mask=mask)
-        self.memory.check_fits(request, self._prefix.layout, self.pinned_weights)
+        layout, least = self._prefix.layout, self._chunk.least
+        check_fits(self.memory, request, layout, self.pinned_weights, least)
         waiting, limit = len(self.waiting), self.limits.max_waiting
         if waiting >= limit:
             raise Overloaded("engine.queue_full", waiting=waiting, limit=limit)
@@ -99,7 +104,8 @@ class AdmissionQueue:
         while self.may_admit(running):
             head = self._head(running)
             need = cache_need(head.request, self._prefix.layout) + self._looks.need(head.request)
-            verdict = self.memory.admit(client, head.request, need, head.clock.submitted)
+            activations, since = self._chunk.least(head.prompt_len), head.clock.submitted
+            verdict = self.memory.admit(client, head.request, need, since, activations)
             if verdict is Verdict.NEXT_STEP:
                 return
             if verdict is Verdict.WAIT_FOR_CHANGE:
@@ -110,7 +116,9 @@ class AdmissionQueue:
             if verdict is Verdict.ADMIT:
                 yield head
             else:
-                self.refused.append(Failed(head.request.id, self.memory.refusal(need)))
+                self.refused.append(
+                    Failed(head.request.id, self.memory.refusal(need + activations))
+                )
 
     def unblock(self) -> None:
         """Stop waiting for memory, so that other models' requests are judged again."""

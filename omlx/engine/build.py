@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from omlx.engine.buffers import attention_kernels
 from omlx.engine.disk.tier import Disk, DiskTier
 from omlx.engine.inspection.exactness_probe import measure_exactness
 from omlx.engine.inspection.facts import ModelFacts, facts_of, probed
@@ -12,15 +13,17 @@ from omlx.engine.inspection.strict import strict_facts
 from omlx.engine.isolation import isolate
 from omlx.engine.limits import Limits
 from omlx.engine.loop import DRAFT_SHARE, EngineLoop
-from omlx.engine.memory import MemoryGuard
+from omlx.engine.memory.guard import MemoryGuard
 from omlx.engine.model import MakeCache, Model, cache_maker, weight_bytes
+from omlx.engine.prefill.activations import Activations, PassShape
+from omlx.engine.prefill.chunk import FitPass, PrefillChunk
 from omlx.engine.prefix.reuse import PrefixReuse
 from omlx.engine.rewind import rewind_refusal
 from omlx.engine.runner import Runner
 from omlx.engine.scheduler import Scheduler
 from omlx.engine.speculation.cost_model import CostModel
 from omlx.engine.speculation.drafter import Drafter
-from omlx.engine.speculation.drafters.draft_model import DraftModel
+from omlx.engine.speculation.drafters.draft_model import CATCH_UP_CHUNK, DraftModel
 from omlx.engine.speculation.drafters.head import HeadDrafter
 from omlx.engine.speculation.drafters.ngram import NgramDrafter
 from omlx.engine.speculation.speculator import Speculator
@@ -45,6 +48,7 @@ def build_loop(
     runner: Runner | None = None,
     vision: Vision | None = None,
     disks: tuple[Disk, Disk] = (None, None),
+    draft_shape: PassShape | None = None,
 ) -> EngineLoop:
     """Return a loop that serves `model`, whose tokenizer has `vocab_size` tokens.
 
@@ -53,39 +57,39 @@ def build_loop(
     under the name `draft_name`; `no_draft_reason` says why there is none. `head` is a draft head of
     this model, or why there is none. `cost_model` holds measurements of earlier runs and is
     updated. `memory` is shared with other models. `make_cache` replaces the model's own caches. A
-    `runner` reaches all stages of a model. `disks` store prefixes, of target and draft.
+    `runner` reaches all stages. `disks` store prefixes; `draft_shape` is the draft's.
     """
-    make_cache = make_cache or cache_maker(model)
-    cost_model = cost_model or CostModel()
+    make_cache, cost_model = make_cache or cache_maker(model), cost_model or CostModel()
+    kernels = attention_kernels()
     cost_model.target.expected = expected_costs(model)
     if facts is None:
         facts = run_through(probed(facts_of(model, vocab_size, make_cache), model, make_cache))
     runner = runner or Runner(model, facts.vocab_size, make_cache, vision=vision)
     draft_bytes = limits.prefix_bytes // DRAFT_SHARE if draft is not None else 0
-    room = limits.prefix_bytes - draft_bytes
+    nbytes = limits.prefix_bytes - draft_bytes
     known, first = facts.vocab_size, runner.prefill_first
-    own = replace(limits, vocab_size=known, missing_ids=vocab_size - known, prefill_first=first)
-    facts, own = _bounded(facts, own, model, make_cache, cost_model)
-    kept = (facts.layout, limits.block_tokens, room, facts.uncacheable, disks[0])
-    prefix = PrefixReuse(*kept, own.bounds)
-    loop = EngineLoop(
-        runner,
-        Scheduler(
-            own,
-            facts.traits,
-            Speculator([], cost_model=cost_model),
-            prefix,
-            runner.sizes,
-            facts.unbatchable,
-            memory=memory,
-            no_uneven=facts.no_uneven,
-            tower=None if runner.vision is None else runner.vision.tower.facts,
-        ),
-        disks,
+    limits = replace(limits, vocab_size=known, missing_ids=vocab_size - known, prefill_first=first)
+    facts, own = _bounded(facts, limits, model, make_cache, cost_model)
+    kept = (facts.layout, limits.block_tokens, nbytes, facts.uncacheable, disks[0])
+    scheduler = Scheduler(
+        own,
+        facts.traits,
+        Speculator([], cost_model=cost_model),
+        PrefixReuse(*kept, own.bounds),
+        runner.sizes,
+        facts.unbatchable,
+        memory=memory,
+        no_uneven=facts.no_uneven,
+        tower=None if runner.vision is None else runner.vision.tower.facts,
+        activations=facts.activations(kernels),
     )
+    loop = EngineLoop(runner, scheduler, disks)
     built: DraftModel | Reason | None = no_draft_reason
     if draft is not None:
-        built = _build_draft(draft_name or "draft", draft, known, draft_bytes, limits, disks[1])
+        bounds = replace(limits, prefill_chunk=CATCH_UP_CHUNK, prefill_first=None)
+        chunk = PrefillChunk(bounds, Activations(draft_shape, kernels), scheduler.memory.pass_room)
+        kept_by = known, draft_bytes, limits, disks[1], chunk.fit_alone
+        built = _build_draft(draft_name or "draft", draft, *kept_by)
         cost_model.draft_share = _share(draft, facts) or cost_model.draft_share
     _use_drafters(loop, facts, built, head)
     return loop
@@ -132,6 +136,7 @@ def _build_draft(
     prefix_bytes: int,
     limits: Limits,
     disk: Disk,
+    fit: FitPass,
 ) -> DraftModel | Reason:
     """Return the drafter, or why the target must serve without it."""
     make_cache = cache_maker(draft)
@@ -147,6 +152,7 @@ def _build_draft(
             prefix_bytes=prefix_bytes,
             block_tokens=limits.block_tokens,
             disk=disk if isinstance(disk, DiskTier) else None,
+            fit=fit,
         )
     detail = f"{type(outcome.error).__name__}: {outcome.error}"
     return Reason("spec.off.draft_failed", {"detail": detail})

@@ -46,6 +46,8 @@ class Launch:
 
     `failed` holds the errors of operations, by row. `looks` are computed when a tower has looked at
     an image for a row, `moved` when these pieces of the prefix cache have been copied, by id.
+    `held` are the bytes before passes over prompts, `peak_bytes` what these added; `alone`: nothing
+    else ran meanwhile.
     """
 
     plan: Plan
@@ -55,6 +57,9 @@ class Launch:
     looks: list[tuple[int, mx.array]] = field(default_factory=list)
     moved: dict[int, Payload] = field(default_factory=dict)
     failed: dict[int, Exception] = field(default_factory=dict)
+    alone: bool = False
+    held: int | None = None
+    peak_bytes: int | None = None
 
 
 def read_pass(launched: ForwardPass) -> list[Read]:

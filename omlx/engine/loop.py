@@ -12,17 +12,21 @@ from dataclasses import replace
 from typing import Final
 
 from omlx.draft_length import DEFAULT_DRAFT_LENGTH, DraftLength
+from omlx.engine.buffers import release_buffers
 from omlx.engine.device_errors import DEVICE
 from omlx.engine.disk.tier import Disk, DiskTier
+from omlx.engine.isolation import isolate
 from omlx.engine.launch import Launch
 from omlx.engine.limits import Limits
-from omlx.engine.memory import cache_need
+from omlx.engine.memory.guard import cache_need
 from omlx.engine.piece import Layout
-from omlx.engine.plan import Plan, Rewind
+from omlx.engine.plan import Load, Look, Plan, Restore, Rewind
+from omlx.engine.prefill.chunk import PrefillChunk
 from omlx.engine.prefix.reuse import PrefixReuse
 from omlx.engine.runner import Runner
 from omlx.engine.scheduler import Scheduler
 from omlx.engine.sequence import Interval, Status
+from omlx.engine.sequence import Sequence as Row
 from omlx.engine.speculation.cost_model import PLAIN, CostModel
 from omlx.engine.speculation.drafter import Drafter
 from omlx.engine.speculation.drafters.draft_model import DraftModel
@@ -56,6 +60,7 @@ class EngineLoop:
         self._in_flight: Launch | None = None
         self._read_at = 0.0  # seconds, when the newest step was read
         self._overlapped: bool | None = None  # see _commit; None: the newest step cannot be timed
+        self._prompt_ended = False  # since buffers for reuse were released
 
     @property
     def limits(self) -> Limits:
@@ -66,10 +71,14 @@ class EngineLoop:
         return self.scheduler.speculator.cost_model
 
     @property
+    def chunk(self) -> PrefillChunk:
+        """Bounds passes over prompts and other texts."""
+        return self.scheduler.planner.chunk
+
+    @property
     def has_work(self) -> bool:
-        if self._in_flight is not None or self.scheduler.has_work:
-            return True
-        return any(disk.can_pump for disk in self.disks)
+        work = self._in_flight is not None or self.scheduler.has_work
+        return work or any(disk.can_pump for disk in self.disks)
 
     @property
     def request_counts(self) -> RequestCounts:
@@ -103,9 +112,15 @@ class EngineLoop:
             events += self.flush()
             events += self.scheduler.reap()
             step = self.scheduler.plan()
+        if self._prompt_ended and self._in_flight is None:
+            self._prompt_ended = False
+            with isolate():  # an error of the device condemns the steps of other loops
+                release_buffers()
         if step is not None and self.scheduler.planner.caught_up:
             self.reset_timing()
         launched = None if step is None else self.runner.launch(step)
+        if launched is not None:
+            launched.alone = self._in_flight is None
         if self._in_flight is not None:
             events += self._commit(self._in_flight, launched)
         self._in_flight = launched
@@ -129,8 +144,10 @@ class EngineLoop:
         return self._in_flight is not None and self._in_flight.errors != DEVICE.seen
 
     def reset_timing(self) -> None:
-        """Discard the time of the step in flight: other work ran on the device."""
+        """Discard time and peak of the step in flight: other work ran on the device."""
         self._overlapped = None
+        if self._in_flight is not None:
+            self._in_flight.alone = False
 
     def use_drafters(
         self,
@@ -193,22 +210,14 @@ class EngineLoop:
         """Set the bytes of weights that are never evicted, and those of the prefix caches."""
         speculator = self.scheduler.speculator
         drafts = any(drafter.kind == DraftModel.kind for drafter in speculator.drafters)
-        draft_bytes = 0
-        if drafts:
-            draft_bytes = prefix_bytes // DRAFT_SHARE
+        draft_bytes = prefix_bytes // DRAFT_SHARE if drafts else 0
         self.scheduler.queue.pinned_weights = pinned_weights
         self.scheduler.set_prefix_budget(prefix_bytes - draft_bytes)
         speculator.set_prefix_budget(draft_bytes)
 
     def cached_prefix(self, tokens: Sequence[int]) -> int:
         """Return how many leading tokens of a prompt would be restored. Modifies nothing."""
-        prefix = self.scheduler.prefix
-        if prefix.off_reason is not None:
-            return 0
-        match = prefix.longest(tokens, len(tokens))
-        if match is None:
-            return 0
-        return match.length
+        return self.scheduler.prefix.cached_length(tokens)
 
     def forecast(self, tokens: Sequence[int]) -> PromptForecast:
         """Estimate what a prompt would take now. Modifies nothing."""
@@ -262,9 +271,7 @@ class EngineLoop:
         """Commit a step; `following` is the step launched on top of it.
 
         The interval between two reads is that of one pass only if both steps were read after the
-        next one was launched (overlapped), or neither was: a launch may wait for the step before
-        it.
-        """
+        next one was launched (overlapped), or neither was: a launch may wait for the one before."""
         reads = self.runner.read(launch)
         fault = DEVICE.outcome(launch.errors)
         if fault is not None:
@@ -274,14 +281,35 @@ class EngineLoop:
         overlapped = None
         if _is_one_pass(launch.plan) and (following is None or _is_one_pass(following.plan)):
             overlapped = following is not None
-        self.scheduler.planner.observe(launch.plan, now - max(launch.at, self._read_at))
+        seconds, peak = now - max(launch.at, self._read_at), _peak(launch, following)
+        self.scheduler.planner.observe(launch.plan, seconds, peak)
         interval = None
         if overlapped is not None and overlapped == self._overlapped:
             windows = launch.plan.forwards[0].windows
             width = PLAIN if overlapped else max(window.width for window in windows)
             interval = Interval(now - self._read_at, width, len(windows))
         self._read_at, self._overlapped = now, overlapped
-        return self.scheduler.commit(launch.plan, reads, interval)
+        events = self.scheduler.commit(launch.plan, reads, interval)
+        self._prompt_ended |= _ends_prompt(launch.plan, self.scheduler.running)
+        return events
+
+
+def _reads_prompt(plan: Plan) -> bool:
+    return not all(window.sample for window in plan.windows)
+
+
+def _ends_prompt(plan: Plan, running: Sequence[Row]) -> bool:
+    """Whether a step read the end of a prompt."""
+    prefilling = {row.row for row in running if row.status is Status.PREFILL}
+    return any(not w.sample and w.row not in prefilling for w in plan.windows)
+
+
+def _peak(launch: Launch, following: Launch | None) -> int | None:
+    """Return the bytes that a pass over a prompt took; None if more was allocated meanwhile."""
+    if not launch.alone or (following is not None and _reads_prompt(following.plan)):
+        return None
+    allocates = any(isinstance(op, Load | Look | Restore) for op in launch.plan.ops)
+    return None if allocates else launch.peak_bytes
 
 
 def _is_one_pass(plan: Plan) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, Protocol, cast
@@ -43,6 +44,18 @@ def weight_bytes(model: Model) -> int:
         return 0
     parameters = cast(list[tuple[str, mx.array]], tree_flatten(model.parameters()))
     return sum(array.nbytes for _, array in parameters)
+
+
+def float_bytes(model: Model) -> int:
+    """Return the bytes of a float in most of a model's parameters: its passes compute in those."""
+    if not isinstance(model, nn.Module):
+        return mx.float32.size
+    parameters = cast(list[tuple[str, mx.array]], tree_flatten(model.parameters()))
+    floats = [array for _, array in parameters if mx.issubdtype(array.dtype, mx.floating)]
+    sizes = Counter[int]()
+    for array in floats:
+        sizes[array.dtype.size] += array.size
+    return max(sizes, key=sizes.__getitem__, default=mx.float32.size)
 
 
 def id_limit(model: Model, make_cache: MakeCache) -> int:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from omlx.engine.admission import AdmissionQueue
 from omlx.engine.batch import CacheSizes
-from omlx.engine.memory import cache_need
+from omlx.engine.memory.guard import cache_need
 from omlx.engine.pending_ops import PendingOps
-from omlx.engine.plan import Save
+from omlx.engine.plan import Extract, Save
 from omlx.engine.planner import Planner
 from omlx.engine.prefix.reuse import PrefixReuse
 from omlx.engine.sequence import Sequence, Status
@@ -52,7 +52,37 @@ class ModelMemory:
         rows = (self._sizes.row_bytes(sequence.row) for sequence in self._running)
         unseen = int(self._sizes.unseen * (self.cached + sum(rows)))
         images = sum(map(self._planner.looks.need, prefilling))
-        return sum(saves) + sum(need for need in needs if need > 0) + images + unseen
+        growth = sum(need for need in needs if need > 0)
+        return sum(saves) + growth + images + unseen + self._moving
+
+    @property
+    def _moving(self) -> int:
+        """Bytes of the largest of several rows: one that joins or leaves a batch is copied."""
+        rows = [s.row for s in self._running if s.status is not Status.DONE]
+        if len(rows) < 2:
+            return 0
+        return max(map(self._sizes.row_bytes, rows))
+
+    @property
+    def activations(self) -> int:
+        prompts = [s.prompt_len for s in self._running if s.status is Status.PREFILL]
+        return self._planner.chunk.least(max(prompts, default=0))
+
+    @property
+    def copied(self) -> int:
+        """Bytes that the next step copies before it frees anything."""
+        layout, copied = self._prefix.layout, 0
+        for op in self._ops.next:
+            if isinstance(op, Save):
+                copied += sum(map(layout.nbytes, op.pieces))
+            elif isinstance(op, Extract):
+                copied += self._sizes.row_bytes(op.row)
+        return copied
+
+    def may_copy(self, row: int) -> bool:
+        """Return whether there is room to copy a row out of its batch."""
+        room = self._queue.memory.copy_room(self.copied)
+        return room is None or self._sizes.row_bytes(row) <= room
 
     @property
     def cached(self) -> int:

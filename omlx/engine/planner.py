@@ -9,19 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Seq
 from itertools import chain
-from typing import Literal
+from typing import Final, Literal
 
 from omlx.engine.batch import Batch
 from omlx.engine.image.span import spans_within, words_before
 from omlx.engine.isolation import isolate
 from omlx.engine.limits import Limits
 from omlx.engine.plan import LAST, CacheOp, Forward, Plan, Window
-from omlx.engine.prefill_chunk import PrefillChunk
+from omlx.engine.prefill.chunk import PrefillChunk
 from omlx.engine.prefix.reuse import PrefixReuse
 from omlx.engine.sequence import Interval, Sequence, Status
 from omlx.engine.speculation.proposal import Draft
 from omlx.engine.speculation.speculator import Speculator
 from omlx.engine.vision.looks import Looks
+
+SCORED_COPIES: Final = 3
+"""Logits of a prompt in float32 that exist at once while they are scored."""
 
 
 class Planner:
@@ -39,6 +42,7 @@ class Planner:
         prefix: PrefixReuse,
         speculator: Speculator,
         looks: Looks,
+        chunk: PrefillChunk,
     ) -> None:
         self.limits = limits
         self.speculator = speculator
@@ -48,10 +52,7 @@ class Planner:
         self.looks = looks
         self._batch = batch
         self._prefix = prefix
-        self._passes: PrefillChunk | None = None
-        if limits.prefill_first is not None:
-            first = min(limits.prefill_first, limits.prefill_chunk)
-            self._passes = PrefillChunk(first, limits.prefill_chunk)
+        self.chunk = chunk
         # Rows that the newest plan samples; None: it verifies a draft.
         self._sampled: set[int] | None = None
 
@@ -59,9 +60,9 @@ class Planner:
         """Let the drafters of a row begin, before its prompt is read."""
         self.speculator.open(sequence)
 
-    def must_commit_first(self, decoding: Seq[Sequence]) -> bool:
+    def must_commit_first(self, running: Seq[Sequence], decoding: Seq[Sequence]) -> bool:
         """Whether the newest plan must be committed before the next one is made."""
-        if self._sampled is None:
+        if self._sampled is None or self._prefill_waits(running, decoding):
             return True
         if not decoding:
             return False
@@ -84,11 +85,17 @@ class Planner:
             self._sampled = None
         return forwards
 
-    def observe(self, plan: Plan, seconds: float) -> None:
-        """Learn how long a step took."""
-        if self._passes is not None:
-            read = sum(window.width for window in plan.windows if not window.sample)
-            self._passes.observe(read, seconds)
+    def observe(self, plan: Plan, seconds: float, activations: int | None = None) -> None:
+        """Learn how long a step took, and what its pass over a prompt took of memory."""
+        windows = [window for window in plan.windows if not window.sample]
+        if not windows:
+            return
+        read, context = sum(w.width for w in windows), max(w.start + w.width for w in windows)
+        if len(windows) > 1 or windows[0].end is not None:
+            activations = None  # of several passes, or with logits
+        if activations is not None:
+            activations -= read * self._prefix.layout.row_bytes  # the KV cache, which stays
+        self.chunk.observe(read, context, seconds, activations)
 
     def observe_pass(self, sequences: Seq[Sequence], interval: Interval | None) -> None:
         """Learn how long a pass over a batch took; a row's record learns that of a single row."""
@@ -168,9 +175,8 @@ class Planner:
         The last token of a prompt is left for the first decode window.
         """
         limits = self.limits
-        budget = limits.prefill_slice if stall_matters else limits.prefill_chunk
-        if self._passes is not None:
-            budget = min(budget, self._passes.tokens)
+        budget = self._budget(stall_matters=stall_matters)
+        self.chunk.begin()
         forwards: list[Forward] = []
         for sequence in running:
             if sequence.status is not Status.PREFILL or sequence.restoring or budget < 1:
@@ -196,10 +202,28 @@ class Planner:
             budget -= chunk
         return forwards
 
+    def _budget(self, *, stall_matters: bool) -> int:
+        """Return the tokens of prompts that a step reads at most."""
+        budget = self.limits.prefill_slice if stall_matters else self.limits.prefill_chunk
+        return min(budget, self.chunk.tokens)
+
+    def _prefill_waits(self, running: Seq[Sequence], decoding: Seq[Sequence]) -> bool:
+        """Whether memory is too short for the next pass over a prompt beside the step in flight."""
+        for sequence in running:
+            if sequence.status is Status.PREFILL and not sequence.restoring:
+                budget = self._budget(stall_matters=len(decoding) > 0)
+                return self.chunk.waits(sequence.computed, min(budget, sequence.pending - 1))
+        return False
+
     def _chunk(self, sequence: Sequence, budget: int, ready: int) -> int:
         """Return how many tokens of a prompt to read next: none whose image is not computed."""
         start = sequence.computed
-        most = min(budget, ready - start)
+        most = min(budget, ready - start, sequence.pending - 1)
+        if most < 1:
+            return 0
+        scored = sequence.request.prompt_logprobs is not None
+        logits = SCORED_COPIES * 4 * self.limits.vocab_size if scored else 0
+        most = self.chunk.fit(start, most, logits)
         if most < 1:
             return 0
         return self._outside_images(sequence, start + self._prefix.chunk(sequence, most)) - start

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Any, cast
 
 import mlx.core as mx
 from mlx.utils import tree_flatten
@@ -43,9 +43,6 @@ from omlx.engine.plan import (
 from omlx.engine.rewind import traits
 from omlx.engine.sampling import Draw, RowSampler, draw, logprobs_of, permit, process
 from omlx.engine.vision.reader import Vision
-
-CLEAR_EVERY: Final = 256
-"""Steps after which MLX's buffers for reuse are released."""
 
 
 @dataclass(slots=True)
@@ -84,7 +81,6 @@ class Runner:
         self.listener: Listener | None = None
         self._rows: dict[int, _Row] = {}
         self._last: dict[tuple[int, ...], mx.array] = {}  # what the newest step samples, by rows
-        self._steps = 0
 
     def launch(self, step: ScheduledStep) -> Launch:
         """Dispatch a step. Masks are left as they are.
@@ -94,6 +90,9 @@ class Runner:
         launch = Launch(step.plan)
         self._apply(step, launch)
         launch.moved = self.caches.kept.take_moved()
+        if not all(window.sample for window in step.plan.windows):
+            mx.reset_peak_memory()
+            launch.held = mx.get_active_memory()
         self.caches.forget_marks()
         last: dict[tuple[int, ...], mx.array] = {}
         for forward in step.plan.forwards:
@@ -102,9 +101,6 @@ class Runner:
             if launched.sampled is not None and all(w.draft_n == 0 for w in forward.windows):
                 last[forward.rows] = launched.sampled
         self._last = last
-        self._steps += 1
-        if self._steps % CLEAR_EVERY == 0:
-            mx.clear_cache()
         return launch
 
     def read(self, launch: Launch) -> dict[int, Read]:
@@ -129,6 +125,8 @@ class Runner:
                 launched.lost = outcome.error
                 reads.update(dict.fromkeys(rows, Read(error=outcome.error)))
             reads.update({row: Read(error=error) for row, error in launched.failed.items()})
+        if launch.held is not None:
+            launch.peak_bytes = mx.get_peak_memory() - launch.held
         return reads
 
     def sibling(self) -> Runner:
@@ -200,7 +198,6 @@ class Runner:
         states = [layer.state for layer in cache]
         launched.done = _done(states)
         mx.async_eval(states, launched.done, *(launched.logprobs or ()))
-        mx.clear_cache()
 
     def _decode(
         self, forward: Forward, launched: ForwardPass, drafts: Mapping[int, mx.array]

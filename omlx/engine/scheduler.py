@@ -19,7 +19,7 @@ from omlx.engine.device_errors import DeviceFault, FaultKind, kind_of
 from omlx.engine.image.prepared import TowerFacts
 from omlx.engine.isolation import isolate
 from omlx.engine.limits import Limits, Traits
-from omlx.engine.memory import MemoryGuard
+from omlx.engine.memory.guard import MemoryGuard
 from omlx.engine.model_memory import ModelMemory
 from omlx.engine.pending_ops import PendingOps, saved_pieces
 from omlx.engine.plan import (
@@ -35,6 +35,8 @@ from omlx.engine.plan import (
     rows_of,
 )
 from omlx.engine.planner import Planner
+from omlx.engine.prefill.activations import Activations
+from omlx.engine.prefill.chunk import PrefillChunk
 from omlx.engine.prefix.opening import Opening
 from omlx.engine.prefix.reuse import PrefixReuse
 from omlx.engine.sequence import Interval, Sequence, Status
@@ -56,7 +58,7 @@ from omlx.records import verification_outcome
 class Scheduler:
     """The one writer of the sequences of one model.
 
-    `sizes` measures caches; reasons are those of `ModelFacts`, `tower` is of the vision tower.
+    `sizes` measures caches, `activations` passes; reasons and `tower` are of the model's facts.
     """
 
     def __init__(
@@ -71,23 +73,22 @@ class Scheduler:
         memory: MemoryGuard | None = None,
         no_uneven: Reason | None = None,
         tower: TowerFacts | None = None,
+        activations: Activations | None = None,
     ) -> None:
         self.prefix = prefix
         self.memory = memory or MemoryGuard()
         self.batch = Batch(limits, sizes, unbatchable, no_uneven)
         self.looks = Looks(tower)
-        self.queue = AdmissionQueue(limits, prefix, self.looks, self.memory, clock)
-        self.planner = Planner(limits, self.batch, prefix, speculator, self.looks)
+        chunk = PrefillChunk(limits, activations or Activations(), self.memory.pass_room)
+        self.queue = AdmissionQueue(limits, prefix, self.looks, self.memory, clock, chunk)
+        self.planner = Planner(limits, self.batch, prefix, speculator, self.looks, chunk)
         self.opening = Opening(prefix, self.planner.open)
         self.running: list[Sequence] = []
-        self._traits = traits
-        self._sizes = sizes
-        self._clock = clock
+        self._traits, self._sizes, self._clock = traits, sizes, clock
         self.ops = PendingOps()
         self._in_flight: Plan | None = None
-        self.memory_client = ModelMemory(
-            self.queue, self.running, self.ops, prefix, self.planner, sizes
-        )
+        parts = self.queue, self.running, self.ops, prefix, self.planner, sizes
+        self.memory_client = ModelMemory(*parts)
         self._cancelled: set[str] = set()
 
     def submit(self, request: Request) -> None:
@@ -105,7 +106,7 @@ class Scheduler:
         self.speculator.clear()
 
     def set_prefix_budget(self, max_bytes: int) -> None:
-        """Set the size of the prefix cache; evict what exceeds it with the next step."""
+        """Set the size of the prefix cache; evict the excess with the next step."""
         self.ops.next += self.prefix.set_prefix_budget(max_bytes)
 
     @property
@@ -127,7 +128,7 @@ class Scheduler:
         if self._in_flight is not None:
             changes = self.ops.next or self._cancelled or self.opening.arrived(self.running)
             rows = self.queue.may_admit(self.running) or any(s.filled for s in self.running)
-            if changes or rows or self.planner.must_commit_first(self.decoding):
+            if changes or rows or self.planner.must_commit_first(self.running, self.decoding):
                 return None
         for sequence in self.queue.admissions(self.memory_client, self.running):
             self._open(sequence)
@@ -220,6 +221,7 @@ class Scheduler:
         self.speculator.clear()  # what a draft model cached costs only speed
         if fault.kind is FaultKind.OUT_OF_MEMORY:
             self.ops.next += self.prefix.shrink(0)
+            self.planner.chunk.shrink()
         events: list[Event] = []
         for sequence in [s for s in self.running if s.row in rows and s.status is not Status.DONE]:
             error = reads[sequence.row].error if sequence.row in reads else None
@@ -312,10 +314,12 @@ class Scheduler:
         stats = finish.request_stats(sequence, self.speculator)
         sequence.move(Status.DONE)
         if admitted:
-            headroom = partial(self.memory.headroom, self._sizes.row_bytes(row))
             self.opening.drop(row)
-            self.ops.next += self.batch.remove(row, keep_cache=True)
-            self.ops.next += self.prefix.close(sequence, headroom)
+            client, freed = self.memory_client, self._sizes.row_bytes(row)
+            keep = row not in self.batch.members or client.may_copy(row)
+            self.ops.next += self.batch.remove(row, keep_cache=keep)
+            room = partial(self.memory.headroom, freed, client.copied) if keep else None
+            self.ops.next += self.prefix.close(sequence, room)
             self.speculator.store(sequence)
             self.speculator.drop(row)
             self.ops.next += [*self.looks.release(row), Drop(row)]

@@ -15,13 +15,13 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
-import mlx.core as mx
-
+from omlx.engine.buffers import release_buffers
 from omlx.engine.device_errors import DEVICE
 from omlx.engine.heartbeat import Heartbeat
 from omlx.engine.idle.calibrations import Calibrations
 from omlx.engine.idle.warm import KeepWarm
 from omlx.engine.inbox import Call, Inbox
+from omlx.engine.isolation import isolate
 from omlx.engine.open_requests import OpenRequests
 from omlx.engine.types import (
     EventSink,
@@ -215,9 +215,6 @@ class EngineThread:
 
     def _run(self) -> None:
         try:
-            working_set = mx.device_info().get("max_recommended_working_set_size")
-            if working_set is not None:
-                mx.set_wired_limit(int(working_set))
             while not self._stopping:
                 self._run_posted()
                 self._step()
@@ -267,7 +264,8 @@ class EngineThread:
         """Calibrate every model until done or until something is posted."""
         self._calibrations.run(lambda: not self._inbox.empty())
         if self._inbox.empty():
-            mx.clear_cache()
+            with isolate():  # an error of the device condemns the steps of all loops
+                release_buffers()
 
     def abandon(self, failure: EngineDead) -> None:
         """Fail every open request from another thread: this one may wait for a device for good.

@@ -15,7 +15,7 @@ import mlx.core as mx
 
 from omlx.engine.finish import truncate_at_stop
 from omlx.engine.masking import allows
-from omlx.engine.memory import SMALL, stepped
+from omlx.engine.memory.guard import SMALL, stepped
 from omlx.engine.sampling import Draw, RowSampler, draw, noise, permit, process
 from omlx.engine.types import FinishReason, Request
 from omlx.errors import Reason

@@ -203,6 +203,10 @@ class Settings:
     memory_limit: Annotated[int | None, _pool("SIZE", low=1 << 20, high=1 << 50, is_bytes=True)] = (
         None
     )
+    wired_limit: Annotated[
+        int | None,
+        _pool("SIZE|off", high=1 << 50, is_bytes=True, applies=AppliesAt.RESTART),
+    ] = None
     ttl_seconds: Annotated[int | None, _pool(scopes=PER_MODEL, low=1, high=366 * 86400)] = None
     pinned: Annotated[bool, _pool(scopes=MODEL_ALONE)] = False
     alias: Annotated[str | None, _pool("NAME", scopes=MODEL_ALONE)] = None

@@ -8,7 +8,7 @@ from enum import StrEnum
 from itertools import product
 from typing import TYPE_CHECKING, Final
 
-from omlx.engine.memory import stepped
+from omlx.engine.memory.guard import stepped
 from omlx.engine.piece import Layout
 from omlx.errors import Reason
 from omlx.measure.interleave import rotate

@@ -13,7 +13,7 @@ from typing import TypeVar
 from omlx.draft_length import DraftLength
 from omlx.engine.batch import CacheSizes
 from omlx.engine.limits import Limits, Traits
-from omlx.engine.memory import MemoryGuard
+from omlx.engine.memory.guard import MemoryGuard
 from omlx.engine.piece import Layout, Piece
 from omlx.engine.plan import (
     LAST,

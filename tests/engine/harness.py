@@ -20,7 +20,7 @@ from omlx.engine.build import build_loop
 from omlx.engine.inspection.facts import ModelFacts, facts_of, probed
 from omlx.engine.limits import Limits
 from omlx.engine.loop import EngineLoop
-from omlx.engine.memory import MemoryGuard
+from omlx.engine.memory.guard import MemoryGuard
 from omlx.engine.model import cache_maker
 from omlx.engine.plan import Plan, Window
 from omlx.engine.sampling import Draw, RowSampler, draw, permit, process

@@ -26,7 +26,7 @@ from omlx.engine.idle.calibration import (
     longest_pass,
 )
 from omlx.engine.loop import EngineLoop
-from omlx.engine.memory import MemoryGuard
+from omlx.engine.memory.guard import MemoryGuard
 from omlx.engine.speculation.config import CONFIG
 from omlx.engine.speculation.cost_model import PLAIN, CostModel, LatencyTable
 from omlx.engine.speculation.drafters.draft_model import DraftModel

@@ -17,7 +17,7 @@ import pytest
 
 from omlx.engine.device_errors import DEVICE, FaultKind
 from omlx.engine.loop import EngineLoop
-from omlx.engine.memory import MemoryGuard
+from omlx.engine.memory.guard import MemoryGuard
 from omlx.engine.strategy import DRAFT, NGRAM, OFF
 from omlx.engine.types import Request, Speculation
 from omlx.models.pool.embedding import Embedding

@@ -8,8 +8,9 @@ from itertools import chain
 
 import pytest
 
-from omlx.engine.memory import MemoryGuard, Verdict, cache_need
+from omlx.engine.memory.guard import MemoryGuard, Verdict, cache_need, check_fits
 from omlx.engine.piece import Layout
+from omlx.engine.plan import Extract
 from omlx.engine.types import Failed, Finished
 from omlx.errors import BadRequest, Overloaded
 from tests.engine.device import PLAIN, Desk, answer, ask
@@ -27,7 +28,7 @@ def guard(limit: int, weights: int = 0) -> MemoryGuard:
 
 def test_without_a_limit_everything_fits() -> None:
     free = MemoryGuard()
-    free.check_fits(ask("a", prompt=10_000), LAYOUT)
+    check_fits(free, ask("a", prompt=10_000), LAYOUT)
     assert free.excess(1 << 50, ()) == 0
 
 
@@ -45,13 +46,13 @@ def test_freed_memory_that_still_counts_is_returned_before_a_request_exceeds_the
 def test_a_prompt_that_can_never_fit_is_refused_with_the_longest_possible_length() -> None:
     short_of_memory = guard(1_000_000)
     with pytest.raises(BadRequest) as caught:
-        short_of_memory.check_fits(ask("a", prompt=10_000), LAYOUT)
+        check_fits(short_of_memory, ask("a", prompt=10_000), LAYOUT)
     assert caught.value.code == "memory.never"
     most = caught.value.params["most"]
     assert isinstance(most, int)
-    short_of_memory.check_fits(ask("a", prompt=most - 256), LAYOUT)
+    check_fits(short_of_memory, ask("a", prompt=most - 256), LAYOUT)
     with pytest.raises(BadRequest):
-        short_of_memory.check_fits(ask("a", prompt=most + 257), LAYOUT)
+        check_fits(short_of_memory, ask("a", prompt=most + 257), LAYOUT)
 
 
 @dataclass
@@ -61,6 +62,7 @@ class Client:
     busy: bool = False
     used_at: float = 0.0
     reserved: int = 0
+    activations: int = 0
     cached: int = 0
     freeing: bool = False
     blocked_since: float | None = None
@@ -72,7 +74,7 @@ class Client:
 def test_a_small_prompt_is_always_admitted_alone() -> None:
     tiny = guard(1000, weights=5000)
     one = ask("a", prompt=200)
-    tiny.check_fits(one, LAYOUT)
+    check_fits(tiny, one, LAYOUT)
     assert tiny.admit(Client(), one, cache_need(one, LAYOUT), 0.0) is Verdict.ADMIT
 
 
@@ -439,3 +441,65 @@ def test_rows_of_every_kind_of_cache_take_turns_where_memory_is_short(family: st
     for one in asked:
         assert bench.tokens[one.id] == plain(family, one)
     assert caches.kept.nbytes <= limit
+
+
+def test_activations_count_in_what_fits_and_in_what_never_does() -> None:
+    short_of_memory = guard(1_000_000)
+    one = ask("a", prompt=8000)
+    need = cache_need(one, LAYOUT)
+    check_fits(short_of_memory, one, LAYOUT)
+    assert short_of_memory.admit(Client(), one, need, 0.0) is Verdict.ADMIT
+    assert short_of_memory.admit(Client(), one, need, 0.0, 100_000) is Verdict.ADMIT
+    assert short_of_memory.admit(Client(), one, need, 0.0, 200_000) is Verdict.REFUSE
+    assert short_of_memory.admit(Client(busy=True), one, need, 0.0, 200_000) is not Verdict.ADMIT
+    reading = Client(busy=True, activations=200_000)
+    assert short_of_memory.admit(reading, one, need, 0.0) is Verdict.WAIT_FOR_CHANGE
+
+    def activations(context: int) -> int:
+        return 50 * context
+
+    with pytest.raises(BadRequest) as caught:
+        check_fits(short_of_memory, one, LAYOUT, activations=activations)
+    most = caught.value.params["most"]
+    assert isinstance(most, int)
+    assert 150 * most <= 1_000_000 < 150 * most + 100 * 512
+    check_fits(short_of_memory, ask("a", prompt=most), LAYOUT, activations=activations)
+
+
+def test_a_text_whose_only_pass_never_fits_is_refused_for_good() -> None:
+    memory = guard(1_000_000)
+    assert memory.admit_text(900, LAYOUT, lambda tokens: tokens * tokens)
+    with pytest.raises(BadRequest) as caught:
+        memory.admit_text(1000, LAYOUT, lambda tokens: tokens * tokens)
+    assert (caught.value.code, caught.value.param) == ("memory.never", "input")
+    assert caught.value.params["most"] == 947  # 97,280 bytes of cache and 896,809
+
+
+def test_a_pass_has_what_is_neither_taken_nor_reserved() -> None:
+    used = [500]
+
+    def trim() -> None:
+        used[0] = 400
+
+    memory = MemoryGuard(1000, lambda: used[0], trim=trim)
+    memory.join(Client(reserved=100))
+    assert memory.pass_room(200) == 950 - 500 - 100
+    assert memory.pass_room(400) == 950 - 400 - 100
+    assert MemoryGuard().pass_room(1 << 50) is None
+
+
+def test_a_row_leaves_its_batch_without_a_copy_where_there_is_no_room_for_one() -> None:
+    at_work, memory = desk(100_000)
+    both = [ask(name, prompt=2000, max_tokens=20 + 10 * i) for i, name in enumerate("bc")]
+    at_work.submit(*both)
+    while len(at_work.scheduler.batch.members) < 2:
+        at_work.step()
+    ours, stored = memory.used, at_work.scheduler.prefix.index.nbytes
+    memory.used = lambda: 94_000 + ours() - stored
+    while not any(isinstance(event, Finished) for event in at_work.events):
+        at_work.step()
+    assert not any(isinstance(op, Extract) for plan in at_work.plans for op in plan.ops)
+    memory.used = ours
+    at_work.run()
+    for one in both:
+        assert at_work.said(one.id) == answer(one, one.max_tokens or 0)

@@ -8,13 +8,16 @@ import sys
 import mlx.core as mx
 import pytest
 
+from omlx.errors import ConfigError
 from omlx.models.pool.footprint import (
     Trimmer,
+    bound_mlx,
     default_limit_bytes,
     footprint,
     machine_bytes,
     release_memory,
     used_bytes,
+    wire,
 )
 
 SIZE = 128 << 20
@@ -38,6 +41,40 @@ def test_used_memory_lies_between_that_of_mlx_and_of_the_machine() -> None:
 
 def test_the_default_limit_leaves_memory_to_other_programs() -> None:
     assert 0 < default_limit_bytes() <= 0.75 * machine_bytes()
+
+
+def test_mlx_is_told_a_limit_and_keeps_an_eighth_of_it_at_most_for_reuse() -> None:
+    limits = mx.set_memory_limit(1 << 40), mx.set_cache_limit(1 << 40)
+    try:
+        bound_mlx(64 << 30)
+        told, kept = mx.set_memory_limit(1 << 40), mx.set_cache_limit(1 << 40)
+        assert 32 << 30 <= told <= 64 << 30
+        assert kept == 8 << 30
+    finally:
+        mx.set_memory_limit(limits[0])
+        mx.set_cache_limit(limits[1])
+
+
+def test_nothing_is_wired_unless_it_is_asked_for() -> None:
+    wire(None, most=8 << 30)
+    wire(0, most=8 << 30)
+
+
+def test_more_wired_memory_than_the_system_allows_is_refused_with_what_it_allows() -> None:
+    with pytest.raises(ConfigError) as caught:
+        wire(9 << 30, most=8 << 30)
+    assert caught.value.code == "memory.wired"
+    assert caught.value.params == {"wired": 9 << 10, "most": 8 << 10}
+    assert "iogpu.wired_limit_mb=9216" in caught.value.message
+
+
+@pytest.mark.skipif(
+    "max_recommended_working_set_size" in mx.device_info(), reason="there is a GPU to wire for"
+)
+def test_without_a_gpu_a_wired_limit_is_refused() -> None:
+    with pytest.raises(ConfigError) as caught:
+        wire(1 << 30)
+    assert caught.value.code == "memory.wired_no_gpu"
 
 
 LINUX = pytest.mark.skipif(

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from openai import APIError, APIStatusError, OpenAI
 
-from omlx.engine.memory import RETRY_AFTER_S
+from omlx.engine.memory.guard import RETRY_AFTER_S
 from tests.soak.answers import compare, fault, joined, whole
 from tests.soak.models import MODELS
 from tests.soak.requests import REPEAT_SHARE, REPEATED, Json, SoakRequest, soak_request

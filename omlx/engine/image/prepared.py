@@ -31,7 +31,8 @@ class TowerFacts:
 
     `patch_cost` is the work of one patch in tokens of prefill, without attention, which adds the
     share `attention` of it for each patch that a patch attends to, at most `attended`.
-    `patch_bytes` bounds the activations of one patch, `feature_bytes` is the size of one feature.
+    `patch_bytes` bounds the activations of one patch, `pair_bytes` are those of two patches of
+    which one attends to the other, `feature_bytes` is the size of one feature.
     `whole`: the text model sees all of an image at once, so that no pass may end inside one.
     """
 
@@ -41,9 +42,14 @@ class TowerFacts:
     attended: int = 1 << 31
     patch_bytes: int = 0
     feature_bytes: int = 0
+    pair_bytes: int = 0
     whole: bool = False
 
     def step_cost(self, patches: int) -> float:
         """Return the work of one step for an image, in tokens of prefill."""
         attention = self.attention * min(patches, self.attended)
         return patches * self.patch_cost * (1 + attention) / self.steps
+
+    def activation_bytes(self, patches: int) -> int:
+        """Return the bytes of one step for an image, which it frees at its end."""
+        return patches * (self.patch_bytes + min(patches, self.attended) * self.pair_bytes)

@@ -20,6 +20,7 @@ from omlx.engine.inspection.batch_probe import (
 from omlx.engine.limits import Traits
 from omlx.engine.model import MakeCache, Model, id_limit, weight_bytes
 from omlx.engine.piece import Layout
+from omlx.engine.prefill.activations import Activations, Kernels, PassShape
 from omlx.engine.prefix.arrays.layers import layout_of, uncacheable
 from omlx.engine.rewind import rewind_refusal, traits
 from omlx.engine.steps import Steps
@@ -33,7 +34,7 @@ class ModelFacts:
 
     Reasons say what the model cannot do: `unbatchable`, share passes between rows; `no_uneven`,
     read windows of different lengths in such a pass; `uncacheable`, keep prefixes; `no_rewind`,
-    roll back, and so verify drafts.
+    roll back, and so verify drafts. `shape` tells activations; None: the config does not.
     """
 
     vocab_size: int
@@ -45,6 +46,12 @@ class ModelFacts:
     uncacheable: Reason | None
     no_rewind: Reason | None
     own_layout: Layout | None = None
+    shape: PassShape | None = None
+
+    def activations(self, kernels: Kernels) -> Activations:
+        """Return the estimates for passes on a device with these attention kernels."""
+        window = None if self.layout.row_bytes else self.layout.window
+        return Activations(self.shape, kernels, window)
 
 
 def facts_of(model: Model, vocab_size: int, make_cache: MakeCache) -> ModelFacts:

@@ -79,6 +79,11 @@ class PrefixReuse:
             match = self.index.match(tokens[: self._bounds.floor(match.length) + 1])
         return match
 
+    def cached_length(self, tokens: Tokens[int]) -> int:
+        """Return how many leading tokens of a prompt would be restored. Modifies nothing."""
+        found = None if self.off_reason is not None else self.longest(tokens, len(tokens))
+        return 0 if found is None else found.length
+
     def restore(self, sequence: Sequence, match: PrefixMatch | None) -> list[CacheOp]:
         """Count a hit or a miss; restore the row."""
         if self._unused(sequence):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from omlx.engine.memory import stepped
+from omlx.engine.memory.guard import stepped
 from omlx.engine.piece import Layout
 
 

@@ -49,7 +49,7 @@ class Looks:
         if tower is None or not missing:
             return 0
         features = sum(image.features for image in missing) * tower.feature_bytes
-        return features + max(image.patches for image in missing) * tower.patch_bytes
+        return features + max(tower.activation_bytes(image.patches) for image in missing)
 
     def plan(self, sequence: Sequence, budget: int) -> tuple[list[CacheOp], int, int]:
         """Look at the images that the row's next `budget` tokens show, in order.

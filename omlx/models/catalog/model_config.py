@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from omlx.engine.prefill.activations import PassShape
 from omlx.errors import ModelError
 
 Number = int | float
@@ -24,6 +25,9 @@ _CONTEXT_KEYS = (
     "max_sequence_length",
     "seq_length",
 )
+_HEAD_KEYS = ("num_attention_heads", "n_head", "n_heads", "num_heads")
+_HIDDEN_KEYS = ("hidden_size", "n_embd", "d_model", "model_dim")
+_INNER_KEYS = ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size", "d_ff")
 _DEFAULT_CONTEXT = 32_768
 _MAX_CONTEXT = 1 << 24  # tokenizers without a limit report 10^30
 _SAMPLING: dict[str, type[int] | type[float]] = {
@@ -114,3 +118,38 @@ def sampling_defaults(generation_config: Mapping[str, Any]) -> dict[str, Number]
     if generation_config.get("do_sample") is False:
         defaults["temperature"] = 0.0
     return defaults
+
+
+def pass_shape(config: Mapping[str, Any], itemsize: int) -> PassShape | None:
+    """Return the heads and widths of a model that computes in floats of `itemsize` bytes, its text
+    part's; None if the config does not give them.
+    """
+    part = text_config(config) or config
+    heads, hidden = _count(part, *_HEAD_KEYS), _count(part, *_HIDDEN_KEYS)
+    if not heads or not hidden:
+        return None
+    own = _count(part, "head_dim") or hidden // heads
+    latent = _count(part, "qk_nope_head_dim") + _count(part, "qk_rope_head_dim")
+    dim = max(own, _count(part, "global_head_dim"), latent)
+    experts = _count(part, "num_experts_per_tok", "top_k_experts", "moe_topk")
+    expert = _count(part, "moe_intermediate_size", "intermediate_size")
+    inner = max(_count(part, *_INNER_KEYS) or 4 * hidden, experts * expert)
+    return PassShape(
+        query_heads=heads,
+        kv_heads=_count(part, "num_key_value_heads", "n_kv_heads") or heads,
+        head_dim=dim,
+        value_dim=_count(part, "v_head_dim") or dim,
+        token_floats=max(hidden, heads * dim) + inner,
+        itemsize=itemsize,
+    )
+
+
+def _count(config: Mapping[str, Any], *keys: str) -> int:
+    """Return the first positive whole number under these keys, of a list the largest; else 0."""
+    for key in keys:
+        value = config.get(key)
+        numbers = value if isinstance(value, list) else [value]
+        known = [n for n in numbers if isinstance(n, int) and not isinstance(n, bool) and n > 0]
+        if known:
+            return max(known)
+    return 0

@@ -14,8 +14,10 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_flatten
 
+from omlx.engine.buffers import attention_kernels
 from omlx.engine.image.prepared import PreparedImage, TowerFacts
 from omlx.engine.model import Model, weight_bytes
+from omlx.engine.prefill.activations import SCORE_COPIES, VECTOR_QUERIES, has_fused_kernel
 from omlx.engine.vision.reader import Features, Looking, Seeing, Vision
 from omlx.models.eyes.family import FamilyEye
 
@@ -98,6 +100,7 @@ def _facts(eye: FamilyEye, vlm: nn.Module, model: Model, seeing: Seeing) -> Towe
         attended=_tile_patches(eye.vision),
         patch_bytes=ACTIVATIONS * width * dtype.size,
         feature_bytes=hidden * dtype.size * (1 + seeing.marks),
+        pair_bytes=_pair_bytes(eye.vision, width, dtype.size),
         whole=seeing.open_layers != "none",
     )
 
@@ -108,6 +111,14 @@ def _active_bytes(config: Mapping[str, Any], model: Model) -> float:
     experts = text.get("num_experts") or text.get("num_local_experts")
     chosen = text.get("num_experts_per_tok")
     return weight_bytes(model) * (chosen / experts if experts and chosen else 1.0)
+
+
+def _pair_bytes(vision: Mapping[str, Any], width: int, itemsize: int) -> int:
+    """Bytes of attention scores for each pair of patches: none where a kernel keeps none."""
+    heads = int(vision.get("num_heads") or vision.get("num_attention_heads") or 16)
+    dim = width // heads
+    fused = has_fused_kernel(VECTOR_QUERIES + 1, 1, dim, dim, attention_kernels())
+    return 0 if fused else SCORE_COPIES * heads * itemsize
 
 
 def _tile_patches(vision: Mapping[str, Any]) -> int:

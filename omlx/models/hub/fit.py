@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from omlx.engine.memory import HARD
+from omlx.engine.memory.guard import HARD
 from omlx.engine.piece import Layout
 from omlx.models.catalog.model_config import text_config
 

@@ -15,14 +15,17 @@ from omlx.models.pool.text_pass import ReadText
 
 if TYPE_CHECKING:
     from omlx.engine.loop import EngineLoop
-    from omlx.engine.memory import MemoryGuard
+    from omlx.engine.memory.guard import MemoryGuard
 
 
 class OnePass(ReadText):
-    """A text that an encoder reads at once."""
+    """A text whose tokens all attend to each other: no part of it can be read alone."""
 
     def restart(self) -> None:
         """There is nothing to forget."""
+
+    def activations(self, loop: EngineLoop, tokens: int) -> int:
+        return loop.chunk.activations.estimate(tokens, tokens) or 0
 
 
 class Encoding(OnePass):

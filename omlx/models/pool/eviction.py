@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, TypeVar
 
-from omlx.engine.memory import MemoryGuard
+from omlx.engine.memory.guard import MemoryGuard
 from omlx.engine.thread import EngineThread
 from omlx.engine.types import RequestCounts
 from omlx.errors import EngineDead, ModelError

@@ -28,6 +28,7 @@ from omlx.models.catalog.entry import ModelEntry
 from omlx.models.catalog.model_config import (
     Number,
     context_length,
+    pass_shape,
     read_config,
     sampling_defaults,
     stop_ids,
@@ -229,7 +230,10 @@ def describe(
     facts: ModelFacts,
 ) -> LoadedModel:
     """Return a model in memory with what its files say of it."""
+    from omlx.engine.model import float_bytes  # noqa: PLC0415 — see `import_mlx_lm`
+
     generation_config = read_config(entry.path, "generation_config.json")
+    shape = pass_shape(config, float_bytes(cast("Model", model)))
     return LoadedModel(
         model=cast("Model", model),
         tokenizer=tokenizer,
@@ -237,7 +241,7 @@ def describe(
         vocab_size=tokenizer_length(tokenizer),
         stop_ids=stop_ids(tokenizer.eos_token_ids, config, generation_config),
         sampling=sampling_defaults(generation_config),
-        facts=facts,
+        facts=replace(facts, shape=shape),
         size_bytes=facts.weight_bytes,
     )
 

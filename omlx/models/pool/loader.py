@@ -20,7 +20,7 @@ import mlx.nn as nn
 from omlx.engine.disk.cache import DiskCache
 from omlx.engine.disk.tier import Disk
 from omlx.engine.limits import Limits
-from omlx.engine.memory import MemoryGuard
+from omlx.engine.memory.guard import MemoryGuard
 from omlx.engine.thread import EngineThread
 from omlx.errors import (
     BadRequest,
@@ -264,6 +264,7 @@ class ModelLoader:
             runner=None if target.stage is None else target.stage.runner(),
             vision=None if target.sight.vision is None else target.sight.vision.sibling(),
             disks=tiers,
+            draft_shape=draft.facts.shape if draft is not None else None,
         )
 
     def _detach(self, resident: ResidentModel) -> None:

@@ -19,7 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from omlx.engine.disk.cache import DiskCache
-from omlx.engine.memory import MemoryGuard
+from omlx.engine.memory.guard import MemoryGuard
 from omlx.engine.strategy import Strategy
 from omlx.engine.thread import EngineThread
 from omlx.errors import BadRequest, ModelError, Reason
@@ -57,19 +57,22 @@ def build_pool(
     clock: Callable[[], float] = time.monotonic,
     read: WeightReader = load_steps,
     disks: DiskCache | Reason | None = None,
+    apply_limit: Callable[[int], None] = lambda limit: None,
 ) -> Pool:
     """Build a pool and its parts.
 
     `report` follows the progress of loads, `costs` stores measured costs, `used` returns the bytes
-    in use, `clock` monotonic seconds; `read` reads weights; `disks` stores prefixes.
+    in use, `clock` monotonic seconds; `read` reads weights; `disks` stores prefixes; `apply_limit`
+    is called with the memory limit when it may have changed.
     """
 
     def limit() -> int:
         return limit_bytes(catalog.configuration.resolve().settings.memory_limit)
 
     memory = MemoryGuard(limit(), used, trim=Trimmer(clock))
+    apply_limit(limit())
     loader = ModelLoader(engine, memory, costs, read, disks)
-    residents = ResidentModels(engine, loader, memory, limit)
+    residents = ResidentModels(engine, loader, memory, limit, apply_limit)
     evictor = Evictor(engine, residents, memory, limit, clock)
     configure = partial(configured_speculation, catalog)
     load_queue = LoadQueue(residents, evictor, loader, configure, clock, report)

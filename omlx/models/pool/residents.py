@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from omlx.engine.memory import MemoryGuard
+from omlx.engine.memory.guard import MemoryGuard
 from omlx.engine.thread import EngineThread
 from omlx.errors import Conflict, EngineDead, Reason
 from omlx.models.catalog.entry import ModelEntry
@@ -21,7 +21,7 @@ class ResidentModels:
     """Loaded models, iterated from the least to the most recently used.
 
     Only the holder of `lock` adds a model. An idle model that is not draining may be evicted at any
-    time. `limit` returns the configured memory limit in bytes.
+    time. `limit` returns the configured memory limit in bytes, `apply_limit` tells MLX of it.
     """
 
     def __init__(
@@ -30,6 +30,7 @@ class ResidentModels:
         loader: ModelLoader,
         memory: MemoryGuard,
         limit: Callable[[], int],
+        apply_limit: Callable[[int], None],
     ) -> None:
         self.lock = asyncio.Lock()
         self.closing: set[asyncio.Task[None]] = set()
@@ -37,6 +38,7 @@ class ResidentModels:
         self._loader = loader
         self._memory = memory
         self._limit = limit
+        self._apply_limit = apply_limit
         self._published_limit = memory.limit
         self._by_id: dict[str, ResidentModel] = {}
         self._holds: dict[str, Reason] = {}
@@ -136,6 +138,7 @@ class ResidentModels:
 
         def publish() -> None:
             memory.configure(limit, weights)
+            self._apply_limit(limit)
             share = max(0, memory.soft - weights) // 2 // max(1, len(residents))
             for resident, floor, own in zip(residents, pinned_weights, configured, strict=True):
                 resident.loop.set_memory_budget(floor, share if own is None else own)

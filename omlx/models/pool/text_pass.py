@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import mlx.core as mx
@@ -14,7 +15,7 @@ from omlx.errors import EngineError
 
 if TYPE_CHECKING:
     from omlx.engine.loop import EngineLoop
-    from omlx.engine.memory import MemoryGuard
+    from omlx.engine.memory.guard import MemoryGuard
     from omlx.engine.model import Cache, Model
 
 
@@ -52,13 +53,18 @@ class ReadText(ABC):
     def advance(self, loop: EngineLoop, memory: MemoryGuard) -> bool:
         """Read the next part; return whether it was the last. Call it on the engine thread.
 
-        Reads nothing as long as memory is being freed. Raises Overloaded if there is none for the
-        KV cache.
+        Reads nothing as long as memory is being freed. Raises Overloaded if there is none for KV
+        cache and activations, BadRequest if there never is.
         """
 
     def admitted(self, loop: EngineLoop, memory: MemoryGuard) -> bool:
         """Return whether there is memory to begin. Raises as `advance`."""
-        return memory.admit_text(len(self.tokens), loop.scheduler.prefix.layout)
+        layout = loop.scheduler.prefix.layout
+        return memory.admit_text(len(self.tokens), layout, partial(self.activations, loop))
+
+    def activations(self, loop: EngineLoop, tokens: int) -> int:
+        """Return the bytes of the shortest pass over a text of so many tokens."""
+        return loop.chunk.least(tokens)
 
 
 class TextPass(ReadText):
@@ -81,7 +87,8 @@ class TextPass(ReadText):
             if not self.admitted(loop, memory):
                 return False
             self._cache = loop.runner.make_cache()
-        chunk = self.tokens[self._read : self._read + loop.limits.prefill_slice]
+        wanted = min(loop.limits.prefill_slice, len(self.tokens) - self._read)
+        chunk = self.tokens[self._read : self._read + loop.chunk.fit_alone(self._read, wanted)]
         result = self.read(loop.runner.model, mx.array([chunk], mx.uint32), self._cache)
         self._read += len(chunk)
         done = self._read == len(self.tokens)

@@ -17,7 +17,7 @@ from omlx.engine.image.prepared import PreparedImage, TowerFacts
 from omlx.engine.image.span import ImageSpan, image_ids, words
 from omlx.engine.limits import Limits
 from omlx.engine.loop import EngineLoop
-from omlx.engine.memory import MemoryGuard
+from omlx.engine.memory.guard import MemoryGuard
 from omlx.engine.plan import Look
 from omlx.engine.sampling import Draw, RowSampler, draw, process
 from omlx.engine.strategy import DRAFT, Strategy

@@ -9,7 +9,7 @@ import mlx.core as mx
 import pytest
 
 from omlx.engine.image.prepared import PreparedImage, TowerFacts
-from omlx.engine.memory import MemoryGuard
+from omlx.engine.memory.guard import MemoryGuard
 from omlx.engine.plan import Forget, Look
 from omlx.engine.sequence import Clock, Sequence
 from omlx.engine.strategy import OFF

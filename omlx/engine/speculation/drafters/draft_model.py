@@ -19,6 +19,7 @@ from omlx.engine.disk.tier import DiskTier
 from omlx.engine.inspection.batch_probe import SharedPasses
 from omlx.engine.masking import Lookahead
 from omlx.engine.model import MakeCache, Model, id_limit
+from omlx.engine.prefill.chunk import FitPass
 from omlx.engine.rewind import traits
 from omlx.engine.sampling import Draw, RowSampler, draw, permit, process
 from omlx.engine.sequence import Sequence
@@ -60,7 +61,7 @@ class DraftModel(Drafter):
     """A `Drafter`. `vocab_size` is the target's, `prefix_bytes` bounds the prefix cache.
 
     `shared_passes` says whether rows can share passes; siblings have it in common. `disk` stores
-    prefixes; a row whose prefix is on its way proposes nothing yet.
+    prefixes; a row whose prefix is on its way proposes nothing yet. `fit` bounds long passes.
     """
 
     kind: ClassVar[str] = "draft"
@@ -77,10 +78,10 @@ class DraftModel(Drafter):
         block_tokens: int = 64,
         shared_passes: SharedPasses | None = None,
         disk: DiskTier | None = None,
+        fit: FitPass = lambda start, wanted: min(wanted, CATCH_UP_CHUNK),
     ) -> None:
         self.name = name
-        self._model = model
-        self._vocab_size = vocab_size
+        self._model, self._vocab_size = model, vocab_size
         self._make_cache = make_cache
         self._traits = traits(make_cache())
         self._id_limit = id_limit(model, make_cache)
@@ -89,12 +90,13 @@ class DraftModel(Drafter):
         self._rows: dict[int, DraftRow] = {}
         self._caches = DraftCaches()
         self._prefixes = DraftPrefixes(model, make_cache, block_tokens, prefix_bytes, disk)
-        self._rounds = 0
+        self._rounds, self._fit = 0, fit
 
     def sibling(self) -> DraftModel:
         """Return a drafter over the same model, without rows or a prefix cache."""
         same = self.name, self._model, self._vocab_size, self._make_cache
-        return DraftModel(*same, prefix_bytes=None, shared_passes=self._shared_passes)
+        passes = self._shared_passes
+        return DraftModel(*same, prefix_bytes=None, shared_passes=passes, fit=self._fit)
 
     def open(self, sequence: Sequence) -> None:
         self._prefixes.begin(sequence)
@@ -294,11 +296,10 @@ class DraftModel(Drafter):
         held = self._caches.held(row.name)
         end = min(row.size - 1, held + limit)
         while held < end:
-            stop = min(stable if held < stable else end, end, held + CATCH_UP_CHUNK)
+            stop = held + self._fit(held, min(stable if held < stable else end, end) - held)
             chunk = row.words(row.skipped + held, row.skipped + stop)
             cache.read(self._model, mx.array([chunk], mx.uint32), [len(chunk)])
             mx.eval([layer.state for layer in cache.layers])
-            mx.clear_cache()
             held = stop
             if held == stable:
                 self._prefixes.save(row, self._caches)

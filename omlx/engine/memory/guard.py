@@ -3,19 +3,23 @@
     0 ──── weights ──── KV caches ──── prefix caches ──── soft 85 % ──── hard 95 % ──── limit
                                                               └── activations of passes ──┘
 
-Where a request would exceed the soft limit: evict cached prefixes, other models' first, if that
-suffices or nothing runs; then have idle models evicted; then let it wait for running requests, in
-order of arrival. With nothing to wait for, admit it below the hard limit and refuse it above.
+Activations are those of the shortest pass over a prompt; passes are as long as memory allows (see
+omlx.engine.prefill). Where a request would exceed the soft limit: evict cached prefixes, other
+models' first, if that suffices or nothing runs; then have idle models evicted; then let it wait for
+running requests, in order of arrival. With nothing to wait for, admit it below the hard limit and
+refuse it above.
 """
 
 from __future__ import annotations
 
 import threading
+from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final, Protocol
+from typing import Final, TypeAlias
 
+from omlx.engine.memory.client import MemoryClient
 from omlx.engine.piece import Layout
 from omlx.engine.types import Request
 from omlx.errors import BadRequest, Overloaded
@@ -35,6 +39,9 @@ SMALL: Final = 2 * CACHE_STEP
 
 RETRY_AFTER_S: Final = 5
 
+Activations: TypeAlias = Callable[[int], int]
+"""Returns the bytes of the shortest pass over a text, by its length in tokens."""
+
 
 class Verdict(StrEnum):
     """What becomes of the request at the head of a queue.
@@ -47,46 +54,6 @@ class Verdict(StrEnum):
     NEXT_STEP = "next step"
     WAIT_FOR_CHANGE = "wait for change"
     REFUSE = "refuse"
-
-
-class MemoryClient(Protocol):
-    """A loaded model, as the guard sees it. Times are of one monotonic clock, in seconds."""
-
-    @property
-    def used_at(self) -> float:
-        """When its newest request was submitted."""
-        ...
-
-    @property
-    def reserved(self) -> int:
-        """Bytes not yet allocated: prefixes to be saved, and growth of running KV caches up to the
-        prompt and `CACHE_STEP` output tokens. Later growth is left to the space above the limits.
-        """
-        ...
-
-    @property
-    def cached(self) -> int:
-        """Bytes of cached prefixes, all of which can be evicted."""
-        ...
-
-    @property
-    def busy(self) -> bool:
-        """Whether requests run."""
-        ...
-
-    @property
-    def freeing(self) -> bool:
-        """Whether its next step may free memory."""
-        ...
-
-    @property
-    def blocked_since(self) -> float | None:
-        """When its first request that waits for memory was submitted; None if none does."""
-        ...
-
-    def evict_prefixes(self, nbytes: int) -> int:
-        """Evict `nbytes` of cached prefixes, or all, with the next step. Return how many bytes."""
-        ...
 
 
 @dataclass(slots=True)
@@ -161,34 +128,16 @@ class MemoryGuard:
         self._assert_writer()
         return _evict_prefixes(self.clients, nbytes)
 
-    def check_fits(
-        self, request: Request, layout: Layout, pinned_weights: int | None = None
-    ) -> None:
-        """Raise BadRequest, with the longest possible prompt, if a prompt cannot fit even with
-        nothing else running.
-
-        `pinned_weights` are the bytes of weights that stay loaded whichever models are evicted;
-        None: all weights.
-        """
-        if self.limit is None or not layout.row_bytes or len(request.tokens) <= SMALL:
-            return
-        weights = self.weights
-        if pinned_weights is not None:
-            weights = pinned_weights
-        room = self.hard - weights
-        if cache_need(request, layout) > room:
-            most = max(SMALL, (room - layout.cache_bytes(0)) // layout.row_bytes - CACHE_STEP)
-            raise BadRequest(
-                "memory.never",
-                param="messages",
-                tokens=len(request.tokens),
-                most=most,
-                limit=_mebibytes(self.limit),
-            )
-
-    def admit(self, client: MemoryClient, request: Request, need: int, since: float) -> Verdict:
-        """Judge the head of a client's queue, which needs `need` bytes and was submitted at
-        `since`.
+    def admit(
+        self,
+        client: MemoryClient,
+        request: Request,
+        need: int,
+        since: float,
+        activations: int = 0,
+    ) -> Verdict:
+        """Judge the head of a client's queue, which needs `need` bytes, `activations` while it is
+        read, and was submitted at `since`.
 
         May evict cached prefixes and request the eviction of idle models.
         """
@@ -199,7 +148,8 @@ class MemoryGuard:
         if any(o.blocked_since is not None and o.blocked_since < since for o in others):
             return Verdict.WAIT_FOR_CHANGE
         everyone = [*others, client]
-        excess = self.excess(need, everyone)
+        activations = max(activations, *(member.activations for member in everyone))
+        excess = self.excess(need, everyone, activations=activations)
         if excess and any(member.freeing for member in everyone):
             return Verdict.NEXT_STEP  # evict nothing for memory that the next step frees
         busy = any(member.busy for member in everyone)
@@ -210,7 +160,7 @@ class MemoryGuard:
             freed = freed_by_others = _evict_prefixes(others, excess)
             if freed < excess:
                 freed += client.evict_prefixes(excess - freed)
-            excess = self.excess(need, everyone, freed)
+            excess = self.excess(need, everyone, freed, activations)
         if not excess:
             # Its own evictions precede the new row in the next plan; those of others do not.
             return Verdict.NEXT_STEP if freed_by_others else Verdict.ADMIT
@@ -218,50 +168,77 @@ class MemoryGuard:
             return Verdict.WAIT_FOR_CHANGE
         if any(member.freeing for member in everyone):
             return Verdict.NEXT_STEP
-        fits = excess <= self.hard - self.soft or len(request.tokens) <= SMALL
-        if fits:
+        if excess <= self._alone(activations) or len(request.tokens) <= SMALL:
             return Verdict.ADMIT
         return Verdict.REFUSE
 
-    def admit_text(self, tokens: int, layout: Layout) -> bool:
+    def admit_text(
+        self, tokens: int, layout: Layout, activations: Activations = lambda context: 0
+    ) -> bool:
         """Return whether a text that is no request may be read now; if not, judge it again after
         the next step, which frees memory.
 
-        May evict cached prefixes. Raises Overloaded where that is not enough.
+        `activations` are those of its shortest pass, by its length. May evict cached prefixes.
+        Raises Overloaded where that is not enough, BadRequest for a text that never fits.
         """
         self._assert_writer()
-        need = layout.cache_bytes(stepped(tokens))
-        excess = self.excess(need, self.clients)
+        _check_length(self, tokens, "input", layout, activations, self.weights)
+        need, transient = layout.cache_bytes(stepped(tokens)), activations(tokens)
+        excess = self.excess(need, self.clients, activations=transient)
         if not excess:
             return True
         if self.freeing or self.evict_prefixes(excess):
             return False
-        if excess <= self.hard - self.soft or tokens <= SMALL:
+        if excess <= self._alone(transient) or tokens <= SMALL:
             return True
-        raise self.refusal(need)
+        raise self.refusal(need + transient)
 
-    def excess(self, need: int, clients: Iterable[MemoryClient], freed: int = 0) -> int:
-        """By how many bytes `need` more exceed the soft limit, once `freed` are given back."""
+    def excess(
+        self, need: int, clients: Iterable[MemoryClient], freed: int = 0, activations: int = 0
+    ) -> int:
+        """By how many bytes `need` more, `freed` fewer exceed the soft limit, or the limit with
+        `activations`."""
         if self.limit is None:
             return 0
-        wanted = self._reserved(clients) + need - freed
-        excess = self._taken() + wanted - self.soft
+        wanted = self._reserved(clients) + need - freed - self.bound(self.soft, activations)
+        excess = self._taken() + wanted
         if excess > 0:
             self.trim()
-            excess = self._taken() + wanted - self.soft
+            excess = self._taken() + wanted
         return max(0, excess)
 
-    def headroom(self, freed: int = 0) -> int | None:
+    def pass_room(self, wanted: int) -> int | None:
+        """Return the bytes that the activations of a pass may take now, up to the hard limit; None:
+        no limit.
+
+        Returns freed memory to the system first if fewer than `wanted` are left.
+        """
+        if self.limit is None:
+            return None
+        bound = self.hard - self._reserved(self.clients)
+        room = bound - self._taken()
+        if room < wanted:
+            self.trim()
+            room = bound - self._taken()
+        return room
+
+    def headroom(self, freed: int = 0, copied: int = 0) -> int | None:
         """By how many bytes the prefix caches may grow, or, if negative, must shrink; None: no
         limit.
 
         `freed` bytes are those of an ended row. They are given back only after the row's cache has
-        been copied into the prefix cache; until then both exist, below the hard limit.
+        been copied into the prefix cache, and after `copied` bytes of other caches; until then all
+        exist, below the hard limit.
         """
         if self.limit is None:
             return None
         taken = self._taken()
-        return min(self.soft - (taken - freed + self._reserved(self.clients)), self.hard - taken)
+        soft = self.soft - (taken - freed + self._reserved(self.clients))
+        return min(soft, self.hard - taken - copied)
+
+    def copy_room(self, copied: int) -> int | None:
+        """Return the bytes that a step may copy beside `copied` others; None: no limit."""
+        return None if self.limit is None else self.hard - self._taken() - copied
 
     def reserve(self, need: int, *, last: bool = False) -> int:
         """Reserve `need` bytes for weights to be read, in place of the reservation before.
@@ -299,6 +276,14 @@ class MemoryGuard:
             limit=_mebibytes(self.limit or 0),
         )
 
+    def bound(self, mark: int, activations: int) -> int:
+        """Return the bytes up to which caches may grow: `mark`, or what activations leave."""
+        return min(mark, (self.limit or 0) - activations)
+
+    def _alone(self, activations: int) -> int:
+        """Return by how many bytes a request that runs alone may exceed the soft limit."""
+        return self.bound(self.hard, activations) - self.bound(self.soft, activations)
+
     def _taken(self) -> int:
         return max(self.used(), self.weights)  # mapped weights count although no pass has read them
 
@@ -326,13 +311,57 @@ class MemoryGuard:
 
 def cache_need(request: Request, layout: Layout) -> int:
     """Bytes of a request's KV cache after its prompt and `CACHE_STEP` tokens of output."""
-    tokens = len(request.tokens) + min(CACHE_STEP, request.max_tokens or CACHE_STEP)
-    return layout.cache_bytes(stepped(tokens))
+    return layout.cache_bytes(stepped(len(request.tokens) + output_tokens(request)))
+
+
+def output_tokens(request: Request) -> int:
+    """Tokens of output that are reserved with a prompt."""
+    return min(CACHE_STEP, request.max_tokens or CACHE_STEP)
 
 
 def stepped(tokens: int) -> int:
     """The tokens that a KV cache of so many has room for."""
     return -(-tokens // CACHE_STEP) * CACHE_STEP
+
+
+def check_fits(
+    memory: MemoryGuard,
+    request: Request,
+    layout: Layout,
+    pinned_weights: int | None = None,
+    activations: Activations = lambda context: 0,
+) -> None:
+    """Raise BadRequest, with the longest possible prompt, if a prompt cannot fit even with nothing
+    else running.
+
+    `pinned_weights` are the bytes of weights that stay loaded whichever models are evicted; None:
+    all weights. `activations` are those of the shortest pass, by context.
+    """
+    weights = memory.weights if pinned_weights is None else pinned_weights
+    length, output = len(request.tokens), output_tokens(request)
+    _check_length(memory, length, "messages", layout, activations, weights, output)
+
+
+def _check_length(
+    memory: MemoryGuard,
+    tokens: int,
+    param: str,
+    layout: Layout,
+    activations: Activations,
+    weights: int,
+    output: int = 0,
+) -> None:
+    """Raise BadRequest, with the longest text that fits beside `weights`, if `tokens` do not."""
+
+    def too_long(length: int) -> bool:
+        need = layout.cache_bytes(stepped(length + output))
+        return weights + need > memory.bound(memory.hard, activations(length))
+
+    if memory.limit is None or tokens <= SMALL or not too_long(tokens):
+        return
+    most = SMALL + bisect_left(range(SMALL + 1, tokens), True, key=too_long)
+    limit = _mebibytes(memory.limit)
+    raise BadRequest("memory.never", param=param, tokens=tokens, most=most, limit=limit)
 
 
 def _evict_prefixes(clients: Iterable[MemoryClient], nbytes: int) -> int:

@@ -1,0 +1,1 @@
+"""Admission control: one memory budget shared by all loaded models. Pure Python."""

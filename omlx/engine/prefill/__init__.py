@@ -1,0 +1,1 @@
+"""Bounds of a pass over a prompt: tokens, memory, time."""
