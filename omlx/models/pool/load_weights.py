@@ -32,6 +32,7 @@ from omlx.models.catalog.model_config import (
     sampling_defaults,
     stop_ids,
 )
+from omlx.models.catalog.rope import rope_overrides
 from omlx.models.catalog.text_halves import text_half
 from omlx.models.catalog.weight_files import check_whole, tensor_names, weight_files
 from omlx.models.eyes.open_eye import has_vision
@@ -251,14 +252,20 @@ def _build(directory: Path, trusted: bool) -> tuple[nn.Module, dict[str, Any]]:
     config = read_config(directory, "config.json")
     if config.get("model_file") is not None and not trusted:
         raise ModelError("model.remote_code", file=str(config["model_file"]))
+    overrides = rope_overrides(config)
     try:
         if text_half(config) is None:
-            return utils.load_model(directory, lazy=True, trust_remote_code=trusted)
+            return utils.load_model(
+                directory, lazy=True, model_config=overrides, trust_remote_code=trusted
+            )
         tied = not any("lm_head" in name for name in _tensor_names(directory))
         return utils.load_model(
             directory,
             lazy=True,
-            model_config={"tie_word_embeddings": tied},  # families disagree on where it stands
+            model_config={
+                **overrides,
+                "tie_word_embeddings": tied,
+            },  # families disagree on where it stands
             get_model_classes=text_half_classes,
         )
     except Exception as error:  # with a wrong config, architectures of mlx-lm raise anything
