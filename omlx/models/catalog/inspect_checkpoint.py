@@ -27,6 +27,7 @@ from omlx.models.catalog.rope import rope_reason
 from omlx.models.catalog.text_halves import text_half
 from omlx.terminal_text import escaped
 
+_INDEX = "model.safetensors.index.json"
 _SHARD = re.compile(r"model-(\d{1,5})-of-(\d{1,5})\.safetensors")
 _UNFINISHED = ("*.incomplete", "*.part", "*.download", "*.crdownload")
 _FOREIGN = ("*.bin", "*.pt", "*.pth", "*.npz", "*.onnx", "*.safetensors")
@@ -53,6 +54,11 @@ def looks_like_model(directory: Path) -> bool:
     except OSError:
         return False
     return any(name in _MODEL_FILES or name.endswith(_MODEL_SUFFIXES) for name in names)
+
+
+def has_config(directory: Path) -> bool:
+    """Return whether a directory has the config of a model or of an adapter."""
+    return any((directory / name).is_file() for name in _MODEL_FILES)
 
 
 def download_folders(directory: Path) -> list[Path]:
@@ -180,12 +186,15 @@ def _architecture_reason(config: Mapping[str, Any]) -> Reason | None:
 def _missing_shards(directory: Path, weights: list[str]) -> tuple[list[str], int]:
     """Return the shards that are missing, and how many are promised.
 
-    Shards are promised by the index, by their own numbering, or by a link. An index left over from
-    other weights does not count where a single complete file replaces it.
+    Shards are promised by the index, by their own numbering, or by a link. An index of other
+    weights, none of which are here, does not count where a single file or numbered shards are.
     """
     promised = _indexed(directory)
-    if "model.safetensors" in weights and not promised & set(weights):
-        promised, weights = {"model.safetensors"}, []
+    if not promised & set(weights):
+        if "model.safetensors" in weights:
+            promised, weights = {"model.safetensors"}, []
+        elif weights and all(map(_SHARD.fullmatch, weights)):
+            promised = set()
     for match in filter(None, map(_SHARD.fullmatch, weights)):
         width, total = len(match[1]), match[2]
         for number in range(1, int(total) + 1):
@@ -195,8 +204,13 @@ def _missing_shards(directory: Path, weights: list[str]) -> tuple[list[str], int
 
 
 def _indexed(directory: Path) -> set[str]:
-    """Return the files that the index of the weights names; none without an index."""
-    index = _read_object(directory / "model.safetensors.index.json", MAX_INDEX_BYTES) or {}
+    """Return the files that the index of the weights names; none without one that can be read,
+    since mlx-lm reads all weights, and no index.
+    """
+    try:
+        index = _read_object(directory / _INDEX, MAX_INDEX_BYTES) or {}
+    except ValueError:
+        return set()
     shards = index.get("weight_map")
     if not isinstance(shards, dict):
         return set()

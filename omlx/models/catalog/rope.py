@@ -19,7 +19,7 @@ PARAMETERS: Final = "rope_parameters"
 SCALING: Final = "rope_scaling"
 _THETA: Final = "rope_theta"
 _PARTIAL: Final = "partial_rotary_factor"
-_ORIGINAL: Final = "original_max_position_embeddings"
+ORIGINAL: Final = "original_max_position_embeddings"
 _KINDS: Final = ("rope_type", "type")
 
 _PLAIN: Final = frozenset({"default", "mrope"})
@@ -155,8 +155,8 @@ def _flat(given: Mapping[str, Any], part: Mapping[str, Any], facts: RopeFacts) -
             parameters[key] = value
             names = (key, *(name for name in _OTHER_NAMES[key] if name in facts.keys))
             values |= dict.fromkeys(names, value)
-    if _ORIGINAL in given and _ORIGINAL not in part:
-        values[_ORIGINAL] = given[_ORIGINAL]
+    if ORIGINAL in given and ORIGINAL not in part:
+        values[ORIGINAL] = given[ORIGINAL]
     if factor is not None and "rotary_dim" in facts.keys and part.get("rotary_dim") is None:
         values["rotary_dim"] = int(_head_dim(part) * factor)
     return values | _completed(scaling or {}, {**part, **values})
@@ -165,12 +165,12 @@ def _flat(given: Mapping[str, Any], part: Mapping[str, Any], facts: RopeFacts) -
 def _completed(scaling: Mapping[str, Any], part: Mapping[str, Any]) -> dict[str, Any]:
     """Return `rope_scaling` with the original length that transformers takes from the config."""
     kind = kind_of_scaling(scaling)
-    if _ORIGINAL in scaling or kind not in ("yarn", "longrope", "su", "llama3"):
+    if ORIGINAL in scaling or kind not in ("yarn", "longrope", "su", "llama3"):
         return {}
-    length = part.get(_ORIGINAL)
+    length = part.get(ORIGINAL)
     if length is None and kind == "yarn":
         length = part.get("max_position_embeddings")
-    return {} if length is None else {SCALING: {**scaling, _ORIGINAL: length}}
+    return {} if length is None else {SCALING: {**scaling, ORIGINAL: length}}
 
 
 def _by_layer_type(

@@ -23,14 +23,13 @@ from mlx.utils import tree_flatten
 from omlx.engine.steps import Steps, run_through
 from omlx.errors import ModelError, ModelGone, OmlxError, ProbeFailed, Reason
 from omlx.models.catalog.check_config import check_counts
+from omlx.models.catalog.context import context_length, longest_context
 from omlx.models.catalog.encoders import encoder_window, is_encoder
 from omlx.models.catalog.entry import ModelEntry
 from omlx.models.catalog.model_config import (
     Number,
-    context_length,
     read_config,
     sampling_defaults,
-    stop_ids,
 )
 from omlx.models.catalog.rope import rope_overrides
 from omlx.models.catalog.text_halves import text_half
@@ -82,7 +81,8 @@ class LoadedModel:
     """A model in memory. `vocab_size` is that of its tokenizer; its logits may be wider.
 
     `stage` is what a loop needs of a model of which this process holds some layers only. `sight`
-    says how it reads images. One that does not `generate` is an encoder.
+    says how it reads images. One that does not `generate` is an encoder. A user may raise the
+    context to `longest_context`.
     """
 
     model: Model
@@ -96,6 +96,7 @@ class LoadedModel:
     stage: StagedLoop | None = None
     sight: Sight = field(default_factory=Sight)
     generates: bool = True
+    longest_context: int = 0
 
 
 LoadSteps: TypeAlias = Generator[LoadProgress | None, None, LoadedModel]
@@ -188,7 +189,7 @@ def _encoder_steps(
         raise ProbeFailed("model.build", detail=one_line(error)) from error
     loaded = describe(entry, model, config, tokenizer, facts)
     window = encoder_window(entry.path, config) or loaded.context_length
-    return replace(loaded, context_length=window, generates=False)
+    return replace(loaded, context_length=window, longest_context=window, generates=False)
 
 
 def probe(model: Model, vocab_size: int) -> Steps[ModelFacts]:
@@ -236,10 +237,11 @@ def describe(
         tokenizer=tokenizer,
         context_length=context_length(config, tokenizer.model_max_length),
         vocab_size=tokenizer_length(tokenizer),
-        stop_ids=stop_ids(tokenizer.eos_token_ids, config, generation_config),
+        stop_ids=frozenset(tokenizer.eos_token_ids),
         sampling=sampling_defaults(generation_config),
         facts=facts,
         size_bytes=facts.weight_bytes,
+        longest_context=longest_context(config, tokenizer.model_max_length),
     )
 
 
