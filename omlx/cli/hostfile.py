@@ -14,6 +14,7 @@ import os
 import shlex
 import socket
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
 from pathlib import Path
@@ -63,6 +64,12 @@ class Hosts:
             return [sys.executable, "-m", "omlx", "stage", *arguments]
         remote = shlex.join(["env", *self.envs, "omlx", "stage", *arguments])
         return ["ssh", "-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", host.ssh, remote]
+
+    def shared(self, rank: int, flags: Sequence[str]) -> Sequence[str]:
+        """Return the flags that say where this machine's models are, for a follower on it; none for
+        another machine, which has folders of its own.
+        """
+        return flags if self.hosts[rank].local else ()
 
 
 _HOSTFILE: Final = TypeAdapter(Hosts)
