@@ -47,8 +47,7 @@ Report: TypeAlias = tuple[list[str], OmlxError | None]
 def probe_hosts(
     hosts: Hosts, model: str | None, configuration: LiveConfiguration, search: Sequence[str] = ()
 ) -> Iterator[Report]:
-    """Probe every host but the first, which is this one, in turn. Followers on this machine are
-    started with the flags `search`.
+    """Probe every host but the first, which is this one, in turn; those here search by `search`.
 
     Raises NotFound or ModelError if this machine has no such model, ConfigError for an address
     that is not this machine's.
@@ -62,8 +61,7 @@ def probe_hosts(
         names, control = tuple(host.ssh for host in hosts.hosts), listener.getsockname()
         for rank in range(1, len(names)):
             order = Order(names, secrets.token_hex(32), rank, control)
-            arguments = [] if model is None else [model]
-            command = hosts.follower(rank, *arguments, *hosts.shared(rank, search))
+            command = hosts.follower(rank, *filter(None, [model]), search=search)
             yield _probe(hosts, order, listener, command, asked)
 
 

@@ -48,8 +48,7 @@ class Supervisor:
     """Runs one group at a time until a signal.
 
     `order` is for all processes of each group, but for what is fresh at each start. `command` are
-    the arguments of `omlx serve`; followers serve `model`, those on this machine with the flags
-    `search`.
+    the arguments of `omlx serve`; followers serve `model`, those here with the flags `search`.
     """
 
     hosts: Hosts
@@ -121,8 +120,7 @@ class Supervisor:
 
     def _start(self, order: Order) -> subprocess.Popen[bytes]:
         if order.rank:
-            search = self.hosts.shared(order.rank, self.search)
-            command = self.hosts.follower(order.rank, self.model, *search)
+            command = self.hosts.follower(order.rank, self.model, search=self.search)
             return start(command, order, self.hosts.environment)
         command = [sys.executable, "-m", "omlx", "serve", *self.command, "--lead"]
         descriptors = (order.listening, order.links, order.report)

@@ -16,6 +16,7 @@ from omlx.models.catalog.discovery import BUNDLED, scan_places
 from omlx.models.catalog.model_config import stop_tokens
 from omlx.models.catalog.places import Folder
 from omlx.models.package.model_facts import ModelFactsCache
+from omlx.settings.schema import Settings
 from tests.models.breakage import (
     CONFIG,
     INDEX,
@@ -223,3 +224,21 @@ def test_the_context_follows_the_scaling_of_positions(
     assert (context_length(whole, 0), longest_context(whole, 0)) == (made_for, longest)
     inner = {"text_config": whole}
     assert (context_length(inner, 0), longest_context(inner, 0)) == (made_for, longest)
+
+
+def test_a_longer_context_is_served_where_the_scaling_reaches_it(tmp_path: Path) -> None:
+    for name in ("scaled", "plain"):
+        shutil.copytree(BUNDLED / TARGET, tmp_path / name)
+    fields(CONFIG, rope_scaling={"rope_type": "linear", "factor": 2.0})(tmp_path / "scaled")
+    registry = scan_places([Folder("models", tmp_path)])
+    with (
+        omlx(Settings(max_context=6000), registry=registry, default="scaled") as server,
+        httpx.Client(base_url=server.url, timeout=60) as http,
+    ):
+        for name, length in (("scaled", 6000), ("plain", 4096)):
+            record = http.get(f"/v1/models/{name}").json()
+            assert (record["loaded"], record["context_length"]) == (False, length)
+            prompt = {"model": name, "prompt": [5] * 6001, "max_tokens": 1}
+            refused = http.post("/v1/completions", json=prompt).json()["error"]
+            assert refused["params"]["limit"] == length
+            assert http.get(f"/v1/models/{name}").json()["context_length"] == length
