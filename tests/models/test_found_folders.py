@@ -108,6 +108,7 @@ SAME: dict[str, Breakage] = {
     "stop-config": stops(config=2),
     "stop-config-list": stops(config=[0, 2]),
     "stop-generation": stops(generation=2),
+    "stop-among-ids-that-are-none": stops(config=[2, -1, 10**6], generation=10**30),
     "stop-plural": stops(eos_token_ids=[2, 0]),
     "stop-plural-number": stops(eos_token_ids=2),
     "stop-plural-texts": stops(eos_token_ids=["<|im_end|>"]),
@@ -136,6 +137,15 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def running(root: Path) -> Iterator[Running]:
     with omlx(registry=scan_places([Folder("models", root)]), default="good") as server:
         yield server
+
+
+def test_ids_that_are_no_tokens_do_not_hinder_a_grammar(running: Running) -> None:
+    form = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "integer"}}}
+    with httpx.Client(base_url=running.url, timeout=60) as http:
+        body = {"model": "stop-among-ids-that-are-none", "max_tokens": 20, "response_format": form}
+        messages = [{"role": "user", "content": "a"}]
+        response = http.post("/v1/chat/completions", json={**body, "messages": messages})
+    assert response.status_code == 200, response.text
 
 
 def answer(server: Running, model: str) -> tuple[str, str]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import copy
 import json
+import random
 import shutil
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
+from omlx.models.catalog.context import context_length, longest_context
 from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.catalog.rope import rope_overrides, rope_reason
 from omlx.models.pool.load_weights import open_model
@@ -275,3 +277,26 @@ def test_a_parameter_that_would_be_ignored_is_the_reason_in_the_list(tmp_path: P
     assert code(entry) == "model.rope"
     assert entry.reason is not None
     assert "yarn" in entry.reason.message
+
+
+ODD: list[Any] = [None, 0, -1, True, "x", "0.5", 1e400, [], [1], [[1]], {}, {"a": {}}, {"type": 7}]
+KEYS = (
+    *("rope_parameters", "rope_theta", "rope_scaling", "partial_rotary_factor", "layer_types"),
+    *("head_dim", "hidden_size", "num_attention_heads", "max_position_embeddings", "text_config"),
+)
+
+
+@pytest.mark.parametrize("name", ["llama", "minimax", "gemma3_text", "step3p5", "gemma4_text"])
+def test_odd_values_raise_nothing(name: str) -> None:
+    rng = random.Random(11)
+    for _ in range(1000):
+        config: dict[str, Any] = {"model_type": name}
+        for key in rng.sample(KEYS, 4):
+            config[key] = copy.deepcopy(rng.choice(ODD))
+        parameters = {key: rng.choice(ODD) for key in rng.sample((*KEYS, "factor", "rope_type"), 3)}
+        layers = {"full_attention": parameters, "sliding_attention": rng.choice(ODD)}
+        config["rope_parameters"] = rng.choice([parameters, layers, rng.choice(ODD)])
+        rope_overrides(config)
+        rope_reason(config)
+        context_length(config, 0)
+        longest_context(config, 0)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from math import isfinite
 from typing import Any, Final
 
 from omlx.errors import Reason
@@ -125,7 +126,7 @@ def _layered(
     local = [key for key in _LOCAL_THETAS if key in facts.keys]
     if all(other == first for other in others):
         return _flat(first, part, facts) | dict.fromkeys(local, first.get(_THETA, _DEFAULT_THETA))
-    if {_PARTIAL + "s", "yarn_only_types"} <= facts.keys and part.get("layer_types"):
+    if {_PARTIAL + "s", "yarn_only_types"} <= facts.keys and _layer_types(part):
         return _lists(layers, part)
     full, sliding = layers.get("full_attention"), layers.get("sliding_attention")
     if full is not None and sliding is not None and len(layers) == 2:
@@ -157,8 +158,9 @@ def _flat(given: Mapping[str, Any], part: Mapping[str, Any], facts: RopeFacts) -
             values |= dict.fromkeys(names, value)
     if ORIGINAL in given and ORIGINAL not in part:
         values[ORIGINAL] = given[ORIGINAL]
-    if factor is not None and "rotary_dim" in facts.keys and part.get("rotary_dim") is None:
-        values["rotary_dim"] = int(_head_dim(part) * factor)
+    width = _head_dim(part)
+    if "rotary_dim" in facts.keys and part.get("rotary_dim") is None and _is_number(factor):
+        values |= {} if width is None else {"rotary_dim": int(width * factor)}
     return values | _completed(scaling or {}, {**part, **values})
 
 
@@ -197,7 +199,7 @@ def _lists(layers: Mapping[str, Mapping[str, Any]], part: Mapping[str, Any]) -> 
     """Return the keys of an architecture that has them as lists, with a value for each layer."""
     scaled = {name: one for name, one in layers.items() if kind_of_scaling(one) not in _PLAIN}
     scaling = next(iter(scaled.values()), None)
-    by_layer = [layers.get(name, {}) for name in part["layer_types"]]
+    by_layer = [layers.get(str(name), {}) for name in part["layer_types"]]
     return {
         _THETA: [one.get(_THETA, _DEFAULT_THETA) for one in by_layer],
         _PARTIAL + "s": [one.get(_PARTIAL, 1.0) for one in by_layer],
@@ -252,6 +254,15 @@ def _layer_types(part: Mapping[str, Any]) -> set[str]:
     return {str(name) for name in types} if isinstance(types, list) else set()
 
 
-def _head_dim(part: Mapping[str, Any]) -> int:
-    width = part.get("head_dim") or part["hidden_size"] // part["num_attention_heads"]
-    return int(width)
+def _head_dim(part: Mapping[str, Any]) -> int | None:
+    """Return the dimensions of a head; None for a config that does not say."""
+    hidden, heads, width = map(part.get, ("hidden_size", "num_attention_heads", "head_dim"))
+    if isinstance(width, int):
+        return width
+    if isinstance(hidden, int) and isinstance(heads, int) and heads > 0:
+        return hidden // heads
+    return None
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and isfinite(value)

@@ -118,7 +118,11 @@ def _clear(folder: Path) -> None:
 
 def _weights(file: Path, config: Mapping[str, Any], *, dense: bool) -> dict[str, mx.array]:
     """Return the tensors under mlx-lm's names; `dense`: in float32."""
-    arrays: dict[str, mx.array] = mx.load(str(file), format="gguf")  # type: ignore[assignment]
+    try:
+        arrays: dict[str, mx.array] = mx.load(str(file), format="gguf")  # type: ignore[assignment]
+    except RuntimeError as error:
+        detail = " ".join(str(error).split())
+        raise ModelError("gguf.damaged", file=file.name, detail=detail) from None
     weights = {}
     for name, array in arrays.items():
         known = mlx_name(name)

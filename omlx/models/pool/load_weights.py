@@ -232,12 +232,13 @@ def describe(
 ) -> LoadedModel:
     """Return a model in memory with what its files say of it."""
     generation_config = read_config(entry.path, "generation_config.json")
+    size = tokenizer_length(tokenizer)
     return LoadedModel(
         model=cast("Model", model),
         tokenizer=tokenizer,
         context_length=context_length(config, tokenizer.model_max_length),
-        vocab_size=tokenizer_length(tokenizer),
-        stop_ids=frozenset(tokenizer.eos_token_ids),
+        vocab_size=size,
+        stop_ids=frozenset(token for token in tokenizer.eos_token_ids if 0 <= token < size),
         sampling=sampling_defaults(generation_config),
         facts=facts,
         size_bytes=facts.weight_bytes,
