@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from omlx.errors import ModelError, Reason
+from omlx.models.catalog.context import declared_context, longest_context
 from omlx.models.catalog.entry import ModelEntry
-from omlx.models.catalog.model_config import declared_context, read_config
+from omlx.models.catalog.model_config import read_config
 from omlx.models.catalog.weight_files import count_parameters, weight_files
 from omlx.models.eyes.sight import read_blind_reason
 
@@ -21,12 +22,13 @@ TEXT_ALONE: Final = Reason("vision.off.text")
 
 @dataclass(frozen=True, slots=True)
 class CheckpointFacts:
-    """`context_length` in tokens; None for what the files do not say. `blind`: why the model does
-    not read images."""
+    """`context_length` in tokens, `longest_context` what a user may raise it to; None for what the
+    files do not say. `blind`: why the model does not read images."""
 
     parameters: int | None = None
     context_length: int | None = None
     blind: Reason | None = TEXT_ALONE
+    longest_context: int | None = None
 
 
 NO_FACTS: Final = CheckpointFacts()
@@ -54,7 +56,9 @@ def _read(directory: Path) -> CheckpointFacts:
         parameters = count_parameters(weight_files(directory), _group_size(config))
     except ModelError:  # the reason is shown when the model is loaded
         return NO_FACTS
-    return CheckpointFacts(parameters, declared_context(config), read_blind_reason(directory))
+    declared = declared_context(config)
+    longest = None if declared is None else longest_context(config, 0)
+    return CheckpointFacts(parameters, declared, read_blind_reason(directory), longest)
 
 
 def _group_size(config: Mapping[str, Any]) -> int:

@@ -106,7 +106,8 @@ def models_view(
 
 def model_row(model: ModelSnapshot, default: str | None) -> ModelRow:
     settings = Settings() if model.speculative is None else model.speculative.settings
-    lengths = (model.facts.context_length, settings.max_context)
+    facts = model.facts
+    lengths = (facts.longest_context, settings.max_context or facts.context_length)
     return ModelRow(
         model.entry,
         replace(model.status, idle_s=None),  # not shown; it would make each view different

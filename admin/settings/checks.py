@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Final
 
 from omlx.errors import BadRequest, ConfigError, ModelError, NotFound, Reason
+from omlx.models.catalog.context import longest_context
 from omlx.models.catalog.entry import ModelEntry
-from omlx.models.catalog.model_config import context_length, read_config
+from omlx.models.catalog.model_config import read_config
 from omlx.models.catalog.reference import find_draft
 from omlx.models.pool.pool import Pool
 from omlx.settings.schema import Value
@@ -94,7 +95,7 @@ class SettingWarnings:
         if model is None or not model.usable or not isinstance(value, int):
             return None
         try:
-            limit = context_length(read_config(model.path, "config.json"), 0)
+            limit = longest_context(read_config(model.path, "config.json"), 0)
         except ModelError:  # the model's page says so
             return None
         if value <= limit:

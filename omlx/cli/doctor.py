@@ -47,7 +47,7 @@ from omlx.settings.configuration import LiveConfiguration
 from omlx.settings.file import read
 from omlx.settings.keys import FILE as KEYS_FILE
 from omlx.settings.keys import KeyFile
-from omlx.settings.resolve import add_flags
+from omlx.settings.resolve import add_flags, cli_layer, flags_of
 from omlx.settings.schema import Group, Settings
 from omlx.settings.store import GLOBAL_FILE, MODELS_FILE
 from omlx.telemetry.log_tail import read_tail
@@ -74,7 +74,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     configuration = configured(arguments)
     if arguments.hosts is not None:
-        return _hosts(arguments.hosts, arguments.model, configuration)
+        return _hosts(arguments, configuration)
     if arguments.exact is not None:
         return measure(arguments.exact, configuration)
     if arguments.bench:
@@ -152,12 +152,13 @@ def _check_room(entry: ModelEntry, limit: int) -> None:
         raise ModelError("model.no_room", param="model", model=entry.id, **sizes)
 
 
-def _hosts(text: str, model: str | None, configuration: LiveConfiguration) -> int:
+def _hosts(arguments: Namespace, configuration: LiveConfiguration) -> int:
     """Probe every host but this one; return 0 if a model can be served over all of them."""
-    hosts = read_hosts(text)
+    hosts = read_hosts(arguments.hosts)
+    search = flags_of(cli_layer(arguments), Group.MODELS)
     rows = [tuple(sentence(f"cli.doctor.hosts.{name}", {}) for name in HEAD)]
     problems = []
-    for cells, problem in probe_hosts(hosts, model, configuration):
+    for cells, problem in probe_hosts(hosts, arguments.model, configuration, search):
         rows.append(tuple(cells))
         if problem is not None:
             problems.append((f"{cells[0]}: {problem.message}",))

@@ -15,6 +15,8 @@ from omlx.cli.hostfile import read_hosts
 from omlx.cli.supervisor import Supervisor
 from omlx.engine.stage.order import Order
 from omlx.errors import ConfigError
+from omlx.settings.resolve import cli_layer, flags_of
+from omlx.settings.schema import Group
 
 TIMEOUT_S: Final = 10.0
 LEAST_TIMEOUT_S: Final = 1
@@ -51,7 +53,8 @@ def supervisor(arguments: Namespace, listening: socket.socket) -> Supervisor:
         layers=arguments.stage_layers or (),
         timeout_s=arguments.stage_timeout or TIMEOUT_S,
     )
-    return Supervisor(hosts, order, sys.argv[2:], arguments.model, listening)
+    search = flags_of(cli_layer(arguments), Group.MODELS)
+    return Supervisor(hosts, order, sys.argv[2:], arguments.model, listening, search)
 
 
 def refuse_misuse(arguments: Namespace) -> None:

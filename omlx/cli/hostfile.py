@@ -14,6 +14,7 @@ import os
 import shlex
 import socket
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
 from pathlib import Path
@@ -56,11 +57,14 @@ class Hosts:
         """The environment of every process that is started here."""
         return {**os.environ, **dict(env.split("=", 1) for env in self.envs)}
 
-    def follower(self, rank: int, *arguments: str) -> list[str]:
-        """Return the command that runs `omlx stage` on the host of this rank, by ssh or here."""
+    def follower(self, rank: int, *arguments: str, search: Iterable[str] = ()) -> list[str]:
+        """Return the command that runs `omlx stage` on the host of this rank, by ssh or here.
+
+        `search`: flags that name folders of models on this machine.
+        """
         host = self.hosts[rank]
         if host.local:
-            return [sys.executable, "-m", "omlx", "stage", *arguments]
+            return [sys.executable, "-m", "omlx", "stage", *arguments, *search]
         remote = shlex.join(["env", *self.envs, "omlx", "stage", *arguments])
         return ["ssh", "-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", host.ssh, remote]
 

@@ -14,6 +14,7 @@ from huggingface_hub.utils.tqdm import disable_progress_bars
 from omlx.catalog import sentence
 from omlx.cli.arguments import configured
 from omlx.cli.output import size
+from omlx.cli.pull_gguf import is_gguf, pull_gguf
 from omlx.errors import ModelError, Reason
 from omlx.models.catalog.discovery import discover
 from omlx.models.catalog.entry import ModelEntry, Status
@@ -44,10 +45,13 @@ def run(arguments: Namespace) -> int:
         disable_progress_bars()
     configuration = configured(arguments)
     settings = configuration.current.resolve().settings
-    reference = Reference.parse(arguments.target)
-    if arguments.revision is not None:
-        reference = replace(reference, revision=arguments.revision)
-    target = _pull(reference, settings)
+    if arguments.revision is None and is_gguf(arguments.target):
+        target = _convert(arguments.target, settings)
+    else:
+        reference = Reference.parse(arguments.target)
+        if arguments.revision is not None:
+            reference = replace(reference, revision=arguments.revision)
+        target = _pull(reference, settings)
     if arguments.draft is not None:
         _pull_chosen_draft(target, Reference.parse(arguments.draft), configuration)
     elif not arguments.alone:
@@ -66,6 +70,20 @@ def _pull(reference: Reference, settings: Settings) -> ModelEntry:
         entry = _find(reference, settings)
         if isinstance(entry, Reason):
             entry = ModelEntry(reference.repository, directory, HUB_CACHE)
+    return _here(entry)
+
+
+def _convert(target: str, settings: Settings) -> ModelEntry:
+    """Return the model of a GGUF file, converted unless it is here. Raises ModelError."""
+
+    def begins() -> None:
+        sys.stdout.write(sentence("cli.pull.converts", {"file": target}) + "\n")
+        sys.stdout.flush()
+
+    return _here(pull_gguf(target, settings, begins))
+
+
+def _here(entry: ModelEntry) -> ModelEntry:
     params = {"model": entry.id, "path": str(entry.path), "size": size(entry.size_bytes)}
     sys.stdout.write(sentence("cli.pull.here", params) + "\n")
     return entry

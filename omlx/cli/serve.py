@@ -40,11 +40,10 @@ from omlx.cli.ending import (
     Server,
     handle_signals,
 )
+from omlx.cli.example import example
 from omlx.cli.group import add_group_flags, refuse_misuse, supervisor
 from omlx.cli.output import LoadingBars
 from omlx.cli.stage_start import JOINED, LOST, SERVING, end_without_supervisor
-from omlx.clients.endpoint import Endpoint
-from omlx.clients.snippets import curl
 from omlx.engine.heartbeat import Watchdog
 from omlx.engine.idle.warm import warm_gpu
 from omlx.engine.stage.order import Order
@@ -311,21 +310,18 @@ def _announce(services: Services, settings: Settings, address: str) -> None:
     """Print the address, the loaded model and its draft, a login link and an example request."""
     pool = services.pool
     lines = [sentence("cli.serve.ready", {"version": __version__, "url": address})]
-    model = next((entry.id for entry in pool.models), None)
     served = next(reversed(pool.loaded), None)
+    models = list(pool.models)
     if served is not None:
-        model = served.id
-        lines.append(sentence("cli.serve.model_ready", {"model": model}))
+        models = [entry for entry in models if entry.id == served.id]
+        lines.append(sentence("cli.serve.model_ready", {"model": served.id}))
         lines += _draft_lines(served)
     lines += _login_link(settings, address)
     offer = first_start.commands(pool.registry, settings, address)
-    if model is None:
-        lines += offer or [sentence("cli.models.none", {})]
-    elif served is None or served.generates:
-        lines += offer
-        endpoint = Endpoint(address, model, with_key=services.api_keys.required)
-        lines.append(sentence("cli.serve.try", {}))
-        lines.append(f"  {curl(endpoint, sentence('cli.serve.prompt', {})).text}")
+    lines += offer
+    if not models and not offer:
+        lines.append(sentence("cli.models.none", {}))
+    lines += example(models, address, with_key=services.api_keys.required)
     sys.stdout.write("\n".join(lines) + "\n")
     sys.stdout.flush()
 

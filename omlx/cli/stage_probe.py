@@ -15,7 +15,7 @@ import secrets
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from statistics import median
 from typing import Any, Final, TypeAlias
@@ -45,9 +45,9 @@ Report: TypeAlias = tuple[list[str], OmlxError | None]
 
 
 def probe_hosts(
-    hosts: Hosts, model: str | None, configuration: LiveConfiguration
+    hosts: Hosts, model: str | None, configuration: LiveConfiguration, search: Sequence[str] = ()
 ) -> Iterator[Report]:
-    """Probe every host but the first, which is this one, in turn.
+    """Probe every host but the first, which is this one, in turn; those here search by `search`.
 
     Raises NotFound or ModelError if this machine has no such model, ConfigError for an address
     that is not this machine's.
@@ -61,16 +61,15 @@ def probe_hosts(
         names, control = tuple(host.ssh for host in hosts.hosts), listener.getsockname()
         for rank in range(1, len(names)):
             order = Order(names, secrets.token_hex(32), rank, control)
-            yield _probe(hosts, order, listener, model, asked)
+            command = hosts.follower(rank, *filter(None, [model]), search=search)
+            yield _probe(hosts, order, listener, command, asked)
 
 
 def _probe(
-    hosts: Hosts, order: Order, listener: socket.socket, model: str | None, asked: dict[str, Any]
+    hosts: Hosts, order: Order, listener: socket.socket, command: list[str], asked: dict[str, Any]
 ) -> Report:
     cells, problem = [order.host, hosts.hosts[order.rank].address, *"----"], None
-    arguments = [] if model is None else [model]
     try:
-        command = hosts.follower(order.rank, *arguments)
         with ExitStack() as ending:
             pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
             process = start(command, order, hosts.environment, **pipes)

@@ -48,7 +48,7 @@ class Supervisor:
     """Runs one group at a time until a signal.
 
     `order` is for all processes of each group, but for what is fresh at each start. `command` are
-    the arguments of `omlx serve`; followers serve `model`.
+    the arguments of `omlx serve`; followers serve `model`, those here with the flags `search`.
     """
 
     hosts: Hosts
@@ -56,6 +56,7 @@ class Supervisor:
     command: Sequence[str]
     model: str
     listening: socket.socket
+    search: Sequence[str] = ()
     served_once: bool = False
     _processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
     _stopping: bool = False  # set by a signal
@@ -119,7 +120,7 @@ class Supervisor:
 
     def _start(self, order: Order) -> subprocess.Popen[bytes]:
         if order.rank:
-            command = self.hosts.follower(order.rank, self.model)
+            command = self.hosts.follower(order.rank, self.model, search=self.search)
             return start(command, order, self.hosts.environment)
         command = [sys.executable, "-m", "omlx", "serve", *self.command, "--lead"]
         descriptors = (order.listening, order.links, order.report)

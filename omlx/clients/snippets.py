@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from dataclasses import dataclass
+from typing import Any
 
 from omlx.clients.agents import claude_variables, codex_config, opencode_config, qwen_config
 from omlx.clients.endpoint import KEY_VARIABLE, NO_KEY, Endpoint
@@ -22,9 +23,23 @@ class Snippet:
 def curl(endpoint: Endpoint, prompt: str) -> Snippet:
     """A command that streams a chat completion."""
     messages = [{"role": "user", "content": prompt}]
-    body = {"model": endpoint.model, "stream": True, "messages": messages}
-    url, data = f"{endpoint.openai}/chat/completions", json.dumps(body, ensure_ascii=False)
-    parts = [f"curl -N {shlex.quote(url)}"]
+    return _post(endpoint, "chat/completions", {"stream": True, "messages": messages}, "-N ")
+
+
+def embeddings_curl(endpoint: Endpoint, text: str) -> Snippet:
+    """A command that prints the vector of a text."""
+    return _post(endpoint, "embeddings", {"input": text})
+
+
+def rerank_curl(endpoint: Endpoint, text: str) -> Snippet:
+    """A command that prints how relevant two documents are."""
+    return _post(endpoint, "rerank", {"query": text, "documents": [text, "?"]})
+
+
+def _post(endpoint: Endpoint, path: str, fields: dict[str, Any], options: str = "") -> Snippet:
+    body = {"model": endpoint.model, **fields}
+    url, data = f"{endpoint.openai}/{path}", json.dumps(body, ensure_ascii=False)
+    parts = [f"curl {options}{shlex.quote(url)}"]
     if endpoint.with_key:
         parts.append(f'-H "Authorization: Bearer ${KEY_VARIABLE}"')
     parts.append(f"-H 'Content-Type: application/json' -d {shlex.quote(data)}")

@@ -78,8 +78,8 @@ class EmbeddingService:
             ids = text
         check_ids(ids, served.vocab_size, param)
         if len(ids) > served.context_length:
-            raise BadRequest(
-                "engine.prompt_too_long", param=param, tokens=len(ids), limit=served.context_length
+            raise field_error(
+                "embedding.too_long", param, tokens=len(ids), limit=served.context_length
             )
         return ids
 

@@ -32,6 +32,7 @@ _OPENAI_CODES: Final = {
     "model.not_allowed": "model_not_found",
     "engine.prompt_too_long": "context_length_exceeded",
     "text.too_long": "context_length_exceeded",
+    "embedding.too_long": "context_length_exceeded",
     "rerank.too_long": "context_length_exceeded",
     "auth.key": "invalid_api_key",
     "auth.rate": "rate_limit_exceeded",

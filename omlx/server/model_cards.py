@@ -139,7 +139,7 @@ class ModelCards:
         blind = why_blind(served, self._blind_reason(entry, facts), vision=settings.vision)
         if served is not None:
             return ModelCard(entry, facts, served.context_length, served, blind)
-        length = min(facts.context_length, settings.max_context or facts.context_length)
+        length = min(facts.longest_context, settings.max_context or facts.context_length)
         return ModelCard(entry, facts, length, blind=blind)
 
     def _settings(self, model: str) -> Settings:

@@ -72,6 +72,21 @@ def cli_layer(arguments: Namespace) -> Layer:
     return layer
 
 
+def flags_of(layer: Layer, group: Group) -> list[str]:
+    """Return the flags that set a layer's values of `group` in another process."""
+    flags = []
+    for name, value in layer.values.items():
+        if table()[name].meta.group is not group:
+            continue
+        dashed = name.replace("_", "-")
+        if isinstance(value, bool):
+            flags.append(f"--{dashed}" if value else f"--no-{dashed}")
+            continue
+        for one in value if isinstance(value, tuple) else (value,):
+            flags.append(f"--{dashed}={one}")
+    return flags
+
+
 def add_flags(parser: ArgumentParser, groups: Iterable[Group] = tuple(Group)) -> None:
     """Add a flag for each setting of `groups`. A flag that is not given leaves None."""
     for group in groups:

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 MAX_SECONDS: Final = 10
+"""Processor time of a render: on a busy machine, waiting for a core is no fault of a template."""
+MAX_WAIT_S: Final = 50
 MAX_BYTES: Final = 1 << 30
 """Memory of a process. A body of 32 MB takes a third of it."""
 MAX_PROMPT_BYTES: Final = 64 << 20
@@ -74,7 +76,7 @@ class TemplateProcess:
         """Return the prompt. Raises TemplateError; BadRequest beyond the limits, and if the process
         ends: then it must be closed."""
         self.start()
-        deadline = monotonic() + MAX_SECONDS
+        deadline = monotonic() + MAX_WAIT_S
         try:
             self._connection.send(job)
             while not self._connection.poll(_POLL_S):
@@ -211,7 +213,8 @@ def _job(
         **given,
     }
     template = inner.get_chat_template(tools=variables.get("tools"))
-    return TemplateJob(template, [dict(message) for message in messages], variables)
+    copies = [dict(message) for message in messages]
+    return TemplateJob(template, copies, variables, MAX_SECONDS)
 
 
 def _limited() -> BadRequest:

@@ -7,7 +7,6 @@ parent closes it or ends.
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 from contextlib import suppress
@@ -17,8 +16,6 @@ from typing import Any, Final
 
 ORPHAN_S: Final = 60
 """Seconds after which a render ends its process: the parent, which ends it earlier, has gone."""
-NICE: Final = 10
-"""Its start, and a template that is stuck, leave the cores to decoding."""
 RENDERED: Final = b"+"
 FAILED: Final = b"-"
 """First byte of a reply, before the prompt or the template's error as UTF-8."""
@@ -26,11 +23,15 @@ FAILED: Final = b"-"
 
 @dataclass(frozen=True, slots=True)
 class TemplateJob:
-    """One render. `variables` include the special tokens and the options of the renderer."""
+    """One render. `variables` include the special tokens and the options of the renderer.
+
+    `seconds`: processor time after which the process ends.
+    """
 
     template: str
     messages: list[dict[str, Any]]
     variables: dict[str, Any]
+    seconds: float
 
 
 def serve(parent: Connection) -> None:
@@ -43,6 +44,7 @@ def serve(parent: Connection) -> None:
     while True:
         job: TemplateJob = parent.recv()
         signal.alarm(ORPHAN_S)
+        signal.setitimer(signal.ITIMER_PROF, job.seconds)
         try:
             prompt = renderer.apply_chat_template(
                 job.messages, chat_template=job.template, tokenize=False, **job.variables
@@ -50,13 +52,13 @@ def serve(parent: Connection) -> None:
             reply = RENDERED + str(prompt).encode(errors="surrogatepass")
         except Exception as error:  # noqa: BLE001 — of any type: a template is a program
             reply = FAILED + (str(error) or type(error).__name__).encode(errors="replace")
+        signal.setitimer(signal.ITIMER_PROF, 0)
         signal.alarm(0)
         parent.send_bytes(reply)
 
 
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which drains
-    os.nice(NICE)
     with suppress(EOFError, OSError):  # the parent has gone
         serve(Connection(int(sys.argv[1])))
 

@@ -41,6 +41,16 @@ def test_without_a_model_only_links_are_measured(alone: Path, capsys: Capture) -
     assert "µs" in capsys.readouterr().out
 
 
+def test_a_follower_of_this_machine_searches_where_the_leader_does(
+    alone: Path, capsys: Capture
+) -> None:
+    shutil.copytree(BUNDLED / TARGET, alone / "elsewhere/org/mine")
+    flags = ["--no-bundled", "--model-dir", str(alone / "elsewhere")]
+    assert main(["doctor", "org/mine", "--hosts", LOCAL, *flags]) == 0
+    *_, line = capsys.readouterr().out.splitlines()
+    assert line.split()[2] == "="
+
+
 def test_another_copy_of_the_model_is_named(alone: Path, capsys: Capture) -> None:
     copy = alone / "other" / TARGET
     shutil.copytree(BUNDLED / TARGET, copy)

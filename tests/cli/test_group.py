@@ -7,7 +7,7 @@ import os
 import shutil
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +50,14 @@ def test_stages_stream_with_accepted_drafts_and_leave_nothing(tmp_path: Path) ->
         assert plain.json()["choices"] == staged["choices"]
         assert len(running.pids("--lead")) == len(running.pids("stage")) == 1
     assert running.process.returncode == 0
+
+
+def test_followers_of_this_machine_search_where_the_leader_does(tmp_path: Path) -> None:
+    shutil.copytree(BUNDLED / TARGET, tmp_path / "elsewhere/org/mine")
+    flags = ["--model-dir", str(tmp_path / "elsewhere")]
+    with group(tmp_path, *flags, model="org/mine") as running:
+        answer = running.http.post("/v1/chat/completions", json=chat(max_tokens=4))
+        assert answer.status_code == 200
 
 
 def changed_copy(folder: Path, name: str) -> None:
@@ -177,12 +185,12 @@ def test_hosts_that_do_not_answer_are_named(monkeypatch: pytest.MonkeyPatch) -> 
 class Unreachable(Hosts):
     """Followers that ssh does not reach."""
 
-    def follower(self, rank: int, *arguments: str) -> list[str]:
+    def follower(self, rank: int, *arguments: str, **search: Iterable[str]) -> list[str]:
         return ["sh", "-c", "exit 255"]
 
 
 class WithoutSsh(Hosts):
-    def follower(self, rank: int, *arguments: str) -> list[str]:
+    def follower(self, rank: int, *arguments: str, **search: Iterable[str]) -> list[str]:
         return ["/nowhere/ssh"]
 
 
@@ -213,7 +221,7 @@ def test_a_host_that_ssh_does_not_reach_is_named(kind: type[Hosts], alone: Path)
 class Dying(Hosts):
     """Followers that end before they join."""
 
-    def follower(self, rank: int, *arguments: str) -> list[str]:
+    def follower(self, rank: int, *arguments: str, **search: Iterable[str]) -> list[str]:
         return ["sh", "-c", "exit 75"]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -19,17 +20,20 @@ from omlx.settings.schema import Settings
 from tests.models.trees import hub_model, ids, model, only, shards
 
 
-def test_a_folder_of_models_one_and_two_deep_and_through_links(tmp_path: Path) -> None:
+def test_a_folder_of_models_up_to_three_deep_and_through_links(tmp_path: Path) -> None:
     model(tmp_path / "models/plain")
     model(tmp_path / "models/org/two-deep")
     model(tmp_path / "elsewhere/linked")
-    model(tmp_path / "models/a/b/too-deep")
+    model(tmp_path / "models/org/family/three-deep")
+    model(tmp_path / "models/a/b/c/too-deep")
     model(tmp_path / "models/.hidden/one")
     (tmp_path / "models/org/notes").mkdir()
     (tmp_path / "models/readme.txt").write_text("not a model", encoding="utf-8")
     (tmp_path / "models/org/linked").symlink_to(tmp_path / "elsewhere/linked")
     registry = scan_places([Folder("models", tmp_path / "models")])
-    assert ids(registry) == {"plain": "usable", "org/linked": "usable", "org/two-deep": "usable"}
+    assert ids(registry) == dict.fromkeys(
+        ["plain", "org/linked", "org/two-deep", "org/family/three-deep"], "usable"
+    )
     assert registry.get_usable("org/two-deep").size_bytes == 10
 
 
@@ -68,7 +72,7 @@ def test_the_hugging_face_cache_with_links_partial_downloads_and_other_repositor
         "org/name--with--dashes": "usable",
         "org/again": "usable",
         "org/half": "model.half_download",
-        "org/pinned": "model.no_main",
+        "org/pinned": "usable",
     }
 
 
@@ -244,3 +248,63 @@ print(json.dumps([name for name in sys.modules if name.startswith("mlx")]))
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert json.loads(shown.stdout) == []
+
+
+def test_several_snapshots_without_a_main_branch_are_a_reason(tmp_path: Path) -> None:
+    snapshot = hub_model(tmp_path, "org/name", main=False)
+    shutil.copytree(snapshot, snapshot.with_name("f" * 40), symlinks=True)
+    assert ids(scan_places([HubCache("hf-cache", tmp_path)])) == {"org/name": "model.no_main"}
+
+
+def test_a_download_that_has_not_named_its_revision_is_unfinished(tmp_path: Path) -> None:
+    hub_model(tmp_path, "org/name", main=False, unfinished=1)
+    assert ids(scan_places([HubCache("hf-cache", tmp_path)])) == {"org/name": "model.half_download"}
+
+
+def test_folders_copied_into_the_hugging_face_cache_are_found_beside_its_repositories(
+    tmp_path: Path,
+) -> None:
+    cache = tmp_path / ".cache/huggingface/hub"
+    hub_model(cache, "org/cached")
+    model(cache / "plain")
+    model(cache / "org/two-deep")
+    model(cache / "models--org--loose")
+    model(cache / "datasets--org--text/snapshots/x")
+    registry = discover(Settings(home=tmp_path / "home", bundled=False), {"HOME": str(tmp_path)})
+    assert {entry.id: entry.source for entry in registry.usable} == {
+        "org/cached": "hf-cache",
+        "org/loose": "hf-cache",
+        "plain": "hf-copies",
+        "org/two-deep": "hf-copies",
+    }
+    assert len(registry.entries) == 4
+
+
+def test_repositories_of_the_cache_are_found_in_any_folder(tmp_path: Path) -> None:
+    hub_model(tmp_path / "models", "org/copied")
+    hub_model(tmp_path / "models/backup", "org/deeper", main=False)
+    folder = Folder("models", tmp_path / "models")
+    assert ids(scan_places([folder])) == {"org/copied": "usable", "org/deeper": "usable"}
+    alone = Folder("models", tmp_path / "models/models--org--copied")
+    assert ids(scan_places([alone])) == {"org/copied": "usable"}
+
+
+def test_both_folders_of_lm_studio_are_searched(tmp_path: Path) -> None:
+    model(tmp_path / ".lmstudio/models/org/new")
+    model(tmp_path / ".cache/lm-studio/models/org/old")
+    registry = discover(Settings(home=tmp_path / "home", bundled=False), {"HOME": str(tmp_path)})
+    assert {entry.id: entry.source for entry in registry.entries} == {
+        "org/new": "lmstudio",
+        "org/old": "lmstudio",
+    }
+
+
+def test_stray_weights_are_listed_and_hide_no_folder(tmp_path: Path) -> None:
+    model(tmp_path / "models", config={}, files=["stray.gguf"])
+    model(tmp_path / "models/org", config={}, files=["model.safetensors"])
+    model(tmp_path / "models/org/whole")
+    assert ids(scan_places([Folder("models", tmp_path / "models")])) == {
+        "models": "model.gguf_only",
+        "org": "model.no_config",
+        "org/whole": "usable",
+    }

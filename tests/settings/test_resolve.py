@@ -11,8 +11,15 @@ import pytest
 from omlx.errors import ConfigError
 from omlx.settings.layer import Layer, Source
 from omlx.settings.parse import from_json
-from omlx.settings.resolve import Resolution, add_flags, cli_layer, environment_layer, resolve
-from omlx.settings.schema import table
+from omlx.settings.resolve import (
+    Resolution,
+    add_flags,
+    cli_layer,
+    environment_layer,
+    flags_of,
+    resolve,
+)
+from omlx.settings.schema import Group, table
 
 
 def resolved(flags: list[str], environ: dict[str, str] | None = None) -> Resolution:
@@ -124,3 +131,13 @@ def test_an_empty_variable_sets_nothing() -> None:
 def test_an_unknown_name_in_a_layer_is_refused() -> None:
     with pytest.raises(ConfigError, match="'porrt'"):
         resolve([Layer(Source.GLOBAL, {"porrt": 1})])
+
+
+def test_flags_of_a_layer_set_it_again() -> None:
+    parser = ArgumentParser(allow_abbrev=False)
+    add_flags(parser)
+    given = ["--model-dir=/a b", "--model-dir=-c", "--no-lmstudio", "--bundled", "--port=1"]
+    layer = cli_layer(parser.parse_args(given))
+    again = cli_layer(parser.parse_args(flags_of(layer, Group.MODELS)))
+    assert again.values == {key: layer.values[key] for key in layer.values.keys() - {"port"}}
+    assert len(again.values) == 3

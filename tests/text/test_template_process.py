@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -58,12 +59,45 @@ def test_the_next_model_renders_while_one_is_stuck(
     found: list[str] = []
     thread = threading.Thread(target=lambda: found.append(refusal(stuck)))
     monkeypatch.setattr(template_process, "MAX_SECONDS", 600)
+    monkeypatch.setattr(template_process, "MAX_WAIT_S", 600)
     thread.start()
     render(bpe, HELLO)
     assert not found
     monkeypatch.setattr(template_process, "MAX_BYTES", 0)  # ends it
     thread.join()
     assert found == ["template.limits"]
+
+
+def test_a_process_that_waits_for_a_core_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch, bpe: TokenizerWrapper
+) -> None:
+    prompt = render(bpe, HELLO)
+    process = template_process._idle.take()
+    template_process._idle.give_back(process)
+    pid, seconds = process._process.pid, count()
+    assert process is template_process._idle._processes[-1]
+
+    def passing() -> float:
+        """Let a second pass each time, and the process have a core after 30 of them."""
+        now = next(seconds)
+        if now == 30:
+            os.kill(pid, signal.SIGCONT)
+        return now
+
+    monkeypatch.setattr(template_process, "monotonic", passing)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        assert render(bpe, HELLO) == prompt
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert next(seconds) > 30
+
+
+def test_renders_have_the_priority_of_the_server() -> None:
+    process = template_process._idle.take()
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    assert os.getpriority(os.PRIO_PROCESS, process._process.pid) == own
+    template_process._idle.give_back(process)
 
 
 def test_a_process_that_ended_while_idle_is_replaced(bpe: TokenizerWrapper) -> None:

@@ -103,12 +103,23 @@ def widened(family: Family, model: nn.Module, extra: int, seed: int = 0) -> nn.M
     return wide
 
 
+def build_config(config: dict[str, Any], seed: int = 0) -> nn.Module:
+    """Return a model of a whole configuration with random weights; its output is not scaled."""
+    mx.random.seed(seed)
+    module = importlib.import_module(f"mlx_lm.models.{config['model_type']}")
+    model = module.Model(module.ModelArgs.from_dict(copy.deepcopy(config)))
+    _randomise(model, seed, embed_std=1.0)
+    model.eval()
+    mx.eval(model.parameters())
+    return model
+
+
 def _instantiate(family: Family, vocab_extra: int) -> nn.Module:
     module = importlib.import_module(f"mlx_lm.models.{family.module or family.name}")
-    return module.Model(module.ModelArgs.from_dict(_config(family, vocab_extra)))
+    return module.Model(module.ModelArgs.from_dict(config_of(family, vocab_extra)))
 
 
-def _config(family: Family, vocab_extra: int) -> dict[str, Any]:
+def config_of(family: Family, vocab_extra: int = 0) -> dict[str, Any]:
     """Return the configuration of a family, its vocabulary widened in every part."""
     name = family.module or family.name
     config: dict[str, Any] = {"model_type": name, **SMALL, **copy.deepcopy(dict(family.config))}
@@ -120,7 +131,7 @@ def _config(family: Family, vocab_extra: int) -> dict[str, Any]:
 
 def _saved_config(family: Family, vocab_extra: int) -> dict[str, Any]:
     """Return the keys that the architecture reads: transformers refuses some of the others."""
-    config = _config(family, vocab_extra)
+    config = config_of(family, vocab_extra)
     name = family.module or family.name
     arguments = importlib.import_module(f"mlx_lm.models.{name}").ModelArgs
     known = inspect.signature(arguments).parameters.keys() | {"max_position_embeddings"}

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from omlx.errors import Reason
-from omlx.models.catalog.model_config import declared_context, read_config
+from omlx.models.catalog.context import declared_context
+from omlx.models.catalog.model_config import read_config
 
 ENCODERS: Final = {"bert": "bert", "modernbert": "modernbert", "xlm-roberta": "xlm_roberta"}
 """Names of mlx-vlm's modules, by `model_type`."""

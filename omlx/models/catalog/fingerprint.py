@@ -23,6 +23,7 @@ _LIBRARIES: Final = ("mlx", "mlx-lm", "mlx-vlm")
 
 _TOKENIZER: Final = ("tokenizer*", "vocab*", "merges.txt", "added_tokens.json", "*.model")
 _TOKENIZER_CONFIG: Final = "tokenizer_config.json"
+_PROCESSOR_CONFIG: Final = "processor_config.json"
 _TEMPLATES: Final = ("chat_template*", "additional_chat_templates/*")
 
 
@@ -44,6 +45,7 @@ def model_identity(directory: Path, dtype: str) -> ModelIdentity:
     """
     config = read_config(directory, _TOKENIZER_CONFIG)
     template = config.pop("chat_template", None)
+    template = template or read_config(directory, _PROCESSOR_CONFIG).get("chat_template")
     tokenizer = _contents(directory, _TOKENIZER) | {_TOKENIZER_CONFIG: digest(config)}
     return ModelIdentity(
         weights=digest(fingerprint(directory)),

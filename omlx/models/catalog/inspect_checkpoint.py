@@ -1,23 +1,20 @@
 """Inspection: whether a directory holds a model that can be loaded.
 
 Judged by file names, config.json and the shard index alone. A directory that cannot be used gets a
-reason code with parameters. Architectures are read from the files of mlx-lm: importing it would
-import mlx.
+reason code with parameters.
 """
 
 from __future__ import annotations
 
-import ast
 import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from omlx.errors import Reason
+from omlx.models.catalog.architectures import is_supported
 from omlx.models.catalog.encoders import encoder_reason, is_encoder
 from omlx.models.catalog.entry import ModelEntry, Status
 from omlx.models.catalog.model_config import (
@@ -26,9 +23,11 @@ from omlx.models.catalog.model_config import (
     read_object,
     text_config,
 )
+from omlx.models.catalog.rope import rope_reason
 from omlx.models.catalog.text_halves import text_half
 from omlx.terminal_text import escaped
 
+_INDEX = "model.safetensors.index.json"
 _SHARD = re.compile(r"model-(\d{1,5})-of-(\d{1,5})\.safetensors")
 _UNFINISHED = ("*.incomplete", "*.part", "*.download", "*.crdownload")
 _FOREIGN = ("*.bin", "*.pt", "*.pth", "*.npz", "*.onnx", "*.safetensors")
@@ -55,6 +54,11 @@ def looks_like_model(directory: Path) -> bool:
     except OSError:
         return False
     return any(name in _MODEL_FILES or name.endswith(_MODEL_SUFFIXES) for name in names)
+
+
+def has_config(directory: Path) -> bool:
+    """Return whether a directory has the config of a model or of an adapter."""
+    return any((directory / name).is_file() for name in _MODEL_FILES)
 
 
 def download_folders(directory: Path) -> list[Path]:
@@ -96,12 +100,6 @@ def kind_of(config: Mapping[str, Any]) -> tuple[str | None, str | None]:
 def config_reason(config: Mapping[str, Any]) -> Reason | None:
     """Return why a model of this config cannot be loaded; None if the config allows it."""
     return _head_reason(config) or _architecture_reason(config)
-
-
-def is_supported(model_type: str) -> bool:
-    """Return whether the installed mlx-lm has this architecture, under its own or a mapped name."""
-    modules, remapping = _installed_architectures()
-    return remapping.get(model_type, model_type) in modules
 
 
 def _name_reason(model_id: str) -> Reason | None:
@@ -182,18 +180,21 @@ def _architecture_reason(config: Mapping[str, Any]) -> Reason | None:
     text = text_half(config)
     if not is_supported(model_type if text is None else str(text["model_type"])):
         return Reason("model.unsupported", {"model_type": model_type})
-    return None
+    return rope_reason(config)
 
 
 def _missing_shards(directory: Path, weights: list[str]) -> tuple[list[str], int]:
     """Return the shards that are missing, and how many are promised.
 
-    Shards are promised by the index, by their own numbering, or by a link. An index left over from
-    other weights does not count where a single complete file replaces it.
+    Shards are promised by the index, by their own numbering, or by a link. An index of other
+    weights, none of which are here, does not count where a single file or numbered shards are.
     """
     promised = _indexed(directory)
-    if "model.safetensors" in weights and not promised & set(weights):
-        promised, weights = {"model.safetensors"}, []
+    if not promised & set(weights):
+        if "model.safetensors" in weights:
+            promised, weights = {"model.safetensors"}, []
+        elif weights and all(map(_SHARD.fullmatch, weights)):
+            promised = set()
     for match in filter(None, map(_SHARD.fullmatch, weights)):
         width, total = len(match[1]), match[2]
         for number in range(1, int(total) + 1):
@@ -203,8 +204,13 @@ def _missing_shards(directory: Path, weights: list[str]) -> tuple[list[str], int
 
 
 def _indexed(directory: Path) -> set[str]:
-    """Return the files that the index of the weights names; none without an index."""
-    index = _read_object(directory / "model.safetensors.index.json", MAX_INDEX_BYTES) or {}
+    """Return the files that the index of the weights names; none without one that can be read,
+    since mlx-lm reads all weights, and no index.
+    """
+    try:
+        index = _read_object(directory / _INDEX, MAX_INDEX_BYTES) or {}
+    except ValueError:
+        return set()
     shards = index.get("weight_map")
     if not isinstance(shards, dict):
         return set()
@@ -260,25 +266,3 @@ def _weight_bytes(directory: Path) -> int:
             sizes[path.name] = path.stat().st_size
     loaded = _indexed(directory) & sizes.keys() or sizes.keys()
     return sum(sizes[name] for name in loaded)
-
-
-@cache
-def _installed_architectures() -> tuple[frozenset[str], dict[str, str]]:
-    """Return the model modules of mlx-lm and its mapping of model types to them."""
-    spec = find_spec("mlx_lm")
-    if spec is None or not spec.submodule_search_locations:
-        return frozenset(), {}
-    package = Path(spec.submodule_search_locations[0])
-    modules = frozenset(path.stem for path in (package / "models").glob("*.py"))
-    return modules, _model_remapping((package / "utils.py").read_text(encoding="utf-8"))
-
-
-def _model_remapping(source: str) -> dict[str, str]:
-    """Return the literal `MODEL_REMAPPING` of mlx_lm.utils; empty if there is none any more."""
-    for statement in ast.parse(source).body:
-        if not isinstance(statement, ast.Assign):
-            continue
-        if ast.unparse(statement.targets[0]) == "MODEL_REMAPPING":
-            remapping: dict[str, str] = ast.literal_eval(statement.value)
-            return remapping
-    return {}

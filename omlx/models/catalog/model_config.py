@@ -1,9 +1,9 @@
-"""The model's configs: context length, stop tokens and sampling defaults."""
+"""The model's configs: reading them, stop tokens and sampling defaults."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,19 +17,10 @@ MAX_CONFIG_BYTES: Final = 16 << 20
 MAX_INDEX_BYTES: Final = 64 << 20
 """An index names each tensor: about 10 MB for 100,000 of them."""
 
-_CONTEXT_KEYS = (
-    "max_position_embeddings",
-    "n_positions",
-    "n_ctx",
-    "max_seq_len",
-    "max_sequence_length",
-    "seq_length",
-)
 _HEAD_KEYS = ("num_attention_heads", "n_head", "n_heads", "num_heads")
 _HIDDEN_KEYS = ("hidden_size", "n_embd", "d_model", "model_dim")
 _INNER_KEYS = ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size", "d_ff")
-_DEFAULT_CONTEXT = 32_768
-_MAX_CONTEXT = 1 << 24  # tokenizers without a limit report 10^30
+_STOP_KEYS = ("eos_token_id", "eos_token_ids")
 _SAMPLING: dict[str, type[int] | type[float]] = {
     "temperature": float,
     "top_p": float,
@@ -77,35 +68,19 @@ def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
     return part if isinstance(part, Mapping) else {}
 
 
-def declared_context(config: Mapping[str, Any]) -> int | None:
-    """Return the context length in tokens that a config declares, None if it does not."""
-    for part in (config, text_config(config)):
-        for key in _CONTEXT_KEYS:
-            value = part.get(key)
-            if isinstance(value, int) and value > 0:
-                return value
-    return None
+def stop_tokens(*configs: Mapping[str, Any]) -> set[int | str]:
+    """Return the stop tokens that configs name, by id or by text.
 
-
-def context_length(config: Mapping[str, Any], tokenizer_length: Number) -> int:
-    """Return the longest context, in tokens, that the model was made for."""
-    declared = declared_context(config)
-    if declared is not None:
-        return declared
-    if 0 < tokenizer_length < _MAX_CONTEXT:
-        return int(tokenizer_length)
-    return _DEFAULT_CONTEXT
-
-
-def stop_ids(tokenizer_ids: Iterable[int], *configs: Mapping[str, Any]) -> frozenset[int]:
-    """Return the stop tokens of the tokenizer and of the configs."""
-    stops = set(tokenizer_ids)
+    Some have one, others a list; some tools write it under the plural.
+    """
+    stops: set[int | str] = set()
     for config in configs:
         for part in (config, text_config(config)):
-            ids = part.get("eos_token_id")
-            listed = ids if isinstance(ids, list) else [ids]
-            stops |= {token for token in listed if isinstance(token, int)}
-    return frozenset(stops)
+            for key in _STOP_KEYS:
+                value = part.get(key)
+                listed = value if isinstance(value, list) else [value]
+                stops |= {token for token in listed if type(token) is int or type(token) is str}
+    return stops
 
 
 def sampling_defaults(generation_config: Mapping[str, Any]) -> dict[str, Number]:

@@ -13,14 +13,25 @@ from pathlib import Path
 from typing import Final, Protocol, TypeAlias
 
 from omlx.models.catalog.entry import BUNDLED
-from omlx.models.catalog.inspect_checkpoint import looks_like_model
+from omlx.models.catalog.inspect_checkpoint import has_config, looks_like_model
 from omlx.settings.schema import Settings
 
 HUB_CACHE: Final = "hf-cache"
 """Source name of the Hugging Face cache."""
+COPIES: Final = "hf-copies"
+"""Source name of plain folders in it, which the hub's library neither made nor deletes."""
+
+_REPOSITORY: Final = "models--"
+_OTHER_REPOSITORIES: Final = ("datasets--", "spaces--")
+_DEPTH: Final = 3
+"""Folders between a place and a model: `publisher/family/name`."""
 
 ModelDirectory: TypeAlias = tuple[str, Path]
 """A model id and its directory."""
+
+
+_LM_STUDIO: Final = (".lmstudio/models", ".cache/lm-studio/models")
+"""Its folder, and the one of versions before 0.3.6."""
 
 
 class Place(Protocol):
@@ -41,7 +52,11 @@ class Place(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """A folder of models, one deep (`name`) or two deep (`org/name`), or a model itself."""
+    """A folder of models up to `_DEPTH` deep, or a model itself.
+
+    Repositories in the form of the hub's cache, which users copy here, are models too. Weights
+    without a config are listed, and do not hide the folders beside them.
+    """
 
     source: str
     root: Path
@@ -49,29 +64,29 @@ class Folder:
     def models(self) -> Iterator[ModelDirectory]:
         if not os.path.isdir(self.root):
             return
+        if _is_repository(self.root):
+            yield _hub_id(self.root), _hub_directory(self.root)
+            return
         if looks_like_model(self.root):
             yield _own_id(self.root), self.root
-            return
-        for outer in _folders(self.root):
-            if looks_like_model(outer):
-                yield outer.name, outer
-                continue
-            for inner in _folders(outer):
-                if looks_like_model(inner):
-                    yield f"{outer.name}/{inner.name}", inner
+            if has_config(self.root):
+                return
+        yield from _models(self.root, "", _DEPTH)
 
 
 @dataclass(frozen=True, slots=True)
 class HubCache:
-    """The Hugging Face cache: `models--org--name/refs/main` names a snapshot of links to blobs."""
+    """Repositories of the Hugging Face cache: `models--org--name/refs/main` names a snapshot of
+    links to blobs.
+    """
 
     source: str
     root: Path
 
     def models(self) -> Iterator[ModelDirectory]:
         for repo in _folders(self.root):
-            if repo.name.startswith("models--"):
-                yield _hub_id(repo), _main_snapshot(repo)
+            if repo.name.startswith(_REPOSITORY):
+                yield _hub_id(repo), _hub_directory(repo)
 
 
 def places(settings: Settings, environ: Mapping[str, str], bundled: Path) -> list[Place]:
@@ -80,9 +95,10 @@ def places(settings: Settings, environ: Mapping[str, str], bundled: Path) -> lis
     if settings.home_models:
         enabled.append(Folder("home", settings.home / "models"))
     if settings.lmstudio:
-        enabled.append(Folder("lmstudio", _user(environ) / ".lmstudio/models"))
+        enabled += [Folder("lmstudio", _user(environ) / folder) for folder in _LM_STUDIO]
     if settings.hf_cache:
         enabled.append(HubCache(HUB_CACHE, hub_root(environ)))
+        enabled.append(Folder(COPIES, hub_root(environ)))
     if settings.bundled:
         enabled.append(Folder(BUNDLED, bundled))
     return enabled
@@ -106,11 +122,47 @@ def _user(environ: Mapping[str, str]) -> Path:
 
 
 def _hub_id(repo: Path) -> str:
-    return repo.name.removeprefix("models--").replace("--", "/", 1)
+    return repo.name.removeprefix(_REPOSITORY).replace("--", "/", 1)
+
+
+def _is_repository(folder: Path) -> bool:
+    return folder.name.startswith(_REPOSITORY) and os.path.isdir(folder / "snapshots")
+
+
+def _models(folder: Path, prefix: str, depth: int) -> Iterator[ModelDirectory]:
+    """Yield the models below a folder; `prefix` begins their ids."""
+    for path in _folders(folder):
+        if path.name.startswith(_OTHER_REPOSITORIES):
+            continue
+        if path.name.startswith(_REPOSITORY):
+            yield _hub_id(path), _hub_directory(path)
+            continue
+        model_id = prefix + path.name
+        if looks_like_model(path):
+            yield model_id, path
+            if has_config(path):
+                continue
+        if depth > 1:
+            yield from _models(path, f"{model_id}/", depth - 1)
+
+
+def _hub_directory(repo: Path) -> Path:
+    """Return the snapshot of `main`, or the folder itself where files were copied into it.
+
+    Without a reference to `main` the only snapshot counts, unless it is being downloaded. A missing
+    directory stands for a repository without a usable one, so that it is listed.
+    """
+    snapshots = _folders(repo / "snapshots")
+    if not snapshots and looks_like_model(repo):
+        return repo
+    unfinished = any((repo / "blobs").glob("*.incomplete"))
+    if len(snapshots) == 1 and not unfinished and not (repo / "refs/main").exists():
+        return snapshots[0]
+    return _main_snapshot(repo)
 
 
 def _main_snapshot(repo: Path) -> Path:
-    """Return the snapshot of `main`, or a missing directory so that the model is listed."""
+    """Return the snapshot of `main`, which need not exist."""
     reference = repo / "refs/main"
     try:
         revision = reference.read_text(encoding="utf-8").strip()
@@ -123,9 +175,9 @@ def _main_snapshot(repo: Path) -> Path:
 
 def _own_id(model: Path) -> str:
     """Return the id of a model given by path: its folder's name, or its repository's in a cache."""
-    if model.parent.name == "snapshots" and model.parent.parent.name.startswith("models--"):
+    if model.parent.name == "snapshots" and model.parent.parent.name.startswith(_REPOSITORY):
         return _hub_id(model.parent.parent)
-    return model.name
+    return _hub_id(model) if model.name.startswith(_REPOSITORY) else model.name
 
 
 def _folders(root: Path) -> list[Path]:

@@ -17,8 +17,9 @@ from huggingface_hub.utils._headers import build_hf_headers
 from huggingface_hub.utils._http import hf_raise_for_status, http_backoff
 
 from omlx.errors import ModelError, Reason
+from omlx.models.catalog.context import declared_context
 from omlx.models.catalog.inspect_checkpoint import config_reason, kind_of
-from omlx.models.catalog.model_config import MAX_CONFIG_BYTES, declared_context, json_object
+from omlx.models.catalog.model_config import MAX_CONFIG_BYTES, json_object
 from omlx.models.catalog.reference import Reference
 from omlx.models.heads.files import declared_layers, head_repository
 from omlx.models.hub.failures import translated

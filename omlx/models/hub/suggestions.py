@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from omlx.models.catalog.model_config import declared_context
+from omlx.models.catalog.context import declared_context
 from omlx.models.hub.fit import layout_of_config
 from omlx.models.hub.offer import Companion, Offer
 

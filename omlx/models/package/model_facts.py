@@ -12,17 +12,26 @@ from pathlib import Path
 from typing import Any, Final
 
 from omlx.errors import ModelError
+from omlx.models.catalog.chat_templates import (
+    PROCESSOR_FILES,
+    TEMPLATE_FILE,
+    TEMPLATE_FOLDER,
+    chat_templates,
+)
+from omlx.models.catalog.context import context_length, longest_context
 from omlx.models.catalog.encoders import encoder_window, is_encoder
 from omlx.models.catalog.entry import ModelEntry
-from omlx.models.catalog.model_config import MAX_CONFIG_BYTES, context_length, read_config
+from omlx.models.catalog.model_config import read_config
 from omlx.models.package.modules import MODULES
 from omlx.models.package.reranking import is_reranker
 from omlx.text.reasoning import FAMILIES, THINK
 
 _CONFIG: Final = "config.json"
 _TOKENIZER: Final = "tokenizer_config.json"
-_TEMPLATE: Final = "chat_template.jinja"
-_FILES: Final = (_CONFIG, _TOKENIZER, _TEMPLATE, MODULES)
+_FILES: Final = (
+    *(_CONFIG, _TOKENIZER, TEMPLATE_FILE, MODULES, TEMPLATE_FOLDER),
+    *PROCESSOR_FILES,
+)
 _TOOLS: Final = re.compile(r"\btools\b")
 _REASONING: Final = (*FAMILIES, (THINK.opens, THINK.closes), ("<|channel>",), ("<|channel|>",))
 """Texts of chat templates of models that reason, all of a group."""
@@ -30,13 +39,15 @@ _REASONING: Final = (*FAMILIES, (THINK.opens, THINK.closes), ("<|channel>",), ("
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """`context_length` in tokens, `created` in seconds since 1970.
+    """`context_length` in tokens, `longest_context` what a user may raise it to, `created` in
+    seconds since 1970.
 
     `tools` and `reasoning` say whether the chat template has a place for them, `generates` whether
     it answers at all.
     """
 
     context_length: int
+    longest_context: int
     tools: bool = False
     reasoning: bool = False
     embeddings: bool = False
@@ -71,16 +82,18 @@ def _changed_at(path: Path) -> int:
 def _read(entry: ModelEntry, changed: tuple[int, ...]) -> ModelFacts:
     directory = entry.path
     config, tokenizer = _config(directory, _CONFIG), _config(directory, _TOKENIZER)
-    template = _template(directory, tokenizer)
-    length = tokenizer.get("model_max_length")
-    context = context_length(config, length if isinstance(length, int | float) else 0)
+    template = _template(directory)
+    limit = tokenizer.get("model_max_length")
+    limit = limit if isinstance(limit, int | float) else 0
+    context, longest = context_length(config, limit), longest_context(config, limit)
     reranks = False
     with suppress(ModelError):  # the reason is shown when the model is loaded
         reranks = is_reranker(directory, entry.id)
         if is_encoder(config):
-            context = encoder_window(directory, config) or context
+            context = longest = encoder_window(directory, config) or context
     return ModelFacts(
         context_length=context,
+        longest_context=longest,
         tools=_TOOLS.search(template) is not None,
         reasoning=any(all(text in template for text in texts) for texts in _REASONING),
         embeddings=bool(changed[_FILES.index(MODULES)]) and not reranks,
@@ -97,13 +110,9 @@ def _config(directory: Path, name: str) -> dict[str, Any]:
         return {}
 
 
-def _template(directory: Path, tokenizer: dict[str, Any]) -> str:
-    """The text of the chat templates; a file takes precedence, as in transformers."""
-    path = directory / _TEMPLATE
+def _template(directory: Path) -> str:
+    """Return the text of all chat templates."""
     try:
-        if path.stat().st_size <= MAX_CONFIG_BYTES:
-            return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        pass  # most models have it in the tokenizer's config
-    given = tokenizer.get("chat_template") or ""
-    return given if isinstance(given, str) else str(given)
+        return "\n".join(chat_templates(directory).values())
+    except ModelError:  # the reason is shown when the model is loaded
+        return ""

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
 
 from omlx.errors import ModelError
+from omlx.models.catalog.chat_templates import DEFAULT, chat_templates
 from omlx.models.catalog.entry import ModelEntry
 from omlx.models.catalog.folder_stamp import FolderStamp, folder_stamp
-from omlx.models.catalog.model_config import read_config
+from omlx.models.catalog.model_config import read_config, stop_tokens
 from omlx.models.catalog.model_files import check_files
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 CACHE_SIZE: Final = 4
 """Tokenizers kept for models that are not loaded."""
 
+_STOP_FILES: Final = ("config.json", "generation_config.json", "tokenizer_config.json")
 _ENGINE: Final = "omlx.engine.build"
 _IMPORT_LOCK = Lock()
 _lengths: Final[WeakKeyDictionary[TokenizerWrapper, int]] = WeakKeyDictionary()
@@ -44,16 +46,25 @@ def import_mlx_lm() -> None:
 
 
 def read_tokenizer(entry: ModelEntry) -> TokenizerWrapper:
-    """Read the tokenizer of a model. Raises ModelError."""
+    """Read the tokenizer of a model, its chat templates and its stop tokens. Raises ModelError."""
     check_files(entry.path)
     import_mlx_lm()
     from mlx_lm import utils  # noqa: PLC0415 — see `import_mlx_lm`
 
-    eos = read_config(entry.path, "config.json").get("eos_token_id")
+    stops = stop_tokens(*(read_config(entry.path, name) for name in _STOP_FILES))
+    named = chat_templates(entry.path)
+    templates = named[DEFAULT] if list(named) == [DEFAULT] else named
+    given = {"chat_template": templates} if templates else {}
     try:
         tokenizer: TokenizerWrapper = utils.load_tokenizer(
-            entry.path, {"trust_remote_code": False}, eos_token_ids=eos
+            entry.path,
+            {"trust_remote_code": False, **given},
+            eos_token_ids=[token for token in stops if isinstance(token, int)] or None,
         )
+        if templates:
+            tokenizer.chat_template = templates  # files of further ones replace what was passed
+        for text in stops & tokenizer.get_vocab().keys():
+            tokenizer.add_eos_token(text)
         tokenizer_length(tokenizer)  # here rather than on the engine thread
         return tokenizer
     except Exception as error:  # the tokenizers library raises bare Exception for a broken file

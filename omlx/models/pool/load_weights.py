@@ -23,16 +23,16 @@ from mlx.utils import tree_flatten
 from omlx.engine.steps import Steps, run_through
 from omlx.errors import ModelError, ModelGone, OmlxError, ProbeFailed, Reason
 from omlx.models.catalog.check_config import check_counts
+from omlx.models.catalog.context import context_length, longest_context
 from omlx.models.catalog.encoders import encoder_window, is_encoder
 from omlx.models.catalog.entry import ModelEntry
 from omlx.models.catalog.model_config import (
     Number,
-    context_length,
     pass_shape,
     read_config,
     sampling_defaults,
-    stop_ids,
 )
+from omlx.models.catalog.rope import rope_overrides
 from omlx.models.catalog.text_halves import text_half
 from omlx.models.catalog.weight_files import check_whole, tensor_names, weight_files
 from omlx.models.eyes.open_eye import has_vision
@@ -82,7 +82,8 @@ class LoadedModel:
     """A model in memory. `vocab_size` is that of its tokenizer; its logits may be wider.
 
     `stage` is what a loop needs of a model of which this process holds some layers only. `sight`
-    says how it reads images. One that does not `generate` is an encoder.
+    says how it reads images. One that does not `generate` is an encoder. A user may raise the
+    context to `longest_context`.
     """
 
     model: Model
@@ -96,6 +97,7 @@ class LoadedModel:
     stage: StagedLoop | None = None
     sight: Sight = field(default_factory=Sight)
     generates: bool = True
+    longest_context: int = 0
 
 
 LoadSteps: TypeAlias = Generator[LoadProgress | None, None, LoadedModel]
@@ -188,7 +190,7 @@ def _encoder_steps(
         raise ProbeFailed("model.build", detail=one_line(error)) from error
     loaded = describe(entry, model, config, tokenizer, facts)
     window = encoder_window(entry.path, config) or loaded.context_length
-    return replace(loaded, context_length=window, generates=False)
+    return replace(loaded, context_length=window, longest_context=window, generates=False)
 
 
 def probe(model: Model, vocab_size: int) -> Steps[ModelFacts]:
@@ -234,15 +236,17 @@ def describe(
 
     generation_config = read_config(entry.path, "generation_config.json")
     shape = pass_shape(config, float_bytes(cast("Model", model)))
+    size = tokenizer_length(tokenizer)
     return LoadedModel(
         model=cast("Model", model),
         tokenizer=tokenizer,
         context_length=context_length(config, tokenizer.model_max_length),
-        vocab_size=tokenizer_length(tokenizer),
-        stop_ids=stop_ids(tokenizer.eos_token_ids, config, generation_config),
+        vocab_size=size,
+        stop_ids=frozenset(token for token in tokenizer.eos_token_ids if 0 <= token < size),
         sampling=sampling_defaults(generation_config),
         facts=replace(facts, shape=shape),
         size_bytes=facts.weight_bytes,
+        longest_context=longest_context(config, tokenizer.model_max_length),
     )
 
 
@@ -255,14 +259,20 @@ def _build(directory: Path, trusted: bool) -> tuple[nn.Module, dict[str, Any]]:
     config = read_config(directory, "config.json")
     if config.get("model_file") is not None and not trusted:
         raise ModelError("model.remote_code", file=str(config["model_file"]))
+    overrides = rope_overrides(config)
     try:
         if text_half(config) is None:
-            return utils.load_model(directory, lazy=True, trust_remote_code=trusted)
+            return utils.load_model(
+                directory, lazy=True, model_config=overrides, trust_remote_code=trusted
+            )
         tied = not any("lm_head" in name for name in _tensor_names(directory))
         return utils.load_model(
             directory,
             lazy=True,
-            model_config={"tie_word_embeddings": tied},  # families disagree on where it stands
+            model_config={
+                **overrides,
+                "tie_word_embeddings": tied,
+            },  # families disagree on where it stands
             get_model_classes=text_half_classes,
         )
     except Exception as error:  # with a wrong config, architectures of mlx-lm raise anything

@@ -329,8 +329,9 @@ def limits_of(speculation: SpeculationConfig, target: LoadedModel) -> Limits:
     The budget of its prefix cache is set later, when it shares memory with other models.
     """
     settings = speculation.settings
+    longest = max(target.longest_context, target.context_length)
     return Limits(
-        context_length=min(target.context_length, settings.max_context or target.context_length),
+        context_length=min(longest, settings.max_context or target.context_length),
         max_rows=settings.max_concurrent_requests,
         max_waiting=settings.max_waiting,
         prefill_chunk=settings.prefill_chunk,

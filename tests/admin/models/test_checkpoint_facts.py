@@ -37,8 +37,8 @@ def test_quantized_weights_count_as_what_they_stand_for(
     quantization = {"group_size": group_size, "bits": bits}
     quantized = checkpoint(tmp_path / "quantized", layers, quantization=quantization)
     count = 256 * 128 + 128 + 128 * 64 + 64
-    assert FactsReader().get(dense) == CheckpointFacts(count, 4096)
-    assert FactsReader().get(quantized) == CheckpointFacts(count, 4096)
+    assert FactsReader().get(dense) == CheckpointFacts(count, 4096, longest_context=4096)
+    assert FactsReader().get(quantized) == CheckpointFacts(count, 4096, longest_context=4096)
 
 
 def test_a_real_model_has_its_facts() -> None:

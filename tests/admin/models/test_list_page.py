@@ -49,7 +49,7 @@ def test_a_row_shows_what_is_configured_and_known_of_a_model() -> None:
         entry("org/model"),
         ModelStatus(State.READY, idle_s=3.5),
         SpeculationConfig(settings=settings),
-        facts=CheckpointFacts(parameters=7_600_000_000, context_length=4096),
+        facts=CheckpointFacts(parameters=7_600_000_000, context_length=4096, longest_context=4096),
     )
     row = model_row(snapshot, None)
     assert (row.alias, row.ttl_s, row.context_length) == ("chat", 600, 2048)

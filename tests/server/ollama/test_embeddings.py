@@ -49,7 +49,7 @@ def test_nothing_to_embed_loads_the_model(server: Running) -> None:
     ("body", "named"),
     [
         ({"model": TARGET, "input": "x"}, "embedding.undeclared"),
-        ({"model": MODEL, "input": "word " * 2000}, "engine.prompt_too_long"),
+        ({"model": MODEL, "input": "word " * 2000}, "embedding.too_long"),
         ({"model": MODEL, "input": ["x"] * 2049}, "request.too_many"),
         ({"model": MODEL, "input": [1, 2]}, "request.type"),
         ({"model": MODEL, "input": "x", "dimensions": 33}, "embedding.dimensions"),

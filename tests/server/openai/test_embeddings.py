@@ -175,6 +175,13 @@ def test_what_is_wrong_is_named(
     assert caught.value.code == code
 
 
+def test_a_text_that_is_too_long_is_not_told_of_an_output(client: OpenAI) -> None:
+    with pytest.raises(BadRequestError) as caught:
+        client.embeddings.create(model="t/last", input=[[1], [1] * 1025])
+    assert "1025" in caught.value.message
+    assert "output" not in caught.value.message
+
+
 def test_an_unknown_model(client: OpenAI) -> None:
     with pytest.raises(NotFoundError):
         embed(client, "x", "unknown")

@@ -1,0 +1,43 @@
+"""The example request that `omlx serve` prints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from omlx.catalog import sentence
+from omlx.clients.endpoint import Endpoint
+from omlx.clients.snippets import Snippet, curl, embeddings_curl, rerank_curl
+from omlx.models.catalog.entry import ModelEntry
+from omlx.models.package.model_facts import ModelFacts, ModelFactsCache
+
+_Command: TypeAlias = Callable[[Endpoint, str], Snippet]
+
+
+def example(models: Sequence[ModelEntry], address: str, *, with_key: bool) -> list[str]:
+    """Return a request to the first model that chats, else to the first one that embeds or ranks.
+
+    Reads files of the models; empty if there is none.
+    """
+    facts = ModelFactsCache()
+    first: dict[_Command, str] = {}
+    for entry in models:
+        command = _command(facts.get(entry))
+        if command is not None:
+            first.setdefault(command, entry.id)
+        if command is curl:
+            break
+    if not first:
+        return []
+    command = curl if curl in first else next(iter(first))
+    endpoint = Endpoint(address, first[command], with_key=with_key)
+    text = command(endpoint, sentence("cli.serve.prompt", {})).text
+    return [sentence("cli.serve.try", {}), f"  {text}"]
+
+
+def _command(facts: ModelFacts) -> _Command | None:
+    if facts.embeddings:
+        return embeddings_curl
+    if facts.reranks:
+        return rerank_curl
+    return curl if facts.generates else None

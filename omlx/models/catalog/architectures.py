@@ -1,0 +1,175 @@
+"""Architectures of the installed mlx-lm, read from its source: importing it would import mlx.
+
+A module of `mlx_lm.models` is one architecture. `RopeFacts` says which RoPE keys of a config its
+code reads: a field that a dataclass declares and no other code reads has no effect.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+_SCALINGS: Final = frozenset(
+    {"deepseek_yarn", "dynamic", "linear", "llama3", "longrope", "proportional", "su", "yarn"}
+)
+"""Values of `rope_type` that change positions."""
+_COMMON: Final = _SCALINGS - {"su"}
+"""Those of `mlx_lm.models.rope_utils.initialize_rope`."""
+_ONLY: Final = {
+    "deepseek_v2": frozenset({"yarn"}),
+    "deepseek_v41": frozenset({"yarn"}),
+    "gemma4_text": _COMMON,
+    "hunyuan": frozenset({"dynamic"}),
+    "hunyuan_v1_dense": frozenset({"dynamic"}),
+    "mellum": _COMMON - {"linear"},
+    "minicpm3": frozenset({"longrope"}),
+    "phimoe": frozenset({"longrope"}),
+    "spark2_5": frozenset(),
+}
+"""Types of architectures whose source does not show them: most compute one, whatever is named."""
+_ROTATIONS: Final = frozenset({"RoPE", "initialize_rope", "rope"})
+_SHARED_MODULES: Final = frozenset({"base", "cache", "rope_utils"})
+
+
+@dataclass(frozen=True, slots=True)
+class RopeFacts:
+    """`keys` of a config that the code reads, `types` of scaling that it computes.
+
+    `rotates`: whether it has rotary positions at all. `newer`: whether it has a field
+    `rope_parameters`, of which it may read a part only.
+    """
+
+    name: str
+    rotates: bool = False
+    newer: bool = False
+    keys: frozenset[str] = frozenset()
+    types: frozenset[str] = frozenset()
+
+
+def is_supported(model_type: str) -> bool:
+    """Return whether the installed mlx-lm has this architecture, under its own or a mapped name."""
+    return module_of(model_type) is not None
+
+
+def module_of(model_type: object) -> str | None:
+    """Return the name of mlx-lm's module for a `model_type`; None if it has none."""
+    name = _remapping().get(str(model_type), str(model_type))
+    return name if name in _modules() else None
+
+
+def rope_facts(module: str) -> RopeFacts:
+    """Return the RoPE keys that a module of mlx-lm reads.
+
+    A module without rotations of its own uses those of the architectures that it imports.
+    """
+    parts = _sources(module)
+    declared = frozenset().union(*(part.declared for part in parts))
+    read = frozenset().union(*(part.read for part in parts))
+    return RopeFacts(
+        name=module,
+        rotates=any(part.rotates for part in parts),
+        newer="rope_parameters" in declared,
+        keys=declared & read,
+        types=frozenset().union(*(part.types for part in parts)),
+    )
+
+
+def _sources(module: str) -> list[_Module]:
+    """Return a module and, if it has no rotations, those that it imports."""
+    own = _read_module(module)
+    if own.rotates:
+        return [own]
+    return [own, *(part for name in own.imports for part in _sources(name))]
+
+
+def has_rotations(module: str) -> bool:
+    """Return whether a module computes rotary positions itself, instead of one that it imports."""
+    return _read_module(module).rotates
+
+
+@dataclass(frozen=True, slots=True)
+class _Module:
+    """Names in an architecture's source: fields of its configs, attributes read elsewhere."""
+
+    declared: frozenset[str]
+    read: frozenset[str]
+    rotates: bool
+    types: frozenset[str]
+    imports: tuple[str, ...]
+
+
+@cache
+def _read_module(module: str) -> _Module:
+    declared: set[str] = set()
+    read: set[str] = set()
+    texts: set[str] = set()
+    names: set[str] = set()
+    imports: list[str] = []
+    for statement in _parse(f"models/{module}.py").body:
+        if isinstance(statement, ast.ImportFrom) and statement.level == 1:
+            imports += [statement.module] if statement.module else _names(statement)
+        is_config = isinstance(statement, ast.ClassDef) and bool(statement.decorator_list)
+        for node in ast.walk(statement):
+            match node:
+                case ast.AnnAssign(target=ast.Name(id=name)) if is_config:
+                    declared.add(name)
+                case ast.Attribute(attr=name, ctx=ast.Load()) if not is_config:
+                    read.add(name)
+                case ast.Name(id=name):
+                    names.add(name)
+                case ast.Constant(value=str() as text):
+                    texts.add(text)
+    any_type = _COMMON if "initialize_rope" in names else frozenset()
+    types = _ONLY.get(module, frozenset(texts & _SCALINGS) or any_type)
+    return _Module(
+        declared=frozenset(declared),
+        read=frozenset(read),
+        rotates=bool(_ROTATIONS & (read | names)),
+        types=types,
+        imports=tuple(name for name in imports if name in _modules() - _SHARED_MODULES),
+    )
+
+
+def _names(statement: ast.ImportFrom) -> list[str]:
+    return [alias.name for alias in statement.names]
+
+
+@cache
+def _package() -> Path | None:
+    spec = find_spec("mlx_lm")
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    return Path(spec.submodule_search_locations[0])
+
+
+def _parse(name: str) -> ast.Module:
+    package = _package()
+    assert package is not None, name
+    return ast.parse((package / name).read_text(encoding="utf-8"))
+
+
+@cache
+def _modules() -> frozenset[str]:
+    package = _package()
+    if package is None:
+        return frozenset()
+    return frozenset(path.stem for path in (package / "models").glob("*.py"))
+
+
+@cache
+def _remapping() -> Mapping[str, str]:
+    """Return the literal `MODEL_REMAPPING` of mlx_lm.utils; empty if there is none any more."""
+    if _package() is None:
+        return {}
+    for statement in _parse("utils.py").body:
+        if not isinstance(statement, ast.Assign):
+            continue
+        if ast.unparse(statement.targets[0]) == "MODEL_REMAPPING":
+            remapping: dict[str, str] = ast.literal_eval(statement.value)
+            return remapping
+    return {}

@@ -1,0 +1,160 @@
+"""The architecture `llama` of GGUF: its config, and the names and shapes of its tensors.
+
+llama.cpp stores query and key rows in pairs, for a rotation of neighbours; mlx-lm rotates halves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from omlx.errors import ModelError
+from omlx.models.gguf.header import Header
+
+ARCHITECTURE: Final = "llama"
+SCALINGS: Final = ("none", "linear", "yarn")
+
+_LAYER: Final = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+_OUTER: Final = {
+    "token_embd": "model.embed_tokens",
+    "output_norm": "model.norm",
+    "output": "lm_head",
+}
+_PAIRED: Final = {"q_proj": "num_attention_heads", "k_proj": "num_key_value_heads"}
+
+
+def llama_config(header: Header, vocab_size: int) -> dict[str, Any]:
+    """Return the config of a model as mlx-lm reads it.
+
+    Raises ModelError for another architecture, and for tensors that are not those of this config.
+    """
+    values = header.metadata
+    architecture = values.get("general.architecture")
+    if architecture != ARCHITECTURE:
+        raise ModelError("gguf.architecture", architecture=str(architecture), known=ARCHITECTURE)
+    hidden, heads = _count(values, "embedding_length"), _count(values, "attention.head_count")
+    head_dim = _count(values, "attention.key_length", hidden // heads)
+    config: dict[str, Any] = {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_size": hidden,
+        "intermediate_size": _count(values, "feed_forward_length"),
+        "num_hidden_layers": _count(values, "block_count"),
+        "num_attention_heads": heads,
+        "num_key_value_heads": _count(values, "attention.head_count_kv", heads),
+        "head_dim": head_dim,
+        "rms_norm_eps": _number(values, "attention.layer_norm_rms_epsilon", None),
+        "vocab_size": vocab_size,
+        "max_position_embeddings": _count(values, "context_length"),
+        "rope_theta": _number(values, "rope.freq_base", 10_000.0),
+        "rope_scaling": _scaling(values),
+        "tie_word_embeddings": "output.weight" not in header.tensors,
+        "attention_bias": False,
+        "mlp_bias": False,
+    }
+    for key, expected in (("rope.dimension_count", head_dim), ("attention.value_length", head_dim)):
+        if _count(values, key, expected) != expected:
+            raise _unexpected(key, values[f"{ARCHITECTURE}.{key}"])
+    _check_tensors(header, config)
+    return config
+
+
+def mlx_name(name: str) -> str:
+    """Return the name in mlx-lm of a tensor, or of the scales or biases of one."""
+    module, _, kind = name.rpartition(".")
+    if module in _OUTER:
+        return f"{_OUTER[module]}.{kind}"
+    _, layer, module = module.split(".")
+    return f"model.layers.{layer}.{_LAYER[module]}.{kind}"
+
+
+def paired_heads(name: str, config: Mapping[str, Any]) -> int:
+    """Return the number of heads whose rows are stored in pairs in a tensor of mlx-lm; 0 for
+    others.
+    """
+    module = name.rsplit(".", 2)[-2]
+    return int(config[_PAIRED[module]]) if module in _PAIRED else 0
+
+
+def _check_tensors(header: Header, config: Mapping[str, Any]) -> None:
+    layers = config["num_hidden_layers"]
+    if layers > len(header.tensors):
+        raise _unexpected("block_count", layers)
+    shapes = _shapes(config)
+    for name in sorted(shapes.keys() ^ header.tensors.keys()):
+        raise ModelError("gguf.tensor", tensor=name, detail=_side(name in shapes))
+    for name, shape in shapes.items():
+        found = header.tensors[name].shape
+        if found != shape:
+            raise ModelError("gguf.tensor", tensor=name, detail=f"{found} ≠ {shape}")
+
+
+def _side(expected: bool) -> str:
+    return "missing" if expected else "unknown"
+
+
+def _shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    """Return the shape of each tensor, rows first, by its name in the file."""
+    hidden, inner = config["hidden_size"], config["intermediate_size"]
+    queries = config["num_attention_heads"] * config["head_dim"]
+    keys = config["num_key_value_heads"] * config["head_dim"]
+    layer: dict[str, tuple[int, ...]] = {
+        "attn_norm": (hidden,),
+        "attn_q": (queries, hidden),
+        "attn_k": (keys, hidden),
+        "attn_v": (keys, hidden),
+        "attn_output": (hidden, queries),
+        "ffn_norm": (hidden,),
+        "ffn_gate": (inner, hidden),
+        "ffn_up": (inner, hidden),
+        "ffn_down": (hidden, inner),
+    }
+    outer = {"token_embd": (config["vocab_size"], hidden), "output_norm": (hidden,)}
+    if not config["tie_word_embeddings"]:
+        outer["output"] = outer["token_embd"]
+    shapes = {f"{name}.weight": shape for name, shape in outer.items()}
+    for number in range(config["num_hidden_layers"]):
+        shapes |= {f"blk.{number}.{name}.weight": shape for name, shape in layer.items()}
+    return shapes
+
+
+def _scaling(values: Mapping[str, Any]) -> dict[str, Any] | None:
+    kind = values.get(f"{ARCHITECTURE}.rope.scaling.type", "none")
+    if kind not in SCALINGS:
+        raise _unexpected("rope.scaling.type", kind)
+    if kind == "none":
+        return None
+    factor = _number(values, "rope.scaling.factor", None)
+    scaling: dict[str, Any] = {"rope_type": kind, "type": kind, "factor": factor}
+    original = f"{ARCHITECTURE}.rope.scaling.original_context_length"
+    if original in values:
+        scaling["original_max_position_embeddings"] = values[original]
+    return scaling
+
+
+def _count(values: Mapping[str, Any], key: str, default: int | None = None) -> int:
+    value = values.get(f"{ARCHITECTURE}.{key}", default)
+    if type(value) is not int or value <= 0:
+        raise _unexpected(key, value)
+    return value
+
+
+def _number(values: Mapping[str, Any], key: str, default: float | None) -> float:
+    value = values.get(f"{ARCHITECTURE}.{key}", default)
+    if not isinstance(value, int | float) or not 0 < value < float("inf"):
+        raise _unexpected(key, value)
+    return float(value)
+
+
+def _unexpected(key: str, value: object) -> ModelError:
+    return ModelError("gguf.value", key=f"{ARCHITECTURE}.{key}", value=str(value)[:100])
