@@ -60,7 +60,6 @@ def build_loop(
     `runner` reaches all stages. `disks` store prefixes; `draft_shape` is the draft's.
     """
     make_cache, cost_model = make_cache or cache_maker(model), cost_model or CostModel()
-    kernels = attention_kernels()
     cost_model.target.expected = expected_costs(model)
     if facts is None:
         facts = run_through(probed(facts_of(model, vocab_size, make_cache), model, make_cache))
@@ -81,14 +80,13 @@ def build_loop(
         memory=memory,
         no_uneven=facts.no_uneven,
         tower=None if runner.vision is None else runner.vision.tower.facts,
-        activations=facts.activations(kernels),
+        activations=facts.activations(attention_kernels()),
     )
     loop = EngineLoop(runner, scheduler, disks)
     built: DraftModel | Reason | None = no_draft_reason
     if draft is not None:
-        bounds = replace(limits, prefill_chunk=CATCH_UP_CHUNK, prefill_first=None)
-        chunk = PrefillChunk(bounds, Activations(draft_shape, kernels), scheduler.memory.pass_room)
-        kept_by = known, draft_bytes, limits, disks[1], chunk.fit_alone
+        fit = _catch_up_passes(limits, draft_shape, scheduler.memory)
+        kept_by = known, draft_bytes, limits, disks[1], fit
         built = _build_draft(draft_name or "draft", draft, *kept_by)
         cost_model.draft_share = _share(draft, facts) or cost_model.draft_share
     _use_drafters(loop, facts, built, head)
@@ -105,6 +103,12 @@ def _bounded(
         steps = measure_exactness(model, make_cache, limits.vocab_size, limits.context_length)
         cost_model.exactness = run_through(steps)
     return strict_facts(facts, limits, cost_model.exactness)
+
+
+def _catch_up_passes(limits: Limits, shape: PassShape | None, memory: MemoryGuard) -> FitPass:
+    """Return how long the passes may be in which a draft model of this shape catches up."""
+    bounds = replace(limits, prefill_chunk=CATCH_UP_CHUNK, prefill_first=None)
+    return PrefillChunk(bounds, Activations(shape, attention_kernels()), memory.pass_room).fit_alone
 
 
 def _share(draft: Model, facts: ModelFacts) -> float:

@@ -1,5 +1,5 @@
-"""A server whose device takes no more work: it ends with status 3, and the next process goes on
-with the answers that were recorded.
+"""A server whose device takes no more work: it ends with status 3, and the next process continues
+the answers that were recorded.
 """
 
 from __future__ import annotations

@@ -31,7 +31,6 @@ DIFFERENT: Final[dict[str, dict[int, str]]] = {
     "CohereForAI-c4ai-command-r-plus-tool_use": {
         5893: "the marker of the generation prompt again, which the prompt has already"
     },
-    "llama-cpp-deepseek-r1": {6029: "the template needs llama.cpp's own filters"},
     "Apriel-1.6-15b-Thinker-fixed": {
         6211: "the line that opens reasoning is a marker here, not a part of it",
         6219: "the line that opens reasoning is a marker here, not a part of it",
