@@ -76,6 +76,9 @@ TEXTS: Final[tuple[tuple[str, FaultKind], ...]] = (
 )
 """Parts of mlx's error texts, the specific ones first."""
 
+FILES: Final = ("[load", "[save", "[read")
+"""How mlx's errors about files begin."""
+
 NOT_FATAL: Final = frozenset({FaultKind.OUT_OF_MEMORY, FaultKind.UNKNOWN})
 """Kinds that a device survives, however many follow each other."""
 
@@ -88,13 +91,16 @@ def kind_of(error: BaseException) -> FaultKind | None:
 
     mlx raises all of them as RuntimeError or, where the host has no memory, as MemoryError; its
     texts begin with the operation in brackets. An unknown text of this form counts: an error that
-    was another one costs a pass, the other way round it would cost an answer.
+    was another one costs a pass, the other way round it would cost an answer. An error that was
+    raised from one of the device is one, too.
     """
+    if error.__cause__ is not None:
+        return kind_of(error.__cause__)
     if isinstance(error, MemoryError):
         return FaultKind.OUT_OF_MEMORY
-    if type(error) is not RuntimeError:
-        return None
     text = str(error)
+    if type(error) is not RuntimeError or text.startswith(FILES):
+        return None
     unknown = FaultKind.UNKNOWN if text.startswith("[") else None
     return next((kind for part, kind in TEXTS if part in text), unknown)
 
@@ -133,10 +139,11 @@ class DeviceErrors:
         kind = kind_of(error)
         if kind is None:
             return
-        self.last = DeviceFault(kind, str(error), time.time())
+        text = str(error.__cause__ or error)
+        self.last = DeviceFault(kind, text, time.time())
         self.seen += 1
         self.counts[kind] += 1
-        fields = {"kind": str(kind), "detail": str(error)}
+        fields = {"kind": str(kind), "detail": text}
         log.error(DEVICE_ERROR, extra={"fields": fields})
         if kind is FaultKind.IGNORED:
             self._lose(self.last)

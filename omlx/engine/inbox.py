@@ -9,9 +9,9 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from omlx.engine.device_errors import DEVICE
+from omlx.engine.device_errors import DEVICE, kind_of
 from omlx.engine.heartbeat import Heartbeat
-from omlx.errors import EngineDead
+from omlx.errors import EngineDead, EngineError
 
 T = TypeVar("T")
 
@@ -35,6 +35,8 @@ class Call(Generic[T]):
             resolve = partial(self.future.set_result, self._work())
         except BaseException as error:  # noqa: BLE001 — the future raises it
             DEVICE.note(error)
+            if (kind := kind_of(error)) is not None:
+                error = EngineError("device.error", kind=str(kind))
             resolve = partial(self.future.set_exception, error)
         with suppress(InvalidStateError):  # it hung, and the thread was abandoned
             resolve()

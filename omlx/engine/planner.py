@@ -193,7 +193,7 @@ class Planner:
             self.look_ops += ops
             budget -= spent
             chunk = whole if whole is not None else self._chunk(sequence, most - spent, ready)
-            if not chunk or start + chunk > ready:
+            if not chunk or (whole is not None and start + chunk > ready):
                 continue
             *tokens, end = sequence.tokens[start : start + chunk + 1]
             following = end if scored else None

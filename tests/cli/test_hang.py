@@ -154,7 +154,8 @@ def test_a_second_signal_ends_the_process_at_once(server: Hanging, number: int) 
         server.wait_for(lambda: server.health is None)
         assert server.process.poll() is None
         server.process.send_signal(number)
-        assert server.wait() == 128 + number
+        # A process that has left Python's own code already has the signal's default action.
+        assert server.wait() in (128 + number, -number)
         with pytest.raises(httpx.TransportError):
             stream.result()
 

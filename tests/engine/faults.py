@@ -23,6 +23,7 @@ from omlx.engine.loop import EngineLoop
 from omlx.engine.prefix.arrays import payload
 from omlx.engine.rewind import leaves
 from omlx.engine.runner import Runner
+from omlx.engine.vision.reader import Features, Vision
 
 OUT_OF_MEMORY = (
     "[METAL] Command buffer execution failed: Insufficient Memory "
@@ -65,7 +66,8 @@ class FailingDevice:
         self._patch, self._real = patch, real
         patch.setattr(mx, "eval", self._looking(mx.eval))
         patch.setattr(mx, "async_eval", self._looking(mx.async_eval))
-        self._spoiling(Runner, "_read_ids")
+        self._spoiling(Runner, "_logits")
+        self._after_looks()
         self._during(Runner, "_prefill", "prefill")
         self._during(Runner, "_decode", "decode")
         self._during(Runner, "_draft", "draft")
@@ -156,6 +158,21 @@ class FailingDevice:
             return self._spoil(logits, cache) if self.strikes(self._now) else logits
 
         self._patch.setattr(owner, name, read)
+
+    def _after_looks(self) -> None:
+        """Let steps of a tower fail: what is looked at then shows nothing."""
+        work = Vision.look
+
+        def look(vision: Vision, op: Any, image: Any) -> mx.array:
+            computed = work(vision, op, image)
+            if self.strikes("look"):
+                self.fail_next()
+                held = vision._features.get(op.image)
+                if held is not None:
+                    vision._features[op.image] = Features(mx.zeros_like(held.rows), held.marks)
+            return computed
+
+        self._patch.setattr(Vision, "look", look)
 
     def _during(self, owner: Any, name: str, site: str) -> None:
         work = getattr(owner, name)

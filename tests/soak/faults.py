@@ -83,6 +83,7 @@ class Restarter:
 
     home: Path
     faults: Callable[[int], dict[str, Any] | None] = lambda number: None
+    arguments: tuple[str, ...] = ()
     port: int = 0
     url: str = ""
     statuses: list[int] = field(default_factory=list)
@@ -98,6 +99,8 @@ class Restarter:
                 self.away_s.append(time.monotonic() - since)
             assert self.process is not None
             self.statuses.append(self.process.wait())
+            assert self.process.stdout is not None
+            self.process.stdout.close()
             since = time.monotonic()
             if self.stopping or self.statuses[-1] != STATUS_LOST:
                 return
@@ -114,7 +117,7 @@ class Restarter:
             root = str(Path(__file__).parents[2])
             order = {"OMLX_TEST_DEVICE": json.dumps(faults), "PYTHONPATH": f"{site}:{root}"}
         command = [sys.executable, "-m", "omlx", "serve", TARGET, "--draft-model", DRAFT]
-        command += ["--port", str(self.port), "--home", str(self.home / "omlx")]
+        command += ["--port", str(self.port), "--home", str(self.home / "omlx"), *self.arguments]
         with (self.home / "stderr.txt").open("a") as log:
             self.process = subprocess.Popen(
                 command,

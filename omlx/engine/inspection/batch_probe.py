@@ -15,6 +15,7 @@ from typing import Any, Protocol, runtime_checkable
 import mlx.core as mx
 from mlx_lm.models.cache import ArraysCache, KVCache, RotatingKVCache
 
+from omlx.engine.device_errors import kind_of
 from omlx.engine.model import Cache, MakeCache, Model
 from omlx.engine.ragged import batch as ragged
 from omlx.engine.ragged.batch import merge_caches
@@ -154,6 +155,8 @@ def _probe_refusal(code: str, faults: Iterator[str | None]) -> Steps[Reason | No
                 return Reason(code, {"error": fault})
             yield
     except _PROBE_ERRORS as failure:
+        if kind_of(failure) is not None:
+            raise  # an error of the device, which may be that of a request's pass
         return Reason(code, {"error": f"{type(failure).__name__}: {failure}"})
     return None
 

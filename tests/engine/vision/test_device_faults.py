@@ -1,0 +1,33 @@
+"""Errors of the device while a tower looks, or while rows with images are read."""
+
+from __future__ import annotations
+
+from itertools import count
+
+import pytest
+
+from omlx.engine.device_errors import DEVICE
+from tests.engine.faults import INTERACTIVITY, FailingDevice
+from tests.engine.harness import GREEDY, Bench
+from tests.engine.vision.sighted import CAT, decode, loop_of, shown, sighted
+
+
+@pytest.mark.parametrize("text", [INTERACTIVITY, None])
+@pytest.mark.parametrize("site", ["look", "prefill", "decode"])
+def test_a_failure_leaves_no_wrong_token_and_no_wrong_features(site: str, text: str | None) -> None:
+    for nth in count(0, 2):
+        with pytest.MonkeyPatch.context() as patch:
+            vision = sighted("qwen3_vl")
+            device = FailingDevice(patch, site, nth, text)
+            bench = Bench(loop_of(vision))
+            rows = [shown("qwen3_vl", (CAT,), GREEDY, salt=salt, id=f"{salt}") for salt in (0, 4)]
+            bench.run(*rows)
+            again = [shown("qwen3_vl", (CAT,), GREEDY, salt=salt, id=f"{salt}!") for salt in (0, 4)]
+            bench.run(*again)
+            assert not bench.failed
+        for request in (*rows, *again):
+            assert bench.tokens[request.id] == decode(vision, request), (nth, request.id)
+        if not device.struck:
+            return
+        assert DEVICE.lost is None
+    DEVICE.reset()
