@@ -28,7 +28,7 @@ QUIET = ("--no-calibrate",)
 
 
 def test_an_answer_outlives_a_device_that_ignores_work(tmp_path: Path) -> None:
-    lost = {"site": "decode", "nth": 25, "text": IGNORED, "times": 1 << 30}
+    lost = {"site": "decode", "nth": 5, "text": IGNORED, "times": 1 << 30}
     server = Restarter(tmp_path, lambda number: lost if number == 0 else None, QUIET)
     tally = Tally()
     with supervised(server), httpx.Client(timeout=PATIENCE_S) as client:
