@@ -21,6 +21,7 @@ BODY = {
     "max_tokens": 80,
     "seed": 3,
     "stream": True,
+    "speculation": "off",
 }
 CHAT = "/v1/chat/completions"
 QUIET = ("--no-calibrate",)
@@ -28,7 +29,7 @@ QUIET = ("--no-calibrate",)
 
 
 def test_an_answer_outlives_a_device_that_ignores_work(tmp_path: Path) -> None:
-    lost = {"site": "decode", "nth": 5, "text": IGNORED, "times": 1 << 30}
+    lost = {"site": "decode", "nth": 25, "text": IGNORED, "times": 1 << 30}
     server = Restarter(tmp_path, lambda number: lost if number == 0 else None, QUIET)
     tally = Tally()
     with supervised(server), httpx.Client(timeout=PATIENCE_S) as client:
