@@ -152,17 +152,19 @@ def _draw_alike(logits: mx.array, draws: Sequence[Draw]) -> mx.array:
     if temperature == 0.0:
         return mx.argmax(logits, axis=-1)
     kept, ids = keep(logits.astype(mx.float32), top_p, min_p, top_k)
-    scores = kept * (1.0 / temperature) + take(noise(draws, logits.shape[-1]), ids)
+    scores = kept * (1.0 / temperature) + noise(draws, logits.shape[-1], ids)
     winners = mx.argmax(scores, axis=-1, keepdims=True)  # [rows, 1]
     return (winners if ids is None else take(ids, winners))[:, 0]
 
 
-def noise(draws: Sequence[Draw], size: int) -> mx.array:
-    """Return Gumbel noise [rows, size], each row from its own key."""
+def noise(draws: Sequence[Draw], size: int, ids: mx.array | None = None) -> mx.array:
+    """Return Gumbel noise [rows, size], each row from its own key; with `ids` [rows, n], theirs."""
     keys = mx.array([d.sampler.key(d.position) for d in draws], mx.uint32)
     if len(draws) == 1:
-        return mx.random.gumbel((1, size), key=keys[0])
-    return mx.vmap(lambda key: mx.random.gumbel((size,), key=key))(keys)
+        uniform = mx.random.uniform(shape=(1, size), key=keys[0])
+    else:
+        uniform = mx.vmap(lambda key: mx.random.uniform(shape=(size,), key=key))(keys)
+    return -mx.log(-mx.log(take(uniform, ids)))
 
 
 def _no_end(sampling: Sampling, vocab_size: int) -> list[Processor]:

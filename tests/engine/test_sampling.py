@@ -9,7 +9,7 @@ import mlx.core as mx
 import pytest
 from mlx_lm.sample_utils import make_logits_processors
 
-from omlx.engine.sampling import Draw, RowSampler, draw, logprobs_of, noise_key, process
+from omlx.engine.sampling import Draw, RowSampler, draw, logprobs_of, noise, noise_key, process
 from omlx.engine.types import Sampling, TokenLogprob, TokensCommitted
 from tests.engine.harness import Bench, loop_of, model, noisy, plain, prompt, request
 
@@ -98,6 +98,23 @@ def test_every_seed_is_accepted_and_has_noise_of_its_own() -> None:
     for seed in seeds:
         key = noise_key(seed, 3, 2**40)
         assert 0 <= min(key) <= max(key) < 2**32
+
+
+@pytest.mark.parametrize("size", [1, 17, 50_003])
+@pytest.mark.parametrize("rows", [1, 3])
+def test_noise_has_the_bits_of_mlx_alone_in_a_window_and_for_some_ids(size: int, rows: int) -> None:
+    def bits(values: mx.array) -> list[list[int]]:
+        return values.view(mx.uint32).tolist()
+
+    for seed in range(5):
+        sampler = RowSampler(Sampling(seed=seed), size)
+        places = [Draw(sampler, position) for position in range(rows)]
+        keys = [mx.array(sampler.key(place.position), mx.uint32) for place in places]
+        expected = mx.concatenate([mx.random.gumbel((1, size), key=key) for key in keys])
+        assert bits(noise(places, size)) == bits(expected)
+        ids = mx.random.randint(0, size, (rows, 9), mx.uint32, key=mx.random.key(seed))
+        some = mx.take_along_axis(expected, ids, axis=-1)
+        assert bits(noise(places, size, ids)) == bits(some)
 
 
 def test_choices_differ_and_are_no_other_seeds_choices() -> None:

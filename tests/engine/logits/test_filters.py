@@ -12,7 +12,7 @@ import mlx.core as mx
 import pytest
 
 from benchmarks.sampling import mlx_lm_draw
-from omlx.engine.logits.filters import BLOCK, best, keep, lowest_weight
+from omlx.engine.logits.filters import BLOCK, STRIDE, best, keep, lowest_weight, take
 from omlx.engine.sampling import Draw, RowSampler, draw
 from omlx.engine.types import Sampling
 from omlx.receipts.plain import margin
@@ -143,6 +143,36 @@ def test_the_nucleus_does_not_depend_on_how_many_candidates_are_sorted(size: int
                 for leaf in (1, 2, 64, 999, size)
             ]
             assert lowest[1:] == lowest[:-1]
+
+
+@pytest.mark.parametrize("top_p", [0.05, 0.5, 0.97, 0.9999])
+def test_the_nucleus_does_not_depend_on_what_the_sample_of_candidates_holds(top_p: float) -> None:
+    size = 6_000
+    sampled = mx.arange(size) % STRIDE == 0
+    inner = mx.where(sampled, 0.001, 0.5)
+    first = mx.arange(size) == 0
+    rows = [
+        mx.where(first, 1.0, inner),  # of what is as heavy as the border, it holds nothing
+        mx.where(sampled, 0.5, 0.001),  # nothing but the heaviest
+        mx.where(first, 1.0, 0.0),  # one token has all
+        mx.ones(size),
+    ]
+    weights = mx.stack(rows)
+    sorted_at_once = lowest_weight(weights, weights, top_p, size)
+    assert mx.array_equal(lowest_weight(weights, weights, top_p, 16), sorted_at_once)
+
+
+@pytest.mark.parametrize("scale", [0.01, 1.0, 4.0])
+@pytest.mark.parametrize("k", [130, 2_000])
+def test_the_nucleus_of_the_best_does_not_depend_on_how_many_are_sorted(
+    scale: float, k: int
+) -> None:
+    logits = mx.random.normal((3, 9_000), key=mx.random.key(11)).astype(mx.bfloat16) * scale
+    weights = mx.exp(logits.astype(mx.float32))
+    candidates = take(weights, best(weights, k))
+    for top_p in (0.01, 0.3, 0.9):  # the best have this share, or not
+        expected = lowest_weight(weights, candidates, top_p, k)
+        assert mx.array_equal(lowest_weight(weights, candidates, top_p, 32), expected)
 
 
 def test_rows_of_a_window_are_filtered_as_each_alone() -> None:
