@@ -36,7 +36,7 @@ COMPANIES = {
 }
 """Requests by name; those after the first come when it decodes, or at once if it is long."""
 TEXTS = {"next launch": INTERACTIVITY, "anyone": None, "no memory": OUT_OF_MEMORY}
-FEW = 5
+FEW = 9
 """The fast lane lets one use in so many fail."""
 
 
@@ -70,15 +70,16 @@ def run_company(bench: Bench, names: tuple[str, ...], strategy: str) -> None:
 
 def cases() -> Iterator[object]:
     sites = ("prefill", "decode", "draft", "save")
-    for number, (strategy, company, site, text) in enumerate(
-        product(STRATEGIES, COMPANIES, sites, TEXTS)
-    ):
+    families = ("llama", "qwen3_next", "gemma3_text")
+    for number, (strategy, company, site) in enumerate(product(STRATEGIES, COMPANIES, sites)):
         if site == "draft" and strategy != "draft":
             continue
-        for family in ("llama", "qwen3_next", "gemma3_text"):
-            yield pytest.param(family, strategy, company, site, text, number % FEW, FEW)
-            slow = pytest.mark.slow
-            yield pytest.param(family, strategy, company, site, text, 0, 1, marks=slow)
+        for at, family in enumerate(families):
+            for turn, text in enumerate(TEXTS):
+                case = (family, strategy, company, site, text)
+                if (number + at + turn) % len(TEXTS) == 0:
+                    yield pytest.param(*case, number % FEW, FEW)
+                yield pytest.param(*case, 0, 1, marks=pytest.mark.slow)
 
 
 @pytest.mark.parametrize(
@@ -162,15 +163,17 @@ def embedded(
             return text.vector
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen3_next", "gemma3_text"])
-@pytest.mark.parametrize("text", TEXTS)
+@pytest.mark.parametrize(
+    ("family", "text"),
+    [*product(["llama"], TEXTS), ("qwen3_next", "next launch"), ("gemma3_text", "anyone")],
+)
 @pytest.mark.parametrize("site", ["prefill", "decode", "save", "dump", "load", "restore"])
 def test_nothing_wrong_is_on_disk_after_a_failure(
     family: str, text: str, site: str, tmp_path: Path
 ) -> None:
     names = ("a", "long")
     limits = replace(LONG, prefill_chunk=24, prefill_slice=8)
-    for nth in (0, 1, 3):
+    for nth in (0, 3):
         root = tmp_path / str(nth)
         with started(family, root, limits=limits) as bench:
             bench.run(named("long", "plain", " before"))
