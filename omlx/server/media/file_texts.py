@@ -28,7 +28,7 @@ from omlx.server.dialect import Json
 from omlx.server.generation_request import GenerationRequest
 from omlx.server.media import pdf_worker
 from omlx.server.media.parts import FILE, content_of, text_part
-from omlx.server.media.source import data_bytes
+from omlx.server.media.source import file_bytes
 from omlx.text.conversation import BETWEEN
 
 THREADS: Final = 2
@@ -127,7 +127,7 @@ def _shown(part: Json, read: FileText) -> str:
 
 def _text_of(url: str) -> FileText:
     try:
-        data = data_bytes(url, "")
+        data = file_bytes(url)
     except BadRequest:  # of another form, broken or too large
         return FileText(failure="file.broken")
     if _PDF in data[:_PDF_WITHIN]:

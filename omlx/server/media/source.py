@@ -42,6 +42,19 @@ def data_bytes(url: str, field: str) -> bytes:
     return data
 
 
+def file_bytes(url: str) -> bytes:
+    """Return the bytes of a data URI whose data may also be text with percent signs.
+
+    Raises BadRequest as `data_bytes` does.
+    """
+    head, comma, data = url.partition(",")
+    if not comma or head.lower().endswith(";base64"):
+        return data_bytes(url, "")
+    if len(data) > MAX_BYTES:
+        raise too_large("")
+    return unquote_to_bytes(data)
+
+
 def too_large(field: str) -> BadRequest:
     return field_error("image.too_large", field, limit=MAX_BYTES)
 

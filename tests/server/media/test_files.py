@@ -102,6 +102,11 @@ def test_text_files_are_read_whatever_they_are_called() -> None:
     assert content == "[file: a b.txt]\né\n"
 
 
+@pytest.mark.parametrize("data", ["data:,a%20b", "data:text/plain;charset=utf-8,a b"])
+def test_data_uris_may_hold_the_text_itself(data: str) -> None:
+    assert attached(chat(in_chat(data))) == ("[file: a.pdf]\na b", [])
+
+
 def test_files_elsewhere_are_named() -> None:
     for part in (
         {"type": "document", "source": {"type": "url", "url": "https://example.org/a.pdf"}},
