@@ -2,7 +2,8 @@
 
 Unknown parts, blocks and items without a text are left out with a warning, so that sessions of
 newer clients continue. Images and files become parts of their own, which are read later. Audio and
-video that a user attached are refused; in a tool result a note replaces them.
+video that a user attached are refused; in a tool result a note replaces them. Images, audio and
+video of earlier answers, which other models made, are left out.
 """
 
 from __future__ import annotations
@@ -49,6 +50,8 @@ class Typed(Body):
     @model_validator(mode="wrap")
     @classmethod
     def _validated(cls, value: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        if isinstance(value, dict) and value.get("type", "") is None:
+            value = {name: part for name, part in value.items() if name != "type"}
         kind = value.get("type") if isinstance(value, dict) else None
         if not isinstance(kind, str) or kind in cls.READ:
             return handler(value)
@@ -111,16 +114,23 @@ class Reading:
         self.warnings.append(result_notes.warning(field, kind))
         return result_notes.NOTES[kind]
 
-    def join_texts(self, content: str | list[ContentPart], field: str) -> str:
-        """Join the texts of parts; reasoning is none. Raises BadRequest for images and media."""
+    def join_texts(
+        self, content: str | list[ContentPart], field: str, *, answered: bool = False
+    ) -> str:
+        """Join the texts of parts; reasoning is none.
+
+        Raises BadRequest for images and media, but leaves out those of an earlier answer.
+        """
         if isinstance(content, str):
             return content
         texts = []
         for i, part in enumerate(content):
             at = f"{field}[{i}]"
-            if part.type in IMAGES:
+            if answered and part.type in MEDIA:
+                self.leave_out(at, part.type)
+            elif part.type in IMAGES:
                 raise field_error("image.role", at)
-            if part.type in FILES:
+            elif part.type in FILES:
                 texts.append(self.replace(at, part.type))
             elif part.type != THINKING:
                 texts.append(self._text(part, at))

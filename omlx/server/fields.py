@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from omlx.draft_length import MAX_DRAFT_LENGTH, DraftLength
 from omlx.engine import strategy
@@ -29,6 +29,9 @@ Stops = Annotated[list[str], Field(max_length=64)]
 Choice = Literal["none", "auto", "required", "any"]
 """A `tool_choice` that names no tool. `any` is Mistral's name for `required`."""
 FORCED: Final = ("required", "any")
+FUNCTION: Final = "function"
+ToolType = Annotated[str, BeforeValidator(lambda given: FUNCTION if given is None else given)]
+"""The type of a tool or call, with null for the default, as serializers write it."""
 NO_LIMIT: Final = -1
 BUDGET: Final = "thinking_budget"
 """The field, and the template variable."""

@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 
+from omlx.errors import BadRequest
 from omlx.server.anthropic import message_request
 from omlx.server.content import without_attribution
+from omlx.server.fields import read
 from omlx.server.generation_request import GenerationRequest
+from omlx.server.ollama import request as ollama_request
 from omlx.server.openai.chat import request as chat_request
 from omlx.server.openai.responses import request as response_request
 from omlx.server.openai.responses.items import Item
@@ -156,6 +159,80 @@ def test_tools_within_items_are_tools(kind: str) -> None:
 def test_items_that_are_left_out_are_repeated_but_for_fields_of_another_form() -> None:
     item = Item.model_validate({"type": "ghost_snapshot", "id": "i", "arguments": [1], "new": 2})
     assert item.as_output() == {"type": "ghost_snapshot", "id": "i", "new": 2}
+
+
+def test_a_message_of_the_user_is_a_turn_whatever_it_holds() -> None:
+    upload = {"type": "container_upload", "file_id": "f"}
+    for content in ([upload], []):
+        asked = {"role": "user", "content": content}
+        request = messages(HELLO, {"role": "assistant", "content": "a"}, asked)
+        assert request.messages[-1] == {"role": "user", "content": ""}
+        assert not request.continue_last
+    result = {"type": "tool_result", "tool_use_id": "c", "content": "r"}
+    called = [HELLO, {"role": "assistant", "content": [CALL]}]
+    given = messages(*called, {"role": "user", "content": [result, upload]}, tools=[LOOK])
+    assert given.messages[-1]["role"] == "tool"
+    assert responses({"type": "compaction"}).messages == [{"role": "user", "content": ""}]
+
+
+def test_the_result_of_a_call_that_is_left_out_goes_with_it() -> None:
+    shell = {"type": "local_shell_call", "call_id": "s", "action": {"command": ["ls"]}}
+    result = {"type": "function_call_output", "call_id": "s", "output": "a"}
+    request = responses(HELLO, shell, result)
+    assert request.messages == [HELLO]
+    assert left_out(request) == ["input[1]", "input[2]"]
+
+
+@pytest.mark.parametrize("kind", ["image_url", "input_audio", "video_url"])
+def test_media_of_earlier_answers_are_left_out(kind: str) -> None:
+    parts = [{"type": "text", "text": "a"}, {"type": kind}]
+    answer = {"role": "assistant", "content": parts}
+    for request in (chat(HELLO, answer), responses(HELLO, answer), messages(HELLO, answer)):
+        assert [message["content"] for message in request.messages] == ["hello", "a"]
+        assert [place.partition(".")[2] for place in left_out(request)] == ["content[1]"]
+
+
+def test_calls_and_results_of_responses_may_have_no_ids() -> None:
+    call = {"type": "function_call", "name": "look", "arguments": {"a": 1}}
+    result = {"type": "function_call_output", "output": "r"}
+    empty = {"id": "", "call_id": ""}
+    conversation = [
+        *(HELLO, call, {**call, **empty}, result, {**result, **empty}),
+        *(call, {**call, "id": "fc_9"}, {**result, "call_id": "fc_9"}, result),
+    ]
+    both = [message for message in responses(*conversation).messages if message["role"] != "user"]
+    calls = [[call["id"] for call in message.get("tool_calls", ())] for message in both]
+    answered = [message["tool_call_id"] for message in both if message["role"] == "tool"]
+    (first, second), (third, fourth) = filter(None, calls)
+    assert len({first, second, third, fourth}) == 4
+    assert answered == [first, second, fourth, third]
+    with pytest.raises(BadRequest) as caught:
+        responses(HELLO, result)
+    assert caught.value.param == "input[1].call_id"
+
+
+def test_null_is_the_type_that_is_the_default() -> None:
+    function = {"name": "look", "parameters": {"type": "object"}}
+    call = {"id": "c", "type": None, "function": {"name": "look", "arguments": None}}
+    tools = [{"type": None, "function": function}]
+    conversation = [HELLO, {"role": "assistant", "tool_calls": [call]}]
+    body = {"messages": [*conversation, {"role": "tool", "content": "r"}], "tools": tools}
+    assert names(chat_request.parse(json.dumps(body).encode()).generation_request()) == ["look"]
+    ollama = read(ollama_request.ChatRequest, json.dumps(body).encode())
+    assert names(ollama.generation_request()) == ["look"]
+    for kind in ({}, {"type": None}):
+        request = responses({"type": None, **HELLO}, tools=[{**function, **kind}])
+        assert (request.messages, names(request)) == ([HELLO], ["look"])
+
+
+def test_calls_of_custom_tools_are_read_in_chat() -> None:
+    call = {"id": "c", "type": "custom", "custom": {"name": "look", "input": "up"}}
+    rendered = chat(HELLO, {"role": "assistant", "tool_calls": [call]}).messages[1]
+    function = {"name": "look", "arguments": {"input": "up"}}
+    assert rendered["tool_calls"] == [{"id": "c", "type": "function", "function": function}]
+    with pytest.raises(BadRequest) as caught:
+        chat(HELLO, {"role": "assistant", "tool_calls": [{"id": "c", "type": "later"}]})
+    assert caught.value.param == "messages[1].tool_calls[0].function"
 
 
 def test_calls_of_responses_may_have_objects_as_arguments() -> None:

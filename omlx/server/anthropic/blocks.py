@@ -96,7 +96,11 @@ def rendered(messages: Sequence[Message], reading: Reading) -> list[Json]:
             called |= {call["id"] for call in answer.get("tool_calls", ())}
             separate.append(answer)
         else:
-            separate += _user(message.role, blocks, field, called, reading)
+            turn = list(_user(message.role, blocks, field, called, reading))
+            follows = not separate or separate[-1]["role"] == "assistant"
+            if not turn and follows and message.role == "user":
+                turn = [{"role": "user", "content": ""}]  # else the last answer would be continued
+            separate += turn
     conversation: list[Json] = []
     for role, run in groupby(separate, itemgetter("role")):
         neighbours = list(run)
@@ -130,6 +134,8 @@ def _assistant(blocks: Sequence[Block], field: str, reading: Reading) -> Json:
                     missing = "id" if block.name else "name"
                     raise BadRequest("request.missing", param=at, field=f"{at}.{missing}")
                 calls.append(tooling.call(block.id, block.name, block.input or {}))
+            case kind if kind in MEDIA:
+                reading.leave_out(at, kind)
             case _:
                 texts.append(_text(block, at, reading))
     message: Json = {"role": "assistant", "content": "".join(texts)}

@@ -18,7 +18,7 @@ from omlx.server import response_format, sse, tooling
 from omlx.server.dialect import Encoder, Json, Wire
 from omlx.server.errors import field_error
 from omlx.server.exchange import Exchange
-from omlx.server.fields import Body, Listed, Refusing, Text
+from omlx.server.fields import FUNCTION, Body, Listed, Refusing, Text, ToolType
 from omlx.server.generation_request import GenerationRequest
 from omlx.server.ollama.conversation import Message, content, rendered
 from omlx.server.ollama.encoder import AnswerEncoder, ChatEncoder, CompletionEncoder, Head
@@ -30,7 +30,6 @@ from omlx.text.tools import ToolUse
 
 WIRE: Final = Wire(sse.line, idle=b"", media_type=sse.NDJSON)
 """Nothing is sent while a stream is silent: clients parse every line."""
-FUNCTION: Final = "function"
 UNSUPPORTED: Final[dict[str, tuple[object, ...]]] = {
     "template": ("",),
     "context": ([],),
@@ -123,7 +122,7 @@ class Function(Body):
 class Tool(Body):
     """Of other types than `function`, there are warnings."""
 
-    type: str = FUNCTION
+    type: ToolType = FUNCTION
     function: Function | None = None
 
 

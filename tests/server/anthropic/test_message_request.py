@@ -134,12 +134,11 @@ def test_the_thinking_budget(fields: Any, budget: int | None) -> None:
     [
         ([HELLO, {"role": "assistant", "content": [use("t1")]}], "tools.no_result"),
         ([HELLO, {"role": "assistant", "content": "x "}], "request.trailing"),
-        ([{"role": "user", "content": []}], "request.empty"),
         (
             [HELLO, {"role": "assistant", "content": [{"type": "tool_use", "name": "look"}]}],
             "request.missing",
         ),
-        ([{"role": "user", "content": [{"type": "server_tool_use"}]}], "request.empty"),
+        ([{"role": "system", "content": [{"type": "server_tool_use"}]}], "request.empty"),
         ([{"role": "user", "content": [{"type": "text"}]}], "request.missing"),
         ([{"role": "user", "content": [{"type": "input_audio"}]}], "request.media"),
         ([{"role": "king", "content": "x"}], "request.value"),

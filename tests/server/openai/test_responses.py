@@ -326,7 +326,6 @@ def test_a_stream_can_be_cancelled_from_elsewhere(spelling: OpenAI) -> None:
     ("fields", "code", "param"),
     [
         ({"input": None}, "request.empty", "input"),
-        ({"input": [{"type": "from_next_year"}]}, "request.empty", "input"),
         (
             {"input": [{"type": "function_call_output", "call_id": "c", "output": ""}]},
             "tools.no_call",

@@ -19,6 +19,7 @@ from omlx.server.errors import field_error
 from omlx.server.exchange import Exchange
 from omlx.server.fields import (
     FORCED,
+    FUNCTION,
     Body,
     Choice,
     Lengths,
@@ -27,6 +28,7 @@ from omlx.server.fields import (
     StreamOptions,
     Templated,
     Text,
+    ToolType,
     bias,
     includes_usage,
     limit,
@@ -50,7 +52,6 @@ UNSUPPORTED: Final[dict[str, tuple[object, ...]]] = {
     "prompt_logprobs": (),
 }
 """Fields that are not supported, each with the values that request nothing."""
-FUNCTION: Final = "function"
 NO_THINKING: Final = "none"
 """The `reasoning_effort` that switches reasoning off."""
 
@@ -60,10 +61,26 @@ class CalledFunction(Body):
     arguments: str | dict[str, Any] | None = None
 
 
+class CustomCall(Body):
+    name: Text
+    input: str | None = None
+
+
 class ToolCall(Body):
     id: str | None = None
-    type: Literal["function"] = "function"
-    function: CalledFunction
+    type: ToolType = FUNCTION
+    function: CalledFunction | None = None
+    custom: CustomCall | None = None
+
+    def rendered(self, at: str) -> Json:
+        """The call as templates expect it. Raises BadRequest if it names no tool."""
+        if self.function is not None:
+            called, arguments = self.function.name, self.function.arguments or {}
+        elif self.custom is not None:
+            called, arguments = self.custom.name, {"input": self.custom.input or ""}
+        else:
+            raise field_error("request.missing", f"{at}.function")
+        return tooling.call(self.id or "", called, arguments)
 
 
 class ChatMessage(Body):
@@ -93,8 +110,8 @@ class ChatMessage(Body):
             "content": self._content(f"{field}.content", reading),
         }
         calls = [
-            tooling.call(call.id or "", call.function.name, call.function.arguments or {})
-            for call in self.tool_calls or ()
+            call.rendered(f"{field}.tool_calls[{i}]")
+            for i, call in enumerate(self.tool_calls or ())
         ]
         reasoning = self.reasoning if self.reasoning_content is None else self.reasoning_content
         if reasoning is None and self.role == "assistant":
@@ -113,8 +130,9 @@ class ChatMessage(Body):
             raise field_error("request.missing", field)
         if self.role in ("user", "tool"):
             return reading.join_parts(self.content or "", field, result=self.role == "tool")
-        text = reading.join_texts(self.content or "", field)
-        if self.role == "assistant":
+        answered = self.role == "assistant"
+        text = reading.join_texts(self.content or "", field, answered=answered)
+        if answered:
             text += self.refusal or ""
         return text
 
@@ -129,7 +147,7 @@ class Function(Body):
 class Tool(Body):
     """Of other types than `function`, there are warnings."""
 
-    type: str = FUNCTION
+    type: ToolType = FUNCTION
     function: Function | None = None
 
 

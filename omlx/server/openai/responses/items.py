@@ -64,8 +64,12 @@ class Conversation:
         self.reading = Reading()
         self.tools: dict[str, Sequence[Tool]] = {}
         self._called: set[str] = set()
+        self._open: dict[str, None] = {}  # calls without a result, in order
+        self._elsewhere: set[str] = set()  # calls that were left out
         for message in before:
-            self._called |= {call["id"] for call in message.get("tool_calls", ())}
+            for call in message.get("tool_calls", ()):
+                self._note_call(call["id"])
+            self._open.pop(message.get("tool_call_id", ""), None)
         self._new_turn = True
 
     def add(self, item: Item, at: str) -> None:
@@ -89,6 +93,7 @@ class Conversation:
             case _ if item.role in _ROLES and item.content:
                 self._message(item, at)
             case kind:
+                self._elsewhere |= {id for id in (item.call_id, item.id) if id}
                 self.reading.leave_out(at, kind)
 
     def _message(self, item: Item, at: str) -> None:
@@ -102,8 +107,9 @@ class Conversation:
             self.messages.append({"role": role, "content": content})
             self._new_turn = True
             return
-        text = self.reading.join_texts(item.content, f"{at}.content")
-        if role == "assistant":
+        answered = role == "assistant"
+        text = self.reading.join_texts(item.content, f"{at}.content", answered=answered)
+        if answered:
             self._add_output("content", text)
             return
         self._new_turn = True
@@ -128,24 +134,33 @@ class Conversation:
             last[name] = last.get(name, "") + text
 
     def _call(self, item: Item, at: str) -> None:
-        if not item.call_id:
-            raise field_error("request.missing", f"{at}.call_id")
         if not item.name:
             raise field_error("request.missing", f"{at}.name")
         arguments: str | dict[str, Any] = item.arguments or ""
         if item.type == "custom_tool_call":
             arguments = {"input": item.input or ""}
-        self._called.add(item.call_id)
+        id = item.call_id or item.id or f"call_{len(self._called)}"
+        self._note_call(id)
         name = ToolName(item.name, item.namespace).qualified
-        self._assistant().setdefault("tool_calls", []).append(
-            tooling.call(item.call_id, name, arguments)
-        )
+        self._assistant().setdefault("tool_calls", []).append(tooling.call(id, name, arguments))
+
+    def _note_call(self, id: str) -> None:
+        self._called.add(id)
+        self._open[id] = None
 
     def _result(self, item: Item, at: str) -> None:
-        if item.call_id not in self._called:
-            raise field_error("tools.no_call", at, id=str(item.call_id))
+        """Append a result; one without an id is that of the first open call."""
+        id = item.call_id or next(iter(self._open), None)
+        if id is None:
+            raise field_error("request.missing", f"{at}.call_id")
+        if id in self._elsewhere - self._called:
+            self.reading.leave_out(at, item.type)
+            return
+        if id not in self._called:
+            raise field_error("tools.no_call", at, id=id)
+        self._open.pop(id, None)
         output = self.reading.join_parts(item.output or "", f"{at}.output", result=True)
-        self.messages.append({"role": "tool", "tool_call_id": item.call_id, "content": output})
+        self.messages.append({"role": "tool", "tool_call_id": id, "content": output})
         self._new_turn = True
 
     def _assistant(self) -> Json:

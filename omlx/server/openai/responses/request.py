@@ -96,15 +96,15 @@ class ResponseRequest(Templated):
         return self.input or []
 
     def conversation(self, before: Sequence[Json]) -> Conversation:
-        """The messages `before` and those of the input, without the instructions; an empty list
-        is a turn of the user without text.
+        """The messages `before` and those of the input, without the instructions; a list without
+        messages is a turn of the user without text.
 
         Raises BadRequest.
         """
         conversation = Conversation(before)
         for at, item in enumerate(self.items):
             conversation.add(item, f"input[{at}]")
-        if not conversation.messages and self.input != []:
+        if not conversation.messages and self.input is None:
             raise field_error("request.empty", "input")
         if not conversation.messages:
             conversation.add(Item(role="user", content=""), "input")

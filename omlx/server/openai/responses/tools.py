@@ -16,7 +16,7 @@ from omlx.errors import Reason
 from omlx.server import tooling
 from omlx.server.dialect import Json
 from omlx.server.errors import field_error
-from omlx.server.fields import Body, Listed, Text
+from omlx.server.fields import FUNCTION, Body, Listed, Text, ToolType
 from omlx.server.skipped_tools import skipped
 
 _INPUT: Final[Json] = {
@@ -26,12 +26,12 @@ _INPUT: Final[Json] = {
 }
 _BETWEEN: Final = "."
 _NAMESPACE: Final = "namespace"
-CALLABLE: Final = ("function", "custom")
+CALLABLE: Final = (FUNCTION, "custom")
 """Types of tools that the model can call."""
 
 
 class Tool(Body):
-    type: str
+    type: ToolType = FUNCTION
     name: Text | None = None
     description: str | None = None
     parameters: dict[str, Any] | None = None
