@@ -62,10 +62,12 @@ _OTHERS: Final = re.compile(r"\s*(?:user|system|developer|tool|functions\.)")
 _READERS: Final = ("", "assistant", "user", "all")
 """Recipients of messages that are no calls."""
 
-_MARKS: Final = re.compile(r'(?P<quote>")|(?P<end><\|(?:end|call|return|start)\|>)')
-"""What counts in a call outside the strings of its JSON: a string, or the end of the message."""
+_MARKS: Final = re.compile(r'["{}]|(?P<end><\|(?:end|call|return|start)\|>)')
+"""What counts in a call outside the strings of its JSON: a string, the end of the object, which no
+string follows, or that of the message.
+"""
 _QUOTED_MARKS: Final = re.compile(
-    r'\\.|(?P<quote>")|(?P<end><\|(?:end|call|return)\|>)(?=<\|start\|>)', re.DOTALL
+    r'\\.|"|(?P<end><\|(?:end|call|return)\|>)(?=<\|start\|>)', re.DOTALL
 )
 """What counts within a string: a marker is text there, unless another message begins behind it."""
 _QUOTED_MARKERS: Final = (r"\"", *(f"{marker}{_START}" for marker, _ in _ENDS[:3]))
@@ -87,6 +89,7 @@ class HarmonySplitter(Splitter):
         self._name = ""  # of the function that is called
         self._matched = False  # a header has come
         self._quoted = False  # within a string of a call's JSON
+        self._depth = 0  # of braces there
 
     @property
     def thinking(self) -> bool:
@@ -97,6 +100,8 @@ class HarmonySplitter(Splitter):
         the output was cut off.
         """
         pieces: list[Piece] = []
+        if self._in_header and self._unmarked(len(self._held)):
+            pieces += self.feed("")
         held, self._held = self._held, ""
         if self._in_header:
             if not (self._matched or CALL in held or _MARKER.search(held)):
@@ -133,14 +138,27 @@ class HarmonySplitter(Splitter):
         for marker in _MARKER.finditer(self._held):
             if marker[0] in (_CHANNEL, "<|constrain|>"):
                 continue
-            header, self._held = self._held[: marker.start()], self._held[marker.end() :]
             self._matched = True
+            if marker[0] != MESSAGE and self._unmarked(marker.start()):
+                return True
+            header, self._held = self._held[: marker.start()], self._held[marker.end() :]
             if marker[0] == MESSAGE:
                 self._address(header)
             else:
                 self._state = _STARTED if marker[0] == _START else HEADER
             return True
         return False
+
+    def _unmarked(self, end: int) -> bool:
+        """Enter the call whose arguments the header up to `end` holds, without `<|message|>`, if it
+        does.
+        """
+        header, brace, _ = self._held[:end].partition("{")
+        if not brace or not _RECIPIENT.search(header):
+            return False
+        self._held = self._held[len(header) :]
+        self._address(header)
+        return True
 
     def _may_lead(self) -> bool:
         """Return whether the text before the first marker may belong to a header."""
@@ -159,7 +177,8 @@ class HarmonySplitter(Splitter):
         if self._state == _STARTED and _OTHERS.match(header):
             self._state = _FOREIGN
         elif self._calls(name, function):
-            self._state, self._name, self._quoted = _CALL_START, function, False
+            self._state, self._name = _CALL_START, function
+            self._quoted, self._depth = False, 0
         elif name not in _READERS:
             self._state = _FOREIGN
         elif channels and channels[-1] == "analysis":
@@ -231,8 +250,8 @@ class HarmonySplitter(Splitter):
             self._emit(CALL_END, pieces)
 
     def _arguments(self, text: str) -> str:
-        """Return a text without an object as the arguments of the call: JSON of an object that is
-        quoted or in a list, else the value of the only parameter.
+        """Return a text that begins with no object as the arguments of the call: JSON of the object
+        within quotes, a list or a code fence, else the value of the only parameter.
         """
         text = text.strip()
         if not text:
@@ -253,7 +272,11 @@ class HarmonySplitter(Splitter):
                 self._held = self._held[match.end() :]
                 self._state = _STARTED if match["end"] == _START else HEADER
                 return True
-            at, self._quoted = match.end(), self._quoted != bool(match["quote"])
+            at = match.end()
+            if match[0] == '"':
+                self._quoted = not self._quoted and self._depth > 0
+            elif match[0] in "{}":
+                self._depth += 1 if match[0] == "{" else -1
         markers: Iterable[str] = _QUOTED_MARKERS if self._quoted else _MARKERS[:4]
         certain = len(self._held) - max(overlap(self._held[at:], marker) for marker in markers)
         self._emit(self._held[:certain], pieces)
@@ -269,9 +292,11 @@ def _parameters(tool: Mapping[str, Any]) -> list[str]:
 
 
 def _unwrapped(text: str) -> Any:
-    """Return the value of a JSON text: what is quoted in it, or the only item of a list."""
+    """Return the value of a JSON text, also in a code fence: what is quoted in it, or the only item
+    of a list.
+    """
     with suppress(ValueError, RecursionError):
-        value = json.loads(text, strict=False)
+        value = json.loads(text.strip("`").removeprefix("json"), strict=False)
         if isinstance(value, str):
             value = json.loads(value, strict=False)
         if isinstance(value, list) and len(value) == 1:

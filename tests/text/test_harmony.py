@@ -224,6 +224,12 @@ THINK: Final = "<|start|>assistant<|channel|>analysis<|message|>R<|end|>"
         (f"{F}*** Begin<|call|>", ("", "", ['look{"input": "*** Begin"}'])),
         (f'{F}{{"a": [1}}}} so<|call|>{ANSWER}', ("", "A", ['look{"a": [1]}'])),
         (f'{F}{{"a": 1<|call|>{ANSWER}', ("", "A", ['look{"a": 1}'])),
+        (f'{F}```json\n{{"a": 1}}\n```<|call|>', ("", "", ['look{"a": 1}'])),
+        (f'{F}{{"a": 1}} so "b<|call|>{ANSWER}', ("", "A", ['look{"a": 1}'])),
+        (f'{F[:-11]}{{"a": "<|call|>"}}<|call|>{ANSWER}', ("", "A", ['look{"a": "<|call|>"}'])),
+        (f'{F[:-11]}{{"a": 1}}', ("", "", ['look{"a": 1}'])),
+        ("<|channel|>commentary to=assistant {}<|end|>", ("", "{}", [])),
+        (f"{F[:-28]}<|end|>{ANSWER[:-10]} {{}}", ("", "A {}", [])),
     ],
 )
 def test_malformed_headers(
