@@ -8,6 +8,7 @@ from omlx.text.calls.families import harmony
 from omlx.text.calls.markup import FAMILIES, PARSERS
 from tests.text.call_matrix import (
     FORMATS,
+    LOOK,
     WEATHER,
     Read,
     cases,
@@ -50,6 +51,25 @@ def test_a_broken_header_loses_nothing(family: str) -> None:
         whole, *others = outcomes(family, text[:at] + text[at + 1 :])
         assert others == [whole] * 2
         assert "Zürich" in str(whole)
+
+
+@pytest.mark.parametrize("family", [key for key, form in FORMATS.items() if form.end])
+def test_markers_that_are_written_twice(family: str) -> None:
+    form = FORMATS[family]
+    start = form.start if form.marked and family != "harmony" else ""
+    text = f"{start}\n{written(form, WEATHER)}\n{form.end} A"
+    assert outcomes(family, text) == [("A", [WEATHER])] * 3
+
+
+def test_a_marker_that_is_written_twice_may_be_prose() -> None:
+    for text in ("<tool_call> <tool_call> so", "<tool_call><tool_call>", "<tool_call> <tool"):
+        assert outcomes("json_tools", text) == [(text, [])] * 3
+
+
+@pytest.mark.parametrize("key", ["arguments", "parameters"])
+def test_arguments_that_are_null_are_none(key: str) -> None:
+    text = f'<tool_call>\n{{"name": "look", "{key}": null}}\n</tool_call>'
+    assert outcomes("json_tools", text) == [("", [LOOK])] * 3
 
 
 @pytest.mark.parametrize("family", sorted(FORMATS.keys() - {"harmony"}))

@@ -59,7 +59,7 @@ def _call(call: Any, tools: Tools) -> dict[str, Any]:
     name = next((call[key] for key in _NAME_KEYS if isinstance(call.get(key), str)), None)
     if name is None:
         raise ValueError("a call has a name")
-    arguments = next((call[key] for key in _ARGUMENT_KEYS if key in call), None)
+    arguments = next((call[key] for key in _ARGUMENT_KEYS if call.get(key) is not None), None)
     if isinstance(arguments, str):
         with suppress(ValueError):
             arguments = parse_json(repaired(arguments.strip()))
@@ -74,7 +74,7 @@ def _unnamed(call: Mapping[str, Any], name: str, tools: Tools) -> Any:
     """Return the arguments of a call that has them under another key, or as members of its own;
     None if something else is there.
     """
-    known = (*_NAME_KEYS, "id", "type", "index", "tool_call_id")
+    known = (*_NAME_KEYS, *_ARGUMENT_KEYS, "id", "type", "index", "tool_call_id")
     others = {key: value for key, value in call.items() if key not in known}
     objects = [value for value in others.values() if isinstance(value, dict)]
     if len(objects) == len(others) == 1:

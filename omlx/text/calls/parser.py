@@ -144,6 +144,11 @@ class ToolCallParser:
                 return self._after(markup, pieces)
 
     def _text(self, markup: CallMarkup, pieces: list[Piece]) -> bool:
+        if self._prose.gap and markup.end and _may_begin(self._held, markup.end):
+            text = self._held.lstrip()
+            if text.startswith(markup.end):  # written again
+                self._held = text[len(markup.end) :]
+            return text.startswith(markup.end)
         self._held = self._prose.strip(self._held)
         leading = markup.patterns.leading
         if not self._prose.any and leading is not None and self._leads(leading):
@@ -182,12 +187,23 @@ class ToolCallParser:
 
     def _opened(self, markup: CallMarkup, pieces: list[Piece]) -> bool:
         begins = markup.patterns.begins.match(self._held, partial=True)
+        if begins is None and not self._bare and _may_begin(self._held, markup.start):
+            return self._reopen()
         if begins is None:
             self._reject(pieces)
             return True
         if begins.partial:
             return False
         self._state = _State.CALL
+        return True
+
+    def _reopen(self) -> bool:
+        """Take a marker that is written again; the one before it is prose if no call follows."""
+        text = self._held.lstrip()
+        if not text.startswith(self._marker):
+            return False
+        self._space += self._marker + self._held[: len(self._held) - len(text)]
+        self._held = text[len(self._marker) :]
         return True
 
     def _reject(self, pieces: list[Piece]) -> None:
@@ -293,3 +309,9 @@ class ToolCallParser:
         pieces.append(ToolCallEnd(self.count))
         self.count += 1
         self._prose.after_call()
+
+
+def _may_begin(text: str, marker: str) -> bool:
+    """Return whether a text that is not blank begins with a marker, or may still do so."""
+    text = text.lstrip()
+    return bool(text) and (text.startswith(marker) or marker.startswith(text))
