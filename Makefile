@@ -7,24 +7,15 @@ FAST := $(if $(OPENBLAS),LD_PRELOAD=$(OPENBLAS))
 PARALLEL := -n $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1) --dist loadfile
 TESTS := $(FAST) OPENBLAS_NUM_THREADS=1 $(PYTHON) -m pytest -q
 DEMO := omlx/bundled/omlx-demo
-MODEL ?= omlx-demo/target
-DRAFT ?= omlx-demo/draft
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-quick test-full fuzz fuzz-media fuzz-stalls fuzz-tokens soak check format lint types imports docs assets screenshots wheel lock templates train-demo bench bench-spec clean setup-run setup-dev
+.PHONY: help serve test test-quick test-full test-real real fuzz fuzz-media fuzz-stalls fuzz-tokens soak check format lint types imports docs assets screenshots wheel lock templates train-demo bench bench-spec clean setup-run setup-dev
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-serve: setup-run ## start the server on the bundled model (MODEL=, DRAFT=, ARGS= change it)
-ifeq ($(origin MODEL) $(origin DRAFT),file file)
-	@# Stored once, not a flag: the dashboard can change it.
-	@[ -e "$${OMLX_HOME:-$$HOME/.omlx}/models.json" ] || \
-	  $(PYTHON) -m omlx config set draft_model $(DRAFT) --model $(MODEL)
-	$(FAST) $(PYTHON) -m omlx serve $(MODEL) $(ARGS)
-else
-	$(FAST) $(PYTHON) -m omlx serve $(MODEL) $(if $(findstring file,$(origin DRAFT)),,$(if $(DRAFT),--draft-model $(DRAFT))) $(ARGS)
-endif
+serve: setup-run ## start the server on SmolLM2, brought once, or on MODEL= (DRAFT=, ARGS= change it)
+	@$(FAST) MODEL="$(MODEL)" DRAFT="$(DRAFT)" scripts/serve $(ARGS)
 
 test: setup-dev ## run the tests (ARGS= goes to pytest, such as ARGS="-n 0 tests/engine")
 	$(TESTS) $(PARALLEL) $(ARGS)
@@ -34,6 +25,9 @@ test-quick: setup-dev ## run the unit tests: no sockets, no models beyond toys, 
 
 test-full: setup-dev ## run the tests, and the slow ones
 	$(TESTS) $(PARALLEL) -m "slow or not slow" $(ARGS)
+
+test-real: setup-dev real ## run the tests on SmolLM2 and MiniLM (ARGS='-m "slow or not slow"' runs the slow ones, too)
+	$(TESTS) $(PARALLEL) tests/real $(ARGS)
 
 fuzz: setup-dev ## 5,000 requests of any shape to each operation (ARGS="--only /v1/messages --requests 500" is quicker)
 	$(FAST) $(PYTHON) -m tests.fuzz $(ARGS)
@@ -74,6 +68,9 @@ assets: ## bring the dashboard's libraries from npm and bundle its scripts
 
 templates: setup-dev ## bring chat templates, recorded outputs and requests, for tests that are skipped without them
 	@scripts/templates
+
+real: setup-dev ## bring SmolLM2 and MiniLM (180 MB), for tests that are skipped without them
+	@$(FAST) scripts/real
 
 screenshots: setup-dev ## take pictures of the dashboard into docs/screenshots
 	$(FAST) $(PYTHON) -m tests.admin.browser.screenshots

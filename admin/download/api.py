@@ -22,6 +22,7 @@ from starlette.responses import JSONResponse, Response
 from omlx.errors import BadRequest, Conflict, ModelError, NotFound
 from omlx.models.catalog.places import HUB_CACHE
 from omlx.models.catalog.reference import Reference
+from omlx.models.gguf.package import MODEL as PACKAGED
 from omlx.models.hub.downloads import Downloads
 from omlx.models.hub.with_draft import remember_draft
 from omlx.models.pool.pool import Pool
@@ -118,6 +119,6 @@ def _reference(name: str) -> Reference:
         reference = Reference.parse(name)
     except ModelError as error:
         raise BadRequest(error.code, param=None, **error.params) from None
-    if not reference.on_hub:
+    if not reference.on_hub and name != PACKAGED:
         raise BadRequest("draft.malformed", draft=name)
     return reference

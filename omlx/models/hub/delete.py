@@ -17,6 +17,7 @@ def discard_parts(home: Path, cache: Path, repository: str) -> None:
     Raises Conflict while a process downloads it.
     """
     job, folder = _idle(home, repository), cache / folder_name(repository)
+    shutil.rmtree(job.parts, ignore_errors=True)
     if (folder / "refs").is_dir():  # a revision is named once it is complete
         for part in (folder / "blobs").glob("*.incomplete"):
             part.unlink(missing_ok=True)

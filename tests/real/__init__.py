@@ -1,0 +1,1 @@
+"""Models that people use, over real sockets: `make test-real` brings them and runs these tests."""
