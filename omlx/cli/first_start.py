@@ -59,9 +59,7 @@ def _offers(registry: Registry, settings: Settings) -> Sequence[Offer]:
         return ()
     offers = starters(limit_bytes(settings.memory_limit))
     return [
-        offer
-        for offer in offers
-        if (settings.hf_cache if offer.on_hub else settings.home_models)
+        offer for offer in offers if (settings.hf_cache if offer.on_hub else settings.home_models)
     ]
 
 

@@ -1,19 +1,26 @@
-"""SmolLM2 and MiniLM as `make real` brings them; prompts of real text, answers and their margins."""
+"""SmolLM2 and MiniLM as `make real` brings them; prompts of real text; answers of the server and of
+mlx-lm, and the margins where they part.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
 import httpx
 import mlx.core as mx
+from mlx_lm import load
+from mlx_lm.generate import generate_step
+from mlx_lm.sample_utils import make_logits_processors
 
 from omlx.measure.exactness import TOLERANCE, first_difference
 from omlx.models.catalog.entry import ModelEntry
 from omlx.models.catalog.registry import Registry
 from omlx.models.package.tokenizer import read_tokenizer
+from omlx.text.detokenize import decode_byte_level
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 FOLDER: Final = ROOT / ".cache/real"
@@ -40,8 +47,8 @@ TASKS: Final = (
 )
 LENGTHS: Final = (60, 90, 120, 200, 300, 400, 600, 900, 1200, 1600, 2000, 2400, 2800, 2950)
 COUNT: Final = 40
-QUICK: Final = (0, 1, 3, 5, 8, 9, 12, 15, 18, 20)
-"""Prompts that the tests read which are not slow: up to 600 tokens."""
+QUICK: Final = (0, 1, 5, 8, 10, 24)
+"""Prompts of the tests that are not slow, of 37 to 150 tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +57,13 @@ class Answer:
 
     tokens: Sequence[bytes]
     logprobs: Sequence[float]
-    text: str
     prompt_tokens: int
-    cached: int
-    drafted: int
-    accepted: int
+    cached: int = 0
+    drafted: int = 0
+    finish_reason: str = "length"
 
 
+@cache
 def prompts() -> list[str]:
     """Return 40 prompts of 20 to 3,000 tokens: questions, and tasks with a text before them."""
     text = (ROOT / "LICENSE").read_text(encoding="utf-8")
@@ -71,8 +78,16 @@ def prompts() -> list[str]:
     return [*QUESTIONS, *tasks]
 
 
+@cache
 def tokenizer() -> Any:
     return read_tokenizer(SMOLLM2)
+
+
+def chat_ids(prompt: str) -> list[int]:
+    """Return the token ids of a prompt within the chat template."""
+    messages = [{"role": "user", "content": prompt}]
+    ids: list[int] = tokenizer().apply_chat_template(messages, add_generation_prompt=True)
+    return ids
 
 
 def ask(http: httpx.Client, prompt: str, **fields: Any) -> Answer:
@@ -93,24 +108,48 @@ def ask(http: httpx.Client, prompt: str, **fields: Any) -> Answer:
     return Answer(
         [bytes(token["bytes"]) for token in tokens],
         [token["logprob"] for token in tokens],
-        choice["message"]["content"],
         record["usage"]["prompt_tokens"],
         record["usage"]["prompt_tokens_details"]["cached_tokens"],
         timings.get("draft_n", 0),
-        timings.get("draft_n_accepted", 0),
+        choice["finish_reason"],
     )
 
 
-def check_same(prompt: str, answer: Answer, reference: Answer) -> None:
+@cache
+def _mlx_lm() -> Any:
+    model, _ = load(str(SMOLLM2.path))
+    return model
+
+
+def reference(prompt: str, max_tokens: int = ANSWER_TOKENS, *, endless: bool = False) -> Answer:
+    """Return the greedy answer of mlx-lm's own generation, without its stop token.
+
+    `endless`: it does not stop by itself.
+    """
+    stops = tokenizer().eos_token_ids
+    bias = make_logits_processors(logit_bias=dict.fromkeys(stops, -100.0) if endless else None)
+    ids, tokens, logprobs, reason = chat_ids(prompt), [], [], "length"
+    steps = generate_step(mx.array(ids), _mlx_lm(), max_tokens=max_tokens, logits_processors=bias)
+    for token, row in steps:
+        if token in stops:
+            reason = "stop"
+            break
+        tokens.append(decode_byte_level(tokenizer().convert_ids_to_tokens(token)))
+        logprobs.append(row[token].item())
+    return Answer(tokens, logprobs, len(ids), finish_reason=reason)
+
+
+def check_same(prompt: str, answer: Answer, expected: Answer) -> None:
     """Assert that two answers are the same, or part at a near-tie, whose margin is printed."""
-    place = first_difference(answer.tokens, reference.tokens)
+    place = first_difference(answer.tokens, expected.tokens)
     if place is None:
+        assert answer.finish_reason == expected.finish_reason
         return
-    sides = (answer, reference)
-    assert all(place < len(side.tokens) for side in sides), (prompt, answer, reference)
+    sides = (answer, expected)
+    assert all(place < len(side.tokens) for side in sides), (prompt, answer, expected)
     first, second = (side.tokens[place] for side in sides)
-    margin = abs(answer.logprobs[place] - reference.logprobs[place])
-    print(
+    margin = abs(answer.logprobs[place] - expected.logprobs[place])
+    print(  # noqa: T201 — `make test-real` shows it
         f"near-tie at token {place}: {first!r}, {second!r}, margin {margin:.2g}: {prompt[-60:]!r}"
     )
     assert margin <= tolerance(), (prompt, first, second, margin)

@@ -2,7 +2,7 @@
 
     models--org--name.json   the record: what is downloaded, its files, why it failed
     models--org--name.lock   locked by the process that downloads; only that one writes the record
-    models--name.parts       what has been downloaded of a package, which the hub's cache cannot hold
+    models--name.parts       what has been downloaded of a package: nothing for the hub's cache
 
 A record without a process is a download that was paused or interrupted. One that is complete has
 no record: the model is in the cache then.

@@ -12,10 +12,10 @@ import pytest
 from omlx.engine.piece import Layout
 from omlx.errors import ModelError
 from omlx.models.catalog.discovery import BUNDLED
+from omlx.models.gguf import package
 from omlx.models.hub.downloads import Downloads
 from omlx.models.hub.fit import fit, layout_of_config
 from omlx.models.hub.offer import Offer
-from omlx.models.gguf import package
 from omlx.models.hub.suggestions import known_draft, starters
 from omlx.models.package.package import FILE
 from tests.models.hub import Hub, running

@@ -212,9 +212,7 @@ def score(kind: str, ids: list[int], types: list[int]) -> float:
     return float(1 / (1 + np.exp(-logit[0])))
 
 
-def bert(
-    config: dict[str, Any], body: Weights, ids: list[int], types: list[int]
-) -> np.ndarray:
+def bert(config: dict[str, Any], body: Weights, ids: list[int], types: list[int]) -> np.ndarray:
     """Hidden states [tokens, hidden] of BERT or XLM-R with the weights `body`."""
     eps, count = config["layer_norm_eps"], len(ids)
     places = np.arange(count)
