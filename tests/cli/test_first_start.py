@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -57,12 +58,13 @@ def test_the_chosen_model_comes_with_its_draft_and_is_served(hub: Hub, tmp_path:
     environ = environment(tmp_path, **hub.environment(tmp_path / "hub"))
     with terminal(environ, *serve(tmp_path)) as screen:
         offered = screen.wait_for(QUESTION)
-        assert [model.model in offered for model in starters(5_600 << 20)] == [True] * 3
+        assert [model.model in offered for model in starters(5_600 << 20)] == [True] * 4
+        assert "135M parameters, 93 MB: answers at once" in offered.replace("\u202f", " ")
         assert f"with draft model {DRAFT} (0.3 GB)" in offered
         screen.type("four\n")
-        screen.wait_for("Enter a number from 0 to 3.")
+        screen.wait_for("Enter a number from 0 to 4.")
         screen.wait_for(QUESTION)
-        screen.type("3\n")
+        screen.type("4\n")
         url = address(screen)
         assert f"{MODEL} now uses the draft model {DRAFT}." in screen.text
         card = httpx.get(f"{url}/v1/models/{MODEL}").json()
@@ -86,7 +88,7 @@ def test_a_failed_download_is_said_and_the_question_asked_again(
     environ = environment(tmp_path, **{**hub.environment(tmp_path / "hub"), **variables})
     with terminal(environ, *serve(tmp_path)) as screen:
         screen.wait_for(QUESTION)
-        screen.type("3\n")
+        screen.type("4\n")
         screen.wait_for(said)
         screen.wait_for(QUESTION)
         screen.type("0\n")
@@ -96,6 +98,16 @@ def test_a_failed_download_is_said_and_the_question_asked_again(
         assert screen.end() == 0
 
 
+def test_a_package_that_cannot_be_had_is_said_and_the_question_asked_again(tmp_path: Path) -> None:
+    pip = {"PIP_INDEX_URL": NOWHERE, "PIP_CONFIG_FILE": os.devnull, "PIP_FIND_LINKS": ""}
+    with terminal(environment(tmp_path, **pip), *serve(tmp_path)) as screen:
+        screen.wait_for(QUESTION)
+        screen.type("\n")  # the first one
+        screen.wait_for("the package index does not answer")
+        screen.wait_for(QUESTION)
+        assert screen.interrupt() == 130
+
+
 @pytest.mark.parametrize("downloading", [False, True])
 def test_ctrl_c_ends_it(hub: Hub, tmp_path: Path, downloading: bool) -> None:
     hub.stall["tokenizer.json"] = 1000
@@ -103,7 +115,7 @@ def test_ctrl_c_ends_it(hub: Hub, tmp_path: Path, downloading: bool) -> None:
     with terminal(environ, *serve(tmp_path)) as screen:
         screen.wait_for(QUESTION)
         if downloading:
-            screen.type("3\n")
+            screen.type("4\n")
             assert hub.stalled.wait(120)
         assert screen.interrupt() == 130
         assert ("What has arrived is kept" in screen.text) is downloading
@@ -126,7 +138,7 @@ def test_without_a_terminal_the_commands_are_printed(hub: Hub, tmp_path: Path) -
                 lines.append(server.stdout.readline())
                 assert lines[-1], lines
             commands = [line.strip() for line in lines if line.startswith("  omlx pull")]
-            assert len(commands) == 3
+            assert len(commands) == 4
             words = shlex.split(commands[-1].rpartition("  ")[0])
             result = omlx(tmp_path, *words[1:], **variables)
             assert result.returncode == 0, result.stderr
@@ -151,9 +163,11 @@ def test_nothing_is_offered_where_it_would_not_help(tmp_path: Path) -> None:
     bundled = discover(settings, {"HOME": str(tmp_path)})
     assert bundled.usable
     assert bundled.own == ()
-    assert len(first_start.commands(bundled, settings, "http://here")) == 5
+    assert len(first_start.commands(bundled, settings, "http://here")) == 6
     unseen = Settings(home=tmp_path, memory_limit=64 << 30, hf_cache=False)
-    assert first_start.commands(Registry(), unseen, "http://here") == []
+    _, command, _ = first_start.commands(Registry(), unseen, "http://here")
+    assert command.split()[:3] == ["omlx", "pull", "smollm2"]
+    assert first_start.commands(Registry(), replace(unseen, home_models=False), "x") == []
     small = Settings(home=tmp_path, memory_limit=1 << 20)
     assert first_start.commands(Registry(), small, "http://here") == []
     own = discover(Settings(home=tmp_path, model_dir=(DEMO,), memory_limit=64 << 30), {})

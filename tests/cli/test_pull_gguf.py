@@ -114,6 +114,6 @@ def test_another_file_in_the_package_is_refused(
 
 def test_a_model_that_answers_otherwise_is_not_kept() -> None:
     with pytest.raises(ModelError) as caught:
-        _check("m", package.QUESTION, package.ANSWER, BUNDLED / TARGET)
+        _check("m", BUNDLED / TARGET, (package.QUESTION, package.ANSWER))
     assert caught.value.code == "gguf.answer"
     assert caught.value.params["found"] != package.ANSWER

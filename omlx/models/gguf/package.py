@@ -30,6 +30,8 @@ BYTES: Final = 92_871_040
 """Of the download."""
 QUESTION: Final = "What is the capital of France?"
 ANSWER: Final = "The capital of France is Paris."
+SAMPLING: Final = {"temperature": 0.2, "top_p": 0.9}
+"""Of requests that name none, as the model's authors recommend; the file says nothing of it."""
 
 _RETRIED: Final = "Retrying (Retry("
 """In what pip writes when an index does not answer."""

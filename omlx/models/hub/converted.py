@@ -5,6 +5,7 @@ The package is downloaded under a record, as repositories of the hub are: all pr
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from functools import partial
@@ -15,8 +16,8 @@ from omlx.errors import ModelError
 from omlx.models.catalog.entry import ModelEntry
 from omlx.models.catalog.inspect_checkpoint import inspect_checkpoint
 from omlx.models.catalog.reference import Reference
-from omlx.models.gguf.convert import convert
-from omlx.models.gguf.package import ANSWER, BYTES, MODEL, QUESTION, package_file
+from omlx.models.gguf.convert import Check, convert
+from omlx.models.gguf.package import ANSWER, BYTES, MODEL, QUESTION, SAMPLING, package_file
 from omlx.models.hub.job import Job, JobRecord
 from omlx.models.pool.load_weights import load
 
@@ -38,7 +39,7 @@ def is_gguf(target: str) -> bool:
 def pull_file(file: Path, home: Path, begins: Begins) -> ModelEntry:
     """Return the model that a file was converted to, now or before. Raises ModelError, Conflict."""
     name = _OTHER.sub("-", file.name[: -len(_SUFFIX)]).lstrip("-. ") or "model"
-    return _converted(file, _entry(name, home), begins)
+    return _converted(file, _entry(name, home), begins, partial(_check, name))
 
 
 def pull_package(
@@ -59,7 +60,7 @@ def pull_package(
             job.write(JobRecord(reference, ((None, BYTES),)))
             try:
                 with package_file(job.parts) as file:
-                    return _converted(file, entry, lambda: None, QUESTION, ANSWER)
+                    return _converted(file, entry, lambda: None, _finish)
             finally:
                 job.forget()
     except OSError as error:
@@ -67,16 +68,10 @@ def pull_package(
         raise ModelError("gguf.not_written", model=MODEL, detail=detail) from error
 
 
-def _converted(
-    file: Path,
-    entry: ModelEntry,
-    begins: Begins,
-    question: str | None = None,
-    answer: str | None = None,
-) -> ModelEntry:
+def _converted(file: Path, entry: ModelEntry, begins: Begins, finish: Check) -> ModelEntry:
     if not entry.path.exists():
         begins()
-    convert(file, entry.path, partial(_check, entry.id, question, answer))
+    convert(file, entry.path, finish)
     return inspect_checkpoint(entry.id, entry.path, entry.source)
 
 
@@ -84,8 +79,14 @@ def _entry(name: str, home: Path) -> ModelEntry:
     return inspect_checkpoint(name, home / "models" / name, _PLACE)
 
 
-def _check(name: str, question: str | None, answer: str | None, folder: Path) -> None:
-    """Load a converted model, which computes a pass, and compare its answer with the known one.
+def _finish(folder: Path) -> None:
+    """Write how the package's model samples, and compare an answer. Raises ModelError."""
+    (folder / "generation_config.json").write_text(json.dumps(SAMPLING) + "\n", encoding="utf-8")
+    _check(MODEL, folder, (QUESTION, ANSWER))
+
+
+def _check(name: str, folder: Path, known: tuple[str, str] | None = None) -> None:
+    """Load a converted model, which computes a pass; compare its answer to a known question.
 
     Raises ModelError.
     """
@@ -93,11 +94,12 @@ def _check(name: str, question: str | None, answer: str | None, folder: Path) ->
 
     loaded = load(ModelEntry(name, folder, _PLACE), "auto")
     model: Any = loaded.model
-    if question is None:
+    if known is None:
         return
+    question, answer = known
     prompt = loaded.tokenizer.apply_chat_template(
         [{"role": "user", "content": question}], add_generation_prompt=True
     )
-    text = generate(model, loaded.tokenizer, prompt, max_tokens=_ANSWER_TOKENS)
-    if text.strip() != answer:
-        raise ModelError("gguf.answer", model=name, expected=str(answer), found=text.strip())
+    text = generate(model, loaded.tokenizer, prompt, max_tokens=_ANSWER_TOKENS).strip()
+    if text != answer:
+        raise ModelError("gguf.answer", model=name, expected=answer, found=text)

@@ -38,7 +38,7 @@ def test_a_model_is_offered_and_downloaded_with_its_draft(
             page.wait_for_url("**/admin/models/get")
             page.goto("/admin")
             expect(page.get_by_role("heading", name="Get a model")).to_be_visible()
-            expect(page.locator("[id^='offer-']")).to_have_count(3)
+            expect(page.locator("[id^='offer-']")).to_have_count(4)
             seen.expect("inline")  # axe-core tries to style the page while it looks
             check_accessible(page, axe)
             check_fits(page)
