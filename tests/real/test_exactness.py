@@ -24,8 +24,8 @@ from tests.real.models import (
     check_same,
     prompts,
     reference,
+    tokenizer,
 )
-from tests.server.running import Running
 
 CONTEXT = 8192
 DRAFTING = {"speculation": "ngram", "num_draft_tokens": 6}
@@ -94,14 +94,15 @@ def test_the_next_process_continues_where_the_last_one_ended(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_the_last_token_of_the_context(server: Running, http: httpx.Client) -> None:
+def test_the_last_token_of_the_context(http: httpx.Client) -> None:
     words = (prompts()[21].split() * 8)[: CONTEXT // 2]
     while len(chat_ids(" ".join(words))) < CONTEXT - 40:
         words += words[:10]
     while (length := len(chat_ids(" ".join(words)))) > CONTEXT - 24:
         words.pop()
     prompt, left = " ".join(words), CONTEXT - length
-    answer = ask(http, prompt, max_tokens=left, logit_bias=server.endless(), **DRAFTING)
+    endless = dict.fromkeys(map(str, tokenizer().eos_token_ids), -100)
+    answer = ask(http, prompt, max_tokens=left, logit_bias=endless, **DRAFTING)
     assert (answer.prompt_tokens + len(answer.tokens), answer.finish_reason) == (CONTEXT, "length")
     check_same(prompt, answer, reference(prompt, left, endless=True))
     body = {"model": SMOLLM2.id, "messages": [{"role": "user", "content": prompt * 2}]}
