@@ -8,7 +8,10 @@ import pytest
 
 from omlx.settings.schema import Settings
 from tests.real.models import MINILM, REGISTRY, SMOLLM2
-from tests.server.running import PATIENCE_S, Running, omlx
+from tests.server.running import Running, omlx
+
+PATIENCE_S = 3600
+"""Thousands of tokens take minutes on a busy processor; pytest's own time-out comes before."""
 
 
 @pytest.fixture(scope="session", autouse=True)
