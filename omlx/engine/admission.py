@@ -137,7 +137,7 @@ class AdmissionQueue:
     def _head(self, running: Iterable[Sequence]) -> Sequence:
         """Return the request whose turn it is. Requires that one waits."""
         rows = Counter(sequence.request.group for sequence in running)
-        return min(self.waiting, key=lambda sequence: rows[sequence.request.group])
+        return min(self.waiting, key=lambda s: (not s.restarts, rows[s.request.group]))
 
 
 def validate(request: Request, limits: Limits, *, sees: bool = False) -> None:

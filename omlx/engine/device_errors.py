@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from dataclasses import dataclass
 from enum import StrEnum
+from traceback import clear_frames
 from typing import Final
 
 from omlx.errors import EngineDead
@@ -59,6 +60,7 @@ TEXTS: Final[tuple[tuple[str, FaultKind], ...]] = (
     ("Caused GPU Address Fault Error", FaultKind.PAGE_FAULT),
     # mlx's allocators (backend/metal/allocator.cpp, backend/cuda/allocator.cpp).
     ("malloc] Unable to allocate", FaultKind.OUT_OF_MEMORY),
+    ("std::bad_alloc", FaultKind.OUT_OF_MEMORY),
     ("[metal::malloc]", FaultKind.OUT_OF_MEMORY),
     # CUDA (cudaGetErrorString); a sticky error makes every later call fail, too.
     ("out of memory", FaultKind.OUT_OF_MEMORY),
@@ -81,6 +83,11 @@ FILES: Final = ("[load", "[save", "[read")
 
 NOT_FATAL: Final = frozenset({FaultKind.OUT_OF_MEMORY, FaultKind.UNKNOWN})
 """Kinds that a device survives, however many follow each other."""
+
+TOO_MUCH: Final = frozenset(
+    {FaultKind.OUT_OF_MEMORY, FaultKind.TIMEOUT, FaultKind.INTERACTIVITY, FaultKind.HANG}
+)
+"""Kinds that a shorter pass may not meet again."""
 
 MAX_IN_A_ROW: Final = 2
 """Failed passes without a good one in between after which the device counts as lost."""
@@ -134,11 +141,18 @@ class DeviceErrors:
         self._in_a_row = 0
         self._drained = 0  # work launched before this many errors belongs to a failure that counted
 
-    def note(self, error: BaseException) -> None:
-        """Record an error if it is one of the device."""
+    def note(self, error: BaseException, *, waited: bool = False) -> None:
+        """Record an error if it is one of the device. Its frames are cleared: they hold the arrays
+        of a failed pass, for whose memory a second try may have to wait.
+
+        `waited`: it came from a wait for mlx, so that a RuntimeError of any text is one.
+        """
         kind = kind_of(error)
+        if kind is None and waited and type(error) is RuntimeError:
+            kind = FaultKind.UNKNOWN
         if kind is None:
             return
+        clear_frames(error.__traceback__)
         text = str(error.__cause__ or error)
         self.last = DeviceFault(kind, text, time.time())
         self.seen += 1
@@ -148,12 +162,14 @@ class DeviceErrors:
         if kind is FaultKind.IGNORED:
             self._lose(self.last)
 
-    def outcome(self, launched: int) -> DeviceFault | None:
-        """Return the error that condemns a pass launched when `seen` was `launched`; None: it is
-        good. Call it once all results of the pass have been waited for.
+    def outcome(self, launched: int, *, computed: bool = True) -> DeviceFault | None:
+        """Return the error that condemns work launched when `seen` was `launched`; None: it is
+        good. Call it once all its results have been waited for. Work that `computed` nothing proves
+        nothing of the device.
         """
         if launched == self.seen or self.last is None:
-            self._in_a_row = 0
+            if computed:
+                self._in_a_row = 0
             return None
         if launched >= self._drained and self.last.kind not in NOT_FATAL:
             self._in_a_row += 1

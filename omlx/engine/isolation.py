@@ -18,14 +18,20 @@ class isolate:
 
     With `on_error`, calls `on_error(*args, error)`. Names assigned in the body are unbound where
     `error` is set. KeyboardInterrupt and SystemExit pass through. An error of the device may be
-    another pass's, so it is reported to `DEVICE`.
+    another pass's, so it is reported to `DEVICE`; `waits` says that the body only waits for mlx.
     """
 
-    __slots__ = ("_args", "_on_error", "error")
+    __slots__ = ("_args", "_on_error", "_waits", "error")
 
-    def __init__(self, on_error: Callable[..., object] | None = None, *args: object) -> None:
+    def __init__(
+        self,
+        on_error: Callable[..., object] | None = None,
+        *args: object,
+        waits: bool = False,
+    ) -> None:
         self._on_error = on_error
         self._args = args
+        self._waits = waits
         self.error: Exception | None = None
 
     def __enter__(self) -> isolate:
@@ -40,7 +46,7 @@ class isolate:
         if not isinstance(error, Exception):
             return False
         self.error = error
-        DEVICE.note(error)
+        DEVICE.note(error, waited=self._waits)
         if self._on_error is not None:
             self._on_error(*self._args, error)
         return True

@@ -272,8 +272,8 @@ class EngineLoop:
 
         The interval between two reads is that of one pass only if both steps were read after the
         next one was launched (overlapped), or neither was: a launch may wait for the one before."""
-        reads = self.runner.read(launch)
-        fault = DEVICE.outcome(launch.errors)
+        reads = self.runner.read(launch, last=following is None)
+        fault = DEVICE.outcome(launch.errors, computed=bool(launch.plan.forwards or launch.looks))
         if fault is not None:
             self.reset_timing()
             return self.scheduler.condemn(launch.plan, launch.moved, reads, fault)

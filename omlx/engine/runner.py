@@ -15,6 +15,7 @@ import mlx.core as mx
 from mlx.utils import tree_flatten
 
 from omlx.engine.batch import CacheSizes
+from omlx.engine.buffers import on_gpu
 from omlx.engine.hidden import Listener
 from omlx.engine.image.span import ImageSpan
 from omlx.engine.isolation import isolate
@@ -103,12 +104,18 @@ class Runner:
         self._last = last
         return launch
 
-    def read(self, launch: Launch) -> dict[int, Read]:
-        """Wait for all of a step, prefill chunks included. Return what it sampled, by row."""
-        with isolate():  # what has moved is forgotten with the step
+    def read(self, launch: Launch, *, last: bool = False) -> dict[int, Read]:
+        """Wait for all of a step, prefill chunks included. Return what it sampled, by row.
+
+        `last`: none was launched on top of it. Then a GPU is waited for as a whole, since it says
+        that arrays are there a moment before it says that a pass in front of them has failed.
+        """
+        with isolate(waits=True):  # what has moved is forgotten with the step
             mx.eval([payload.arrays for payload in launch.moved.values()])
+            if last and on_gpu():
+                mx.synchronize()
         for row, computed in launch.looks:
-            with isolate() as outcome:
+            with isolate(waits=True) as outcome:
                 mx.eval(computed)
             if outcome.error is not None:
                 launch.failed[row] = outcome.error
@@ -118,7 +125,7 @@ class Runner:
             if launched.error is not None:
                 reads.update(dict.fromkeys(rows, Read(error=launched.error)))
                 continue
-            with isolate() as outcome:  # a pass that failed on the device raises when it is read
+            with isolate(waits=True) as outcome:  # a pass that failed raises when it is read
                 reads.update(zip(rows, read_pass(launched), strict=True))
                 launched.failed = non_finite(launched) | launched.failed
             if outcome.error is not None:
@@ -184,6 +191,8 @@ class Runner:
                 else:
                     self._prefill(forward.windows[0], launched)
             launched.error = outcome.error
+            if outcome.error is not None:  # nothing of it is read, and its memory is needed
+                launched.sampled = launched.peaks = launched.done = launched.logprobs = None
         return launched
 
     def _prefill(self, window: Window, launched: ForwardPass) -> None:

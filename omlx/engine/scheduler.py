@@ -11,11 +11,12 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from itertools import chain
+from typing import Final
 
 from omlx.engine import finish
 from omlx.engine.admission import AdmissionQueue
 from omlx.engine.batch import Batch, CacheSizes
-from omlx.engine.device_errors import DeviceFault, FaultKind, kind_of
+from omlx.engine.device_errors import TOO_MUCH, DeviceFault, FaultKind, kind_of
 from omlx.engine.image.prepared import TowerFacts
 from omlx.engine.isolation import isolate
 from omlx.engine.limits import Limits, Traits
@@ -54,6 +55,9 @@ from omlx.engine.vision.looks import Looks
 from omlx.errors import NonFiniteLogits, Reason
 from omlx.records import verification_outcome
 
+EVERYTHING: Final = 1 << 62
+"""More bytes than there are."""
+
 
 class Scheduler:
     """The one writer of the sequences of one model.
@@ -90,6 +94,7 @@ class Scheduler:
         parts = self.queue, self.running, self.ops, prefix, self.planner, sizes
         self.memory_client = ModelMemory(*parts)
         self._cancelled: set[str] = set()
+        self._relieved_at = 0.0  # time of the newest device error that passes were shortened for
 
     def submit(self, request: Request) -> None:
         """Queue a request. Raises Overloaded or BadRequest."""
@@ -148,7 +153,7 @@ class Scheduler:
         return ScheduledStep(plan, self.planner.drafts, masks, images, loads)
 
     def _open(self, sequence: Sequence) -> None:
-        sequence.clock.admitted = self._clock()
+        sequence.clock.admitted = sequence.clock.admitted or self._clock()
         self.ops.next += self.opening.open(sequence)
         self.running.append(sequence)
 
@@ -219,11 +224,12 @@ class Scheduler:
             unproven += self.ops.discard(row)
         self.ops.next += self.prefix.forget(unproven)
         self.speculator.clear()  # what a draft model cached costs only speed
-        if fault.kind is FaultKind.OUT_OF_MEMORY:
-            self.ops.next += self.prefix.shrink(0)
-            self.planner.chunk.shrink()
+        self._relieve(fault)
+        others = any(c.busy for c in self.memory.clients if c is not self.memory_client)
+        alone = len(self.running) + len(self.queue.waiting) == 1 and not others
         events: list[Event] = []
-        for sequence in [s for s in self.running if s.row in rows and s.status is not Status.DONE]:
+        live = [s for s in self.running if s.row in rows and s.status is not Status.DONE]
+        for sequence in reversed(live):  # each is put before those that wait
             error = reads[sequence.row].error if sequence.row in reads else None
             own = error is not None and kind_of(error) is None
             if error is not None and own and not isinstance(error, NonFiniteLogits):
@@ -231,7 +237,6 @@ class Scheduler:
             elif sequence.may_restart:
                 self._restart(sequence, cold=error is not None and _restores(plan, sequence.row))
             else:
-                alone = len(self.running) + len(self.queue.waiting) == 1
                 events.append(self._fail(sequence, finish.device_error(sequence, fault, alone)))
         self._remove_done()
         return events
@@ -263,7 +268,7 @@ class Scheduler:
         if not window.sample:
             scored = sequence.tokens[window.start + 1 :]
             scores = read.token_logprobs(scored, request.prompt_logprobs) or ()
-            done = window.start + window.width
+            done = min(window.start + window.width, sequence.prompt_len)
             return [PrefillProgress(request.id, done, sequence.prompt_len, scores)]
         if sequence.clock.tick(self._clock()):
             self.speculator.observe_prefill(sequence, alone=len(self.running) == 1)
@@ -331,6 +336,19 @@ class Scheduler:
         if isinstance(error, NonFiniteLogits):
             self.clear_prefixes()  # any cached prefix may hold what the fault left
         return finish.failed(sequence.request, error)
+
+    def _relieve(self, fault: DeviceFault) -> None:
+        """Ask less of the device after an error: shorter passes, and prefixes of all models give
+        way where memory is full. Once for an error, however many steps it condemns.
+        """
+        if fault.at == self._relieved_at:
+            return
+        self._relieved_at = fault.at
+        if fault.kind in TOO_MUCH:
+            self.planner.chunk.shrink()
+        if fault.kind is FaultKind.OUT_OF_MEMORY:
+            self.ops.next += self.prefix.shrink(0)
+            self.memory.evict_prefixes(EVERYTHING)
 
     def _restart(self, sequence: Sequence, *, cold: bool) -> None:
         """Compute a row's tokens again, in a new row that continues the same answer."""

@@ -19,6 +19,10 @@ _FARTHEST: Final = MAX_DRAFT_LENGTH + 2
 """Tokens that one step samples at most, behind the one in flight."""
 
 
+MAX_RESTARTS: Final = 8
+"""How often a request is computed again: a device that fails in every minute is no device."""
+
+
 class Status(StrEnum):
     WAITING = "waiting"
     PREFILL = "prefill"
@@ -104,12 +108,13 @@ class Sequence:
 
     @property
     def may_restart(self) -> bool:
-        """Whether its tokens may be computed again: once for each token that it has come to.
+        """Whether its tokens may be computed again: once for each token that it has come to, and
+        `MAX_RESTARTS` times in all.
 
         Scores of a prompt are sent as they are computed, so they are not computed twice.
         """
         came_on = not self.restarts or len(self.tokens) > self.restarted_at
-        return came_on and self.request.prompt_logprobs is None
+        return came_on and self.restarts < MAX_RESTARTS and self.request.prompt_logprobs is None
 
     @property
     def remaining(self) -> int:
@@ -138,7 +143,9 @@ class Sequence:
 
     def start(self, cached: int, *, restoring: bool = False) -> None:
         """Prefill from a cache of `cached` tokens, or once one has come from disk."""
-        self.cached = self.computed = cached
+        self.computed = cached
+        if not self.restarts:
+            self.cached = cached
         self.restoring = restoring
         self.fetched |= restoring
         if self.status is Status.WAITING:

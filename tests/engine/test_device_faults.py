@@ -7,6 +7,8 @@ fail, the fast one some of them.
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -224,3 +226,41 @@ def test_a_device_that_ignores_work_is_lost_at_once() -> None:
         bench.submit(named("a", "plain")).until(lambda: DEVICE.seen > 0)
         assert DEVICE.lost is not None
         assert DEVICE.lost.params["kind"] == FaultKind.IGNORED
+
+
+def test_the_arrays_of_a_failed_pass_are_freed_before_the_second_try() -> None:
+    with failing("prefill", 1, OUT_OF_MEMORY) as device:
+        bench = Bench(device.serve(loop_of("llama", limits=SHORT)))
+        caches = bench.loop.runner.caches
+        bench.submit(named("long", "plain")).until(lambda: device.uses > 0)
+        held = [weakref.ref(layer) for layer in caches.single[1]]
+        gc.disable()
+        try:
+            bench.until(lambda: DEVICE.seen > 0 and 1 not in caches.single)
+            assert [layer for layer in held if layer() is not None] == []
+        finally:
+            gc.enable()
+        bench.run()
+        prove("llama", bench, ("long",))
+
+
+def test_a_dead_device_is_noticed_by_requests_that_are_not_tried_twice() -> None:
+    """Steps that only free a row, between them, prove nothing of the device."""
+    with failing("prefill", 0, INTERACTIVITY, times=1 << 30) as device:
+        bench = Bench(device.serve(loop_of("llama", limits=SHORT)))
+        for i in range(2):
+            bench.run(replace(named("long", "plain", f" {i}"), prompt_logprobs=0))
+        assert DEVICE.lost is not None
+
+
+def test_rows_that_are_computed_again_keep_their_order_and_their_figures() -> None:
+    with failing("decode", 2, INTERACTIVITY) as device:
+        bench = Bench(device.serve(loop_of("llama", limits=SHORT)))
+        rows = [request(name, prompt(13, i), max_tokens=14) for i, name in enumerate("abc")]
+        bench.submit(*rows).until(lambda: DEVICE.seen > 0)
+        waiting = [sequence.request.id for sequence in bench.loop.scheduler.queue.waiting]
+        assert waiting == sorted(waiting)
+        bench.run()
+        for one in rows:
+            assert bench.tokens[one.id] == plain("llama", unassisted(one))
+            assert bench.stats(one.id).cached_n == 0

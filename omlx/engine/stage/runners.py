@@ -74,10 +74,10 @@ class Leader(_StageRunner):
         with self._stages.deadline():
             return super().launch(step)
 
-    def read(self, launch: Launch) -> dict[int, Read]:
+    def read(self, launch: Launch, *, last: bool = False) -> dict[int, Read]:
         """Wait for a step. Raises what the device raised: the other ranks may not know of it."""
         with self._stages.deadline():
-            reads = super().read(launch)
+            reads = super().read(launch, last=last)
             for launched in launch.passes:
                 if launched.lost is not None:
                     raise launched.lost

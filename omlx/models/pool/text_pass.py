@@ -34,7 +34,7 @@ class ReadText(ABC):
         launched, done = DEVICE.seen, False
         with isolate() as outcome:
             done = self.advance(loop, memory)
-        fault = DEVICE.outcome(launched)
+        fault = DEVICE.outcome(launched, computed=done)
         if fault is None and outcome.error is not None:
             raise outcome.error
         if fault is None:
