@@ -16,7 +16,7 @@ from omlx.engine.image.span import words
 from omlx.engine.limits import Limits
 from omlx.engine.masking import KnownTokensMask
 from omlx.engine.memory.client import MemoryClient
-from omlx.engine.memory.guard import MemoryGuard, Verdict, cache_need, check_fits
+from omlx.engine.memory.guard import MemoryGuard, Verdict, check_fits
 from omlx.engine.prefill.chunk import PrefillChunk
 from omlx.engine.prefix.reuse import PrefixReuse
 from omlx.engine.sequence import Clock, Sequence, Status
@@ -96,14 +96,16 @@ class AdmissionQueue:
             return False
         return self._prefix.off_reason is not None or not _prefix_comes(head.request, running)
 
-    def admissions(self, client: MemoryClient, running: list[Sequence]) -> Iterator[Sequence]:
-        """Remove and yield what may start now.
+    def admissions(
+        self, client: MemoryClient, running: list[Sequence], need_of: Callable[[Sequence], int]
+    ) -> Iterator[Sequence]:
+        """Remove and yield what may start now. `need_of` returns the bytes that a row takes.
 
         The caller appends each to `running` before the next one is judged.
         """
         while self.may_admit(running):
             head = self._head(running)
-            need = cache_need(head.request, self._prefix.layout) + self._looks.need(head.request)
+            need = need_of(head)
             activations, since = self._chunk.least(head.prompt_len), head.clock.submitted
             verdict = self.memory.admit(client, head.request, need, since, activations)
             if verdict is Verdict.NEXT_STEP:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from omlx.engine.admission import AdmissionQueue
 from omlx.engine.batch import CacheSizes
-from omlx.engine.memory.guard import cache_need
+from omlx.engine.memory.guard import cache_need, moved_bytes, reserved_tokens
 from omlx.engine.pending_ops import PendingOps
 from omlx.engine.plan import Extract, Save
 from omlx.engine.planner import Planner
@@ -38,6 +38,19 @@ class ModelMemory:
     def used_at(self) -> float:
         return self._queue.used_at
 
+    def need(self, sequence: Sequence) -> int:
+        """Return the bytes that a row is going to take, with the copy as which it may move.
+
+        Caches of drafters count beside other rows only: a prompt is not refused for its drafts.
+        """
+        request, rows = sequence.request, self._rows_grown()
+        need = cache_need(request, self._prefix.layout)
+        moved = moved_bytes([*rows, need]) - moved_bytes(rows)
+        drafts = 0
+        if rows:
+            drafts = self._planner.speculator.cache_bytes(request, reserved_tokens(request))
+        return need + moved + drafts + self._planner.looks.need(request)
+
     @property
     def reserved(self) -> int:
         layout = self._prefix.layout
@@ -53,15 +66,19 @@ class ModelMemory:
         unseen = int(self._sizes.unseen * (self.cached + sum(rows)))
         images = sum(map(self._planner.looks.need, prefilling))
         growth = sum(need for need in needs if need > 0)
-        return sum(saves) + growth + images + unseen + self._moving
+        drafts = self._planner.speculator.cache_growth(
+            (s.request, reserved_tokens(s.request))
+            for s in self._running
+            if s.status is not Status.DONE
+        )
+        moved = moved_bytes(self._rows_grown())
+        return sum(saves) + growth + images + unseen + drafts + moved
 
-    @property
-    def _moving(self) -> int:
-        """Bytes of the largest of several rows: one that joins or leaves a batch is copied."""
-        rows = [s.row for s in self._running if s.status is not Status.DONE]
-        if len(rows) < 2:
-            return 0
-        return max(map(self._sizes.row_bytes, rows))
+    def _rows_grown(self) -> list[int]:
+        """Bytes of the KV caches of rows, when their prompts are read."""
+        layout, size = self._prefix.layout, self._sizes.row_bytes
+        running = [s for s in self._running if s.status is not Status.DONE]
+        return [max(cache_need(s.request, layout), size(s.row)) for s in running]
 
     @property
     def activations(self) -> int:

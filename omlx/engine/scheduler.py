@@ -135,7 +135,9 @@ class Scheduler:
             rows = self.queue.may_admit(self.running) or any(s.filled for s in self.running)
             if changes or rows or self.planner.must_commit_first(self.running, self.decoding):
                 return None
-        for sequence in self.queue.admissions(self.memory_client, self.running):
+        for sequence in self.queue.admissions(
+            self.memory_client, self.running, self.memory_client.need
+        ):
             self._open(sequence)
         loads = self.opening.restore(self.running, self.ops, self.memory.headroom)
         decoding = self.decoding

@@ -8,9 +8,19 @@ from itertools import chain
 
 import pytest
 
-from omlx.engine.memory.guard import MemoryGuard, Verdict, cache_need, check_fits
+from omlx.engine.memory.guard import (
+    SOFT,
+    MemoryGuard,
+    Verdict,
+    cache_need,
+    check_fits,
+    moved_bytes,
+    reserved_tokens,
+)
 from omlx.engine.piece import Layout
 from omlx.engine.plan import Extract
+from omlx.engine.sequence import Clock, Sequence
+from omlx.engine.speculation.drafters.ngram import NgramDrafter
 from omlx.engine.types import Failed, Finished
 from omlx.errors import BadRequest, Overloaded
 from tests.engine.device import PLAIN, Desk, answer, ask
@@ -191,7 +201,7 @@ def test_a_lowered_limit_lets_running_requests_end_and_refuses_new_ones() -> Non
 
 
 def test_who_gives_up_waiting_for_memory_lets_the_next_one_try() -> None:
-    at_work, _ = desk(4000)
+    at_work, _ = desk(6100)  # for two rows and a copy of the larger one
     long, next_one, small = (
         ask("b", prompt=2000, max_tokens=99),
         ask("c", prompt=2000),
@@ -486,6 +496,58 @@ def test_a_pass_has_what_is_neither_taken_nor_reserved() -> None:
     assert memory.pass_room(200) == 950 - 500 - 100
     assert memory.pass_room(400) == 950 - 400 - 100
     assert MemoryGuard().pass_room(1 << 50) is None
+
+
+def test_cached_prefixes_make_up_for_what_a_pass_finds_above_the_soft_limit() -> None:
+    evicted: list[int] = []
+
+    class Caching(Client):
+        def evict_prefixes(self, nbytes: int) -> int:
+            evicted.append(nbytes)
+            self.freeing = True
+            return nbytes
+
+    used = [750]
+    memory = MemoryGuard(1000, lambda: used[0])
+    memory.join(Caching(reserved=100))
+    assert memory.pass_room(500) == 100
+    assert evicted == []
+    used[0] = 900
+    assert memory.pass_room(500) == memory.pass_room(500) == -50
+    assert evicted == [150]  # once: the next step frees them
+
+
+def test_the_copy_of_the_largest_row_is_reserved_with_the_second_one() -> None:
+    assert [moved_bytes(rows) for rows in ([], [7], [7, 5], [5, 7, 6])] == [0, 0, 7, 7]
+    long, short = ask("c", prompt=2000), ask("b", prompt=20)
+    alone, other = (cache_need(one, Layout(row_bytes=1)) for one in (long, short))
+    for limit, together in ((2 * alone + other, True), (2 * alone + other - 1, False)):
+        at_work, memory = desk(1)
+        memory.limit = int(limit / SOFT) + 1
+        memory.used = lambda: 0
+        at_work.submit(long, short).step()
+        assert (len(at_work.scheduler.running) == 2) is together
+
+
+def test_the_caches_of_drafters_are_reserved_until_they_hold_them() -> None:
+    class Drafting(NgramDrafter):
+        held_bytes = 0
+
+        def cache_bytes(self, tokens: int) -> int:
+            return tokens
+
+    at_work, _ = desk(1_000_000)
+    client, drafter = at_work.scheduler.memory_client, Drafting()
+    row = Sequence(1, ask("c", prompt=2000), [0] * 2000, 3000, Clock(submitted=0.0))
+    without = client.need(row)
+    at_work.scheduler.speculator.drafters = [drafter]
+    assert client.need(row) == without  # a row alone is not refused for its drafts
+    at_work.submit(ask("c", prompt=2000)).step()
+    beside = client.need(row)
+    assert beside - without == reserved_tokens(row.request) + without  # with a copy of a row
+    before = client.reserved
+    drafter.held_bytes = 2000
+    assert before - client.reserved == 2000
 
 
 def test_a_row_leaves_its_batch_without_a_copy_where_there_is_no_room_for_one() -> None:

@@ -10,12 +10,14 @@ import pytest
 
 from omlx.errors import ConfigError
 from omlx.models.pool.footprint import (
+    SLACK,
     Trimmer,
     bound_mlx,
     default_limit_bytes,
     footprint,
     machine_bytes,
     release_memory,
+    taken_bytes,
     used_bytes,
     wire,
 )
@@ -37,6 +39,11 @@ def test_used_memory_follows_arrays() -> None:
 def test_used_memory_lies_between_that_of_mlx_and_of_the_machine() -> None:
     assert mx.get_active_memory() <= used_bytes() <= machine_bytes()
     assert 0 < footprint() <= machine_bytes()
+
+
+def test_the_budget_counts_more_than_what_is_in_use() -> None:
+    release_memory()
+    assert abs(taken_bytes() - used_bytes() - SLACK) < SLACK // 2
 
 
 def test_the_default_limit_leaves_memory_to_other_programs() -> None:

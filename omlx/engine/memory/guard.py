@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, TypeAlias
@@ -211,16 +211,19 @@ class MemoryGuard:
         """Return the bytes that the activations of a pass may take now, up to the hard limit; None:
         no limit.
 
-        Returns freed memory to the system first if fewer than `wanted` are left.
+        Returns freed memory to the system first if fewer than `wanted` are left. What is taken and
+        reserved above the soft limit is made up for by cached prefixes, with the next steps.
         """
         if self.limit is None:
             return None
-        bound = self.hard - self._reserved(self.clients)
-        room = bound - self._taken()
-        if room < wanted:
+        reserved = self._reserved(self.clients)
+        total = self._taken() + reserved
+        if total > min(self.soft, self.hard - wanted):
             self.trim()
-            room = bound - self._taken()
-        return room
+            total = self._taken() + reserved
+        if total > self.soft and not self.freeing:
+            self.evict_prefixes(total - self.soft)
+        return self.hard - total
 
     def headroom(self, freed: int = 0, copied: int = 0) -> int | None:
         """By how many bytes the prefix caches may grow, or, if negative, must shrink; None: no
@@ -311,7 +314,20 @@ class MemoryGuard:
 
 def cache_need(request: Request, layout: Layout) -> int:
     """Bytes of a request's KV cache after its prompt and `CACHE_STEP` tokens of output."""
-    return layout.cache_bytes(stepped(len(request.tokens) + output_tokens(request)))
+    return layout.cache_bytes(reserved_tokens(request))
+
+
+def reserved_tokens(request: Request) -> int:
+    """Tokens for which a request's KV caches have room: its prompt and some output."""
+    return stepped(len(request.tokens) + output_tokens(request))
+
+
+def moved_bytes(rows: Sequence[int]) -> int:
+    """Return the bytes of the largest of several rows: one that joins or leaves a batch is copied.
+
+    `rows` are those of each row's KV cache at its longest.
+    """
+    return max(rows) if len(rows) > 1 else 0
 
 
 def output_tokens(request: Request) -> int:

@@ -32,6 +32,15 @@ class Drafter(Protocol):
         """Begin a row that it may draft for: its prompt is read next."""
         return
 
+    def cache_bytes(self, tokens: int) -> int:
+        """Return the bytes of its KV cache of a row with so many tokens, if it has one."""
+        return 0
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of its rows' KV caches now."""
+        return 0
+
     def propose(self, sequence: Sequence, limit: int, clause: Clause) -> Proposal | None:
         """Return what it could draft now: at most `limit` tokens within `clause`."""
         ...

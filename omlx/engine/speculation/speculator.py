@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from itertools import chain
@@ -20,6 +20,7 @@ from omlx.engine.speculation.policy import GateState, History, RowPolicy
 from omlx.engine.speculation.proposal import Draft
 from omlx.engine.speculation.row_record import RowRecord
 from omlx.engine.strategy import Clause, Strategy
+from omlx.engine.types import Request
 from omlx.errors import Reason
 from omlx.records import DrafterStats, Gate
 
@@ -210,6 +211,23 @@ class Speculator:
             if outcome.error is not None:  # its prefixes are unproven; they cost only speed
                 with isolate():
                     drafter.clear()
+
+    def cache_bytes(self, request: Request, tokens: int) -> int:
+        """Return the bytes of the drafters' KV caches of a row with so many tokens."""
+        return sum(self._cache_bytes(drafter, request, tokens) for drafter in self.drafters)
+
+    def cache_growth(self, rows: Iterable[tuple[Request, int]]) -> int:
+        """Return by how many bytes the drafters' KV caches grow until rows have so many tokens."""
+        rows, growth = list(rows), 0
+        for drafter in self.drafters:
+            need = sum(self._cache_bytes(drafter, *row) for row in rows)
+            growth += max(0, need - drafter.held_bytes)
+        return growth
+
+    def _cache_bytes(self, drafter: Drafter, request: Request, tokens: int) -> int:
+        if self.off_reason is not None or request.speculation.strategy.off:
+            return 0
+        return drafter.cache_bytes(tokens)
 
     def clear(self) -> None:
         """Evict all prefixes that drafters cached."""

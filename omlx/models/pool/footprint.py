@@ -22,6 +22,10 @@ CACHE_SHARE: Final = 8
 other's, a few GB on large machines. 8 GB made one server of others 11 % slower on 128 GB; 32 GB,
 all wired, made another 24 times slower."""
 
+SLACK: Final = 24 << 20
+"""Bytes that passes were measured to take beside what is counted, whatever the limit: copies of a
+KV cache in flight, and what matrix products take beside the first ones."""
+
 
 def used_bytes() -> int:
     """Return the bytes in use: by live MLX arrays or by the process, whichever is more.
@@ -29,6 +33,13 @@ def used_bytes() -> int:
     Buffers that MLX keeps for reuse do not count. Thread-safe.
     """
     return max(mx.get_active_memory(), footprint() - mx.get_cache_memory())
+
+
+def taken_bytes() -> int:
+    """Return the bytes that the memory budget has given away: those in use, and some for what is
+    not counted. Thread-safe.
+    """
+    return used_bytes() + SLACK
 
 
 def mlx_bytes() -> dict[str, int]:

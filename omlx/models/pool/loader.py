@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import mlx.nn as nn
 
+from omlx.engine.buffers import fill_workspace
 from omlx.engine.disk.cache import DiskCache
 from omlx.engine.disk.tier import Disk
 from omlx.engine.limits import Limits
@@ -94,6 +95,7 @@ class ModelLoader:
         room, becomes a reason.
         """
         dtype = choice.speculation.settings.dtype
+        await self._on_engine(fill_workspace)  # before memory is judged
         reading = Reading(self._engine, self._read, report, dtype)
         try:
             target, draft, choice = await self._read_both(choice, reading, weights_of, make_room)

@@ -31,7 +31,7 @@ from omlx.models.package.tokenizer import TokenizerCache
 from omlx.models.pool.cost_file import CostFiles
 from omlx.models.pool.draft_choice import find_requested_draft
 from omlx.models.pool.eviction import Evictor
-from omlx.models.pool.footprint import Trimmer, limit_bytes, used_bytes
+from omlx.models.pool.footprint import Trimmer, limit_bytes, taken_bytes
 from omlx.models.pool.load_queue import LoadJob, LoadQueue, ignore_progress
 from omlx.models.pool.load_weights import load_steps
 from omlx.models.pool.loader import ModelLoader, limits_of
@@ -53,7 +53,7 @@ def build_pool(
     *,
     report: Report = ignore_progress,
     costs: CostFiles | None = None,
-    used: Callable[[], int] = used_bytes,
+    used: Callable[[], int] = taken_bytes,
     clock: Callable[[], float] = time.monotonic,
     read: WeightReader = load_steps,
     disks: DiskCache | Reason | None = None,

@@ -101,6 +101,13 @@ class DraftModel(Drafter):
     def open(self, sequence: Sequence) -> None:
         self._prefixes.begin(sequence)
 
+    def cache_bytes(self, tokens: int) -> int:
+        return self._prefixes.cache_bytes(tokens)
+
+    @property
+    def held_bytes(self) -> int:
+        return self._caches.nbytes
+
     def propose(self, sequence: Sequence, limit: int, clause: Clause) -> Proposal | None:
         if not self._prefixes.ready(sequence.row):
             return None

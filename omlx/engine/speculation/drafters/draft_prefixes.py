@@ -138,6 +138,10 @@ class DraftPrefixes:
             self._evict(self._index.evict(max_bytes))
             self._index.max_bytes = max_bytes
 
+    def cache_bytes(self, tokens: int) -> int:
+        """Return the bytes of a KV cache of so many tokens; 0 where its layout is unknown."""
+        return 0 if self._index is None else self._index.layout.cache_bytes(tokens)
+
     @property
     def nbytes(self) -> int:
         return self._kept.nbytes

@@ -23,7 +23,9 @@ from omlx.engine.hidden import SplitModel, split
 from omlx.engine.isolation import isolate
 from omlx.engine.masking import Lookahead
 from omlx.engine.model import Cache, MakeCache, Model
+from omlx.engine.piece import Layout
 from omlx.engine.plan import Window
+from omlx.engine.prefix.arrays.layers import layout_of, uncacheable
 from omlx.engine.rewind import length_of, rewind
 from omlx.engine.sampling import Draw, RowSampler, draw, permit, process
 from omlx.engine.sequence import Sequence
@@ -75,16 +77,27 @@ class _Row:
 
 
 class HeadDrafter(Drafter):
-    """Drafts by `head` for the target with these `parts`, whose ids are below `vocab_size`."""
+    """Drafts by `head` for the target with these `parts`, whose ids are below `vocab_size`.
+
+    `layout` is that of the head's caches; None: it is measured.
+    """
 
     kind: ClassVar[str] = "mtp"
     name = "mtp"
 
-    def __init__(self, name: str, head: Head, parts: SplitModel, vocab_size: int) -> None:
+    def __init__(
+        self,
+        name: str,
+        head: Head,
+        parts: SplitModel,
+        vocab_size: int,
+        layout: Layout | None = None,
+    ) -> None:
         self.name = name
         self._head = head
         self.parts = parts
         self._vocab_size = vocab_size
+        self._layout = layout or _layout(head, parts)
         self._rows: dict[int, _Row] = {}
         self._rounds = 0
 
@@ -98,7 +111,8 @@ class HeadDrafter(Drafter):
 
     def sibling(self) -> HeadDrafter:
         """Return a drafter with the same head, without rows."""
-        return HeadDrafter(self.name, self._head, self.parts, self._vocab_size)
+        same = self.name, self._head, self.parts, self._vocab_size
+        return HeadDrafter(*same, self._layout)
 
     def refusal(self, sequence: Sequence) -> Reason | None:
         return Reason("spec.off.images") if sequence.request.spans else None
@@ -106,6 +120,14 @@ class HeadDrafter(Drafter):
     def open(self, sequence: Sequence) -> None:
         start = sequence.computed
         self._rows[sequence.row] = _Row(self._head.make_cache(), start, start, start, start)
+
+    def cache_bytes(self, tokens: int) -> int:
+        return self._layout.cache_bytes(tokens)
+
+    @property
+    def held_bytes(self) -> int:
+        rows = [row for row in self._rows.values() if row.entered > row.first]
+        return sum(int(layer.nbytes) for row in rows for layer in row.cache)
 
     def listen(self, windows: Seq[Window], tokens: mx.array, hidden: mx.array) -> None:
         """Take in a pass of the target: ids [rows, widest] and hidden states [rows, widest, D].
@@ -209,6 +231,19 @@ class HeadDrafter(Drafter):
             row.entered = end
             known = self._head(self.parts.embed(tokens[None]), known[None], row.cache)[0]
         return known
+
+
+def _layout(head: Head, parts: SplitModel) -> Layout:
+    """Measure the bytes of a head's caches by a short pass; none where they are unknown."""
+
+    def enter(tokens: mx.array, cache: Cache) -> mx.array:
+        embedded = parts.embed(tokens)
+        return head(embedded, embedded, cache)
+
+    if uncacheable(head.make_cache()) is None:
+        with isolate():  # a head that raises does so when it is asked to draft
+            return layout_of(enter, head.make_cache)
+    return Layout(0)
 
 
 def _add(row: _Row, start: int, states: mx.array) -> None:
