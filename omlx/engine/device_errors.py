@@ -99,10 +99,11 @@ def kind_of(error: BaseException) -> FaultKind | None:
     mlx raises all of them as RuntimeError or, where the host has no memory, as MemoryError; its
     texts begin with the operation in brackets. An unknown text of this form counts: an error that
     was another one costs a pass, the other way round it would cost an answer. An error that was
-    raised from one of the device is one, too.
+    raised from one of a known kind is one, too.
     """
     if error.__cause__ is not None:
-        return kind_of(error.__cause__)
+        kind = kind_of(error.__cause__)
+        return None if kind is FaultKind.UNKNOWN else kind
     if isinstance(error, MemoryError):
         return FaultKind.OUT_OF_MEMORY
     text = str(error)

@@ -29,13 +29,13 @@ hung = threading.Event()
 read = Runner.read
 
 
-def reading(self: Runner, launch: Launch) -> dict[int, Read]:
+def reading(self: Runner, launch: Launch, *, last: bool = False) -> dict[int, Read]:
     if (FOLDER / "hang").exists():
         hung.set()
         threading.Event().wait()
     if DRAINS_SHORTLY:
         time.sleep(0.05)  # a slow device: no answer is complete when the drain ends
-    return read(self, launch)
+    return read(self, launch, last=last)
 
 
 class Impatient(Watchdog):

@@ -26,12 +26,13 @@ def test_a_template_has_a_tokenizer_that_keeps_its_markers(name: str) -> None:
 
 
 def test_without_pip_the_error_names_the_command(tmp_path: Path) -> None:
-    for tool in ("dirname", "cat", "sh", "env"):
+    for tool in ("dirname", "cat", "sh", "env", "mktemp", "mkdir", "cp", "rm"):
         (tmp_path / tool).symlink_to(shutil.which(tool) or tool)
     (tmp_path / "checkout/scripts").mkdir(parents=True)
+    shutil.copy(ROOT / "scripts/pip", tmp_path / "checkout/scripts")
     copy = shutil.copy(ROOT / "scripts/templates", tmp_path / "checkout/scripts")
     result = subprocess.run(
         [copy], env={"PATH": str(tmp_path)}, capture_output=True, text=True, check=False
     )
     assert result.returncode == 1
-    assert "make templates" in result.stderr
+    assert "make setup-dev" in result.stderr
