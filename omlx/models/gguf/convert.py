@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from fcntl import LOCK_EX, LOCK_NB, flock
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import mlx.core as mx
 
@@ -119,7 +119,7 @@ def _clear(folder: Path) -> None:
 def _weights(file: Path, config: Mapping[str, Any], *, dense: bool) -> dict[str, mx.array]:
     """Return the tensors under mlx-lm's names; `dense`: in float32."""
     try:
-        arrays: dict[str, mx.array] = mx.load(str(file), format="gguf")  # type: ignore[assignment]
+        arrays = cast(dict[str, mx.array], mx.load(str(file), format="gguf"))
     except RuntimeError as error:
         detail = " ".join(str(error).split())
         raise ModelError("gguf.damaged", file=file.name, detail=detail) from None
