@@ -1,7 +1,7 @@
 """Memory budget: one limit shared by all loaded models. Pure Python.
 
-    0 ──── weights ──── KV caches ──── prefix caches ──── soft 85 % ──── hard 95 % ──── limit
-                                                              └── activations of passes ──┘
+    0 ── weights ── KV caches ── prefix caches ── soft 85 % ── passes 90 % ── hard 95 % ── limit
+                                                      └─ activations ─┘
 
 Activations are those of the shortest pass over a prompt; passes are as long as memory allows (see
 omlx.engine.prefill). Where a request would exceed the soft limit: evict cached prefixes, other
@@ -25,10 +25,11 @@ from omlx.engine.types import Request
 from omlx.errors import BadRequest, Overloaded
 
 SOFT: Final = 0.85
+PASSES: Final = 0.9
 HARD: Final = 0.95
-"""Fractions of the limit.
+"""Fractions of the limit: for caches, with the activations of passes, with copies.
 
-What lies above them is left to activations, and to what the estimates miss.
+What lies above is left to what the estimates miss.
 """
 
 CACHE_STEP: Final = 256
@@ -60,8 +61,9 @@ class Verdict(StrEnum):
 class MemoryGuard:
     """Decides on admissions, prefix cache growth and model loads. All counts are bytes.
 
-    `limit` bounds the process, None: no limit. `used` returns what it takes now. `weights` are
-    those of all loaded models, `loading` is reserved for weights that are being read.
+    `limit` bounds the process, None: no limit. `used` returns what it takes now, `own` what of that
+    no array of a model is. `weights` are those of all loaded models, `loading` is reserved for
+    weights that are being read.
     `trim` returns freed memory, which may still be counted as used, to the system.
     `request_eviction` asks the model pool to evict idle models of so many bytes; it answers by
     `eviction_done`. `version` changes when requests that wait are to be judged again. Only one
@@ -72,6 +74,7 @@ class MemoryGuard:
     used: Callable[[], int] = lambda: 0
     weights: int = 0
     loading: int = 0
+    own: Callable[[], int] = lambda: 0
     trim: Callable[[], None] = lambda: None
     request_eviction: Callable[[int], None] | None = None
     clients: list[MemoryClient] = field(default_factory=list)
@@ -88,6 +91,10 @@ class MemoryGuard:
     @property
     def hard(self) -> int:
         return int(HARD * (self.limit or 0))
+
+    @property
+    def passes(self) -> int:
+        return int(PASSES * (self.limit or 0))
 
     @property
     def freeing(self) -> bool:
@@ -196,11 +203,11 @@ class MemoryGuard:
     def excess(
         self, need: int, clients: Iterable[MemoryClient], freed: int = 0, activations: int = 0
     ) -> int:
-        """By how many bytes `need` more, `freed` fewer exceed the soft limit, or the limit with
-        `activations`."""
+        """By how many bytes `need` more, `freed` fewer exceed the soft limit, or that of passes
+        with `activations`."""
         if self.limit is None:
             return 0
-        wanted = self._reserved(clients) + need - freed - self.bound(self.soft, activations)
+        wanted = self._reserved(clients) + need - freed - self._soft_with(activations)
         excess = self._taken() + wanted
         if excess > 0:
             self.trim()
@@ -208,8 +215,7 @@ class MemoryGuard:
         return max(0, excess)
 
     def pass_room(self, wanted: int) -> int | None:
-        """Return the bytes that the activations of a pass may take now, up to the hard limit; None:
-        no limit.
+        """Return the bytes that the activations of a pass may take now; None: no limit.
 
         Returns freed memory to the system first if fewer than `wanted` are left. What is taken and
         reserved above the soft limit is made up for by cached prefixes, with the next steps.
@@ -218,12 +224,12 @@ class MemoryGuard:
             return None
         reserved = self._reserved(self.clients)
         total = self._taken() + reserved
-        if total > min(self.soft, self.hard - wanted):
+        if total > min(self.soft, self.passes - wanted):
             self.trim()
             total = self._taken() + reserved
         if total > self.soft and not self.freeing:
             self.evict_prefixes(total - self.soft)
-        return self.hard - total
+        return self.passes - total
 
     def headroom(self, freed: int = 0, copied: int = 0) -> int | None:
         """By how many bytes the prefix caches may grow, or, if negative, must shrink; None: no
@@ -279,13 +285,12 @@ class MemoryGuard:
             limit=_mebibytes(self.limit or 0),
         )
 
-    def bound(self, mark: int, activations: int) -> int:
-        """Return the bytes up to which caches may grow: `mark`, or what activations leave."""
-        return min(mark, (self.limit or 0) - activations)
-
     def _alone(self, activations: int) -> int:
         """Return by how many bytes a request that runs alone may exceed the soft limit."""
-        return self.bound(self.hard, activations) - self.bound(self.soft, activations)
+        return self.hard - activations - self._soft_with(activations)
+
+    def _soft_with(self, activations: int) -> int:
+        return min(self.soft, self.passes - activations)
 
     def _taken(self) -> int:
         return max(self.used(), self.weights)  # mapped weights count although no pass has read them
@@ -369,15 +374,16 @@ def _check_length(
 ) -> None:
     """Raise BadRequest, with the longest text that fits beside `weights`, if `tokens` do not."""
 
+    fixed = weights + memory.own()
+
     def too_long(length: int) -> bool:
         need = layout.cache_bytes(stepped(length + output))
-        return weights + need > memory.bound(memory.hard, activations(length))
+        return fixed + need > memory.hard - activations(length)
 
-    if memory.limit is None or tokens <= SMALL or not too_long(tokens):
-        return
-    most = SMALL + bisect_left(range(SMALL + 1, tokens), True, key=too_long)
-    limit = _mebibytes(memory.limit)
-    raise BadRequest("memory.never", param=param, tokens=tokens, most=most, limit=limit)
+    if memory.limit is not None and tokens > SMALL and too_long(tokens):
+        most = SMALL + bisect_left(range(SMALL + 1, tokens), True, key=too_long)
+        limit = _mebibytes(memory.limit)
+        raise BadRequest("memory.never", param=param, tokens=tokens, most=most, limit=limit)
 
 
 def _evict_prefixes(clients: Iterable[MemoryClient], nbytes: int) -> int:

@@ -11,6 +11,7 @@ from typing import Final
 import mlx.core as mx
 
 from omlx.engine.buffers import release_buffers
+from omlx.engine.memory.guard import PASSES
 from omlx.errors import ConfigError
 from omlx.process_memory import footprint, trim
 
@@ -33,6 +34,11 @@ def used_bytes() -> int:
     Buffers that MLX keeps for reuse do not count. Thread-safe.
     """
     return max(mx.get_active_memory(), footprint() - mx.get_cache_memory())
+
+
+def beside_arrays(used: Callable[[], int] = used_bytes) -> int:
+    """Return the bytes of those in use that no live MLX array takes. Thread-safe."""
+    return max(0, used() - mx.get_active_memory())
 
 
 def taken_bytes() -> int:
@@ -89,10 +95,10 @@ def bound_mlx(limit: int) -> None:
     """Tell MLX the memory limit: the only place where its own limits are set. Thread-safe.
 
     Above its limit MLX waits for work in flight before it allocates more, and gives back buffers
-    that it keeps for reuse. What this process holds beside MLX is subtracted.
+    that it keeps for reuse: they count for the system, and for no budget here. What this process
+    holds beside MLX is subtracted.
     """
-    others = footprint() - mx.get_active_memory() - mx.get_cache_memory()
-    mx.set_memory_limit(max(limit // 2, limit - max(0, others)))
+    mx.set_memory_limit(max(limit // 2, int(PASSES * limit) - beside_arrays()))
     mx.set_cache_limit(limit // CACHE_SHARE)
 
 

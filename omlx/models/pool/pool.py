@@ -31,7 +31,7 @@ from omlx.models.package.tokenizer import TokenizerCache
 from omlx.models.pool.cost_file import CostFiles
 from omlx.models.pool.draft_choice import find_requested_draft
 from omlx.models.pool.eviction import Evictor
-from omlx.models.pool.footprint import Trimmer, limit_bytes, taken_bytes
+from omlx.models.pool.footprint import Trimmer, beside_arrays, limit_bytes, taken_bytes
 from omlx.models.pool.load_queue import LoadJob, LoadQueue, ignore_progress
 from omlx.models.pool.load_weights import load_steps
 from omlx.models.pool.loader import ModelLoader, limits_of
@@ -69,7 +69,8 @@ def build_pool(
     def limit() -> int:
         return limit_bytes(catalog.configuration.resolve().settings.memory_limit)
 
-    memory = MemoryGuard(limit(), used, trim=Trimmer(clock))
+    own = partial(beside_arrays, used)
+    memory = MemoryGuard(limit(), used, own=own, trim=Trimmer(clock))
     apply_limit(limit())
     loader = ModelLoader(engine, memory, costs, read, disks)
     residents = ResidentModels(engine, loader, memory, limit, apply_limit)
