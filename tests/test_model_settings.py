@@ -46,6 +46,25 @@ def browser(server: Administered) -> Iterator[httpx.Client]:
         yield client
 
 
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Administered]:
+    """A server of which every test leaves the settings as it found them."""
+    with administered(tmp_path_factory.mktemp("home")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def visitor(shared: Administered) -> Iterator[httpx.Client]:
+    with shared.browser() as client:
+        yield client
+
+
+def stored(home: Path) -> Any:
+    """What the file of the models' settings holds, if there is one."""
+    file = home / MODELS_FILE
+    return json.loads(file.read_text()) if file.exists() else None
+
+
 def sample(row: Setting) -> Any:
     """Return a value other than the default, as JSON."""
     if row.name in SAMPLES:
@@ -71,30 +90,30 @@ def ask(client: httpx.Client, **fields: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 def test_each_setting_is_the_same_by_command_line_file_and_api(
-    row: Setting, alone: Path, capsys: pytest.CaptureFixture[str]
+    row: Setting, alone: Path, shared: Administered, visitor: httpx.Client
 ) -> None:
     home, value = alone / ".omlx", sample(row)
     text = value if isinstance(value, str) else "on" if value is True else json.dumps(value)
     assert main(["config", "set", row.name, text, "--model", TARGET]) == 0
-    by_command = json.loads((home / MODELS_FILE).read_text())
+    by_command = stored(home)
     resolution = LiveConfiguration((), Store(home, check_value)).current.resolve(TARGET)
     assert (resolution[row.name].value, resolution[row.name].source) == (value, Source.MODEL)
     assert main(["config", "unset", row.name, "--model", TARGET]) == 0
-    with administered(home) as running, running.browser() as client:
-        confirm = [row.name] if row.name == "trust_remote_code" else []
-        answer = change(client, MINE, *confirm, **{row.name: value})
-        assert answer.status_code == 200, answer.text
-        assert json.loads((home / MODELS_FILE).read_text()) == by_command
-        view = client.get(f"{API}/{MINE}").json()["settings"][row.name]
-        assert (view["value"], view["stored"], view["source"], view["set"]) == (
-            value,
-            value,
-            "model",
-            True,
-        )
-        assert change(client, MINE, **{row.name: None}).status_code == 200
-        view = client.get(f"{API}/{MINE}").json()["settings"][row.name]
-        assert (view["stored"], view["source"], view["set"]) == (None, "built_in", False)
+    confirm = [row.name] if row.name == "trust_remote_code" else []
+    answer = change(visitor, MINE, *confirm, **{row.name: value})
+    assert answer.status_code == 200, answer.text
+    assert stored(shared.home) == by_command
+    view = visitor.get(f"{API}/{MINE}").json()["settings"][row.name]
+    assert (view["value"], view["stored"], view["source"], view["set"]) == (
+        value,
+        value,
+        "model",
+        True,
+    )
+    assert change(visitor, MINE, **{row.name: None}).status_code == 200
+    view = visitor.get(f"{API}/{MINE}").json()["settings"][row.name]
+    assert (view["stored"], view["source"], view["set"]) == (None, "built_in", False)
+    assert stored(shared.home) == stored(home)
 
 
 def test_omitted_settings_stay_and_null_inherits(browser: httpx.Client) -> None:
@@ -151,32 +170,34 @@ def test_two_windows_do_not_overwrite_each_other(browser: httpx.Client) -> None:
     ],
 )
 def test_invalid_values_are_refused_by_name_and_nothing_is_stored(
-    server: Administered,
-    browser: httpx.Client,
+    shared: Administered,
+    visitor: httpx.Client,
     changes: dict[str, Any],
     code: str,
     param: str | None,
 ) -> None:
-    answer = change(browser, MINE, **{"top_k": 3, **changes})
+    before = stored(shared.home)
+    answer = change(visitor, MINE, **{"top_k": 3, **changes})
     assert answer.status_code == 400
     error = answer.json()["error"]
     assert (error["code"], error["param"]) == (code, param)
-    assert not (server.home / MODELS_FILE).exists()
+    assert stored(shared.home) == before
 
 
 @pytest.mark.parametrize(
     "name", ["org/none", "../../etc", "%2e%2e%2f%2e%2e%2fetc", "omlx-demo/target/..", "~"]
 )
 def test_a_model_is_a_name_and_never_a_path(
-    browser: httpx.Client, server: Administered, name: str
+    visitor: httpx.Client, shared: Administered, name: str
 ) -> None:
+    before = stored(shared.home)
     for method in ("GET", "PATCH"):
         body = {"changes": {"draft_max": 4}}
-        answer = browser.request(
+        answer = visitor.request(
             method, f"{API}/models/{name}/settings", json=body, headers={"If-Match": "x"}
         )
         assert answer.status_code in (404, 405)
-    assert not (server.home / MODELS_FILE).exists()
+    assert stored(shared.home) == before
 
 
 def test_an_alias_is_unique(browser: httpx.Client) -> None:

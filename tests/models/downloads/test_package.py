@@ -61,7 +61,7 @@ class Handler(BaseHTTPRequestHandler):
 @contextmanager
 def serving() -> Iterator[Index]:
     with Index() as index:
-        thread = threading.Thread(target=index.serve_forever, name="test-index")
+        thread = threading.Thread(target=index.serve_forever, args=(0.01,), name="test-index")
         thread.start()
         try:
             yield index

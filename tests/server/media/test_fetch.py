@@ -134,7 +134,7 @@ def local_server(body: bytes, answer: Answer | None = None) -> Iterator[tuple[in
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = Thread(target=server.serve_forever)
+    thread = Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     try:
         yield server.server_port, asked
