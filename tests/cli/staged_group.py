@@ -149,13 +149,9 @@ def group(
 
 
 def changed_ranks(changes: Mapping[str, Any]) -> dict[str, str]:
-    """The environment in which `tests.cli.changed_rank` changes ranks; nothing is calibrated."""
+    """The environment in which `tests.cli.changed_rank` changes ranks."""
     path = f"{SITE}{os.pathsep}{ROOT}"
-    return {
-        "PYTHONPATH": path,
-        "OMLX_TEST_RANKS": json.dumps(changes),
-        "OMLX_CALIBRATE": "off",
-    }
+    return {"PYTHONPATH": path, "OMLX_TEST_RANKS": json.dumps(changes)}
 
 
 def parents() -> dict[int, int]:

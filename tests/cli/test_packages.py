@@ -80,7 +80,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(home: Path) -> Iterator[Serving]:
-    with serving(home, "org/design") as server:
+    with serving(home, "org/design", OMLX_CALIBRATE="on") as server:
         yield server
 
 
@@ -117,7 +117,7 @@ def status(server: Serving, model: str) -> dict[str, Any]:
 def test_a_cold_start_from_a_package_alone_drafts_and_says_what_plain_decoding_says(
     home: Path,
 ) -> None:
-    with serving(home, "org/cold", "--no-calibrate") as server:
+    with serving(home, "org/cold", "--no-calibrate", OMLX_CALIBRATE="on") as server:
         assert "Draft model: org/small" in server.announced
         for temperature in (0.0, 0.8):
             alone = chat(server, "org/cold", temperature=temperature)

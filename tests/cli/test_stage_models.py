@@ -26,7 +26,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def running(home: Path) -> Iterator[Group]:
-    with group(home, "--stage-layers", "5,3") as started:
+    calibrating = {"OMLX_CALIBRATE": "on"}
+    with group(home, "--stage-layers", "5,3", environment=calibrating) as started:
         yield started
 
 

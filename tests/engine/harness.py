@@ -125,9 +125,9 @@ def loop_of(
 
 
 def label(value: object) -> str:
-    """What a family or a sampling is called in the name of a test."""
-    if isinstance(value, str):
-        return value
+    """What a family, a number or a sampling is called in the name of a test."""
+    if isinstance(value, str | int):
+        return str(value)
     return "cold" if value is GREEDY else "warm"
 
 

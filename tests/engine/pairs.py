@@ -34,6 +34,17 @@ def pairwise(parameters: Mapping[str, Sequence[Any]]) -> list[Case]:
     return cases
 
 
+def in_turn(parameters: Mapping[str, Sequence[Any]]) -> list[Case]:
+    """A pairwise cover of all parameters but the first, whose values take turns, each twice.
+
+    A slow lane with the full product has the other pairs.
+    """
+    (first, values), *others = parameters.items()
+    cover = pairwise(dict(others))
+    turns = range(max(len(cover), 2 * len(values)))
+    return [{first: values[i % len(values)], **cover[i % len(cover)]} for i in turns]
+
+
 def full_product(parameters: Mapping[str, Sequence[Any]]) -> list[Case]:
     return [dict(zip(parameters, values, strict=True)) for values in product(*parameters.values())]
 

@@ -12,9 +12,11 @@ from omlx.engine.types import Sampling
 from tests.engine.fakes import Corrupted
 from tests.engine.harness import (
     GREEDY,
+    HEATED,
     KINDS,
     WARM,
     Bench,
+    label,
     loop_of,
     model,
     padded,
@@ -43,8 +45,7 @@ def accepts_up_to_the_first_corruption(
     assert len(set(drafter.accepted)) > min(window, 3)
 
 
-@pytest.mark.parametrize("sampling", [GREEDY, WARM], ids=["cold", "warm"])
-@pytest.mark.parametrize("family", KINDS)
+@pytest.mark.parametrize(("family", "sampling"), HEATED, ids=label)
 def test_accepted_count_is_the_first_corruption_every_round(
     family: str, sampling: Sampling
 ) -> None:

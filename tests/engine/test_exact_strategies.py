@@ -31,7 +31,7 @@ from tests.engine.harness import (
     request,
     unassisted,
 )
-from tests.engine.pairs import full_product, pairwise
+from tests.engine.pairs import full_product, in_turn
 
 BOUNDED = "ngram:n=4,m=24;draft:m=5"
 PARAMETERS: dict[str, list[Any]] = {
@@ -126,7 +126,7 @@ def named(case: dict[str, Any]) -> str:
     return "-".join("chain" if value == BOUNDED else label(value) for value in case.values())
 
 
-@pytest.mark.parametrize("case", pairwise(PARAMETERS), ids=named)
+@pytest.mark.parametrize("case", in_turn(PARAMETERS), ids=named)
 def test_tokens_equal_plain_decoding(case: dict[str, Any]) -> None:
     exact(**case)
 

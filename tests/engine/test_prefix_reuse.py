@@ -68,9 +68,17 @@ def test_a_continued_conversation_says_what_a_cold_one_says(
         tokens = (*tokens, *bench.tokens[one.id], 11, 12 + turn, 13)
 
 
-@pytest.mark.parametrize(("family", "sampling"), HEATED, ids=label)
+EDGES = (5 * BLOCK - 1, 5 * BLOCK, 5 * BLOCK + 1, 5 * BLOCK + BLOCK // 2)
+
+
 @pytest.mark.parametrize(
-    "common", [5 * BLOCK - 1, 5 * BLOCK, 5 * BLOCK + 1, 5 * BLOCK + BLOCK // 2]
+    ("family", "sampling", "common"),
+    [
+        pytest.param(*case, edge, marks=() if (i + j) % 2 == 0 else pytest.mark.slow)
+        for i, case in enumerate(HEATED)
+        for j, edge in enumerate(EDGES)
+    ],
+    ids=label,
 )
 def test_a_prompt_that_parts_at_the_edge_of_a_block_or_within(
     family: str, sampling: Sampling, common: int

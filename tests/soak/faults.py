@@ -121,7 +121,7 @@ class Restarter:
         with (self.home / "stderr.txt").open("a") as log:
             self.process = subprocess.Popen(
                 command,
-                env=environment(self.home, **order),
+                env=environment(self.home, OMLX_CALIBRATE="on", **order),
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,

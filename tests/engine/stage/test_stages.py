@@ -36,6 +36,10 @@ QUICK = {
     "llama_mixed": ["1,1,1"],
 }
 """Every way to cut a model, every kind of cache, and hidden states wider than the embedding."""
+OFTEN = ("llama", "ministral3", "qwen3_next")
+"""Two ranks and three, a part of every layer on each; full, sliding and recurrent caches. The rest
+is in the slow lane.
+"""
 
 
 def ways(family: str) -> list[str]:
@@ -82,7 +86,10 @@ def check(result: dict[str, Any], tolerance: float, ties: list[str]) -> None:
     assert result["plans"] > 80
 
 
-@pytest.mark.parametrize("family", QUICK)
+@pytest.mark.parametrize(
+    "family",
+    [pytest.param(name, marks=() if name in OFTEN else pytest.mark.slow) for name in QUICK],
+)
 def test_stages_change_nothing(family: str, tmp_path: Path) -> None:
     prove(family, QUICK[family], tmp_path)
 

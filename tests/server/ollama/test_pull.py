@@ -36,7 +36,7 @@ def test_a_model_is_pulled_and_answers(hub: Hub, tmp_path: Path) -> None:
     place(tmp_path, "small", "draft")
     variables = hub.environment(tmp_path / "hub")
     with (
-        serving(tmp_path, "org/small", "--no-calibrate", "--api-key", KEY, **variables) as server,
+        serving(tmp_path, "org/small", "--api-key", KEY, **variables) as server,
         client_of(server.url, KEY) as client,
     ):
         steps = list(client.pull(f"{NAME}:latest", stream=True))
