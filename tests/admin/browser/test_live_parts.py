@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime, timedelta
 from pathlib import Path
 from threading import Event
 
@@ -43,19 +44,23 @@ def wait_for_refreshes(page: Page, count: int = REFRESHES) -> None:
 def test_a_click_at_the_same_place_does_not_reach_another_action(fresh: Site) -> None:
     with fresh.visit() as visit:
         page = visit.page
+        page.clock.install()
         page.goto("/admin/models")
         order = page.evaluate(_ORDER)
         row = page.locator(f'[id="model-{HYBRID}"]')
-        box = row.locator(".button-move").bounding_box()
+        move = row.locator(".button-move")
+        box = move.bounding_box()
         assert box is not None
         point = (box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+        page.clock.pause_at(datetime.now() + timedelta(minutes=1))
         page.mouse.dblclick(*point)
-        expect(row.locator(".button-move")).to_have_attribute(
-            "data-action", "unload", timeout=LONG_MS
-        )
+        while move.get_attribute("data-action") != "unload":
+            page.clock.run_for(100)
         page.mouse.click(*point)  # within a second of the change
         assert page.evaluate(_ORDER) == order
+        page.clock.run_for(1000)
         expect(row.locator("[data-settling]")).to_have_count(0)
+        page.clock.resume()
         expect(row).to_contain_text("in memory")
         assert {served.id for served in fresh.running.pool.loaded} == {HYBRID}
 
