@@ -7,6 +7,8 @@ FAST := $(if $(OPENBLAS),LD_PRELOAD=$(OPENBLAS))
 PARALLEL := -n $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1) --dist worksteal
 TESTS := $(FAST) OPENBLAS_NUM_THREADS=1 $(PYTHON) -m pytest -q
 DEMO := omlx/bundled/omlx-demo
+# Some containers set it; each of the tests' processes would then compile omlx for itself.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help serve test test-quick test-full test-real fixtures real fuzz fuzz-media fuzz-stalls fuzz-tokens soak check format lint types imports docs assets screenshots wheel lock templates train-demo bench bench-spec clean setup-run setup-dev
