@@ -22,7 +22,7 @@ serve: setup-run ## start the server on SmolLM2, brought once, or on MODEL= (DRA
 test: setup-dev fixtures ## run the tests (ARGS= goes to pytest, such as ARGS="-n 0 tests/engine")
 	$(TESTS) $(PARALLEL) $(ARGS)
 
-test-quick: setup-dev ## run the unit tests: no sockets, no models beyond toys, about a minute
+test-quick: setup-dev ## run the unit tests: no sockets, no models beyond toys, under a minute
 	$(TESTS) $(PARALLEL) --quick $(ARGS)
 
 test-full: setup-dev fixtures ## run the tests, and the slow ones

@@ -21,19 +21,23 @@ from hypothesis import settings
 QUICK: Final = (
     "engine/prefix",
     "engine/speculation",
-    "engine/test_acceptance.py",
-    "engine/test_masking.py",
     "engine/test_memory.py",
     "engine/test_plan.py",
     "engine/test_sampling.py",
     "engine/test_scheduler.py",
-    "project",
+    *(f"project/test_{name}.py" for name in ("assets", "bounds", "catalog", "documents", "words")),
     "settings",
     "telemetry",
     "text",
     "trial",
 )
 """Folders and files of the quick lane: no sockets, no models beyond toys."""
+LENGTHY: Final = (
+    "engine/speculation/test_regret.py",
+    "engine/speculation/test_replay.py",
+    "text/test_template_process.py",
+)
+"""Files of these folders that the quick lane leaves out: long simulations, real processes."""
 
 HERE: Final = Path(__file__).parent
 MISSING: Final = [name for name in ("mlx_vlm", "PIL") if find_spec(name) is None]
@@ -87,6 +91,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if not config.getoption("--quick"):
         return None
     path = collection_path.relative_to(HERE).as_posix() if collection_path != HERE else ""
+    if path in LENGTHY:
+        return True
     leads_there = any(lane.startswith(f"{path}/") for lane in QUICK) or not path
     in_lane = any(path == lane or path.startswith(f"{lane}/") for lane in QUICK)
     return None if leads_there or in_lane else True
