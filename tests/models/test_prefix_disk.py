@@ -15,9 +15,9 @@ from typing import NoReturn
 
 import pytest
 
-from omlx.engine.disk.budget import MAX_BYTES, MIN_FREE, DiskBudget
-from omlx.engine.disk.cache import DiskCache
 from omlx.engine.disk.folder import CacheFolder, Fingerprint, Locked
+from omlx.engine.disk.store import MAX_BYTES, MIN_FREE, DiskBudget
+from omlx.engine.disk.tier import DiskCache
 from omlx.engine.piece import Layout
 from omlx.engine.thread import EngineThread
 from omlx.errors import EngineDead, ModelError, Reason
@@ -173,7 +173,7 @@ def test_settings_say_where_and_whether(tmp_path: Path) -> None:
 def test_what_waits_is_written_though_the_engine_has_died(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("omlx.engine.disk.cache.WRITE_S", 30.0)
+    monkeypatch.setattr("omlx.engine.disk.tier.WRITE_S", 30.0)
     engine = EngineThread()
     engine.start()
     disks = open_disks(Settings(home=tmp_path, prefix_disk=1 << 20), engine)

@@ -3,24 +3,27 @@
     saved or hit ─► offer ─► pump, some pieces a step ─► DiskWorker
     a new row    ─► fetch ─► take, some bytes a step  ─► the row's cache
 
-While rows run, pieces are turned into
-bytes for at most `SHARE` of the time; the rest follows when the model is idle.
+While rows run, pieces are turned into bytes for at most `SHARE` of the time; the rest follows when
+the model is idle. One worker serves each fingerprint that is in use.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, TypeAlias
 
-from omlx.engine.disk.chain import TokenChain
-from omlx.engine.disk.fetch import Fetch
-from omlx.engine.disk.record import Record, RecordId
-from omlx.engine.disk.worker import DiskWorker
+from omlx.engine.disk.folder import Fingerprint, remove_unused
+from omlx.engine.disk.record import Record, RecordId, TokenChain
+from omlx.engine.disk.run import Run
+from omlx.engine.disk.store import DiskBudget
+from omlx.engine.disk.worker import DiskWorker, Fetch
 from omlx.engine.isolation import isolate
-from omlx.engine.piece import Piece
+from omlx.engine.piece import Layout, Piece
 from omlx.errors import Reason
 from omlx.records import DiskStats
 
@@ -179,3 +182,119 @@ class DiskTier:
         self._touched = {id: at for id, at in self._touched.items() if now - at < TOUCH_S}
         self._touched[piece] = now
         self._worker.touch(TokenChain(tokens, self._block_tokens))
+
+
+LOAD_BYTES: Final = 32 << 20
+"""Bytes from disk that one step takes. To copy them takes some 10 ms, less than a chunk of a prompt
+that is read beside decoding rows.
+"""
+
+
+class Restores:
+    """Fetches by row, from `begin` until all was taken or the row is dropped."""
+
+    def __init__(self, disk: DiskTier) -> None:
+        self._disk = disk
+        self._fetches: dict[int, Fetch] = {}
+
+    def __contains__(self, row: int) -> bool:
+        return row in self._fetches
+
+    def begin(self, row: int, tokens: Sequence[int], cached: int) -> bool:
+        """Look for more of a prompt than memory has, `cached` tokens. Return False if that is not
+        worth it.
+        """
+        fetch = self._disk.fetch(tokens, cached)
+        if fetch is None:
+            return False
+        self._fetches[row] = fetch
+        return True
+
+    def ready(self, row: int) -> bool:
+        """Whether `take` has something."""
+        return row in self._fetches and self._fetches[row].ready
+
+    def take(self, row: int, nbytes: int) -> tuple[list[Run], int | None]:
+        """Return the next runs, and the prefix's length with the last ones; else None."""
+        fetch = self._fetches[row]
+        runs = fetch.take(nbytes)
+        if not fetch.ended:
+            return runs, None
+        del self._fetches[row]
+        return runs, fetch.length
+
+    def drop(self, row: int) -> None:
+        fetch = self._fetches.pop(row, None)
+        if fetch is not None:
+            fetch.cancel()
+
+
+WORTH: Final = Worth()
+
+HAND_OVER_S: Final = 2.0
+WRITE_S: Final = 3.0
+"""Seconds that the end of the server may wait, for each model."""
+
+
+class DiskCache:
+    """Opens and closes tiers in folders below `root`. `wake` has the engine thread look again.
+
+    Only the engine thread may call, except for `join` and `remove`.
+    """
+
+    def __init__(
+        self, root: Path, budget: DiskBudget, wake: Callable[[], None], worth: Worth = WORTH
+    ) -> None:
+        self._root = root
+        self._worth = worth
+        self._budget = budget
+        self._wake = wake
+        self._workers: dict[str, DiskWorker] = {}
+        self._users: dict[str, int] = {}
+        self._tiers: list[DiskTier] = []
+
+    def open(self, fingerprint: Fingerprint, layout: Layout, block_tokens: int) -> DiskTier:
+        """Return a tier of its own; tiers of one fingerprint share a worker."""
+        name = fingerprint.name
+        if not self._users.get(name):
+            self._workers[name] = DiskWorker(
+                self._root,
+                fingerprint,
+                layout,
+                block_tokens,
+                self._budget,
+                self._wake,
+                after=self._workers.get(name),
+            )
+        self._users[name] = self._users.get(name, 0) + 1
+
+        def close() -> None:
+            self._tiers.remove(tier)
+            self._users[name] -= 1
+            if not self._users[name]:
+                self._workers[name].close()
+
+        tier = DiskTier(self._workers[name], block_tokens, self._worth, close)
+        self._tiers.append(tier)
+        return tier
+
+    def close(self) -> None:
+        """Hand over what waits to be written, and close every tier."""
+        for tier in [*self._tiers]:
+            tier.hand_over(HAND_OVER_S)
+            tier.close()
+
+    def join(self, seconds: float = math.inf) -> None:
+        """Wait until what was handed over is written, at most so many seconds. Requires that the
+        engine thread has ended, be it that it died or hung before it could close the tiers. Any
+        thread may call.
+        """
+        until = time.monotonic() + seconds
+        for worker in self._workers.values():
+            worker.close()
+        for worker in self._workers.values():
+            worker.join(max(0.0, min(WRITE_S, until - time.monotonic())))
+
+    def remove(self, model: str) -> None:
+        """Delete the prefixes of a model that no process has loaded. Any thread may call."""
+        remove_unused(self._root, model)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
 
-from omlx.engine.disk.restores import LOAD_BYTES, Restores
+from omlx.engine.disk.tier import LOAD_BYTES, Restores
 from omlx.engine.pending_ops import PendingOps
 from omlx.engine.plan import CacheOp, Load, Loaded, Open
 from omlx.engine.prefix.index import PrefixMatch

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import mlx.nn as nn
 
 from omlx.engine.buffers import fill_workspace
-from omlx.engine.disk.cache import DiskCache
-from omlx.engine.disk.tier import Disk
+from omlx.engine.disk.tier import Disk, DiskCache
 from omlx.engine.limits import Limits
 from omlx.engine.memory.guard import MemoryGuard
 from omlx.engine.thread import EngineThread

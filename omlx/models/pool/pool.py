@@ -18,7 +18,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from omlx.engine.disk.cache import DiskCache
+from omlx.engine.disk.tier import DiskCache
 from omlx.engine.memory.guard import MemoryGuard
 from omlx.engine.strategy import Strategy
 from omlx.engine.thread import EngineThread

@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from omlx.engine.disk.budget import DiskBudget
-from omlx.engine.disk.cache import DiskCache
 from omlx.engine.disk.folder import Fingerprint
 from omlx.engine.disk.record import FORMAT
-from omlx.engine.disk.tier import Disk, DiskTier
+from omlx.engine.disk.store import DiskBudget
+from omlx.engine.disk.tier import Disk, DiskCache, DiskTier
 from omlx.engine.piece import Layout
 from omlx.engine.thread import EngineThread
 from omlx.errors import EngineDead, Reason

@@ -6,8 +6,7 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 
-from omlx.engine.disk.chain import TokenChain
-from omlx.engine.disk.record import Record, RecordId
+from omlx.engine.disk.record import Record, RecordId, TokenChain
 from omlx.engine.disk.store import DiskStore
 from omlx.engine.piece import Kind, Layout
 

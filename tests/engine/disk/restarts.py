@@ -11,10 +11,9 @@ from pathlib import Path
 from mlx import nn
 
 from omlx.engine.build import build_loop
-from omlx.engine.disk.budget import DiskBudget
-from omlx.engine.disk.cache import DiskCache
 from omlx.engine.disk.folder import Fingerprint
-from omlx.engine.disk.tier import Worth
+from omlx.engine.disk.store import DiskBudget
+from omlx.engine.disk.tier import DiskCache, Worth
 from omlx.engine.types import Request
 from tests import zoo
 from tests.engine.harness import LIMITS, Bench, facts, model

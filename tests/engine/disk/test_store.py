@@ -8,13 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from omlx.engine.disk.chain import TokenChain
-from omlx.engine.disk.cover import longest_cover
+from omlx.engine.disk.files import FILE, Place
 from omlx.engine.disk.folder import CacheFolder, Fingerprint
-from omlx.engine.disk.record import Damaged, Record, RecordId, decode
-from omlx.engine.disk.segments import Place
+from omlx.engine.disk.record import Damaged, Record, RecordId, TokenChain, decode
+from omlx.engine.disk.run import longest_cover
 from omlx.engine.disk.store import DiskStore
-from omlx.engine.disk.table import FILE
 from omlx.engine.piece import Layout
 from tests.engine.disk.records import BLOCK, DENSE, open_store, prefix, record, restored
 

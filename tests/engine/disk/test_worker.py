@@ -13,14 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from omlx.engine.disk.budget import DiskBudget
-from omlx.engine.disk.cache import DiskCache
-from omlx.engine.disk.chain import TokenChain
-from omlx.engine.disk.fetch import Fetch
+from omlx.engine.disk.files import FILE
 from omlx.engine.disk.folder import Fingerprint
-from omlx.engine.disk.record import Record
-from omlx.engine.disk.table import FILE
-from omlx.engine.disk.worker import DiskWorker
+from omlx.engine.disk.record import Record, TokenChain
+from omlx.engine.disk.store import DiskBudget
+from omlx.engine.disk.tier import DiskCache
+from omlx.engine.disk.worker import DiskWorker, Fetch
 from tests.engine.disk.records import BLOCK, DENSE, open_store, record_id
 
 FINGERPRINT = Fingerprint("org/model", "target", {})
@@ -91,7 +89,7 @@ def stored(root: Path, tokens: Sequence[int]) -> int:
 def one_run_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each block is a run, and nothing more is read until it was taken."""
     monkeypatch.setattr("omlx.engine.piece.RUN_BYTES", 1)
-    monkeypatch.setattr("omlx.engine.disk.fetch.READ_AHEAD", 1)
+    monkeypatch.setattr("omlx.engine.disk.worker.READ_AHEAD", 1)
 
 
 @pytest.mark.usefixtures("one_run_ahead")
@@ -247,7 +245,7 @@ def test_a_folder_is_opened_again_without_waiting_for_what_is_still_written(tmp_
 @pytest.fixture
 def locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[DiskWorker]:
     """A worker whose folder, with prefix A, another process uses, and that has been cleared."""
-    monkeypatch.setattr("omlx.engine.disk.access.RETRY_S", 3600.0)
+    monkeypatch.setattr("omlx.engine.disk.store.RETRY_S", 3600.0)
     write(tmp_path, A)
     lock = os.open(tmp_path / FINGERPRINT.name / "lock", os.O_RDWR)
     fcntl.flock(lock, fcntl.LOCK_EX)

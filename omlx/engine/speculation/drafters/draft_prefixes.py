@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from omlx.engine.disk.restores import LOAD_BYTES, Restores
-from omlx.engine.disk.tier import DiskTier
+from omlx.engine.disk.tier import LOAD_BYTES, DiskTier, Restores
 from omlx.engine.image.span import words_between
 from omlx.engine.model import Cache, MakeCache, Model
 from omlx.engine.prefix.arrays.layers import layout_of, uncacheable
