@@ -13,7 +13,7 @@ import mlx.core as mx
 
 from omlx.engine.device_errors import DEVICE
 from omlx.engine.plan import Forward, LogprobRows, Plan, Read
-from omlx.engine.prefix.arrays.payload import Payload
+from omlx.engine.prefix.payload import Payload
 from omlx.engine.types import TokenMask
 from omlx.errors import NonFiniteLogits
 

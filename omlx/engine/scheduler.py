@@ -38,8 +38,7 @@ from omlx.engine.plan import (
 from omlx.engine.planner import Planner
 from omlx.engine.prefill.activations import Activations
 from omlx.engine.prefill.chunk import PrefillChunk
-from omlx.engine.prefix.opening import Opening
-from omlx.engine.prefix.reuse import PrefixReuse
+from omlx.engine.prefix.reuse import Opening, PrefixReuse
 from omlx.engine.sequence import Interval, Sequence, Status
 from omlx.engine.speculation.speculator import Speculator
 from omlx.engine.types import (

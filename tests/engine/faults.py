@@ -20,7 +20,7 @@ from omlx.engine import runner
 from omlx.engine.device_errors import DEVICE
 from omlx.engine.kv import table
 from omlx.engine.loop import EngineLoop
-from omlx.engine.prefix.arrays import payload
+from omlx.engine.prefix import payload
 from omlx.engine.rewind import leaves
 from omlx.engine.runner import Runner
 from omlx.engine.vision.reader import Features, Vision

@@ -9,7 +9,7 @@ import pytest
 from omlx.engine.model import cache_maker
 from omlx.engine.piece import Piece
 from omlx.engine.plan import LAST, Evict, Forward, Open, Plan, Restore, Save, Window
-from omlx.engine.prefix.arrays.layers import layout_of
+from omlx.engine.prefix.payload import layout_of
 from omlx.engine.runner import Runner
 from omlx.engine.types import Sampling
 from tests.engine.fakes import Corrupted

@@ -27,7 +27,7 @@ from omlx.engine.plan import (
     Rewind,
     Save,
 )
-from omlx.engine.prefix.arrays.payload import Payload, Payloads, assemble, read_payloads
+from omlx.engine.prefix.payload import Payload, Payloads, assemble, read_payloads
 from omlx.engine.ragged import batch
 from omlx.engine.ragged.cache import RaggedKVCache
 from omlx.engine.rewind import Mark, leaves, length_of, mark, rewind

@@ -1,22 +1,99 @@
 """The prefix cache's index: which prefixes are cached, found by their tokens. Pure Python.
 
 Matching counts tokens, not blocks: a partial hit may end inside a block. The size never exceeds the
-limit in bytes.
+limit in bytes. Evicted is what has the largest age · bytes / tokens: what was not used for long,
+takes many bytes and is computed again quickly costs least to lose. Blocks are evicted from the ends
+of branches; windows and states, which only decide where a prefix can be restored, from anywhere.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from heapq import heappop, heappush
+from itertools import chain, count
+from math import inf
 from typing import Final
 
 from omlx.engine.piece import Kind, Layout, Piece
-from omlx.engine.prefix.block import Block
-from omlx.engine.prefix.eviction import EvictionQueue
-from omlx.engine.prefix.tree import PrefixTree
-from omlx.engine.prefix.window import gaps, spans, windows_of
+from omlx.engine.prefix.tree import Block, PrefixTree
+
+
+def windows_of(path: Iterable[Block], length: int, window: int | None) -> list[Piece]:
+    """Return the cached pieces among the last `window` tokens before `length`, in order."""
+    pieces: list[Piece] = []
+    if window is None:
+        return pieces
+    first = max(0, length - window)
+    for block in path:
+        pieces += [piece for piece in block.windows if first < piece.stop and piece.start < length]
+    return pieces
+
+
+def gaps(
+    pieces: Iterable[Piece], length: int, window: int | None, block_tokens: int
+) -> Iterator[tuple[int, int]]:
+    """Yield the spans of the last `window` tokens before `length` that `pieces` leave out."""
+    if window is None:
+        return
+    at = max(0, length - window)
+    for piece in pieces:
+        yield from spans(at, min(piece.start, length), block_tokens)
+        at = max(at, piece.stop)
+    yield from spans(at, length, block_tokens)
+
+
+def spans(start: int, stop: int, block_tokens: int) -> Iterator[tuple[int, int]]:
+    """Yield [start, stop), cut where blocks end."""
+    while start < stop:
+        end = min(stop, start - start % block_tokens + block_tokens)
+        yield start, end
+        start = end
+
+
+class EvictionQueue:
+    """What can be evicted: the last block of a branch (as None), a window or a state.
+
+    `pinned` pieces are left out, and so are locked blocks unless `include_locked`. A last block
+    that no window or state lets a prefix be restored from is of no use, and comes first.
+    """
+
+    def __init__(self, tree: PrefixTree, pinned: set[int], *, include_locked: bool) -> None:
+        self._tree = tree
+        self._include_locked = include_locked
+        self._heap: list[tuple[float, int, Block, Piece | None]] = []
+        self._order = count()
+        for block in tree.blocks:
+            self.add(block)
+            for piece in block.extras:
+                if piece.id not in pinned:
+                    weight = tree.layout.nbytes(piece) / piece.tokens
+                    self._push(self._age(tree.used[piece.id]) * weight, block, piece)
+
+    def add(self, block: Block | None) -> None:
+        """Add a block if it is the last of a branch now."""
+        if block is None or block.parent is None or block.children:
+            return
+        if block.locks and not self._include_locked:
+            return
+        if not self._tree.layout.resumes_anywhere and not block.extras:
+            self._push(inf, block, None)
+            return
+        weight = self._tree.bytes_of(block.pieces) / len(block.tokens)
+        self._push(self._age(block.used) * weight, block, None)
+
+    def pop(self) -> tuple[Block, Piece | None] | None:
+        if not self._heap:
+            return None
+        return heappop(self._heap)[2:]
+
+    def _age(self, used: int) -> int:
+        return self._tree.clock - used + 1
+
+    def _push(self, score: float, block: Block, piece: Piece | None) -> None:
+        heappush(self._heap, (-score, next(self._order), block, piece))
+
 
 SLACK: Final = 50
 """Eviction frees a fiftieth of the limit more than needed: building its queue reads all blocks."""

@@ -12,7 +12,7 @@ from omlx.engine.disk.record import RecordId
 from omlx.engine.disk.run import Run
 from omlx.engine.disk.serial import to_arrays
 from omlx.engine.piece import Piece
-from omlx.engine.prefix.arrays.payload import Payload, Payloads, assemble
+from omlx.engine.prefix.payload import Payload, Payloads, assemble
 
 ROWS = 64
 SLACK_BYTES = 64 << 10

@@ -25,7 +25,7 @@ from omlx.engine.inspection.facts import facts_of, probed_in_stages
 from omlx.engine.limits import Limits
 from omlx.engine.model import cache_maker
 from omlx.engine.plan import Plan
-from omlx.engine.prefix.arrays.layers import layout_of
+from omlx.engine.prefix.payload import layout_of
 from omlx.engine.stage.group import Group
 from omlx.engine.stage.link import Kind, Link
 from omlx.engine.stage.order import Order

@@ -5,9 +5,15 @@ from __future__ import annotations
 from omlx.engine.disk.tier import LOAD_BYTES, DiskTier, Restores
 from omlx.engine.image.span import words_between
 from omlx.engine.model import Cache, MakeCache, Model
-from omlx.engine.prefix.arrays.layers import layout_of, uncacheable
-from omlx.engine.prefix.arrays.payload import Payload, Payloads, assemble, read_payloads
 from omlx.engine.prefix.index import PrefixIndex
+from omlx.engine.prefix.payload import (
+    Payload,
+    Payloads,
+    assemble,
+    layout_of,
+    read_payloads,
+    uncacheable,
+)
 from omlx.engine.sequence import Sequence
 from omlx.engine.speculation.drafters.draft_cache import DraftCaches
 from omlx.engine.speculation.drafters.draft_row import DraftRow

@@ -25,7 +25,7 @@ from omlx.engine.masking import Lookahead
 from omlx.engine.model import Cache, MakeCache, Model
 from omlx.engine.piece import Layout
 from omlx.engine.plan import Window
-from omlx.engine.prefix.arrays.layers import layout_of, uncacheable
+from omlx.engine.prefix.payload import layout_of, uncacheable
 from omlx.engine.rewind import length_of, rewind
 from omlx.engine.sampling import Draw, RowSampler, draw, permit, process
 from omlx.engine.sequence import Sequence

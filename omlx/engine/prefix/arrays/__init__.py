@@ -1,1 +1,0 @@
-"""The arrays of cached prefixes, by piece (mlx)."""
