@@ -45,9 +45,9 @@ from omlx.cli.group import add_group_flags, refuse_misuse, supervisor
 from omlx.cli.output import LoadingBars
 from omlx.cli.stage_start import JOINED, LOST, SERVING, end_without_supervisor
 from omlx.engine.heartbeat import Watchdog
-from omlx.engine.idle.warm import warm_gpu
 from omlx.engine.stage.order import Order
 from omlx.engine.thread import EngineThread
+from omlx.engine.warm import warm_gpu
 from omlx.errors import ConfigError, EngineDead, StageLost
 from omlx.models.catalog.catalog import Catalog
 from omlx.models.catalog.registry import Registry

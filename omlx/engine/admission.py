@@ -12,12 +12,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Set
 from dataclasses import replace
 
-from omlx.engine.image.span import words
+from omlx.engine.image import words
 from omlx.engine.limits import Limits
 from omlx.engine.masking import KnownTokensMask
 from omlx.engine.memory.client import MemoryClient
 from omlx.engine.memory.guard import MemoryGuard, Verdict, check_fits
-from omlx.engine.prefill.chunk import PrefillChunk
+from omlx.engine.prefill import PrefillChunk
 from omlx.engine.prefix.reuse import PrefixReuse
 from omlx.engine.sequence import Clock, Sequence, Status
 from omlx.engine.types import Event, Failed, Request

@@ -9,7 +9,7 @@ from typing import Final
 
 import mlx.core as mx
 
-from omlx.engine.prefill.activations import Kernels
+from omlx.engine.prefill import Kernels
 
 _MATRIX_UNITS_SINCE: Final = 17
 """GPU generation of the M5."""

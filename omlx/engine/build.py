@@ -15,8 +15,7 @@ from omlx.engine.limits import Limits
 from omlx.engine.loop import DRAFT_SHARE, EngineLoop
 from omlx.engine.memory.guard import MemoryGuard
 from omlx.engine.model import MakeCache, Model, cache_maker, weight_bytes
-from omlx.engine.prefill.activations import Activations, PassShape
-from omlx.engine.prefill.chunk import FitPass, PrefillChunk
+from omlx.engine.prefill import Activations, FitPass, PassShape, PrefillChunk
 from omlx.engine.prefix.reuse import PrefixReuse
 from omlx.engine.rewind import rewind_refusal
 from omlx.engine.runner import Runner

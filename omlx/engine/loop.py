@@ -21,7 +21,7 @@ from omlx.engine.limits import Limits
 from omlx.engine.memory.guard import cache_need
 from omlx.engine.piece import Layout
 from omlx.engine.plan import Load, Look, Plan, Restore, Rewind
-from omlx.engine.prefill.chunk import PrefillChunk
+from omlx.engine.prefill import PrefillChunk
 from omlx.engine.prefix.reuse import PrefixReuse
 from omlx.engine.runner import Runner
 from omlx.engine.scheduler import Scheduler

@@ -12,11 +12,11 @@ from itertools import chain
 from typing import Final, Literal
 
 from omlx.engine.batch import Batch
-from omlx.engine.image.span import spans_within, words_before
+from omlx.engine.image import spans_within, words_before
 from omlx.engine.isolation import isolate
 from omlx.engine.limits import Limits
 from omlx.engine.plan import LAST, CacheOp, Forward, Plan, Window
-from omlx.engine.prefill.chunk import PrefillChunk
+from omlx.engine.prefill import PrefillChunk
 from omlx.engine.prefix.reuse import PrefixReuse
 from omlx.engine.sequence import Interval, Sequence, Status
 from omlx.engine.speculation.proposal import Draft

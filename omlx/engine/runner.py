@@ -17,7 +17,7 @@ from mlx.utils import tree_flatten
 from omlx.engine.batch import CacheSizes
 from omlx.engine.buffers import on_gpu
 from omlx.engine.hidden import Listener
-from omlx.engine.image.span import ImageSpan
+from omlx.engine.image import ImageSpan
 from omlx.engine.isolation import isolate
 from omlx.engine.kv.table import CacheTable
 from omlx.engine.launch import ForwardPass, Launch, non_finite, read_pass

@@ -17,7 +17,7 @@ from omlx.engine import finish
 from omlx.engine.admission import AdmissionQueue
 from omlx.engine.batch import Batch, CacheSizes
 from omlx.engine.device_errors import TOO_MUCH, DeviceFault, FaultKind, kind_of
-from omlx.engine.image.prepared import TowerFacts
+from omlx.engine.image import TowerFacts
 from omlx.engine.isolation import isolate
 from omlx.engine.limits import Limits, Traits
 from omlx.engine.memory.guard import MemoryGuard
@@ -36,8 +36,7 @@ from omlx.engine.plan import (
     rows_of,
 )
 from omlx.engine.planner import Planner
-from omlx.engine.prefill.activations import Activations
-from omlx.engine.prefill.chunk import PrefillChunk
+from omlx.engine.prefill import Activations, PrefillChunk
 from omlx.engine.prefix.reuse import Opening, PrefixReuse
 from omlx.engine.sequence import Interval, Sequence, Status
 from omlx.engine.speculation.speculator import Speculator

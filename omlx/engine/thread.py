@@ -16,10 +16,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from omlx.engine.buffers import release_buffers
+from omlx.engine.calibration import Calibrations
 from omlx.engine.device_errors import DEVICE
 from omlx.engine.heartbeat import Heartbeat
-from omlx.engine.idle.calibrations import Calibrations
-from omlx.engine.idle.warm import KeepWarm
 from omlx.engine.inbox import Call, Inbox
 from omlx.engine.isolation import isolate
 from omlx.engine.open_requests import OpenRequests
@@ -31,6 +30,7 @@ from omlx.engine.types import (
     Request,
     RequestCounts,
 )
+from omlx.engine.warm import KeepWarm
 from omlx.errors import EngineDead, EngineError, OmlxError, Overloaded
 from omlx.records import PrefixStats
 

@@ -8,8 +8,7 @@ from enum import StrEnum
 from typing import Any, Protocol, TypeAlias
 
 from omlx.draft_length import DraftLength
-from omlx.engine.image.prepared import PreparedImage
-from omlx.engine.image.span import ImageSpan
+from omlx.engine.image import ImageSpan, PreparedImage
 from omlx.engine.strategy import AUTO, Strategy
 from omlx.errors import OmlxError, Reason
 from omlx.exactness import Bounds

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
-from omlx.engine.image.prepared import PreparedImage
-from omlx.engine.image.span import ImageSpan
+from omlx.engine.image import ImageSpan, PreparedImage
 from omlx.errors import BadRequest
 from omlx.text.encode import encode
 

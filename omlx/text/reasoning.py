@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from omlx.engine.image.span import words
+from omlx.engine.image import words
 from omlx.text import harmony, solar
 from omlx.text.channels import HEADER, ChannelSplitter, ReasoningSplitter, Splitter
 

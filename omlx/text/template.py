@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from omlx.engine.image.prepared import PreparedImage
-from omlx.engine.image.span import ImageSpan, words
+from omlx.engine.image import ImageSpan, PreparedImage, words
 from omlx.errors import BadRequest, Reason
 from omlx.text.calls.markup import call_format
 from omlx.text.calls.write import write_calls

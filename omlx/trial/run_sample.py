@@ -10,8 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
-from omlx.engine.image.prepared import PreparedImage
-from omlx.engine.image.span import ImageSpan
+from omlx.engine.image import ImageSpan, PreparedImage
 from omlx.engine.strategy import parse
 from omlx.engine.thread import EngineThread
 from omlx.engine.types import Event, Failed, Finished, Request, Speculation, TokensCommitted

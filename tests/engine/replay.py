@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from omlx.engine.image.prepared import PreparedImage
+from omlx.engine.image import PreparedImage
 from omlx.engine.kv.table import CacheTable
 from omlx.engine.plan import Plan, ScheduledStep
 from omlx.engine.runner import Runner

@@ -16,7 +16,7 @@ import pytest
 from mlx import nn
 
 from omlx.engine.build import build_loop
-from omlx.engine.idle.calibration import (
+from omlx.engine.calibration import (
     BATCH_WIDTHS,
     BATCHES,
     COLD_SECONDS,
@@ -109,7 +109,7 @@ def thread() -> Iterator[EngineThread]:
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Idle at once without work; no pass is too long, however slow the machine."""
     monkeypatch.setattr("omlx.engine.thread.IDLE_SECONDS", 0.0)
-    monkeypatch.setattr("omlx.engine.idle.calibration.SHORT_STEP_SECONDS", SHORT_STEP_SECONDS)
+    monkeypatch.setattr("omlx.engine.calibration.SHORT_STEP_SECONDS", SHORT_STEP_SECONDS)
 
 
 def serve(
@@ -386,7 +386,7 @@ def known_costs(seconds: dict[int, float], samples: int = SAMPLES) -> CostModel:
 
 @pytest.fixture
 def default_bounds(monkeypatch: pytest.MonkeyPatch, patience: None) -> None:
-    monkeypatch.setattr("omlx.engine.idle.calibration.SHORT_STEP_SECONDS", 0.05)
+    monkeypatch.setattr("omlx.engine.calibration.SHORT_STEP_SECONDS", 0.05)
 
 
 @pytest.mark.usefixtures("default_bounds")
@@ -423,7 +423,7 @@ def test_a_pass_that_no_request_should_wait_for_is_not_measured() -> None:
 
 def test_the_first_passes_after_a_pause_teach_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     many = 20
-    monkeypatch.setattr("omlx.engine.idle.calibration.WARM_UP_PASSES", many)
+    monkeypatch.setattr("omlx.engine.calibration.WARM_UP_PASSES", many)
     watched, now = Watched(), [100.0]
     loop = build_loop(Counting(), VOCAB, LIMITS, cost_model=CostModel(watched))
     calibration = Calibration("m", loop, clock=lambda: now[0])
@@ -471,7 +471,7 @@ def test_what_is_known_to_take_too_long_is_left_to_requests() -> None:
 
 
 def test_it_ends_where_something_never_gets_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("omlx.engine.idle.calibration.MAX_STEPS", 50)
+    monkeypatch.setattr("omlx.engine.calibration.MAX_STEPS", 50)
     monkeypatch.setattr(LatencyTable, "learn", lambda *_: False)
     loop = loop_of("llama")
     calibration = Calibration("m", loop)

@@ -20,7 +20,7 @@ from omlx.engine.limits import Limits
 from omlx.engine.loop import EngineLoop
 from omlx.engine.memory.guard import MemoryGuard
 from omlx.engine.model import cache_maker, float_bytes
-from omlx.engine.prefill.chunk import FLOOR
+from omlx.engine.prefill import FLOOR
 from omlx.engine.steps import run_through
 from omlx.engine.types import Request, Sampling
 from omlx.errors import BadRequest

@@ -18,7 +18,7 @@ from omlx.bench.progress import Progress
 from omlx.bench.strict import CONTEXT, compare_strict
 from omlx.bench.subject import Subject
 from omlx.engine.build import build_loop
-from omlx.engine.idle.calibration import Calibration
+from omlx.engine.calibration import Calibration
 from omlx.engine.inspection.exactness_probe import measure_exactness
 from omlx.engine.limits import Limits
 from omlx.engine.loop import EngineLoop

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from omlx.engine.image.prepared import PreparedImage
+from omlx.engine.image import PreparedImage
 from omlx.errors import BadRequest
 from omlx.text.conversation import IMAGE_LEFT_OUT, adapt
 from omlx.text.images import check_markers, separate_images

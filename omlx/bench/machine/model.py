@@ -20,12 +20,12 @@ from omlx.bench.machine.part import Expired, Part, Row
 from omlx.bench.progress import Progress
 from omlx.bench.speculation.modes import MODES
 from omlx.bench.subject import Subject
-from omlx.engine.idle.calibration import STRIDE, Calibration
-from omlx.engine.idle.warm import INTERVAL_S, evaluate_little
+from omlx.engine.calibration import STRIDE, Calibration
 from omlx.engine.loop import EngineLoop
 from omlx.engine.speculation.config import CONFIG
 from omlx.engine.speculation.cost_model import PLAIN, CostModel
 from omlx.engine.types import Failed, PrefillProgress, Request, Sampling
+from omlx.engine.warm import INTERVAL_S, evaluate_little
 from omlx.measure.spread import Series
 
 BATCHES: Final = (1, 2, 4)

@@ -20,7 +20,7 @@ from omlx.engine.inspection.batch_probe import (
 from omlx.engine.limits import Traits
 from omlx.engine.model import MakeCache, Model, id_limit, weight_bytes
 from omlx.engine.piece import Layout
-from omlx.engine.prefill.activations import Activations, Kernels, PassShape
+from omlx.engine.prefill import Activations, Kernels, PassShape
 from omlx.engine.prefix.payload import layout_of, uncacheable
 from omlx.engine.rewind import rewind_refusal, traits
 from omlx.engine.steps import Steps

@@ -20,7 +20,7 @@ from omlx.engine.inspection.facts import ModelFacts
 from omlx.engine.launch import ForwardPass, Launch
 from omlx.engine.model import Cache, MakeCache, Model
 from omlx.engine.plan import Plan, Read, ScheduledStep, Window
-from omlx.engine.prefill.chunk import FIRST
+from omlx.engine.prefill import FIRST
 from omlx.engine.runner import Runner
 from omlx.engine.sampling import Draw
 from omlx.engine.stage.group import Group

@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from omlx.engine.image.prepared import PreparedImage, TowerFacts
-from omlx.engine.image.span import spans_within
+from omlx.engine.image import PreparedImage, TowerFacts, spans_within
 from omlx.engine.plan import CacheOp, Forget, Look
 from omlx.engine.sequence import Sequence
 from omlx.engine.types import Request

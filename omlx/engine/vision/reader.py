@@ -14,8 +14,14 @@ from typing import Any, Final, Literal, Protocol, TypeAlias
 import mlx.core as mx
 from mlx_lm.models.cache import ArraysCache, RotatingKVCache
 
-from omlx.engine.image.prepared import PreparedImage, TowerFacts
-from omlx.engine.image.span import ImageSpan, position_shift, positions, spans_within
+from omlx.engine.image import (
+    ImageSpan,
+    PreparedImage,
+    TowerFacts,
+    position_shift,
+    positions,
+    spans_within,
+)
 from omlx.engine.model import Cache, Model
 from omlx.engine.plan import Forget, Look
 from omlx.engine.vision.views import Axes, AxialRope, MarkedLayer, Shift, View

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from omlx.engine.prefill.activations import PassShape
+from omlx.engine.prefill import PassShape
 from omlx.errors import ModelError
 
 Number = int | float

@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
-from omlx.engine.image.prepared import PreparedImage
-from omlx.engine.image.span import ImageSpan, image_ids
+from omlx.engine.image import ImageSpan, PreparedImage, image_ids
 from omlx.errors import BadRequest
 
 if TYPE_CHECKING:

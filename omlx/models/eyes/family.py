@@ -14,8 +14,7 @@ import mlx.core as mx
 from PIL import Image
 from transformers import AutoImageProcessor
 
-from omlx.engine.image.prepared import PreparedImage
-from omlx.engine.image.span import ImageSpan
+from omlx.engine.image import ImageSpan, PreparedImage
 from omlx.engine.vision.reader import Features, Seeing
 from omlx.errors import BadRequest
 from omlx.models.eyes.eye import MAX_TOKENS, placed

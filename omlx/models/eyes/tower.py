@@ -15,9 +15,9 @@ import mlx.nn as nn
 from mlx.utils import tree_flatten
 
 from omlx.engine.buffers import attention_kernels
-from omlx.engine.image.prepared import PreparedImage, TowerFacts
+from omlx.engine.image import PreparedImage, TowerFacts
 from omlx.engine.model import Model, weight_bytes
-from omlx.engine.prefill.activations import SCORE_COPIES, VECTOR_QUERIES, has_fused_kernel
+from omlx.engine.prefill import SCORE_COPIES, VECTOR_QUERIES, has_fused_kernel
 from omlx.engine.vision.reader import Features, Looking, Seeing, Vision
 from omlx.models.eyes.family import FamilyEye
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from omlx.engine.image.prepared import PreparedImage
+from omlx.engine.image import PreparedImage
 from omlx.errors import BadRequest, Reason
 from omlx.models.eyes.sight import Sight
 from omlx.models.pool.resident import ServedModel

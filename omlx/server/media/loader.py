@@ -15,7 +15,7 @@ from functools import partial
 from threading import Lock
 from typing import Final
 
-from omlx.engine.image.prepared import PreparedImage
+from omlx.engine.image import PreparedImage
 from omlx.models.eyes.eye import MAX_TOKENS, Eye
 from omlx.server.dialect import Json
 from omlx.server.errors import field_error

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from omlx.engine.prefill.activations import (
+from omlx.engine.prefill import (
     Activations,
     Kernels,
     PassShape,

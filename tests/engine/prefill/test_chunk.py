@@ -7,13 +7,15 @@ from random import Random
 import pytest
 
 from omlx.engine.limits import Limits
-from omlx.engine.prefill.activations import Activations, Kernels, PassShape
-from omlx.engine.prefill.chunk import (
+from omlx.engine.prefill import (
     FIRST,
     FLOOR,
     GPU_PAIRS,
     RECOVERY,
     UNLEARNED,
+    Activations,
+    Kernels,
+    PassShape,
     PrefillChunk,
 )
 

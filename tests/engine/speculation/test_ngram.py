@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from omlx.engine.image.span import image_ids
+from omlx.engine.image import image_ids
 from omlx.engine.sequence import Clock, Sequence
 from omlx.engine.speculation.drafters.ngram import (
     BARRIER,

@@ -13,8 +13,7 @@ from mlx import nn
 from mlx_lm.models.cache import make_prompt_cache
 
 from omlx.engine.build import build_loop
-from omlx.engine.image.prepared import PreparedImage, TowerFacts
-from omlx.engine.image.span import ImageSpan, image_ids, words
+from omlx.engine.image import ImageSpan, PreparedImage, TowerFacts, image_ids, words
 from omlx.engine.limits import Limits
 from omlx.engine.loop import EngineLoop
 from omlx.engine.memory.guard import MemoryGuard

@@ -8,7 +8,7 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
-from omlx.engine.image.prepared import PreparedImage, TowerFacts
+from omlx.engine.image import PreparedImage, TowerFacts
 from omlx.engine.memory.guard import MemoryGuard
 from omlx.engine.plan import Forget, Look
 from omlx.engine.sequence import Clock, Sequence

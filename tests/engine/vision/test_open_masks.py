@@ -14,8 +14,7 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
-from omlx.engine.image.prepared import PreparedImage
-from omlx.engine.image.span import ImageSpan
+from omlx.engine.image import ImageSpan, PreparedImage
 from omlx.engine.plan import Look
 from omlx.engine.types import Request
 from omlx.engine.vision.reader import Vision

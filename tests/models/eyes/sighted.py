@@ -9,7 +9,7 @@ import mlx.core as mx
 import numpy as np
 from PIL import Image
 
-from omlx.engine.image.prepared import PreparedImage
+from omlx.engine.image import PreparedImage
 from omlx.engine.plan import Look
 from omlx.engine.vision.reader import Features, Vision
 from omlx.models.catalog.entry import ModelEntry

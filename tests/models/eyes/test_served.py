@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from omlx.engine.build import build_loop
-from omlx.engine.image.prepared import PreparedImage
+from omlx.engine.image import PreparedImage
 from omlx.engine.strategy import NGRAM, OFF
 from omlx.engine.types import Request, Speculation
 from tests.engine.harness import GREEDY, LIMITS, WARM, Bench

@@ -19,7 +19,7 @@ from omlx.engine.disk.tier import DiskTier
 from omlx.engine.inspection.batch_probe import SharedPasses
 from omlx.engine.masking import Lookahead
 from omlx.engine.model import MakeCache, Model, id_limit
-from omlx.engine.prefill.chunk import FitPass
+from omlx.engine.prefill import FitPass
 from omlx.engine.rewind import traits
 from omlx.engine.sampling import Draw, RowSampler, draw, permit, process
 from omlx.engine.sequence import Sequence

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from omlx.engine.disk.tier import LOAD_BYTES, DiskTier, Restores
-from omlx.engine.image.span import words_between
+from omlx.engine.image import words_between
 from omlx.engine.model import Cache, MakeCache, Model
 from omlx.engine.prefix.index import PrefixIndex
 from omlx.engine.prefix.payload import (

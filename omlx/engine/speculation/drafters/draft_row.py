@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 
-from omlx.engine.image.span import words_before, words_between
+from omlx.engine.image import words_before, words_between
 from omlx.engine.sampling import Draw, RowSampler
 from omlx.engine.sequence import Sequence
 

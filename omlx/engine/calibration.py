@@ -19,6 +19,7 @@ from math import inf
 from typing import TYPE_CHECKING, Final
 
 from omlx.draft_length import MAX_DRAFT_LENGTH, DraftLength
+from omlx.engine.heartbeat import Heartbeat
 from omlx.engine.isolation import isolate
 from omlx.engine.sequence import Sequence
 from omlx.engine.speculation.config import CONFIG
@@ -31,6 +32,7 @@ from omlx.exactness import ROWS
 
 if TYPE_CHECKING:
     from omlx.engine.loop import EngineLoop
+
 
 SHORT_STEP_SECONDS: Final = 0.05
 """Passes up to this long are measured, however short a plain step is."""
@@ -306,3 +308,44 @@ class _Filler(NgramDrafter):
         first = len(sequence.tokens)
         tokens = (STRIDE * i % self._vocab_size for i in range(first, first + limit))
         return Draft(self.name, limit, tuple(tokens))
+
+
+class Calibrations:
+    """By the name of the model; none unless `enabled`."""
+
+    def __init__(self, heartbeat: Heartbeat, *, enabled: bool) -> None:
+        self._heartbeat = heartbeat
+        self._enabled = enabled
+        self._by_name: dict[str, tuple[Calibration, EngineLoop]] = {}
+
+    @property
+    def pending(self) -> bool:
+        return any(calibration.pending for calibration, _ in self._by_name.values())
+
+    def add(self, name: str, loop: EngineLoop) -> None:
+        if self._enabled and loop.limits.generates:
+            self._by_name[name] = Calibration(name, loop), loop
+
+    def remove(self, name: str) -> None:
+        self._by_name.pop(name, None)
+
+    def clear(self) -> None:
+        self._by_name = {}
+
+    def state(self, name: str) -> CalibrationState:
+        if name not in self._by_name:
+            return CalibrationState.OFF
+        return self._by_name[name][0].state
+
+    def run(self, interrupted: Callable[[], bool]) -> None:
+        """Calibrate every model until done or until `interrupted`, which is called before each
+        pass.
+        """
+        for calibration, loop in self._by_name.values():
+
+            def between_passes(loop: EngineLoop = loop) -> bool:
+                self._heartbeat.begin(loop)
+                return interrupted()
+
+            calibration.run(between_passes)
+        self._heartbeat.end()

@@ -1,1 +1,0 @@
-"""What the engine does while no request is open."""

@@ -1,1 +1,0 @@
-"""Bounds of a pass over a prompt: tokens, memory, time."""
