@@ -14,8 +14,8 @@ from omlx.bench.drive import request, run
 from omlx.bench.engine.cases import EngineCase, Side
 from omlx.bench.engine.mlx_lm import run_batch, run_plain
 from omlx.engine.build import build_loop
-from omlx.engine.limits import Limits
 from omlx.engine.loop import EngineLoop
+from omlx.engine.types import Limits
 from omlx.measure.sample import Sample
 from omlx.measure.spread import Series
 

@@ -20,13 +20,20 @@ from omlx.draft_length import DraftLength
 from omlx.engine.build import build_loop
 from omlx.engine.inspection.exactness_probe import measure_exactness
 from omlx.engine.inspection.facts import ModelFacts, facts_of, probed
-from omlx.engine.limits import Limits
 from omlx.engine.loop import EngineLoop
 from omlx.engine.model import cache_maker
 from omlx.engine.speculation.cost_model import CostModel
-from omlx.engine.steps import run_through
 from omlx.engine.strategy import OFF, parse
-from omlx.engine.types import Event, Failed, Finished, Request, Sampling, Speculation
+from omlx.engine.types import (
+    Event,
+    Failed,
+    Finished,
+    Limits,
+    Request,
+    Sampling,
+    Speculation,
+    run_through,
+)
 from omlx.engine.types import TokensCommitted as Committed
 from omlx.exactness import Exactness
 

@@ -19,8 +19,8 @@ from mlx_lm.models.switch_layers import QuantizedSwitchLinear
 from omlx.bench.prompts import encode
 from omlx.bench.report import Json
 from omlx.engine.build import build_loop
-from omlx.engine.limits import Limits
 from omlx.engine.loop import EngineLoop
+from omlx.engine.types import Limits
 from omlx.models.pool.load_weights import Dtype, cast_weights
 
 GROUP_SIZE: Final = 64

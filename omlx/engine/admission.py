@@ -13,14 +13,13 @@ from collections.abc import Callable, Iterable, Iterator, Set
 from dataclasses import replace
 
 from omlx.engine.image import words
-from omlx.engine.limits import Limits
 from omlx.engine.masking import KnownTokensMask
 from omlx.engine.memory.client import MemoryClient
 from omlx.engine.memory.guard import MemoryGuard, Verdict, check_fits
 from omlx.engine.prefill import PrefillChunk
 from omlx.engine.prefix.reuse import PrefixReuse
 from omlx.engine.sequence import Clock, Sequence, Status
-from omlx.engine.types import Event, Failed, Request
+from omlx.engine.types import Event, Failed, Limits, Request
 from omlx.engine.vision.looks import Looks
 from omlx.errors import BadRequest, Overloaded
 

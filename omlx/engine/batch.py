@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence as Seq
 from typing import Final, Protocol
 
-from omlx.engine.limits import Limits
 from omlx.engine.plan import CacheOp, Extract, Filter, Merge
 from omlx.engine.sequence import Sequence
+from omlx.engine.types import Limits
 from omlx.errors import Reason
 
 LINGER_STEPS: Final = 16

@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from omlx.engine.buffers import attention_kernels
+from omlx.engine.device_errors import isolate
 from omlx.engine.disk.tier import Disk, DiskTier
-from omlx.engine.inspection.exactness_probe import measure_exactness
+from omlx.engine.inspection.chip_costs import expected_costs
+from omlx.engine.inspection.exactness_probe import measure_exactness, strict_facts
 from omlx.engine.inspection.facts import ModelFacts, facts_of, probed
-from omlx.engine.inspection.layer_weights import expected_costs
-from omlx.engine.inspection.strict import strict_facts
-from omlx.engine.isolation import isolate
-from omlx.engine.limits import Limits
 from omlx.engine.loop import DRAFT_SHARE, EngineLoop
 from omlx.engine.memory.guard import MemoryGuard
 from omlx.engine.model import MakeCache, Model, cache_maker, weight_bytes
@@ -26,7 +24,7 @@ from omlx.engine.speculation.drafters.draft_model import CATCH_UP_CHUNK, DraftMo
 from omlx.engine.speculation.drafters.head import HeadDrafter
 from omlx.engine.speculation.drafters.ngram import NgramDrafter
 from omlx.engine.speculation.speculator import Speculator
-from omlx.engine.steps import run_through
+from omlx.engine.types import Limits, run_through
 from omlx.engine.vision.reader import Vision
 from omlx.errors import Reason
 

@@ -19,8 +19,8 @@ from math import inf
 from typing import TYPE_CHECKING, Final
 
 from omlx.draft_length import MAX_DRAFT_LENGTH, DraftLength
+from omlx.engine.device_errors import isolate
 from omlx.engine.heartbeat import Heartbeat
-from omlx.engine.isolation import isolate
 from omlx.engine.sequence import Sequence
 from omlx.engine.speculation.config import CONFIG
 from omlx.engine.speculation.cost_model import FIRST_BUCKET, PLAIN, CostModel

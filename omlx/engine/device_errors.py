@@ -11,9 +11,11 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from traceback import clear_frames
+from types import TracebackType
 from typing import Final
 
 from omlx.errors import EngineDead
@@ -186,3 +188,47 @@ class DeviceErrors:
 
 DEVICE: Final = DeviceErrors()
 """The one of this process, as mlx's error objects are."""
+
+
+class isolate:
+    """Context that suppresses an Exception and keeps it as `error`.
+
+        with isolate() as outcome:
+            draft = drafter.draft(sequence, limit)
+        if outcome.error is not None:
+            ...  # end the row, or disable the drafter
+
+    With `on_error`, calls `on_error(*args, error)`. Names assigned in the body are unbound where
+    `error` is set. KeyboardInterrupt and SystemExit pass through. An error of the device may be
+    another pass's, so it is reported to `DEVICE`; `waits` says that the body only waits for mlx.
+    """
+
+    __slots__ = ("_args", "_on_error", "_waits", "error")
+
+    def __init__(
+        self,
+        on_error: Callable[..., object] | None = None,
+        *args: object,
+        waits: bool = False,
+    ) -> None:
+        self._on_error = on_error
+        self._args = args
+        self._waits = waits
+        self.error: Exception | None = None
+
+    def __enter__(self) -> isolate:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        if not isinstance(error, Exception):
+            return False
+        self.error = error
+        DEVICE.note(error, waited=self._waits)
+        if self._on_error is not None:
+            self._on_error(*self._args, error)
+        return True

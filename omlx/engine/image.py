@@ -1,7 +1,8 @@
-"""Where a prompt shows images, and the positions that its tokens get. Pure Python.
+"""Images of a prompt: where they are, the positions of their tokens, what a vision tower reads.
 
 An image token has an id below -1, made of the image's name and the token's place in it. So prompts
 are equal where their images are, and everything that compares ids needs to know nothing of images.
+Pure Python.
 """
 
 from __future__ import annotations

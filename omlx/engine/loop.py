@@ -13,11 +13,9 @@ from typing import Final
 
 from omlx.draft_length import DEFAULT_DRAFT_LENGTH, DraftLength
 from omlx.engine.buffers import release_buffers
-from omlx.engine.device_errors import DEVICE
+from omlx.engine.device_errors import DEVICE, isolate
 from omlx.engine.disk.tier import Disk, DiskTier
-from omlx.engine.isolation import isolate
 from omlx.engine.launch import Launch
-from omlx.engine.limits import Limits
 from omlx.engine.memory.guard import cache_need
 from omlx.engine.piece import Layout
 from omlx.engine.plan import Load, Look, Plan, Restore, Rewind
@@ -32,7 +30,7 @@ from omlx.engine.speculation.drafter import Drafter
 from omlx.engine.speculation.drafters.draft_model import DraftModel
 from omlx.engine.speculation.drafters.head import HeadDrafter
 from omlx.engine.speculation.speculator import MISSING, Speculator
-from omlx.engine.types import Event, ModelSnapshot, PromptForecast, Request, RequestCounts
+from omlx.engine.types import Event, Limits, ModelSnapshot, PromptForecast, Request, RequestCounts
 from omlx.errors import Reason
 from omlx.records import PrefixStats
 

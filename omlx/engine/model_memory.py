@@ -5,8 +5,7 @@ from __future__ import annotations
 from omlx.engine.admission import AdmissionQueue
 from omlx.engine.batch import CacheSizes
 from omlx.engine.memory.guard import cache_need, moved_bytes, reserved_tokens
-from omlx.engine.pending_ops import PendingOps
-from omlx.engine.plan import Extract, Save
+from omlx.engine.plan import Extract, PendingOps, Save
 from omlx.engine.planner import Planner
 from omlx.engine.prefix.reuse import PrefixReuse
 from omlx.engine.sequence import Sequence, Status

@@ -12,15 +12,15 @@ from itertools import chain
 from typing import Final, Literal
 
 from omlx.engine.batch import Batch
+from omlx.engine.device_errors import isolate
 from omlx.engine.image import spans_within, words_before
-from omlx.engine.isolation import isolate
-from omlx.engine.limits import Limits
 from omlx.engine.plan import LAST, CacheOp, Forward, Plan, Window
 from omlx.engine.prefill import PrefillChunk
 from omlx.engine.prefix.reuse import PrefixReuse
 from omlx.engine.sequence import Interval, Sequence, Status
 from omlx.engine.speculation.proposal import Draft
 from omlx.engine.speculation.speculator import Speculator
+from omlx.engine.types import Limits
 from omlx.engine.vision.looks import Looks
 
 SCORED_COPIES: Final = 3

@@ -1,6 +1,9 @@
-"""Activations: bytes that a pass takes beside weights and KV cache, and frees at its end.
+"""Prefill chunks: the length of the next pass over a prompt, and the activations that it takes.
 
-Estimated from the heads of a model, then learned from the peaks that passes had. Pure Python.
+Memory: the activations of a pass fit into what the memory budget has left; they are estimated from
+the heads of a model, then learned from the peaks that passes had. Attention: a GPU ends command
+buffers that take too long, and one kernel computes a layer's scores. Time: passes over a slow model
+are shorter, so that they can be interrupted. Pure Python.
 
 | queries | fused kernel on Metal          | head dimensions                        |
 |---------|--------------------------------|----------------------------------------|
@@ -20,7 +23,7 @@ from dataclasses import dataclass, field
 from math import ceil, isqrt
 from typing import Final, Literal, TypeAlias
 
-from omlx.engine.limits import Limits
+from omlx.engine.types import Limits
 
 Kernels: TypeAlias = Literal["none", "metal", "matrix units"]
 """Fused attention kernels that the device has."""

@@ -31,8 +31,8 @@ from mlx_lm.models.cache import (
     RotatingKVCache,
 )
 
-from omlx.engine.limits import Traits
 from omlx.engine.model import LayerCache
+from omlx.engine.types import Traits
 from omlx.errors import Reason, RewindError
 
 _INCONSISTENT = frozenset({"mlx_lm.models.plamo3"})

@@ -16,12 +16,11 @@ from mlx.utils import tree_flatten
 
 from omlx.engine.batch import CacheSizes
 from omlx.engine.buffers import on_gpu
+from omlx.engine.device_errors import isolate
 from omlx.engine.hidden import Listener
 from omlx.engine.image import ImageSpan
-from omlx.engine.isolation import isolate
 from omlx.engine.kv.table import CacheTable
 from omlx.engine.launch import ForwardPass, Launch, non_finite, read_pass
-from omlx.engine.limits import Traits
 from omlx.engine.masking import masks_along
 from omlx.engine.model import Cache, MakeCache, Model
 from omlx.engine.plan import (
@@ -43,6 +42,7 @@ from omlx.engine.plan import (
 )
 from omlx.engine.rewind import traits
 from omlx.engine.sampling import Draw, RowSampler, draw, logprobs_of, permit, process
+from omlx.engine.types import Traits
 from omlx.engine.vision.reader import Vision
 
 

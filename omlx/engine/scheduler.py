@@ -16,17 +16,15 @@ from typing import Final
 from omlx.engine import finish
 from omlx.engine.admission import AdmissionQueue
 from omlx.engine.batch import Batch, CacheSizes
-from omlx.engine.device_errors import TOO_MUCH, DeviceFault, FaultKind, kind_of
+from omlx.engine.device_errors import TOO_MUCH, DeviceFault, FaultKind, isolate, kind_of
 from omlx.engine.image import TowerFacts
-from omlx.engine.isolation import isolate
-from omlx.engine.limits import Limits, Traits
 from omlx.engine.memory.guard import MemoryGuard
 from omlx.engine.model_memory import ModelMemory
-from omlx.engine.pending_ops import PendingOps, saved_pieces
 from omlx.engine.plan import (
     Drop,
     Evict,
     Load,
+    PendingOps,
     Plan,
     Read,
     Restore,
@@ -34,6 +32,7 @@ from omlx.engine.plan import (
     ScheduledStep,
     Window,
     rows_of,
+    saved_pieces,
 )
 from omlx.engine.planner import Planner
 from omlx.engine.prefill import Activations, PrefillChunk
@@ -45,9 +44,11 @@ from omlx.engine.types import (
     Failed,
     Finished,
     FinishReason,
+    Limits,
     PrefillProgress,
     Request,
     TokensCommitted,
+    Traits,
 )
 from omlx.engine.vision.looks import Looks
 from omlx.errors import NonFiniteLogits, Reason

@@ -10,21 +10,23 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 
 from omlx.engine.buffers import release_buffers
 from omlx.engine.calibration import Calibrations
-from omlx.engine.device_errors import DEVICE
+from omlx.engine.device_errors import DEVICE, isolate, kind_of
 from omlx.engine.heartbeat import Heartbeat
-from omlx.engine.inbox import Call, Inbox
-from omlx.engine.isolation import isolate
-from omlx.engine.open_requests import OpenRequests
 from omlx.engine.types import (
+    Event,
     EventSink,
     Failed,
+    Finished,
     ModelSnapshot,
     PromptForecast,
     Request,
@@ -37,12 +39,112 @@ from omlx.records import PrefixStats
 if TYPE_CHECKING:
     from omlx.engine.loop import EngineLoop
 
+
+log = logging.getLogger("omlx.engine")
+
+
+class OpenRequests:
+    """Sinks by request id. `background` has the requests that the next one cancels."""
+
+    def __init__(self) -> None:
+        self._sinks: dict[str, EventSink] = {}
+        self.background: set[str] = set()
+
+    def __contains__(self, request_id: str) -> bool:
+        return request_id in self._sinks
+
+    def __bool__(self) -> bool:
+        return bool(self._sinks)
+
+    def add(self, request: Request, sink: EventSink) -> None:
+        self._sinks[request.id] = sink
+        if request.background:
+            self.background.add(request.id)
+
+    def publish(self, events: Sequence[Event]) -> None:
+        """Call each sink once with its events. A sink that raises loses its events only."""
+        by_sink: defaultdict[EventSink, list[Event]] = defaultdict(list)
+        for event in events:
+            if (sink := self._sinks.get(event.request_id)) is not None:
+                by_sink[sink].append(event)
+            if isinstance(event, Finished | Failed):
+                self._sinks.pop(event.request_id, None)
+                self.background.discard(event.request_id)
+        for sink, batch in by_sink.items():
+            try:
+                sink(batch)
+            except Exception:  # the edge to the HTTP side: its event loop may be closed
+                log.exception("a listener failed; its events are lost")
+
+    def fail(self, error: OmlxError) -> list[str]:
+        """End every request with an error. Return their ids."""
+        failed = list(self._sinks)
+        self.publish([Failed(request_id, error) for request_id in failed])
+        return failed
+
+
 T = TypeVar("T")
+
+Post: TypeAlias = Callable[[], None]
+
+
+class Call(Generic[T]):
+    """Work with a `future`: of its result, its error, or the failure of an engine that has died."""
+
+    def __init__(self, work: Callable[[], T]) -> None:
+        self.future: Future[T] = Future()
+        self._work = work
+
+    def run(self, failure: EngineDead | None) -> None:
+        """Do the work, unless it was cancelled or the engine has died. Raises nothing."""
+        if not self.future.set_running_or_notify_cancel():
+            return
+        try:
+            if failure is not None:
+                raise failure
+            resolve = partial(self.future.set_result, self._work())
+        except BaseException as error:  # noqa: BLE001 — the future raises it
+            DEVICE.note(error)
+            if (kind := kind_of(error)) is not None:
+                error = EngineError("device.error", kind=str(kind))
+            resolve = partial(self.future.set_exception, error)
+        with suppress(InvalidStateError):  # it hung, and the thread was abandoned
+            resolve()
+
+    def fail(self, failure: EngineDead) -> None:
+        """Fail a call that hangs; nothing happens if it is done."""
+        with suppress(InvalidStateError):
+            self.future.set_exception(failure)
+
+
+class Inbox(queue.SimpleQueue[Post]):
+    """Posts in order; any thread may put some. `call` is the one that is running."""
+
+    def __init__(self, heartbeat: Heartbeat) -> None:
+        super().__init__()
+        self.call: Call[Any] | None = None
+        self._heartbeat = heartbeat
+
+    def work_on(self, post: Post) -> None:
+        """Run a post on the engine thread."""
+        self._heartbeat.begin()
+        post()
+        self._heartbeat.end()
+
+    def run_call(self, call: Call[Any], failure: EngineDead | None) -> None:
+        self.call = call
+        call.run(failure)
+        self.call = None
+
+    def run_all(self) -> None:
+        """Run what was posted, after the end of the engine thread."""
+        with suppress(queue.Empty):
+            while True:
+                self.get_nowait()()
+
 
 IDLE_SECONDS: Final = 0.25
 """Without work, before a calibration starts: the next chunk of a load must not wait for one."""
-
-log = logging.getLogger("omlx.engine")
 
 
 class EngineThread:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from omlx.draft_length import DraftLength
 from omlx.engine.image import ImageSpan, PreparedImage
@@ -272,3 +273,71 @@ class EventSink(Protocol):
     """Receiver of one step's events. Called on the engine thread; must not block."""
 
     def __call__(self, events: Seq[Event], /) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """`*_rows` and `max_waiting` count sequences, `*_bytes` bytes of cache arrays, all else tokens.
+
+    `prefill_chunk` bounds one prefill pass while no row decodes, `prefill_slice` while some do: it
+    is the longest stall of a stream. Passes grow from `prefill_first` while they are short; None:
+    they do not grow. `prefix_bytes` bounds the prefix caches, the draft model's included, in blocks
+    of `block_tokens`. `num_draft_tokens` fixes the draft length of requests
+    that set none; None leaves it to the policy. A `strict` model keeps to `bounds`, made of
+    measurements. Token ids from `vocab_size` on are refused;
+    `missing_ids` counts those that the tokenizer has nevertheless. A model that does not `generate`
+    reads texts that are no requests.
+    """
+
+    context_length: int
+    vocab_size: int = 1 << 31
+    missing_ids: int = 0
+    max_rows: int = 8
+    max_waiting: int = 512
+    prefill_chunk: int = 2048
+    prefill_first: int | None = None
+    prefill_slice: int = 256
+    batch_bytes: int = 4 << 30
+    prefix_bytes: int = 1 << 30
+    block_tokens: int = 64
+    num_draft_tokens: int | None = None
+    generates: bool = True
+    strict: bool = False
+    bounds: Bounds | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """What kinds of layers a cache has. `sliding_window` is the smallest one in tokens, or None.
+
+    `unsupported` names the cache classes that cannot be rolled back.
+    """
+
+    recurrent: bool
+    sliding_window: int | None
+    unsupported: tuple[str, ...]
+
+    @property
+    def rollback(self) -> str:
+        """How rejected draft tokens leave the cache, as `DrafterStats.repairs` names it."""
+        if self.recurrent:
+            return "restore"
+        if self.sliding_window:
+            return "slice"
+        return "trim"
+
+
+T = TypeVar("T")
+
+Steps: TypeAlias = Generator[None, None, T]
+"""Work that pauses at each `yield` and returns its result."""
+
+
+def run_through(steps: Generator[object, None, T]) -> T:
+    """Run all steps without pauses, where no other model is served. Return the result."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as finished:
+            result: T = finished.value
+            return result

@@ -17,7 +17,7 @@ from typing import Final, Protocol
 
 import mlx.core as mx
 
-from omlx.engine.isolation import isolate
+from omlx.engine.device_errors import isolate
 from omlx.power import MainsWatch
 
 INTERVAL_S: Final = 0.5

@@ -13,7 +13,7 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 
-from omlx.engine.isolation import isolate
+from omlx.engine.device_errors import isolate
 from omlx.engine.thread import EngineThread
 from omlx.engine.types import (
     Event,

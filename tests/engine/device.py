@@ -12,7 +12,6 @@ from typing import TypeVar
 
 from omlx.draft_length import DraftLength
 from omlx.engine.batch import CacheSizes
-from omlx.engine.limits import Limits, Traits
 from omlx.engine.memory.guard import MemoryGuard
 from omlx.engine.piece import Layout, Piece
 from omlx.engine.plan import (
@@ -36,7 +35,7 @@ from omlx.engine.sequence import Status
 from omlx.engine.speculation.drafter import Drafter
 from omlx.engine.speculation.speculator import Speculator
 from omlx.engine.stage.sizes import StageSizes
-from omlx.engine.types import Event, Request, Sampling, TokensCommitted
+from omlx.engine.types import Event, Limits, Request, Sampling, TokensCommitted, Traits
 from omlx.errors import Reason
 
 T = TypeVar("T")

@@ -18,24 +18,24 @@ from mlx_lm.models.cache import make_prompt_cache
 
 from omlx.engine.build import build_loop
 from omlx.engine.inspection.facts import ModelFacts, facts_of, probed
-from omlx.engine.limits import Limits
 from omlx.engine.loop import EngineLoop
 from omlx.engine.memory.guard import MemoryGuard
 from omlx.engine.model import cache_maker
 from omlx.engine.plan import Plan, Window
 from omlx.engine.sampling import Draw, RowSampler, draw, permit, process
 from omlx.engine.speculation.cost_model import CostModel
-from omlx.engine.steps import run_through
 from omlx.engine.strategy import DRAFT, OFF
 from omlx.engine.types import (
     Event,
     Failed,
     Finished,
+    Limits,
     PrefillProgress,
     Request,
     Sampling,
     Speculation,
     TokensCommitted,
+    run_through,
 )
 from omlx.records import RequestStats
 from tests import zoo

@@ -13,7 +13,6 @@ from mlx_lm.models.cache import KVCache
 
 from omlx.engine.build import build_loop
 from omlx.engine.hidden import parts_of
-from omlx.engine.limits import Limits
 from omlx.engine.loop import EngineLoop
 from omlx.engine.model import cache_maker
 from omlx.engine.sampling import Draw, RowSampler, draw, process
@@ -21,6 +20,7 @@ from omlx.engine.sequence import Sequence as Record
 from omlx.engine.speculation.cost_model import CostModel
 from omlx.engine.speculation.drafters.head import HeadDrafter
 from omlx.engine.speculation.proposal import Draft
+from omlx.engine.types import Limits
 from omlx.errors import Reason
 from omlx.models.heads.module import LAYERS, HeadModule
 from tests import zoo

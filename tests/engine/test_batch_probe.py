@@ -11,7 +11,7 @@ import pytest
 from mlx_lm.models.cache import KVCache, RotatingKVCache
 
 from omlx.engine.inspection.batch_probe import batching_refusal, uneven_refusal
-from omlx.engine.steps import run_through
+from omlx.engine.types import run_through
 from omlx.errors import Reason
 from tests import zoo
 

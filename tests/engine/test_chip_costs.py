@@ -9,8 +9,13 @@ import mlx.nn as nn
 import pytest
 
 from omlx.engine.build import build_loop
-from omlx.engine.inspection.chip_costs import BLOCK, LayerWeights, relative_costs
-from omlx.engine.inspection.layer_weights import expected_costs, layer_weights
+from omlx.engine.inspection.chip_costs import (
+    BLOCK,
+    LayerWeights,
+    expected_costs,
+    layer_weights,
+    relative_costs,
+)
 from omlx.engine.speculation.config import CONFIG
 from omlx.engine.speculation.cost_model import PLAIN, CostModel, LatencyTable
 from tests import zoo

@@ -17,8 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from omlx.engine.device_errors import DEVICE, FaultKind
-from omlx.engine.isolation import isolate
+from omlx.engine.device_errors import DEVICE, FaultKind, isolate
 from omlx.engine.loop import EngineLoop
 from omlx.engine.memory.guard import MemoryGuard
 from omlx.engine.strategy import DRAFT, NGRAM, OFF

@@ -16,13 +16,11 @@ from mlx_lm.models.llama import Model, ModelArgs
 from omlx.engine import buffers
 from omlx.engine.build import build_loop
 from omlx.engine.inspection.facts import ModelFacts, facts_of, probed
-from omlx.engine.limits import Limits
 from omlx.engine.loop import EngineLoop
 from omlx.engine.memory.guard import MemoryGuard
 from omlx.engine.model import cache_maker, float_bytes
 from omlx.engine.prefill import FLOOR
-from omlx.engine.steps import run_through
-from omlx.engine.types import Request, Sampling
+from omlx.engine.types import Limits, Request, Sampling, run_through
 from omlx.errors import BadRequest
 from omlx.models.catalog.model_config import pass_shape
 from tests.engine.harness import LIMITS, Bench, unassisted

@@ -9,11 +9,10 @@ from itertools import chain, pairwise, product
 
 import pytest
 
-from omlx.engine.limits import Limits
 from omlx.engine.plan import LAST, Filter, Merge, Open, Plan, Rewind
 from omlx.engine.sequence import MOVES, Clock, Sequence, Status
 from omlx.engine.speculation.proposal import Draft
-from omlx.engine.types import Failed, Finished, FinishReason, PrefillProgress
+from omlx.engine.types import Failed, Finished, FinishReason, Limits, PrefillProgress
 from omlx.errors import BadRequest, Overloaded, Reason
 from tests.engine.device import PLAIN, RECURRENT, Desk, answer, ask
 from tests.engine.fakes import Scripted

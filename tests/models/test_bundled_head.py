@@ -5,11 +5,10 @@ from __future__ import annotations
 import mlx.core as mx
 
 from omlx.engine.build import build_loop
-from omlx.engine.limits import Limits
 from omlx.engine.model import cache_maker
 from omlx.engine.speculation.drafters.head import HeadDrafter
 from omlx.engine.strategy import OFF, only
-from omlx.engine.types import Request, Sampling, Speculation
+from omlx.engine.types import Limits, Request, Sampling, Speculation
 from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.catalog.entry import ModelEntry
 from omlx.models.heads.files import HeadFiles, own_head

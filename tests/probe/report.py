@@ -11,7 +11,7 @@ from mlx_lm.models.cache import KVCache
 
 from omlx.engine.inspection.batch_probe import batching_refusal, uneven_refusal
 from omlx.engine.rewind import leaves, unsupported
-from omlx.engine.steps import run_through
+from omlx.engine.types import run_through
 from tests import zoo
 from tests.probe.batching import life, long_life
 from tests.probe.reference import TOLERANCE, Row, references

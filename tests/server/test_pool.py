@@ -19,7 +19,7 @@ from openai import OpenAI
 
 from omlx.engine.inspection.facts import ModelFacts
 from omlx.engine.model import Model
-from omlx.engine.steps import Steps
+from omlx.engine.types import Steps
 from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.catalog.entry import ModelEntry
 from omlx.models.catalog.registry import Registry

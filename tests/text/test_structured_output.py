@@ -13,11 +13,11 @@ import jsonschema
 import pytest
 
 from omlx.engine.build import build_loop
-from omlx.engine.limits import Limits
 from omlx.engine.strategy import parse
 from omlx.engine.types import (
     Finished,
     FinishReason,
+    Limits,
     Request,
     Sampling,
     Speculation,

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Final
 
 from omlx.engine.build import build_loop
-from omlx.engine.limits import Limits
 from omlx.engine.strategy import OFF
 from omlx.engine.thread import EngineThread
 from omlx.engine.types import (
     Event,
     Failed,
     Finished,
+    Limits,
     Request,
     Sampling,
     Speculation,

@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from omlx.bench.progress import Progress
 from omlx.bench.report import table
-from omlx.engine.isolation import isolate
+from omlx.engine.device_errors import isolate
 
 Row: TypeAlias = tuple[str, ...]
 Expired: TypeAlias = Callable[[], bool]

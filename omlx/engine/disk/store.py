@@ -21,11 +21,11 @@ from datetime import date
 from pathlib import Path
 from typing import Final, TypeAlias
 
+from omlx.engine.device_errors import isolate
 from omlx.engine.disk.files import FILE, SEGMENT_BYTES, Segments, Table, TableFailure, is_damaged
 from omlx.engine.disk.folder import CacheFolder, Fingerprint, Locked
 from omlx.engine.disk.record import Damaged, Record, RecordId, TokenChain, decode
 from omlx.engine.disk.run import Part, longest_cover
-from omlx.engine.isolation import isolate
 from omlx.engine.piece import Layout
 from omlx.errors import Reason
 

@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeAlias
 
+from omlx.engine.device_errors import isolate
 from omlx.engine.disk.folder import Fingerprint, remove_unused
 from omlx.engine.disk.record import Record, RecordId, TokenChain
 from omlx.engine.disk.run import Run
 from omlx.engine.disk.store import DiskBudget
 from omlx.engine.disk.worker import DiskWorker, Fetch
-from omlx.engine.isolation import isolate
 from omlx.engine.piece import Layout, Piece
 from omlx.errors import Reason
 from omlx.records import DiskStats

@@ -20,7 +20,7 @@ from omlx.engine.model import Cache, MakeCache, Model
 from omlx.engine.ragged import batch as ragged
 from omlx.engine.ragged.batch import merge_caches
 from omlx.engine.rewind import leaves
-from omlx.engine.steps import Steps, run_through
+from omlx.engine.types import Steps, run_through
 from omlx.errors import Reason
 
 _TOLERANCE = {mx.float32: 1e-3}

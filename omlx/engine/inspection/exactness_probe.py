@@ -8,18 +8,43 @@ for the shapes that were measured, on this machine, with these weights.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite
 from typing import Any, Final, cast
 
 import mlx.core as mx
 
 from omlx.engine.inspection.batch_probe import merge_refusal
+from omlx.engine.inspection.facts import ModelFacts
 from omlx.engine.model import Cache, MakeCache, Model
 from omlx.engine.ragged.batch import merge_caches
 from omlx.engine.rewind import mark, rewind, rewind_refusal
-from omlx.engine.steps import Steps
-from omlx.exactness import ROWS, WINDOWS, Exactness
+from omlx.engine.types import Limits, Steps
+from omlx.errors import Param, Reason
+from omlx.exactness import ROWS, WINDOWS, Bounds, Exactness
+
+
+def strict_facts(
+    facts: ModelFacts, limits: Limits, measured: Exactness
+) -> tuple[ModelFacts, Limits]:
+    """Return facts that refuse what changes bits, and limits with bounds."""
+    longest, window = limits.context_length, facts.traits.sliding_window
+    bounds = Bounds(measured.width, measured.batch, min(limits.prefill_chunk, limits.prefill_slice))
+    params: dict[str, Param] = {"difference": float(f"{measured.difference:.2g}")}
+    no_rows, no_windows = Reason("exact.off.rows", params), Reason("exact.off.windows", params)
+    if window is not None and window < longest:
+        # A ring is added up from its oldest row on or not, as the passes before have left it.
+        bounds = replace(bounds, width=1, rows=1)
+        no_rows = no_windows = Reason("exact.off.sliding")
+    unbatchable, no_rewind = facts.unbatchable, facts.no_rewind
+    if bounds.rows < ROWS[0]:
+        unbatchable = unbatchable or no_rows
+    if bounds.width < WINDOWS[0]:
+        no_rewind = no_rewind or no_windows
+    no_uneven = facts.no_uneven or Reason("exact.off.shared", {"rows": bounds.rows})
+    facts = replace(facts, unbatchable=unbatchable, no_uneven=no_uneven, no_rewind=no_rewind)
+    return facts, replace(limits, bounds=bounds)
+
 
 CONTEXTS: Final = (60, 1100)
 """Tokens before the measured passes. Some attention kernels are others from 1,024 on."""

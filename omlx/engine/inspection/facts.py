@@ -8,6 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from math import isfinite
+from typing import Final, cast
+
+import mlx.core as mx
 
 from omlx.engine.inspection.batch_probe import (
     batching_faults,
@@ -17,13 +21,12 @@ from omlx.engine.inspection.batch_probe import (
     uneven_faults,
     uneven_refusal,
 )
-from omlx.engine.limits import Traits
 from omlx.engine.model import MakeCache, Model, id_limit, weight_bytes
 from omlx.engine.piece import Layout
 from omlx.engine.prefill import Activations, Kernels, PassShape
 from omlx.engine.prefix.payload import layout_of, uncacheable
 from omlx.engine.rewind import rewind_refusal, traits
-from omlx.engine.steps import Steps
+from omlx.engine.types import Steps, Traits
 from omlx.errors import Reason
 
 
@@ -110,3 +113,19 @@ def _layout(facts: ModelFacts, model: Model, make_cache: MakeCache) -> Layout:
     if facts.uncacheable is not None:
         return Layout(0)
     return layout_of(model, make_cache)
+
+
+_TOKENS: Final = 8
+
+
+def forward_failure(model: Model, make_cache: MakeCache, vocab_size: int) -> Reason | None:
+    """Return a reason if a pass over ids below `vocab_size` gives numbers that are not finite.
+
+    One pass, as every rank of a model in stages must run it. Finds damage that reaches the logits
+    of the probe, not weights whose damage gives finite numbers or belongs to other tokens. The
+    model is not modified. Raises what it raises.
+    """
+    tokens = mx.random.randint(0, vocab_size, (1, _TOKENS), key=mx.random.key(0))
+    logits = model(tokens, cache=make_cache())[0]  # [_TOKENS, V]
+    peaks = cast(list[float], logits.max(axis=-1).tolist())  # NaN is the largest
+    return None if all(map(isfinite, peaks)) else Reason("model.not_finite")

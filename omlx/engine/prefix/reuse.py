@@ -17,9 +17,8 @@ from collections.abc import Sequence as Tokens
 from typing import TypeAlias
 
 from omlx.engine.disk.tier import LOAD_BYTES, Disk, Restores
-from omlx.engine.pending_ops import PendingOps
 from omlx.engine.piece import Layout
-from omlx.engine.plan import CacheOp, Evict, Load, Loaded, Open, Restore, Save
+from omlx.engine.plan import CacheOp, Evict, Load, Loaded, Open, PendingOps, Restore, Save
 from omlx.engine.prefix.index import PrefixIndex, PrefixMatch
 from omlx.engine.sequence import Sequence
 from omlx.errors import Reason

@@ -10,7 +10,7 @@ from itertools import chain
 from math import inf
 from typing import Final
 
-from omlx.engine.isolation import isolate
+from omlx.engine.device_errors import isolate
 from omlx.engine.speculation.cost_model import CostModel
 from omlx.engine.speculation.policy import plain
 from omlx.engine.speculation.proposal import Draft, Proposal

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 
-from omlx.engine.isolation import isolate
+from omlx.engine.device_errors import isolate
 from omlx.engine.sequence import Interval, Sequence
 from omlx.engine.speculation.config import CONFIG
 from omlx.engine.speculation.drafter import Drafter

@@ -9,7 +9,7 @@ from itertools import chain
 from typing import Final
 
 from omlx.draft_length import DEFAULT_DRAFT_LENGTH, DraftLength
-from omlx.engine.isolation import isolate
+from omlx.engine.device_errors import isolate
 from omlx.engine.sequence import Interval, Sequence
 from omlx.engine.speculation.config import CONFIG
 from omlx.engine.speculation.cost_model import SHORT_LAG, CostModel

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from omlx.engine.stage.link import Frame, Kind, Link
 from omlx.engine.stage.order import Order
-from omlx.engine.steps import Steps
+from omlx.engine.types import Steps
 from omlx.errors import StageLost
 
 BEAT_S: Final = 0.5

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from omlx.engine.isolation import isolate
+from omlx.engine.device_errors import isolate
 from omlx.errors import Reason
 from omlx.models.catalog.model_config import read_config
 from omlx.models.eyes.eye import Eye

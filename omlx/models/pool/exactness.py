@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from omlx.engine.device_errors import isolate
 from omlx.engine.inspection.exactness_probe import measure_exactness
-from omlx.engine.isolation import isolate
 from omlx.engine.model import cache_maker
 from omlx.engine.speculation.cost_model import CostModel
 from omlx.errors import ModelError

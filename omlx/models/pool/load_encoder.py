@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 import mlx.core as mx
 import mlx.nn as nn
 
-from omlx.engine.limits import Traits
 from omlx.engine.piece import Layout
+from omlx.engine.types import Traits
 from omlx.errors import ProbeFailed, Reason
 from omlx.models.catalog.encoders import ENCODERS, is_classifier
 

@@ -20,7 +20,7 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_flatten
 
-from omlx.engine.steps import Steps, run_through
+from omlx.engine.types import Steps, run_through
 from omlx.errors import ModelError, ModelGone, OmlxError, ProbeFailed, Reason
 from omlx.models.catalog.check_config import check_counts
 from omlx.models.catalog.context import context_length, longest_context
@@ -195,8 +195,11 @@ def _encoder_steps(
 
 def probe(model: Model, vocab_size: int) -> Steps[ModelFacts]:
     """Return what the engine must know of a model in memory: a pass a step. Raises ProbeFailed."""
-    from omlx.engine.inspection.facts import facts_of, probed  # noqa: PLC0415 — see `import_mlx_lm`
-    from omlx.engine.inspection.forward_probe import forward_failure  # noqa: PLC0415 — as above
+    from omlx.engine.inspection.facts import (  # noqa: PLC0415 — see `import_mlx_lm`
+        facts_of,
+        forward_failure,
+        probed,
+    )
     from omlx.engine.model import cache_maker  # noqa: PLC0415 — as above
 
     try:

@@ -19,9 +19,9 @@ import mlx.nn as nn
 
 from omlx.engine.buffers import fill_workspace
 from omlx.engine.disk.tier import Disk, DiskCache
-from omlx.engine.limits import Limits
 from omlx.engine.memory.guard import MemoryGuard
 from omlx.engine.thread import EngineThread
+from omlx.engine.types import Limits
 from omlx.errors import (
     BadRequest,
     ModelError,

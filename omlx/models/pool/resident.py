@@ -10,9 +10,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from omlx.engine.limits import Limits
 from omlx.engine.speculation.cost_model import CostModel
 from omlx.engine.stage.stages import StageStatus
+from omlx.engine.types import Limits
 from omlx.errors import Reason
 from omlx.exactness import ExactnessClaim
 from omlx.models.catalog.entry import ModelEntry

@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Any, cast
 import mlx.core as mx
 from mlx import nn
 
-from omlx.engine.inspection.facts import facts_of, probed_in_stages
-from omlx.engine.inspection.forward_probe import forward_failure
+from omlx.engine.inspection.facts import facts_of, forward_failure, probed_in_stages
 from omlx.engine.model import cache_maker
 from omlx.engine.piece import Layout
 from omlx.engine.plan import Plan
@@ -31,7 +30,7 @@ from omlx.engine.stage.group import Group
 from omlx.engine.stage.link import Frame, Kind
 from omlx.engine.stage.runners import Follower, Leader
 from omlx.engine.stage.stages import Stages
-from omlx.engine.steps import run_through
+from omlx.engine.types import run_through
 from omlx.errors import ModelError, Reason, StageError
 from omlx.models.catalog.entry import ModelEntry
 from omlx.models.catalog.fingerprint import check_same, fingerprint

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 import mlx.core as mx
 
-from omlx.engine.device_errors import DEVICE, DeviceFault
-from omlx.engine.isolation import isolate
+from omlx.engine.device_errors import DEVICE, DeviceFault, isolate
 from omlx.errors import EngineError
 
 if TYPE_CHECKING:

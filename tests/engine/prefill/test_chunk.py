@@ -6,7 +6,6 @@ from random import Random
 
 import pytest
 
-from omlx.engine.limits import Limits
 from omlx.engine.prefill import (
     FIRST,
     FLOOR,
@@ -18,6 +17,7 @@ from omlx.engine.prefill import (
     PassShape,
     PrefillChunk,
 )
+from omlx.engine.types import Limits
 
 SHAPE = PassShape(4, 2, 64, 64, token_floats=640, itemsize=4)
 LIMITS = Limits(1 << 20)

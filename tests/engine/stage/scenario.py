@@ -22,7 +22,6 @@ from mlx import nn
 
 from omlx.engine.build import build_loop
 from omlx.engine.inspection.facts import facts_of, probed_in_stages
-from omlx.engine.limits import Limits
 from omlx.engine.model import cache_maker
 from omlx.engine.plan import Plan
 from omlx.engine.prefix.payload import layout_of
@@ -31,6 +30,7 @@ from omlx.engine.stage.link import Kind, Link
 from omlx.engine.stage.order import Order
 from omlx.engine.stage.runners import Follower, Leader
 from omlx.engine.stage.stages import Stages
+from omlx.engine.types import Limits
 from omlx.errors import StageLost
 from omlx.models.pool.staged import cut
 from tests import zoo

@@ -19,8 +19,8 @@ from typing import ClassVar, Final, Protocol, cast
 
 import mlx.core as mx
 
+from omlx.engine.device_errors import isolate
 from omlx.engine.hidden import SplitModel, split
-from omlx.engine.isolation import isolate
 from omlx.engine.masking import Lookahead
 from omlx.engine.model import Cache, MakeCache, Model
 from omlx.engine.piece import Layout
