@@ -20,6 +20,7 @@ from benchmarks import (
     sampling,
     speculation,
     stages,
+    streams,
 )
 
 COMMANDS: Final[dict[str, tuple[ModuleType, str]]] = {
@@ -30,6 +31,7 @@ COMMANDS: Final[dict[str, tuple[ModuleType, str]]] = {
     "prefix": (prefix, "prefix caches of omlx and of mlx-lm's server"),
     "recording": (recording, "what prefixes on disk and recorded answers cost while decoding"),
     "sampling": (sampling, "filters without a sort against mlx-lm's"),
+    "streams": (streams, "plain streams over HTTP: omlx against mlx-lm's server"),
     "stages": (stages, "omlx bench stages, and with longer steps"),
     "answers": (answers, "record answers, for replays of the policy"),
     "document": (document, "write reports into a page"),
