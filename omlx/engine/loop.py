@@ -298,8 +298,8 @@ def _reads_prompt(plan: Plan) -> bool:
 
 def _ends_prompt(plan: Plan, running: Sequence[Row]) -> bool:
     """Whether a step read the end of a prompt."""
-    prefilling = {row.row for row in running if row.status is Status.PREFILL}
-    return any(not w.sample and w.row not in prefilling for w in plan.windows)
+    prompts = {window.row for window in plan.windows if not window.sample}
+    return not prompts <= {row.row for row in running if row.status is Status.PREFILL}
 
 
 def _peak(launch: Launch, following: Launch | None) -> int | None:

@@ -97,10 +97,13 @@ class Planner:
             activations -= read * self._prefix.layout.row_bytes  # the KV cache, which stays
         self.chunk.observe(read, context, seconds, activations)
 
-    def observe_pass(self, sequences: Seq[Sequence], interval: Interval | None) -> None:
-        """Learn how long a pass over a batch took; a row's record learns that of a single row."""
-        if interval is not None and interval.rows > 1 and sequences:
-            self.speculator.observe_pass(sequences, interval)
+    def observe_pass(self, sequences: Seq[Sequence], interval: Interval | None) -> Interval | None:
+        """Learn how long a pass over a batch took, and return it with the estimate of a plain step;
+        a row's record learns that of a single row.
+        """
+        if interval is None or interval.rows == 1 or not sequences:
+            return interval
+        return self.speculator.observe_pass(sequences, interval)
 
     def _groups(self, decoding: Seq[Sequence]) -> list[list[Sequence]]:
         """Return the rows of each pass: each row that is alone, then those of the batch."""

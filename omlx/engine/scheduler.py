@@ -185,7 +185,8 @@ class Scheduler:
             self.memory.changed()
         events: list[Event] = []
         by_row = {sequence.row: sequence for sequence in self.running}
-        self.planner.observe_pass([by_row[row] for row in plan.rows if row in by_row], interval)
+        read = [by_row[row] for row in plan.rows if row in by_row]
+        interval = self.planner.observe_pass(read, interval)
         errors = {row: read.error for row, read in reads.items() if read.error is not None}
         for row in [row for row in errors if _restores(plan, row)]:
             if row in by_row and by_row[row].may_restart:

@@ -61,11 +61,13 @@ class Interval:
     """Seconds between two reads, and the pass in between: `rows` of `width` tokens each.
 
     `width` is 0 for plain steps that overlap: each was read after the next one was launched.
+    `plain_s` estimates a plain step of a batch; None for a single row, which estimates its own.
     """
 
     seconds: float
     width: int = 0
     rows: int = 1
+    plain_s: float | None = None
 
 
 @dataclass(slots=True)

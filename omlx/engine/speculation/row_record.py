@@ -108,7 +108,9 @@ class RowRecord:
     def _add_time(self, tokens: int, interval: Interval) -> None:
         """Count the time of a step that committed `tokens`, for the statistics."""
         seconds, cost_model = interval.seconds, self.policy.cost_model
-        plain = cost_model.plain_step(interval.rows, len(self.sequence.tokens))
+        plain = interval.plain_s
+        if plain is None:
+            plain = cost_model.plain_step(interval.rows, len(self.sequence.tokens))
         known = interval.rows > 1 or cost_model.target.knows_plain
         expected = plain
         if self.proposal is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Final
 
@@ -33,6 +33,8 @@ MISSING: Final = {
     HEAD: Reason("spec.off.no_head"),
 }
 """Why a model has none of a kind, where nothing else is known."""
+
+REQUESTED: Final = Reason("spec.off.requested")
 
 
 @dataclass(slots=True)
@@ -64,7 +66,7 @@ class Speculator:
     def refusal(self, sequence: Sequence, paused: Reason | None = None) -> Reason | None:
         """Return why a row may not draft, or None; `paused` says why rows in its place may not."""
         if sequence.request.speculation.strategy.off:
-            return Reason("spec.off.requested")
+            return REQUESTED
         if self.off_reason is not None:
             return self.off_reason
         row = self.row_of(sequence)
@@ -105,9 +107,17 @@ class Speculator:
         rows = [self._rows[s.row] for s in sequences if s.row in self._rows]
         return self._drafting.catch_up(rows, alone=alone)
 
-    def observe_pass(self, sequences: Seq[Sequence], interval: Interval) -> None:
-        """Learn from a pass that several rows shared, before their commits."""
-        rows, seconds = self._records(sequences), interval.seconds
+    def observe_pass(self, sequences: Seq[Sequence], interval: Interval) -> Interval:
+        """Learn from a pass that several rows shared, before their commits. Return it with the
+        estimate of a plain step, once for all of them.
+        """
+        rows = self._records(sequences)
+        self._learn_batch(rows, interval)
+        plain_s = self.cost_model.plain_step(interval.rows, longest_of(rows))
+        return replace(interval, plain_s=plain_s)
+
+    def _learn_batch(self, rows: Seq[RowRecord], interval: Interval) -> None:
+        seconds = interval.seconds
         for row in rows:
             if row.proposal is not None and not row.proposal.free:
                 seconds -= row.draft_s

@@ -1,10 +1,15 @@
-"""What a row's steps teach about lookups that were not used."""
+"""What a row's steps teach: about lookups that were not used, and of its speed-up."""
+
+from dataclasses import replace
+
+import pytest
 
 from omlx.engine.sequence import Clock, Interval, Sequence
 from omlx.engine.speculation.cost_model import PLAIN, CostModel
 from omlx.engine.speculation.policy import History, RowPolicy
 from omlx.engine.speculation.proposal import Draft, Proposal
 from omlx.engine.speculation.row_record import RowRecord
+from omlx.engine.speculation.speculator import Speculator
 from omlx.engine.types import Request
 
 
@@ -28,3 +33,23 @@ def test_an_unused_lookup_counts_where_the_next_match_is_drafted():
         row.observe([8, 9, 1], Interval(1.1, 3))
     rates = row.policy.records["ngram"].acceptance.rates()
     assert 0.35 < rates[0] < 0.65 < rates[1]
+
+
+def test_rows_of_a_batch_are_compared_with_one_plain_step_of_its_longest():
+    speculator = Speculator([])
+    rows = [
+        Sequence(row, Request(str(row), (1,)), [1] * tokens, 9_999, Clock(0.0))
+        for row, tokens in enumerate((40, 900))
+    ]
+    interval = Interval(0.1, PLAIN, rows=2)
+    for _ in range(4):
+        timed = speculator.observe_pass(rows, interval)
+        for row in rows:
+            speculator.observe_commit(row, [5], timed)
+    assert timed.plain_s == speculator.cost_model.plain_step(2, 900) > 0
+    assert [speculator.speedup(row) for row in rows] == [pytest.approx(1.0)] * 2
+    faster = replace(timed, seconds=0.05)
+    speculator.observe_commit(rows[0], [5], faster)
+    speedup = speculator.speedup(rows[0])
+    assert speedup is not None
+    assert speedup > 1.0
