@@ -181,7 +181,7 @@ def _body(server: Server, text: str, tokens: int) -> dict[str, Any]:
 
 
 def _read(one: _Stream, started: float) -> bool:
-    """Receive what is there. Return whether the stream goes on."""
+    """Receive what is there. Return whether more may follow."""
     received = one.socket.recv(1 << 16)
     one.received += received
     if not one.first_s and _TEXT.search(one.received):
