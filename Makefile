@@ -11,7 +11,7 @@ DEMO := omlx/bundled/omlx-demo
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-quick test-full test-real fixtures real fuzz fuzz-media fuzz-stalls fuzz-tokens soak check format lint types imports docs assets screenshots wheel lock templates train-demo bench bench-spec clean setup-run setup-dev
+.PHONY: help serve test test-quick test-full test-real test-lab fixtures real fuzz fuzz-media fuzz-stalls fuzz-tokens soak check format lint types imports docs prices assets screenshots wheel lock templates train-demo bench bench-spec clean setup-run setup-dev
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,20 +31,23 @@ test-full: setup-dev fixtures ## run the tests, and the slow ones
 test-real: setup-dev real ## run the tests on SmolLM2 and MiniLM (ARGS='-m "slow or not slow"' runs the slow ones, too)
 	$(TESTS) $(PARALLEL) tests/real $(ARGS)
 
+test-lab: setup-dev ## run the tests of what lies in lab/ (ARGS='-m "slow or not slow"' runs the slow ones, too)
+	$(TESTS) $(PARALLEL) lab/tests $(ARGS)
+
 fuzz: setup-dev ## 5,000 requests of any shape to each operation (ARGS="--only /v1/messages --requests 500" is quicker)
-	$(FAST) $(PYTHON) -m tests.fuzz $(ARGS)
+	$(FAST) $(PYTHON) -m lab.fuzz $(ARGS)
 
 fuzz-media: setup-dev ## 5,000 requests with images of any kind (ARGS="--requests 500" is quicker)
-	$(FAST) OPENBLAS_NUM_THREADS=1 $(PYTHON) -m tests.fuzz.media $(ARGS)
+	$(FAST) OPENBLAS_NUM_THREADS=1 $(PYTHON) -m lab.fuzz.media $(ARGS)
 
 fuzz-stalls: setup-dev ## 38 stalling requests: what another client notices, and which memory is kept
-	$(FAST) OPENBLAS_NUM_THREADS=1 $(PYTHON) -m tests.fuzz.stalls $(ARGS)
+	$(FAST) OPENBLAS_NUM_THREADS=1 $(PYTHON) -m lab.fuzz.stalls $(ARGS)
 
 fuzz-tokens: setup-dev ## 20,000 seeded requests, each answer compared with plain decoding (ARGS="--requests 2000" is quicker)
-	$(FAST) OPENBLAS_NUM_THREADS=1 $(PYTHON) -m tests.fuzz.tokens $(ARGS)
+	$(FAST) OPENBLAS_NUM_THREADS=1 $(PYTHON) -m lab.fuzz.tokens $(ARGS)
 
 soak: setup-dev ## ten minutes of mixed load, two models: no errors, memory and disk flat (ARGS="--minutes 60" is longer)
-	$(FAST) OPENBLAS_NUM_THREADS=1 $(PYTHON) -m tests.soak $(ARGS)
+	$(FAST) OPENBLAS_NUM_THREADS=1 $(PYTHON) -m lab.soak $(ARGS)
 
 check: lint types imports test ## what CI runs: format, lint, types, import contracts, tests
 
@@ -64,6 +67,9 @@ format: setup-dev ## format and fix what can be fixed
 
 docs: setup-dev ## write the documents that derive from the code
 	$(PYTHON) -m omlx.settings.document > docs/settings.md
+
+prices: setup-dev ## write docs/prices.md: the lines of each feature
+	$(PYTHON) -m lab.prices
 
 assets: ## bring the dashboard's libraries from npm and bundle its scripts
 	@scripts/assets
@@ -97,8 +103,8 @@ train-demo: ## train the bundled models again (hours; an environment of its own)
 	.venv-train/bin/python -m pip install --quiet -r training/requirements.txt
 	.venv-train/bin/python -m training.train $(ARGS)
 
-bench: setup-run ## compare the engine with mlx-lm (ARGS= goes to python -m benchmarks engine)
-	$(FAST) $(PYTHON) -m benchmarks engine --model $(DEMO)/target --draft $(DEMO)/draft $(ARGS)
+bench: setup-run ## compare the engine with mlx-lm (ARGS= goes to python -m lab.bench engine)
+	$(FAST) $(PYTHON) -m lab.bench engine --model $(DEMO)/target --draft $(DEMO)/draft $(ARGS)
 
 bench-spec: setup-dev ## measure speculation into docs/benchmarks.md (hours; ARGS="--trials 3" is quicker)
 	OPENBLAS=$(OPENBLAS) scripts/bench-spec $(ARGS)

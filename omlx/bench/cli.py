@@ -7,19 +7,12 @@ import signal
 from types import ModuleType
 from typing import Final
 
-from omlx.bench import exact, prefixes
-from omlx.bench.engine import command as engine
-from omlx.bench.http import command as http
+from omlx.bench import exact
 from omlx.bench.speculation import command as speculation
-from omlx.bench.stages import command as stages
 
 COMMANDS: Final[dict[str, tuple[ModuleType, str, tuple[str, ...]]]] = {
     "speculation": (speculation, "measure speculation against plain decoding", ("spec",)),
     "exact": (exact, "compare speculation with plain decoding, token by token", ()),
-    "http": (http, "measure the HTTP layer against the engine alone", ()),
-    "prefixes": (prefixes, "measure first tokens with prefixes in memory and on disk", ()),
-    "stages": (stages, "measure a model in two stages against one process", ()),
-    "engine": (engine, "measure the engine against mlx-lm, without HTTP", ()),
 }
 """Modules with `add_arguments(parser)` and `run(args)`, their help, and other names of them."""
 

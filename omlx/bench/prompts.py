@@ -1,4 +1,4 @@
-"""The fixed prompts of `omlx bench engine` and `omlx bench http`.
+"""Fixed prompts: what a model is inspected, and the engine measured, with.
 
 `edit`: repeat or change a short function; most of the answer stands in the prompt, so drafts are
 mostly accepted. `open`: questions whose answers are not in the prompt; here sampling makes draft

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import httpx
 
+from lab.soak.faults import Restarter, Tally, ask, supervised
 from tests.engine.faults import IGNORED, INTERACTIVITY
 from tests.processes import environment
 from tests.server.running import PATIENCE_S, TARGET
-from tests.soak.faults import Restarter, Tally, ask, supervised
 
 BODY = {
     "model": TARGET,

@@ -28,7 +28,7 @@ GENERATED_PATHS = {"static/bundle", "static/vendor", "training/.work"}
 """Paths that a checkout has only after a command."""
 
 NESTED_COMMANDS = {"bench", "config", "keys", "service", "package"}
-FOLDERS = "omlx|admin|templates|static|locales|tests|training|benchmarks|scripts|docs|requirements"
+FOLDERS = "omlx|admin|templates|static|locales|tests|training|lab|scripts|docs|requirements"
 
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 every_current_page = pytest.mark.parametrize("page", CURRENT_PAGES, ids=lambda page: page.name)
@@ -71,9 +71,7 @@ def test_files_and_modules_exist(page: Path) -> None:
     for snippet in code_snippets(page):
         if re.fullmatch(rf"(?:{FOLDERS})/[\w./-]+", snippet) and snippet not in GENERATED_PATHS:
             assert (ROOT / snippet).exists(), snippet
-        for module in re.findall(
-            r"(?:^|-m )((?:omlx|tests|training|benchmarks)(?:\.[a-z_]+)+)$", snippet
-        ):
+        for module in re.findall(r"(?:^|-m )((?:omlx|tests|training|lab)(?:\.[a-z_]+)+)$", snippet):
             file = ROOT / module.replace("omlx.admin", "admin").replace(".", "/")
             assert file.is_dir() or file.with_suffix(".py").is_file(), module
 

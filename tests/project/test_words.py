@@ -20,7 +20,7 @@ BANNED = re.compile(
     r"|faint|goes on|what comes|what there is|hostile|clairvoyant)\b",
     re.IGNORECASE,
 )
-CODE_FOLDERS = ("omlx", "admin", "tests", "training", "benchmarks", "scripts")
+CODE_FOLDERS = ("omlx", "admin", "tests", "training", "lab", "scripts")
 SKIPPED_FOLDERS = ("node_modules", "vendor", "__pycache__")
 GENERATED = re.compile(r"<!-- measured: begin -->.*?<!-- measured: end -->", re.DOTALL)
 CODE_SPAN = re.compile(r"`[^`\n]+`|\]\([^)]*\)|^ {4}.*$", re.MULTILINE)

@@ -3,7 +3,7 @@
 The probe prefills rows alone, merges, decodes, adds a row, filters and extracts, and compares the
 logits with those of the rows alone; then rows read windows of different lengths, and one is rolled
 back: thirteen passes over at most eight tokens. It finds wrong masks, positions and states, but not
-what only shows on long rows (tests/probe covers that, on tiny models).
+what only shows on long rows (lab/probe covers that, on tiny models).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ on by default on some GPUs, reach 1e-3.
 _LATE_FAULTS = {
     "mlx_lm.models.minimax_m3_vl": "it picks keys by blocks of cache columns, which padding shifts"
 }
-"""Models, by module, whose batches are wrong on long rows only, as tests/probe found."""
+"""Models, by module, whose batches are wrong on long rows only, as lab/probe found."""
 
 _PROBE_ERRORS = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 """What models raise that do not expect a batch."""

@@ -11,7 +11,7 @@ from math import ceil
 import mlx.core as mx
 import pytest
 
-from benchmarks.sampling import mlx_lm_draw
+from lab.bench.sampling import mlx_lm_draw
 from omlx.engine.logits.filters import BLOCK, STRIDE, best, keep, lowest_weight, take
 from omlx.engine.sampling import Draw, RowSampler, draw
 from omlx.engine.types import Sampling

@@ -1,13 +1,13 @@
 """Recorded answers of the bundled models, as texts for the simulated engine.
 
-`python -m benchmarks answers` wrote `answers.json`, with six questions of each workload.
+`python -m lab.bench answers` wrote `answers.json`, with six questions of each workload.
 """
 
 import json
 from functools import cache
 from pathlib import Path
 
-from benchmarks.oracle import RoundCosts, bound
+from lab.bench.oracle import RoundCosts, bound
 from omlx.engine.speculation.policy import History
 from tests.engine.speculation.simulation import Run
 from tests.engine.speculation.worlds import LONGEST_DRAFT, Machine, Text, lookups

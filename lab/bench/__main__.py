@@ -1,0 +1,59 @@
+"""`python -m lab.bench COMMAND`: `omlx bench` with more to measure, and the pages made from it."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Final
+
+from lab.bench import (
+    answers,
+    batches,
+    clients,
+    document,
+    prefix,
+    prefixes,
+    recording,
+    sampling,
+    speculation,
+)
+from lab.bench.engine import command as engine
+from lab.bench.http import command as http
+from lab.bench.stages import command as stages
+
+COMMANDS: Final[dict[str, tuple[ModuleType, str]]] = {
+    "engine": (engine, "the engine against mlx-lm, without HTTP, and the host's share of a step"),
+    "speculation": (speculation, "omlx bench speculation, and upper bounds and hybrids"),
+    "batches": (batches, "plain batches on our caches against mlx-lm's left-padded ones"),
+    "clients": (clients, "clients that edit code over HTTP: omlx against mlx-lm's server"),
+    "prefix": (prefix, "prefix caches of omlx and of mlx-lm's server"),
+    "http": (http, "the HTTP layer against the engine alone"),
+    "prefixes": (prefixes, "first tokens with prefixes in memory and on disk"),
+    "recording": (recording, "what prefixes on disk and recorded answers cost while decoding"),
+    "sampling": (sampling, "filters without a sort against mlx-lm's"),
+    "stages": (stages, "a model in two stages against one process"),
+    "streams": (streams, "plain streams over HTTP: omlx against mlx-lm's server"),
+    "answers": (answers, "record answers, for replays of the policy"),
+    "document": (document, "write reports into a page"),
+}
+"""Modules with `add_arguments(parser)` and `run(args)`, and their help."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit status. SIGTERM is handled as an interrupt."""
+    parser = argparse.ArgumentParser(prog="python -m lab.bench")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name, (module, text) in COMMANDS.items():
+        module.add_arguments(commands.add_parser(name, help=text))
+    args = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    module, _ = COMMANDS[args.command]
+    status: int = module.run(args)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

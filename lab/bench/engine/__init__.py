@@ -1,0 +1,1 @@
+"""`python -m lab.bench engine`: the engine against mlx-lm, in one process without HTTP."""

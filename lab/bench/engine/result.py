@@ -1,0 +1,164 @@
+"""The result of a case: figures by trial, ratios within trials, acceptance rates, exactness."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+
+from lab.bench.engine.cases import CaseSamples, EngineCase
+from lab.bench.engine.suites import EngineSettings, batch_prompts
+from omlx.bench.divergence import divergence
+from omlx.bench.drive import request, run
+from omlx.bench.report import Json
+from omlx.bench.subject import Subject
+from omlx.engine.types import Request
+from omlx.measure.exactness import compare
+from omlx.measure.sample import Sample, overall_rate, total
+from omlx.measure.spread import Series, geometric_mean
+
+
+@dataclass(frozen=True, slots=True)
+class FirstDifference:
+    """The first token that differs, by answer and place; `gap` in logits between the two tokens."""
+
+    answer: int
+    token: int
+    gap: float
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerEquality:
+    """`same` of `of` answers were equal, token by token, to those of `reference`."""
+
+    reference: str
+    same: int
+    of: int
+    first: FirstDifference | None = None
+
+    def __str__(self) -> str:
+        counts = f"{self.same}/{self.of}"
+        if self.first is None:
+            return counts
+        return f"{counts}, gap {self.first.gap:.0e} at {self.first.answer}:{self.first.token}"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineResult:
+    """`ratio` is above 1 where omlx is better; `total_ratio` counts the prefill."""
+
+    case: EngineCase
+    ours: Series
+    theirs: Series
+    ratio: Series
+    total_ratio: Series
+    our_acceptance: float | None
+    their_acceptance: float | None
+    exact: AnswerEquality | None = None
+
+    def to_json(self) -> Json:
+        case = self.case
+        return {
+            "suite": case.suite,
+            "name": case.name,
+            "params": dict(case.params),
+            "unit": case.unit,
+            "baseline": case.baseline,
+            "omlx": self.ours.to_json(),
+            "mlx_lm": self.theirs.to_json(),
+            "ratio": self.ratio.to_json(),
+            "ratio_with_prefill": self.total_ratio.to_json(),
+            "acceptance": {"omlx": self.our_acceptance, "mlx_lm": self.their_acceptance},
+            "exact": None if self.exact is None else asdict(self.exact),
+        }
+
+
+def result_of(samples: CaseSamples, exact: AnswerEquality | None = None) -> EngineResult:
+    """Return the figures of a case's samples."""
+    case = samples.case
+    our_trials = list(map(total, samples.ours))
+    their_trials = list(map(total, samples.theirs))
+    ours = Series.of(case.metric, our_trials)
+    theirs = Series.of(case.metric, their_trials)
+    our_overall = Series.of(overall_rate, our_trials)
+    their_overall = Series.of(overall_rate, their_trials)
+    return EngineResult(
+        case=case,
+        ours=ours,
+        theirs=theirs,
+        ratio=theirs.over(ours) if case.smaller_is_better else ours.over(theirs),
+        total_ratio=our_overall.over(their_overall),
+        our_acceptance=total(our_trials).acceptance_rate,
+        their_acceptance=total(their_trials).acceptance_rate,
+        exact=exact,
+    )
+
+
+def summary(results: Sequence[EngineResult]) -> dict[str, dict[str, float]]:
+    """Return the geometric mean and the least of the median ratios, by suite and temperature."""
+    groups: dict[str, list[float]] = {}
+    for result in results:
+        name = result.case.suite
+        temperature = result.case.params.get("temperature")
+        if temperature is not None:
+            name += f" T={temperature:g}"
+        groups.setdefault(name, []).append(result.ratio.median)
+    figures = {}
+    for name, ratios in groups.items():
+        figures[name] = {"geometric_mean": geometric_mean(ratios), "least": min(ratios)}
+    return figures
+
+
+def equality(subject: Subject, settings: EngineSettings, samples: CaseSamples) -> AnswerEquality:
+    """Compare greedy answers with mlx-lm's, sampled ones with the engine's plain decoding."""
+    requests = _requests(subject, settings, samples)
+    if samples.case.params.get("temperature", 0.0) == 0.0:
+        return _compare(subject, "mlx-lm", requests, samples.ours, samples.theirs)
+    plain = []
+    for trial in requests:
+        plain.append([run(subject.loop, [asked]) for asked in trial])
+    return _compare(subject, "omlx without speculation", requests, samples.ours, plain)
+
+
+def _requests(
+    subject: Subject, settings: EngineSettings, samples: CaseSamples
+) -> list[list[Request]]:
+    """Return the plain requests of a case by trial, whose number is the seed."""
+    params = samples.case.params
+    prompts = subject.prompts[: settings.prompts]
+    if samples.case.suite == "batch":
+        prompts = batch_prompts(subject, int(params["rows"]))
+    build = partial(
+        request,
+        max_tokens=settings.tokens,
+        stop_ids=subject.stop_ids,
+        temperature=float(params.get("temperature", 0.0)),
+    )
+    requests = []
+    for seed in range(len(samples.ours)):
+        requests.append([build(prompt, seed=seed) for prompt in prompts])
+    return requests
+
+
+def _compare(
+    subject: Subject,
+    reference: str,
+    requests: Sequence[Sequence[Request]],
+    ours: Sequence[Sequence[Sample]],
+    theirs: Sequence[Sequence[Sample]],
+) -> AnswerEquality:
+    """All arguments are by trial."""
+    answers = []
+    for trial, (our_trial, their_trial) in enumerate(zip(ours, theirs, strict=True)):
+        pairs = zip(total(our_trial).tokens, total(their_trial).tokens, strict=True)
+        for number, (answer, expected) in enumerate(pairs):
+            answers.append(((trial, number), answer, expected))
+    exactness = compare(answers)
+    if exactness.first is None:
+        return AnswerEquality(reference, exactness.same, exactness.of)
+    trial, number = exactness.first.place
+    expected, answer = total(theirs[trial]).tokens[number], total(ours[trial]).tokens[number]
+    found = divergence(subject, requests[trial][number], expected, answer)
+    assert found is not None
+    first = FirstDifference(number, found.token, found.apart)
+    return AnswerEquality(reference, exactness.same, exactness.of, first)

@@ -1,0 +1,1 @@
+"""`python -m lab.bench http`: the same requests through a socket and without one."""

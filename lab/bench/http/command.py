@@ -1,0 +1,147 @@
+"""`python -m lab.bench http`: tokens per second of streams over HTTP against the engine alone.
+
+The server is a process of its own. The engine alone runs in this one, which while it measures the
+server only reads bytes. The two take turns with the same requests, greedily and without
+speculation. The time to the first byte of an error is measured too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any, Final
+
+from lab.bench.http import streams
+from lab.bench.http.engine_alone import EngineAlone, engine_alone
+from lab.bench.http.server import Server, omlx_server
+from omlx.bench.arguments import add, numbers, positive
+from omlx.bench.prompts import prompts
+from omlx.bench.report import Json, environment, table, write_json
+from omlx.measure.interleave import run_pair
+from omlx.measure.spread import Series
+
+ERRORS: Final = 50
+HEAD: Final = (
+    "streams",
+    "engine, tokens/s",
+    "HTTP, tokens/s",
+    "HTTP / engine (median)",
+    "least",
+    "most",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamRates:
+    """Tokens per second of `streams` requests at once, by trial."""
+
+    streams: int
+    http: Series
+    engine: Series
+
+    @property
+    def ratio(self) -> Series:
+        return self.http.over(self.engine)
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        rates = f"{self.engine.median:.0f}", f"{self.http.median:.0f}"
+        ratio = self.ratio
+        ratios = f"{ratio.median:.3f}", f"{ratio.least:.3f}", f"{ratio.most:.3f}"
+        return (str(self.streams), *rates, *ratios)
+
+    def to_json(self) -> Json:
+        return {
+            "streams": self.streams,
+            "http": list(self.http.values),
+            "engine": list(self.engine.values),
+            "ratio": self.ratio.median,
+        }
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's flags to `parser`."""
+    add(parser, "--model", "--json")
+    parser.add_argument(
+        "--streams", type=numbers, default=(1, 16), metavar="N,…", help="how many at once"
+    )
+    parser.add_argument(
+        "--trials", type=positive, default=7, metavar="N", help="default %(default)s"
+    )
+    parser.add_argument("--tokens", type=positive, default=300, metavar="N", help="longest answer")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure, write the file, print the table."""
+    load_before = os.getloadavg()
+    rows = max(args.streams)
+    with (
+        tempfile.TemporaryDirectory(prefix="omlx-bench-") as home,
+        omlx_server(args.model, Path(home), "--max-concurrent-requests", str(rows)) as server,
+        engine_alone(args.model, rows) as engine,
+    ):
+        rates = [compare(server, engine, n, args.trials, args.tokens) for n in args.streams]
+        errors = sorted(streams.seconds_to_error(server.port) for _ in range(ERRORS))
+    report: Json = {
+        **environment(load_before),
+        "model": args.model.name,
+        "settings": {"trials": args.trials, "tokens": args.tokens},
+        "streams": [rate.to_json() for rate in rates],
+        "error_seconds": errors,
+    }
+    write_json(args.json, report)
+    sys.stdout.write(to_text(rates, errors))
+    return 0
+
+
+def compare(
+    server: Server, engine: EngineAlone, count: int, trials: int, max_tokens: int
+) -> StreamRates:
+    """Measure `count` streams. The first trial warms up and is not counted.
+
+    Raises RuntimeError if the two sides made different numbers of tokens.
+    """
+    bodies, ids = [], []
+    for number in range(count):
+        bodies.append(body(number, max_tokens))
+        ids.append(tuple(server.tokens(bodies[-1]["messages"])))
+    rates: list[tuple[float, float]] = []
+    for trial in range(trials + 1):
+        (http_tokens, http_s), (engine_tokens, engine_s) = run_pair(
+            partial(streams.run, server.port, bodies),
+            partial(engine.run, ids, max_tokens),
+            swap=trial % 2 == 1,
+        )
+        if http_tokens != engine_tokens:
+            made = sorted({http_tokens, engine_tokens})
+            raise RuntimeError(f"with HTTP and without it, {made} tokens were made")
+        if trial:
+            rates.append((http_tokens / http_s, engine_tokens / engine_s))
+    http, alone = zip(*rates, strict=True)
+    return StreamRates(count, Series(http), Series(alone))
+
+
+def body(number: int, max_tokens: int) -> dict[str, Any]:
+    """Return a streamed, greedy request without speculation."""
+    texts = prompts("edit")
+    return {
+        "temperature": 0,
+        "speculation": "off",
+        "stream": True,
+        "messages": [{"role": "user", "content": texts[number % len(texts)]}],
+        "max_tokens": max_tokens,
+    }
+
+
+def to_text(rates: Sequence[StreamRates], errors: Sequence[float]) -> str:
+    """`errors`: seconds to the first byte."""
+    rows = table([HEAD, *(rate.cells for rate in rates)])
+    times = f"{1000 * median(errors):.1f} ms (median), {1000 * max(errors):.1f} ms (most)"
+    return f"{rows}\n\nfirst byte of an error: {times}\n"

@@ -1,0 +1,26 @@
+"""Probe every architecture and write the table below the mark of docs/model-support.md."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from lab.probe.report import Verdict, examine, table
+from tests import zoo
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "model-support.md"
+MARK = "<!-- from here on written by `python -m lab.probe` -->"
+
+
+def main() -> None:
+    verdicts: list[Verdict] = []
+    for name in zoo.FAMILIES:
+        verdicts.append(examine(name))
+        sys.stdout.write(verdicts[-1].line + "\n")
+        sys.stdout.flush()
+    above = PAGE.read_text(encoding="utf-8").split(MARK)[0]
+    PAGE.write_text(f"{above}{MARK}\n\n{table(verdicts)}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

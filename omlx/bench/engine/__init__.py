@@ -1,1 +1,0 @@
-"""`omlx bench engine`: the engine against mlx-lm's generators, in one process and without HTTP."""

@@ -1,1 +1,0 @@
-"""`omlx bench http`: the same requests through a socket and without one."""
