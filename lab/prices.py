@@ -36,7 +36,7 @@ FEATURES: Final[dict[str, str]] = {
         tests/engine/test_speculation_stats tests/engine/test_strategy omlx/engine/strategy
         tests/server/test_speculation tests/server/test_head tests/test_draft_length""",
     "images": """
-        omlx/engine/vision/ omlx/engine/image/ tests/engine/vision/ omlx/models/eyes/
+        omlx/engine/vision/ omlx/engine/image tests/engine/vision/ omlx/models/eyes/
         tests/models/eyes/ omlx/server/media/ tests/server/media/ omlx/text/images
         tests/text/test_images omlx/models/pool/find_sight omlx/models/catalog/text_halves
         omlx/models/pool/text_half""",
