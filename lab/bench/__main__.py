@@ -19,6 +19,7 @@ from lab.bench import (
     recording,
     sampling,
     speculation,
+    streams,
 )
 from lab.bench.engine import command as engine
 from lab.bench.http import command as http
