@@ -24,7 +24,7 @@ from lab.bench.inflate import growth
 from omlx.bench.arguments import add
 from omlx.bench.subject import read_subject
 from omlx.engine.model import cache_maker
-from omlx.engine.ragged.batch import merge_caches
+from omlx.engine.ragged import merge_caches
 
 PADDED: Final = "left-padded"
 RAGGED: Final = "ragged"

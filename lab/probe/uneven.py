@@ -15,7 +15,7 @@ import mlx.core as mx
 from mlx_lm.models.cache import ArraysCache
 
 from lab.probe.reference import Row
-from omlx.engine.ragged import batch as ragged
+from omlx.engine import ragged
 from omlx.engine.rewind import leaves
 from tests import zoo
 

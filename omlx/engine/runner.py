@@ -19,7 +19,7 @@ from omlx.engine.buffers import on_gpu
 from omlx.engine.device_errors import isolate
 from omlx.engine.hidden import Listener
 from omlx.engine.image import ImageSpan
-from omlx.engine.kv.table import CacheTable
+from omlx.engine.kv import CacheTable
 from omlx.engine.launch import ForwardPass, Launch, non_finite, read_pass
 from omlx.engine.masking import masks_along
 from omlx.engine.model import Cache, MakeCache, Model

@@ -16,9 +16,8 @@ import mlx.core as mx
 import pytest
 from mlx.utils import tree_map
 
-from omlx.engine import runner
+from omlx.engine import kv, runner
 from omlx.engine.device_errors import DEVICE
-from omlx.engine.kv import table
 from omlx.engine.loop import EngineLoop
 from omlx.engine.prefix import payload
 from omlx.engine.rewind import leaves
@@ -77,7 +76,7 @@ class FailingDevice:
             (payload.Payloads, "to_record", "dump"),
         ):
             self._before(owner, name, site_name)
-        self._before(table, "read_payloads", "load")
+        self._before(kv, "read_payloads", "load")
         read_pass = runner.read_pass
         patch.setattr(runner, "read_pass", lambda launched: (self._look(), read_pass(launched))[1])
         DEVICE.reset()

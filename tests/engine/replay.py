@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from omlx.engine.image import PreparedImage
-from omlx.engine.kv.table import CacheTable
+from omlx.engine.kv import CacheTable
 from omlx.engine.plan import Plan, ScheduledStep
 from omlx.engine.runner import Runner
 from tests.engine.fakes import same_arrays, same_state

@@ -8,7 +8,7 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
-from omlx.engine.ragged.cache import RaggedKVCache
+from omlx.engine.ragged import RaggedKVCache
 from omlx.engine.sequence import Sequence
 from omlx.engine.speculation.drafter import Drafter
 from omlx.engine.speculation.proposal import Draft, Proposal

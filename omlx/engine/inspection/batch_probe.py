@@ -15,10 +15,10 @@ from typing import Any, Protocol, runtime_checkable
 import mlx.core as mx
 from mlx_lm.models.cache import ArraysCache, KVCache, RotatingKVCache
 
+from omlx.engine import ragged
 from omlx.engine.device_errors import kind_of
 from omlx.engine.model import Cache, MakeCache, Model
-from omlx.engine.ragged import batch as ragged
-from omlx.engine.ragged.batch import merge_caches
+from omlx.engine.ragged import merge_caches
 from omlx.engine.rewind import leaves
 from omlx.engine.types import Steps, run_through
 from omlx.errors import Reason

@@ -17,7 +17,7 @@ import mlx.core as mx
 from omlx.engine.inspection.batch_probe import merge_refusal
 from omlx.engine.inspection.facts import ModelFacts
 from omlx.engine.model import Cache, MakeCache, Model
-from omlx.engine.ragged.batch import merge_caches
+from omlx.engine.ragged import merge_caches
 from omlx.engine.rewind import mark, rewind, rewind_refusal
 from omlx.engine.types import Limits, Steps
 from omlx.errors import Param, Reason

@@ -12,8 +12,17 @@ import mlx.core as mx
 import pytest
 
 from lab.bench.sampling import mlx_lm_draw
-from omlx.engine.logits.filters import BLOCK, STRIDE, best, keep, lowest_weight, take
-from omlx.engine.sampling import Draw, RowSampler, draw
+from omlx.engine.sampling import (
+    BLOCK,
+    STRIDE,
+    Draw,
+    RowSampler,
+    best,
+    draw,
+    keep,
+    lowest_weight,
+    take,
+)
 from omlx.engine.types import Sampling
 from omlx.receipts.plain import margin
 

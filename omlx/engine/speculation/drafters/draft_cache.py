@@ -8,10 +8,10 @@ from typing import Any
 
 import mlx.core as mx
 
+from omlx.engine import ragged
 from omlx.engine import rewind as single
 from omlx.engine.model import Cache, Model
-from omlx.engine.ragged import batch
-from omlx.engine.ragged.cache import RaggedKVCache
+from omlx.engine.ragged import RaggedKVCache
 from omlx.errors import RewindError
 
 
@@ -31,11 +31,11 @@ class DraftCache:
         """Append single rows. Each must hold a token: some layers treat the first differently."""
         joining = [other.layers for other in others]
         if self.shared:
-            merged = batch.merge_caches(joining)
+            merged = ragged.merge_caches(joining)
             for layer, more in zip(self.layers, merged, strict=True):
                 layer.extend(more)
         else:
-            self.layers = batch.merge_caches([self.layers, *joining])
+            self.layers = ragged.merge_caches([self.layers, *joining])
         self.shared = True
         for other in others:
             self.lengths |= other.lengths
@@ -59,7 +59,7 @@ class DraftCache:
         """
         rows = tuple(self.lengths)
         if self.shared:
-            self._marks.append((dict(self.lengths), batch.mark(self.layers, rows)))
+            self._marks.append((dict(self.lengths), ragged.mark(self.layers, rows)))
         else:
             saved = single.mark(self.layers, self.lengths[rows[0]], fresh=fresh)
             self._marks.append((dict(self.lengths), saved))
@@ -73,10 +73,10 @@ class DraftCache:
         Return the logits behind each window, [rows, vocabulary].
         """
         if self.shared:
-            batch.prepare(self.layers, widths)
+            ragged.prepare(self.layers, widths)
         logits: mx.array = model(tokens, cache=self.layers)
         if self.shared:
-            batch.finalize(self.layers, widths)
+            ragged.finalize(self.layers, widths)
         for row, width in zip(self.lengths, widths, strict=True):
             self.lengths[row] += width
         if min(widths) == logits.shape[1]:
@@ -98,7 +98,7 @@ class DraftCache:
             if not below:
                 raise RewindError("rewind.failed", length=target, detail="there is no mark")
             length, saved = below[-1]
-        batch.rewind(self.layers, list(self.lengths), row, length, saved)
+        ragged.rewind(self.layers, list(self.lengths), row, length, saved)
         self.lengths[row] = length
 
     @property

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any
 
+from omlx.engine import ragged
 from omlx.engine.model import Cache, MakeCache
 from omlx.engine.plan import (
     CacheOp,
@@ -28,8 +29,7 @@ from omlx.engine.plan import (
     Save,
 )
 from omlx.engine.prefix.payload import Payload, Payloads, assemble, read_payloads
-from omlx.engine.ragged import batch
-from omlx.engine.ragged.cache import RaggedKVCache
+from omlx.engine.ragged import RaggedKVCache
 from omlx.engine.rewind import Mark, leaves, length_of, mark, rewind
 from omlx.errors import RewindError
 
@@ -49,7 +49,7 @@ class CacheTable:
         self._loaded: dict[int, list[Payload]] = {}
         self._assembled: dict[int, list[Payload]] = {}  # by row, until its first pass
         self._marks: dict[int, Mark] = {}
-        self._batch_mark: batch.BatchMark | None = None
+        self._batch_mark: ragged.BatchMark | None = None
 
     def apply(self, op: CacheOp, loads: Mapping[int, Loaded] = MappingProxyType({})) -> None:
         """Carry out one operation, with records that were read from disk, by row.
@@ -93,7 +93,7 @@ class CacheTable:
         row, widths = forward.rows[0], [window.width for window in forward.windows]
         marked = marked and any(window.draft_n for window in forward.windows)
         if forward.batched and marked:
-            self._batch_mark = batch.mark(self.batch, self.members)
+            self._batch_mark = ragged.mark(self.batch, self.members)
         elif marked:
             self._marks[row] = mark(self.single[row], self.lengths[row])
         for window in forward.windows:
@@ -101,9 +101,9 @@ class CacheTable:
         if not forward.batched:
             yield self.single[row]
             return
-        batch.prepare(self.batch, widths)
+        ragged.prepare(self.batch, widths)
         yield self.batch
-        batch.finalize(self.batch, widths)
+        ragged.finalize(self.batch, widths)
 
     def forget_marks(self) -> None:
         """Drop every mark: a pass that writes in place would copy arrays that marks hold."""
@@ -155,7 +155,7 @@ class CacheTable:
 
     def _rewind(self, row: int, length: int) -> None:
         if row in self.members:
-            batch.rewind(self.batch, self.members, row, length, self._batch_mark)
+            ragged.rewind(self.batch, self.members, row, length, self._batch_mark)
             self.lengths[row] = length
             return
         marks = [self._marks[row]] if row in self._marks else []
@@ -166,7 +166,7 @@ class CacheTable:
         self.lengths[row] = length
 
     def _merge(self, rows: tuple[int, ...]) -> None:
-        merged = batch.merge_caches([self.single.pop(row) for row in rows])
+        merged = ragged.merge_caches([self.single.pop(row) for row in rows])
         if self.batch:
             for layer, joining in zip(self.batch, merged, strict=True):
                 layer.extend(joining)

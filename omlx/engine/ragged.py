@@ -1,22 +1,27 @@
-"""The keys and values of one attention layer for several rows, each rolled back for itself.
+"""The caches of a batch: one per layer, with a row for each sequence, rolled back for itself.
 
     column      0 1 2 3 4 5 6 7
     row 0       a a a a a a . .      start  0, length 6
     row 1       . . . b b b b .      start -3, length 4
 
-The token at position p of a row is in column p - start. Lengths are on the host, so a rollback
-changes a number. One scatter writes all rows, wherever each ends.
+In an attention layer the token at position p of a row is in column p - start. Lengths are on the
+host, so a rollback changes a number. One scatter writes all rows, wherever each ends. Windows of a
+pass are padded at their ends to the widest. Attention layers are then rolled back by the padding;
+recurrent ones know the widths before the pass, and leave the padding out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, TypeAlias, cast
 
 import mlx.core as mx
-from mlx_lm.models.cache import KVCache, RotatingKVCache
+from mlx_lm.models.cache import ArraysCache, CacheList, KVCache, RotatingKVCache
 
+from omlx.engine.model import Cache
+from omlx.engine.rewind import leaves
 from omlx.errors import RewindError
 
 COLUMNS: Final = 256
@@ -256,3 +261,95 @@ def _ordered(cache: KVCache | RotatingKVCache) -> KeysValues | None:
 
 def _turned(ring: mx.array, at: int) -> mx.array:
     return mx.concatenate([ring[..., at:, :], ring[..., :at, :]], axis=2)
+
+
+_RAGGED = (KVCache, RotatingKVCache)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchMark:
+    """Recurrent states before a pass: `states[i]` are those of leaf i, None for other layers.
+
+    `members` are the rows that they belong to, in order.
+    """
+
+    members: tuple[int, ...]
+    states: tuple[list[mx.array | None] | None, ...]
+
+
+def merge_caches(caches: Sequence[Cache]) -> list[Any]:
+    """Return one batch cache per layer, rows in the order of `caches`, which are not modified."""
+    return [_merge_layer(layers) for layers in zip(*caches, strict=True)]
+
+
+def _merge_layer(layers: Sequence[Any]) -> Any:
+    first = layers[0]
+    if type(first) is CacheList:
+        parts = zip(*(layer.caches for layer in layers), strict=True)
+        return CacheList(*map(_merge_layer, parts))
+    if type(first) in _RAGGED:
+        return RaggedKVCache.merge(layers)
+    return type(first).merge(list(layers))
+
+
+def prepare(batch: Sequence[Any], widths: Sequence[int]) -> None:
+    """Announce a pass over windows of `widths` tokens, padded to the widest."""
+    if min(widths) == max(widths):
+        return
+    for leaf in leaves(batch):
+        if isinstance(leaf, ArraysCache):
+            leaf.prepare(lengths=list(widths))
+
+
+def finalize(batch: Sequence[Any], widths: Sequence[int]) -> None:
+    """Remove the padding of a pass that was prepared."""
+    widest = max(widths)
+    if min(widths) == widest:
+        return
+    parts: list[Any] = leaves(batch)
+    for leaf in parts:
+        if isinstance(leaf, ArraysCache):
+            leaf.finalize()
+        else:
+            leaf.trim([widest - width for width in widths])
+
+
+def mark(batch: Sequence[Any], members: Sequence[int]) -> BatchMark:
+    """Return a mark of recurrent states before a pass that may be rolled back. Copies nothing."""
+    parts: list[Any] = leaves(batch)
+    states: list[list[mx.array | None] | None] = []
+    for leaf in parts:
+        states.append(list(leaf.cache) if isinstance(leaf, ArraysCache) else None)
+    return BatchMark(tuple(members), tuple(states))
+
+
+def rewind(
+    batch: Sequence[Any], members: Sequence[int], row: int, length: int, saved: BatchMark | None
+) -> None:
+    """Roll back one of the rows `members` to `length` tokens.
+
+    Recurrent layers return to the mark, which must be at that length. Raises RewindError with all
+    layers unchanged: they must agree on the lengths of rows, or the others could not be read.
+    """
+    index = members.index(row)
+    parts: list[Any] = leaves(batch)
+    for leaf in parts:
+        if isinstance(leaf, RaggedKVCache):
+            leaf.check_rewind(index, length)
+        elif saved is None or row not in saved.members:
+            raise RewindError("rewind.failed", length=length, detail="there is no mark")
+    for i, leaf in enumerate(parts):
+        if isinstance(leaf, RaggedKVCache):
+            leaf.rewind(index, length)
+            continue
+        assert saved is not None
+        before = saved.members.index(row)
+        for entry, state in enumerate(saved.states[i] or ()):
+            if state is not None:
+                leaf[entry] = _with_row(leaf[entry], index, state[before])
+
+
+def _with_row(states: mx.array, index: int, state: mx.array) -> mx.array:
+    """Return `states` [rows, …] with row `index` replaced by `state` […]."""
+    starts = mx.array([index])
+    return mx.slice_update(states, state[None], starts, axes=(0,))

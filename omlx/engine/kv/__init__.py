@@ -1,1 +1,0 @@
-"""The KV caches of the rows of one loaded model."""

@@ -1,1 +1,0 @@
-"""Operations on a row of logits before a token is drawn."""
