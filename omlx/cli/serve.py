@@ -80,7 +80,7 @@ from omlx.settings.resolve import add_flags
 from omlx.settings.schema import Settings
 from omlx.settings.watcher import ConfigurationWatcher
 from omlx.telemetry import log
-from omlx.text import template_process
+from omlx.text.template import process as template_process
 
 if TYPE_CHECKING:
     from omlx.models.pool.staged import StagedReader

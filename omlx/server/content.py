@@ -27,7 +27,7 @@ from omlx.server.media.parts import (
     image_part,
     text_part,
 )
-from omlx.text.template import Message
+from omlx.text.template.render import Message
 
 THINKING: Final = "thinking"
 """The type of a part that holds reasoning."""

@@ -20,13 +20,11 @@ from omlx.models.pool.resident import ServedModel
 from omlx.server.content import without_attribution
 from omlx.server.generation_request import GenerationRequest, sampling_fields
 from omlx.text.constraint import Constraint
-from omlx.text.encode import MAX_TOKENS, encode
 from omlx.text.grammar import CompiledGrammar
-from omlx.text.images import ImagePlacer
-from omlx.text.infill import infill_prompt, infill_token_ids
 from omlx.text.output import OutputSpec, stop_matcher
 from omlx.text.reasoning import opens_reasoning
-from omlx.text.template import Prompt, render
+from omlx.text.template.render import ImagePlacer, Prompt, render
+from omlx.text.tokens import MAX_TOKENS, encode, infill_prompt, infill_token_ids
 
 if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper

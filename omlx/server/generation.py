@@ -49,8 +49,8 @@ from omlx.server.recorded import Recorded, digest_of
 from omlx.server.request_defaults import with_profile, with_settings
 from omlx.server.stream import GenerationStream
 from omlx.server.text_workers import TextWorkers
-from omlx.text.encode import MAX_TOKENS, encode
-from omlx.text.template import Prompt
+from omlx.text.template.render import Prompt
+from omlx.text.tokens import MAX_TOKENS, encode
 
 T = TypeVar("T")
 

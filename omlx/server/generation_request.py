@@ -11,8 +11,7 @@ from omlx.draft_length import DraftLength
 from omlx.engine.strategy import Strategy
 from omlx.errors import Reason
 from omlx.text.grammar import StructuredOutput
-from omlx.text.images import texts_of
-from omlx.text.template import Message
+from omlx.text.template.render import Message, texts_of
 from omlx.text.tools import ToolUse
 
 SAMPLING: Final = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from omlx.server.generation_request import GenerationRequest
-from omlx.text.images import texts_of
+from omlx.text.template.render import texts_of
 
 MAX_CHARACTERS: Final = 4000
 

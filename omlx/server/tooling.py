@@ -15,8 +15,7 @@ from pydantic_core import from_json
 from omlx.errors import BadRequest
 from omlx.server.dialect import Json
 from omlx.server.errors import field_error
-from omlx.text.template_tools import without_nulls
-from omlx.text.tools import ToolUse
+from omlx.text.tools import ToolUse, without_nulls
 
 _NAME: Final = re.compile(r"[a-zA-Z0-9_.:/-]{1,128}")
 _ESCAPE: Final = re.compile(

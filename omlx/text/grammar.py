@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final
+from hashlib import sha256
+from threading import Lock
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from llguidance import LLMatcher
+from llguidance.gbnf_to_lark import any_to_lark
 
 from omlx.errors import BadRequest, Reason
+from omlx.process_memory import trim
 from omlx.text.calls.grammar import (
     LENIENT,
     SPACING,
@@ -21,30 +25,38 @@ from omlx.text.calls.grammar import (
     arguments_schema,
 )
 from omlx.text.calls.markup import CallMarkup, call_markup
-from omlx.text.exact_integers import check_integers
-from omlx.text.grammar_cache import GrammarCache
-from omlx.text.grammar_mask import (
+from omlx.text.mask import (
     AnswerStart,
     CallStart,
     Constrained,
     Free,
     GrammarMask,
+    GrammarTokens,
     Marker,
     State,
     Thought,
 )
-from omlx.text.grammar_tokens import GrammarTokens
-from omlx.text.lark import to_lark
-from omlx.text.prune_nonterminating_schema import prune_nonterminating
 from omlx.text.reasoning import channel_markers
-from omlx.text.relax_schema import relax
-from omlx.text.schema_depth import check_depth
-from omlx.text.time_formats import TIMES, without_leap_seconds
+from omlx.text.schema import (
+    TIMES,
+    check_depth,
+    check_integers,
+    prune_nonterminating,
+    relax,
+    without_leap_seconds,
+)
 from omlx.text.tools import ToolUse
 
 if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
 
+T = TypeVar("T")
+
+CACHE_SIZE: Final = 32
+MAX_RULES: Final = 1_000
+"""llguidance compiles by recursion: its stack overflows at some 2,000 rules in a chain."""
+_RULE: Final = re.compile(":+")
+"""In each rule, of Lark's format or llama.cpp's, and in each reference of an embedded schema."""
 _SHOWN: Final = 500
 """Characters of a warning's detail."""
 
@@ -143,15 +155,13 @@ class GrammarCompiler:
         return self._cache.get(repr(use), lambda: self._compile_tool_calls(use, markup))
 
     def _compile_tool_calls(self, use: ToolUse, markup: CallMarkup) -> CompiledGrammar:
-        removed: Sequence[str] = ()
         try:
-            compiled = self._compiled_calls(use, markup, removed)
+            return self._compiled_calls(use, markup, ())
         except BadRequest:
             use, removed = self._relaxed_tools(use)
             if not removed:
                 raise
-            compiled = self._compiled_calls(use, markup, removed)
-        return compiled
+            return self._compiled_calls(use, markup, removed)
 
     def _compiled_calls(
         self, use: ToolUse, markup: CallMarkup, removed: Sequence[str]
@@ -331,4 +341,51 @@ def _source(output: StructuredOutput) -> str:
             texts = (json.dumps(text, ensure_ascii=False) for text in json.loads(output.text))
             return LLMatcher.grammar_from_lark("start: " + " | ".join(texts))
         case GrammarKind.GRAMMAR:
-            return LLMatcher.grammar_from_lark(to_lark(output.text))
+            return LLMatcher.grammar_from_lark(_lark(output.text))
+
+
+def _lark(grammar: str) -> str:
+    """Convert a grammar in llama.cpp's format or in Lark's. Raises ValueError."""
+    if (rules := len(_RULE.findall(grammar))) > MAX_RULES:
+        raise ValueError(f"{rules} rules exceed the limit of {MAX_RULES}")
+    try:
+        return any_to_lark(grammar)
+    except Exception as error:  # the converter raises errors of many types
+        raise ValueError(str(error) or type(error).__name__) from error
+
+
+class GrammarCache(Generic[T]):
+    """Results by source, `CACHE_SIZE` at most. Thread-safe.
+
+    Keys are digests: the tools of one request may be megabytes of schemas.
+    """
+
+    def __init__(self) -> None:
+        self._results: dict[bytes, T | BadRequest] = {}
+        self._lock = Lock()
+
+    def get(self, source: str, compile: Callable[[], T]) -> T:
+        """Return the result for a source, compiled on a miss. Raises the BadRequest of `compile`,
+        also where it is cached."""
+        key = sha256(source.encode(errors="surrogatepass")).digest()
+        with self._lock:
+            result = self._results.pop(key, None)
+        if result is None:
+            result = self._compiled(compile)
+        with self._lock:
+            self._results[key] = result  # the newest entry comes last
+            while len(self._results) > CACHE_SIZE:
+                del self._results[next(iter(self._results))]
+        if isinstance(result, BadRequest):
+            raise BadRequest(result.code, param=result.param, **result.params)
+        return result
+
+    @staticmethod
+    def _compiled(compile: Callable[[], T]) -> T | BadRequest:
+        """Return the result or a refusal without its cause, whose frames hold what was compiled."""
+        try:
+            return compile()
+        except BadRequest as error:
+            refusal = BadRequest(error.code, param=error.param, **error.params)
+        trim()  # what was compiled may have taken tens of megabytes
+        return refusal

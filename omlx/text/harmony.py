@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import regex as re
 
-from omlx.text.channels import CONTENT, HEADER, REASONING, Piece, Splitter
-from omlx.text.stop_strings import overlap
+from omlx.text.filters import CONTENT, HEADER, REASONING, Piece, Splitter, overlap
 
 if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper

@@ -1,7 +1,8 @@
 """Output parser: from the tokens of one choice to its events.
 
 Detokenizer, stop strings, reasoning, dropped markers and tool calls, each a stream parser with
-`feed` and `finish`.
+`feed` and `finish`. Some models write a call without closing their reasoning first, and stop: such
+a call counts.
 """
 
 from __future__ import annotations
@@ -14,11 +15,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from omlx.engine.types import FinishReason, StopMatcher, TokenLogprob
 from omlx.records import RequestStats
 from omlx.text.calls import parser
-from omlx.text.calls.markup import call_markup
-from omlx.text.calls.open_reasoning import OpenReasoning
+from omlx.text.calls.markup import CallMarkup, call_markup
 from omlx.text.calls.parser import ToolCallParser
-from omlx.text.channels import ReasoningSplitter, Splitter
-from omlx.text.detokenize import Detokenizer
 from omlx.text.events import (
     Finish,
     HiddenLogprobs,
@@ -27,14 +25,18 @@ from omlx.text.events import (
     TextDelta,
     ToolCallArguments,
     ToolCallEnd,
+    ToolCallStart,
 )
-from omlx.text.reasoning import reasoning_format, reasoning_splitter
-from omlx.text.stop_strings import (
+from omlx.text.filters import (
     MarkerFilter,
+    ReasoningSplitter,
+    Splitter,
     StopStringFilter,
     StopStringMatcher,
     WrapperFilter,
 )
+from omlx.text.reasoning import reasoning_format, reasoning_splitter
+from omlx.text.tokens import Detokenizer
 
 if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
@@ -265,3 +267,78 @@ def _merge(first: Piece, second: Piece) -> Piece | None:
         case ToolCallArguments(), ToolCallArguments() if first.index == second.index:
             return replace(first, text=first.text + second.text, logprobs=logprobs)
     return None
+
+
+class OpenReasoning:
+    """Filter of reasoning; `count` is the number of calls in it. Without `markup` all passes."""
+
+    def __init__(self, markup: CallMarkup | None) -> None:
+        self.count = 0
+        self._markup = markup
+        self._probe = ToolCallParser(markup)
+        self._held = ""
+        self._call = False  # the held text begins with a call
+        self._said = False  # some reasoning precedes it
+
+    @property
+    def holds(self) -> bool:
+        """Whether text is held back."""
+        return bool(self._held)
+
+    def feed(self, text: str) -> str:
+        """Return the reasoning that certainly precedes any call."""
+        if self._markup is None:
+            return text
+        self._held += text
+        if self._call:
+            return ""
+        certain = 0
+        for piece in self._probe.feed(text):
+            if isinstance(piece, TextDelta):
+                certain += len(piece.text)
+            else:
+                self._call = True
+                break
+        passed, self._held = self._held[:certain], self._held[certain:]
+        self._said = self._said or bool(passed)
+        return passed
+
+    def close(self) -> str:
+        """Return the held text, which is reasoning: the model has closed it. All passes then."""
+        self._markup = None
+        held, self._held = self._held, ""
+        return held
+
+    def finish(self) -> list[parser.Piece | ReasoningDelta]:
+        """Parse what is held, as the output has ended: complete calls, and reasoning around them.
+
+        A function whose arguments a grammar enforces is not called: it did not enforce these.
+        """
+        markup, held = self._markup, self.close()
+        reader = ToolCallParser(markup)
+        pieces: list[parser.Piece] = []
+        if self._call and markup is not None:
+            pieces = [*reader.feed(held.lstrip()), *reader.finish(complete=True)]
+            if not all(_counts(piece, markup) for piece in pieces):
+                pieces = []
+        if not pieces:
+            return [ReasoningDelta(held)] if held else []
+        self.count = reader.count
+        gap = "\n" if self._said else ""
+        rest: list[parser.Piece | ReasoningDelta] = []
+        for piece in pieces:
+            if isinstance(piece, TextDelta):
+                rest.append(ReasoningDelta(gap + piece.text))
+                gap = ""
+            else:
+                rest.append(piece)
+        return rest
+
+
+def _counts(piece: parser.Piece, markup: CallMarkup) -> bool:
+    match piece:
+        case ToolCallStart(name=name):
+            return name not in markup.enforced
+        case ToolCallEnd(complete=complete):
+            return complete
+    return True

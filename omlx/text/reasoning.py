@@ -1,4 +1,4 @@
-"""How a model marks its reasoning: by its chat template, else as mlx-lm infers it from the
+"""Reasoning formats: by a model's chat template, else as mlx-lm infers them from the
 vocabulary.
 """
 
@@ -9,8 +9,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from omlx.engine.image import words
-from omlx.text import harmony, solar
-from omlx.text.channels import HEADER, ChannelSplitter, ReasoningSplitter, Splitter
+from omlx.text import harmony
+from omlx.text.filters import (
+    CONTENT,
+    HEADER,
+    REASONING,
+    TOOL,
+    ChannelSplitter,
+    ReasoningSplitter,
+    Splitter,
+)
 
 if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
@@ -81,6 +89,17 @@ _REPEATING: Final[Mapping[str, str]] = {"<|channel>thought": "<|channel>"}
 
 Transitions = Mapping[str, Sequence[tuple[str, str]]]
 
+_SOLAR_THOUGHT: Final = ("<|think|>", "<|end|><|begin|>assistant<|content|>")
+_SOLAR: Final[Transitions] = {
+    HEADER: (("<|think|>", REASONING), ("<|content|>", CONTENT), ("<|tool_calls|>", TOOL)),
+    REASONING: (("<|end|>", HEADER),),
+    CONTENT: (("<|end|>", HEADER),),
+}
+"""Messages of Solar Open; calls are a message of their own, from `<|tool_calls|>` to `<|calls|>`:
+
+    <|think|>reasoning<|end|><|begin|>assistant<|content|>an answer<|end|>
+"""
+
 
 def reasoning_format(tokenizer: TokenizerWrapper) -> ReasoningFormat | None:
     """Return the markers of a model's reasoning; None if it has none, or writes messages in
@@ -115,8 +134,8 @@ def message_channels(tokenizer: TokenizerWrapper) -> tuple[str, Transitions] | N
         return tokenizer.response_initial_state, tokenizer.response_transitions
     if harmony.uses_harmony(tokenizer):
         return HEADER, harmony.TRANSITIONS
-    if solar.uses_channels(tokenizer):
-        return HEADER, solar.TRANSITIONS
+    if _uses_solar(tokenizer):
+        return HEADER, _SOLAR
     return None
 
 
@@ -126,8 +145,8 @@ def channel_markers(tokenizer: TokenizerWrapper) -> tuple[str, str] | None:
     """
     if harmony.uses_harmony(tokenizer):
         return harmony.THOUGHT
-    if solar.uses_channels(tokenizer):
-        return solar.THOUGHT
+    if _uses_solar(tokenizer):
+        return _SOLAR_THOUGHT
     return None
 
 
@@ -160,3 +179,7 @@ def opens_reasoning(tokenizer: TokenizerWrapper, tokens: Sequence[int]) -> bool:
         return False
     text = str(tokenizer.decode(words(tokens[-64:])))
     return text.rstrip().endswith(form.opens)
+
+
+def _uses_solar(tokenizer: TokenizerWrapper) -> bool:
+    return "<|begin|>assistant<|think|>" in str(tokenizer.chat_template)

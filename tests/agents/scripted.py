@@ -15,7 +15,7 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from omlx.draft_length import MAX_DRAFT_LENGTH
 from omlx.models.pool.pool import Pool, build_pool
-from omlx.text.calls.write import write_calls
+from omlx.text.calls.markup import write_calls
 from omlx.text.reasoning import message_channels
 from tests.server.spelling import Spelling, read
 

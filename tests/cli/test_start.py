@@ -78,7 +78,7 @@ sys.exit(main.main(["serve", "--port", "0", "--home", sys.argv[1]]))
 ANNOUNCING = """
 import sys
 from omlx.cli import main
-from omlx.text import template_process
+from omlx.text.template import process as template_process
 
 class Announced(template_process.TemplateProcess):
     def __init__(self):

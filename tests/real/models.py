@@ -20,7 +20,7 @@ from omlx.measure.exactness import TOLERANCE, first_difference
 from omlx.models.catalog.entry import ModelEntry
 from omlx.models.catalog.registry import Registry
 from omlx.models.package.tokenizer import read_tokenizer
-from omlx.text.detokenize import decode_byte_level
+from omlx.text.tokens import decode_byte_level
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 FOLDER: Final = ROOT / ".cache/real"

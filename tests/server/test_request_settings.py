@@ -10,7 +10,7 @@ import pytest
 
 from omlx.draft_length import DraftLength
 from omlx.settings.schema import Scope, Settings, table
-from omlx.text.thinking_budget import BudgetMask
+from omlx.text.constraint import BudgetMask
 from tests.server.running import DRAFT, HYBRID, TARGET, Running, omlx
 
 Seen: TypeAlias = Callable[[Running], object]

@@ -30,9 +30,9 @@ from omlx.server.event_dispatcher import EventDispatcher
 from omlx.server.stream import GenerationStream
 from omlx.telemetry.metrics import Gauges, Metrics
 from omlx.text.constraint import Constraint
-from omlx.text.detokenize import TokenBytes
 from omlx.text.events import Finish, TextDelta
 from omlx.text.output import OutputSpec
+from omlx.text.tokens import TokenBytes
 from tests.text.tokenizers import decode_byte_level
 
 STATS = RequestStats(1, 0, 1, 0.0, 0.0, 0.0, 0, {}, Reason("spec.off.requested"))

@@ -18,7 +18,7 @@ from omlx.models.catalog.entry import ModelEntry
 from omlx.models.catalog.registry import Registry
 from omlx.models.pool.pool import build_pool
 from omlx.settings.schema import Settings
-from omlx.text.thinking_budget import CLOSING_SENTENCE
+from omlx.text.constraint import CLOSING_SENTENCE
 from tests.server.running import DEMO, DRAFT, TARGET, Running, omlx
 from tests.server.spelling import Spelling, read
 

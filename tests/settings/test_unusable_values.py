@@ -14,7 +14,7 @@ from omlx.settings.layer import Layer
 from omlx.settings.resolve import add_flags, cli_layer, environment_layer
 from omlx.settings.schema import RENDERER_ARGUMENTS, table
 from omlx.settings.store import GLOBAL_FILE, Store
-from omlx.text import template
+from omlx.text.template import render as template
 
 Read = Callable[[str, str, Path], Layer]
 

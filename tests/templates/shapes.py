@@ -17,7 +17,7 @@ from typing import Any, Final
 from omlx.errors import BadRequest
 from omlx.server import tooling
 from omlx.text.calls.markup import call_format
-from omlx.text.template import render
+from omlx.text.template.render import render
 from omlx.text.tools import ToolUse
 from tests.templates.fetched import TEMPLATES, tokenizer
 

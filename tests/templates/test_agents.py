@@ -18,7 +18,7 @@ from omlx.server.generation_request import GenerationRequest
 from omlx.server.openai.chat import request as chat_request
 from omlx.server.openai.responses import request as response_request
 from omlx.text.calls.markup import call_format
-from omlx.text.template import render
+from omlx.text.template.render import render
 from tests.templates.fetched import TEMPLATES, tokenizer
 
 RECORDED: Final = Path(__file__).parents[1] / "agents/recorded/loops"

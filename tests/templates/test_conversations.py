@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pytest
 
-from omlx.text.template import render
+from omlx.text.template.render import render
 from tests.templates.fetched import TEMPLATES, tokenizer
 
 CONVERSATIONS: Final = 30

@@ -11,7 +11,7 @@ import pytest
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from omlx.errors import BadRequest
-from omlx.text.template import render
+from omlx.text.template.render import render
 from omlx.text.tools import ToolUse
 from tests.templates.fetched import TEMPLATES, tokenizer
 from tests.templates.parsing import parse

@@ -13,7 +13,7 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 from omlx.errors import BadRequest
 from omlx.text.calls.format import CallFormat
 from omlx.text.calls.markup import call_format
-from omlx.text.template import render
+from omlx.text.template.render import render
 from omlx.text.tools import ToolUse
 from tests.templates.fetched import TEMPLATES, tokenizer
 from tests.templates.parsing import parse

@@ -7,19 +7,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from omlx.text.calls.families import (
-    cohere,
-    deepseek,
-    deepseek_dsml,
-    functionary,
-    hy3,
-    json_lines,
-    json_lists,
-    llama,
-    minimax_m3,
-    seed_oss,
-    solar,
-)
+from omlx.text.calls import json_formats, tag_formats
+from omlx.text.calls.elements import MINIMAX_M3, TOKEN
 from omlx.text.calls.format import CallFormat
 
 ARGUMENTS: Final = {"city": "Zürich", "days": 3}
@@ -62,66 +51,67 @@ def _dsml(section: str) -> tuple[str, str]:
 _DEEPSEEK: Final = tuple(
     f"<｜tool▁{name}｜>" for name in ("calls▁begin", "calls▁end", "call▁begin", "call▁end", "sep")
 )
-_M3: Final = minimax_m3.TOKEN
 _BEGIN, _END, _CALL, _CALL_END, _SEPARATOR = _DEEPSEEK
 
 EXAMPLES: Final = {
     "llama": Example(
-        llama.FORMAT,
+        json_formats.LLAMA_3,
         ("<|python_tag|>",),
         f'{{"name": "get_weather", "parameters": {_JSON}}}',
         '{"name": "look", "parameters": {}}; {"name": "look", "parameters": {"days": 3}}',
     ),
     "deepseek r1": Example(
-        deepseek.R1,
+        json_formats.DEEPSEEK_R1,
         _DEEPSEEK,
         f"{_BEGIN}{_CALL}function{_SEPARATOR}get_weather\n```json\n{_JSON}\n```{_CALL_END}{_END}",
         f"{_BEGIN}{_CALL}function{_SEPARATOR}look\n```json\n{{}}\n```{_CALL_END}\n"
         f'{_CALL}function{_SEPARATOR}look\n```json\n{{"days": 3}}\n```{_CALL_END}{_END}',
     ),
     "deepseek v3.1": Example(
-        deepseek.V3_1,
+        json_formats.DEEPSEEK_3_1,
         _DEEPSEEK,
         f"{_BEGIN}{_CALL}get_weather{_SEPARATOR}{_JSON}{_CALL_END}{_END}",
         f"{_BEGIN}{_CALL}look{_SEPARATOR}{{}}{_CALL_END}"
         f'{_CALL}look{_SEPARATOR}{{"days": 3}}{_CALL_END}{_END}',
     ),
-    "deepseek v3.2": Example(deepseek_dsml.V3_2, ("｜DSML｜",), *_dsml("function_calls")),
-    "deepseek v4": Example(deepseek_dsml.V4, ("｜DSML｜",), *_dsml("tool_calls")),
-    "granite 3": Example(json_lists.GRANITE_3, ("<|tool_call|>",), *_objects("<|tool_call|>", "")),
+    "deepseek v3.2": Example(tag_formats.DEEPSEEK_3_2, ("｜DSML｜",), *_dsml("function_calls")),
+    "deepseek v4": Example(tag_formats.DEEPSEEK_4, ("｜DSML｜",), *_dsml("tool_calls")),
+    "granite 3": Example(
+        json_formats.GRANITE_3, ("<|tool_call|>",), *_objects("<|tool_call|>", "")
+    ),
     "nemotron nano 2": Example(
-        json_lists.NEMOTRON_NANO_2,
+        json_formats.NEMOTRON_NANO_2,
         ("<TOOLCALL>", "</TOOLCALL>"),
         *_objects("<TOOLCALL>", "</TOOLCALL>"),
     ),
-    "apriel": Example(json_lists.APRIEL, (), *_objects("<tool_calls>", "</tool_calls>")),
-    "firefunction": Example(json_lists.FIREFUNCTION, (), *_objects("functools", "")),
+    "apriel": Example(json_formats.APRIEL, (), *_objects("<tool_calls>", "</tool_calls>")),
+    "firefunction": Example(json_formats.FIREFUNCTION, (), *_objects("functools", "")),
     "apertus": Example(
-        json_lists.APERTUS,
+        json_formats.APERTUS,
         ("<|tools_prefix|>", "<|tools_suffix|>"),
         f'<|tools_prefix|>[{{"get_weather": {_JSON}}}]<|tools_suffix|>',
         '<|tools_prefix|>[{"look": {}}, {"look": {"days": 3}}]<|tools_suffix|>',
     ),
     "minimax m1": Example(
-        json_lines.MINIMAX_M1,
+        json_formats.MINIMAX_M1,
         (),
         f'<tool_calls>\n{{"name": "get_weather", "arguments": {_JSON}}}\n</tool_calls>',
         '<tool_calls>\n{"name": "look", "arguments": {}}\n'
         '{"name": "look", "arguments": {"days": 3}}\n</tool_calls>',
     ),
     "gigachat 3": Example(
-        json_lines.GIGACHAT_3,
+        json_formats.GIGACHAT_3,
         ("<|message_sep|>", "<|role_sep|>"),
         "<|message_sep|>\n\nfunction call<|role_sep|>\n"
         f'{{"name": "get_weather", "arguments": {_JSON}}}',
     ),
     "gigachat 3.1": Example(
-        json_lines.GIGACHAT_3_1,
+        json_formats.GIGACHAT_3_1,
         ("<|function_call|>",),
         f'<|function_call|>{{"name": "get_weather", "arguments": {_JSON}}}',
     ),
     "command r7b": Example(
-        cohere.COMMAND_R7B,
+        json_formats.COMMAND_R7B,
         ("<|START_ACTION|>", "<|END_ACTION|>"),
         '<|START_ACTION|>[\n    {"tool_call_id": "0", "tool_name": "get_weather", "parameters": '
         f"{_JSON}}}\n]<|END_ACTION|>",
@@ -130,7 +120,7 @@ EXAMPLES: Final = {
         "]<|END_ACTION|>",
     ),
     "command r": Example(
-        cohere.COMMAND_R,
+        json_formats.COMMAND_R,
         (),
         'Action:\n```json\n[\n    {\n        "tool_name": "get_weather",\n        "parameters": '
         f"{_JSON}\n    }}\n]```",
@@ -138,7 +128,7 @@ EXAMPLES: Final = {
         '{"tool_name": "look", "parameters": {"days": 3}}]\n```',
     ),
     "seed-oss": Example(
-        seed_oss.FORMAT,
+        tag_formats.SEED_OSS,
         ("<seed:tool_call>", "</seed:tool_call>"),
         "<seed:tool_call>\n<function=get_weather>\n<parameter=city>Zürich</parameter>\n"
         "<parameter=days>3</parameter>\n</function>\n</seed:tool_call>",
@@ -147,16 +137,16 @@ EXAMPLES: Final = {
         "</seed:tool_call>",
     ),
     "functionary 3.1": Example(
-        functionary.V3_1,
+        json_formats.FUNCTIONARY_3_1,
         (),
         f"<function=get_weather>{_JSON}</function>",
         '<function=look>{}</function><function=look>{"days": 3}</function>',
     ),
     "functionary 3.2": Example(
-        functionary.V3_2, (), f"get_weather\n{_JSON}", 'look\n{}>>>look\n{"days": 3}'
+        json_formats.FUNCTIONARY_3_2, (), f"get_weather\n{_JSON}", 'look\n{}>>>look\n{"days": 3}'
     ),
     "hy3": Example(
-        hy3.FORMAT,
+        tag_formats.HY3,
         ("<tool_calls:opensource>", "</tool_calls:opensource>", "<tool_call:opensource>"),
         "<tool_calls:opensource>\n<tool_call:opensource>get_weather<tool_sep:opensource>\n"
         "<arg_key:opensource>city</arg_key:opensource>\n"
@@ -171,7 +161,7 @@ EXAMPLES: Final = {
         "</tool_call:opensource>\n</tool_calls:opensource>",
     ),
     "solar": Example(
-        solar.FORMAT,
+        json_formats.SOLAR,
         ("<|tool_calls|>", "<|calls|>", "<|tool_call:begin|>", "<|tool_call:end|>"),
         "<|tool_calls|><|tool_call:begin|>a1b2c3d4e5<|tool_call:name|>get_weather"
         f"<|tool_call:args|>{_JSON}<|tool_call:end|><|calls|>",
@@ -180,11 +170,12 @@ EXAMPLES: Final = {
         '{"days": 3}<|tool_call:end|><|calls|>',
     ),
     "minimax m3": Example(
-        minimax_m3.FORMAT,
+        MINIMAX_M3,
         ("]<]minimax[>[",),
-        f'{_M3}<tool_call>\n{_M3}<invoke name="get_weather">{_M3}<city>Zürich{_M3}</city>'
-        f"{_M3}<days>3{_M3}</days>{_M3}</invoke>\n{_M3}</tool_call>",
-        f'{_M3}<tool_call>\n{_M3}<invoke name="look">{_M3}</invoke>\n'
-        f'{_M3}<invoke name="look">{_M3}<days>3{_M3}</days>{_M3}</invoke>\n{_M3}</tool_call>',
+        f'{TOKEN}<tool_call>\n{TOKEN}<invoke name="get_weather">{TOKEN}<city>Zürich{TOKEN}</city>'
+        f"{TOKEN}<days>3{TOKEN}</days>{TOKEN}</invoke>\n{TOKEN}</tool_call>",
+        f'{TOKEN}<tool_call>\n{TOKEN}<invoke name="look">{TOKEN}</invoke>\n'
+        f'{TOKEN}<invoke name="look">{TOKEN}<days>3{TOKEN}</days>{TOKEN}</invoke>\n'
+        f"{TOKEN}</tool_call>",
     ),
 }

@@ -5,9 +5,7 @@ Every output calls `get_weather` with `ARGUMENTS`, or first `look` without argum
 
 from __future__ import annotations
 
-import importlib
 import json
-import pkgutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -15,9 +13,9 @@ from typing import Any, Final, TypeAlias
 
 import regex as re
 
-from omlx.text.calls import families, write
-from omlx.text.calls.families import harmony
+from omlx.text.calls import bracket_formats, elements, json_formats, markup, tag_formats
 from omlx.text.calls.format import CallFormat
+from omlx.text.calls.json_formats import HARMONY
 from omlx.text.calls.markup import CallMarkup
 from omlx.text.calls.parser import Piece, ToolCallParser
 from omlx.text.events import ReasoningDelta, TextDelta, ToolCallArguments, ToolCallStart
@@ -49,12 +47,10 @@ _TOKENS: Final = re.compile(r"<[^<>\s]*>|\[[A-Z_]+\]|\w+|\s+|.", re.DOTALL)
 
 
 def _formats() -> Iterator[tuple[str, CallFormat]]:
-    for module in pkgutil.iter_modules(families.__path__):
-        names = vars(importlib.import_module(f"{families.__name__}.{module.name}"))
-        for name, value in names.items():
-            if isinstance(value, CallFormat):
-                known = module.name if name == "FORMAT" else f"{module.name}: {name}"
-                yield known, value
+    for module in (bracket_formats, elements, json_formats, tag_formats):
+        for name, value in vars(module).items():
+            if isinstance(value, CallFormat) and not name.startswith("_"):
+                yield name.lower(), value
 
 
 FORMATS: Final[Mapping[str, CallFormat]] = dict(_formats())
@@ -63,7 +59,7 @@ FORMATS: Final[Mapping[str, CallFormat]] = dict(_formats())
 def written(form: CallFormat, *calls: tuple[str, Mapping[str, Any]]) -> str:
     """Return calls as a model of the family writes them in one output."""
     bodies = [
-        write._call(
+        markup._call(
             form, {"id": "a1b2c3d4e", "function": {"name": name, "arguments": arguments}}, at
         )
         for at, (name, arguments) in enumerate(calls)
@@ -72,7 +68,7 @@ def written(form: CallFormat, *calls: tuple[str, Mapping[str, Any]]) -> str:
         bodies = [form.separator.join(bodies)]
     before, behind = form.section
     start = form.before + form.start if form.marked else ""
-    between = _NEXT if form is harmony.FORMAT else form.between or "\n"
+    between = _NEXT if form is HARMONY else form.between or "\n"
     return between.join(f"{start}{before}{body}{behind}{form.end}" for body in bodies)
 
 
@@ -80,7 +76,7 @@ def cases(form: CallFormat) -> dict[str, tuple[str, Read]]:
     """Return by name the outputs, and what they mean."""
     one, marker = written(form, WEATHER), "" if form.marked else form.start
     preamble, between = f"I look.\n\n{marker}", f"\n{marker}"
-    if form is harmony.FORMAT:
+    if form is HARMONY:
         preamble = f"<|channel|>commentary<|message|>I look.<|end|>{_NEXT}"
         between = _NEXT
     found: dict[str, tuple[str, Read]] = {
@@ -91,7 +87,7 @@ def cases(form: CallFormat) -> dict[str, tuple[str, Read]]:
         "after text": (preamble + one, ("I look.", [WEATHER])),
         "no end": (one.removesuffix(form.end), ("", [WEATHER])),
     }
-    if form is not harmony.FORMAT:
+    if form is not HARMONY:
         for name, body in (("JSON", JSON), ("JSON list", f"[{JSON}]"), ("JSON cut", JSON[:-2])):
             found[name] = (f"{form.start}{body}{form.end}", ("", [WEATHER]))
         behind = json.dumps({"arguments": ARGUMENTS, "name": WEATHER[0]}, ensure_ascii=False)
@@ -115,7 +111,7 @@ def read(form: CallFormat, pieces: Iterable[str]) -> Read:
     """Parse an output that the model has ended."""
     parser = ToolCallParser(CallMarkup(form, TOOLS))
     parsed: list[Piece | ReasoningDelta] = []
-    if form is harmony.FORMAT:
+    if form is HARMONY:
         splitter = HarmonySplitter(TOOLS)
         messages = [message for piece in pieces for message in splitter.feed(piece)]
         for message in (*messages, *splitter.finish()):

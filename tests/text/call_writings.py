@@ -7,11 +7,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from omlx.text.calls.families import minimax_m3
+from omlx.text.calls.elements import TOKEN
 
 _JSON: Final = '{"city": "Zürich", "days": 3}'
 _CALL: Final = f'{{"name": "get_weather", "arguments": {_JSON}}}'
-_M3: Final = minimax_m3.TOKEN
 _PARAMETERS: Final = (
     "<parameter=city>\nZürich\n</parameter>\n<parameter=days>\n3\n</parameter>\n</function>"
 )
@@ -29,7 +28,7 @@ WRITINGS: Final[Mapping[str, Sequence[str]]] = {
         "<function=get_weather><parameter=city>Zürich</parameter><parameter=days>3</parameter>"
         "</function>",
     ),
-    "glm: GLM": (
+    "glm": (
         f"<tool_call>get_weather{_JSON}</tool_call>",
         f"<tool_call>get_weather\n{_JSON}\n</tool_call>",
         "<tool_call>get_weather<arg_key>city<arg_value>Zürich</arg_value>"
@@ -44,8 +43,8 @@ WRITINGS: Final[Mapping[str, Sequence[str]]] = {
         "<parameter name=days>3</parameter>\n</invoke>\n</minimax:tool_call>",
     ),
     "minimax_m3": (
-        f'{_M3}<tool_call>\n{_M3}<invoke name="get_weather">{_JSON}{_M3}</invoke>\n'
-        f"{_M3}</tool_call>",
+        f'{TOKEN}<tool_call>\n{TOKEN}<invoke name="get_weather">{_JSON}{TOKEN}</invoke>\n'
+        f"{TOKEN}</tool_call>",
     ),
     "muse_spark": (
         '<atem:function_calls>\n<atem:invoke name="get_weather">'
@@ -58,7 +57,7 @@ WRITINGS: Final[Mapping[str, Sequence[str]]] = {
         "<function name=get_weather><param name=city>Zürich</param><param name=days>3</param>"
         "</function>",
     ),
-    "deepseek_dsml: V3_2": (
+    "deepseek_3_2": (
         f'<｜DSML｜function_calls>\n<｜DSML｜invoke name="get_weather">\n{_JSON}\n'
         "</｜DSML｜invoke>\n</｜DSML｜function_calls>",
     ),
@@ -79,29 +78,29 @@ WRITINGS: Final[Mapping[str, Sequence[str]]] = {
         "<|tool_call_end|><|tool_calls_section_end|>"
         for name in ("get_weather", "get_weather:0", "functions.get_weather")
     ),
-    "gemma: GEMMA_4": (
+    "gemma_4": (
         f"<|tool_call>call:get_weather{_JSON}<tool_call|>",
         '<|tool_call>call:get_weather{city:"Zürich",days:3}<tool_call|>',
         '<|tool_call>get_weather{city:<|"|>Zürich<|"|>,days:3}<tool_call|>',
         '<|tool_call>call: get_weather{city:<|"|>Zürich<|"|>,days:3}<tool_call|>',
         '<|tool_call>call:get_weather{"city":<|"|>Zürich<|"|>,"days":3}<tool_call|>',
     ),
-    "gemma: FUNCTION_GEMMA": (f"<start_function_call>call:get_weather{_JSON}<end_function_call>",),
-    "pythonic": ('<|tool_call_start|>get_weather(city="Zürich", days=3)<|tool_call_end|>',),
+    "function_gemma": (f"<start_function_call>call:get_weather{_JSON}<end_function_call>",),
+    "lfm2": ('<|tool_call_start|>get_weather(city="Zürich", days=3)<|tool_call_end|>',),
     "mistral": (
         f"[TOOL_CALLS]get_weather{_JSON}",
         f"[TOOL_CALLS] get_weather [ARGS] {_JSON}",
         f"[TOOL_CALLS][{_CALL}]",
         f"[TOOL_CALLS]get_weather[CALL_ID]abcdefghi[ARGS]{_JSON}",
     ),
-    "deepseek: V3_1": (
+    "deepseek_3_1": (
         "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>get_weather\n"
         f"```json\n{_JSON}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
         f"<｜tool▁call▁begin｜>get_weather<｜tool▁sep｜>{_JSON}<｜tool▁call▁end｜>",
     ),
-    "functionary: V3_1": (f"<function=get_weather{_JSON}</function>",),
-    "functionary: V3_2": (f">>>get_weather\n{_JSON}",),
-    "llama": (
+    "functionary_3_1": (f"<function=get_weather{_JSON}</function>",),
+    "functionary_3_2": (f">>>get_weather\n{_JSON}",),
+    "llama_3": (
         f"<function=get_weather>{_JSON}</function>",
         f'<|python_tag|>{{"type": "function", "name": "get_weather", "parameters": {_JSON}}}',
         f'{{"type": "function", "function": {{"name": "get_weather", "parameters": {_JSON}}}}}',
@@ -111,8 +110,8 @@ WRITINGS: Final[Mapping[str, Sequence[str]]] = {
         f'<tool_call>\n{{"id": 1, "name": "get_weather", "arguments": {_JSON}}}\n</tool_call>',
         f"<tool_call>```json\n{_CALL}\n```</tool_call>",
     ),
-    "json_lists: GRANITE_3": (f"<tool_call>[{_CALL}]",),
-    "cohere: COMMAND_R": (f"Action: ```json\n{_CALL}\n```",),
+    "granite_3": (f"<tool_call>[{_CALL}]",),
+    "command_r": (f"Action: ```json\n{_CALL}\n```",),
     "solar": (
         f"<|tool_calls|><|tool_call:begin|>get_weather<|tool_call:args|>{_JSON}"
         "<|tool_call:end|><|calls|>",

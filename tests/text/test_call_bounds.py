@@ -13,7 +13,7 @@ import pytest
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from omlx.errors import BadRequest
-from omlx.text.calls.write import write_calls
+from omlx.text.calls.markup import write_calls
 from omlx.text.tools import ToolUse
 from tests.schemas import SMALL, record
 from tests.text.test_call_grammar import grammars, ids_of, mask, read, use, valid

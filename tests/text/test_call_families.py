@@ -15,7 +15,7 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper, load
 
 from omlx.engine.types import FinishReason
 from omlx.text.calls.markup import FAMILIES, call_format
-from omlx.text.grammar_mask import GrammarMask
+from omlx.text.mask import GrammarMask
 from omlx.text.output import OutputParser, OutputSpec
 from tests.schemas import SMALL, WORD, listed, record
 from tests.templates.parsing import STATS, Output, parse

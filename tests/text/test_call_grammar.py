@@ -21,7 +21,7 @@ from omlx.errors import BadRequest
 from omlx.text.calls.markup import PARSERS as CALL_FORMATS
 from omlx.text.events import Finish, ReasoningDelta, TextDelta, ToolCallArguments, ToolCallStart
 from omlx.text.grammar import GrammarCompiler, GrammarKind, Preamble, StructuredOutput
-from omlx.text.grammar_mask import GrammarMask
+from omlx.text.mask import GrammarMask
 from omlx.text.output import OutputParser, OutputSpec
 from omlx.text.tools import ToolUse
 from tests.schemas import SCHEMAS, SMALL, WORD, Schema, record

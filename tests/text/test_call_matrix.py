@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from omlx.text.calls.families import harmony
+from omlx.text.calls.json_formats import HARMONY
 from omlx.text.calls.markup import FAMILIES, PARSERS
 from tests.text.call_matrix import (
     FORMATS,
@@ -26,7 +26,7 @@ def outcomes(family: str, text: str) -> list[Read]:
 
 
 def test_every_format_is_in_the_matrix() -> None:
-    known = [*FAMILIES, *PARSERS.values(), harmony.FORMAT]
+    known = [*FAMILIES, *PARSERS.values(), HARMONY]
     assert all(form in FORMATS.values() for form in known)
     assert WRITINGS.keys() <= FORMATS.keys()
     assert len(list(table())) == len(FORMATS) + 2

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mlx_lm.chat_templates.muse_spark import RESPONSE_FORMAT
 
-from omlx.text.channels import ChannelSplitter, Piece, ReasoningSplitter, Splitter
 from omlx.text.events import ReasoningDelta, TextDelta
+from omlx.text.filters import ChannelSplitter, Piece, ReasoningSplitter, Splitter
 
 MARKERS = ("<think>", "</think>")
 FRAGMENTS = st.lists(

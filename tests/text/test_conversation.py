@@ -13,10 +13,10 @@ from mlx_lm.tokenizer_utils import load
 
 from omlx.errors import BadRequest
 from omlx.models.catalog.discovery import BUNDLED
-from omlx.text.calls.write import write_calls
-from omlx.text.conversation import adapt
-from omlx.text.template import render
-from omlx.text.template_abilities import TemplateAbilities, probe, template_abilities
+from omlx.text.calls.markup import write_calls
+from omlx.text.template.abilities import TemplateAbilities, probe, template_abilities
+from omlx.text.template.conversation import adapt
+from omlx.text.template.render import render
 from tests.text.tokenizers import decode_byte_level
 
 EVERYTHING = TemplateAbilities()

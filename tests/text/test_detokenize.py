@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
-from omlx.text.detokenize import Detokenizer, TokenBytes, decode_byte_level
+from omlx.text.tokens import Detokenizer, TokenBytes, decode_byte_level
 
 TEXT = st.text(
     st.characters(exclude_categories=("Cs",), exclude_characters="\ufffd\0"), max_size=40

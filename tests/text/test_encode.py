@@ -9,7 +9,7 @@ import pytest
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from omlx.errors import BadRequest
-from omlx.text.encode import PIECE, encode
+from omlx.text.tokens import PIECE, encode
 
 
 class Counting(TokenizerWrapper):

@@ -21,7 +21,7 @@ from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.catalog.entry import ModelEntry
 from omlx.models.package.tokenizer import read_tokenizer
 from omlx.text.grammar import GrammarCompiler, GrammarKind, Preamble, StructuredOutput
-from omlx.text.grammar_mask import GrammarMask
+from omlx.text.mask import GrammarMask
 from tests.schemas import SCHEMAS
 
 PERSON = {

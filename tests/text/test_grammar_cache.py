@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from omlx.errors import BadRequest
-from omlx.text.grammar_cache import CACHE_SIZE, GrammarCache
+from omlx.text.grammar import CACHE_SIZE, GrammarCache
 
 
 def test_each_source_is_compiled_once_and_the_oldest_is_evicted() -> None:

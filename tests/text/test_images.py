@@ -10,10 +10,9 @@ import pytest
 
 from omlx.engine.image import PreparedImage
 from omlx.errors import BadRequest
-from omlx.text.conversation import IMAGE_LEFT_OUT, adapt
-from omlx.text.images import check_markers, separate_images
-from omlx.text.template import render
-from omlx.text.template_abilities import TemplateAbilities, probe
+from omlx.text.template.abilities import TemplateAbilities, probe
+from omlx.text.template.conversation import IMAGE_LEFT_OUT, adapt
+from omlx.text.template.render import check_markers, render, separate_images
 from tests.text.tokenizers import decode_byte_level
 
 CAT, DOG = (PreparedImage(name, {}, 4, 4) for name in ("cat", "dog"))

@@ -6,7 +6,7 @@ import pytest
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from omlx.errors import BadRequest
-from omlx.text.infill import INFILL_FAMILIES, InfillTokens, infill_prompt, infill_token_ids
+from omlx.text.tokens import INFILL_FAMILIES, InfillTokens, infill_prompt, infill_token_ids
 from tests.text.tokenizers import SPECIAL, decode_byte_level
 
 

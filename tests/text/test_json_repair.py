@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic_core import from_json
 
-from omlx.text.calls.json_repair import JsonRepair
+from omlx.text.calls.repair import JsonRepair
 
 VALUES = st.recursive(
     st.none()

@@ -25,7 +25,7 @@ from omlx.text.events import (
     ToolCallStart,
 )
 from omlx.text.output import OutputParser, OutputSpec, OutputStopMatcher
-from omlx.text.template import render
+from omlx.text.template.render import render
 from omlx.text.tools import ToolUse
 from tests.text.test_output import STATS, normal
 from tests.text.tokenizers import CHATML, decode_byte_level

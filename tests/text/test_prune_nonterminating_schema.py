@@ -12,7 +12,7 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 from omlx.engine.masking import only_token
 from omlx.errors import BadRequest
 from omlx.text.grammar import GrammarCompiler, GrammarKind, Preamble, StructuredOutput
-from omlx.text.prune_nonterminating_schema import prune_nonterminating
+from omlx.text.schema import prune_nonterminating
 from tests.schemas import REFERENCES, SMALL, listed, record
 from tests.text.test_grammar import walk
 

@@ -12,10 +12,10 @@ import pytest
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from omlx.engine.masking import forced_tokens
+from omlx.text.filters import WrapperFilter
 from omlx.text.grammar import GrammarCompiler, GrammarKind, Preamble, StructuredOutput
 from omlx.text.reasoning import FAMILIES
-from omlx.text.stop_strings import WrapperFilter
-from omlx.text.template import render
+from omlx.text.template.render import render
 from tests.templates.parsing import parse
 from tests.text.tokenizers import CHATML, decode_byte_level
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from omlx.text.relax_schema import MAX_PATTERNS, relax
+from omlx.text.schema import MAX_PATTERNS, relax
 
 AHEAD = "^(?!a)"
 

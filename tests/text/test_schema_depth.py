@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from omlx.text.schema_depth import MAX_DEPTH, check_depth
+from omlx.text.schema import MAX_DEPTH, check_depth
 
 
 def lists(depth: int) -> Any:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
-from omlx.text.stop_strings import MarkerFilter, StopStringFilter, StopStringMatcher, overlap
+from omlx.text.filters import MarkerFilter, StopStringFilter, StopStringMatcher, overlap
 
 WORDS = st.text("ab<", max_size=12)
 STOPS = st.lists(st.text("ab<", min_size=1, max_size=4), max_size=3)

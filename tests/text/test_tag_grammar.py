@@ -13,7 +13,7 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from omlx.engine.masking import forced_tokens
 from omlx.errors import BadRequest
-from omlx.text.grammar_mask import GrammarMask
+from omlx.text.mask import GrammarMask
 from omlx.text.tools import ToolUse
 from tests.schemas import SMALL, WORD, listed, record
 from tests.text.test_call_grammar import allowed, grammars, ids_of, mask, read, say, use, valid

@@ -8,7 +8,7 @@ import pytest
 from mlx_lm.tokenizer_utils import TokenizerWrapper, load
 
 from omlx.errors import BadRequest
-from omlx.text.template import render
+from omlx.text.template.render import render
 from tests.text.tokenizers import decode_byte_level
 
 MESSAGES = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hello"}]

@@ -12,9 +12,9 @@ import pytest
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from omlx.errors import BadRequest
-from omlx.text import template_process
-from omlx.text.template import render
-from omlx.text.template_process import render_template
+from omlx.text.template import process as template_process
+from omlx.text.template.process import render_template
+from omlx.text.template.render import render
 from tests.text.tokenizers import CHATML, decode_byte_level
 
 HELLO = [{"role": "user", "content": "hello"}]

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from omlx.server import tooling
-from omlx.text.template import render
-from omlx.text.template_tools import MAX_INLINED, template_tools
-from omlx.text.tools import ToolUse
+from omlx.text.template.render import render
+from omlx.text.tools import MAX_INLINED, ToolUse, template_tools
 from tests.text.tokenizers import decode_byte_level
 
 TEXT = {"type": "string"}

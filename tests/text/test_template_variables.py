@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from omlx.text.template_process import render_template
-from omlx.text.template_variables import with_further_variables
+from omlx.text.template.process import render_template, with_further_variables
 from tests.text.tokenizers import CHATML, decode_byte_level
 
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}

@@ -12,9 +12,9 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from omlx.engine.masking import allows, forced_tokens, only_token
 from omlx.engine.types import TokenMask
-from omlx.text.detokenize import TokenBytes
+from omlx.text.constraint import CLOSING_SENTENCE, ThinkingBudgets
 from omlx.text.grammar import GrammarCompiler, GrammarKind, Preamble, StructuredOutput
-from omlx.text.thinking_budget import CLOSING_SENTENCE, ThinkingBudgets
+from omlx.text.tokens import TokenBytes
 from tests.templates.parsing import parse
 from tests.text.test_harmony import MARKERS
 from tests.text.test_harmony import TEMPLATE as HARMONY

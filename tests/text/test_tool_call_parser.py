@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from mlx_lm import tool_parsers
 
 from omlx.text.calls import markup as formats
-from omlx.text.calls.families import harmony, mistral
+from omlx.text.calls.json_formats import HARMONY, MISTRAL_LISTING
 from omlx.text.calls.markup import CallMarkup
 from omlx.text.calls.parser import Piece, ToolCallParser
 from omlx.text.events import TextDelta, ToolCallArguments, ToolCallEnd, ToolCallStart
@@ -385,7 +385,7 @@ def test_ids() -> None:
 
 
 def test_a_call_that_is_demanded_is_held_to_a_grammar() -> None:
-    known = [*formats.PARSERS.values(), *formats.FAMILIES, harmony.FORMAT, mistral.LISTING]
+    known = [*formats.PARSERS.values(), *formats.FAMILIES, HARMONY, MISTRAL_LISTING]
     assert all(form.written is not None for form in known)
 
 

@@ -10,8 +10,7 @@ import pytest
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from omlx.errors import BadRequest
-from omlx.text.calls.markup import call_format
-from omlx.text.calls.write import write_calls
+from omlx.text.calls.markup import call_format, write_calls
 from tests.schemas import SMALL, WORD, listed, record
 from tests.text.test_call_grammar import grammars, mask, read, say, use, valid
 from tests.text.test_tag_grammar import UNIONS, walk

@@ -44,7 +44,7 @@ from omlx.models.pool.reading import Reading, Report, WeightReader
 from omlx.models.pool.resident import ResidentModel, ServedModel
 from omlx.models.pool.speculation_config import SpeculationConfig
 from omlx.settings.schema import STRICT
-from omlx.text.detokenize import TokenBytes
+from omlx.text.tokens import TokenBytes
 
 if TYPE_CHECKING:
     from omlx.engine.loop import EngineLoop

@@ -22,14 +22,14 @@ from omlx.models.pool.cost_file import LoadedCosts
 from omlx.models.pool.load_weights import Dtype, LoadedModel, LoadProgress
 from omlx.models.pool.speculation_config import SpeculationConfig
 from omlx.settings.schema import STRICT, Settings
+from omlx.text.constraint import ThinkingBudgets
 from omlx.text.grammar import GrammarCompiler
-from omlx.text.thinking_budget import ThinkingBudgets
 
 if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
 
     from omlx.engine.loop import EngineLoop
-    from omlx.text.detokenize import TokenBytes
+    from omlx.text.tokens import TokenBytes
 
 
 class State(StrEnum):

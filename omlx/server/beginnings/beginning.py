@@ -11,7 +11,7 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final
 
 from omlx.server.generation_request import GenerationRequest
-from omlx.text.template import render
+from omlx.text.template.render import render
 from omlx.text.tools import ToolUse
 
 if TYPE_CHECKING:

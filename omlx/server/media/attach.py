@@ -21,8 +21,8 @@ from omlx.server.generation_request import GenerationRequest
 from omlx.server.media.loader import ImageLoader
 from omlx.server.media.parts import IMAGE, images_of, shows_images, text_part
 from omlx.server.media.result_notes import NOTES, warning
-from omlx.text.conversation import BETWEEN
-from omlx.text.encode import MAX_TOKENS
+from omlx.text.template.conversation import BETWEEN
+from omlx.text.tokens import MAX_TOKENS
 
 MAX_IMAGES: Final = 32
 """Of one request."""

@@ -29,7 +29,7 @@ from omlx.server.generation_request import GenerationRequest
 from omlx.server.media import pdf_worker
 from omlx.server.media.parts import FILE, content_of, text_part
 from omlx.server.media.source import file_bytes
-from omlx.text.conversation import BETWEEN
+from omlx.text.template.conversation import BETWEEN
 
 THREADS: Final = 2
 MAX_FILES: Final = 32

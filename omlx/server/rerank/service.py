@@ -16,7 +16,7 @@ from omlx.models.pool.resident import ServedModel
 from omlx.server.engine_requests import check_ids
 from omlx.server.errors import field_error
 from omlx.server.generation import GenerationService
-from omlx.text.rerank_prompt import (
+from omlx.text.template.render import (
     encode_document,
     encode_pair,
     qwen_prompt,

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from omlx.text.calls.argument_syntax import ArgumentSyntax
+from omlx.text.calls.arguments import ArgumentSyntax
 
 Tools: TypeAlias = Sequence[Mapping[str, Any]]
 """Functions as chat templates take them: `{"type": "function", "function": {"name": …}}`."""

@@ -15,12 +15,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from omlx.errors import BadRequest
 from omlx.text.calls import tag_grammar
-from omlx.text.calls.argument_syntax import Notation
+from omlx.text.calls.arguments import Notation
 from omlx.text.calls.format import Messages
 from omlx.text.calls.markup import CallMarkup
-from omlx.text.exact_integers import check_integers
-from omlx.text.prune_nonterminating_schema import prune_nonterminating
-from omlx.text.schema_depth import check_depth
+from omlx.text.schema import check_depth, check_integers, prune_nonterminating
 from omlx.text.tools import ToolUse
 
 if TYPE_CHECKING:

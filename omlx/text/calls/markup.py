@@ -1,12 +1,14 @@
-"""Choice of the tool-call format of one model, and its markup with the functions of one request.
+"""Choice of a model's tool-call format, and its markup with the functions of one request.
 
 The chat template decides: its texts show what the model was trained to write. For a template that
-none of the families knows, mlx-lm's choice of a parser counts.
+none of the families knows, mlx-lm's choice of a parser counts. Past calls are written in the same
+format for templates that do not render calls.
 """
 
 from __future__ import annotations
 
 import inspect
+import json
 import string
 import sys
 from collections.abc import Mapping, Sequence
@@ -19,89 +21,66 @@ from typing import TYPE_CHECKING, Any, Final
 import regex as re
 
 from omlx.text import harmony
-from omlx.text.calls import json_calls
-from omlx.text.calls.families import (
-    cohere,
-    deepseek,
-    deepseek_dsml,
-    functionary,
-    gemma,
-    glm,
-    hy3,
-    json_lines,
-    json_lists,
-    json_tools,
-    kimi_k2,
-    kimi_k3,
-    llama,
-    minicpm5,
-    minimax_m2,
-    minimax_m3,
-    mistral,
-    muse_spark,
-    pythonic,
-    qwen3_coder,
-    seed_oss,
-    solar,
-)
-from omlx.text.calls.families import harmony as harmony_calls
+from omlx.text.calls import json_formats, tag_formats
+from omlx.text.calls.bracket_formats import FUNCTION_GEMMA, GEMMA_4, LFM2
+from omlx.text.calls.elements import MINIMAX_M3
 from omlx.text.calls.format import CallFormat, Read, Tools
-from omlx.text.calls.values import is_function
-from omlx.text.stop_strings import overlap
+from omlx.text.calls.values import is_function, type_of
+from omlx.text.filters import overlap
 
 if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 FAMILIES: Final[Sequence[CallFormat]] = (
-    minimax_m2.FORMAT,
-    minimax_m3.FORMAT,
-    glm.LONGCAT,
-    glm.GLM_LINES,
-    glm.GLM,
-    qwen3_coder.FORMAT,
-    kimi_k2.FORMAT,
-    minicpm5.FORMAT,
-    deepseek_dsml.V4,
-    deepseek_dsml.V3_2,
-    deepseek.R1,
-    deepseek.V3_1,
-    llama.FORMAT,
-    cohere.COMMAND_R7B,
-    cohere.COMMAND_R,
-    seed_oss.FORMAT,
-    functionary.V3_1,
-    functionary.V3_2,
-    hy3.FORMAT,
-    solar.FORMAT,
-    json_lines.GIGACHAT_3_1,
-    json_lines.GIGACHAT_3,
-    json_lines.MINIMAX_M1,
-    json_lists.NEMOTRON_NANO_2,
-    json_lists.APRIEL,
-    json_lists.GRANITE_3,
-    json_lists.FIREFUNCTION,
-    json_lists.APERTUS,
-    json_tools.FORMAT,
+    tag_formats.MINIMAX_M2,
+    MINIMAX_M3,
+    tag_formats.LONGCAT,
+    tag_formats.GLM_LINES,
+    tag_formats.GLM,
+    tag_formats.QWEN3_CODER,
+    json_formats.KIMI_K2,
+    tag_formats.MINICPM5,
+    tag_formats.DEEPSEEK_4,
+    tag_formats.DEEPSEEK_3_2,
+    json_formats.DEEPSEEK_R1,
+    json_formats.DEEPSEEK_3_1,
+    json_formats.LLAMA_3,
+    json_formats.COMMAND_R7B,
+    json_formats.COMMAND_R,
+    tag_formats.SEED_OSS,
+    json_formats.FUNCTIONARY_3_1,
+    json_formats.FUNCTIONARY_3_2,
+    tag_formats.HY3,
+    json_formats.SOLAR,
+    json_formats.GIGACHAT_3_1,
+    json_formats.GIGACHAT_3,
+    json_formats.MINIMAX_M1,
+    json_formats.NEMOTRON_NANO_2,
+    json_formats.APRIEL,
+    json_formats.GRANITE_3,
+    json_formats.FIREFUNCTION,
+    json_formats.APERTUS,
+    json_formats.JSON_TOOLS,
 )
 """Families that are recognised by their chat template; the first match counts."""
 
-_JSON: Final = re.compile(json_calls.BEGINS)
+_JSON: Final = re.compile(json_formats.BEGINS)
 _ALPHABET: Final = string.ascii_letters + string.digits
 
 PARSERS: Final[Mapping[str, CallFormat]] = {
-    "function_gemma": gemma.FUNCTION_GEMMA,
-    "gemma4": gemma.GEMMA_4,
-    "glm47": glm.GLM,
-    "json_tools": json_tools.FORMAT,
-    "kimi_k2": kimi_k2.FORMAT,
-    "kimi_k3": kimi_k3.FORMAT,
-    "longcat": glm.LONGCAT,
-    "minicpm5": minicpm5.FORMAT,
-    "minimax_m2": minimax_m2.FORMAT,
-    "mistral": mistral.FORMAT,
-    "muse_spark": muse_spark.FORMAT,
-    "pythonic": pythonic.FORMAT,
-    "qwen3_coder": qwen3_coder.FORMAT,
+    "function_gemma": FUNCTION_GEMMA,
+    "gemma4": GEMMA_4,
+    "glm47": tag_formats.GLM,
+    "json_tools": json_formats.JSON_TOOLS,
+    "kimi_k2": json_formats.KIMI_K2,
+    "kimi_k3": tag_formats.KIMI_K3,
+    "longcat": tag_formats.LONGCAT,
+    "minicpm5": tag_formats.MINICPM5,
+    "minimax_m2": tag_formats.MINIMAX_M2,
+    "mistral": json_formats.MISTRAL,
+    "muse_spark": tag_formats.MUSE_SPARK,
+    "pythonic": LFM2,
+    "qwen3_coder": tag_formats.QWEN3_CODER,
 }
 """By mlx-lm's parser: all of them but `laguna`, which is glm47's under another name."""
 
@@ -151,9 +130,9 @@ class CallMarkup:
 
         A JSON object that names a function of the request is a call in every family.
         """
-        if self.form.read is not json_calls.read and self.patterns.json.match(text):
+        if self.form.read is not json_formats.read_calls and self.patterns.json.match(text):
             with suppress(ValueError):
-                calls = json_calls.read(text, self.tools)
+                calls = json_formats.read_calls(text, self.tools)
                 if all(is_function(self.tools, call["name"]) for call in calls):
                     return calls
         read = self.form.read or self.fallback
@@ -194,9 +173,9 @@ def _patterns(form: CallFormat) -> CallPatterns:
     head = follows = further = None
     begins = form.begins
     if form.messages is None:
-        begins = rf"(?:{begins})|(?:\s*```\w*)?{json_calls.BEGINS}"
-    if form.messages is None and form.read is not json_calls.read:
-        further = re.compile(rf"\s*[,;]?(?={json_calls.BEGINS})")
+        begins = rf"(?:{begins})|(?:\s*```\w*)?{json_formats.BEGINS}"
+    if form.messages is None and form.read is not json_formats.read_calls:
+        further = re.compile(rf"\s*[,;]?(?={json_formats.BEGINS})")
     starts = "|".join(re.escape(marker) for marker in (form.start, *form.bare))
     if form.head is not None:
         head = re.compile(form.head)
@@ -237,7 +216,7 @@ def call_format(tokenizer: TokenizerWrapper) -> CallFormat | None:
     """Return the format of this model's tool calls; None if it has none."""
     template = str(tokenizer.chat_template or _python_template(tokenizer))
     if harmony.uses_harmony(tokenizer):
-        return harmony_calls.FORMAT
+        return json_formats.HARMONY
     for form in FAMILIES:
         if any(all(text in template for text in texts) for texts in form.templates):
             return form
@@ -260,7 +239,57 @@ def _python_template(tokenizer: TokenizerWrapper) -> str:
 
 def _mistral(template: str) -> CallFormat:
     if "[CALL_ID]" in template:
-        return mistral.NUMBERED
+        return json_formats.MISTRAL_NUMBERED
     if "[ARGS]" in template:
-        return mistral.FORMAT
-    return mistral.LISTING
+        return json_formats.MISTRAL
+    return json_formats.MISTRAL_LISTING
+
+
+_ANY_CALL: Final = '{"name": "{name}", "arguments": {arguments}}'
+"""A call in a family whose text is not known."""
+_NO_FORMAT: Final = CallFormat(start="", end="", between="\n")
+_PLACES: Final = re.compile(r"\{(name|number|id|arguments|value|text|type)\}")
+
+
+def write_calls(tokenizer: TokenizerWrapper, calls: Sequence[Mapping[str, Any]]) -> str:
+    """Write calls between the markers of the model's family, as JSON if its form is not known."""
+    form = call_format(tokenizer) or _NO_FORMAT
+    bodies = [_call(form, call, number) for number, call in enumerate(calls)]
+    if form.together:
+        bodies = [form.separator.join(bodies)]
+    before, behind = form.section
+    start = form.before + form.start if form.marked else ""
+    bodies = [f"{start}{before}{body}{behind}{form.end}" for body in bodies]
+    return (form.between or "\n").join(bodies)
+
+
+def _call(form: CallFormat, call: Mapping[str, Any], number: int) -> str:
+    function = call["function"]
+    values = {
+        "name": function["name"],
+        "number": str(number),
+        "id": call["id"],
+        "arguments": _arguments(form, function["arguments"]),
+    }
+    return _filled(form.written or _ANY_CALL, values)
+
+
+def _arguments(form: CallFormat, arguments: Mapping[str, Any] | str) -> str:
+    if isinstance(arguments, str):
+        return arguments
+    if form.syntax is not None:
+        return form.syntax.text(arguments)
+    if form.parameter is None:
+        return json.dumps(arguments, ensure_ascii=False)
+    parameters = []
+    for name, value in arguments.items():
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        kind = type_of(value)
+        places = {"name": name, "value": text, "type": "number" if kind == "integer" else kind}
+        places["text"] = json.dumps(isinstance(value, str))
+        parameters.append(_filled(form.parameter, places))
+    return "".join(parameters)
+
+
+def _filled(text: str, values: Mapping[str, str]) -> str:
+    return str(_PLACES.sub(lambda place: values[place[1]], text))

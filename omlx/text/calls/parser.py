@@ -14,10 +14,9 @@ from typing import TypeAlias
 
 import regex as re
 
-from omlx.text.calls.call import PARSE_ERRORS, Call, CallReader, WholeReader
-from omlx.text.calls.json_repair import JsonRepair
 from omlx.text.calls.markup import CallMarkup
-from omlx.text.calls.tags import TagReader
+from omlx.text.calls.readers import PARSE_ERRORS, Call, CallReader, TagReader, WholeReader
+from omlx.text.calls.repair import JsonRepair
 from omlx.text.calls.values import is_function
 from omlx.text.events import TextDelta, ToolCallArguments, ToolCallEnd, ToolCallStart
 

@@ -13,11 +13,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from math import copysign, isinf
 from typing import Any, Final, NoReturn
-from urllib.parse import unquote
 
 import regex as re
 
-from omlx.text.calls.json_repair import repaired_whole
+from omlx.text.calls.repair import repaired_whole
+from omlx.text.schema import resolve
 
 TYPES: Final = frozenset({"string", "integer", "number", "boolean", "null", "array", "object"})
 _WORDS: Final[Mapping[str, bool | None]] = {
@@ -135,18 +135,7 @@ class ArgumentTypes:
 
     def resolve(self, reference: Any) -> Any:
         """Return what a local `$ref` refers to; None for any other."""
-        if not isinstance(reference, str) or not reference.startswith("#"):
-            return None
-        target: Any = self.root
-        for part in unquote(reference[1:]).split("/")[1:]:
-            part = part.replace("~1", "/").replace("~0", "~")
-            if isinstance(target, list) and part.isdecimal() and int(part) < len(target):
-                target = target[int(part)]
-            elif isinstance(target, Mapping) and part in target:
-                target = target[part]
-            else:
-                return None
-        return target
+        return resolve(self.root, reference)
 
     def _kinds(self, schema: Any) -> frozenset[str]:
         """Return the types that a schema allows; none while the same schema is being examined."""

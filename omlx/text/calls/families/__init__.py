@@ -1,1 +1,0 @@
-"""One module a family: how it writes tool calls."""

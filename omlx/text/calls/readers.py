@@ -1,0 +1,303 @@
+"""Readers of calls that are emitted at their end: in any form, and between tags.
+
+A value between tags ends at the first closing tag behind which another argument or the end of the
+call follows. A value whose closing tag was forgotten ends with the call, as soon as the next call,
+or the end of the output, shows that the call has ended.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from html import unescape
+from typing import Any, Final, Protocol
+
+import regex as re
+
+from omlx.text.calls.format import CallFormat, Incomplete, Tags, Tools
+from omlx.text.calls.markup import CallMarkup
+from omlx.text.calls.repair import JsonRepair, repaired_whole
+from omlx.text.calls.values import argument_types, is_function, parse_json
+
+PARSE_ERRORS: Final = (
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    SyntaxError,
+    RecursionError,
+    OverflowError,  # an infinite number where an integer is due
+    MemoryError,  # of Python's own parser, for deep nesting
+)
+"""Errors of mlx-lm's parsers for a text that is no call."""
+_IDENTIFIER = re.compile(r"[\w.:/-]{1,128}")
+_STRUCTURE = re.compile(r"[{<\[(]")
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call; `arguments` is JSON text."""
+
+    id: str | None
+    name: str
+    arguments: str
+
+
+class CallReader(Protocol):
+    """Parser of one call that is emitted at its end."""
+
+    def find(self, text: str, *, final: bool = False) -> int | None:
+        """Return the index after the call; None if it continues. `text` is all of it each time.
+
+        `final`: nothing follows.
+        """
+        ...
+
+    def calls(self, text: str) -> list[Call]:
+        """Return the calls in a text whose end was found. Raises one of `PARSE_ERRORS`."""
+        ...
+
+
+class WholeReader:
+    """Reader of a call without its format's head: up to the end of its JSON, or to the closing
+    marker.
+    """
+
+    def __init__(self, markup: CallMarkup) -> None:
+        self._markup = markup
+        self._searched = 0  # length of the text that was searched for its end
+        self._fed = 0  # length of the text that was parsed as JSON
+        self._json = JsonRepair(markup.end)
+
+    def find(self, text: str, *, final: bool = False) -> int | None:
+        start, marker = self._searched, self._markup.end
+        form = self._markup.form
+        bracket = form.json and form.read and text.lstrip().startswith(("{", "["))
+        if bracket or self._markup.patterns.json.match(text):
+            fed, self._fed = self._fed, len(text)
+            self._json.feed(text[fed:])
+            if self._json.ended:
+                return len(text) - len(self._json.rest)
+        elif marker:
+            while (end := text.find(marker, start)) >= 0:
+                if self._complete(text[:end]):
+                    return end
+                start = end + 1
+            self._searched = max(0, len(text) - len(marker) + 1)
+        return len(text) if final else None
+
+    def _complete(self, text: str) -> bool:
+        """Return whether a marker at the end of a text closes the call, and is no part of it."""
+        if self._markup.form.read is None:
+            return True
+        try:
+            self._markup.form.read(text, self._markup.tools)
+        except Incomplete:
+            return False
+        except PARSE_ERRORS:
+            return True
+        return True
+
+    def calls(self, text: str) -> list[Call]:
+        return list(_parse(self._markup, text))
+
+
+def _parse(markup: CallMarkup, text: str) -> Iterator[Call]:
+    """Yield the calls that the format's parser finds. Raises one of `PARSE_ERRORS` unless all of
+    them are valid.
+    """
+    calls = markup.parse(text)
+    if not isinstance(calls, list):
+        calls = [calls]
+    for call in calls:
+        name, arguments = call["name"], call["arguments"]
+        if not isinstance(name, str) or not _plausible(markup, name, text):
+            raise ValueError("no name of a function")
+        if isinstance(arguments, str):
+            arguments = json.loads(arguments)
+        if not isinstance(arguments, dict):
+            raise TypeError("arguments are an object")
+        call_id = call.get("id")
+        yield Call(call_id if isinstance(call_id, str) else None, name, arguments_json(arguments))
+
+
+def _plausible(markup: CallMarkup, name: str, text: str) -> bool:
+    """Return whether a name is a function of the request, or the text at least looks like a call.
+
+    Some of mlx-lm's parsers accept any word.
+    """
+    if is_function(markup.tools, name):
+        return True
+    return _IDENTIFIER.fullmatch(name) is not None and _STRUCTURE.search(text) is not None
+
+
+def arguments_json(arguments: dict[str, Any]) -> str:
+    """Return arguments as JSON. Raises ValueError or TypeError for values that JSON, or UTF-8,
+    cannot hold.
+    """
+    text = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
+    text.encode()
+    return text
+
+
+_CDATA: Final = re.compile(r"\s*<!\[CDATA\[(.*)\]\]>\s*", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class _Value:
+    """One argument: its opening tag, and where its text is."""
+
+    tag: re.Match[str]
+    start: int
+    end: int
+
+
+class TagReader:
+    """Reader of one call whose name is in `head`."""
+
+    def __init__(self, form: CallFormat, tools: Tools, head: re.Match[str]) -> None:
+        assert form.tags is not None
+        self._tags = form.tags
+        self._patterns = _patterns(form.tags, form.start, form.end)
+        self._tools = tools
+        self._name = head["name"]
+        self._types = argument_types(tools, self._name)
+        self._at = head.end()  # the text before it is parsed
+        self._tag: re.Match[str] | None = None  # of the value that is open
+        self._values: list[_Value] = []
+        self._inside_end = self._at  # where the last tag, or the call, ends
+        self._head_end = self._at
+
+    def find(self, text: str, *, final: bool = False) -> int | None:
+        while True:
+            before = (self._at, self._tag)
+            if self._tag is None:
+                end = self._between(text, final)
+            else:
+                end = self._inside(self._tag, text, final)
+            if end is not None or before == (self._at, self._tag):
+                return end
+
+    def calls(self, text: str) -> list[Call]:
+        arguments: dict[str, Any] = {}
+        at, between = self._head_end, ""
+        for value in self._values:
+            self._add(arguments, value, text)
+            between += text[at : value.tag.start()]
+            at = value.end
+        between += text[at : self._inside_end]
+        if between.count(self._tags.closes) > len(self._values):
+            raise ValueError("a value whose opening tag cannot be read")
+        inside = text[self._head_end : self._inside_end].strip()
+        if not self._values and inside.startswith("{"):
+            arguments = parse_json(repaired_whole(inside) or "")
+        if not (arguments or self._tags.ends or is_function(self._tools, self._name)):
+            raise ValueError("a name alone is no call")
+        return [Call(None, self._name, arguments_json(arguments))]
+
+    def _between(self, text: str, final: bool) -> int | None:
+        """Look for the next argument or the end of the call."""
+        found = self._patterns.between.search(text, self._at, partial=not final)
+        if found is None:
+            # Calls of some formats end with the closing marker alone, which models forget.
+            rest = text[self._at :].strip()
+            if final and not self._tags.ends and (not rest or rest.startswith("{")):
+                self._inside_end = len(text)
+                return len(text)
+            if not final:
+                self._at = len(text)
+            return None
+        if found.partial:
+            self._at = found.start()
+            return None
+        self._inside_end = found.start()
+        if found["name"] is None:
+            return int(found.start() if found["marker"] else found.end())
+        self._tag, self._at = found, found.end()
+        return None
+
+    def _inside(self, tag: re.Match[str], text: str, final: bool) -> int | None:
+        """Look for the end of the value that is open."""
+        inside = self._patterns.last if final else self._patterns.inside
+        found = inside.search(text, self._at, partial=not final)
+        if found is None or found.partial:
+            if not final:
+                self._at = found.start() if found else len(text)
+            return None
+        if found["closes"]:
+            follows = self._patterns.follows.match(text, found.end(), partial=not final)
+            if follows is None and not (final and not text[found.end() :].strip()):
+                self._at = found.start() + 1
+                return None
+            if follows is not None and follows.partial:
+                self._at = found.start()
+                return None
+            self._at = found.end()
+        else:
+            self._at = found.start()
+        self._values.append(_Value(tag, tag.end(), found.start()))
+        self._tag = None
+        return None
+
+    def _add(self, arguments: dict[str, Any], value: _Value, text: str) -> None:
+        """Add a value, and those after it whose predecessor was not closed."""
+        name = unescape(value.tag["name"])
+        for tag in self._patterns.opens.finditer(text, value.start, value.end):
+            closed = text.find(self._tags.closes, tag.end(), value.end) >= 0
+            unclosed = tag["name"] not in (*arguments, name) and self._types.declares(tag["name"])
+            if unclosed and not closed:
+                arguments[name] = self._convert(value.tag, text[value.start : tag.start()])
+                self._add(arguments, _Value(tag, tag.end(), value.end), text)
+                return
+        arguments[name] = self._convert(value.tag, text[value.start : value.end])
+
+    def _convert(self, tag: re.Match[str], text: str) -> Any:
+        """Return the value of one argument."""
+        text = text.removeprefix(self._tags.padding)
+        if text.endswith(self._tags.padding):
+            text = text[: len(text) - len(self._tags.padding)]
+        if self._tags.cdata and (quoted := _CDATA.fullmatch(text)):
+            text = quoted[1]
+        groups = tag.groupdict()
+        if groups.get("text"):
+            return text
+        if groups.get("json"):
+            try:
+                return parse_json(text)
+            except ValueError:
+                return text
+        return self._types.convert(unescape(tag["name"]), text)
+
+
+@dataclass(frozen=True, slots=True)
+class _Patterns:
+    opens: re.Pattern[str]
+    between: re.Pattern[str]
+    """The next argument, the call's end, or a marker."""
+    inside: re.Pattern[str]
+    """The end of a value: its closing tag, or a call's end with the next call."""
+    last: re.Pattern[str]
+    """The same where nothing follows."""
+    follows: re.Pattern[str]
+    """What may follow a value."""
+
+
+@cache
+def _patterns(tags: Tags, opener: str, closer: str) -> _Patterns:
+    markers = "|".join(re.escape(marker) for marker in (closer, opener) if marker)
+    ends = [tags.ends] if tags.ends else []
+    end = re.escape(closer) if closer else r"(?!)"
+    if ends:
+        end = rf"(?:{tags.ends})\s*(?:{end})"
+    between = "|".join([tags.opens, *ends, rf"(?P<marker>{markers})"])
+    closes = rf"(?P<closes>{re.escape(tags.closes)})"
+    last = "|".join([*ends, re.escape(closer)] if closer else ends)
+    return _Patterns(
+        re.compile(tags.opens),
+        re.compile(between),
+        re.compile(rf"{closes}|{end}\s*{re.escape(opener)}"),
+        re.compile(rf"{closes}|(?:{last})(?:\s|{markers})*\Z"),
+        re.compile(rf"\s*(?:{between})"),
+    )

@@ -1,0 +1,185 @@
+"""Families whose arguments stand between tags, each value as plain text."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from omlx.text.calls.format import NAME, CallFormat, Tags
+
+MINIMAX_M2: Final = CallFormat(
+    start="<minimax:tool_call>",
+    end="</minimax:tool_call>",
+    templates=(("<minimax:tool_call>",),),
+    begins=r"\s*<invoke name=",
+    bare=("<invoke name=",),
+    head=rf"""\s*<invoke name=["']?{NAME}["']?>""",
+    tags=Tags(
+        opens=r"""<parameter name=["']?(?P<name>[^<>"'\n]+)["']?>""",
+        closes="</parameter>",
+        ends="</invoke>",
+    ),
+    written='\n<invoke name="{name}">\n{arguments}</invoke>\n',
+    parameter='<parameter name="{name}">{value}</parameter>\n',
+    together=True,
+)
+SEED_OSS: Final = CallFormat(
+    start="<seed:tool_call>",
+    end="</seed:tool_call>",
+    templates=(("<seed:tool_call>",),),
+    begins=r"\s*<function=",
+    bare=("<function=",),
+    head=rf"\s*<function={NAME}>?\s*(?=<(?:parameter=|/function>|/seed:tool_call>)|\{{)",
+    tags=Tags(opens=r"<parameter=(?P<name>[^<>\n]+)>", closes="</parameter>", ends="</function>"),
+    written="\n<function={name}>\n{arguments}</function>\n",
+    parameter="<parameter={name}>{value}</parameter>\n",
+    between="\n",
+)
+QWEN3_CODER: Final = CallFormat(
+    start="<tool_call>",
+    end="</tool_call>",
+    templates=(("<tool_call>\\n<function=",), ("<tool_call>\n<function=",)),
+    begins=r"\s*<function=",
+    bare=("<function=",),
+    head=rf"\s*<function={NAME}>?\s*(?=<(?:parameter=|/function>|/tool_call>)|\{{)",
+    tags=Tags(
+        opens=r"<parameter=(?P<name>[^<>\n]+)(?:>|(?=\n))",
+        closes="</parameter>",
+        ends="</function>",
+        padding="\n",
+    ),
+    written="\n<function={name}>\n{arguments}</function>\n",
+    parameter="<parameter={name}>\n{value}\n</parameter>\n",
+    between="\n",
+)
+"""Qwen3-Coder, Qwen3.5, Nemotron 3, Step 3.5. They forget the opening marker, or write several
+functions between one pair of markers.
+"""
+MINICPM5: Final = CallFormat(
+    start="<function name=",
+    end="</function>",
+    templates=(('<function name="', '<param name="'),),
+    begins=r"""\s*(?:"[^"<>\n]{1,64}"|'[^'<>\n]{1,64}'|[\w.:-]{1,64})\s*>""",
+    head=rf"""\s*["']?{NAME}["']?\s*>\s*(?=<param |</function>|\{{)""",
+    tags=Tags(
+        opens=r"""<param\s+name\s*=\s*["']?(?P<name>[^<>"'\n]+)["']?\s*>""",
+        closes="</param>",
+        cdata=True,
+    ),
+    written='"{name}">{arguments}',
+    parameter='<param name="{name}">{value}</param>',
+)
+
+
+def _glm(prefix: str, line: str, templates: tuple[tuple[str, ...], ...]) -> CallFormat:
+    """Return the format with tags that begin with `prefix`; `line` is written between tags."""
+    key, value = f"{prefix}arg_key", f"{prefix}arg_value"
+    return CallFormat(
+        start=f"<{prefix}tool_call>",
+        end=f"</{prefix}tool_call>",
+        templates=templates,
+        begins=rf"\s*(?:[\[{{]|[\w.:/-]+\s*(?:<{key}>|</|\{{|\n))",
+        head=rf"\s*{NAME}\s*(?=<{key}>|</{prefix}tool_call>|\{{)",
+        tags=Tags(
+            opens=rf"<{key}>\s*(?P<name>[^<>]+?)\s*(?:</{key}>)?\s*<{value}>",
+            closes=f"</{value}>",
+        ),
+        written=f"{{name}}{line}{{arguments}}",
+        parameter=f"<{key}>{{name}}</{key}>{line}<{value}>{{value}}</{value}>{line}",
+        between="\n",
+    )
+
+
+GLM_LINES: Final = _glm(
+    "",
+    "\n",
+    (("</arg_key>\n<arg_value>", "<tool_call>"), ("</arg_key>\\n", "<arg_value>", "<tool_call>")),
+)
+"""GLM 4.5 and 4.6, Ling, Laguna XS."""
+GLM: Final = _glm("", "", (("<arg_key>", "<tool_call>"),))
+LONGCAT: Final = _glm("longcat_", "\n", (("<longcat_arg_key>",),))
+
+
+def _tag(name: str) -> str:
+    return f"<{name}:opensource>"
+
+
+HY3: Final = CallFormat(
+    start=_tag("tool_calls"),
+    end=_tag("/tool_calls"),
+    templates=(("<tool_calls{}>", "':opensource'"),),
+    begins=rf"\s*(?:{_tag('tool_call')}|[\w.:/-]+{_tag('tool_sep')})",
+    bare=(_tag("tool_call"),),
+    head=rf"\s*(?:{_tag('tool_call')})?\s*{NAME}{_tag('tool_sep')}",
+    tags=Tags(
+        opens=rf"{_tag('arg_key')}\s*(?P<name>[^<>]+?)\s*{_tag('/arg_key')}\s*{_tag('arg_value')}",
+        closes=_tag("/arg_value"),
+        ends=_tag("/tool_call"),
+    ),
+    written=f"{_tag('tool_call')}{{name}}{_tag('tool_sep')}\n{{arguments}}{_tag('/tool_call')}\n",
+    parameter=f"{_tag('arg_key')}{{name}}{_tag('/arg_key')}\n"
+    f"{_tag('arg_value')}{{value}}{_tag('/arg_value')}\n",
+    together=True,
+    section=("\n", ""),
+)
+"""All markers end in the name of the variant."""
+KIMI_K3: Final = CallFormat(
+    start="<|open|>tools<|sep|>",
+    end="<|close|>tools<|sep|>",
+    begins=r"\s*<\|open\|>call",
+    bare=("<|open|>call",),
+    head=rf'\s*<\|open\|>call\s+tool="{NAME}"(?:(?!<\|sep\|>).)*<\|sep\|>\s*'
+    r"(?=<\|open\|>argument|<\|close\|>|\{)",
+    tags=Tags(
+        opens=r'<\|open\|>argument\s+key="(?P<name>[^"<>]+)"'
+        r'(?:\s+type="(?:(?P<text>string)|(?P<json>\w+))")?\s*<\|sep\|>',
+        closes="<|close|>argument<|sep|>",
+        ends=r"<\|close\|>call<\|sep\|>",
+    ),
+    written='<|open|>call tool="{name}" index="{number}"<|sep|>{arguments}<|close|>call<|sep|>',
+    parameter='<|open|>argument key="{name}" type="{type}"<|sep|>{value}<|close|>argument<|sep|>',
+    together=True,
+)
+_ATTRIBUTES: Final = r'(?:\s+\w+="[^"<>]*")*'
+MUSE_SPARK: Final = CallFormat(
+    start="<atem:function_calls>",
+    end="</atem:function_calls>",
+    begins=r"\s*<atem:invoke",
+    bare=("<atem:invoke",),
+    head=rf'\s*<atem:invoke{_ATTRIBUTES}\s+name="{NAME}">',
+    tags=Tags(
+        opens=rf'<atem:parameter{_ATTRIBUTES}\s+name="(?P<name>[^"<>]+)"{_ATTRIBUTES}>',
+        closes="</atem:parameter>",
+        ends="</atem:invoke>",
+    ),
+    written='\n<atem:invoke name="{name}">\n{arguments}</atem:invoke>\n',
+    parameter='<atem:parameter name="{name}">{value}</atem:parameter>\n',
+    together=True,
+)
+
+
+def _dsml(section: str) -> CallFormat:
+    """Return the format with the name of the section that holds the calls."""
+    token = "｜DSML｜"
+    return CallFormat(
+        start=f"<{token}{section}>",
+        end=f"</{token}{section}>",
+        templates=((token, f"{section}>"),),
+        begins=rf"\s*<{token}invoke",
+        bare=(f"<{token}invoke",),
+        head=rf'\s*<{token}invoke\s+name="{NAME}"\s*>',
+        tags=Tags(
+            opens=rf'<{token}parameter\s+name="(?P<name>[^"<>\n]+)"'
+            r'(?:\s+string="(?:(?P<text>true)|(?P<json>false))")?\s*>',
+            closes=f"</{token}parameter>",
+            ends=f"</{token}invoke>",
+        ),
+        written=f'<{token}invoke name="{{name}}">\n{{arguments}}</{token}invoke>\n',
+        parameter=f'<{token}parameter name="{{name}}" string="{{text}}">{{value}}'
+        f"</{token}parameter>\n",
+        together=True,
+        section=("\n", ""),
+    )
+
+
+DEEPSEEK_3_2: Final = _dsml("function_calls")
+DEEPSEEK_4: Final = _dsml("tool_calls")

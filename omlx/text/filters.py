@@ -1,0 +1,375 @@
+"""Stream filters of text: stop strings, dropped markers, reasoning apart from content.
+
+Of several stop strings the one that *ends* first wins; of two that end together, the longer one.
+That rule can be decided character by character, so the result does not depend on how the text is
+cut into pieces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from omlx.text.events import ReasoningDelta, TextDelta
+from omlx.text.tokens import Detokenizer
+
+if TYPE_CHECKING:
+    from mlx_lm.tokenizer_utils import TokenizerWrapper
+
+
+class _Filter:
+    """Stream filter that holds back what may be the beginning of a pattern."""
+
+    def __init__(self, patterns: Sequence[str]) -> None:
+        self._patterns = tuple(patterns)
+        self._held = ""
+
+    @property
+    def holds(self) -> bool:
+        """Whether text is held back."""
+        return bool(self._held)
+
+    def finish(self) -> str:
+        """Return what was held back and did not become a pattern."""
+        held, self._held = self._held, ""
+        return held
+
+    def _match(self, text: str) -> tuple[int, int, str] | None:
+        """Return end, start and pattern of the match that ends first; the longer one of two that
+        end together.
+        """
+        matches = []
+        for pattern in self._patterns:
+            start = text.find(pattern)
+            if start >= 0:
+                matches.append((start + len(pattern), start, pattern))
+        return min(matches, default=None)
+
+    def _certain(self, text: str) -> str:
+        """Hold back the end of a text without matches; return the rest."""
+        held = max((overlap(text, pattern) for pattern in self._patterns), default=0)
+        self._held = text[len(text) - held :]
+        return text[: len(text) - held]
+
+
+class StopStringFilter(_Filter):
+    """Filter that passes text up to the first stop string; `matched` is that string."""
+
+    matched: str | None = None
+
+    def feed(self, text: str) -> str:
+        """Return the text that certainly precedes any stop string; nothing after a match."""
+        if self.matched is not None:
+            return ""
+        text = self._held + text
+        match = self._match(text)
+        if match is None:
+            return self._certain(text)
+        _, start, self.matched = match
+        self._held = ""
+        return text[:start]
+
+
+class MarkerFilter(_Filter):
+    """Filter that drops markers without meaning for a reader, as some models put around their
+    answers.
+    """
+
+    def feed(self, text: str) -> str:
+        """Return the text that is certain, without markers."""
+        text, passed = self._held + text, ""
+        while (match := self._match(text)) is not None:
+            end, start, _ = match
+            passed, text = passed + text[:start], text[end:]
+        return passed + self._certain(text)
+
+
+class WrapperFilter:
+    """Filter that drops a pair of markers around a whole text; elsewhere they are text."""
+
+    def __init__(self, markers: tuple[str, str]) -> None:
+        self._open, self._close = markers
+        self._opened = not self._open
+        self._plain = not self._open  # there is no marker to look for
+        self._held = ""
+
+    @property
+    def holds(self) -> bool:
+        """Whether text is held back."""
+        return bool(self._held)
+
+    def feed(self, text: str) -> str:
+        """Return the text that is certain."""
+        if self._plain:
+            return text
+        self._held += text
+        if not self._opened:
+            start = self._held.lstrip()
+            if self._open.startswith(start) and start != self._open:
+                return ""
+            self._opened = start.startswith(self._open)
+            self._plain = not self._opened or not self._close
+            if self._opened:
+                self._held = start.removeprefix(self._open)
+        if self._plain:
+            return self.finish()
+        body = self._held.rstrip()
+        if not body.endswith(self._close):
+            body = body[: len(body) - overlap(body, self._close)]
+        else:
+            body = body.removesuffix(self._close)
+        self._held = self._held[len(body) :]
+        return body
+
+    def finish(self) -> str:
+        """Return what was held back, without the closing marker."""
+        held, self._held = self._held, ""
+        if self._plain or not self._opened:
+            return held
+        return held.rstrip().removesuffix(self._close)
+
+
+class StopStringMatcher:
+    """The engine's `StopMatcher` for stop strings."""
+
+    def __init__(
+        self, tokenizer: TokenizerWrapper, stops: Sequence[str], context: Iterable[int] = ()
+    ) -> None:
+        self._detokenizer = Detokenizer(tokenizer, context)
+        self._filter = StopStringFilter(stops)
+
+    def push(self, token: int) -> bool:
+        """Return whether a stop string is complete with this token."""
+        self._filter.feed(self._detokenizer.feed(token))
+        return self._filter.matched is not None
+
+
+def overlap(text: str, marker: str) -> int:
+    """Return the length of the longest suffix of `text` that is a proper prefix of `marker`."""
+    longest = min(len(text), len(marker) - 1)
+    return next((n for n in range(longest, 0, -1) if marker.startswith(text[len(text) - n :])), 0)
+
+
+Piece: TypeAlias = TextDelta | ReasoningDelta
+
+HEADER: Final = "header"
+"""Prefix of the names of all states inside a header."""
+REASONING: Final = "reasoning"
+TOOL: Final = "tool"
+CONTENT: Final = "normal"
+
+
+class Splitter:
+    """Stream parser that holds back text until its channel is certain."""
+
+    _held = ""
+
+    @property
+    def holds(self) -> bool:
+        """Whether text is held back."""
+        return bool(self._held)
+
+    @property
+    def thinking(self) -> bool:
+        """Whether the text that follows is reasoning."""
+        raise NotImplementedError
+
+    @property
+    def settled(self) -> bool:
+        """Whether no reasoning can follow."""
+        return False
+
+    def feed(self, text: str) -> list[Piece]:
+        self._held += text
+        pieces: list[Piece] = []
+        while self._held and self._step(pieces):
+            pass
+        return pieces
+
+    def finish(self, *, complete: bool = True) -> list[Piece]:
+        """Return what was held back; `complete`: the model has ended its output."""
+        raise NotImplementedError
+
+    def _step(self, pieces: list[Piece]) -> bool:
+        """Consume what is certain; return whether the rest may be decidable in the new state."""
+        raise NotImplementedError
+
+    def _emit(self, text: str, pieces: list[Piece]) -> None:
+        if not text:
+            return
+        if self.thinking:
+            pieces.append(ReasoningDelta(text))
+        else:
+            pieces.append(TextDelta(text))
+
+
+class _State(Enum):
+    START = auto()  # only white space, or a part of the opening marker, has come
+    THOUGHT_START = auto()  # after the opening marker, only white space has come
+    THOUGHT = auto()
+    THOUGHT_END = auto()  # after the closing marker, only white space has come
+    CONTENT = auto()
+
+
+class ReasoningSplitter(Splitter):
+    """Splitter at a pair of markers; an opening marker that is not at the beginning is content.
+
+    `markers` are the opening and the closing one, None for a model without reasoning. `thinking`:
+    the prompt has opened the reasoning. Markers of `ends` end reasoning too and are content. With
+    `repeats` reasoning may follow content, and a closing marker in content is dropped. White space
+    around reasoning is dropped.
+    """
+
+    def __init__(
+        self,
+        markers: tuple[str, str] | None,
+        *,
+        thinking: bool = False,
+        ends: tuple[str, ...] = (),
+        repeats: bool = False,
+    ) -> None:
+        self._open, self._close = markers or ("", "")
+        self._ends = (self._close, *ends)
+        self._repeats = repeats
+        self._state = _State.START
+        if markers is None:
+            self._state = _State.CONTENT
+        elif thinking:
+            self._state = _State.THOUGHT_START
+
+    @property
+    def thinking(self) -> bool:
+        return self._state in (_State.THOUGHT_START, _State.THOUGHT)
+
+    @property
+    def settled(self) -> bool:
+        return self._state is _State.CONTENT and not self._repeats
+
+    def finish(self, *, complete: bool = True) -> list[Piece]:
+        """Return what was held back: an incomplete marker is text."""
+        pieces: list[Piece] = []
+        if self._state is not _State.THOUGHT_END:
+            self._emit(self._held, pieces)
+        self._held = ""
+        return pieces
+
+    def _step(self, pieces: list[Piece]) -> bool:
+        match self._state:
+            case _State.START:
+                return self._start()
+            case _State.THOUGHT:
+                return self._thought(pieces)
+            case _State.CONTENT:
+                return self._content(pieces)
+            case _State.THOUGHT_START:
+                following = _State.THOUGHT
+            case _State.THOUGHT_END:
+                following = _State.CONTENT
+        self._held = self._held.lstrip()
+        if self._held:
+            self._state = following
+        return bool(self._held)
+
+    def _start(self) -> bool:
+        """Look for a marker at the beginning; a closing one ends reasoning that has no text."""
+        text = self._held.lstrip()
+        if text.startswith(self._open):
+            self._held, self._state = text[len(self._open) :], _State.THOUGHT_START
+        elif text.startswith(self._close):
+            self._held, self._state = text[len(self._close) :], _State.THOUGHT_END
+        elif self._open.startswith(text) or self._close.startswith(text):
+            return False
+        else:
+            self._state = _State.CONTENT
+        return True
+
+    def _thought(self, pieces: list[Piece]) -> bool:
+        thought, marker = self._until(self._ends)
+        thought = thought.rstrip()
+        self._emit(thought, pieces)
+        self._held = self._held[len(thought) :]
+        if not marker:
+            return False
+        self._held = self._held.lstrip()
+        if marker == self._close:
+            self._held = self._held[len(marker) :]
+        self._state = _State.THOUGHT_END
+        return True
+
+    def _content(self, pieces: list[Piece]) -> bool:
+        if not self._repeats:
+            self._emit(self._held, pieces)
+            self._held = ""
+            return False
+        text, marker = self._until((self._open, self._close))
+        self._emit(text, pieces)
+        self._held = self._held[len(text) + len(marker) :]
+        if marker == self._open:
+            self._state = _State.THOUGHT_START
+        return bool(marker)
+
+    def _until(self, markers: tuple[str, ...]) -> tuple[str, str]:
+        """Return the text that certainly precedes any of the markers, and the marker after it."""
+        found = [(self._held.find(marker), marker) for marker in markers]
+        found = [(at, marker) for at, marker in found if at >= 0]
+        if found:
+            at, marker = min(found)
+            return self._held[:at], marker
+        held = max(overlap(self._held, marker) for marker in markers)
+        return self._held[: len(self._held) - held], ""
+
+
+class ChannelSplitter(Splitter):
+    """Splitter by a table of transitions: by state, pairs of a marker and the state after it.
+
+    The table is mlx-lm's `response_transitions` or one of ours. The text of a header is dropped.
+    The marker of a tool call is kept: it belongs to the call. Output in which no marker ever comes
+    is content.
+    """
+
+    def __init__(self, initial: str, transitions: Mapping[str, Sequence[tuple[str, str]]]) -> None:
+        self._transitions = transitions
+        self._state = initial
+        self._matched = False
+
+    @property
+    def thinking(self) -> bool:
+        return self._state == REASONING
+
+    def finish(self, *, complete: bool = True) -> list[Piece]:
+        """Return what was held back: a part of a marker, or all of an output without headers."""
+        if not self._matched:
+            self._state = CONTENT
+        pieces: list[Piece] = []
+        self._emit(self._held, pieces)
+        self._held = ""
+        return pieces
+
+    def _step(self, pieces: list[Piece]) -> bool:
+        markers = self._transitions.get(self._state, ())
+        matches = [(self._held.find(marker), marker, state) for marker, state in markers]
+        matches = [match for match in matches if match[0] >= 0]
+        if not matches:
+            if self._matched or not self._in_header:
+                held = max((overlap(self._held, marker) for marker, _ in markers), default=0)
+                certain = len(self._held) - held
+                self._emit(self._held[:certain], pieces)
+                self._held = self._held[certain:]
+            return False
+        start, marker, state = min(matches)
+        self._emit(self._held[:start], pieces)
+        self._matched = True
+        self._state = state
+        if state == TOOL:
+            self._state, marker = CONTENT, ""
+        self._held = self._held[start + len(marker) :]
+        return True
+
+    @property
+    def _in_header(self) -> bool:
+        return self._state.startswith(HEADER)
+
+    def _emit(self, text: str, pieces: list[Piece]) -> None:
+        if not self._in_header:
+            super()._emit(text, pieces)

@@ -1,0 +1,1 @@
+"""Conversations to prompts, through the model's own chat template."""

@@ -1,0 +1,355 @@
+"""Which conversations a model's chat template renders, found out by rendering tiny ones.
+
+Templates refuse or silently drop messages: a second system message, two user messages in a row, ids
+of another form. A template has an ability if it renders a few conversations without an error, with
+every text of theirs, in order.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from weakref import WeakKeyDictionary
+
+from omlx.errors import BadRequest
+from omlx.text.template.process import render_template
+from omlx.text.tools import Tool, template_tools
+
+if TYPE_CHECKING:
+    from mlx_lm.tokenizer_utils import TokenizerWrapper
+
+Message: TypeAlias = Mapping[str, Any]
+Conversation: TypeAlias = Sequence[Message]
+Arguments: TypeAlias = Mapping[str, str] | str
+Form: TypeAlias = Callable[[Mapping[str, str]], Arguments]
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateAbilities:
+    """What a chat template takes as it is; by default everything."""
+
+    system: bool = True
+    """A system message at the beginning."""
+    system_alone: bool = True
+    """A system message and nothing else."""
+    systems: bool = True
+    """Several system messages at the beginning."""
+    late_systems: bool = True
+    """System messages after the first message of another role."""
+    users: bool = True
+    """Several user messages in a row."""
+    assistants: bool = True
+    """Several assistant messages in a row."""
+    assistant_first: bool = True
+    """An assistant message before the first user message."""
+    empty_assistants: bool = True
+    """Assistant messages without a text."""
+    objects: bool = True
+    """Arguments of calls as objects."""
+    calls: bool = True
+    """Calls of assistant messages, their arguments as objects or as JSON text."""
+    texts_beside_calls: bool = True
+    """A text and calls in one assistant message."""
+    texts_beside_reasoning: bool = True
+    """A text, reasoning and calls in one assistant message."""
+    reasoning_beside_calls: bool = True
+    """Reasoning and calls in one assistant message."""
+    texts: bool = True
+    """Arguments that are any text."""
+    several_calls: bool = True
+    """Several calls of one assistant message."""
+    long_ids: bool = True
+    """Ids of calls other than nine letters and digits."""
+    results: bool = True
+    """Results of tools."""
+    orphans: bool = True
+    """Results without a call."""
+    unanswered: bool = True
+    """Calls without a result."""
+    users_after_results: bool = True
+    """A user message after a result."""
+    parts_only: bool = False
+    """Contents must be lists of parts even where they are one text."""
+    needs_tools: bool = False
+    """The variable `tools` must be a list even where there are none."""
+    tools: bool = True
+    """Functions in the variable `tools`."""
+    tools_alone: bool = True
+    """Functions in conversations without a system message."""
+    schemas: bool = True
+    """Parameters with any number of types, and without descriptions."""
+    definitions: bool = True
+    """Parameters that refer to definitions."""
+
+
+def template_abilities(tokenizer: TokenizerWrapper) -> TemplateAbilities:
+    """Return what the tokenizer's chat template takes. Renders with the first call only.
+
+    Raises BadRequest for a template that exceeds the limits.
+    """
+    abilities = _CACHE.get(tokenizer)
+    if abilities is None:
+        abilities = _CACHE[tokenizer] = probe(tokenizer)
+    return abilities
+
+
+_CACHE: Final[WeakKeyDictionary[TokenizerWrapper, TemplateAbilities]] = WeakKeyDictionary()
+
+
+def probe(tokenizer: TokenizerWrapper) -> TemplateAbilities:
+    """Try the template, with tools and without. A template that renders nothing at all keeps every
+    ability: its own error says most."""
+    variables: list[Mapping[str, Any]] = [{}, {"tools": [_TOOL]}]
+    works = [given for given in variables if _renders(tokenizer, given, _PLAIN)]
+    parts_only = not works and _renders(tokenizer, {}, _in_parts(_PLAIN))
+    if parts_only:
+        works = [{}]
+    needs_tools = {} not in works and _renders(tokenizer, {"tools": []}, _PLAIN)
+    if needs_tools:
+        works.append({"tools": []})
+    if not works:
+        return TemplateAbilities()
+
+    def renders(*conversations: Conversation) -> bool:
+        forms = map(_in_parts, conversations) if parts_only else conversations
+        pairs = product(works, forms)
+        return all(_renders(tokenizer, given, conversation) for given, conversation in pairs)
+
+    able = {name: renders(*conversations) for name, conversations in _TURNS.items()}
+    objects = renders(*_exchanges(dict))
+    calls = objects or renders(*_exchanges(json.dumps))
+    form: Form = dict if objects else json.dumps
+    able |= {name: renders(*conversations) for name, conversations in _calls(form).items()}
+    called = _call(form({})) if calls else _assistant(TWO)  # calls are rendered as text
+    able |= {name: renders(*conversations) for name, conversations in _results(called).items()}
+    return TemplateAbilities(
+        **able,
+        **_tools(tokenizer, parts_only),
+        objects=objects,
+        calls=calls,
+        parts_only=parts_only,
+        needs_tools=needs_tools,
+    )
+
+
+def _tools(tokenizer: TokenizerWrapper, parts_only: bool) -> Mapping[str, bool]:
+    """By ability, whether functions of its form are listed. What a template without functions could
+    list is of no interest."""
+    (plain,) = template_tools([_ANY], schemas=False)
+    (full,) = template_tools([_ANY])
+    for alone, conversation in ((True, (_ASK,)), (False, (_system("Help."), _ASK))):
+        shown = _in_parts(conversation) if parts_only else conversation
+        lists = partial(_lists, tokenizer, shown)
+        if lists(plain):
+            schemas = lists(full)
+            (referring,) = template_tools([_REFERRING], schemas=schemas)
+            return {"tools_alone": alone, "schemas": schemas, "definitions": lists(referring)}
+    return {"tools": False}
+
+
+def _lists(tokenizer: TokenizerWrapper, conversation: Conversation, tool: Tool) -> bool:
+    """Whether the template renders a function with each of the texts below in it."""
+    given = {"tools": [tool]}
+    try:
+        rendered = render_template(tokenizer, conversation, given, add_generation_prompt=True)
+    except BadRequest:
+        raise
+    except Exception:  # noqa: BLE001 — of any type: a template is a program
+        return False
+    return all(text in rendered for text in _MARKED.findall(json.dumps(tool)))
+
+
+def _renders(
+    tokenizer: TokenizerWrapper, variables: Mapping[str, Any], conversation: Conversation
+) -> bool:
+    """Whether the template renders each of the texts below in the conversation, in order.
+
+    Raises BadRequest for a template that exceeds the limits.
+    """
+    try:
+        rendered = render_template(tokenizer, conversation, variables, add_generation_prompt=True)
+    except BadRequest:
+        raise
+    except Exception:  # noqa: BLE001 — of any type: a template is a program
+        return False
+    places = [rendered.find(text) for text in _texts(conversation)]
+    return -1 not in places and places == sorted(places) and _PYTHON not in rendered
+
+
+def _texts(conversation: Conversation) -> list[str]:
+    texts = []
+    for message in conversation:
+        content = message["content"]
+        texts.append(message.get("reasoning_content", ""))
+        texts += [content] if isinstance(content, str) else [part["text"] for part in content]
+        for call in message.get("tool_calls", ()):
+            arguments = call["function"]["arguments"]
+            if isinstance(arguments, str) and arguments.startswith("{"):
+                arguments = json.loads(arguments)  # templates may write its names and values
+            if isinstance(arguments, Mapping):
+                texts += arguments.values()
+            else:
+                texts.append(arguments)
+    return [text for text in texts if _MARK in text]
+
+
+def _in_parts(conversation: Conversation) -> Conversation:
+    """The conversation with each content as a list of one part."""
+    return [
+        {**message, "content": [{"type": "text", "text": message["content"]}]}
+        for message in conversation
+    ]
+
+
+def _system(text: str) -> Message:
+    return {"role": "system", "content": text}
+
+
+def _user(text: str) -> Message:
+    return {"role": "user", "content": text}
+
+
+def _assistant(text: str) -> Message:
+    return {"role": "assistant", "content": text}
+
+
+def _call(
+    *arguments: Arguments, first_id: str = "a1b2c3d40", text: str = "", reasoning: str = ""
+) -> Message:
+    """An assistant message with a call for each of the arguments. Mistral's templates take no other
+    ids than those of nine letters and digits."""
+    calls = []
+    for number, argument in enumerate(arguments):
+        function = {"name": "look", "arguments": argument}
+        id = f"{first_id[:-1]}{number}"
+        calls.append({"id": id, "type": "function", "function": function})
+    message: dict[str, Any] = {"role": "assistant", "content": text, "tool_calls": calls}
+    return message | ({"reasoning_content": reasoning} if reasoning else {})
+
+
+def _result(text: str, id: str = "a1b2c3d40") -> Message:
+    return {"role": "tool", "tool_call_id": id, "name": "look", "content": text}
+
+
+_MARK: Final = "zqx"
+_MARKED: Final = re.compile(rf"{_MARK}\d")
+ONE, TWO, THREE, FOUR, FIVE, SIX = (f"{_MARK}{number}" for number in range(6))
+"""Texts that no template contains."""
+_PYTHON: Final = "{'key'"
+"""How a template that writes an object as Python, not as JSON, begins it."""
+_ASK: Final = _user(ONE)
+_LONG_ID: Final = "call_0123456789abcdef0"
+_TOOL: Final = {
+    "type": "function",
+    "function": {
+        "name": "look",
+        "description": "Look something up.",
+        "parameters": {
+            "type": "object",
+            "properties": {"key": {"type": "string", "description": "What to look up."}},
+            "required": ["key"],
+        },
+    },
+}
+_ANY: Final = {
+    "function": {
+        "name": ONE,
+        "parameters": {
+            "type": "object",
+            "properties": {
+                TWO: {"type": "string"},
+                "any": {},
+                "none": {"type": "null"},
+                "maybe": {"type": ["string", "null"]},
+                "either": {"type": ["string", "integer"]},
+                "union": {"anyOf": [{"type": "string"}, {"type": "null"}], "default": None},
+                "list": {"type": "array"},
+                "lists": {"type": "array", "items": {"type": "array", "items": {}}},
+                "deep": {"type": "object", "properties": {"key": {"enum": ["a", 1, None]}}},
+                "map": {"type": "object", "additionalProperties": False},
+                "fixed": {"const": 1},
+                "never": {"not": {}},
+            },
+        },
+    }
+}
+"""A function with parameters of every form."""
+_REFERRING: Final = {
+    "function": {
+        "name": ONE,
+        "parameters": {
+            "properties": {"key": {"$ref": "#/$defs/Key"}},
+            "$defs": {"Key": {"type": "object", "properties": {TWO: {"type": "string"}}}},
+        },
+    }
+}
+_PLAIN: Final = (_ASK, _assistant(TWO), _user(THREE))
+
+_TURNS: Final[Mapping[str, Sequence[Conversation]]] = {
+    "system": [(_system(ONE), _user(TWO))],
+    "system_alone": [(_system(ONE),)],
+    "systems": [(_system(ONE), _system(TWO), _user(THREE))],
+    "late_systems": [
+        (_ASK, _system(TWO)),
+        (_ASK, _system(TWO), _assistant(THREE), _user(FOUR)),
+        (_ASK, _assistant(TWO), _system(THREE), _user(FOUR)),
+    ],
+    "users": [(_ASK, _user(TWO)), (_ASK, _user(TWO), _assistant(THREE), _user(FOUR))],
+    "assistants": [
+        (_ASK, _assistant(TWO), _assistant(THREE)),
+        (_ASK, _assistant(TWO), _assistant(THREE), _user(FOUR)),
+    ],
+    "assistant_first": [(_assistant(ONE), _user(TWO))],
+    "empty_assistants": [(_ASK, _assistant(""), _user(TWO))],
+}
+"""By ability, conversations without calls that a template with the ability renders."""
+
+
+def _exchanges(form: Form) -> Sequence[Conversation]:
+    """Conversations with a call, its arguments in a form."""
+    arguments = form({"key": TWO})
+    return [
+        (_ASK, _call(arguments), _result(THREE)),
+        (_ASK, _call(arguments, text="Looking."), _result(THREE)),
+    ]
+
+
+def _calls(form: Form) -> Mapping[str, Sequence[Conversation]]:
+    """By ability, conversations with calls."""
+    two = _call(form({"key": TWO}), form({"key": THREE}))
+    long_id = _call(form({"key": TWO}), first_id=_LONG_ID)
+    said, thought = _call(form({}), text=TWO), _call(form({}), reasoning=TWO)
+    both = {**said, "reasoning_content": "Thinking."}
+    return {
+        "texts_beside_calls": [
+            (_ASK, said, _result("yes")),
+            (_ASK, said, _result("yes"), _assistant(THREE), _user(FOUR)),
+        ],
+        "texts_beside_reasoning": [(_ASK, both, _result("yes"))],
+        "reasoning_beside_calls": [(_ASK, thought, _result("yes"))],
+        "texts": [(_ASK, _call(TWO), _result(THREE))],
+        "several_calls": [(_ASK, two, _result(FOUR), _result(FIVE, "a1b2c3d41"))],
+        "long_ids": [(_ASK, long_id, _result(THREE, _LONG_ID))],
+    }
+
+
+def _results(called: Message) -> Mapping[str, Sequence[Conversation]]:
+    """By ability, conversations with results of the call of `called`."""
+    answered = (_ASK, called, _result(THREE))
+    return {
+        "results": [answered],
+        "orphans": [
+            (_ASK, _result(TWO), _assistant(THREE), _user(FOUR)),
+            (_ASK, _assistant(TWO), _result(THREE), _user(FOUR)),
+        ],
+        "unanswered": [(_ASK, called, _user(THREE))],
+        "users_after_results": [
+            (*answered, _user(FOUR)),
+            (*answered, _user(FOUR), _assistant(FIVE), _user(SIX)),
+        ],
+    }

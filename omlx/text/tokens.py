@@ -1,0 +1,199 @@
+"""Texts to token ids, and ids to a stream of text; prompts for models that fill in the middle.
+
+A text that may fit is encoded in one go, so its ids are those of the tokenizer. Of a very long
+text, pieces are encoded first, until there are twice as many tokens as the limit: pieces have a few
+more tokens than the whole where it was cut, never twice as many.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from copy import copy
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from omlx.errors import BadRequest
+
+if TYPE_CHECKING:
+    from mlx_lm.tokenizer_utils import TokenizerWrapper
+
+MAX_TOKENS: Final = 1 << 20
+"""Limit for a text whose model has none that is known."""
+PIECE: Final = 1 << 16
+"""Characters."""
+_USUAL: Final = 4
+"""Characters of a token: a text with fewer for each token of the limit is encoded in one go."""
+_CERTAIN: Final = 2
+_SPACES: Final = re.compile(r"\s+")
+
+
+def encode(
+    tokenizer: TokenizerWrapper,
+    text: str,
+    limit: int = MAX_TOKENS,
+    *,
+    special: bool = True,
+    param: str = "messages",
+) -> list[int]:
+    """Return the ids of a text; `special` adds the model's leading tokens, but no second begin
+    token to a text that has one, as from a client that applies the chat template itself.
+
+    `limit` in tokens; a text that slightly exceeds it is not refused here. Raises BadRequest about
+    the field `param`.
+    """
+    check_length(tokenizer, text, limit, param)
+    ids = [int(token) for token in tokenizer.encode(text, add_special_tokens=special)]
+    begin = tokenizer.bos_token_id
+    doubled = special and begin is not None and ids[:2] == [begin, begin]
+    if doubled and text.startswith(tokenizer.bos_token):
+        # The text may itself begin with two: one is the tokenizer's.
+        return ids[1:]
+    return ids
+
+
+def check_length(tokenizer: TokenizerWrapper, text: str, limit: int, param: str) -> None:
+    """Raise BadRequest if the text certainly has more tokens than the limit: its pieces have."""
+    if len(text) <= max(PIECE, _USUAL * limit):
+        return
+    tokens = tokenizer._tokenizer.added_tokens_decoder.values()
+    absorbs_spaces = any(token.lstrip or token.rstrip for token in tokens)
+    counted = 0
+    for start in range(0, len(text), PIECE):
+        piece = text[start : start + PIECE]
+        if absorbs_spaces:
+            piece = _SPACES.sub(" ", piece)
+        # Unknown characters in a row may be one token.
+        counted += max(0, len(tokenizer.encode(piece, add_special_tokens=False)) - 1)
+        if counted > _CERTAIN * limit:
+            known = counted // _CERTAIN
+            raise BadRequest("text.too_long", param=param, tokens=known, limit=limit)
+
+
+class Detokenizer:
+    """Stream of the text of one output.
+
+    `context`, tokens before the output, is read first and not returned: with it the first space of
+    a continued message is kept.
+    """
+
+    def __init__(self, tokenizer: TokenizerWrapper, context: Iterable[int] = ()) -> None:
+        self._stream = tokenizer.detokenizer
+        self._pending = ""  # end of the context that comes with the next token: a space
+        for token in context:
+            self.feed(token)
+        ahead = copy(self._stream)
+        ahead.finalize()
+        pending = str(ahead.last_segment)
+        if "\ufffd" not in pending:
+            self._pending = pending
+
+    def feed(self, token: int) -> str:
+        self._stream.add_token(token)
+        return self._segment()
+
+    def finish(self) -> str:
+        """Return what was held back, but for the bytes of an incomplete character."""
+        self._stream.finalize()
+        return self._segment().rstrip("\ufffd")
+
+    def _segment(self) -> str:
+        text = str(self._stream.last_segment)
+        if text and self._pending:
+            text, self._pending = text.removeprefix(self._pending), ""
+        return text
+
+
+class TokenBytes:
+    """Bytes of single tokens, as logprobs report them. A token may hold part of a character."""
+
+    def __init__(self, tokenizer: TokenizerWrapper) -> None:
+        # Imported with the first tokenizer: slow.
+        from mlx_lm import tokenizer_utils  # noqa: PLC0415
+
+        self._tokenizer = tokenizer
+        self._spm: list[bytes] = []
+        self._bpe: list[str] = []
+        stream = tokenizer.detokenizer
+        if isinstance(stream, tokenizer_utils.SPMStreamingDetokenizer):
+            self._spm = stream.tokenmap
+        if isinstance(stream, tokenizer_utils.BPEStreamingDetokenizer):
+            self._bpe = stream.tokenmap
+
+    def __call__(self, token: int) -> bytes:
+        if token < len(self._spm):
+            return self._spm[token].replace("\u2581".encode(), b" ")
+        if token < len(self._bpe):
+            return decode_byte_level(self._bpe[token])
+        return str(self._tokenizer.decode([token])).encode()
+
+
+def decode_byte_level(piece: str) -> bytes:
+    """Decode the byte-level alphabet of GPT-2's BPE. Characters outside of it (special tokens) stay
+    as they are.
+    """
+    return b"".join(_BYTES.get(character) or character.encode() for character in piece)
+
+
+def _byte_alphabet() -> dict[str, bytes]:
+    """Printable Latin-1 stands for itself; the other bytes, in order, are the characters from
+    U+0100 on.
+    """
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(0x100) if byte not in printable]
+    alphabet = {chr(byte): bytes([byte]) for byte in printable}
+    return alphabet | {chr(0x100 + i): bytes([byte]) for i, byte in enumerate(others)}
+
+
+_BYTES: Final = _byte_alphabet()
+
+
+@dataclass(frozen=True, slots=True)
+class InfillTokens:
+    """Tokens of one family. Without `middle`, the suffix comes first and the model continues the
+    prefix.
+    """
+
+    prefix: str
+    suffix: str
+    middle: str | None
+
+    @property
+    def names(self) -> set[str]:
+        return {self.prefix, self.suffix, self.middle or self.suffix}
+
+
+INFILL_FAMILIES: Final = (
+    InfillTokens("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),
+    InfillTokens("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),
+    InfillTokens("<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"),
+    InfillTokens("▁<PRE>", "▁<SUF>", "▁<MID>"),
+    InfillTokens("[PREFIX]", "[SUFFIX]", None),
+)
+
+
+def infill_prompt(
+    tokenizer: TokenizerWrapper, before: str, after: str, limit: int = MAX_TOKENS
+) -> tuple[int, ...]:
+    """Return the tokens of an infilling prompt. Raises BadRequest if the model has no tokens for
+    it, and for a text that is far longer than `limit` tokens.
+    """
+    vocabulary: dict[str, int] = tokenizer.get_vocab()
+    families = (family for family in INFILL_FAMILIES if family.names <= vocabulary.keys())
+    family = next(families, None)
+    if family is None:
+        raise BadRequest("request.no_gap", param="suffix")
+    begin = tokenizer.encode("")
+    head = begin if begin == [tokenizer.bos_token_id] else []
+    prefix = [vocabulary[family.prefix], *encode(tokenizer, before, limit, special=False)]
+    suffix = [vocabulary[family.suffix], *encode(tokenizer, after, limit, special=False)]
+    if family.middle is None:
+        return (*head, *suffix, *prefix)
+    return (*head, *prefix, *suffix, vocabulary[family.middle])
+
+
+def infill_token_ids(tokenizer: TokenizerWrapper) -> frozenset[int]:
+    """Return the ids of all infilling tokens; they end an infilled text."""
+    vocabulary: dict[str, int] = tokenizer.get_vocab()
+    names = set[str]().union(*(family.names for family in INFILL_FAMILIES))
+    return frozenset(vocabulary[name] for name in names if name in vocabulary)
