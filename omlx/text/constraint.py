@@ -56,7 +56,6 @@ class Constraint:
     def compile(
         self, grammars: GrammarCompiler
     ) -> tuple[CompiledGrammar | None, CompiledGrammar | None]:
-        """Return the grammars of the structured output and of tool calls. Raises BadRequest."""
         output = None if self.output is None else grammars.compile(self.output)
         calls = None if self.tools is None else grammars.compile_tool_calls(self.tools)
         return output, calls
@@ -92,8 +91,7 @@ CLOSING_SENTENCE: Final = "\n\nThat is enough thought. I will answer with what I
 """Written before the closing marker: without it, models go on as if they were still thinking."""
 
 _FOREVER: Final = 1 << 62
-_ROLLBACK: Final = 2 * MAX_DRAFT_LENGTH
-"""Tokens that can be taken back: more than any draft has."""
+_ROLLBACK: Final = 2 * MAX_DRAFT_LENGTH  # tokens that can be taken back: more than any draft has
 _Utf8: Final = getincrementaldecoder("utf-8")
 
 

@@ -20,8 +20,6 @@ from omlx.records import Receipt, RequestStats
 
 @dataclass(frozen=True, slots=True)
 class TextDelta:
-    """Text of the answer."""
-
     text: str
     logprobs: tuple[TokenLogprob, ...] = ()
     drafted: bool = False
@@ -29,8 +27,6 @@ class TextDelta:
 
 @dataclass(frozen=True, slots=True)
 class ReasoningDelta:
-    """Text of the reasoning."""
-
     text: str
     logprobs: tuple[TokenLogprob, ...] = ()
     drafted: bool = False

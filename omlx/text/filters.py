@@ -18,20 +18,23 @@ if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 
-class _Filter:
+class Holder:
+    """Stream parser that holds back undecided text."""
+
+    _held = ""
+
+    @property
+    def holds(self) -> bool:
+        return bool(self._held)
+
+
+class _Filter(Holder):
     """Stream filter that holds back what may be the beginning of a pattern."""
 
     def __init__(self, patterns: Sequence[str]) -> None:
         self._patterns = tuple(patterns)
-        self._held = ""
-
-    @property
-    def holds(self) -> bool:
-        """Whether text is held back."""
-        return bool(self._held)
 
     def finish(self) -> str:
-        """Return what was held back and did not become a pattern."""
         held, self._held = self._held, ""
         return held
 
@@ -59,7 +62,6 @@ class StopStringFilter(_Filter):
     matched: str | None = None
 
     def feed(self, text: str) -> str:
-        """Return the text that certainly precedes any stop string; nothing after a match."""
         if self.matched is not None:
             return ""
         text = self._held + text
@@ -77,7 +79,6 @@ class MarkerFilter(_Filter):
     """
 
     def feed(self, text: str) -> str:
-        """Return the text that is certain, without markers."""
         text, passed = self._held + text, ""
         while (match := self._match(text)) is not None:
             end, start, _ = match
@@ -85,22 +86,15 @@ class MarkerFilter(_Filter):
         return passed + self._certain(text)
 
 
-class WrapperFilter:
+class WrapperFilter(Holder):
     """Filter that drops a pair of markers around a whole text; elsewhere they are text."""
 
     def __init__(self, markers: tuple[str, str]) -> None:
         self._open, self._close = markers
         self._opened = not self._open
         self._plain = not self._open  # there is no marker to look for
-        self._held = ""
-
-    @property
-    def holds(self) -> bool:
-        """Whether text is held back."""
-        return bool(self._held)
 
     def feed(self, text: str) -> str:
-        """Return the text that is certain."""
         if self._plain:
             return text
         self._held += text
@@ -123,7 +117,6 @@ class WrapperFilter:
         return body
 
     def finish(self) -> str:
-        """Return what was held back, without the closing marker."""
         held, self._held = self._held, ""
         if self._plain or not self._opened:
             return held
@@ -140,7 +133,6 @@ class StopStringMatcher:
         self._filter = StopStringFilter(stops)
 
     def push(self, token: int) -> bool:
-        """Return whether a stop string is complete with this token."""
         self._filter.feed(self._detokenizer.feed(token))
         return self._filter.matched is not None
 
@@ -160,19 +152,11 @@ TOOL: Final = "tool"
 CONTENT: Final = "normal"
 
 
-class Splitter:
+class Splitter(Holder):
     """Stream parser that holds back text until its channel is certain."""
-
-    _held = ""
-
-    @property
-    def holds(self) -> bool:
-        """Whether text is held back."""
-        return bool(self._held)
 
     @property
     def thinking(self) -> bool:
-        """Whether the text that follows is reasoning."""
         raise NotImplementedError
 
     @property
@@ -188,7 +172,6 @@ class Splitter:
         return pieces
 
     def finish(self, *, complete: bool = True) -> list[Piece]:
-        """Return what was held back; `complete`: the model has ended its output."""
         raise NotImplementedError
 
     def _step(self, pieces: list[Piece]) -> bool:
@@ -247,7 +230,6 @@ class ReasoningSplitter(Splitter):
         return self._state is _State.CONTENT and not self._repeats
 
     def finish(self, *, complete: bool = True) -> list[Piece]:
-        """Return what was held back: an incomplete marker is text."""
         pieces: list[Piece] = []
         if self._state is not _State.THOUGHT_END:
             self._emit(self._held, pieces)
@@ -338,7 +320,6 @@ class ChannelSplitter(Splitter):
         return self._state == REASONING
 
     def finish(self, *, complete: bool = True) -> list[Piece]:
-        """Return what was held back: a part of a marker, or all of an output without headers."""
         if not self._matched:
             self._state = CONTENT
         pieces: list[Piece] = []

@@ -57,8 +57,7 @@ MAX_RULES: Final = 1_000
 """llguidance compiles by recursion: its stack overflows at some 2,000 rules in a chain."""
 _RULE: Final = re.compile(":+")
 """In each rule, of Lark's format or llama.cpp's, and in each reference of an embedded schema."""
-_SHOWN: Final = 500
-"""Characters of a warning's detail."""
+_SHOWN: Final = 500  # characters of a warning's detail
 
 
 class GrammarKind(StrEnum):
@@ -263,7 +262,6 @@ class GrammarCompiler:
         return free
 
     def _start(self, answer: Constrained, preamble: Preamble) -> State:
-        """Return the first state of a constrained answer."""
         markers: tuple[Marker, ...] = ()
         if preamble.may_call:
             markers = (Marker(self._tokens.call_ids, self._call_start(preamble) or Free()),)
@@ -281,7 +279,6 @@ class GrammarCompiler:
         return CallStart(self._tokens.call_ids, preamble.calls.matcher)
 
     def _thought(self, then: State) -> State:
-        """Return the state inside of reasoning."""
         if self._tokens.thought_ids is not None:
             return Thought(self._tokens.thought_ids[1], then)
         if isinstance(then, Free):
@@ -320,7 +317,6 @@ def _bad_schema(name: str, error: ValueError) -> BadRequest:
 
 
 def _source(output: StructuredOutput) -> str:
-    """Return the grammar in llguidance's language. Raises ValueError."""
     match output.kind:
         case GrammarKind.JSON:
             schema = output.text
@@ -345,7 +341,6 @@ def _source(output: StructuredOutput) -> str:
 
 
 def _lark(grammar: str) -> str:
-    """Convert a grammar in llama.cpp's format or in Lark's. Raises ValueError."""
     if (rules := len(_RULE.findall(grammar))) > MAX_RULES:
         raise ValueError(f"{rules} rules exceed the limit of {MAX_RULES}")
     try:

@@ -58,8 +58,7 @@ _NEXT: Final = re.compile(
 _CHANNELS: Final = re.compile("analysis|commentary|final")
 _OTHERS: Final = re.compile(r"\s*(?:user|system|developer|tool|functions\.)")
 """Roles other than the model's."""
-_READERS: Final = ("", "assistant", "user", "all")
-"""Recipients of messages that are no calls."""
+_READERS: Final = ("", "assistant", "user", "all")  # recipients of messages that are no calls
 
 _MARKS: Final = re.compile(r'["{}]|(?P<end><\|(?:end|call|return|start)\|>)')
 """What counts in a call outside the strings of its JSON: a string, the end of the object, which no
@@ -160,7 +159,6 @@ class HarmonySplitter(Splitter):
         return True
 
     def _may_lead(self) -> bool:
-        """Return whether the text before the first marker may belong to a header."""
         marker = _MARKER.search(self._held)
         if marker is not None:
             return _LEAD.fullmatch(self._held, 0, marker.start()) is not None
@@ -168,7 +166,6 @@ class HarmonySplitter(Splitter):
         return _LEAD.fullmatch(self._held, 0, len(self._held) - held, partial=True) is not None
 
     def _address(self, header: str) -> None:
-        """Enter the message that a header is followed by."""
         recipients = _RECIPIENT.findall(header)
         name = recipients[-1] if recipients else ""
         function = name.removeprefix("functions.")
@@ -192,7 +189,6 @@ class HarmonySplitter(Splitter):
         return function != recipient or function in self._parameters
 
     def _message(self, pieces: list[Piece]) -> bool:
-        """Pass on the text of a message up to its end, without markers."""
         marker = _MARKER.search(self._held)
         if marker is None:
             certain = len(self._held) - max(overlap(self._held, text) for text in _MARKERS)
@@ -234,7 +230,6 @@ class HarmonySplitter(Splitter):
         return True
 
     def _call_text(self, pieces: list[Piece]) -> bool:
-        """Wait for the end of a call without an object."""
         end = next((m for m in _MARKER.finditer(self._held) if (m[0], HEADER) in _ENDS), None)
         if end is None:
             return False
@@ -284,7 +279,6 @@ class HarmonySplitter(Splitter):
 
 
 def _parameters(tool: Mapping[str, Any]) -> list[str]:
-    """Return the names of a function's parameters."""
     schema = tool["function"].get("parameters")
     declared = schema.get("properties") if isinstance(schema, Mapping) else None
     return [*declared] if isinstance(declared, Mapping) else []

@@ -31,8 +31,6 @@ that below 0.1 CPU seconds. A list of 20,000 words fits."""
 
 
 class GrammarTokens:
-    """Tokens of one model, and matchers over them."""
-
     def __init__(self, tokenizer: TokenizerWrapper, stop_ids: Iterable[int]) -> None:
         self._tokenizer = tokenizer
         self._stop_ids = sorted(stop_ids)
@@ -100,7 +98,6 @@ class GrammarTokens:
 
     @cached_property
     def added(self) -> Mapping[str, int]:
-        """Tokens that the tokenizer does not compose of smaller ones."""
         added: Mapping[str, int] = self._tokenizer._tokenizer.get_added_vocab()
         return added
 
@@ -120,7 +117,6 @@ class GrammarTokens:
 
     @cached_property
     def without_stops(self) -> bytes:
-        """Bitmask of all tokens but the stop tokens."""
         mask = bytearray(b"\xff" * ((self.known.vocab_size + 7) // 8))
         for token in self._stop_ids:
             mask[token // 8] &= ~(1 << token % 8)
@@ -167,8 +163,6 @@ class Thought:
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """The remaining tokens of a marker, and the state after it."""
-
     ids: tuple[int, ...]
     then: State
 
@@ -250,7 +244,6 @@ class GrammarMask:
         return True
 
     def rollback(self, n: int) -> None:
-        """Undo the last `n` tokens. Raises EngineError."""
         if n == 0:
             return
         undone = self.history[-n:]

@@ -28,6 +28,7 @@ from omlx.text.events import (
     ToolCallStart,
 )
 from omlx.text.filters import (
+    Holder,
     MarkerFilter,
     ReasoningSplitter,
     Splitter,
@@ -77,7 +78,9 @@ class OutputParser:
         self._detokenizer = Detokenizer(tokenizer, spec.context)
         self._stops = StopStringFilter(spec.stops)
         form = None if spec.raw else reasoning_format(tokenizer)
-        self._channels = _splitter(tokenizer, spec)
+        self._channels: Splitter = ReasoningSplitter(None)
+        if not spec.raw:
+            self._channels = reasoning_splitter(tokenizer, spec.tools, thinking=spec.thinking)
         dropped = form.dropped if form is not None else ()
         self._markers = MarkerFilter(() if spec.raw else (*tokenizer.structural_markers, *dropped))
         self._wrapper = WrapperFilter(form.answer if form is not None else ("", ""))
@@ -94,7 +97,6 @@ class OutputParser:
 
     @property
     def stopped(self) -> bool:
-        """Whether a stop string is complete."""
         return self._stops.matched is not None
 
     def feed(
@@ -160,13 +162,11 @@ class OutputParser:
 
     @property
     def _holds(self) -> bool:
-        """Whether any parser holds text."""
         reasoning = (self._stops, self._channels, self._open)
         answer = (self._markers, self._wrapper, self._calls)
         return any(parser.holds for parser in (*reasoning, *answer))
 
     def _rest(self, reason: FinishReason) -> list[Piece]:
-        """Return what every parser still holds."""
         pieces = self._parse(self._stops.feed(self._detokenizer.finish()))
         pieces += self._parse(self._stops.finish())
         complete = reason is FinishReason.STOP and not self.stopped
@@ -216,7 +216,6 @@ class OutputStopMatcher:
         self._single = spec.single
 
     def push(self, token: int) -> bool:
-        """Return whether the output ends with this token."""
         events = self._parser.feed((token,))
         ended = self._single and any(isinstance(event, ToolCallEnd) for event in events)
         return ended or self._parser.stopped
@@ -231,19 +230,12 @@ def stop_matcher(tokenizer: TokenizerWrapper, spec: OutputSpec) -> StopMatcher |
     return None
 
 
-def _splitter(tokenizer: TokenizerWrapper, spec: OutputSpec) -> Splitter:
-    if spec.raw:
-        return ReasoningSplitter(None)
-    return reasoning_splitter(tokenizer, spec.tools, thinking=spec.thinking)
-
-
 def _as_drafted(pieces: Iterable[Piece]) -> list[Piece]:
     texts = (TextDelta, ReasoningDelta)
     return [replace(piece, drafted=True) if isinstance(piece, texts) else piece for piece in pieces]
 
 
 def _merged(pieces: Iterable[Piece]) -> list[OutputEvent]:
-    """Merge neighbouring deltas of one kind."""
     merged: list[Piece] = []
     for piece in pieces:
         both = None
@@ -269,21 +261,15 @@ def _merge(first: Piece, second: Piece) -> Piece | None:
     return None
 
 
-class OpenReasoning:
+class OpenReasoning(Holder):
     """Filter of reasoning; `count` is the number of calls in it. Without `markup` all passes."""
 
     def __init__(self, markup: CallMarkup | None) -> None:
         self.count = 0
         self._markup = markup
         self._probe = ToolCallParser(markup)
-        self._held = ""
         self._call = False  # the held text begins with a call
         self._said = False  # some reasoning precedes it
-
-    @property
-    def holds(self) -> bool:
-        """Whether text is held back."""
-        return bool(self._held)
 
     def feed(self, text: str) -> str:
         """Return the reasoning that certainly precedes any call."""

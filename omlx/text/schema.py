@@ -36,8 +36,7 @@ _DATA: Final = frozenset({"const", "enum", "default", "examples"})
 _LARGEST_BOUND: Final = 2**63 - 1
 _MAYBE_LARGE: Final = re.compile(r"\d{16}")
 _COMMON_TIME: Final = "^[^:t]*:[^:]*:[0-5][^z]*$"
-_SHOWN: Final = 80
-"""Characters of a pattern or reference in a description."""
+_SHOWN: Final = 80  # characters of a pattern or reference in a description
 
 Terminates: TypeAlias = Callable[[str], bool]
 """Whether the target of a reference has a value that terminates."""
@@ -329,7 +328,6 @@ def relax(schema: Any, pattern_error: Callable[[str], str | None]) -> tuple[Any,
 
 
 def _circular(schema: Any) -> set[str]:
-    """Return the references whose targets lead back to themselves."""
     names = set(references(schema))
     if len(names) > MAX_REFERENCES:
         raise ValueError(f"it has more than {MAX_REFERENCES} references")

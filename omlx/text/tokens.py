@@ -93,7 +93,6 @@ class Detokenizer:
         return self._segment()
 
     def finish(self) -> str:
-        """Return what was held back, but for the bytes of an incomplete character."""
         self._stream.finalize()
         return self._segment().rstrip("\ufffd")
 

@@ -44,8 +44,7 @@ Schema: TypeAlias = dict[str, Any]
 MAX_INLINED: Final = 1 << 20
 """Characters of definitions that replace references in one request: those that name each other
 multiply."""
-_NULLABLE: Final = frozenset({"default", "const"})
-"""Keywords whose value may be null."""
+_NULLABLE: Final = frozenset({"default", "const"})  # keywords whose value may be null
 _LISTS: Final = ("anyOf", "oneOf", "allOf", "prefixItems")
 _SINGLE: Final = ("items", "not", "if", "then", "else", "contains", "propertyNames")
 """Keywords whose value is a schema; `additionalProperties` is usually a boolean, as templates
@@ -162,7 +161,6 @@ def _rooted(root: Schema) -> Schema:
 
 
 def _named(part: Schema) -> Mapping[str, Any]:
-    """The properties of a schema, or of anything else that a reference leads to."""
     named = part.get("properties")
     return named if isinstance(named, Mapping) else {}
 

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias
 
 import regex as re
 
-from omlx.text.calls import bracket_formats, elements, json_formats, markup, tag_formats
+from omlx.text.calls import elements, gemma, json_formats, lfm2, markup, tag_formats
 from omlx.text.calls.format import CallFormat
 from omlx.text.calls.json_formats import HARMONY
 from omlx.text.calls.markup import CallMarkup
@@ -47,7 +47,7 @@ _TOKENS: Final = re.compile(r"<[^<>\s]*>|\[[A-Z_]+\]|\w+|\s+|.", re.DOTALL)
 
 
 def _formats() -> Iterator[tuple[str, CallFormat]]:
-    for module in (bracket_formats, elements, json_formats, tag_formats):
+    for module in (elements, gemma, json_formats, lfm2, tag_formats):
         for name, value in vars(module).items():
             if isinstance(value, CallFormat) and not name.startswith("_"):
                 yield name.lower(), value

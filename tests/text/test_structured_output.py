@@ -5,9 +5,12 @@ changes a token.
 from __future__ import annotations
 
 import functools
+import gc
 import json
+import weakref
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from functools import partial
 
 import jsonschema
 import pytest
@@ -23,10 +26,18 @@ from omlx.engine.types import (
     Speculation,
     TokensCommitted,
 )
+from omlx.errors import BadRequest
 from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.catalog.entry import ModelEntry
 from omlx.models.pool.load_weights import LoadedModel, load
-from omlx.text.grammar import GrammarCompiler, GrammarKind, Preamble, StructuredOutput
+from omlx.text.grammar import (
+    CACHE_SIZE,
+    GrammarCache,
+    GrammarCompiler,
+    GrammarKind,
+    Preamble,
+    StructuredOutput,
+)
 from tests.schemas import SCHEMAS
 
 WARM = Sampling(temperature=0.8, seed=7)
@@ -174,3 +185,59 @@ def test_every_schema(strategy: str, window: int | None, sampling: Sampling) -> 
 def test_every_schema_in_a_batch(sampling: Sampling) -> None:
     answers = Answers("auto", sampling, 4).give(tuple(SCHEMAS))
     assert answers.tokens == {name: plain(sampling, name).tokens[name] for name in SCHEMAS}
+
+
+def test_each_source_is_compiled_once_and_the_oldest_is_evicted() -> None:
+    cache, compiled = GrammarCache[str](), []
+
+    def compile(source: str) -> str:
+        compiled.append(source)
+        return source.upper()
+
+    for source in ("a", "b", "a"):
+        assert cache.get(source, partial(compile, source)) == source.upper()
+    assert compiled == ["a", "b"]
+    for number in range(CACHE_SIZE - 1):
+        cache.get(f"other {number}", str)
+    cache.get("a", lambda: compile("a"))
+    cache.get("b", lambda: compile("b"))
+    assert compiled == ["a", "b", "b"]
+
+
+def test_a_refusal_is_cached() -> None:
+    cache, tried = GrammarCache[str](), []
+
+    def refuse() -> str:
+        tried.append(1)
+        raise BadRequest("format.invalid", param="x", field="x", detail="too large")
+
+    for _ in range(3):
+        with pytest.raises(BadRequest) as caught:
+            cache.get("a", refuse)
+        assert (caught.value.code, caught.value.params["detail"]) == ("format.invalid", "too large")
+    assert len(tried) == 1
+
+
+class Matcher:
+    """Stands for megabytes of a compiled grammar."""
+
+
+def test_a_cached_refusal_holds_nothing_that_was_compiled() -> None:
+    cache, matchers = GrammarCache[str](), []
+
+    def compile() -> str:
+        matcher = Matcher()
+        matchers.append(weakref.ref(matcher))
+        try:
+            raise ValueError("nothing has this form")
+        except ValueError as error:
+            raise BadRequest(
+                "format.invalid", param="guided_choice", field="guided_choice"
+            ) from error
+
+    for _ in range(2):
+        with pytest.raises(BadRequest):
+            cache.get("a", compile)
+    gc.collect()
+    (matcher,) = matchers
+    assert matcher() is None

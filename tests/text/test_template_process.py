@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import threading
@@ -13,7 +14,7 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from omlx.errors import BadRequest
 from omlx.text.template import process as template_process
-from omlx.text.template.process import render_template
+from omlx.text.template.process import render_template, with_further_variables
 from omlx.text.template.render import render
 from tests.text.tokenizers import CHATML, decode_byte_level
 
@@ -131,3 +132,19 @@ def test_the_text_is_that_of_transformers(
             assert text == tokenizer.apply_chat_template(
                 messages, tools=[{"a": 1}], add_generation_prompt=generation, tokenize=False
             )
+
+
+TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
+
+
+def test_firefunction_gets_functions_as_text(tmp_path: Path) -> None:
+    template = CHATML + "{{ '' + functions }} Today is {{ '' + datetime }}."
+    model = decode_byte_level(tmp_path, template)
+    text = render_template(model, [{"role": "user", "content": "x"}], {"tools": [TOOL]})
+    functions, _, day = text.partition(" Today is ")
+    assert json.loads(functions[functions.index("[") :]) == [TOOL["function"]]
+    assert len(day) == len("Nov 22 2026.")
+
+
+def test_others_get_what_was_asked(tmp_path: Path) -> None:
+    assert with_further_variables(CHATML, {"tools": [TOOL]}) == {"tools": [TOOL]}

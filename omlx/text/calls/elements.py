@@ -17,8 +17,16 @@ from typing import Any, Final
 
 import regex
 
-from omlx.text.calls.arguments import Notation, alternatives_of, embedded, repeated
-from omlx.text.calls.format import NAME, CallFormat, Incomplete, Tools
+from omlx.text.calls.format import (
+    NAME,
+    CallFormat,
+    Incomplete,
+    Notation,
+    Tools,
+    alternatives_of,
+    embedded,
+    repeated,
+)
 from omlx.text.calls.tag_grammar import Syntax, value_rule
 from omlx.text.calls.values import ArgumentTypes, argument_types, parse_json
 
@@ -80,7 +88,6 @@ def value_of(element: Element, text: str, schema: Any, types: ArgumentTypes) -> 
 
 
 def _empty(kinds: frozenset[str]) -> Any:
-    """Return the value of an element without text, which is no string."""
     if "array" in kinds:
         return []
     return {} if "object" in kinds else None
@@ -96,7 +103,6 @@ def property_of(types: ArgumentTypes, schema: Any, name: str) -> Any:
 
 
 def _first(types: ArgumentTypes, schema: Any, key: str) -> Any:
-    """Return the first subschema under a key; True if there is none."""
     for branch in types.branches(schema):
         if isinstance(branch.get(key), dict):
             return branch[key]
@@ -189,7 +195,6 @@ class _Rules:
         return " ".join(terms) or '""'
 
     def _element(self, name: str, schema: Any, seen: frozenset[str]) -> str:
-        """Return the rule for an element."""
         rule = self._new_rule()
         # Two terms: as one, the lexer would take it for longer than the end of the list.
         literal = self._syntax.literal

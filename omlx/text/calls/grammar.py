@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from omlx.errors import BadRequest
 from omlx.text.calls import tag_grammar
-from omlx.text.calls.arguments import Notation
-from omlx.text.calls.format import Messages
+from omlx.text.calls.format import Messages, Notation
 from omlx.text.calls.markup import CallMarkup
 from omlx.text.schema import check_depth, check_integers, prune_nonterminating
 from omlx.text.tools import ToolUse
@@ -122,7 +121,6 @@ class CallGrammar:
         yield from self._calls(messages.calls)
 
     def _inside(self) -> Iterator[str]:
-        """Yield the rules for the text between two markers, with the closing one."""
         form = self._form
         assert form.written is not None
         several = ""
@@ -138,7 +136,6 @@ class CallGrammar:
             yield from self._syntax("{value}" + form.syntax.ender).texts()
 
     def _calls(self, written: Sequence[str]) -> Iterator[str]:
-        """Yield the rule for a call, whose text is one of `written`, and those that it needs."""
         yield "call: " + " | ".join(f"call_{i}" for i in range(len(self._use.allowed)))
         for i, function in enumerate(self._use.allowed):
             texts = (self._call(text, function["name"], f"arguments_{i}") for text in written)
@@ -146,7 +143,6 @@ class CallGrammar:
             yield from self._arguments(function, f"arguments_{i}")
 
     def _call(self, written: str, name: str, rule: str) -> str:
-        """Return the term for a call of one function; `rule` is that of its arguments."""
         pattern = f"/{self._form.id_pattern}/"
         places = {"{number}": "/[0-9]{1,3}/", "{id}": pattern, "{arguments}": rule}
         terms, text = [], ""
@@ -174,7 +170,6 @@ class CallGrammar:
             raise BadRequest("tools.schema", param="tools", name=name, detail=str(error)) from error
 
     def _syntax(self, parameter: str, name: str = "") -> tag_grammar.Syntax:
-        """Return how the arguments of function `name` are written."""
         notation = Notation(self._added, self._literal, partial(self._note, name))
         return tag_grammar.Syntax(parameter, notation)
 
@@ -224,12 +219,10 @@ def arguments_schema(function: Schema, use: ToolUse) -> Schema:
 
 
 def _slashed(pattern: str) -> str:
-    """Return a pattern as it stands between slashes."""
     return pattern.replace("/", r"\/")
 
 
 def _literal(text: str, added: Mapping[str, int]) -> str:
-    """Return a text in the grammar's form, with added tokens by their ids."""
     terms = []
     for part in split_added(text, added):
         if part in added:

@@ -22,9 +22,10 @@ import regex as re
 
 from omlx.text import harmony
 from omlx.text.calls import json_formats, tag_formats
-from omlx.text.calls.bracket_formats import FUNCTION_GEMMA, GEMMA_4, LFM2
 from omlx.text.calls.elements import MINIMAX_M3
 from omlx.text.calls.format import CallFormat, Read, Tools
+from omlx.text.calls.gemma import FUNCTION_GEMMA, GEMMA_4
+from omlx.text.calls.lfm2 import LFM2
 from omlx.text.calls.values import is_function, type_of
 from omlx.text.filters import overlap
 
@@ -141,7 +142,6 @@ class CallMarkup:
         return read(text, self.tools)
 
     def id_of(self, index: int) -> str:
-        """Return the id of call number `index` of the output."""
         digest = blake2b(f"{self.salt} {index}".encode(), digest_size=12)
         if self.form.short_ids:
             return "".join(_ALPHABET[byte % len(_ALPHABET)] for byte in digest.digest()[:9])
@@ -150,18 +150,13 @@ class CallMarkup:
 
 @dataclass(frozen=True, slots=True)
 class CallPatterns:
-    """Compiled patterns of a format."""
-
-    starts: re.Pattern[str]
-    """Texts at which a call may begin."""
+    starts: re.Pattern[str]  # texts at which a call may begin
     leading: re.Pattern[str] | None
     begins: re.Pattern[str]
     head: re.Pattern[str] | None
     closes: re.Pattern[str]
-    ends: re.Pattern[str]
-    """`closes` with the closing marker."""
-    follows: re.Pattern[str] | None
-    """`head` of a further call inside the same markers."""
+    ends: re.Pattern[str]  # `closes` with the closing marker
+    follows: re.Pattern[str] | None  # `head` of a further call inside the same markers
     json: re.Pattern[str]
     """The beginning of a call that is a JSON object, as models of any family write."""
     further: re.Pattern[str] | None
@@ -213,7 +208,6 @@ def call_markup(
 
 
 def call_format(tokenizer: TokenizerWrapper) -> CallFormat | None:
-    """Return the format of this model's tool calls; None if it has none."""
     template = str(tokenizer.chat_template or _python_template(tokenizer))
     if harmony.uses_harmony(tokenizer):
         return json_formats.HARMONY
@@ -231,7 +225,6 @@ def call_format(tokenizer: TokenizerWrapper) -> CallFormat | None:
 
 
 def _python_template(tokenizer: TokenizerWrapper) -> str:
-    """Return the source of mlx-lm's Python template that a checkpoint asks for; empty if none."""
     kind = tokenizer.init_kwargs.get("chat_template_type")
     module = sys.modules.get(f"mlx_lm.chat_templates.{kind}")
     return inspect.getsource(module) if module is not None else ""

@@ -46,7 +46,6 @@ class _Prose:
         self.gap, self._break = True, self.any
 
     def strip(self, text: str) -> str:
-        """Drop the white space after a call."""
         if self.gap:
             text = text.lstrip()
             self.gap = not text
@@ -80,7 +79,6 @@ class ToolCallParser:
 
     @property
     def holds(self) -> bool:
-        """Whether something is undecided."""
         return bool(self._held) or self._state is not _State.TEXT
 
     def feed(self, text: str) -> list[Piece]:
@@ -88,7 +86,8 @@ class ToolCallParser:
             return [TextDelta(text)] if text else []
         self._held += text
         pieces: list[Piece] = []
-        self._parse(self._markup, pieces)
+        while self._step(self._markup, pieces):
+            pass
         return pieces
 
     def finish(self, *, complete: bool = False) -> list[Piece]:
@@ -98,7 +97,8 @@ class ToolCallParser:
         pieces: list[Piece] = []
         while self._markup is not None and self._state not in (_State.TEXT, _State.ARGUMENTS):
             self._finish_call(self._markup, pieces)
-            self._parse(self._markup, pieces)
+            while self._step(self._markup, pieces):
+                pass
         held, self._held = self._held, ""
         if self._state is _State.ARGUMENTS:
             if arguments := self._json.finish(complete=complete):
@@ -121,10 +121,6 @@ class ToolCallParser:
             case _:
                 self._reader = WholeReader(markup)
                 self._read(markup, pieces, final=True)
-
-    def _parse(self, markup: CallMarkup, pieces: list[Piece]) -> None:
-        while self._step(markup, pieces):
-            pass
 
     def _step(self, markup: CallMarkup, pieces: list[Piece]) -> bool:
         """Consume what is certain; return whether the rest may be decidable in the new state."""
@@ -177,7 +173,6 @@ class ToolCallParser:
         return True
 
     def _open(self, space: str, start: int, *, bare: bool) -> None:
-        """Enter a call whose marker is at `start`; a bare marker is part of the call."""
         self._space, self._bare = space, bare
         if not bare:
             start += len(self._marker)
@@ -227,11 +222,9 @@ class ToolCallParser:
         return True
 
     def _callable(self, markup: CallMarkup, name: str) -> bool:
-        """Return whether a function may be called without the opening marker."""
         return is_function(markup.tools, name) and name not in markup.enforced
 
     def _begin(self, markup: CallMarkup, head: re.Match[str], pieces: list[Piece]) -> None:
-        """Begin to read the arguments of a call."""
         if markup.form.tags is not None:
             self._state, self._reader = _State.READING, TagReader(markup.form, markup.tools, head)
             return
@@ -272,7 +265,6 @@ class ToolCallParser:
         return True
 
     def _after(self, markup: CallMarkup, pieces: list[Piece]) -> bool:
-        """Another call may follow inside the same markers; models forget the closing one."""
         following = None
         if markup.patterns.follows is not None:
             following = markup.patterns.follows.match(self._held, partial=True)

@@ -38,8 +38,6 @@ _STRUCTURE = re.compile(r"[{<\[(]")
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call; `arguments` is JSON text."""
-
     id: str | None
     name: str
     arguments: str
@@ -55,9 +53,7 @@ class CallReader(Protocol):
         """
         ...
 
-    def calls(self, text: str) -> list[Call]:
-        """Return the calls in a text whose end was found. Raises one of `PARSE_ERRORS`."""
-        ...
+    def calls(self, text: str) -> list[Call]: ...
 
 
 class WholeReader:
@@ -147,8 +143,6 @@ _CDATA: Final = re.compile(r"\s*<!\[CDATA\[(.*)\]\]>\s*", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class _Value:
-    """One argument: its opening tag, and where its text is."""
-
     tag: re.Match[str]
     start: int
     end: int
@@ -198,7 +192,6 @@ class TagReader:
         return [Call(None, self._name, arguments_json(arguments))]
 
     def _between(self, text: str, final: bool) -> int | None:
-        """Look for the next argument or the end of the call."""
         found = self._patterns.between.search(text, self._at, partial=not final)
         if found is None:
             # Calls of some formats end with the closing marker alone, which models forget.
@@ -219,7 +212,6 @@ class TagReader:
         return None
 
     def _inside(self, tag: re.Match[str], text: str, final: bool) -> int | None:
-        """Look for the end of the value that is open."""
         inside = self._patterns.last if final else self._patterns.inside
         found = inside.search(text, self._at, partial=not final)
         if found is None or found.partial:
@@ -254,7 +246,6 @@ class TagReader:
         arguments[name] = self._convert(value.tag, text[value.start : value.end])
 
     def _convert(self, tag: re.Match[str], text: str) -> Any:
-        """Return the value of one argument."""
         text = text.removeprefix(self._tags.padding)
         if text.endswith(self._tags.padding):
             text = text[: len(text) - len(self._tags.padding)]
@@ -274,14 +265,11 @@ class TagReader:
 @dataclass(frozen=True, slots=True)
 class _Patterns:
     opens: re.Pattern[str]
-    between: re.Pattern[str]
-    """The next argument, the call's end, or a marker."""
+    between: re.Pattern[str]  # the next argument, the call's end, or a marker
     inside: re.Pattern[str]
     """The end of a value: its closing tag, or a call's end with the next call."""
-    last: re.Pattern[str]
-    """The same where nothing follows."""
-    follows: re.Pattern[str]
-    """What may follow a value."""
+    last: re.Pattern[str]  # the same where nothing follows
+    follows: re.Pattern[str]  # what may follow a value
 
 
 @cache

@@ -95,7 +95,6 @@ class JsonRepair:
         return self._comma + self._text
 
     def _string(self, at: int) -> int:
-        """Pass on one piece of a string; return its length, 0 if it may continue."""
         plain = _PLAIN.match(self._text, at)
         if plain is not None:
             self._passed.append(plain[0])
@@ -167,7 +166,6 @@ class JsonRepair:
         return 1
 
     def _start(self, character: str) -> None:
-        """Begin a string, an object or a list."""
         in_object = bool(self._open) and self._open[-1] == "{"
         forgotten = ", " if self._next is _Next.COMMA and in_object else ""
         key = (forgotten or self._next is _Next.KEY) and character in "\"'"
@@ -186,7 +184,6 @@ class JsonRepair:
             self._next = _Next.KEY if character == "{" else _Next.VALUE
 
     def _close(self) -> None:
-        """End the innermost object or list."""
         if self._next is _Next.COLON:
             self._passed.append(": null")
         elif self._next is _Next.VALUE and self._open and self._open[-1] == "{":
@@ -216,7 +213,6 @@ class JsonRepair:
         self._next = _Next.KEY if in_object else _Next.VALUE
 
     def _word(self, at: int) -> int:
-        """Pass on a number, a constant, or a word without quotes."""
         found = _WORD.match(self._text, at)
         assert found is not None
         word, end = found[0], len(self._text)
@@ -237,7 +233,6 @@ class JsonRepair:
         return len(word)
 
     def _fill(self) -> None:
-        """Pass on what is missing before a value."""
         missing = self._comma
         in_object = bool(self._open) and self._open[-1] == "{"
         if self._next is _Next.COLON:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from omlx.text.calls.arguments import (
+from omlx.text.calls.format import (
     NUMBER_BOUNDS,
     Notation,
     alternatives_of,
@@ -60,8 +60,7 @@ class TextBounds:
     least: int = 0
     most: int | None = None
     patterns: tuple[str, ...] = ()
-    empty: bool = True
-    """Whether the patterns allow the empty text."""
+    empty: bool = True  # whether the patterns allow the empty text
 
     @property
     def free(self) -> bool:
@@ -78,7 +77,6 @@ class TextBounds:
         yield from self.patterns
 
     def both(self, other: TextBounds) -> TextBounds:
-        """Return what holds both."""
         most = [each for each in (self.most, other.most) if each is not None]
         return TextBounds(
             max(self.least, other.least),
@@ -101,17 +99,14 @@ class Syntax:
     notation: Notation
 
     def literal(self, text: str) -> str:
-        """Return a text in the grammar's form."""
         return self.notation.literal(text)
 
     @property
     def typed(self) -> bool:
-        """Whether a tag says which values are strings."""
         return "{text}" in self.parameter or "{type}" in self.parameter
 
     @property
     def behind(self) -> str:
-        """Text after a value."""
         return self.parameter.partition("{value}")[2]
 
     @property
@@ -151,7 +146,6 @@ class Syntax:
 
 
 def _regex(text: str) -> str:
-    """Return a text as a part of a regular expression between slashes."""
     return re.escape(text).replace("\n", r"n").replace("/", r"\/")
 
 
@@ -178,7 +172,6 @@ def _mistaken(types: ArgumentTypes, alternatives: Sequence[Mapping[str, Any]]) -
 
 
 def _object(syntax: Syntax, schema: Mapping[str, Any], rule: str) -> Iterator[str]:
-    """Yield the rule for the arguments of an object, and the rules that it needs."""
     before = syntax.parameter.partition("{value}")[0]
     types = ArgumentTypes(schema)
     for detail in unheld_of_object(schema):
@@ -261,7 +254,6 @@ def bounds_of(notation: Notation, types: ArgumentTypes, value: Any) -> list[Text
 
 
 def _listed(value: Mapping[str, Any]) -> bool:
-    """Return whether a schema may enumerate values."""
     text = json.dumps(value)
     return any(f'"{key}"' in text for key in ("enum", "const", "$ref"))
 
@@ -319,7 +311,6 @@ def _alternatives(types: ArgumentTypes, schema: Any, depth: int) -> list[TextBou
 
 
 def _own(schema: Mapping[str, Any]) -> TextBounds:
-    """Return the bounds that a schema itself states."""
     least, most = schema.get("minLength", 0), schema.get("maxLength")
     if max(least, most or 0) > MAX_LENGTH:
         raise ValueError(f"a length of more than {MAX_LENGTH} characters")
@@ -373,7 +364,6 @@ def _top_alternatives(pattern: str) -> list[list[str]]:
 
 
 def _slashed(part: str) -> str:
-    """Return a part of a pattern as it stands between slashes."""
     if part.startswith("["):
         part = re.sub(r"(?<!\\)/", r"\\/", part)
     elif part == "/":

@@ -39,7 +39,6 @@ class ArgumentTypes:
         self._properties: dict[str, Any] = {}
 
     def convert(self, name: str, text: str) -> Any:
-        """Return the value of argument `name` that `text` stands for."""
         return self.value(self.property(name), text)
 
     def value(self, schema: Any, text: str) -> Any:
@@ -58,15 +57,12 @@ class ArgumentTypes:
         return _json_value(text, kinds)
 
     def kinds(self, schema: Any) -> frozenset[str]:
-        """Return the JSON types that a schema allows."""
         return self._kinds(schema) or TYPES
 
     def choices(self, schema: Any) -> list[str]:
-        """Return the strings that a schema enumerates."""
         return list(dict.fromkeys(self._choices(schema, 8)))
 
     def lists(self, schema: Any, text: str, depth: int = 8) -> bool:
-        """Return whether the enumerations of a schema allow a text."""
         if not isinstance(schema, Mapping) or not depth:
             return schema is not False
         if text not in schema.get("enum", [text]) or schema.get("const", text) != text:
@@ -99,7 +95,6 @@ class ArgumentTypes:
         return True
 
     def declares(self, name: str) -> bool:
-        """Return whether the schema has a property `name`."""
         return bool(self._declared(name))
 
     def branches(self, schema: Any, depth: int = 8) -> Iterator[Mapping[str, Any]]:
@@ -125,7 +120,6 @@ class ArgumentTypes:
         return self._properties[name]
 
     def _declared(self, name: str) -> list[Any]:
-        """Return the schemas of a property in all that the root combines."""
         found = []
         for branch in self.branches(self.root):
             properties = branch.get("properties")
@@ -134,7 +128,6 @@ class ArgumentTypes:
         return found
 
     def resolve(self, reference: Any) -> Any:
-        """Return what a local `$ref` refers to; None for any other."""
         return resolve(self.root, reference)
 
     def _kinds(self, schema: Any) -> frozenset[str]:
@@ -149,9 +142,9 @@ class ArgumentTypes:
     def _examine(self, schema: Mapping[str, Any]) -> frozenset[str]:
         kinds = _declared(schema.get("type"))
         if "const" in schema:
-            kinds &= _types_of([schema["const"]])
+            kinds &= {type_of(schema["const"])}
         if isinstance(schema.get("enum"), list):
-            kinds &= _types_of(schema["enum"])
+            kinds &= set(map(type_of, schema["enum"]))
         target = self.resolve(schema.get("$ref"))
         if target is not None:
             kinds &= self._kinds(target)
@@ -163,7 +156,6 @@ class ArgumentTypes:
         return kinds
 
     def _choices(self, schema: Any, depth: int) -> Iterable[Any]:
-        """Yield the strings that a schema enumerates."""
         if not isinstance(schema, Mapping) or not depth:
             return
         listed = schema.get("enum")
@@ -179,23 +171,23 @@ class ArgumentTypes:
                     yield from self._choices(branch, depth // 2)
 
 
+def _parameters(tools: Iterable[Mapping[str, Any]], name: str) -> Any:
+    functions = (tool["function"] for tool in tools)
+    return next((each.get("parameters") for each in functions if each["name"] == name), None)
+
+
 def argument_types(tools: Iterable[Mapping[str, Any]], name: str) -> ArgumentTypes:
     """Return the types of the arguments of function `name`; any type for an unknown one."""
-    functions = (tool["function"] for tool in tools)
-    parameters = (each.get("parameters") for each in functions if each["name"] == name)
-    return ArgumentTypes(next(parameters, None))
+    return ArgumentTypes(_parameters(tools, name))
 
 
 def properties(tools: Iterable[Mapping[str, Any]], name: str) -> Iterable[str]:
-    """Return the names of the arguments of function `name`, in the order of its schema."""
-    functions = (tool["function"] for tool in tools)
-    schema = next((each.get("parameters") for each in functions if each["name"] == name), None)
+    schema = _parameters(tools, name)
     declared = schema.get("properties") if isinstance(schema, Mapping) else None
     return declared if isinstance(declared, Mapping) else ()
 
 
 def is_function(tools: Iterable[Mapping[str, Any]], name: str) -> bool:
-    """Return whether `name` is a function of the request."""
     return any(tool["function"]["name"] == name for tool in tools)
 
 
@@ -209,7 +201,6 @@ def parse_json(text: str) -> Any:
 
 
 def _declared(types: Any) -> frozenset[str]:
-    """Return the types that the keyword `type` allows; unknown names allow all."""
     names = types if isinstance(types, list) else [types]
     kinds = TYPES.intersection(name for name in names if isinstance(name, str))
     if "number" in kinds:
@@ -217,12 +208,7 @@ def _declared(types: Any) -> frozenset[str]:
     return kinds or TYPES
 
 
-def _types_of(values: Iterable[Any]) -> frozenset[str]:
-    return frozenset(map(type_of, values))
-
-
 def type_of(value: Any) -> str:
-    """Return the JSON type of a value."""
     match value:
         case None:
             return "null"

@@ -33,58 +33,32 @@ Form: TypeAlias = Callable[[Mapping[str, str]], Arguments]
 class TemplateAbilities:
     """What a chat template takes as it is; by default everything."""
 
-    system: bool = True
-    """A system message at the beginning."""
-    system_alone: bool = True
-    """A system message and nothing else."""
-    systems: bool = True
-    """Several system messages at the beginning."""
-    late_systems: bool = True
-    """System messages after the first message of another role."""
-    users: bool = True
-    """Several user messages in a row."""
-    assistants: bool = True
-    """Several assistant messages in a row."""
-    assistant_first: bool = True
-    """An assistant message before the first user message."""
-    empty_assistants: bool = True
-    """Assistant messages without a text."""
-    objects: bool = True
-    """Arguments of calls as objects."""
-    calls: bool = True
-    """Calls of assistant messages, their arguments as objects or as JSON text."""
-    texts_beside_calls: bool = True
-    """A text and calls in one assistant message."""
-    texts_beside_reasoning: bool = True
-    """A text, reasoning and calls in one assistant message."""
-    reasoning_beside_calls: bool = True
-    """Reasoning and calls in one assistant message."""
-    texts: bool = True
-    """Arguments that are any text."""
-    several_calls: bool = True
-    """Several calls of one assistant message."""
-    long_ids: bool = True
-    """Ids of calls other than nine letters and digits."""
-    results: bool = True
-    """Results of tools."""
-    orphans: bool = True
-    """Results without a call."""
-    unanswered: bool = True
-    """Calls without a result."""
-    users_after_results: bool = True
-    """A user message after a result."""
-    parts_only: bool = False
-    """Contents must be lists of parts even where they are one text."""
-    needs_tools: bool = False
-    """The variable `tools` must be a list even where there are none."""
-    tools: bool = True
-    """Functions in the variable `tools`."""
-    tools_alone: bool = True
-    """Functions in conversations without a system message."""
-    schemas: bool = True
-    """Parameters with any number of types, and without descriptions."""
-    definitions: bool = True
-    """Parameters that refer to definitions."""
+    system: bool = True  # a system message at the beginning
+    system_alone: bool = True  # a system message and nothing else
+    systems: bool = True  # several system messages at the beginning
+    late_systems: bool = True  # system messages after the first message of another role
+    users: bool = True  # several user messages in a row
+    assistants: bool = True  # several assistant messages in a row
+    assistant_first: bool = True  # an assistant message before the first user message
+    empty_assistants: bool = True  # assistant messages without a text
+    objects: bool = True  # arguments of calls as objects
+    calls: bool = True  # calls of assistant messages, their arguments as objects or as JSON text
+    texts_beside_calls: bool = True  # a text and calls in one assistant message
+    texts_beside_reasoning: bool = True  # a text, reasoning and calls in one assistant message
+    reasoning_beside_calls: bool = True  # reasoning and calls in one assistant message
+    texts: bool = True  # arguments that are any text
+    several_calls: bool = True  # several calls of one assistant message
+    long_ids: bool = True  # ids of calls other than nine letters and digits
+    results: bool = True  # results of tools
+    orphans: bool = True  # results without a call
+    unanswered: bool = True  # calls without a result
+    users_after_results: bool = True  # a user message after a result
+    parts_only: bool = False  # contents must be lists of parts even where they are one text
+    needs_tools: bool = False  # the variable `tools` must be a list even where there are none
+    tools: bool = True  # functions in the variable `tools`
+    tools_alone: bool = True  # functions in conversations without a system message
+    schemas: bool = True  # parameters with any number of types, and without descriptions
+    definitions: bool = True  # parameters that refer to definitions
 
 
 def template_abilities(tokenizer: TokenizerWrapper) -> TemplateAbilities:
@@ -154,31 +128,32 @@ def _tools(tokenizer: TokenizerWrapper, parts_only: bool) -> Mapping[str, bool]:
 
 def _lists(tokenizer: TokenizerWrapper, conversation: Conversation, tool: Tool) -> bool:
     """Whether the template renders a function with each of the texts below in it."""
-    given = {"tools": [tool]}
-    try:
-        rendered = render_template(tokenizer, conversation, given, add_generation_prompt=True)
-    except BadRequest:
-        raise
-    except Exception:  # noqa: BLE001 — of any type: a template is a program
-        return False
-    return all(text in rendered for text in _MARKED.findall(json.dumps(tool)))
+    rendered = _rendered(tokenizer, {"tools": [tool]}, conversation)
+    marked = _MARKED.findall(json.dumps(tool))
+    return rendered is not None and all(text in rendered for text in marked)
 
 
 def _renders(
     tokenizer: TokenizerWrapper, variables: Mapping[str, Any], conversation: Conversation
 ) -> bool:
-    """Whether the template renders each of the texts below in the conversation, in order.
-
-    Raises BadRequest for a template that exceeds the limits.
-    """
-    try:
-        rendered = render_template(tokenizer, conversation, variables, add_generation_prompt=True)
-    except BadRequest:
-        raise
-    except Exception:  # noqa: BLE001 — of any type: a template is a program
+    """Whether the template renders each of the texts below in the conversation, in order."""
+    rendered = _rendered(tokenizer, variables, conversation)
+    if rendered is None:
         return False
     places = [rendered.find(text) for text in _texts(conversation)]
     return -1 not in places and places == sorted(places) and _PYTHON not in rendered
+
+
+def _rendered(
+    tokenizer: TokenizerWrapper, variables: Mapping[str, Any], conversation: Conversation
+) -> str | None:
+    """Return the prompt, None if the template fails. Raises BadRequest beyond the limits."""
+    try:
+        return render_template(tokenizer, conversation, variables, add_generation_prompt=True)
+    except BadRequest:
+        raise
+    except Exception:  # noqa: BLE001 — of any type: a template is a program
+        return None
 
 
 def _texts(conversation: Conversation) -> list[str]:
@@ -240,8 +215,7 @@ _MARK: Final = "zqx"
 _MARKED: Final = re.compile(rf"{_MARK}\d")
 ONE, TWO, THREE, FOUR, FIVE, SIX = (f"{_MARK}{number}" for number in range(6))
 """Texts that no template contains."""
-_PYTHON: Final = "{'key'"
-"""How a template that writes an object as Python, not as JSON, begins it."""
+_PYTHON: Final = "{'key'"  # how a template that writes an object as Python, not as JSON, begins it
 _ASK: Final = _user(ONE)
 _LONG_ID: Final = "call_0123456789abcdef0"
 _TOOL: Final = {
@@ -311,7 +285,6 @@ _TURNS: Final[Mapping[str, Sequence[Conversation]]] = {
 
 
 def _exchanges(form: Form) -> Sequence[Conversation]:
-    """Conversations with a call, its arguments in a form."""
     arguments = form({"key": TWO})
     return [
         (_ASK, _call(arguments), _result(THREE)),
@@ -320,7 +293,6 @@ def _exchanges(form: Form) -> Sequence[Conversation]:
 
 
 def _calls(form: Form) -> Mapping[str, Sequence[Conversation]]:
-    """By ability, conversations with calls."""
     two = _call(form({"key": TWO}), form({"key": THREE}))
     long_id = _call(form({"key": TWO}), first_id=_LONG_ID)
     said, thought = _call(form({}), text=TWO), _call(form({}), reasoning=TWO)
@@ -339,7 +311,6 @@ def _calls(form: Form) -> Mapping[str, Sequence[Conversation]]:
 
 
 def _results(called: Message) -> Mapping[str, Sequence[Conversation]]:
-    """By ability, conversations with results of the call of `called`."""
     answered = (_ASK, called, _result(THREE))
     return {
         "results": [answered],

@@ -68,7 +68,6 @@ class _Rewriting:
         self.changes: dict[str, None] = {}
 
     def calls(self, messages: Iterable[Message]) -> Messages:
-        """Calls with ids and arguments of the right form, or as text."""
         rewritten = []
         for message in map(dict, messages):
             calls = message.get("tool_calls")
@@ -130,7 +129,6 @@ class _Rewriting:
         return [_joined(group) for group in groups]
 
     def without_empty(self, messages: Messages, continue_last: bool) -> Messages:
-        """Without assistant messages that say nothing."""
         rewritten = []
         for at, message in enumerate(messages):
             is_empty = message["role"] == "assistant" and not (
@@ -160,7 +158,6 @@ class _Rewriting:
         return [_joined(group) for group in groups]
 
     def first_user(self, messages: Messages) -> Messages:
-        """An empty user message where the template needs one."""
         roles = [message["role"] for message in messages]
         systems = next((at for at, role in enumerate(roles) if role != "system"), len(roles))
         needed = not self._can.system_alone and "user" not in roles
@@ -245,7 +242,6 @@ class _Rewriting:
 
 
 def _add(groups: list[Messages], message: dict[str, Any], *, join: bool) -> None:
-    """Append a message to the last group, or as a group of its own."""
     if join:
         groups[-1].append(message)
     else:

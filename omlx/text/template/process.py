@@ -92,7 +92,6 @@ class TemplateProcess:
         return text
 
     def close(self) -> None:
-        """End the process at once."""
         self._connection.close()
         self._process.kill()
         self._process.wait()
@@ -116,7 +115,7 @@ def render_template(
         return str(tokenizer.apply_chat_template(copies, tokenize=False, **options, **own))
     variables = with_further_variables(str(tokenizer.chat_template), variables)
     job = _job(tokenizer, messages, {**variables, **options})
-    with _turns.of(tokenizer):
+    with _turn(tokenizer):
         process = _idle.take()
         try:
             prompt = process.render(job)
@@ -188,20 +187,14 @@ class _IdleProcesses:
             self._processes.pop().close()
 
 
-class _Turns:
-    """A lock for each tokenizer. Thread-safe."""
-
-    def __init__(self) -> None:
-        self._locks: WeakKeyDictionary[TokenizerWrapper, LockType] = WeakKeyDictionary()
-        self._lock = Lock()
-
-    def of(self, tokenizer: TokenizerWrapper) -> LockType:
-        with self._lock:
-            return self._locks.setdefault(tokenizer, Lock())
-
-
 _idle: Final = _IdleProcesses()
-_turns: Final = _Turns()
+_locks: Final[WeakKeyDictionary[TokenizerWrapper, LockType]] = WeakKeyDictionary()
+_locks_lock: Final = Lock()
+
+
+def _turn(tokenizer: TokenizerWrapper) -> LockType:
+    with _locks_lock:
+        return _locks.setdefault(tokenizer, Lock())
 
 
 def _job(
@@ -233,7 +226,6 @@ _FIREFUNCTION: Final = ("+ functions", "+ datetime")
 
 
 def with_further_variables(template: str, variables: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the variables and those that this template needs too."""
     if not all(text in template for text in _FIREFUNCTION):
         return dict(variables)
     functions = [tool["function"] for tool in variables.get("tools") or ()]

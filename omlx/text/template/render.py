@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
@@ -87,7 +88,7 @@ def render(
         check_markers(messages, variables, placer.marker)
     rendered = partial(render_template, tokenizer, shown, variables)
     spans: tuple[ImageSpan, ...] = ()
-    try:
+    with _template_errors("messages"):
         text = rendered(
             add_generation_prompt=not continue_last, continue_final_message=continue_last
         )
@@ -99,11 +100,6 @@ def render(
         if not continue_last:
             bare = rendered(add_generation_prompt=False, continue_final_message=False)
             stable = _stable(tokenizer, tokens, text, bare)
-    except BadRequest:
-        raise
-    except Exception as error:  # of any type: a template is a program, and some are Python
-        detail = str(error) or type(error).__name__
-        raise BadRequest("template.failed", param="messages", detail=detail) from error
     if not tokens:
         raise BadRequest("template.empty", param="messages")
     thinking = opens_reasoning(tokenizer, tokens)
@@ -196,6 +192,17 @@ def _stable(tokenizer: TokenizerWrapper, tokens: Sequence[int], text: str, bare:
     return max(0, len(tokens) - len(tokenizer.encode(suffix, add_special_tokens=False)))
 
 
+@contextmanager
+def _template_errors(param: str) -> Iterator[None]:
+    try:
+        yield
+    except BadRequest:
+        raise
+    except Exception as error:  # of any type: a template is a program, and some are Python
+        detail = str(error) or type(error).__name__
+        raise BadRequest("template.failed", param=param, detail=detail) from error
+
+
 @cache
 def _reserved() -> frozenset[str]:
     """Arguments of the renderer: a request that could set them could bring its own template."""
@@ -228,7 +235,6 @@ class ImagePlacer(Protocol):
 
 
 def texts_of(content: object) -> Iterator[str]:
-    """Yield the texts of a message's content."""
     if isinstance(content, str):
         yield content
     elif isinstance(content, list):
@@ -291,7 +297,6 @@ _QWEN: Final = (
 
 
 def qwen_prompt(query: str, document: str, instruction: str | None) -> str:
-    """Return the prompt of Qwen3-Reranker."""
     return _QWEN.format(instruction=instruction or QWEN_INSTRUCTION, query=query, document=document)
 
 
@@ -309,13 +314,8 @@ def template_prompt(
     ]
     if instruction is not None:
         messages.insert(0, {"role": "system", "content": instruction})
-    try:
+    with _template_errors("model"):
         return render_template(tokenizer, messages, {}, add_generation_prompt=True)
-    except BadRequest:
-        raise
-    except Exception as error:  # of any type: a template is a program, and some are Python
-        detail = str(error) or type(error).__name__
-        raise BadRequest("template.failed", param="model", detail=detail) from error
 
 
 def encode_document(tokenizer: TokenizerWrapper, prompt: str, limit: int, at: int) -> list[int]:
