@@ -317,6 +317,7 @@ def _bad_schema(name: str, error: ValueError) -> BadRequest:
 
 
 def _source(output: StructuredOutput) -> str:
+    """Return the grammar in llguidance's language. Raises ValueError."""
     match output.kind:
         case GrammarKind.JSON:
             schema = output.text
@@ -341,6 +342,7 @@ def _source(output: StructuredOutput) -> str:
 
 
 def _lark(grammar: str) -> str:
+    """Convert a grammar in llama.cpp's format or in Lark's. Raises ValueError."""
     if (rules := len(_RULE.findall(grammar))) > MAX_RULES:
         raise ValueError(f"{rules} rules exceed the limit of {MAX_RULES}")
     try:

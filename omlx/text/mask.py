@@ -98,6 +98,7 @@ class GrammarTokens:
 
     @cached_property
     def added(self) -> Mapping[str, int]:
+        """Tokens that the tokenizer does not compose of smaller ones."""
         added: Mapping[str, int] = self._tokenizer._tokenizer.get_added_vocab()
         return added
 
@@ -244,6 +245,7 @@ class GrammarMask:
         return True
 
     def rollback(self, n: int) -> None:
+        """Undo the last `n` tokens. Raises EngineError."""
         if n == 0:
             return
         undone = self.history[-n:]

@@ -88,7 +88,7 @@ def references(schema: Any) -> Iterator[str]:
         if isinstance(schema.get("$ref"), str):
             yield schema["$ref"]
         schema = list(schema.values())
-    for part in _list(schema):
+    for part in listed(schema):
         yield from references(part)
 
 
@@ -172,15 +172,15 @@ def _has_value(schema: Any, terminates: Terminates) -> bool:
     reference = schema.get("$ref")
     if isinstance(reference, str) and not terminates(reference):
         return False
-    if not all(_has_value(part, terminates) for part in _list(schema.get("allOf"))):
+    if not all(_has_value(part, terminates) for part in listed(schema.get("allOf"))):
         return False
     for keyword in ("anyOf", "oneOf"):
-        options = _list(schema.get(keyword))
+        options = listed(schema.get(keyword))
         if options and not any(_has_value(option, terminates) for option in options):
             return False
     if "type" not in schema or "const" in schema or "enum" in schema:
         return True
-    kinds = _list(schema["type"]) or [schema["type"]]
+    kinds = listed(schema["type"]) or [schema["type"]]
     having = {"object": _has_object, "array": _has_array}
     return any(
         not isinstance(kind, str) or kind not in having or having[kind](schema, terminates)
@@ -192,7 +192,7 @@ def _has_object(schema: Mapping[str, Any], terminates: Terminates) -> bool:
     named = schema.get("properties")
     named = named if isinstance(named, Mapping) else {}
     other = "patternProperties" in schema or schema.get("additionalProperties", True)
-    required = [name for name in _list(schema.get("required")) if isinstance(name, str)]
+    required = [name for name in listed(schema.get("required")) if isinstance(name, str)]
     if not required and schema.get("minProperties"):
         return any(_has_value(value, terminates) for value in (*named.values(), other))
     return all(_has_value(named.get(name, other), terminates) for name in required)
@@ -200,7 +200,7 @@ def _has_object(schema: Mapping[str, Any], terminates: Terminates) -> bool:
 
 def _has_array(schema: Mapping[str, Any], terminates: Terminates) -> bool:
     items, length = schema.get("items", True), schema.get("minItems", 0)
-    first = _list(schema.get("prefixItems")) or _list(items)
+    first = listed(schema.get("prefixItems")) or listed(items)
     rest = schema.get("additionalItems", True) if isinstance(items, list) else items
     if not isinstance(length, int):
         return True
@@ -344,5 +344,5 @@ def _circular(schema: Any) -> set[str]:
     return circular
 
 
-def _list(value: Any) -> list[Any]:
+def listed(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []

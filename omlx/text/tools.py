@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeAlias
 
-from omlx.text.schema import BY_NAME, DEFINITIONS, map_schemas, resolve
+from omlx.text.schema import BY_NAME, DEFINITIONS, listed, map_schemas, resolve
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,14 +146,16 @@ def _rooted(root: Schema) -> Schema:
         for name, schema in _named(part).items():
             properties.setdefault(name, _schema(schema))
         if always:
-            required |= {name: None for name in _listed(part, "required") if isinstance(name, str)}
+            required |= {
+                name: None for name in listed(part.get("required")) if isinstance(name, str)
+            }
         reference = part.get("$ref")
         if isinstance(reference, str) and reference not in seen:
             seen.add(reference)
             parts.append((_schema(resolve(root, reference)), always))
         for key in ("allOf", "anyOf", "oneOf"):
             further = always and key == "allOf"
-            parts += [(_schema(alternative), further) for alternative in _listed(part, key)]
+            parts += [(_schema(alternative), further) for alternative in listed(part.get(key))]
     rooted = {**root, "type": "object", "properties": properties}
     if required:
         rooted["required"] = list(required)
@@ -163,11 +165,6 @@ def _rooted(root: Schema) -> Schema:
 def _named(part: Schema) -> Mapping[str, Any]:
     named = part.get("properties")
     return named if isinstance(named, Mapping) else {}
-
-
-def _listed(part: Schema, key: str) -> Sequence[Any]:
-    listed = part.get(key)
-    return listed if isinstance(listed, list) else ()
 
 
 class _Inlining:

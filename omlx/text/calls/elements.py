@@ -73,7 +73,7 @@ def value_of(element: Element, text: str, schema: Any, types: ArgumentTypes) -> 
     kinds = types.kinds(schema)
     if not element.children:
         if not inside.strip() and "string" not in kinds:
-            return _empty(kinds)
+            return [] if "array" in kinds else {} if "object" in kinds else None
         return types.value(schema, inside)
     if "string" in kinds and kinds != types.kinds(True):
         return inside
@@ -85,12 +85,6 @@ def value_of(element: Element, text: str, schema: Any, types: ArgumentTypes) -> 
         child.name: value_of(child, text, property_of(types, schema, child.name), types)
         for child in element.children
     }
-
-
-def _empty(kinds: frozenset[str]) -> Any:
-    if "array" in kinds:
-        return []
-    return {} if "object" in kinds else None
 
 
 def property_of(types: ArgumentTypes, schema: Any, name: str) -> Any:

@@ -296,19 +296,11 @@ def _alternatives(types: ArgumentTypes, schema: Any, depth: int) -> Iterator[Map
                 parts[-1] += _alternatives(types, option, depth + 1)
     merged: list[Mapping[str, Any]] = [{}]
     for part in parts:
-        merged = [both for first in merged for both in _merged_with(first, part)]
+        pairs = (_both(first, option) for first in merged for option in part)
+        merged = [both for both in pairs if both is not None]
         if len(merged) > MAX_ALTERNATIVES:
             raise ValueError(f"it has more than {MAX_ALTERNATIVES} alternatives")
     yield from merged
-
-
-def _merged_with(
-    first: Mapping[str, Any], options: list[Mapping[str, Any]]
-) -> Iterator[Mapping[str, Any]]:
-    for option in options:
-        merged = _both(first, option)
-        if merged is not None:
-            yield merged
 
 
 def _both(first: Mapping[str, Any], second: Mapping[str, Any]) -> Mapping[str, Any] | None:

@@ -223,6 +223,7 @@ def _slashed(pattern: str) -> str:
 
 
 def _literal(text: str, added: Mapping[str, int]) -> str:
+    """Return a text in the grammar's form, with added tokens by their ids."""
     terms = []
     for part in split_added(text, added):
         if part in added:

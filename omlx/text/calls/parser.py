@@ -215,14 +215,13 @@ class ToolCallParser:
             self._state, self._reader = _State.READING, WholeReader(markup)
         elif head.partial:
             return False
-        elif self._bare and not self._callable(markup, head["name"]):
+        elif self._bare and (
+            not is_function(markup.tools, head["name"]) or head["name"] in markup.enforced
+        ):
             self._reject(pieces)
         else:
             self._begin(markup, head, pieces)
         return True
-
-    def _callable(self, markup: CallMarkup, name: str) -> bool:
-        return is_function(markup.tools, name) and name not in markup.enforced
 
     def _begin(self, markup: CallMarkup, head: re.Match[str], pieces: list[Piece]) -> None:
         if markup.form.tags is not None:

@@ -40,7 +40,7 @@ _STRUCTURE = re.compile(r"[{<\[(]")
 class Call:
     id: str | None
     name: str
-    arguments: str
+    arguments: str  # JSON
 
 
 class CallReader(Protocol):
@@ -53,7 +53,9 @@ class CallReader(Protocol):
         """
         ...
 
-    def calls(self, text: str) -> list[Call]: ...
+    def calls(self, text: str) -> list[Call]:
+        """Return the calls in a text whose end was found. Raises one of `PARSE_ERRORS`."""
+        ...
 
 
 class WholeReader:

@@ -103,6 +103,7 @@ class Syntax:
 
     @property
     def typed(self) -> bool:
+        """Whether a tag says which values are strings."""
         return "{text}" in self.parameter or "{type}" in self.parameter
 
     @property

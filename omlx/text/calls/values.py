@@ -60,9 +60,15 @@ class ArgumentTypes:
         return self._kinds(schema) or TYPES
 
     def choices(self, schema: Any) -> list[str]:
-        return list(dict.fromkeys(self._choices(schema, 8)))
+        found: list[str] = []
+        for branch in self.branches(schema):
+            for listed in (branch.get("enum"), [branch.get("const")]):
+                if isinstance(listed, list):
+                    found += (choice for choice in listed if isinstance(choice, str))
+        return list(dict.fromkeys(found))
 
     def lists(self, schema: Any, text: str, depth: int = 8) -> bool:
+        """Return whether the enumerations of a schema allow a text."""
         if not isinstance(schema, Mapping) or not depth:
             return schema is not False
         if text not in schema.get("enum", [text]) or schema.get("const", text) != text:
@@ -154,21 +160,6 @@ class ArgumentTypes:
         if isinstance(schema.get("allOf"), list):
             kinds = kinds.intersection(*map(self._kinds, schema["allOf"]))
         return kinds
-
-    def _choices(self, schema: Any, depth: int) -> Iterable[Any]:
-        if not isinstance(schema, Mapping) or not depth:
-            return
-        listed = schema.get("enum")
-        if isinstance(listed, list):
-            yield from (choice for choice in listed if isinstance(choice, str))
-        if isinstance(schema.get("const"), str):
-            yield schema["const"]
-        yield from self._choices(self.resolve(schema.get("$ref")), depth - 1)
-        for key in ("anyOf", "oneOf", "allOf"):
-            branches = schema.get(key)
-            if isinstance(branches, list) and len(branches) < 64:
-                for branch in branches:
-                    yield from self._choices(branch, depth // 2)
 
 
 def _parameters(tools: Iterable[Mapping[str, Any]], name: str) -> Any:

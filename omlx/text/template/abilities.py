@@ -181,16 +181,11 @@ def _in_parts(conversation: Conversation) -> Conversation:
     ]
 
 
-def _system(text: str) -> Message:
-    return {"role": "system", "content": text}
+def _said(role: str, text: str) -> Message:
+    return {"role": role, "content": text}
 
 
-def _user(text: str) -> Message:
-    return {"role": "user", "content": text}
-
-
-def _assistant(text: str) -> Message:
-    return {"role": "assistant", "content": text}
+_system, _user, _assistant = (partial(_said, role) for role in ("system", "user", "assistant"))
 
 
 def _call(
