@@ -37,8 +37,8 @@ FEATURES: Final[dict[str, str]] = {
         tests/server/test_speculation tests/server/test_head tests/test_draft_length""",
     "images": """
         omlx/engine/vision/ omlx/engine/image tests/engine/vision/ omlx/models/eyes/
-        tests/models/eyes/ omlx/server/media/ tests/server/media/ omlx/text/images
-        tests/text/test_images omlx/models/pool/find_sight omlx/models/catalog/text_halves
+        tests/models/eyes/ omlx/server/media/ tests/server/media/
+        omlx/models/pool/find_sight omlx/models/catalog/text_halves
         omlx/models/pool/text_half""",
     "models over several machines": """
         omlx/engine/stage/ tests/engine/stage/ omlx/cli/stage omlx/cli/group omlx/cli/hostfile
@@ -59,15 +59,13 @@ FEATURES: Final[dict[str, str]] = {
         tests/cli/test_example tests/models/downloads/ tests/models/hub""",
     "chat templates, detokenizer, reasoning": "omlx/text/ tests/text/ tests/templates/",
     "schemas and grammars": """
-        omlx/text/grammar omlx/text/lark omlx/text/map_schemas omlx/text/prune_ omlx/text/relax_
-        omlx/text/schema_ omlx/text/time_formats omlx/text/exact_integers omlx/text/constraint
-        tests/text/test_grammar tests/text/test_prune_ tests/text/test_relax_
-        tests/text/test_schema_
+        omlx/text/grammar omlx/text/mask omlx/text/schema omlx/text/constraint
+        tests/text/test_grammar tests/text/test_schema
         tests/text/test_structured_ omlx/server/response_format
         tests/server/test_response_format""",
     "tool calls": """
         omlx/text/calls/ omlx/text/tools tests/text/call_ tests/text/test_call_
-        tests/text/test_tool_ tests/text/test_output_calls tests/text/test_tag_grammar
+        tests/text/test_tool_ tests/text/test_tag_grammar
         tests/text/test_value_grammar tests/text/test_json_repair omlx/server/tooling
         omlx/server/skipped_tools tests/server/test_tool tests/server/test_skipped_tools
         tests/server/test_bundled_tools tests/server/test_constrained_calls
@@ -82,7 +80,7 @@ FEATURES: Final[dict[str, str]] = {
         tests/server/rerank/
         tests/server/encoders/ omlx/models/pool/embedding omlx/models/pool/encoding
         omlx/models/pool/judgement omlx/models/pool/load_encoder omlx/models/catalog/encoders
-        omlx/models/package/pooling omlx/models/package/reranking omlx/text/rerank_prompt
+        omlx/models/package/pooling omlx/models/package/reranking
         tests/models/test_encoders tests/models/test_reranking""",
     "answers that outlive the process": """
         omlx/server/journal/ tests/server/journal/ tests/cli/test_killed_answers
