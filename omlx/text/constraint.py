@@ -109,7 +109,7 @@ class ThoughtMarkers:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where the output stands: parser, bytes of an incomplete character, newest token, reasoning
+    """Position of the output: parser, bytes of an incomplete character, newest token, reasoning
     tokens so far, and the tokens that must follow.
     """
 
@@ -156,7 +156,7 @@ class ThinkingBudgets:
         return BudgetMask(self, self.markers, budget, splitter, inner)
 
     def _markers(self, closing: str, opening: str) -> ThoughtMarkers:
-        """Where the opening marker is text, like any other, it is closed at once instead."""
+        """An opening marker that is no special token cannot be barred: it is closed at once."""
         reopens = self._ids(opening)[:2]
         if reopens and reopens[0] not in self._tokenizer._tokenizer.get_added_vocab().values():
             reopens = ()

@@ -92,13 +92,13 @@ class CompiledGrammar:
     matcher: LLMatcher
     warnings: tuple[Reason, ...] = ()
     whole: LLMatcher | None = None
-    """Of a whole answer in which a call may occur without a marker: with the texts and the
+    """Matcher of a whole answer in which a call may occur without a marker: with the texts and the
     reasoning beside it, where these are messages of their own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Preamble:
-    """What may precede or replace a constrained answer.
+    """Texts that may precede or replace a constrained answer.
 
     `thinking`: the prompt has opened reasoning. `may_think`: the model may open it. `may_call`: the
     model may call a tool; `calls` constrains the text after a call's marker. `answer_prefix` is the

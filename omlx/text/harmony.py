@@ -61,13 +61,13 @@ _OTHERS: Final = re.compile(r"\s*(?:user|system|developer|tool|functions\.)")
 _READERS: Final = ("", "assistant", "user", "all")  # recipients of messages that are no calls
 
 _MARKS: Final = re.compile(r'["{}]|(?P<end><\|(?:end|call|return|start)\|>)')
-"""What counts in a call outside the strings of its JSON: a string, the end of the object, which no
-string follows, or that of the message.
+"""Marks outside the strings of a call's JSON: a string, the end of the object, which no string
+follows, or that of the message.
 """
 _QUOTED_MARKS: Final = re.compile(
     r'\\.|"|(?P<end><\|(?:end|call|return)\|>)(?=<\|start\|>)', re.DOTALL
 )
-"""What counts within a string: a marker is text there, unless another message begins behind it."""
+"""Marks within a string: a marker is text there, unless another message begins behind it."""
 _QUOTED_MARKERS: Final = (r"\"", *(f"{marker}{_START}" for marker, _ in _ENDS[:3]))
 
 

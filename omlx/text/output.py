@@ -47,7 +47,7 @@ Piece: TypeAlias = parser.Piece | ReasoningDelta | HiddenLogprobs
 
 @dataclass(frozen=True, slots=True)
 class OutputSpec:
-    """How the choices of one request are parsed.
+    """Settings of the parsers of one request's choices.
 
     `thinking`: the prompt has opened reasoning. `context`: prompt tokens of a message that the
     output continues. `raw`: text only, without reasoning and calls. `tools` are as chat templates

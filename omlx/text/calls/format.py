@@ -1,4 +1,4 @@
-"""What a family's module states about its tool calls.
+"""Formats of tool calls, as each family states its own.
 
     <start> <head> arguments <closes> <head> arguments <closes> <end>
 
@@ -103,9 +103,9 @@ class CallFormat:
     "number" for integers too.
     """
     syntax: ArgumentSyntax | None = None
-    """How {arguments} of `written` are written, if in neither of these forms."""
+    """Syntax of {arguments} of `written`, if in neither of these forms."""
     messages: Messages | None = None
-    """How an answer of several messages is written, where calls are messages of their own."""
+    """Form of an answer of several messages, where calls are messages of their own."""
     marked: bool = True  # a forced call is written behind the opening marker
     between: str = ""  # optional text between two pairs of markers
     together: bool = False  # several calls share one pair of markers
@@ -127,7 +127,7 @@ NUMBER_BOUNDS: Final = (*BOUNDS, "multipleOf")
 
 @dataclass(frozen=True, slots=True)
 class Notation:
-    """What a grammar of arguments needs to know of the whole.
+    """Facts of the whole grammar that a grammar of arguments needs.
 
     `added` are the tokens that the tokenizer does not compose of smaller ones; `literal` returns a
     text in the grammar's form; `unheld` takes a description of what is not enforced of a schema,
@@ -140,7 +140,7 @@ class Notation:
 
 
 class ArgumentSyntax(Protocol):
-    """How the arguments of a call are written."""
+    """Syntax of the arguments of a call."""
 
     @property
     def ender(self) -> str:

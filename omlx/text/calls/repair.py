@@ -37,7 +37,7 @@ _ESCAPE: Final = re.compile(r"""\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})""")
 
 
 class _Next(Enum):
-    """What valid JSON continues with."""
+    """Next token of valid JSON."""
 
     KEY = auto()  # or the end of the object
     COLON = auto()

@@ -55,7 +55,7 @@ FORMATS: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class TextBounds:
-    """What a text must follow: its length in characters, and regular expressions of the whole."""
+    """Bounds of a text: length in characters, and regular expressions of the whole."""
 
     least: int = 0
     most: int | None = None
@@ -91,7 +91,7 @@ NO_BOUNDS: Final = TextBounds()
 
 @dataclass(frozen=True, slots=True)
 class Syntax:
-    """How arguments are written: `parameter` is the text of one, with places for its {name} and
+    """Notation of arguments: `parameter` is the text of one, with places for its {name} and
     {value}, {text} for whether the value is a string, and {type} for its JSON type.
     """
 

@@ -1,4 +1,4 @@
-"""Which conversations a model's chat template renders, found out by rendering tiny ones.
+"""Abilities of a model's chat template, found out by rendering tiny conversations.
 
 Templates refuse or silently drop messages: a second system message, two user messages in a row, ids
 of another form. A template has an ability if it renders a few conversations without an error, with
@@ -31,7 +31,7 @@ Form: TypeAlias = Callable[[Mapping[str, str]], Arguments]
 
 @dataclass(frozen=True, slots=True)
 class TemplateAbilities:
-    """What a chat template takes as it is; by default everything."""
+    """Conversations that a chat template takes as they are; by default all."""
 
     system: bool = True  # a system message at the beginning
     system_alone: bool = True  # a system message and nothing else

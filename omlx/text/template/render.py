@@ -221,7 +221,7 @@ IMAGE: Final = "image"
 
 
 class ImagePlacer(Protocol):
-    """What an eye does with the text of a prompt: see `omlx.models.eyes.eye.Eye`."""
+    """Placer of images in the text of a prompt: see `omlx.models.eyes.eye.Eye`."""
 
     @property
     def marker(self) -> str: ...
