@@ -1,0 +1,160 @@
+"""Training of the draft model and of heads in one loop on the target's distributions.
+
+Progress is the share of the time that is used, so a slow machine trains on fewer tokens but ends
+with the learning rates at zero as well.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from training.muon import Muon
+from training.speak.students import Draft, Head
+from training.speak.target import Target
+
+WARMUP_STEPS, PLATEAU = 50, 0.35  # flat until this share of the time, then down to zero
+MATRIX_RATE, OTHER_RATE = 3e-3, 1.5e-3
+CHAIN_WEIGHTS = (1.0, 0.7, 0.5, 0.35)  # of a head's passes, each on its own output before
+HARD = 0.2  # of the loss: the target's best token; the rest is its distribution
+LONG_EVERY = 4  # steps: one in so many puts four texts in a row, for far positions
+PROMPT_WEIGHT = 0.15  # of tokens that nobody drafts, against an answer's
+
+Report = Callable[[dict[str, Any]], None]
+
+
+class Trainer:
+    """Optimizers of one student."""
+
+    def __init__(self, student: nn.Module, rate: float = 1.0) -> None:
+        named = list(student.named_parameters())
+        inner = [weight for name, weight in named if weight.ndim == 2 and "embed" not in name]
+        others = [weight for name, weight in named if weight.ndim != 2 or "embed" in name]
+        self.student = student
+        self.optimizers: list[tuple[torch.optim.Optimizer, float]] = [
+            (Muon(inner), rate * MATRIX_RATE),
+            (torch.optim.AdamW(others, betas=(0.9, 0.98), weight_decay=0.0), rate * OTHER_RATE),
+        ]
+
+    def update(self, factor: float) -> None:
+        nn.utils.clip_grad_norm_(self.student.parameters(), 1.0)
+        for optimizer, peak in self.optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = peak * factor
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+
+
+def train(
+    target: Target,
+    students: dict[str, nn.Module],
+    tokens: Tensor,
+    weights: Tensor,
+    rows: int,
+    seconds: float,
+    report: Report,
+    report_every_s: float = 5,
+) -> None:
+    """Train on texts [texts, length] with a weight for each token, for `seconds`."""
+    trainers = {
+        name: Trainer(student, 1.0 if isinstance(student, Draft) else 0.7)
+        for name, student in students.items()
+    }
+    order = torch.randperm(len(tokens)).to(tokens.device)
+    start, step, at, seen, reported = time.monotonic(), 0, 0, 0, 0.0
+    sums: dict[str, Tensor] = {}
+    while (elapsed := time.monotonic() - start) < seconds:
+        if at + rows > len(order):
+            order, at = order[torch.randperm(len(order)).to(order.device)], 0
+        picked = order[at : at + rows]
+        batch, heed = tokens[picked].long(), weights[picked].float()
+        if step % LONG_EVERY == LONG_EVERY - 1 and rows % 4 == 0:
+            batch, heed = batch.view(rows // 4, -1), heed.view(rows // 4, -1)
+        share = elapsed / seconds
+        factor = min((step + 1) / WARMUP_STEPS, 1.0, max(0.0, 1 - share) / (1 - PLATEAU))
+        try:
+            losses = one_step(target, trainers, batch, heed, factor)
+        except torch.OutOfMemoryError:
+            rows = max(4, rows // 2)
+            for trainer in trainers.values():
+                trainer.student.zero_grad(set_to_none=True)
+            torch.cuda.empty_cache()
+            print(f"out of memory: {rows} rows from now on", flush=True)
+            continue
+        for name, loss in losses.items():
+            sums[name] = 0.95 * sums[name] + 0.05 * loss if name in sums else loss
+        at, step, seen = at + rows, step + 1, seen + batch.numel()
+        if elapsed - reported > report_every_s:
+            reported = elapsed
+            figures = {name: round(float(value), 4) for name, value in sums.items()}
+            elapsed = time.monotonic() - start
+            rate = round(seen / elapsed)
+            report({"step": step, "s": round(elapsed), "tokens": seen, "per_s": rate, **figures})
+
+
+def one_step(
+    target: Target, trainers: dict[str, Trainer], tokens: Tensor, heed: Tensor, factor: float
+) -> dict[str, Tensor]:
+    """Update each student once on tokens [rows, length]; return their losses."""
+    losses = {}
+    with torch.no_grad():
+        hidden = target.hidden(tokens)
+    for name, trainer in trainers.items():
+        student = trainer.student
+        with torch.autocast(target.device.type, torch.bfloat16):
+            if isinstance(student, Head):
+                loss, shown = head_loss(student, tokens, hidden, heed)
+            else:
+                assert isinstance(student, Draft)
+                loss = shown = draft_loss(student, target, tokens, hidden, heed)
+        loss.backward()
+        trainer.update(factor)
+        losses[name] = shown.detach()
+    return losses
+
+
+def draft_loss(
+    draft: Draft, target: Target, tokens: Tensor, hidden: Tensor, heed: Tensor
+) -> Tensor:
+    with torch.no_grad():
+        taught = F.linear(hidden, target.embeddings)
+    # Weights are those of the token that a place predicts.
+    behind = heed.roll(-1, dims=1)
+    behind[:, -1] = 0
+    return distilled(taught, draft.logits(draft(tokens)), behind)
+
+
+def head_loss(
+    head: Head, tokens: Tensor, hidden: Tensor, heed: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return the loss over all passes, and that of the first."""
+    with torch.no_grad():
+        taught = head.logits(hidden)
+    losses = []
+    for step, output in enumerate(head(tokens, hidden, len(CHAIN_WEIGHTS))):
+        ahead = step + 1
+        behind = heed.roll(-ahead - 1, dims=1)
+        behind[:, -ahead - 1 :] = 0
+        losses.append(distilled(taught.roll(-ahead, dims=1), head.logits(output), behind))
+    total = sum(weight * loss for weight, loss in zip(CHAIN_WEIGHTS, losses, strict=True))
+    assert isinstance(total, Tensor)
+    return total, losses[0]
+
+
+def distilled(taught: Tensor, logits: Tensor, heed: Tensor) -> Tensor:
+    """Return the mean cross entropy with the target's distribution, sharpened by its best token."""
+    known = taught.flatten(0, 1).float()
+    with torch.no_grad():
+        wanted = (1 - HARD) * known.softmax(-1)
+        best = known.argmax(-1, keepdim=True)
+        wanted.scatter_add_(-1, best, torch.full_like(best, HARD, dtype=wanted.dtype))
+    with torch.autocast(taught.device.type, enabled=False):
+        guessed = logits.flatten(0, 1).float().log_softmax(-1)
+        losses = -(wanted * guessed).sum(-1)
+    flat = heed.flatten()
+    return (losses * flat).sum() / flat.sum().clamp(min=1)
