@@ -1,8 +1,8 @@
 """Muon (Jordan et al., 2024): momentum whose update is made orthogonal by a Newton-Schulz
 iteration.
 
-Like ``torch.optim.Muon``, but in float32 and with matrices of one shape stacked: on a CPU without
-fast bfloat16 this halves its cost.
+Like ``torch.optim.Muon``, but with matrices of one shape stacked, and in float32 unless asked
+otherwise: on a CPU without fast bfloat16 this halves its cost.
 """
 
 from __future__ import annotations
@@ -28,8 +28,10 @@ class Muon(torch.optim.Optimizer):
         lr: float = 1e-3,
         momentum: float = 0.95,
         decay: float = 0.02,
+        dtype: torch.dtype = torch.float32,
     ):
         super().__init__(weights, {"lr": lr, "momentum": momentum, "decay": decay})
+        self.dtype = dtype
 
     @torch.no_grad()
     def step(self) -> None:  # type: ignore[override]
@@ -39,9 +41,8 @@ class Muon(torch.optim.Optimizer):
                 if weight.grad is not None:
                     by_shape[weight.shape].append(weight)
             for shape, weights in by_shape.items():
-                steps = orthogonal(
-                    torch.stack([self._nesterov(weight, group["momentum"]) for weight in weights])
-                )
+                wanted = [self._nesterov(weight, group["momentum"]) for weight in weights]
+                steps = orthogonal(torch.stack(wanted).to(self.dtype)).float()
                 size = 0.2 * max(shape) ** 0.5
                 for weight, step in zip(weights, steps, strict=True):
                     weight.mul_(1 - group["lr"] * group["decay"]).sub_(

@@ -6,6 +6,7 @@ Writes draft.*.safetensors, head-*.safetensors, metrics.json and held_out.npz, a
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
 import random
@@ -26,6 +27,9 @@ from training.speak.target import Target, read_folder
 
 STARTED = time.monotonic()
 TEMPERATURES = ((0.0, 0.45), (0.6, 0.35), (0.9, 0.20))
+SERVED_TEMPERATURES = ((0.0, 0.7), (0.7, 0.3))
+SHARES, SERVED_SHARES, HELD_OUT_SHARES = (50, 42, 8), (80, 20, 0), (80, 20, 0)
+"""Of requests, of requests the target thinks up, and of documents to continue."""
 DOCUMENT_WEIGHT = 0.5
 SAVE_EVERY_S = 45
 
@@ -43,6 +47,11 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=640, help="tokens of a text")
     parser.add_argument("--held-out", type=int, default=512, help="texts to measure with")
     parser.add_argument("--shortlist", type=int, default=12288)
+    parser.add_argument("--served", action="store_true", help="mostly answers at temperature 0")
+    parser.add_argument("--no-draft", action="store_true", help="heads alone")
+    parser.add_argument("--texts", type=Path, nargs="*", default=[], help="texts-*.npz to add")
+    parser.add_argument("--documents", type=float, default=0.11, help="share of synthesis")
+    parser.add_argument("--threads", type=int, help="of a CPU")
     parser.add_argument("--head-layers", default="1,2", help="layers of each head that is trained")
     parser.add_argument("--width", type=int, default=192, help="of the draft model")
     parser.add_argument("--layers", type=int, default=4, help="of the draft model")
@@ -63,14 +72,15 @@ class Run:
         self.options = options
         self.rng = random.Random(0)
         torch.manual_seed(0)
+        if options.threads:
+            torch.set_num_threads(options.threads)
         torch.backends.cuda.matmul.allow_tf32 = True
         gpu = torch.cuda.is_available()
         self.device = torch.device("cuda" if gpu else "cpu")
         config, weights = read_folder(options.target)
         if options.smoke:
             config["num_hidden_layers"] = 2
-        dtype = torch.bfloat16 if gpu else torch.float32
-        self.target = Target(config, weights, self.device, dtype)
+        self.target = Target(config, weights, self.device, torch.bfloat16)
         with np.load(options.data / "data.npz") as file:
             self.data = {name: file[name] for name in file.files}
         self.about = json.loads((options.data / "data.json").read_text(encoding="utf-8"))
@@ -78,11 +88,9 @@ class Run:
         self.kinds: list[str] = [*self.about["kinds"], "asked itself", "document"]
         name = torch.cuda.get_device_name() if gpu else "CPU"
         self.metrics: dict[str, Any] = {
-            "device": name, "torch": torch.__version__, "options": vars(options) | {},
-            "phases": {}, "training": [],
+            "device": name, "torch": torch.__version__, "phases": {}, "training": [],
+            "options": {key: str(value) for key, value in vars(options).items()},
         }
-        for key in ("target", "data", "out"):
-            self.metrics["options"] = {**self.metrics["options"], key: str(getattr(options, key))}
         self.saved = 0.0
         self.students: dict[str, nn.Module] = {}
 
@@ -92,14 +100,15 @@ class Run:
         self.phase("synthesis")
         if self.device.type == "cuda":
             torch.cuda.empty_cache()  # of the caches of keys and values
-        tokens, weights = self.relabelled(texts, held_out)
+        tokens, weights, hidden = self.relabelled(texts, held_out)
         self.build()
         self.write_held_out(held_out)
         options = self.options
         left = options.end - (time.monotonic() - STARTED)
         seconds = min(options.train, left - 0.1 * options.end)
         train(
-            self.target, self.students, tokens, weights, options.rows, seconds, self.progress,
+            self.target, self.students, tokens, weights, hidden, options.rows, seconds,
+            self.progress,
         )
         self.save()
         self.phase("training")
@@ -127,20 +136,24 @@ class Run:
             if self.device.type == "cuda":
                 torch.cuda.synchronize()
             longest = max(longest, time.monotonic() - started)
+            self.write_texts(f"texts-{len(rounds)}.npz", rounds[-1])
             made = sum(texts.tokens.numel() for texts in rounds)
             rate = round(rounds[-1].tokens.numel() / (time.monotonic() - started))
             self.say("synthesis", round=len(rounds), tokens=made, per_s=rate)
-        return rounds, held_out
+        return rounds + [self.read_texts(file) for file in options.texts], held_out
 
     def prompts(self, count: int, *, held_out: bool) -> list[Prompt]:
         """Return prompts: requests, texts to continue, and headers for requests of its own."""
         data, rng, prompts = self.data, self.rng, []
         fits = data["held_out"] == held_out
+        served = self.options.served
+        heats = SERVED_TEMPERATURES if served else TEMPERATURES
+        shares = SERVED_SHARES if served else SHARES
         by_kind = [np.flatnonzero(fits & (data["kinds"] == i)) for i in range(len(self.kinds) - 2)]
         for _ in range(count):
-            chances, warmths = zip(*((share, heat) for heat, share in TEMPERATURES), strict=True)
+            chances, warmths = zip(*((share, heat) for heat, share in heats), strict=True)
             heat = 0.0 if held_out else rng.choices(warmths, chances)[0]
-            kind = rng.choices((0, 1, 2), (50, 50, 0) if held_out else (50, 42, 8))[0]
+            kind = rng.choices((0, 1, 2), HELD_OUT_SHARES if held_out else shares)[0]
             if kind == 0:
                 i = int(rng.choice(rng.choice(by_kind)))
                 tokens = data["prompts"][data["starts"][i] : data["starts"][i + 1]]
@@ -154,8 +167,8 @@ class Run:
                 prompts.append(Prompt(tokens, len(self.kinds) - 1, DOCUMENT, heat))
         return prompts
 
-    def relabelled(self, rounds: list[Texts], held_out: Texts) -> tuple[Tensor, Tensor]:
-        """Number tokens by how often they are spoken, everywhere; return tokens and weights."""
+    def relabelled(self, rounds: list[Texts], held_out: Texts) -> tuple[Tensor, Tensor, Tensor]:
+        """Number tokens by how often they are spoken, everywhere; return tokens, weights, states."""
         length = held_out.tokens.shape[1]
         rounds = [texts for texts in rounds if texts.tokens.shape[1] == length] or rounds[:1]
         tokens = torch.cat([texts.tokens for texts in rounds])
@@ -173,8 +186,9 @@ class Run:
         width = tokens.shape[1]
         whole = self.data["documents"].astype(np.int64)
         whole = torch.from_numpy(whole[: len(whole) // width * width]).to(self.device)
-        documents = whole.view(-1, width)[: max(1, len(tokens) // 9)]
+        documents = whole.view(-1, width)[: int(len(tokens) * self.options.documents)]
         tokens = torch.cat([self.ranks[tokens], self.ranks[documents]]).int()
+        hidden = torch.cat([*(texts.hidden for texts in rounds), self.states(tokens[-len(documents):])])
         weights = torch.cat([weights, torch.full_like(documents, 1).float() * DOCUMENT_WEIGHT])
         held_out.tokens.copy_(self.ranks[held_out.tokens])
         shortlists = (2048, 4096, 8192, self.options.shortlist, 16384)
@@ -183,12 +197,18 @@ class Run:
             "texts": len(tokens), "tokens": tokens.numel(), "spoken": int(spoken.sum()),
         }
         self.say("relabelled", **self.metrics["texts"], coverage=self.metrics["coverage"])
-        return tokens, weights.half()
+        return tokens, weights.half(), hidden
+
+    @torch.no_grad()
+    def states(self, tokens: Tensor) -> Tensor:
+        """Return the target's hidden states of texts [texts, length]."""
+        parts = [self.target.hidden(part.long()) for part in tokens.split(16)]
+        return torch.cat(parts)
 
     def build(self) -> None:
         options, target = self.options, self.target
         config = draft_config(target.config, options.width, options.layers, options.inner)
-        self.students = {"draft": Draft(config, target)}
+        self.students = {} if options.no_draft else {"draft": Draft(config, target)}
         for layers in (int(count) for count in options.head_layers.split(",")):
             self.students[f"head-{layers}"] = Head(target, layers, options.shortlist)
         for name, student in self.students.items():
@@ -205,14 +225,16 @@ class Run:
     def measure(self, held_out: Texts) -> None:
         """Measure every student, as it is and rounded, until the time is over."""
         figures = self.metrics["acceptance"] = {}
-        draft, heads = self.students["draft"], list(self.students.items())[1:]
-        jobs = [("draft", lambda: draft)]
+        draft = self.students.get("draft")
+        heads = [item for item in self.students.items() if item[0] != "draft"]
+        jobs = [("draft", lambda: draft)] if draft else []
         jobs += [(name, lambda head=head: head) for name, head in heads]
         for bits in (4, 5, 6):
             jobs += [(f"{n} {bits} bits", lambda h=h, b=bits: quantized(h, b)) for n, h in heads]
         jobs += [
             (f"draft {bits}/{inner} bits", lambda b=bits, i=inner: quantized(draft, i, b))
             for bits, inner in ((4, 4), (4, 6), (3, 6), (4, 8))
+            if draft
         ]
         for count in (2048, 4096, 8192):
             jobs += [(f"{n} of {count}", lambda h=h, c=count: cut(h, c)) for n, h in heads]
@@ -252,11 +274,23 @@ class Run:
         os.replace(part, self.options.out / name)
 
     def write_held_out(self, texts: Texts) -> None:
+        texts = dataclasses.replace(texts, tokens=self.order[texts.tokens])
+        self.write_texts("held_out.npz", texts)
+
+    def write_texts(self, name: str, texts: Texts) -> None:
+        """Keep texts of the vocabulary's own ids for a later run."""
         np.savez_compressed(
-            self.options.out / "held_out.npz",
-            tokens=self.order[texts.tokens].cpu().numpy().astype(np.uint16),
-            spoken=texts.spoken.cpu().numpy(), kinds=texts.kinds,
+            self.options.out / name,
+            tokens=texts.tokens.cpu().numpy().astype(np.uint16),
+            spoken=texts.spoken.cpu().numpy(), kinds=texts.kinds, temperatures=texts.temperatures,
         )
+
+    def read_texts(self, file: Path) -> Texts:
+        with np.load(file) as held:
+            tokens = torch.from_numpy(held["tokens"].astype(np.int64)).to(self.device)
+            spoken = torch.from_numpy(held["spoken"]).to(self.device)
+            kinds, temperatures = held["kinds"], held["temperatures"]
+        return Texts(tokens, spoken, kinds, temperatures, self.states(tokens))
 
     def write_metrics(self) -> None:
         part = self.options.out / "metrics.part"

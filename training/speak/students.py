@@ -169,7 +169,10 @@ class Head(nn.Module):
         return outputs
 
     def logits(self, hidden: Tensor) -> Tensor:
-        return F.linear(hidden, self.target.embeddings[: self.shortlist])
+        return F.linear(hidden, self.rows())
+
+    def rows(self) -> Tensor:
+        return self.target.embeddings[: self.shortlist]
 
 
 def draft_config(target: Config, width: int, layers: int, inner: int) -> dict[str, Any]:

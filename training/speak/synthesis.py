@@ -33,12 +33,16 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Texts:
-    """`tokens` and `spoken` [rows, length] (whether an assistant's sampled token), `kinds` [rows]."""
+    """`tokens` and `spoken` [rows, length] (whether an assistant's sampled token), `kinds` [rows].
+
+    `hidden` [rows, length, width] are the target's states; the last position's is zero.
+    """
 
     tokens: Tensor
     spoken: Tensor
     kinds: np.ndarray
     temperatures: np.ndarray
+    hidden: Tensor
 
 
 @dataclass(frozen=True)
@@ -70,15 +74,17 @@ def synthesize(
     forced = torch.tensor(padded, device=device)
     left = torch.zeros_like(speaker)  # forced tokens to come
     cache = target.new_cache(rows, length)
-    output = target.embeddings.float()
+    states = torch.zeros(rows, length, target.width, dtype=target.dtype, device=device)
+    # On a CPU the product in float32 would take longer than the rest of a step.
+    output = target.embeddings if device.type == "cpu" else target.embeddings.float()
     at = 0
     for at in range(length - 1):
-        hidden = target.step(tokens[:, at], at, cache)
+        hidden = states[:, at] = target.step(tokens[:, at], at, cache)
         is_forced = left > 0
         own = at + 1 >= end
         next_forced = forced[speaker, (sizes[speaker] - left).clamp(max=forced.shape[1] - 1)]
         heat = torch.where(speaker == USER, USER_TEMPERATURE, warmth)
-        sampled = sample(F.linear(hidden.float(), output), heat)
+        sampled = sample(F.linear(hidden.to(output), output).float(), heat)
         chosen = torch.where(is_forced, next_forced, sampled)
         chosen = torch.where(own, chosen, tokens[:, at + 1])
         says = own & ~is_forced
@@ -92,10 +98,14 @@ def synthesize(
             break
     kinds = np.array([p.kind for p in prompts])
     heats = np.array([p.temperature for p in prompts])
-    return Texts(tokens[:, : at + 2], spoken[:, : at + 2], kinds, heats)
+    made = slice(0, at + 2)
+    return Texts(tokens[:, made], spoken[:, made], kinds, heats, states[:, made])
 
 
 def sample(logits: Tensor, temperatures: Tensor) -> Tensor:
     """Return a token [rows] of float32 logits [rows, vocabulary]; temperature 0 takes the best."""
-    noise = torch.empty_like(logits).exponential_().log_()
-    return torch.addcmul(logits, noise, temperatures[:, None], value=-1).argmax(-1)
+    warm = temperatures.nonzero()[:, 0]
+    heated = logits[warm]
+    noise = torch.empty_like(heated).exponential_().log_()
+    logits[warm] = heated.addcmul_(noise, temperatures[warm, None], value=-1)
+    return logits.argmax(-1)
