@@ -25,13 +25,14 @@ from omlx.errors import Reason
 class SplitModel:
     """`body` maps ids [rows, tokens] to hidden states [rows, tokens, D] and appends to the `cache`,
     `embed` maps them to embeddings of that shape; `score` maps hidden states to logits [rows,
-    tokens, V]. `text` is the module that has the layers and their sizes.
+    tokens, V], by the module `output`. `text` is the module that has the layers and their sizes.
     """
 
     text: Any
     body: Callable[..., mx.array]
     embed: Callable[[mx.array], mx.array]
     score: Callable[[mx.array], mx.array]
+    output: nn.Module
 
 
 class Listener(Protocol):
@@ -72,4 +73,5 @@ def parts_of(model: Model) -> SplitModel | None:
         return None
     head = getattr(text, "lm_head", None)
     score = cast(Any, embed).as_linear if head is None else head
-    return SplitModel(text, cast(Any, body), cast(Any, embed), score)
+    output = embed if head is None else head
+    return SplitModel(text, cast(Any, body), cast(Any, embed), score, output)

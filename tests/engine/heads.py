@@ -19,6 +19,7 @@ from omlx.engine.sampling import Draw, RowSampler, draw, process
 from omlx.engine.sequence import Sequence as Record
 from omlx.engine.speculation.cost_model import CostModel
 from omlx.engine.speculation.drafters.head import HeadDrafter
+from omlx.engine.speculation.drafters.shortlist import Shortlist
 from omlx.engine.speculation.proposal import Draft
 from omlx.engine.types import Limits
 from omlx.errors import Reason
@@ -78,10 +79,16 @@ class Observed(HeadDrafter):
         bad: Bad = lambda position: False,
         *,
         compares: bool = False,
+        draft_ids: Sequence[int] | None = None,
     ) -> None:
         parts = parts_of(model(family))
         assert parts is not None
-        super().__init__("mtp", random_head(family), parts, zoo.VOCAB_SIZE)
+        shortlist = None
+        if draft_ids is not None:
+            shortlist = Shortlist(mx.array(draft_ids, mx.int32), parts.output)
+        head = random_head(family)
+        super().__init__("mtp", head, parts, zoo.VOCAB_SIZE, shortlist=shortlist)
+        self._draft_ids = draft_ids
         self.drafted: list[list[int]] = []
         self.expected: list[list[int]] = []
         self._answers = answers or {}
@@ -116,6 +123,9 @@ class Observed(HeadDrafter):
             out = self._head(embedded, states, self._head.make_cache())[:, -1:]
             place = Draw(sampler, len(tokens), None)
             logits = self.parts.score(out)[0][:, : zoo.VOCAB_SIZE]
+            if self._draft_ids is not None:
+                listed = mx.array([i in self._draft_ids for i in range(zoo.VOCAB_SIZE)])
+                logits = mx.where(listed, logits, -mx.inf)
             tokens.append(int(draw(process(logits, [place]), [place]).item()))
             states = mx.concatenate([states, out], axis=1)
         return tokens[-n:]

@@ -11,12 +11,14 @@ import pytest
 from mlx import nn
 from mlx.utils import tree_flatten
 
+from omlx.engine.hidden import parts_of
 from omlx.errors import ModelError, Reason
 from omlx.models.catalog.entry import ModelEntry
 from omlx.models.catalog.inspect_checkpoint import inspect_checkpoint
 from omlx.models.heads.files import HeadFiles, head_directory, head_mismatch, is_head, own_head
 from omlx.models.heads.load_head import build_head, is_quantized
 from omlx.models.pool.load_weights import open_model
+from omlx.models.pool.read_head import head_bytes
 from tests import zoo
 from tests.engine.harness import model
 from tests.models.heads import (
@@ -130,6 +132,23 @@ def test_a_promised_head_that_is_missing_is_named_with_a_command(tmp_path: Path)
     declare(tmp_path / "Q-27B-4bit", mtp_num_hidden_layers=1)
     params: dict[str, Any] = {"model": "Q-27B-4bit", "command": "omlx pull Q-27B-MTP-4bit"}
     assert own_head(entry_of(tmp_path / "Q-27B-4bit")) == Reason("spec.off.head_missing", params)
+
+
+def test_a_shortlist_is_read_with_its_head_and_counted(tmp_path: Path) -> None:
+    head = random_head("llama")
+    save_target(tmp_path / "target", "llama")
+    ids = {"draft_token_ids": mx.array([5, 3, 9], mx.int32)}
+    mx.save_safetensors(str(tmp_path / "target" / "mtp.safetensors"), plain(head) | ids)
+    files = own_head(entry_of(tmp_path / "target"))
+    assert isinstance(files, HeadFiles)
+    assert files.draft_ids == 3
+    read = build_head(files, model("llama"))
+    assert read.draft_token_ids is not None
+    assert read.draft_token_ids.tolist() == [5, 3, 9]
+    parts = parts_of(model("llama"))
+    assert parts is not None
+    row = sum(tensor.nbytes for tensor in parts.output.parameters().values()) // zoo.VOCAB_SIZE
+    assert head_bytes(files, model("llama")) == files.nbytes + 3 * row
 
 
 def without(head: nn.Module, name: str) -> dict[str, mx.array]:

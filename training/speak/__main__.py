@@ -56,7 +56,11 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=192, help="of the draft model")
     parser.add_argument("--layers", type=int, default=4, help="of the draft model")
     parser.add_argument("--inner", type=int, default=640, help="of the draft model's MLPs")
-    parser.add_argument("--smoke", action="store_true", help="everything in a minute or two, with the target's first two layers")
+    parser.add_argument(
+        "--smoke",
+        action="store_true",
+        help="everything in a minute or two, with the target's first two layers",
+    )
     options = parser.parse_args()
     if options.smoke:
         options.synthesis, options.train, options.end = 10, 20, 400
@@ -88,7 +92,10 @@ class Run:
         self.kinds: list[str] = [*self.about["kinds"], "asked itself", "document"]
         name = torch.cuda.get_device_name() if gpu else "CPU"
         self.metrics: dict[str, Any] = {
-            "device": name, "torch": torch.__version__, "phases": {}, "training": [],
+            "device": name,
+            "torch": torch.__version__,
+            "phases": {},
+            "training": [],
             "options": {key: str(value) for key, value in vars(options).items()},
         }
         self.saved = 0.0
@@ -107,7 +114,13 @@ class Run:
         left = options.end - (time.monotonic() - STARTED)
         seconds = min(options.train, left - 0.1 * options.end)
         train(
-            self.target, self.students, tokens, weights, hidden, options.rows, seconds,
+            self.target,
+            self.students,
+            tokens,
+            weights,
+            hidden,
+            options.rows,
+            seconds,
             self.progress,
         )
         self.save()
@@ -168,7 +181,7 @@ class Run:
         return prompts
 
     def relabelled(self, rounds: list[Texts], held_out: Texts) -> tuple[Tensor, Tensor, Tensor]:
-        """Number tokens by how often they are spoken, everywhere; return tokens, weights, states."""
+        """Number tokens by frequency, everywhere; return tokens, weights and states."""
         length = held_out.tokens.shape[1]
         rounds = [texts for texts in rounds if texts.tokens.shape[1] == length] or rounds[:1]
         tokens = torch.cat([texts.tokens for texts in rounds])
@@ -188,13 +201,17 @@ class Run:
         whole = torch.from_numpy(whole[: len(whole) // width * width]).to(self.device)
         documents = whole.view(-1, width)[: int(len(tokens) * self.options.documents)]
         tokens = torch.cat([self.ranks[tokens], self.ranks[documents]]).int()
-        hidden = torch.cat([*(texts.hidden for texts in rounds), self.states(tokens[-len(documents):])])
+        hidden = torch.cat(
+            [*(texts.hidden for texts in rounds), self.states(tokens[-len(documents) :])]
+        )
         weights = torch.cat([weights, torch.full_like(documents, 1).float() * DOCUMENT_WEIGHT])
         held_out.tokens.copy_(self.ranks[held_out.tokens])
         shortlists = (2048, 4096, 8192, self.options.shortlist, 16384)
         self.metrics["coverage"] = {n: coverage(held_out, n) for n in shortlists}
         self.metrics["texts"] = {
-            "texts": len(tokens), "tokens": tokens.numel(), "spoken": int(spoken.sum()),
+            "texts": len(tokens),
+            "tokens": tokens.numel(),
+            "spoken": int(spoken.sum()),
         }
         self.say("relabelled", **self.metrics["texts"], coverage=self.metrics["coverage"])
         return tokens, weights.half(), hidden
@@ -282,7 +299,9 @@ class Run:
         np.savez_compressed(
             self.options.out / name,
             tokens=texts.tokens.cpu().numpy().astype(np.uint16),
-            spoken=texts.spoken.cpu().numpy(), kinds=texts.kinds, temperatures=texts.temperatures,
+            spoken=texts.spoken.cpu().numpy(),
+            kinds=texts.kinds,
+            temperatures=texts.temperatures,
         )
 
     def read_texts(self, file: Path) -> Texts:

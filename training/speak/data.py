@@ -60,7 +60,7 @@ def main() -> None:
     whole = [f"{OPENING}{text}{END}{ASSISTANT_HEADER}" for text in texts]
     encoded = [item.ids for item in tokenizer.encode_batch(whole)]
     rng.shuffle(documents)
-    flat = [item.ids + [0] for item in tokenizer.encode_batch(documents)]
+    flat = [[*item.ids, 0] for item in tokenizer.encode_batch(documents)]
     options.out.mkdir(parents=True, exist_ok=True)
     np.savez_compressed(
         options.out / "data.npz",
@@ -137,7 +137,9 @@ def manuals(rng: random.Random) -> Iterator[str]:
         shown = subprocess.run(
             ["man", "--no-justification", "--no-hyphenation", "-l", str(file)],
             env={"MANWIDTH": "80", "PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"},
-            capture_output=True, text=True, check=False,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         if shown.returncode == 0:
             yield re.sub(r"^ {7}", "", re.sub(r".\x08", "", shown.stdout), flags=re.MULTILINE)

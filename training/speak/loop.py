@@ -134,9 +134,7 @@ def draft_loss(
     return distilled(taught, draft.logits(draft(tokens)), behind)
 
 
-def head_loss(
-    head: Head, tokens: Tensor, hidden: Tensor, heed: Tensor
-) -> tuple[Tensor, Tensor]:
+def head_loss(head: Head, tokens: Tensor, hidden: Tensor, heed: Tensor) -> tuple[Tensor, Tensor]:
     """Return the loss over all passes, and that of the first."""
     losses = []
     for step, output in enumerate(head(tokens, hidden, len(CHAIN_WEIGHTS))):

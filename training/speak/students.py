@@ -154,7 +154,7 @@ class Head(nn.Module):
         The first reads `hidden` at a position and the token behind it; pass k the k-th behind it.
         """
         banks: list[Bank] = [[] for _ in self.layers]
-        rows, length = tokens.shape
+        length = tokens.shape[1]
         cos, sin = rotations(self.target.config, length + steps, tokens.device)
         outputs: list[Tensor] = []
         for step in range(steps):

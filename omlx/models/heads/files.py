@@ -20,7 +20,11 @@ from omlx.models.catalog.weight_files import check_whole, tensor_bytes, weight_f
 PREFIX: Final = "mtp."
 """Of upstream's names. Norms of such tensors count from zero: one is added to them."""
 
+SHORTLIST: Final = "draft_token_ids"
+"""Name of the ids that a head drafts, where it does not draft all."""
+
 _TYPE: Final = "_mtp"
+_ID_BYTES: Final = 4
 _DECLARED: Final = ("mtp_num_hidden_layers", "num_nextn_predict_layers")
 
 
@@ -28,13 +32,14 @@ _DECLARED: Final = ("mtp_num_hidden_layers", "num_nextn_predict_layers")
 class HeadFiles:
     """The files that hold a head, and the names of its tensors in them: all after `prefix`.
 
-    `config` is that of the directory.
+    `config` is that of the directory. `draft_ids` is the length of the shortlist, 0 without one.
     """
 
     names: Mapping[Path, tuple[str, ...]]
     prefix: str
     nbytes: int
     config: Mapping[str, Any]
+    draft_ids: int = 0
 
 
 def own_head(entry: ModelEntry) -> HeadFiles | Reason:
@@ -113,11 +118,12 @@ def _field(config: Mapping[str, Any], name: str) -> Any:
 def _collect(files: Sequence[Path], prefix: str, config: Mapping[str, Any]) -> HeadFiles | None:
     """Return the tensors of these names in the files, None if there are none."""
     names: dict[Path, tuple[str, ...]] = {}
-    nbytes = 0
+    nbytes = draft_ids = 0
     for file in files:
         check_whole(file)
         sizes = {n: size for n, size in tensor_bytes(file).items() if n.startswith(prefix)}
         if sizes:
             names[file] = tuple(sizes)
             nbytes += sum(sizes.values())
-    return HeadFiles(names, prefix, nbytes, config) if names else None
+            draft_ids += sizes.get(f"{prefix}{SHORTLIST}", 0) // _ID_BYTES
+    return HeadFiles(names, prefix, nbytes, config, draft_ids) if names else None

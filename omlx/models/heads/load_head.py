@@ -6,6 +6,7 @@
 | `experts.0.up_proj`, `experts.1.` …  | stacked as `switch_mlp.up_proj`          |
 | `experts.gate_up_proj`               | split                                    |
 | `fc.scales` beside `fc.weight`       | a quantized module, as the shapes say    |
+| `draft_token_ids`                    | the ids that the head drafts, int32 [n]  |
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from omlx.errors import ModelError
-from omlx.models.heads.files import PREFIX, HeadFiles
+from omlx.models.heads.files import PREFIX, SHORTLIST, HeadFiles
 
 if TYPE_CHECKING:
     from omlx.engine.model import Model
+    from omlx.models.heads.module import HeadModule
 
 _SHIFTED: Final = frozenset({"qwen3_5", "qwen3_5_moe", "qwen3_next"})
 """Architectures whose published norms count from zero."""
@@ -35,7 +37,7 @@ def is_quantized(head: nn.Module) -> bool:
     return any(isinstance(module, nn.QuantizedLinear) for module in head.modules())
 
 
-def build_head(files: HeadFiles, target: Model) -> nn.Module:
+def build_head(files: HeadFiles, target: Model) -> HeadModule:
     """Return a head with lazy weights for `target`. Raises ModelError `spec.off.head_weights`."""
     from omlx.engine.hidden import parts_of  # noqa: PLC0415 — see `import_mlx_lm`
     from omlx.models.heads.module import LAYERS, HeadModule  # noqa: PLC0415 — as above
@@ -48,6 +50,7 @@ def build_head(files: HeadFiles, target: Model) -> nn.Module:
     if len(layers) > 1 and architecture in _SHIFTED:
         raise _refused(f"{len(layers)} layers, where only heads of one are known")
     head = HeadModule(architecture, parts.text.args, max(1, len(layers)))
+    head.draft_token_ids = tensors.get(SHORTLIST)
     try:
         _quantize(head, tensors, files.config)
         head.load_weights([*tensors.items()])

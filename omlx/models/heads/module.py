@@ -37,7 +37,10 @@ LAYERS: Final[dict[str, Callable[[Any], nn.Module]]] = {
 
 
 class HeadModule(nn.Module):
-    """A `Head` of `count` decoder layers for a target of the architecture with these `args`."""
+    """A `Head` of `count` decoder layers for a target of the architecture with these `args`.
+
+    `draft_token_ids` [n] are those that it drafts; None: all.
+    """
 
     def __init__(self, architecture: str, args: Any, count: int = 1) -> None:
         nn.Module.__init__(cast(Any, self))  # mlx has no types for its own
@@ -47,6 +50,7 @@ class HeadModule(nn.Module):
         self.fc = nn.Linear(2 * width, width, bias=False)
         self.layers = [LAYERS[architecture](args) for _ in range(count)]
         self.norm = nn.RMSNorm(width, eps=eps)
+        self.draft_token_ids: mx.array | None = None
 
     def __call__(self, embedded: mx.array, hidden: mx.array, cache: Cache) -> mx.array:
         """Return hidden states [1, tokens, D] of the pairs; appends to the cache."""

@@ -15,8 +15,6 @@ from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-import mlx.nn as nn
-
 from omlx.engine.buffers import fill_workspace
 from omlx.engine.disk.tier import Disk, DiskCache
 from omlx.engine.memory.guard import MemoryGuard
@@ -39,7 +37,7 @@ from omlx.models.pool.load_weights import (
     load_steps,
 )
 from omlx.models.pool.prefix_disk import ModelDisks, model_disks
-from omlx.models.pool.read_head import find_head, head_drafter
+from omlx.models.pool.read_head import find_head, head_bytes, head_drafter
 from omlx.models.pool.reading import Reading, Report, WeightReader
 from omlx.models.pool.resident import ResidentModel, ServedModel
 from omlx.models.pool.speculation_config import SpeculationConfig
@@ -48,6 +46,7 @@ from omlx.text.tokens import TokenBytes
 
 if TYPE_CHECKING:
     from omlx.engine.loop import EngineLoop
+    from omlx.models.heads.module import HeadModule
 
 T = TypeVar("T")
 DONE: Final = object()
@@ -172,7 +171,7 @@ class ModelLoader:
 
     async def _read_head(
         self, choice: DraftChoice, target: LoadedModel, reading: Reading, make_room: MakeRoom
-    ) -> nn.Module | Reason:
+    ) -> HeadModule | Reason:
         """Return the head chosen as a draft, else the one that came with the target, or why there
         is none. Raises BadRequest for a requested one.
         """
@@ -180,7 +179,7 @@ class ModelLoader:
             files = await asyncio.to_thread(find_head, choice, target)
             if isinstance(files, Reason):
                 return files
-            await make_room(files.nbytes)
+            await make_room(await self._on_engine(partial(head_bytes, files, target.model)))
             return await reading.head(choice.target, files, target)
         except (ModelError, Overloaded) as error:
             if choice.requested and choice.head is not None:
@@ -197,7 +196,7 @@ class ModelLoader:
         choice: DraftChoice,
         target: LoadedModel,
         draft: LoadedModel | None,
-        head: nn.Module | Reason,
+        head: HeadModule | Reason,
         costs: LoadedCosts,
         disks: ModelDisks,
         identity: ModelIdentity,
@@ -244,7 +243,7 @@ class ModelLoader:
         choice: DraftChoice,
         target: LoadedModel,
         draft: LoadedModel | None,
-        head: nn.Module | Reason,
+        head: HeadModule | Reason,
         costs: LoadedCosts,
         limits: Limits,
         tiers: tuple[Disk, Disk],

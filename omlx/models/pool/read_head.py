@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import TYPE_CHECKING, Any, cast
-
-import mlx.nn as nn
+from typing import TYPE_CHECKING
 
 from omlx.errors import Reason
 from omlx.models.heads.files import HeadFiles, head_directory, own_head
@@ -20,7 +18,9 @@ from omlx.models.pool.load_weights import (
 )
 
 if TYPE_CHECKING:
+    from omlx.engine.model import Model
     from omlx.engine.speculation.drafters.head import HeadDrafter
+    from omlx.models.heads.module import HeadModule
 
 
 def find_head(choice: DraftChoice, target: LoadedModel) -> HeadFiles | Reason:
@@ -37,9 +37,21 @@ def find_head(choice: DraftChoice, target: LoadedModel) -> HeadFiles | Reason:
     return files
 
 
+def head_bytes(files: HeadFiles, target: Model) -> int:
+    """Return the bytes of a head of `target` in memory, with the output rows of its shortlist."""
+    from omlx.engine.hidden import parts_of  # noqa: PLC0415 — see `import_mlx_lm`
+    from omlx.engine.speculation.drafters.shortlist import (  # noqa: PLC0415 — as above
+        shortlist_bytes,
+    )
+
+    parts = parts_of(target)
+    rows = 0 if parts is None else shortlist_bytes(files.draft_ids, parts.output)
+    return files.nbytes + rows
+
+
 def head_steps(
     files: HeadFiles, target: LoadedModel, dtype: Dtype
-) -> Generator[LoadProgress, None, nn.Module]:
+) -> Generator[LoadProgress, None, HeadModule]:
     """Read a head of `target` in steps; return it. Raises ModelError."""
     head = build_head(files, target.model)
     if not is_quantized(head):
@@ -49,7 +61,7 @@ def head_steps(
 
 
 def head_drafter(
-    choice: DraftChoice, target: LoadedModel, head: nn.Module | Reason
+    choice: DraftChoice, target: LoadedModel, head: HeadModule | Reason
 ) -> HeadDrafter | Reason:
     """Return the drafter of a head, or why there is none. Runs short passes."""
     from omlx.engine.model import cache_maker  # noqa: PLC0415 — see `import_mlx_lm`
@@ -59,4 +71,4 @@ def head_drafter(
         return head
     name = HeadDrafter.name if choice.head is None else choice.head.id
     make_cache, vocab_size = cache_maker(target.model), target.facts.vocab_size
-    return HeadDrafter.of(name, cast(Any, head), target.model, make_cache, vocab_size)
+    return HeadDrafter.of(name, head, target.model, make_cache, vocab_size, head.draft_token_ids)

@@ -9,8 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-import mlx.nn as nn
-
 from omlx.engine.thread import EngineThread
 from omlx.errors import EngineDead
 from omlx.models.catalog.entry import ModelEntry
@@ -29,6 +27,8 @@ from omlx.models.pool.read_head import head_steps
 
 if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
+
+    from omlx.models.heads.module import HeadModule
 
 Y = TypeVar("Y")
 R = TypeVar("R")
@@ -93,12 +93,12 @@ class Reading:
             if result is not None:
                 self._report(entry, result)
 
-    async def head(self, entry: ModelEntry, files: HeadFiles, target: LoadedModel) -> nn.Module:
+    async def head(self, entry: ModelEntry, files: HeadFiles, target: LoadedModel) -> HeadModule:
         """Read a draft head of a target. Raises ModelError."""
         steps = head_steps(files, target, self.dtype)
         while True:
             result = await asyncio.wrap_future(self._engine.call(partial(_step, steps)))
-            if isinstance(result, nn.Module):
+            if not isinstance(result, LoadProgress):
                 return result
             self._report(entry, result)
 

@@ -30,8 +30,10 @@ from omlx.engine.rewind import length_of, rewind
 from omlx.engine.sampling import Draw, RowSampler, draw, permit, process
 from omlx.engine.sequence import Sequence
 from omlx.engine.speculation.drafter import Drafter
+from omlx.engine.speculation.drafters.shortlist import Shortlist
 from omlx.engine.speculation.proposal import Draft, Proposal
 from omlx.engine.strategy import Clause
+from omlx.engine.types import TokenMask
 from omlx.errors import Reason
 
 MAX_STATES: Final = 256
@@ -79,7 +81,8 @@ class _Row:
 class HeadDrafter(Drafter):
     """Drafts by `head` for the target with these `parts`, whose ids are below `vocab_size`.
 
-    `layout` is that of the head's caches; None: it is measured.
+    `layout` is that of the head's caches; None: it is measured. With a `shortlist` it drafts these
+    ids alone.
     """
 
     kind: ClassVar[str] = "mtp"
@@ -92,27 +95,45 @@ class HeadDrafter(Drafter):
         parts: SplitModel,
         vocab_size: int,
         layout: Layout | None = None,
+        shortlist: Shortlist | None = None,
     ) -> None:
         self.name = name
         self._head = head
         self.parts = parts
         self._vocab_size = vocab_size
         self._layout = layout or _layout(head, parts)
+        self._shortlist = shortlist
         self._rows: dict[int, _Row] = {}
         self._rounds = 0
 
     @classmethod
     def of(
-        cls, name: str, head: Head, model: Model, make_cache: MakeCache, vocab_size: int
+        cls,
+        name: str,
+        head: Head,
+        model: Model,
+        make_cache: MakeCache,
+        vocab_size: int,
+        draft_ids: mx.array | None = None,
     ) -> HeadDrafter | Reason:
-        """Return a drafter for `model`, or why it can have none. Runs two short passes."""
+        """Return a drafter for `model`, or why it can have none. Runs two short passes.
+
+        `draft_ids` [n] are those of the head's shortlist; None: it drafts all.
+        """
         parts = split(model, make_cache, vocab_size)
-        return parts if isinstance(parts, Reason) else cls(name, head, parts, vocab_size)
+        if isinstance(parts, Reason):
+            return parts
+        if draft_ids is None:
+            return cls(name, head, parts, vocab_size)
+        shortlist = Shortlist.of(draft_ids, parts.output, vocab_size)
+        if isinstance(shortlist, Reason):
+            return shortlist
+        return cls(name, head, parts, vocab_size, shortlist=shortlist)
 
     def sibling(self) -> HeadDrafter:
         """Return a drafter with the same head, without rows."""
         same = self.name, self._head, self.parts, self._vocab_size
-        return HeadDrafter(*same, self._layout)
+        return HeadDrafter(*same, self._layout, self._shortlist)
 
     def refusal(self, sequence: Sequence) -> Reason | None:
         return Reason("spec.off.images") if sequence.request.spans else None
@@ -198,11 +219,7 @@ class HeadDrafter(Drafter):
         proposed: list[mx.array] = []
         with nullcontext() if mask is None else Lookahead(mask) as ahead:
             for i in range(limit):
-                logits = self.parts.score(hidden[None])[0, :, : self._vocab_size]
-                if mask is not None:
-                    logits = permit(logits, [mask.bits()])
-                place = Draw(row.sampler, size + i, history)
-                token = draw(process(logits, [place]), [place])
+                token = self._sample(hidden, Draw(row.sampler, size + i, history), mask)
                 if history is not None:
                     history = mx.concatenate([history, token])[-sampling.history :]
                 mx.async_eval(token)
@@ -212,6 +229,18 @@ class HeadDrafter(Drafter):
                 if i + 1 < limit:
                     hidden = self._head(self.parts.embed(token[None]), hidden[None], row.cache)[0]
         return proposed
+
+    def _sample(self, hidden: mx.array, place: Draw, mask: TokenMask | None) -> mx.array:
+        """Sample a token [1] of a hidden state [1, D]."""
+        if self._shortlist is None:
+            logits = self.parts.score(hidden[None])[0, :, : self._vocab_size]
+        elif place.sampler.bare and mask is None:
+            return self._shortlist.best(hidden)
+        else:
+            logits = self._shortlist.logits(hidden, self._vocab_size)
+        if mask is not None:
+            logits = permit(logits, [mask.bits()])
+        return draw(process(logits, [place]), [place])
 
     def _begin(self, row: _Row) -> None:
         """Cut off what the latest draft has entered; all, if states behind it are missing."""
