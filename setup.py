@@ -17,6 +17,7 @@ setup(
         "omlx": [
             "py.typed",
             "bench/texts/*.txt",
+            "models/gguf/*.safetensors",
             "models/hub/*.json",
             "trial/texts/*.txt",
             *(

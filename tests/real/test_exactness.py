@@ -30,6 +30,13 @@ from tests.real.models import (
 CONTEXT = 8192
 DRAFTING = {"speculation": "ngram", "num_draft_tokens": 6}
 """At any speed of this machine."""
+HEAD = {"speculation": "mtp", "num_draft_tokens": 2}
+MODES = {
+    "off": {"speculation": "off"},
+    "auto": {"speculation": "auto"},
+    "lookups": DRAFTING,
+    "head": HEAD,
+}
 RESTARTED = 11
 """The prompt, of 245 tokens, that is asked again in the next process. It is asked twice in the
 first one: prefixes of fewer than 512 tokens are written to disk once they were used.
@@ -62,20 +69,20 @@ def test_prompts_are_what_they_are_said_to_be() -> None:
 
 
 @lanes
-@pytest.mark.parametrize("mode", ["off", "auto", "lookups"])
+@pytest.mark.parametrize("mode", [*MODES])
 def test_an_answer_alone(http: httpx.Client, mode: str, numbers: Sequence[int]) -> None:
-    fields = DRAFTING if mode == "lookups" else {"speculation": mode}
-    answers = [ask(http, prompts()[number], **fields) for number in numbers]
+    answers = [ask(http, prompts()[number], **MODES[mode]) for number in numbers]
     check(answers, numbers)
     drafted = sum(answer.drafted for answer in answers)
-    assert mode == "auto" or (drafted > 0) is (mode == "lookups")
+    assert mode == "auto" or (drafted > 0) is (mode != "off")
 
 
 @lanes
-def test_answers_in_company(http: httpx.Client, numbers: Sequence[int]) -> None:
+@pytest.mark.parametrize("mode", ["lookups", "head"])
+def test_answers_in_company(http: httpx.Client, mode: str, numbers: Sequence[int]) -> None:
     with ThreadPoolExecutor(4) as pool:
         answers = list(
-            pool.map(partial(ask, http, **DRAFTING), map(prompts().__getitem__, numbers))
+            pool.map(partial(ask, http, **MODES[mode]), map(prompts().__getitem__, numbers))
         )
     check(answers, numbers)
     assert any(answer.drafted for answer in answers)

@@ -22,7 +22,17 @@ from torch import Tensor, nn
 from training.speak.evaluate import acceptance, coverage, cut, quantized
 from training.speak.loop import PROMPT_WEIGHT, train
 from training.speak.students import Draft, Head, draft_config
-from training.speak.synthesis import ASSISTANT, DOCUMENT, USER, Headers, Prompt, Texts, synthesize
+from training.speak.synthesis import (
+    ASSISTANT,
+    DOCUMENT,
+    USER,
+    Headers,
+    Prompt,
+    Texts,
+    read_texts,
+    save_texts,
+    synthesize,
+)
 from training.speak.target import Target, read_folder
 
 STARTED = time.monotonic()
@@ -149,11 +159,11 @@ class Run:
             if self.device.type == "cuda":
                 torch.cuda.synchronize()
             longest = max(longest, time.monotonic() - started)
-            self.write_texts(f"texts-{len(rounds)}.npz", rounds[-1])
+            save_texts(rounds[-1], options.out / f"texts-{len(rounds)}.npz")
             made = sum(texts.tokens.numel() for texts in rounds)
             rate = round(rounds[-1].tokens.numel() / (time.monotonic() - started))
             self.say("synthesis", round=len(rounds), tokens=made, per_s=rate)
-        return rounds + [self.read_texts(file) for file in options.texts], held_out
+        return rounds + [read_texts(self.target, file) for file in options.texts], held_out
 
     def prompts(self, count: int, *, held_out: bool) -> list[Prompt]:
         """Return prompts: requests, texts to continue, and headers for requests of its own."""
@@ -202,7 +212,7 @@ class Run:
         documents = whole.view(-1, width)[: int(len(tokens) * self.options.documents)]
         tokens = torch.cat([self.ranks[tokens], self.ranks[documents]]).int()
         hidden = torch.cat(
-            [*(texts.hidden for texts in rounds), self.states(tokens[-len(documents) :])]
+            [*(texts.hidden for texts in rounds), self.target.states(tokens[-len(documents) :])]
         )
         weights = torch.cat([weights, torch.full_like(documents, 1).float() * DOCUMENT_WEIGHT])
         held_out.tokens.copy_(self.ranks[held_out.tokens])
@@ -215,12 +225,6 @@ class Run:
         }
         self.say("relabelled", **self.metrics["texts"], coverage=self.metrics["coverage"])
         return tokens, weights.half(), hidden
-
-    @torch.no_grad()
-    def states(self, tokens: Tensor) -> Tensor:
-        """Return the target's hidden states of texts [texts, length]."""
-        parts = [self.target.hidden(part.long()) for part in tokens.split(16)]
-        return torch.cat(parts)
 
     def build(self) -> None:
         options, target = self.options, self.target
@@ -292,24 +296,7 @@ class Run:
 
     def write_held_out(self, texts: Texts) -> None:
         texts = dataclasses.replace(texts, tokens=self.order[texts.tokens])
-        self.write_texts("held_out.npz", texts)
-
-    def write_texts(self, name: str, texts: Texts) -> None:
-        """Keep texts of the vocabulary's own ids for a later run."""
-        np.savez_compressed(
-            self.options.out / name,
-            tokens=texts.tokens.cpu().numpy().astype(np.uint16),
-            spoken=texts.spoken.cpu().numpy(),
-            kinds=texts.kinds,
-            temperatures=texts.temperatures,
-        )
-
-    def read_texts(self, file: Path) -> Texts:
-        with np.load(file) as held:
-            tokens = torch.from_numpy(held["tokens"].astype(np.int64)).to(self.device)
-            spoken = torch.from_numpy(held["spoken"]).to(self.device)
-            kinds, temperatures = held["kinds"], held["temperatures"]
-        return Texts(tokens, spoken, kinds, temperatures, self.states(tokens))
+        save_texts(texts, self.options.out / "held_out.npz")
 
     def write_metrics(self) -> None:
         part = self.options.out / "metrics.part"

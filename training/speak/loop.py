@@ -18,11 +18,12 @@ from training.muon import Muon
 from training.speak.students import Draft, Head
 from training.speak.target import Target
 
-WARMUP_STEPS, PLATEAU = 50, 0.35  # flat until this share of the time, then down to zero
+WARMUP_STEPS, PLATEAU = 16, 0.35  # flat until this share of the time, then down to zero
 MATRIX_RATE, OTHER_RATE = 3e-3, 1.5e-3
-CHAIN_WEIGHTS = (1.0, 0.7, 0.5)  # of a head's passes, each on its own output before
+CHAIN_WEIGHTS = (1.0, 0.7)  # of a head's passes, each on its own output before
+ONE_PASS = 0.65  # share of the time in which heads learn the first pass alone, the cheapest
 HARD = 0.2  # of the loss: the target's best token; the rest is its distribution
-LONG_EVERY = 4  # steps: one in so many puts four texts in a row, for far positions
+LONG_EVERY = 16  # steps: one in so many puts four texts in a row, for far positions
 PROMPT_WEIGHT = 0.15  # of tokens that nobody drafts, against an answer's
 
 Report = Callable[[dict[str, Any]], None]
@@ -80,7 +81,8 @@ def train(
         share = elapsed / seconds
         factor = min((step + 1) / WARMUP_STEPS, 1.0, max(0.0, 1 - share) / (1 - PLATEAU))
         try:
-            losses = one_step(target, trainers, batch, known, heed, factor)
+            passes = 1 if share < ONE_PASS else len(CHAIN_WEIGHTS)
+            losses = one_step(target, trainers, batch, known, heed, factor, passes)
         except torch.OutOfMemoryError:
             rows = max(4, rows // 2)
             for trainer in trainers.values():
@@ -106,6 +108,7 @@ def one_step(
     hidden: Tensor,
     heed: Tensor,
     factor: float,
+    passes: int,
 ) -> dict[str, Tensor]:
     """Update each student once on tokens [rows, length]; return their losses."""
     losses = {}
@@ -113,7 +116,7 @@ def one_step(
         student = trainer.student
         with torch.autocast(target.device.type, torch.bfloat16):
             if isinstance(student, Head):
-                loss, shown = head_loss(student, tokens, hidden, heed)
+                loss, shown = head_loss(student, tokens, hidden, heed, passes)
             else:
                 assert isinstance(student, Draft)
                 loss = shown = draft_loss(student, target, tokens, hidden, heed)
@@ -134,17 +137,19 @@ def draft_loss(
     return distilled(taught, draft.logits(draft(tokens)), behind)
 
 
-def head_loss(head: Head, tokens: Tensor, hidden: Tensor, heed: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the loss over all passes, and that of the first."""
+def head_loss(
+    head: Head, tokens: Tensor, hidden: Tensor, heed: Tensor, passes: int
+) -> tuple[Tensor, Tensor]:
+    """Return the loss over `passes`, and that of the first."""
     losses = []
-    for step, output in enumerate(head(tokens, hidden, len(CHAIN_WEIGHTS))):
+    for step, output in enumerate(head(tokens, hidden, passes)):
         ahead = step + 1
         behind = heed.roll(-ahead - 1, dims=1)
         behind[:, -ahead - 1 :] = 0
         told = behind > 0
         taught = hidden.roll(-ahead, dims=1)[told]
         losses.append(Distilled.apply(output[told], taught, head.rows(), behind[told]))
-    total = sum(weight * loss for weight, loss in zip(CHAIN_WEIGHTS, losses, strict=True))
+    total = sum(weight * loss for weight, loss in zip(CHAIN_WEIGHTS[:passes], losses, strict=True))
     assert isinstance(total, Tensor)
     return total, losses[0]
 

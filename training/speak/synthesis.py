@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -100,6 +101,25 @@ def synthesize(
     heats = np.array([p.temperature for p in prompts])
     made = slice(0, at + 2)
     return Texts(tokens[:, made], spoken[:, made], kinds, heats, states[:, made])
+
+
+def save_texts(texts: Texts, file: Path) -> None:
+    """Keep texts for a later run, whose ids must be the vocabulary's own."""
+    np.savez_compressed(
+        file,
+        tokens=texts.tokens.cpu().numpy().astype(np.uint16),
+        spoken=texts.spoken.cpu().numpy(),
+        kinds=texts.kinds,
+        temperatures=texts.temperatures,
+    )
+
+
+def read_texts(target: Target, file: Path) -> Texts:
+    """Return kept texts, with the target's states for them."""
+    with np.load(file) as held:
+        tokens = torch.from_numpy(held["tokens"].astype(np.int64)).to(target.device)
+        spoken = torch.from_numpy(held["spoken"]).to(target.device)
+        return Texts(tokens, spoken, held["kinds"], held["temperatures"], target.states(tokens))
 
 
 def sample(logits: Tensor, temperatures: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ def read_folder(folder: Path) -> tuple[Config, Weights]:
     """Return the config and the float32 weights of a converted model."""
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     weights: Weights = {}
-    for file in sorted(folder.glob("*.safetensors")):
+    for file in sorted(folder.glob("model*.safetensors")):
         weights |= load_file(file)
     for name in [name for name in weights if name.endswith(".scales")]:
         module = name.removesuffix(".scales")
@@ -102,6 +102,11 @@ class Target:
             mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
             x = self._rest(layer, x, mixed.transpose(1, 2).reshape(rows, length, -1))
         return F.rms_norm(x, (self.width,), self.norm, self.eps)
+
+    @torch.no_grad()
+    def states(self, tokens: Tensor) -> Tensor:
+        """Return hidden states of texts of any number, without gradients."""
+        return torch.cat([self.hidden(part.long()) for part in tokens.split(16)])
 
     def step(self, tokens: Tensor, at: int, cache: Tensor) -> Tensor:
         """Return hidden states [rows, width] of tokens [rows] at position `at`.

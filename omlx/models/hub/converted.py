@@ -16,8 +16,17 @@ from omlx.errors import ModelError
 from omlx.models.catalog.entry import ModelEntry
 from omlx.models.catalog.inspect_checkpoint import inspect_checkpoint
 from omlx.models.catalog.reference import Reference
+from omlx.models.gguf.bundled_head import write_head
 from omlx.models.gguf.convert import Check, convert
-from omlx.models.gguf.package import ANSWER, BYTES, MODEL, QUESTION, SAMPLING, package_file
+from omlx.models.gguf.package import (
+    ANSWER,
+    BYTES,
+    HEAD,
+    MODEL,
+    QUESTION,
+    SAMPLING,
+    package_file,
+)
 from omlx.models.hub.job import Job, JobRecord
 from omlx.models.pool.load_weights import load
 
@@ -47,14 +56,17 @@ def pull_package(
 ) -> ModelEntry:
     """Return the model of the package, downloaded and converted unless it is here.
 
-    Calls `busy` before it waits for a process that does the same. Raises ModelError, Conflict.
+    The bundled draft head is added where it is missing. Calls `busy` before it waits for a process
+    that does the same. Raises ModelError, Conflict.
     """
     if (entry := _entry(MODEL, home)).usable:
+        write_head(HEAD, entry.path)
         return entry
     reference, job = Reference(MODEL), Job(home, MODEL)
     try:
         with job.claimed(busy):
             if (entry := _entry(MODEL, home)).usable:  # the other process has made it
+                write_head(HEAD, entry.path)
                 return entry
             begins()
             job.write(JobRecord(reference, ((None, BYTES),)))
@@ -80,9 +92,13 @@ def _entry(name: str, home: Path) -> ModelEntry:
 
 
 def _finish(folder: Path) -> None:
-    """Write how the package's model samples, and compare an answer. Raises ModelError."""
+    """Write how the package's model samples, compare an answer, add its draft head.
+
+    Raises ModelError.
+    """
     (folder / "generation_config.json").write_text(json.dumps(SAMPLING) + "\n", encoding="utf-8")
     _check(MODEL, folder, (QUESTION, ANSWER))
+    write_head(HEAD, folder)
 
 
 def _check(name: str, folder: Path, known: tuple[str, str] | None = None) -> None:
