@@ -11,7 +11,7 @@ DEMO := omlx/bundled/omlx-demo
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-quick test-full test-real test-lab fixtures real fuzz fuzz-media fuzz-stalls fuzz-tokens soak check format lint types imports docs prices assets screenshots wheel lock templates train-demo train-smollm2 bench bench-spec clean setup-run setup-dev setup-train
+.PHONY: help serve test test-quick test-full test-real test-lab fixtures real fuzz fuzz-media fuzz-stalls fuzz-tokens soak check format lint types imports docs prices assets screenshots wheel lock templates train-demo train-head bench bench-spec clean setup-run setup-dev setup-train
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -99,10 +99,10 @@ lock: setup-dev ## pin the newest versions again (needs uv)
 
 train-demo: setup-train ## train the bundled models again (hours; an environment of its own)
 	.venv-train/bin/python -m training.train $(ARGS)
-	$(FAST) scripts/train-smollm2
+	$(FAST) scripts/train-head
 
-train-smollm2: setup-train ## train the bundled head of SmolLM2 again (ARGS= goes to training.speak)
-	$(FAST) scripts/train-smollm2 $(ARGS)
+train-head: setup-train ## train the bundled head of SmolLM2 again (ARGS= goes to training.speak)
+	$(FAST) scripts/train-head $(ARGS)
 
 bench: setup-run ## compare the engine with mlx-lm (ARGS= goes to python -m lab.bench engine)
 	$(FAST) $(PYTHON) -m lab.bench engine --model $(DEMO)/target --draft $(DEMO)/draft $(ARGS)
