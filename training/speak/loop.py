@@ -24,7 +24,7 @@ CHAIN_WEIGHTS = (1.0, 0.7)  # of a head's passes, each on its own output before
 ONE_PASS = 0.65  # share of the time in which heads learn the first pass alone, the cheapest
 HARD = 0.2  # of the loss: the target's best token; the rest is its distribution
 LONG_EVERY = 16  # steps: one in so many puts four texts in a row, for far positions
-PROMPT_WEIGHT = 0.15  # of tokens that nobody drafts, against an answer's
+PROMPT_WEIGHT = 0.15  # of tokens of prompts and headers, against an answer's
 
 Report = Callable[[dict[str, Any]], None]
 

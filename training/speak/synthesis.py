@@ -1,7 +1,7 @@
 """Synthesis of training text: the target answers requests, and thinks up requests itself.
 
 All rows stand at the same position: a step reads the next token of a row's prompt, or samples it.
-Behind an answer the header of the next turn is forced, and the target goes on as the user.
+Behind an answer the header of the next turn is forced, and the target continues as the user.
 """
 
 from __future__ import annotations
