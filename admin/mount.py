@@ -15,44 +15,28 @@ from omlx.settings.keys import KeyFile
 from omlx.speed.run_store import RunStore
 from omlx.trial.exclusive import Exclusive
 
-from . import preferences
-from .activity.api import ActivityApi
-from .activity.log_page import LogPage
-from .activity.page import ActivityPage
-from .activity.statistics_page import StatisticsPage
-from .addresses import HOME
-from .benchmark.api import BenchmarkApi
-from .benchmark.page import BenchmarkPage
-from .benchmark.service import BenchmarkService
-from .chat.api import ChatApi
-from .chat.page import ChatPage
-from .connect.page import ConnectPage
-from .download.api import DownloadsApi
-from .download.page import DownloadPage
-from .download.shelf import Shelf
-from .files import serve_files
-from .keys.api import KeysApi
-from .keys.page import KeysPage
-from .login.api import LoginApi
-from .login.credentials import Credentials
-from .login.gate import Gate
-from .login.page import LoginPage
-from .login.sessions import Sessions, Throttle
-from .models.api import ModelsApi
+from .activity import ActivityApi, ActivityPage, LogPage, StatisticsPage
+from .benchmark import BenchmarkApi, BenchmarkPage, BenchmarkService
+from .chat import ChatApi, ChatPage
+from .connect import ConnectPage
+from .credentials import Credentials, Sessions, Throttle
+from .download import DownloadPage, DownloadsApi, Shelf
+from .keys import KeysApi, KeysPage
+from .login import Gate, LoginApi, LoginPage
 from .models.drafts import ModelDrafts
-from .models.list_page import ModelsPage
+from .models.list_page import ModelsApi, ModelsPage
 from .models.model_page import ModelPage
 from .models.model_snapshot import ModelSnapshots
 from .models.profile_page import ProfilePage
-from .overview.api import LiveApi, LiveFigures
-from .overview.page import OverviewPage
-from .pages import Pages
-from .settings.api import SettingsApi
-from .settings.page import SettingsPage
+from .overview import LiveApi, LiveFigures, OverviewPage
+from .settings.page import SettingsApi, SettingsPage
 from .settings.service import SettingsService
-from .trial.api import TrialApi
-from .trial.apply import TrialApplier
-from .trial.trial_service import TrialService
+from .trial import TrialApi
+from .trial_service import TrialApplier, TrialService
+from .web import preferences
+from .web.addresses import HOME
+from .web.files import serve_files
+from .web.pages import Pages
 
 
 def mount(app: FastAPI, services: Services, configuration: LiveConfiguration, home: Path) -> None:

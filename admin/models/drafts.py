@@ -3,27 +3,136 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import median
+from typing import Final, TypeAlias
 
-from omlx.errors import Reason
+from omlx.errors import ModelError, Reason
 from omlx.models.catalog.entry import ModelEntry, Status
 from omlx.models.catalog.reference import find_draft
+from omlx.models.heads.files import is_head
+from omlx.models.package.compatibility import Tokenizer, checkpoint_mismatch, tokenizer_mismatch
 from omlx.models.package.package import DeclaredDraftModel, usable_package
+from omlx.models.package.tokenizer import read_tokenizer
 from omlx.models.pool.pool import Pool
 from omlx.models.pool.speculation_config import SpeculationConfig
+from omlx.records import RequestStats, sum_drafters
 
 from ..settings.view import Json
-from .chip import is_another_models
-from .draft_compatibility import DraftCompatibility
-from .draft_picker import (
-    DraftChoice,
-    DraftEvidence,
-    DraftPicker,
-    draft_picker,
-    first_drafts,
-    trial_speedups,
-)
+from .list_page import is_another_models
 from .model_snapshot import ModelSnapshot
+
+TIMEOUT_S: Final = 0.1
+MAX_AWAITED: Final = 16
+"""Tokenizers whose check may be awaited at all: each takes 20 ms (small) to 0.5 s."""
+
+Compatibility: TypeAlias = Reason | None
+"""Why a draft does not fit, None if it does."""
+
+
+class DraftCompatibility:
+    """`timeout_s` limits the wait; `read` reads a model's tokenizer and raises ModelError."""
+
+    def __init__(
+        self,
+        timeout_s: float = TIMEOUT_S,
+        read: Callable[[ModelEntry], Tokenizer] = read_tokenizer,
+    ) -> None:
+        self._timeout_s = timeout_s
+        self._read = read
+        self._known: dict[tuple[str, ...], Compatibility] = {}
+        self._checks: dict[str, asyncio.Task[None]] = {}
+
+    async def of(
+        self, target: ModelEntry, drafts: Sequence[ModelEntry]
+    ) -> dict[str, Compatibility]:
+        """Return the result for each draft by its id, without those not known in time."""
+        candidates = self._compare_entries(target, drafts)
+        if candidates:
+            check = self._checks.get(target.id)
+            if check is None or check.done():
+                check = asyncio.create_task(self._compare_tokenizers(target, candidates))
+                self._checks[target.id] = check
+            timeout_s = self._timeout_s if len(candidates) <= MAX_AWAITED else 0
+            await asyncio.wait([check], timeout=timeout_s)
+            if check.done():
+                check.result()
+        return self._results(target, drafts)
+
+    def without_tokenizers(
+        self, target: ModelEntry, drafts: Sequence[ModelEntry]
+    ) -> dict[str, Compatibility]:
+        """Return the results that are known, or that entries alone tell; start no check."""
+        self._compare_entries(target, drafts)
+        return self._results(target, drafts)
+
+    def _results(
+        self, target: ModelEntry, drafts: Sequence[ModelEntry]
+    ) -> dict[str, Compatibility]:
+        known = {}
+        for draft in drafts:
+            pair = _pair(target, draft)
+            if pair in self._known:
+                known[draft.id] = self._known[pair]
+        return known
+
+    def _compare_entries(
+        self, target: ModelEntry, drafts: Sequence[ModelEntry]
+    ) -> list[ModelEntry]:
+        """Store what entries alone tell. Returns the drafts whose tokenizers must be compared."""
+        candidates = []
+        for draft in drafts:
+            if _pair(target, draft) in self._known:
+                continue
+            reason = _unusable(draft) or checkpoint_mismatch(target, draft)
+            if reason is None and not is_head(draft):  # a head has no tokenizer of its own
+                candidates.append(draft)
+            else:
+                self._known[_pair(target, draft)] = reason
+        return candidates
+
+    async def _compare_tokenizers(
+        self, target: ModelEntry, candidates: Sequence[ModelEntry]
+    ) -> None:
+        """Read each tokenizer once."""
+        ours = await asyncio.to_thread(self._tokenizer, target)
+        for draft in candidates:
+            theirs = await asyncio.to_thread(self._tokenizer, draft)
+            result = await asyncio.to_thread(_compare, ours, theirs)
+            self._known[_pair(target, draft)] = result
+
+    def _tokenizer(self, entry: ModelEntry) -> Tokenizer | Reason:
+        try:
+            return self._read(entry)
+        except ModelError as error:
+            return Reason(error.code, error.params)
+
+
+def _unusable(draft: ModelEntry) -> Compatibility:
+    """Return why a model cannot be used at all, unless it is a format that only drafts have."""
+    draft_only = draft.reason is None or draft.reason.code in ("model.head_only", "model.gguf_only")
+    return None if draft.status is Status.USABLE or draft_only else draft.reason
+
+
+def _compare(ours: Tokenizer | Reason, theirs: Tokenizer | Reason) -> Compatibility:
+    if isinstance(ours, Reason):
+        return ours
+    if isinstance(theirs, Reason):
+        return theirs
+    try:
+        return tokenizer_mismatch(ours, theirs)
+    except ModelError as error:
+        return Reason(error.code, error.params)
+
+
+def _pair(target: ModelEntry, draft: ModelEntry) -> tuple[str, ...]:
+    """Return the key of a result: both folders and, as far as sizes show, their content."""
+    return (*_content(target), *_content(draft))
+
+
+def _content(entry: ModelEntry) -> tuple[str, str, str]:
+    return str(entry.path), str(entry.size_bytes), str(entry.status)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,3 +180,162 @@ class ModelDrafts:
             found = find_draft(str(package.declared.draft), registry)
             declared = found.id if isinstance(found, ModelEntry) else None
         return DraftChoice(chosen, declared, missing)
+
+
+NGRAM: Final = "ngram"
+
+FIRST_DRAFTS: Final = 16
+"""Drafts that a page lists and checks before all are asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterResult:
+    """Median speed-up and acceptance rate of a drafter in recent requests."""
+
+    speedup: float | None
+    acceptance: float
+
+
+@dataclass(frozen=True, slots=True)
+class TrialSpeedup:
+    """Median speed-up of a draft in its last trial; `stale` after other versions or weights."""
+
+    speedup: float
+    stale: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DraftCandidate:
+    """`adds_bytes` is memory beyond what is in use; `fits`: target and draft fit into the limit.
+
+    `reason` says why it cannot draft; it is not known yet unless `checked`.
+    """
+
+    id: str
+    size_bytes: int = 0
+    adds_bytes: int = 0
+    fits: bool = True
+    chosen: bool = False
+    declared: bool = False
+    checked: bool = True
+    result: DrafterResult | None = None
+    reason: Reason | None = None
+    trial: TrialSpeedup | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DraftPicker:
+    """`missing` is the configured draft if it is not here; `without` the result of no draft.
+
+    `more` drafts that may fit are not listed.
+    """
+
+    none_chosen: bool
+    without: DrafterResult | None
+    fit: Sequence[DraftCandidate]
+    unfit: Sequence[DraftCandidate]
+    missing: DraftCandidate | None = None
+    more: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DraftChoice:
+    """`chosen` is the draft in effect, `declared` the package's; `missing`: why one is not here."""
+
+    chosen: str | None = None
+    declared: str | None = None
+    missing: Reason | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DraftEvidence:
+    """What is known of drafts, by id: compatibility, trials, results, and those in memory."""
+
+    compatibility: Mapping[str, Compatibility] = field(default_factory=dict)
+    trials: Mapping[str, TrialSpeedup] = field(default_factory=dict)
+    recent: Sequence[RequestStats] = ()
+    in_memory: Collection[str] = ()
+
+
+def first_drafts(
+    drafts: Sequence[ModelEntry], evidence: DraftEvidence, choice: DraftChoice
+) -> list[ModelEntry]:
+    """Return the drafts to list first: chosen, declared, tried or in memory, then the smallest.
+
+    Those that are known not to fit are left out.
+    """
+    likely = {choice.chosen, choice.declared, *evidence.trials, *evidence.in_memory}
+    possible = [draft for draft in drafts if evidence.compatibility.get(draft.id) is None]
+    possible.sort(key=lambda draft: (draft.id not in likely, draft.size_bytes))
+    return possible[:FIRST_DRAFTS]
+
+
+def draft_picker(
+    target: ModelEntry,
+    drafts: Sequence[ModelEntry],
+    evidence: DraftEvidence,
+    choice: DraftChoice,
+    limit_bytes: int,
+    listed: Collection[ModelEntry] | None = None,
+) -> DraftPicker:
+    """Build the picker of `drafts`, the smallest first, under a memory limit for all models.
+
+    Of the drafts that may fit only those `listed` are shown, by default all.
+    """
+    results, missing = drafter_results(evidence.recent), None
+    if choice.missing is not None:
+        name = str(choice.missing.params.get("draft", ""))
+        missing = DraftCandidate(name, chosen=True, reason=choice.missing)
+    candidates = [
+        DraftCandidate(
+            id=draft.id,
+            size_bytes=draft.size_bytes,
+            adds_bytes=0 if draft.id in evidence.in_memory else draft.size_bytes,
+            fits=target.size_bytes + draft.size_bytes <= limit_bytes,
+            chosen=draft.id == choice.chosen,
+            declared=draft.id == choice.declared,
+            checked=draft.id in evidence.compatibility,
+            result=results.get(draft.id),
+            reason=evidence.compatibility.get(draft.id),
+            trial=evidence.trials.get(draft.id),
+        )
+        for draft in sorted(drafts, key=lambda draft: draft.size_bytes)
+    ]
+    possible = [candidate for candidate in candidates if candidate.reason is None]
+    shown = {draft.id for draft in (drafts if listed is None else listed)}
+    fit = [candidate for candidate in possible if candidate.id in shown]
+    return DraftPicker(
+        none_chosen=choice.chosen is None and choice.missing is None,
+        without=results.get(NGRAM),
+        fit=fit,
+        unfit=[candidate for candidate in candidates if candidate.reason is not None],
+        missing=missing,
+        more=len(possible) - len(fit),
+    )
+
+
+def drafter_results(recent: Sequence[RequestStats]) -> dict[str, DrafterResult]:
+    """Return the result of each drafter over the requests in which no other one drafted."""
+    alone: dict[str, list[RequestStats]] = {}
+    for stats in recent:
+        drafted = [name for name, drafter in stats.drafters.items() if drafter.proposed]
+        if len(drafted) == 1:
+            alone.setdefault(drafted[0], []).append(stats)
+    return {name: _result(name, requests) for name, requests in alone.items()}
+
+
+def trial_speedups(results: Json) -> dict[str, TrialSpeedup]:
+    """Return the speed-up of each draft over all kinds of text of its last trial."""
+    speedups = {}
+    for draft, result in results.items():
+        overall = result["record"]["overall"]
+        if overall is not None:
+            speedups[draft] = TrialSpeedup(overall["median"], stale=bool(result["stale"]))
+    return speedups
+
+
+def _result(name: str, requests: Sequence[RequestStats]) -> DrafterResult:
+    speedups = [stats.speedup for stats in requests if stats.speedup is not None]
+    rate = sum_drafters(requests)[name].acceptance_rate
+    assert rate is not None, "only requests with proposed tokens are counted"
+    return DrafterResult(round(median(speedups), 2) if speedups else None, round(rate, 3))

@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Final
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Annotated, Final
 
-from fastapi import Request
+from fastapi import APIRouter, Request
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.responses import JSONResponse, Response
 
 from omlx.errors import Reason
 from omlx.models.catalog.entry import ModelEntry
+from omlx.models.pool.pool import Pool
 from omlx.models.pool.resident import ModelStatus, State
+from omlx.models.pool.speculation_config import SpeculationConfig
+from omlx.models.pool.speculation_status import reason_to_json
+from omlx.records import RequestStats, acceptance_rate
+from omlx.server import status
+from omlx.server.connection import while_connected
+from omlx.server.exactness import ExactnessService
+from omlx.server.fields import read
+from omlx.server.generation_request import GenerationRequest
+from omlx.server.prefixes import PrefixService
+from omlx.settings.layer import Source
 from omlx.settings.schema import Settings
 
-from ..addresses import MODELS, PARTS
-from ..pages import Page, Pages
-from .checkpoint_facts import TEXT_ALONE
-from .chip import Chip, model_chip
-from .model_snapshot import ModelSnapshot, ModelSnapshots
+from ..settings.view import Json
+from ..web.addresses import MODELS, PARTS
+from ..web.pages import Page, Pages
+from .model_snapshot import TEXT_ALONE, ModelSnapshot, ModelSnapshots
 
 SECTION: Final = "models"
 MIB: Final = 1 << 20
@@ -121,3 +134,202 @@ def model_row(model: ModelSnapshot, default: str | None) -> ModelRow:
         model.blind,
         model.tower_bytes,
     )
+
+
+class Tone(StrEnum):
+    GOOD = "good"
+    WAIT = "wait"
+    WATCH = "watch"
+    QUIET = "quiet"
+    BAD = "bad"
+
+
+@dataclass(frozen=True, slots=True)
+class Chip:
+    """A sentence of the catalog with its parameters and figures; `reason` explains it in full."""
+
+    tone: Tone
+    key: str
+    params: Mapping[str, object] = field(default_factory=dict)
+    speedup: float | None = None
+    acceptance: float | None = None
+    reason: Reason | None = None
+
+
+DRAFT: Final = "draft_model"
+_ABSENT: Final = ("draft.not_here", "draft.other_quantization")
+_INCONCLUSIVE: Final = (
+    "spec.off.no_chance",
+    "spec.off.requested",
+    "spec.off.zero_window",
+    "batch.off.uneven",
+)
+"""Outcomes of a request that predict nothing about the next one."""
+
+
+def model_chip(model: ModelSnapshot) -> Chip | None:
+    """Return the chip of a model, None while it cannot be used: not at all, or not loaded yet.
+
+    In this order: an obstacle, the latest outcome, the configuration.
+    """
+    if not model.usable or model.status.state is State.LOADING:
+        return None
+    if model.speculative is None:
+        return Chip(Tone.BAD, "ui.chip.broken")
+    return _obstacle(model, model.speculative) or _latest(model) or _configured(model.speculative)
+
+
+def is_another_models(configured: SpeculationConfig) -> bool:
+    """Whether the draft model is configured for all models and does not fit this one."""
+    reason = configured.reason
+    is_shared = configured.sources[DRAFT] in (Source.CLI, Source.ENVIRONMENT, Source.GLOBAL)
+    return is_shared and reason is not None and reason.code.startswith("draft.unfit.")
+
+
+def _obstacle(model: ModelSnapshot, configured: SpeculationConfig) -> Chip | None:
+    if configured.strategy.off:
+        return Chip(Tone.QUIET, "ui.chip.off")
+    reason = configured.reason
+    if model.served is not None:
+        if model.served.off_reason is not None:
+            return Chip(Tone.QUIET, "ui.chip.impossible", reason=model.served.off_reason)
+        reason = model.served.no_draft_reason
+    if reason is None or not reason.code.startswith("draft."):
+        return None
+    if is_another_models(configured):
+        return None
+    if configured.missing_draft is not None and configured.missing_draft.fetching:
+        return Chip(Tone.WAIT, "ui.chip.fetching", reason=reason)
+    if reason.code in _ABSENT:
+        return Chip(Tone.WAIT, "ui.chip.absent", reason=reason)
+    return Chip(Tone.WAIT, "ui.chip.unfit", reason=reason)
+
+
+def _latest(model: ModelSnapshot) -> Chip | None:
+    latest = _conclusive(model)
+    if latest is None:
+        return None
+    reason = latest.speculation
+    match reason.code:
+        case "spec.on":
+            accepted = sum(stats.accepted for stats in model.recent)
+            proposed = sum(stats.proposed for stats in model.recent)
+            speedup = status.speedup(model.recent)
+            is_slower = speedup is not None and speedup < 1
+            return Chip(
+                Tone.WAIT if is_slower else Tone.GOOD,
+                "ui.chip.on",
+                speedup=speedup,
+                acceptance=acceptance_rate(accepted, proposed),
+                reason=reason,
+            )
+        case "spec.off.does_not_pay":
+            speedup = float(reason.params["speedup"] or 0)
+            return Chip(Tone.QUIET, "ui.chip.does_not_pay", speedup=speedup, reason=reason)
+        case "spec.observing" if model.status.draft is None:
+            return Chip(Tone.WATCH, "ui.chip.nothing_repeats", reason=reason)
+        case "spec.observing":
+            return Chip(Tone.WATCH, "ui.chip.watching", reason=reason)
+        case _:
+            return Chip(Tone.QUIET, "ui.chip.off", reason=reason)
+
+
+def _conclusive(model: ModelSnapshot) -> RequestStats | None:
+    for stats in reversed(model.recent):
+        if stats.speculation.code not in _INCONCLUSIVE:
+            return stats
+    return None
+
+
+def _configured(configured: SpeculationConfig) -> Chip:
+    if configured.active_draft is not None:
+        return Chip(Tone.WATCH, "ui.chip.with_draft", {"draft": configured.active_draft.name})
+    return Chip(Tone.WATCH, "ui.chip.with_ngram")
+
+
+class PrefixProbe(BaseModel):
+    """Body of a probe: a prompt, as the only message of a user."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    prompt: Annotated[str, Field(min_length=1)]
+
+
+class Unloading(BaseModel):
+    """Body of an unload. With `if_idle`, a model that requests use is not unloaded."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    if_idle: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ModelsApi:
+    pool: Pool
+    prefixes: PrefixService
+    exactness: ExactnessService
+
+    def register(self, router: APIRouter) -> None:
+        model = "/models/{name:path}"
+        router.add_api_route("/models", self.show, methods=["GET"])
+        router.add_api_route(f"{model}/load", self.load, methods=["POST"])
+        router.add_api_route(f"{model}/unload", self.unload, methods=["POST"])
+        router.add_api_route(f"{model}/exactness", self.measure_exactness, methods=["POST"])
+        router.add_api_route(f"{model}/prefixes", self.clear_prefixes, methods=["DELETE"])
+        router.add_api_route(f"{model}/prefixes/probe", self.probe_prefixes, methods=["POST"])
+
+    async def show(self, request: Request) -> Response:
+        """List every model of the registry, usable or not, and the memory of the pool."""
+        memory = {"limit_bytes": self.pool.limit_bytes, "used_bytes": self.pool.used_bytes}
+        models = [self._record(entry) for entry in self.pool.registry.entries]
+        return JSONResponse({"memory": memory, "default": self.pool.default, "models": models})
+
+    async def load(self, request: Request, name: str) -> Response:
+        """Load a model; answers once it is in memory."""
+        await request.body()
+        await while_connected(request.receive, self.pool.load(name))
+        return JSONResponse(self._record(self.pool.resolve(name)))
+
+    async def unload(self, request: Request, name: str) -> Response:
+        """Unload a model or cancel its loading; answers once it is out of memory.
+
+        Its active requests end first. Raises Conflict during a trial of the model, and with
+        `if_idle` for a model in use.
+        """
+        unloading = read(Unloading, await request.body() or b"{}")
+        unload = self.pool.unload(name, if_idle=unloading.if_idle)
+        await while_connected(request.receive, unload)
+        return JSONResponse(self._record(self.pool.resolve(name)))
+
+    async def measure_exactness(self, request: Request, name: str) -> Response:
+        """Compare wide passes with single steps, between those of running requests.
+
+        Answers once that is known; stops if the client disconnects.
+        """
+        await request.body()
+        measured = await while_connected(request.receive, self.exactness.measure(name))
+        return JSONResponse(measured.to_json())
+
+    async def clear_prefixes(self, request: Request, name: str) -> Response:
+        """Clear the prefix cache, on disk too."""
+        await self.prefixes.clear(name)
+        return Response(status_code=204)
+
+    async def probe_prefixes(self, request: Request, name: str) -> Response:
+        """Return the cached length of a prompt, null for a model not in memory."""
+        prompt = read(PrefixProbe, await request.body()).prompt
+        chat = GenerationRequest(messages=[{"role": "user", "content": prompt}])
+        return JSONResponse(await self.prefixes.probe(name, chat))
+
+    def _record(self, entry: ModelEntry) -> Json:
+        return {
+            "id": entry.id,
+            "status": entry.status.value,
+            "reason": None if entry.reason is None else reason_to_json(entry.reason),
+            "found_in": entry.source,
+            "path": str(entry.path),
+            "size_bytes": entry.size_bytes,
+            "model_type": entry.model_type,
+            "quantization": entry.quantization,
+            **status.memory(self.pool.status(entry.id)),
+        }

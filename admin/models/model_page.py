@@ -3,33 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from fastapi import Request
 
+from omlx.clients.apps import client_name
 from omlx.errors import Reason
 from omlx.exactness import ExactnessClaim
+from omlx.models.pool.speculation_config import SpeculationConfig
 from omlx.records import BeginningStats, PrefixStats
-from omlx.server.prefixes import PrefixService
-from omlx.settings.schema import STRICT
+from omlx.server.prefixes import Forecast, PrefixService
+from omlx.settings.schema import STRICT, Settings
 from omlx.speed.run_store import RunStore
+from omlx.trial.result_store import StoredResult
 
-from ..addresses import MODELS, PARTS
-from ..pages import Page, Pages
-from ..preferences import language_of
 from ..settings.service import SettingsService
-from ..settings.view import FieldGroup, Json
-from ..trial.card import TrialCard, outcome_view, trial_card
-from ..trial.trial_service import TrialService
-from .beginnings import BeginningRow, beginning_rows
-from .benchmark_card import BenchmarkCard, benchmark_card
-from .draft_picker import DraftPicker
-from .drafts import ModelDrafts
-from .list_page import SECTION, ModelRow, model_row
+from ..settings.view import FieldGroup, Json, SettingView
+from ..trial import TrialCard, outcome_view, trial_card
+from ..trial_service import TrialService
+from ..web.addresses import MODELS, PARTS
+from ..web.pages import Page, Pages
+from ..web.preferences import language_of
+from .drafts import DraftPicker, ModelDrafts
+from .list_page import SECTION, ModelRow, is_another_models, model_row
 from .model_snapshot import ModelSnapshot, ModelSnapshots
 from .profile_page import ProfileRow, profile_rows
-from .speculation_card import SETTINGS, SpeculationCard, speculation_card
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,3 +201,155 @@ def _trial_card(model: ModelSnapshot, status: Json, drafts: DraftPicker) -> Tria
     card = trial_card(status, sizes, likely, sees=model.blind is None)
     unchecked = frozenset(draft.id for draft in drafts.fit if not draft.checked)
     return replace(card, unchecked=unchecked, more=drafts.more)
+
+
+MAX_CHARACTERS: Final = 80
+
+
+@dataclass(frozen=True, slots=True)
+class BeginningRow:
+    """`client` is empty if it is unknown, `words` unless the texts of prompts may be shown.
+
+    `first_token_s` is None while that is not known.
+    """
+
+    client: str
+    words: str
+    tokens: int
+    used_at: float
+    warm: bool
+    first_token_s: float | None
+
+
+def beginning_rows(forecasts: Sequence[Forecast], *, shows_prompts: bool) -> list[BeginningRow]:
+    return [
+        BeginningRow(
+            client=client_name(each.known.client),
+            words=first_words(each) if shows_prompts else "",
+            tokens=each.tokens,
+            used_at=each.known.used_at,
+            warm=each.now is not None and each.now.cached >= each.tokens,
+            first_token_s=None if each.now is None else each.now.first_token_s,
+        )
+        for each in forecasts
+    ]
+
+
+def first_words(forecast: Forecast) -> str:
+    """Return how its first system message begins; of tools alone, nothing."""
+    messages = forecast.known.beginning.messages
+    text = " ".join(str(messages[0]["content"]).split()) if messages else ""
+    return text if len(text) <= MAX_CHARACTERS else f"{text[: MAX_CHARACTERS - 1]}…"
+
+
+@dataclass(frozen=True, slots=True)
+class BenchmarkCard:
+    """Rates in tokens per second of one stream, for a prompt of `tokens`.
+
+    `at` in seconds since the epoch; None throughout before the first benchmark. `decode` is with
+    drafts, if there are any.
+    """
+
+    model: str
+    tokens: int | None = None
+    prefill: float | None = None
+    decode: float | None = None
+    at: float | None = None
+
+
+def benchmark_card(model: str, runs: Sequence[StoredResult]) -> BenchmarkCard:
+    """Describe the shortest prompt of the newest run. `runs`: the newest first."""
+    for run in runs:
+        for row in run.record["rows"]:
+            decode = row["drafted"] or row["plain"]
+            if row["streams"] == 1 and row["prefill"] is not None and decode is not None:
+                return BenchmarkCard(model, row["tokens"], row["prefill"], decode["median"], run.at)
+    return BenchmarkCard(model)
+
+
+STRATEGY: Final = "speculation"
+DRAFT: Final = "draft_model"
+DRAFT_LENGTH: Final = ("draft_initial", "draft_min", "draft_max", "num_draft_tokens")
+SETTINGS: Final = frozenset((STRATEGY, DRAFT, *DRAFT_LENGTH))
+"""The settings with a control on the card."""
+
+OFF: Final = "off"
+STRATEGIES: Final = ("auto", "ngram", "draft", "ngram;draft")
+"""Strategies with a label; any other is shown as it is written."""
+
+_ON_PICKER: Final = ("draft.", "spec.off.no_draft_model")
+"""Prefixes of reasons that the draft picker shows."""
+
+
+@dataclass(frozen=True, slots=True)
+class InEffect:
+    """A value in effect: `name` is a key below `ui.effect.`, `source` the source that set it."""
+
+    name: str
+    value: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class SpeculationCard:
+    """`strategy` is the stored one of this model, empty for none; `inherited` the one without it.
+
+    `inherits_draft`: the model has a draft without a stored one. `custom` is a strategy that is
+    not one of `strategies`; `reason` says why no draft is used.
+    """
+
+    on: bool
+    strategy: str
+    inherited: str
+    inherits_draft: bool
+    custom: str | None
+    strategy_setting: SettingView
+    draft_setting: SettingView
+    drafts: DraftPicker
+    window: Sequence[SettingView]
+    in_effect: Sequence[InEffect]
+    reason: Reason | None
+    warnings: Sequence[Reason]
+    strategies: Sequence[str] = STRATEGIES
+
+
+def speculation_card(
+    configured: SpeculationConfig,
+    settings: Mapping[str, SettingView],
+    inherited: Settings,
+    drafts: DraftPicker,
+) -> SpeculationCard:
+    """`settings` are the model's, `inherited` those it would have without stored ones."""
+    setting, reason = settings[STRATEGY], configured.reason
+    shown = setting.effect if setting.locked else setting.text or setting.effect
+    on_picker = reason is not None and reason.code.startswith(_ON_PICKER)
+    return SpeculationCard(
+        on=not configured.strategy.off,
+        strategy=setting.effect if setting.locked else setting.text,
+        inherited=inherited.speculation,
+        inherits_draft=inherited.draft_model is not None,
+        custom=None if shown in (*STRATEGIES, OFF) else shown,
+        strategy_setting=setting,
+        draft_setting=settings[DRAFT],
+        drafts=drafts,
+        window=[settings[name] for name in DRAFT_LENGTH],
+        in_effect=in_effect(configured),
+        reason=None if on_picker else reason,
+        warnings=configured.warnings,
+    )
+
+
+def in_effect(configured: SpeculationConfig) -> list[InEffect]:
+    """Return strategy, draft and draft length of the next request, each with its source."""
+    sources, length = configured.sources, configured.draft_length
+    draft = configured.settings.draft_model
+    lines = [InEffect("strategy", str(configured.strategy), sources[STRATEGY].value)]
+    drafts = configured.strategy.clause("draft") is not None and not is_another_models(configured)
+    if draft is not None and drafts:
+        lines.append(InEffect("draft", draft, sources[DRAFT].value))
+    source = min((sources[name] for name in DRAFT_LENGTH), key=lambda source: source.rank)
+    if length.fixed is None:
+        lines.append(InEffect("window", f"{length.min}–{length.max}", source.value))
+    else:
+        lines.append(InEffect("window_fixed", str(length.fixed), source.value))
+    return lines

@@ -3,19 +3,44 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
 
-from omlx.errors import NotFound, Reason
+from omlx.errors import ModelError, NotFound, OmlxError, Reason
+from omlx.models.catalog.context import declared_context, longest_context
 from omlx.models.catalog.entry import ModelEntry, Status
+from omlx.models.catalog.model_config import read_config
+from omlx.models.catalog.weight_files import count_parameters, weight_files
+from omlx.models.eyes.sight import read_blind_reason
+from omlx.models.package.package import FILE
 from omlx.models.pool.find_sight import why_blind
+from omlx.models.pool.pool import Pool
 from omlx.models.pool.resident import ModelStatus, ServedModel, State
 from omlx.models.pool.speculation_config import SpeculationConfig
 from omlx.records import PrefixStats, RequestStats
 from omlx.server.services import Services
+from omlx.settings.file import FileStamp, file_stamp
 
-from .checkpoint_facts import NO_FACTS, CheckpointFacts, FactsReader
-from .speculation_cache import SpeculationCache
+_GROUP_SIZE: Final = 64
+"""Quantized values for each scale, where a config does not say."""
+
+TEXT_ALONE: Final = Reason("vision.off.text")
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointFacts:
+    """`context_length` in tokens, `longest_context` what a user may raise it to; None for what the
+    files do not say. `blind`: why the model does not read images."""
+
+    parameters: int | None = None
+    context_length: int | None = None
+    blind: Reason | None = TEXT_ALONE
+    longest_context: int | None = None
+
+
+NO_FACTS: Final = CheckpointFacts()
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,3 +151,67 @@ class ModelSnapshots:
         """Apply the setting that lets a model run the code that it brings along."""
         brings_code = entry.reason is not None and entry.reason.code == "model.remote_code"
         return self.pool.entry(entry.id) if brings_code else entry
+
+
+class SpeculationCache:
+    """Resolved again only after a change of registry, settings or the model's package file."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._revision = (pool.registry, pool.catalog.configuration)
+        self._known: dict[str, tuple[FileStamp, SpeculationConfig | None]] = {}
+
+    def get(self, entry: ModelEntry) -> SpeculationConfig | None:
+        """Return None for a model that is unusable or has invalid settings. Reads files."""
+        if not entry.usable:
+            return None
+        registry, configuration = self._revision
+        current = (self._pool.registry, self._pool.catalog.configuration)
+        if registry is not current[0] or configuration is not current[1]:
+            self._revision, self._known = current, {}
+        known, stamp = self._known, file_stamp(entry.path / FILE)
+        if entry.id in known and known[entry.id][0] == stamp:
+            return known[entry.id][1]
+        speculation = self._resolve(entry)
+        if speculation is None or speculation.missing_draft is None:  # a download changes that
+            known[entry.id] = stamp, speculation
+        return speculation
+
+    def _resolve(self, entry: ModelEntry) -> SpeculationConfig | None:
+        try:
+            return self._pool.speculation(entry.id)
+        except OmlxError:
+            return None
+
+
+class FactsReader:
+    """Reads a checkpoint once, and again if the size of its weights has changed."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[Path, int], CheckpointFacts] = {}
+
+    def get(self, entry: ModelEntry) -> CheckpointFacts:
+        """Read the facts of a usable model; others have none. Reads files; never raises."""
+        if not entry.usable:
+            return NO_FACTS
+        key = (entry.path, entry.size_bytes)
+        if key not in self._known:
+            self._known[key] = _read(entry.path)
+        return self._known[key]
+
+
+def _read(directory: Path) -> CheckpointFacts:
+    try:
+        config = read_config(directory, "config.json")
+        parameters = count_parameters(weight_files(directory), _group_size(config))
+    except ModelError:  # the reason is shown when the model is loaded
+        return NO_FACTS
+    declared = declared_context(config)
+    longest = None if declared is None else longest_context(config, 0)
+    return CheckpointFacts(parameters, declared, read_blind_reason(directory), longest)
+
+
+def _group_size(config: Mapping[str, Any]) -> int:
+    quantization = config.get("quantization")
+    size = quantization.get("group_size") if isinstance(quantization, Mapping) else None
+    return size if isinstance(size, int) else _GROUP_SIZE

@@ -12,11 +12,11 @@ from starlette.responses import RedirectResponse, Response
 
 from omlx.models.pool.pool import Pool
 
-from ..addresses import PROFILES, model_path, profile_path
-from ..form_data import form_data
-from ..pages import Page, Pages
 from ..settings.service import SettingsService
 from ..settings.view import SettingsView, SettingView
+from ..web.addresses import PROFILES, model_path, profile_path
+from ..web.pages import Page, Pages
+from ..web.preferences import form_data
 from .list_page import SECTION
 
 

@@ -7,7 +7,7 @@ import sys
 import webbrowser
 from argparse import ArgumentParser, Namespace
 
-from omlx.admin.login.credentials import Credentials
+from omlx.admin.credentials import Credentials
 from omlx.catalog import sentence
 from omlx.cli.address import find_server
 from omlx.cli.arguments import configured

@@ -26,7 +26,7 @@ from typing import Final, TypeAlias
 import mlx.core as mx
 
 from omlx import __version__
-from omlx.admin.login.credentials import FILE as ADMIN_FILE
+from omlx.admin.credentials import FILE as ADMIN_FILE
 from omlx.catalog import sentence
 from omlx.cli.address import find_server, listen
 from omlx.cli.arguments import configured, find_model

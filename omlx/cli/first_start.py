@@ -11,8 +11,8 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 
-from omlx.admin.addresses import DOWNLOAD
-from omlx.admin.formats import context, disk, memory, parameters
+from omlx.admin.web.addresses import DOWNLOAD
+from omlx.admin.web.formats import context, disk, memory, parameters
 from omlx.catalog import sentence
 from omlx.cli import online_environment
 from omlx.cli.output import columns, size

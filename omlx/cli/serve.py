@@ -24,7 +24,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from omlx import __version__
-from omlx.admin.login.credentials import Credentials
+from omlx.admin.credentials import Credentials
 from omlx.admin.mount import mount
 from omlx.catalog import sentence
 from omlx.cli import first_start, online_environment

@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 
-from omlx.admin.login.credentials import Credentials
+from omlx.admin.credentials import Credentials
 from omlx.admin.mount import mount
 from omlx.models.catalog.registry import Registry
 from omlx.models.pool.load_queue import ignore_progress

@@ -7,9 +7,9 @@ import re
 import httpx
 import pytest
 
-from omlx.admin.addresses import STATIC
-from omlx.admin.files import STYLES
-from omlx.admin.scripts import BUNDLE
+from omlx.admin.web.addresses import STATIC
+from omlx.admin.web.files import STYLES
+from omlx.admin.web.rendering import BUNDLE
 from omlx.catalog import data_dir
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from omlx.admin.addresses import model_path
-from omlx.admin.formats import disk, duration, elapsed, memory, percent, ratio
+from omlx.admin.web.addresses import model_path
+from omlx.admin.web.formats import disk, duration, elapsed, memory, percent, ratio
 from omlx.settings.parse import parse
 from omlx.settings.schema import table
 

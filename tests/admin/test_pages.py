@@ -11,8 +11,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from omlx.admin.login.credentials import Credentials
-from omlx.admin.scripts import BUNDLE, ENTRIES
+from omlx.admin.credentials import Credentials
+from omlx.admin.web.rendering import BUNDLE, ENTRIES
 from omlx.catalog import catalog, data_dir
 from omlx.errors import Reason
 from omlx.models.catalog.discovery import BUNDLED

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from omlx.admin.preferences import choose_language
+from omlx.admin.web.preferences import choose_language
 
 AVAILABLE = ("en", "ja", "ko", "zh")
 

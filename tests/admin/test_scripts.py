@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from omlx.admin.scripts import ENTRIES, Scripts
+from omlx.admin.web.rendering import ENTRIES, Scripts
 
 COPY = "export const copy = 1;\n"
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from omlx.admin.scripts import BUNDLE, ENTRIES, Scripts
+from omlx.admin.web.rendering import BUNDLE, ENTRIES, Scripts
 
 ROOT = Path(__file__).resolve().parents[2]
 LOCK = ROOT / "package-lock.json"

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from omlx.admin.scripts import ENTRIES, Scripts
+from omlx.admin.web.rendering import ENTRIES, Scripts
 from tests.wheel import ROOT
 
 LOCKS = sorted((ROOT / "requirements").glob("*.lock"))

@@ -14,9 +14,8 @@ from typing import Any
 import httpx
 import pytest
 
-from omlx.admin.activity import page as activity
-from omlx.admin.addresses import ACTIVITY
-from omlx.admin.overview import page as overview
+from omlx.admin import activity, overview
+from omlx.admin.web.addresses import ACTIVITY
 from omlx.engine.types import Event as EngineEvent
 from omlx.engine.types import TokensCommitted
 from omlx.server.event_dispatcher import EventDispatcher

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from omlx.admin.activity.statistics_view import statistics_view
+from omlx.admin.activity import statistics_view
 from omlx.telemetry.usage import FAILURE, Usage
 from tests.admin.running import API, administered
 from tests.server.running import TARGET

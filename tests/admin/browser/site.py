@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 from playwright.sync_api import Browser, BrowserContext, Page
 
-from omlx.admin.login.credentials import Credentials
+from omlx.admin.credentials import Credentials
 from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.catalog.registry import Registry
 from omlx.models.pool.load_queue import ignore_progress

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from playwright.sync_api import expect
 
-from omlx.admin.login.credentials import Credentials
+from omlx.admin.credentials import Credentials
 from tests.admin.browser.site import Site
 from tests.admin.running import PASSWORD
 

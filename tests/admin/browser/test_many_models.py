@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from omlx.admin.models import draft_compatibility
-from omlx.admin.models.draft_picker import FIRST_DRAFTS
+from omlx.admin.models import drafts
+from omlx.admin.models.drafts import FIRST_DRAFTS
 from omlx.admin.models.list_page import FIRST_ROWS
 from omlx.errors import Reason
 from omlx.models.catalog.discovery import BUNDLED, scan_places
@@ -183,7 +183,7 @@ def test_a_draft_that_is_being_checked_is_known_without_a_reload(
         checked.wait(LONG_MS / 1000)
         return unfit
 
-    monkeypatch.setattr(draft_compatibility, "tokenizer_mismatch", compare)
+    monkeypatch.setattr(drafts, "tokenizer_mismatch", compare)
     with open_site(browser, tmp_path, default=None) as site, site.visit() as visit:
         page = visit.page
         page.goto(f"/admin/models/{TARGET}")

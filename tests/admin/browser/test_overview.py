@@ -200,7 +200,7 @@ def test_without_the_chart_library_pages_name_the_command(
 ) -> None:
     bare = tmp_path / "static"
     shutil.copytree(data_dir("static"), bare, ignore=shutil.ignore_patterns("vendor"))
-    monkeypatch.setattr("omlx.admin.overview.page.data_dir", lambda name: bare)
+    monkeypatch.setattr("omlx.admin.overview.data_dir", lambda name: bare)
     with busy.visit() as visit:
         visit.page.goto("/admin")
         expect(visit.page.locator("omlx-chart")).to_have_count(0)

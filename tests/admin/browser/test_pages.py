@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import pytest
 from playwright.sync_api import Page, expect
 
-from omlx.admin.scripts import ENTRIES, Scripts
+from omlx.admin.web.rendering import ENTRIES, Scripts
 from omlx.catalog import languages
 from tests.admin.browser.checks import check_accessible, check_fits, check_keyboard, check_words
 from tests.admin.browser.chromium import NARROW, VIEWPORTS
@@ -77,7 +77,7 @@ def test_it_is_accessible(busy: Site, axe: str, listed: Listed) -> None:
 def test_they_work_with_scripts_that_are_not_bundled(
     busy: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("omlx.admin.rendering._scripts", lambda: Scripts(tmp_path))
+    monkeypatch.setattr("omlx.admin.web.rendering._scripts", lambda: Scripts(tmp_path))
     with busy.visit() as visit:
         visit.page.goto("/admin")
         script = visit.page.locator("script[type=module]")

@@ -8,8 +8,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from omlx.admin.connect.programs import ProgramView, group_views, other_programs
-from omlx.admin.formats import count
+from omlx.admin.connect import ProgramView, group_views, other_programs
+from omlx.admin.web.formats import count
 from omlx.clients.agents import AGENTS
 from omlx.clients.apps import APPS, Kind
 from omlx.clients.endpoint import Endpoint

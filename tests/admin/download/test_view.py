@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from omlx.admin.download.view import (
+from omlx.admin.download import (
     DownloadRow,
     OfferRow,
     OwnRow,

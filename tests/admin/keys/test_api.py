@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from omlx.admin.keys.page import KeyRow, KeysView, keys_view
+from omlx.admin.keys import KeyRow, KeysView, keys_view
 from omlx.server.api_keys import ApiKeys
 from omlx.settings.keys import KeyFile
 from tests.admin.running import API, Administered, administered

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from omlx.admin.login.command import login_command
+from omlx.admin.login import login_command
 from omlx.settings.schema import table
 from tests.admin.running import Administered
 

@@ -8,8 +8,15 @@ from pathlib import Path
 import httpx
 import pytest
 
-from omlx.admin.login.credentials import LINK_S, Credentials
-from omlx.admin.login.sessions import FREE_TRIES, MAX_AGE_S, MAX_WAIT_S, Sessions, Throttle
+from omlx.admin.credentials import (
+    FREE_TRIES,
+    LINK_S,
+    MAX_AGE_S,
+    MAX_WAIT_S,
+    Credentials,
+    Sessions,
+    Throttle,
+)
 from omlx.errors import BadRequest, TooManyRequests
 from tests.admin.running import API, PASSWORD, Administered, administered, change
 

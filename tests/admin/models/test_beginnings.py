@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from omlx.admin.models.beginnings import MAX_CHARACTERS, beginning_rows, first_words
+from omlx.admin.models.model_page import MAX_CHARACTERS, beginning_rows, first_words
 from omlx.engine.types import PromptForecast
 from omlx.server.beginnings.beginning import Beginning
 from omlx.server.beginnings.store import Known

@@ -10,7 +10,7 @@ import mlx.nn as nn
 import pytest
 from mlx.utils import tree_flatten
 
-from omlx.admin.models.checkpoint_facts import NO_FACTS, CheckpointFacts, FactsReader
+from omlx.admin.models.model_snapshot import NO_FACTS, CheckpointFacts, FactsReader
 from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.catalog.entry import ModelEntry, Status
 from tests.server.running import TARGET

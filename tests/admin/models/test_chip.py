@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from omlx.admin.models.chip import Chip, Tone, model_chip
+from omlx.admin.models.list_page import Chip, Tone, model_chip
 from omlx.admin.models.model_snapshot import ModelSnapshot
 from omlx.engine.strategy import NGRAM, OFF
 from omlx.errors import Reason

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from omlx.admin.models.draft_compatibility import MAX_AWAITED, DraftCompatibility
+from omlx.admin.models.drafts import MAX_AWAITED, DraftCompatibility
 from omlx.errors import Reason
 from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.catalog.entry import ModelEntry, Status

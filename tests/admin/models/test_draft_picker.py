@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from omlx.admin.models.draft_picker import (
+from omlx.admin.models.drafts import (
     FIRST_DRAFTS,
     DraftCandidate,
     DraftChoice,

@@ -6,10 +6,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from omlx.admin.models.checkpoint_facts import CheckpointFacts
-from omlx.admin.models.chip import Chip, Tone
-from omlx.admin.models.list_page import Memory, ModelRow, ModelsView, model_row, models_view
-from omlx.admin.models.model_snapshot import ModelSnapshot
+from omlx.admin.models.list_page import (
+    Chip,
+    Memory,
+    ModelRow,
+    ModelsView,
+    Tone,
+    model_row,
+    models_view,
+)
+from omlx.admin.models.model_snapshot import CheckpointFacts, ModelSnapshot
 from omlx.errors import Reason
 from omlx.models.catalog.entry import ModelEntry, Status
 from omlx.models.pool.load_weights import LoadProgress

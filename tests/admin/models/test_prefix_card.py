@@ -8,7 +8,7 @@ from pathlib import Path
 
 from omlx.admin.models.model_page import PrefixCard, prefix_card
 from omlx.admin.models.model_snapshot import ModelSnapshot
-from omlx.admin.rendering import render
+from omlx.admin.web.rendering import render
 from omlx.catalog import catalog
 from omlx.errors import Reason
 from omlx.models.catalog.entry import ModelEntry

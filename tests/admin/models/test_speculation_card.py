@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from omlx.admin.models.draft_picker import DraftPicker
-from omlx.admin.models.speculation_card import (
+from omlx.admin.models.drafts import DraftPicker
+from omlx.admin.models.model_page import (
     InEffect,
     SpeculationCard,
     in_effect,

@@ -10,13 +10,13 @@ from typing import Any
 import httpx
 import pytest
 
-from omlx.admin.activity.request_views import MIN_PROPOSED_TOKENS, answer_view, request_views
-from omlx.admin.overview.live import (
+from omlx.admin.overview import (
     StepView,
     current_rate,
     minutes,
     step_views,
 )
+from omlx.admin.views import MIN_PROPOSED_TOKENS, answer_view, request_views
 from omlx.errors import Reason
 from omlx.records import DrafterStats, RequestStats
 from omlx.server.activity import Activity, Running

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from omlx.admin.models.model_snapshot import ModelSnapshot, suggested
-from omlx.admin.overview.live import Live
-from omlx.admin.overview.page import Welcome, welcome
+from omlx.admin.overview import Live, Welcome, welcome
 from omlx.models.catalog.entry import ModelEntry
 from omlx.models.pool.resident import ModelStatus, State
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from omlx.admin.models.speculation_card import SETTINGS
+from omlx.admin.models.model_page import SETTINGS
 from omlx.admin.settings.view import FieldGroup, SettingsView, SettingView, setting_views
 from omlx.catalog import catalog
 from omlx.settings.layer import Layer, Source

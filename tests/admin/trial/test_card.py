@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from markupsafe import escape
 
-from omlx.admin.rendering import render
 from omlx.admin.settings.view import Json
-from omlx.admin.trial.card import OutcomeView, charts, outcome_view, trial_card
-from omlx.admin.trial.records import estimate_record, report_record
+from omlx.admin.trial import OutcomeView, charts, outcome_view, trial_card
+from omlx.admin.trial_service import estimate_record, report_record
+from omlx.admin.web.rendering import render
 from omlx.catalog import catalog
 from omlx.errors import Reason
 from omlx.measure.sample import Sample

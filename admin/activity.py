@@ -1,0 +1,324 @@
+"""The page of requests: active ones with a button that stops them, and the latest ended ones."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import date, timedelta
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, Any, Final, TypeAlias
+
+from fastapi import APIRouter, Request
+from pydantic import Field
+from starlette.responses import JSONResponse, Response
+
+from omlx.receipts.verifier import Verifier
+from omlx.server.connection import while_connected
+from omlx.server.fields import Body, read_query
+from omlx.server.generation import GenerationService
+from omlx.telemetry.log_tail import LEVELS, LogLine, read_tail
+from omlx.telemetry.usage import Sums, Usage
+from omlx.telemetry.usage_history import KEPT_DAYS, UsageHistory
+
+from .views import AnswerView, LoadingView, Requests, RequestView
+from .web.addresses import ACTIVITY, LOG, PARTS, STATISTICS
+from .web.pages import Page, Pages
+
+MAX_ANSWERS: Final = 200
+FIRST_ANSWERS: Final = 20
+"""Those in the page itself, which is usable sooner; its part that is refreshed has all."""
+
+
+@dataclass(frozen=True, slots=True)
+class ActiveView:
+    requests: Sequence[RequestView]
+    loading: Sequence[LoadingView]
+
+
+@dataclass(frozen=True, slots=True)
+class EndedView:
+    """`kept` are the ids of those answers that have a receipt and can be verified."""
+
+    answers: Sequence[AnswerView]
+    kept: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class ActivityView:
+    """`ended` has at most `first_answers`; its part has more."""
+
+    active: ActiveView
+    ended: EndedView
+    first_answers: int = FIRST_ANSWERS
+
+
+@dataclass(frozen=True, slots=True)
+class ActivityPage:
+    requests: Requests
+    verifier: Verifier
+
+    def register(self, pages: Pages) -> None:
+        pages.route(ACTIVITY, self.show)
+        pages.part(f"{PARTS}/activity/active", self.show_active)
+        pages.part(f"{PARTS}/activity/ended", self.show_ended)
+
+    async def show(self, request: Request) -> Page:
+        view = ActivityView(self._active(), await self._ended(FIRST_ANSWERS))
+        return Page("activity/page.html", view, "activity")
+
+    async def show_active(self, request: Request) -> Page:
+        return Page("activity/active_part.html", self._active())
+
+    async def show_ended(self, request: Request) -> Page:
+        return Page("activity/ended_part.html", await self._ended(MAX_ANSWERS))
+
+    def _active(self) -> ActiveView:
+        return ActiveView(self.requests.active(), self.requests.loading())
+
+    async def _ended(self, count: int) -> EndedView:
+        answers = self.requests.latest(count)
+        kept = await self.verifier.kept(answer.id for answer in answers if answer.id is not None)
+        return EndedView(answers, kept)
+
+
+MAX_LINES: Final = 300
+SHOWN_LEVELS: Final = ("debug", "info", "warning", "error")
+_MAX_TEXT: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class LogView:
+    """The newest lines that match. `missing`: there is no file that could be read."""
+
+    lines: Sequence[LogLine]
+    level: str
+    text: str
+    missing: bool = False
+    levels: Sequence[str] = SHOWN_LEVELS
+
+
+@dataclass(frozen=True, slots=True)
+class LogPage:
+    home: Path
+
+    def register(self, pages: Pages) -> None:
+        pages.route(LOG, self.show)
+        pages.part(f"{PARTS}/activity/log", self.show_lines)
+
+    async def show(self, request: Request) -> Page:
+        return Page("activity/log_page.html", await self._view(request), "activity")
+
+    async def show_lines(self, request: Request) -> Page:
+        return Page("activity/log.html", await self._view(request))
+
+    async def _view(self, request: Request) -> LogView:
+        level, text = request.query_params.get("level"), request.query_params.get("text", "")
+        if level not in LEVELS:
+            level = SHOWN_LEVELS[0]
+        return await asyncio.to_thread(log_view, self.home, level, text[:_MAX_TEXT])
+
+
+def log_view(home: Path, level: str, text: str) -> LogView:
+    """Read the log. Blocks on a file."""
+    try:
+        lines = read_tail(home)
+    except OSError:
+        return LogView((), level, text, missing=True)
+    matching = (line for line in lines if line.matches(level, text))
+    return LogView(tuple(islice(matching, MAX_LINES)), level, text)
+
+
+class StatisticsQuery(Body):
+    """How many days, today included."""
+
+    days: Annotated[int, Field(ge=1, le=KEPT_DAYS)] = 30
+
+
+@dataclass(frozen=True, slots=True)
+class StatisticsPage:
+    history: UsageHistory
+
+    def register(self, pages: Pages, api: APIRouter) -> None:
+        pages.route(STATISTICS, self.show)
+        pages.part(f"{PARTS}/activity/statistics", self.show_part)
+        api.add_api_route("/statistics", self.record, methods=["GET"])
+
+    async def show(self, request: Request) -> Page:
+        return Page("activity/statistics_page.html", await self._view(request), "activity")
+
+    async def show_part(self, request: Request) -> Page:
+        return Page("activity/statistics.html", await self._view(request))
+
+    async def record(self, request: Request) -> Response:
+        view = await self._view(request)
+        record = {
+            "days": view.days,
+            "total": _record(view.total),
+            "by_day": _records(view.by_day),
+            "by_model": _records(view.by_model),
+            "by_key": _records(view.by_key),
+        }
+        return JSONResponse(record)
+
+    async def _view(self, request: Request) -> StatisticsView:
+        days = read_query(StatisticsQuery, request.query_params).days
+        sums = await asyncio.to_thread(self.history.sums, days)
+        return statistics_view(sums, days, date.today())
+
+
+def _record(line: UsageLine) -> dict[str, Any]:
+    return {**asdict(line.usage), "prefix_saved_s": line.prefix_saved_s}
+
+
+def _records(lines: Sequence[UsageLine]) -> list[dict[str, Any]]:
+    return [{"name": line.name, **_record(line)} for line in lines]
+
+
+RANGES: Final = (7, 30, 90, 365)
+"""Days to choose from."""
+
+_Pace: TypeAlias = Mapping[str, float]
+"""Seconds per computed prompt token by model, where it is measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class UsageLine:
+    """The usage of a day, a model or a key. `prefix_saved_s` is None while nothing is measured."""
+
+    name: str
+    usage: Usage
+    prefix_saved_s: float | None
+
+    @property
+    def cached_share(self) -> float | None:
+        if not self.usage.prompt:
+            return None
+        return self.usage.cached / self.usage.prompt
+
+    @property
+    def saved_s(self) -> float:
+        """What drafts and prefixes saved; 0 where drafts cost more."""
+        return max(0.0, self.usage.draft_saved_s + (self.prefix_saved_s or 0.0))
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A day of a chart; `share` of its highest bar."""
+
+    day: str
+    value: float
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class StatisticsView:
+    """`days` days to today; `by_day` has those with requests, the newest first."""
+
+    days: int
+    total: UsageLine
+    by_day: Sequence[UsageLine]
+    by_model: Sequence[UsageLine]
+    by_key: Sequence[UsageLine]
+    tokens: Sequence[Bar]
+    saved: Sequence[Bar]
+    ranges: Sequence[int] = RANGES
+
+    @property
+    def first_day(self) -> str:
+        return self.tokens[0].day
+
+    @property
+    def last_day(self) -> str:
+        return self.tokens[-1].day
+
+    @property
+    def most_tokens(self) -> float:
+        return max(bar.value for bar in self.tokens)
+
+    @property
+    def most_saved_s(self) -> float:
+        return max(bar.value for bar in self.saved)
+
+
+def statistics_view(sums: Sums, days: int, today: date) -> StatisticsView:
+    pace = _pace(sums)
+    by_day = _lines(sums, 0, pace)
+    by_name = {line.name: line for line in by_day}
+    names = [(today - timedelta(days=back)).isoformat() for back in reversed(range(days))]
+    nothing = UsageLine("", Usage(), None)
+    lines = [by_name.get(name, nothing) for name in names]
+    return StatisticsView(
+        days=days,
+        total=_line("", sums, pace),
+        by_day=by_day[::-1],
+        by_model=_largest_first(_lines(sums, 1, pace)),
+        by_key=_largest_first(_lines(sums, 2, pace)),
+        tokens=_bars(names, [line.usage.predicted for line in lines]),
+        saved=_bars(names, [line.saved_s for line in lines]),
+    )
+
+
+def _pace(sums: Sums) -> _Pace:
+    measured: defaultdict[str, Usage] = defaultdict(Usage)
+    for (_, model, _), usage in sums.items():
+        measured[model] += usage
+    return {
+        model: usage.measured_s / usage.measured_n
+        for model, usage in measured.items()
+        if usage.measured_n
+    }
+
+
+def _lines(sums: Sums, place: int, pace: _Pace) -> list[UsageLine]:
+    """Return a line for each day (place 0), model (1) or key (2), in order."""
+    parts: defaultdict[str, dict[tuple[str, str, str], Usage]] = defaultdict(dict)
+    for name, usage in sums.items():
+        parts[name[place]][name] = usage
+    return [_line(name, part, pace) for name, part in sorted(parts.items())]
+
+
+def _line(name: str, sums: Sums, pace: _Pace) -> UsageLine:
+    total = sum(sums.values(), Usage())
+    saved = [
+        usage.cached * pace[model]
+        for (_, model, _), usage in sums.items()
+        if usage.cached and model in pace
+    ]
+    return UsageLine(name, total, sum(saved) if saved else None)
+
+
+def _largest_first(lines: Iterable[UsageLine]) -> list[UsageLine]:
+    return sorted(lines, key=lambda line: -(line.usage.prompt + line.usage.predicted))
+
+
+def _bars(days: Sequence[str], values: Sequence[float]) -> Sequence[Bar]:
+    most = max(values) or 1
+    return [Bar(day, value, value / most) for day, value in zip(days, values, strict=True)]
+
+
+@dataclass(frozen=True, slots=True)
+class ActivityApi:
+    generations: GenerationService
+    verifier: Verifier
+
+    def register(self, router: APIRouter) -> None:
+        router.add_api_route("/requests/{id}/stop", self.stop, methods=["POST"])
+        router.add_api_route("/requests/{id}/verify", self.verify, methods=["POST"])
+
+    async def stop(self, request: Request, id: str) -> Response:
+        """Stop a response; its client gets an error that says so. Raises NotFound if it is over."""
+        self.generations.stop(id)
+        return Response(status_code=204)
+
+    async def verify(self, request: Request, id: str) -> Response:
+        """Decode a kept answer again, as `omlx verify`, between the passes of running requests.
+
+        Ends if the browser disconnects. Raises as `Verifier.verify_answer`.
+        """
+        await request.body()
+        verdicts = await while_connected(request.receive, self.verifier.verify_answer(id))
+        same = all(verdict.same for verdict in verdicts)
+        return JSONResponse({"same": same, "choices": [verdict.record() for verdict in verdicts]})

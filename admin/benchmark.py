@@ -1,0 +1,343 @@
+"""The benchmark page: choose a model, run, watch, compare, export."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+from urllib.parse import urlencode
+
+from fastapi import APIRouter, Request
+from pydantic import Field
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+
+from omlx.catalog import sentence
+from omlx.errors import NotFound, Reason
+from omlx.server.fields import Body, read, read_query
+from omlx.server.services import Services
+from omlx.speed.benchmark import BenchmarkRunner
+from omlx.speed.benchmarks import Benchmarks
+from omlx.speed.points import SIZES
+from omlx.speed.report import report
+from omlx.speed.run_store import RunStore
+from omlx.trial.conditions import Conditions
+from omlx.trial.exclusive import Exclusive
+from omlx.trial.result_store import StoredResult
+from omlx.trial.run_sample import SampleRunner
+from omlx.trial.trial import State
+
+from .models.list_page import SECTION
+from .models.model_snapshot import suggested
+from .settings.view import Json
+from .web import formats
+from .web.addresses import BENCHMARK, PARTS
+from .web.pages import Page, Pages
+from .web.preferences import language_of
+
+
+@dataclass(frozen=True, slots=True)
+class BenchmarkPage:
+    service: BenchmarkService
+
+    def register(self, pages: Pages) -> None:
+        pages.route(BENCHMARK, self.show)
+        pages.part(f"{PARTS}/benchmark/{{name:path}}", self.show_outcome)
+
+    async def show(self, request: Request) -> Page:
+        """Raises NotFound for an unknown model."""
+        pool = self.service.pool
+        model = request.query_params.get("model") or self._first()
+        outcome = OutcomeView("")
+        if model is not None:
+            outcome = await self._outcome(request, pool.entry(model).id)
+        chosen = {name: request.query_params.get(name) for name in ("run", "with")}
+        query = urlencode({name: key for name, key in chosen.items() if key is not None})
+        view = BenchmarkView([entry.id for entry in pool.models], outcome, query)
+        return Page("benchmark/page.html", view, SECTION)
+
+    async def show_outcome(self, request: Request) -> Page:
+        model = self.service.pool.entry(request.path_params["name"]).id
+        return Page("benchmark/outcome.html", await self._outcome(request, model))
+
+    async def _outcome(self, request: Request, model: str) -> OutcomeView:
+        query = request.query_params
+        return await self.service.outcome(model, query.get("run"), query.get("with"))
+
+    def _first(self) -> str | None:
+        """The model that runs a benchmark, else one in memory, else the suggested one."""
+        pool, running = self.service.pool, self.service.benchmarks.running
+        if running is not None:
+            return running.model
+        if pool.last_used is not None:
+            return pool.last_used.id
+        return suggested(pool.models, pool.limit_bytes)
+
+
+class BenchmarkRequest(Body):
+    """`longest` bounds the prompts, in tokens."""
+
+    longest: Annotated[int, Field(ge=SIZES[0], le=SIZES[-1], strict=True)] = SIZES[-1]
+
+
+class ExportQuery(Body):
+    format: Literal["json", "md"] = "json"
+    run: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BenchmarkApi:
+    service: BenchmarkService
+
+    def register(self, router: APIRouter) -> None:
+        one = "/models/{name:path}/benchmark"
+        router.add_api_route(one, self.show, methods=["GET"])
+        router.add_api_route(one, self.begin, methods=["POST"])
+        router.add_api_route(f"{one}/stop", self.stop, methods=["POST"])
+        router.add_api_route(f"{one}/export", self.export, methods=["GET"])
+
+    async def show(self, request: Request, name: str) -> Response:
+        outcome = await self.service.outcome(self._id(name), None, "")
+        runs = [to_json(run) for run in outcome.runs]
+        record = {"running": outcome.running, "ended": outcome.ended, "runs": runs}
+        return JSONResponse(record)
+
+    async def begin(self, request: Request, name: str) -> Response:
+        asked = read(BenchmarkRequest, await request.body() or b"{}")
+        benchmark = self.service.benchmarks.begin(self._id(name), asked.longest)
+        return JSONResponse(report(benchmark), 202)
+
+    async def stop(self, request: Request, name: str) -> Response:
+        """Answers once it has stopped."""
+        await request.body()
+        return JSONResponse(report(await self.service.benchmarks.stop()))
+
+    async def export(self, request: Request, name: str) -> Response:
+        query = read_query(ExportQuery, request.query_params)
+        run = await self.service.run(self._id(name), query.run)
+        file = f'attachment; filename="omlx-benchmark.{query.format}"'
+        headers = {"Content-Disposition": file}
+        if query.format == "json":
+            return JSONResponse(to_json(run), headers=headers)
+        text = to_markdown(run, language_of(request))
+        return PlainTextResponse(text, headers=headers, media_type="text/markdown")
+
+    def _id(self, name: str) -> str:
+        """Raises NotFound."""
+        return self.service.pool.entry(name).id
+
+
+class BenchmarkService:
+    def __init__(self, services: Services, home: Path, exclusive: Exclusive) -> None:
+        engine, pool = services.engine, services.pool
+        samples = SampleRunner(engine, pool)
+        runner = BenchmarkRunner(engine, pool, services.generations, samples)
+        self.pool = pool
+        self.benchmarks = Benchmarks(pool, runner, RunStore(home), exclusive)
+
+    async def runs(self, model: str) -> list[RunView]:
+        """Return the stored runs of a model, the newest first."""
+        results = await self.benchmarks.runs(model)
+        entries = [self.pool.entry(model)]
+        now = await asyncio.to_thread(Conditions.now, entries)
+        return [run_view(result, result.stale(now)) for result in results]
+
+    async def outcome(self, model: str, key: str | None, other: str | None) -> OutcomeView:
+        """Return what the page shows of a model; `key` and `other` name runs."""
+        newest = self.benchmarks.newest  # before its run is read, which is stored before it ends
+        running = ended = None
+        if newest is not None and not newest.state.over:
+            running = report(newest)
+        elif newest is not None and newest.model == model and newest.state is not State.DONE:
+            ended = report(newest)
+        runs = await self.runs(model)
+        shown, compared = choose(runs, key, other)
+        return OutcomeView(model, running, ended, runs, shown, compared)
+
+    async def run(self, model: str, key: str | None) -> RunView:
+        """Return a stored run, by default the newest. Raises NotFound."""
+        for run in await self.runs(model):
+            if key in (None, run.key):
+                return run
+        raise NotFound("benchmark.no_result", model=model)
+
+
+MEASURES = ("prefill", "plain", "drafted")
+"""Rates of a row, as the report names them."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunView:
+    """A stored run. `key` names it in addresses; `stale` says why its figures may not hold."""
+
+    key: str
+    at: float
+    version: str
+    machine: str
+    record: Json
+    stale: Sequence[Reason] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A rate, in tokens per second, and the length of its bar in percent. `old`: of the other run.
+
+    `tokens` are those of the prompt, `measure` is one of `MEASURES`.
+    """
+
+    tokens: int
+    measure: str
+    rate: float
+    share: float
+    old: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """The bars of prefill (`streams` 0), or of decoding with so many streams."""
+
+    streams: int
+    bars: Sequence[Bar]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row of the table: figures of the run, and of the other run at the same point, if any."""
+
+    now: Json
+    old: Json | None
+
+
+@dataclass(frozen=True, slots=True)
+class OutcomeView:
+    """The part that is refreshed. `running` is the report of a benchmark that runs, of any model;
+    `ended` that of one that failed or was stopped in this process, of this model.
+    """
+
+    model: str
+    running: Json | None = None
+    ended: Json | None = None
+    runs: Sequence[RunView] = ()
+    shown: RunView | None = None
+    other: RunView | None = None
+
+    @property
+    def rows(self) -> list[Row]:
+        if self.shown is None:
+            return []
+        return [Row(row, self._old(row)) for row in self.shown.record["rows"]]
+
+    @property
+    def charts(self) -> list[Chart]:
+        charts = [_chart(0, self.rows, MEASURES[:1])]
+        for streams in sorted({row.now["streams"] for row in self.rows}):
+            here = [row for row in self.rows if row.now["streams"] == streams]
+            charts.append(_chart(streams, here, MEASURES[1:]))
+        return [chart for chart in charts if chart.bars]
+
+    def _old(self, row: Json) -> Json | None:
+        rows: list[Json] = [] if self.other is None else self.other.record["rows"]
+        place = (row["tokens"], row["streams"])
+        return next((old for old in rows if (old["tokens"], old["streams"]) == place), None)
+
+
+@dataclass(frozen=True, slots=True)
+class BenchmarkView:
+    """`query` names the runs that a person has chosen, for the address of the part."""
+
+    models: Sequence[str]
+    outcome: OutcomeView
+    query: str = ""
+    sizes: Sequence[int] = SIZES
+
+
+def run_view(result: StoredResult, stale: Sequence[Reason] = ()) -> RunView:
+    conditions = result.conditions
+    version = conditions.versions.get("omlx", "")
+    key = f"{result.at:.3f}"
+    return RunView(key, result.at, version, conditions.machine, dict(result.record), stale)
+
+
+def choose(
+    runs: Sequence[RunView], key: str | None, other: str | None
+) -> tuple[RunView | None, RunView | None]:
+    """Return the run of a key, by default the newest, and the one to compare it with.
+
+    By default that is the newest before it that another version measured, else none.
+    """
+    by_key = {run.key: run for run in runs}
+    shown = by_key.get(key or "") or next(iter(runs), None)
+    if shown is None or other == "":
+        return shown, None
+    earlier = (run for run in runs if run.at < shown.at and run.version != shown.version)
+    return shown, by_key.get(other or "") or next(earlier, None)
+
+
+def rate_of(row: Json | None, measure: str) -> float | None:
+    """Return tokens per second of a measure; None where it was not measured."""
+    value = None if row is None else row[measure]
+    if isinstance(value, dict):
+        value = value["median"]
+    return None if value is None else float(value)
+
+
+def _chart(streams: int, rows: Sequence[Row], measures: Sequence[str]) -> Chart:
+    bars = []
+    for row in rows:
+        for measure in measures:
+            for record, old in ((row.now, False), (row.old, True)):
+                rate = rate_of(record, measure)
+                if rate is not None:
+                    bars.append((row.now["tokens"], measure, rate, old))
+    best = max((rate for _, _, rate, _ in bars), default=0.0) or 1.0
+    return Chart(
+        streams,
+        [
+            Bar(tokens, measure, rate, round(100 * rate / best, 1), old)
+            for tokens, measure, rate, old in bars
+        ],
+    )
+
+
+COLUMNS = ("prompt", "streams", "prefill", "first", "plain", "drafted", "accepted", "memory")
+
+
+def to_json(run: RunView) -> Json:
+    """Return the record with its conditions."""
+    return {"at": run.at, "omlx": run.version, "machine": run.machine, **run.record}
+
+
+def to_markdown(run: RunView, language: str) -> str:
+    """Return a heading, the conditions, and a table; rates in tokens per second."""
+    heads = [sentence(f"ui.bench.{column}", {}, language) for column in COLUMNS]
+    lines = [
+        f"# {run.record['model'].replace('|', '')}",
+        "",
+        f"omlx {run.version} · {run.machine} · {formats.moment(run.at)}",
+        "",
+        _line(heads),
+        _line(["---:"] * len(heads)),
+    ]
+    lines += [_line(_cells(row)) for row in run.record["rows"]]
+    return "\n".join(lines) + "\n"
+
+
+def _cells(row: Json) -> list[str]:
+    rates = {measure: rate_of(row, measure) for measure in MEASURES}
+    texts = {name: "–" if rate is None else formats.rate(rate) for name, rate in rates.items()}
+    first, accepted, memory = row["first_s"], row["acceptance"], row["memory_bytes"]
+    return [
+        f"{row['tokens']}",
+        f"{row['streams']}",
+        texts["prefill"],
+        "–" if first is None else f"{first:.2f} s",
+        texts["plain"],
+        texts["drafted"],
+        "–" if accepted is None else formats.percent(accepted),
+        "–" if memory is None else formats.memory(memory),
+    ]
+
+
+def _line(cells: list[str]) -> str:
+    return f"| {' | '.join(cells)} |"

@@ -1,0 +1,83 @@
+"""The chat page. Conversations are in the browser; the server renders the page around them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from omlx.catalog import data_dir
+from omlx.errors import NotFound
+from omlx.server.app import KEEP_ALIVE_S
+from omlx.server.model_cards import ModelCards
+from omlx.server.models import ModelEndpoints
+from omlx.server.openai.responses.endpoint import ResponseEndpoints, owned_by
+from omlx.server.responder import Responder
+from omlx.server.services import Services
+
+from .models.model_snapshot import ModelSnapshots
+from .web.addresses import CHAT
+from .web.pages import Page, Pages
+
+
+@dataclass(frozen=True, slots=True)
+class ChatView:
+    """`model` is the one of `models` that is chosen first, None if there is none.
+
+    `has_own`: there is a model that does not come with this package. `has_markdown`: the libraries
+    that render answers are installed.
+    """
+
+    models: Sequence[str]
+    model: str | None
+    has_own: bool
+    has_markdown: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ChatPage:
+    snapshots: ModelSnapshots
+
+    def register(self, pages: Pages) -> None:
+        pages.route(CHAT, self.show)
+
+    async def show(self, request: Request) -> Page:
+        pool = self.snapshots.pool
+        models = pool.catalog.ids
+        wanted = (request.query_params.get("model"), self.snapshots.first, *models)
+        view = ChatView(
+            models=models,
+            model=next((name for name in wanted if name in models), None),
+            has_own=bool(pool.registry.own),
+            has_markdown=(data_dir("static") / "vendor" / "marked").is_dir(),
+        )
+        return Page("chat/page.html", view, "chat")
+
+
+@dataclass(frozen=True, slots=True)
+class ChatApi:
+    responses: ResponseEndpoints
+    models: ModelEndpoints
+
+    @classmethod
+    def of(cls, services: Services) -> ChatApi:
+        responder = Responder(services.generations, KEEP_ALIVE_S)
+        responses = ResponseEndpoints(responder, services.generations)
+        return cls(responses, ModelEndpoints(services, ModelCards(services.pool)))
+
+    def register(self, router: APIRouter) -> None:
+        response = "/chat/responses/{id}"
+        router.add_api_route("/chat/models", self.models.list_models, methods=["GET"])
+        router.add_api_route("/chat/responses", self.responses.create, methods=["POST"])
+        router.add_api_route(response, self.responses.show, methods=["GET"])
+        router.add_api_route(response, self.forget, methods=["DELETE"])
+        router.add_api_route(f"{response}/cancel", self.responses.cancel, methods=["POST"])
+
+    async def forget(self, request: Request, id: str) -> Response:
+        """Delete a response that browsers have; several windows may say so."""
+        with suppress(NotFound):
+            self.responses.store.delete(owned_by(request, id))
+        return Response(status_code=204)

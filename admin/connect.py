@@ -1,0 +1,175 @@
+"""The page that says how programs are connected, and which ones have been heard of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from time import time
+from typing import Final
+
+from fastapi import Request
+
+from omlx.catalog import sentence
+from omlx.clients.apps import APPS, App, Kind
+from omlx.clients.endpoint import Endpoint
+from omlx.clients.snippets import Snippet
+from omlx.server.api_keys import ApiKeys
+from omlx.server.last_seen import LastSeen, Seen
+from omlx.server.model_cards import ModelCard, ModelCards
+
+from .models.model_snapshot import ModelSnapshots
+from .web.addresses import CONNECT, PARTS
+from .web.pages import Page, Pages
+from .web.preferences import language_of
+
+_PLACEHOLDER: Final = "org/model"
+
+
+@dataclass(frozen=True, slots=True)
+class AppsView:
+    """`context_length`: the model's, in tokens; `no_tools`: it cannot call functions. `others` are
+    programs that no group has."""
+
+    groups: Sequence[GroupView]
+    others: Sequence[ProgramView]
+    context_length: int | None
+    no_tools: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectView:
+    """`address` is the server's in the browser, `model` the one of `models` in the snippets."""
+
+    address: str
+    models: Sequence[str]
+    model: str
+    with_key: bool
+    apps: AppsView
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectPage:
+    snapshots: ModelSnapshots
+    cards: ModelCards
+    keys: ApiKeys
+    seen: LastSeen
+
+    def register(self, pages: Pages) -> None:
+        pages.route(CONNECT, self.show)
+        pages.part(f"{PARTS}/connect", self.show_apps)
+
+    async def show(self, request: Request) -> Page:
+        return Page("connect/page.html", await self._view(request), "connect")
+
+    async def show_apps(self, request: Request) -> Page:
+        return Page("connect/apps.html", (await self._view(request)).apps)
+
+    async def _view(self, request: Request) -> ConnectView:
+        address, with_key = str(request.base_url).rstrip("/"), self.keys.required
+        models = self.snapshots.pool.catalog.ids
+        card = await self._card(request.query_params.get("model"), models)
+        endpoint = Endpoint(address, _PLACEHOLDER, None, with_key)
+        if card is not None:
+            endpoint = Endpoint(address, card.id, card.context_length, with_key)
+        question = sentence("cli.serve.prompt", {}, language_of(request))
+        programs, now = self.seen.programs, time()
+        apps = AppsView(
+            groups=group_views(endpoint, question, programs, now),
+            others=other_programs(programs, now),
+            context_length=endpoint.context_length,
+            no_tools=card is not None and not card.tools,
+        )
+        return ConnectView(address, models, endpoint.model, with_key, apps)
+
+    async def _card(self, chosen: str | None, models: Sequence[str]) -> ModelCard | None:
+        """The card of the first that is usable: the chosen model, the one to begin with."""
+        usable = (model for model in (chosen, self.snapshots.first) if model in models)
+        model = next(usable, None)
+        return None if model is None else await self.cards.one(model)
+
+
+_STEP_S, _MINUTE_S = 5, 60
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramView:
+    """A program that sent a request `age_s` seconds ago, rounded so that a page changes seldom.
+
+    `version` is empty where the request does not say.
+    """
+
+    name: str
+    version: str
+    age_s: int
+    refused: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AppView:
+    """`launch` is the command that starts it; `search` is what a search looks in. `known`: its
+    requests are recognized. `least_context`: tokens that it needs, where the model has fewer."""
+
+    id: str
+    name: str
+    snippet: Snippet
+    launch: str | None
+    least_context: int | None
+    known: bool
+    seen: ProgramView | None
+    search: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupView:
+    kind: Kind
+    apps: Sequence[AppView]
+
+
+def group_views(
+    endpoint: Endpoint, question: str, programs: Sequence[Seen], now: float
+) -> Sequence[GroupView]:
+    """`programs` have sent requests, the newest first."""
+    return [
+        GroupView(kind, [_view(app, endpoint, question, programs, now) for app in _of(kind)])
+        for kind in Kind
+    ]
+
+
+def other_programs(programs: Iterable[Seen], now: float) -> Sequence[ProgramView]:
+    """Return the programs that are none of the apps."""
+    unknown = [seen for seen in programs if not any(app.sends(seen.client) for app in APPS)]
+    return [_program_view(seen, now) for seen in unknown]
+
+
+def _of(kind: Kind) -> Iterable[App]:
+    return (app for app in APPS if app.kind is kind)
+
+
+def _view(
+    app: App, endpoint: Endpoint, question: str, programs: Sequence[Seen], now: float
+) -> AppView:
+    snippet, launch = app.snippet(endpoint, question), app.launch(endpoint)
+    newest = next((seen for seen in programs if app.sends(seen.client)), None)
+    texts = (app.name, snippet.file, app.program)
+    return AppView(
+        app.id,
+        app.name,
+        snippet,
+        launch,
+        app.least_context(endpoint),
+        bool(app.agents),
+        None if newest is None else _program_view(newest, now),
+        " ".join(filter(None, texts)).lower(),
+    )
+
+
+def _program_view(seen: Seen, now: float) -> ProgramView:
+    name, _, version = seen.client.partition("/")
+    if not version[:1].isdigit():
+        name, version = seen.client, ""
+    return ProgramView(name, version, _rounded(max(0.0, now - seen.at)), seen.refused)
+
+
+def _rounded(seconds: float) -> int:
+    step = _STEP_S if seconds < _MINUTE_S else _MINUTE_S
+    return int(seconds) // step * step

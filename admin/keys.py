@@ -1,0 +1,108 @@
+"""The page of named API keys."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+from fastapi import APIRouter, Request
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.responses import JSONResponse, Response
+
+from omlx.errors import Reason
+from omlx.models.catalog.catalog import Catalog
+from omlx.server.api_keys import ApiKeys
+from omlx.server.fields import read
+from omlx.settings.keys import EVERY_MODEL, KeyFile, NamedKey
+
+from .web.addresses import KEYS, PARTS
+from .web.pages import Page, Pages
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRow:
+    """`models` is empty for a key without restriction, `rate` in requests per minute."""
+
+    name: str
+    ending: str
+    models: Sequence[str]
+    rate: int | None
+    created: str
+
+
+@dataclass(frozen=True, slots=True)
+class KeysView:
+    """`problem` says why the file does not count. `required`: requests need a key; `has_main`: the
+    settings have one."""
+
+    rows: Sequence[KeyRow]
+    problem: Reason | None
+    required: bool
+    has_main: bool
+
+
+@dataclass(frozen=True, slots=True)
+class KeysPage:
+    keys: ApiKeys
+
+    def register(self, pages: Pages) -> None:
+        pages.route(KEYS, self.show)
+        pages.part(f"{PARTS}/keys", self.show_list)
+
+    async def show(self, request: Request) -> Page:
+        return Page("keys/page.html", keys_view(self.keys), "settings")
+
+    async def show_list(self, request: Request) -> Page:
+        return Page("keys/list.html", keys_view(self.keys))
+
+
+def keys_view(keys: ApiKeys) -> KeysView:
+    required, problem = keys.required, None
+    if keys.problem is not None:
+        problem = Reason(keys.problem.code, keys.problem.params)
+    rows = tuple(map(_row, keys.named))
+    return KeysView(rows, problem, required, keys.main is not None)
+
+
+def _row(key: NamedKey) -> KeyRow:
+    models = () if key.may_use_all else key.models
+    day = key.created.date().isoformat()
+    return KeyRow(key.name, key.ending, models, key.requests_per_minute, day)
+
+
+class NewKey(BaseModel):
+    """Body of a new key. `models` are patterns."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    name: str
+    models: Annotated[list[str], Field(max_length=1000)] = [EVERY_MODEL]
+    requests_per_minute: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KeysApi:
+    file: KeyFile
+    catalog: Catalog
+
+    def register(self, router: APIRouter) -> None:
+        router.add_api_route("/keys", self.show, methods=["GET"])
+        router.add_api_route("/keys", self.create, methods=["POST"])
+        router.add_api_route("/keys/{name}", self.revoke, methods=["DELETE"])
+
+    async def show(self, request: Request) -> Response:
+        keys = await asyncio.to_thread(self.file.read)
+        return JSONResponse({"keys": [key.record() for key in keys]})
+
+    async def create(self, request: Request) -> Response:
+        """`unmatched` are the patterns that no model of this machine matches."""
+        new = read(NewKey, await request.body())
+        key = await asyncio.to_thread(self.file.add, new.name, new.models, new.requests_per_minute)
+        unmatched = self.catalog.unmatched(new.models)
+        return JSONResponse({"name": new.name, "key": key, "unmatched": unmatched}, 201)
+
+    async def revoke(self, request: Request, name: str) -> Response:
+        await asyncio.to_thread(self.file.revoke, name)
+        return Response(status_code=204)

@@ -1,0 +1,290 @@
+"""Pages of the login and the password: plain HTML forms. A refusal is shown in the page.
+
+Opening a login link does not use it up; its button does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import shlex
+import shutil
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Final
+from urllib.parse import quote
+
+from fastapi import APIRouter, Depends, Request
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.responses import JSONResponse, RedirectResponse, Response
+
+from omlx.errors import BadRequest, OmlxError, Unauthorized
+from omlx.server.fields import read, read_query
+from omlx.server.guard import is_loopback
+from omlx.settings.schema import table
+
+from .credentials import COOKIE, MAX_LENGTH, MIN_LENGTH, Credentials, Session, Sessions, Throttle
+from .web.addresses import API, HOME, LOGIN, own_page
+from .web.pages import Page, Pages
+from .web.preferences import form_data
+
+LOGOUT: Final = f"{HOME}/logout"
+PASSWORD: Final = f"{HOME}/password"
+
+
+@dataclass(frozen=True, slots=True)
+class LoginView:
+    """Data of both pages. `then` is the page to continue with, `problem` a refusal.
+
+    `command` prints a login link, `token` is that of one; `wants_current`: the current password is
+    needed to change it.
+    """
+
+    password_set: bool
+    then: str
+    problem: OmlxError | None
+    command: str = ""
+    token: str | None = None
+    wants_current: bool = False
+    shortest: int = MIN_LENGTH
+    longest: int = MAX_LENGTH
+
+
+@dataclass(frozen=True, slots=True)
+class LoginPage:
+    pages: Pages
+    gate: Gate
+
+    def register(self) -> None:
+        self.pages.route(LOGIN, self.show, public=True)
+        self.pages.route(PASSWORD, self.show_password)
+        self.pages.form(LOGIN, self.log_in)
+        self.pages.form(LOGOUT, self.log_out)
+        self.pages.form(PASSWORD, self.change_password)
+
+    async def show(self, request: Request) -> Page:
+        query = request.query_params
+        return self._login(request, own_page(query.get("next")), token=query.get("token"))
+
+    async def show_password(self, request: Request) -> Page:
+        return self._password(request, own_page(request.query_params.get("next")))
+
+    async def log_in(self, request: Request) -> Response:
+        """Continue with the field `next`, after a first link with the page that sets a password."""
+        fields = await form_data(request)
+        then = own_page(fields.get("next"))
+        try:
+            login = read_query(Login, _only(fields, "token", "password"))
+            by_link = await self.gate.admit(login)
+        except OmlxError as error:
+            return self.pages.answer(request, self._login(request, then, error))
+        if not self.gate.credentials.has_password:
+            then = f"{PASSWORD}?next={quote(then, safe='')}"
+        response = RedirectResponse(then, 303)
+        self.gate.renew(request, response, by_link=by_link)
+        return response
+
+    async def log_out(self, request: Request) -> Response:
+        response = RedirectResponse(LOGIN, 303)
+        self.gate.end(request, response)
+        return response
+
+    async def change_password(self, request: Request) -> Response:
+        fields = await form_data(request)
+        then = own_page(fields.get("next"))
+        session = self.gate.find(request)
+        if session is None:
+            return RedirectResponse(LOGIN, 303)
+        try:
+            new = read_query(NewPassword, _only(fields, "password", "current"))
+            await self.gate.set_password(session, new)
+        except OmlxError as error:
+            return self.pages.answer(request, self._password(request, then, error))
+        response = RedirectResponse(then, 303)
+        self.gate.renew(request, response, by_link=False)
+        return response
+
+    def _login(
+        self,
+        request: Request,
+        then: str,
+        problem: OmlxError | None = None,
+        token: str | None = None,
+    ) -> Page:
+        credentials = self.gate.credentials
+        command = login_command(credentials.home, request.client and request.client.host)
+        view = LoginView(credentials.has_password, then, problem, command, token)
+        return Page("login/page.html", view, status=_status(problem))
+
+    def _password(self, request: Request, then: str, problem: OmlxError | None = None) -> Page:
+        password_set, session = self.gate.credentials.has_password, self.gate.session(request)
+        wants_current = password_set and not session.by_link
+        view = LoginView(password_set, then, problem, wants_current=wants_current)
+        return Page("login/password_page.html", view, status=_status(problem))
+
+
+def _status(problem: OmlxError | None) -> int:
+    return 200 if problem is None else problem.status
+
+
+def _only(fields: Mapping[str, str], *names: str) -> Mapping[str, str]:
+    return {name: fields[name] for name in names if name in fields}
+
+
+@dataclass(frozen=True, slots=True)
+class LoginApi:
+    gate: Gate
+
+    def routes(self) -> APIRouter:
+        router = APIRouter(prefix=API)
+        router.add_api_route("/session", self.show, methods=["GET"])
+        router.add_api_route("/login", self.log_in, methods=["POST"])
+        router.add_api_route("/logout", self.log_out, methods=["POST"])
+        router.add_api_route("/password", self.change_password, methods=["PUT"])
+        return router
+
+    async def show(self, request: Request) -> Response:
+        return self._status(self.gate.logged_in(request))
+
+    async def log_in(self, request: Request) -> Response:
+        by_link = await self.gate.admit(read(Login, await request.body()))
+        response = self._status(True)
+        self.gate.renew(request, response, by_link=by_link)
+        return response
+
+    async def log_out(self, request: Request) -> Response:
+        response = self._status(False)
+        self.gate.end(request, response)
+        return response
+
+    async def change_password(self, request: Request) -> Response:
+        """Change the password; all other sessions end."""
+        session = self.gate.session(request)
+        await self.gate.set_password(session, read(NewPassword, await request.body()))
+        response = self._status(True)
+        self.gate.renew(request, response, by_link=False)
+        return response
+
+    def _status(self, logged_in: bool) -> JSONResponse:
+        password_set = self.gate.credentials.has_password
+        return JSONResponse({"logged_in": logged_in, "password_set": password_set})
+
+
+Secret = Annotated[str, Field(max_length=4096)]
+
+
+class Login(BaseModel):
+    """Body of a login: exactly one of the two."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    token: Secret | None = None
+    password: Secret | None = None
+
+
+class NewPassword(BaseModel):
+    """Body of a change of password. `current` is not needed in a session begun by a login link."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    password: Secret
+    current: Secret | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """Sessions and logins. A change of the password or of `api_key()` ends all sessions."""
+
+    credentials: Credentials
+    sessions: Sessions
+    throttle: Throttle
+    api_key: Callable[[], str | None]
+
+    @property
+    def fingerprint(self) -> str:
+        secret = f"{self.credentials.fingerprint} {self.api_key()!r}"
+        return hashlib.sha256(secret.encode()).hexdigest()
+
+    def find(self, request: Request) -> Session | None:
+        cookie = request.cookies.get(COOKIE)
+        return self.sessions.find(cookie, self.fingerprint) if cookie else None
+
+    def logged_in(self, request: Request) -> bool:
+        return self.find(request) is not None
+
+    def session(self, request: Request) -> Session:
+        """Return the session of a request. Raises Unauthorized without one."""
+        session = self.find(request)
+        if session is None:
+            raise Unauthorized("auth.session")
+        return session
+
+    def renew(self, request: Request, response: Response, *, by_link: bool) -> None:
+        """Replace the session of the request, if any, by a new one."""
+        self.sessions.end(request.cookies.get(COOKIE, ""))
+        token = self.sessions.begin(self.fingerprint, by_link=by_link)
+        https = request.url.scheme == "https"
+        response.set_cookie(COOKIE, token, path="/", httponly=True, samesite="strict", secure=https)
+
+    def end(self, request: Request, response: Response) -> None:
+        """End the session of the request, if any."""
+        self.sessions.end(request.cookies.get(COOKIE, ""))
+        response.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict")
+
+    def router(self) -> APIRouter:
+        """Return a router of the API whose endpoints all answer Unauthorized without a session."""
+
+        async def check(request: Request) -> None:
+            self.session(request)
+
+        return APIRouter(prefix=API, dependencies=[Depends(check)])
+
+    async def admit(self, login: Login) -> bool:
+        """Check a login and return whether it was by a link.
+
+        Raises BadRequest, Unauthorized, TooManyRequests.
+        """
+        if (login.token is None) == (login.password is None):
+            raise BadRequest("auth.one_of_two")
+        if login.token is None:
+            await self._check(login.password or "")
+        elif not await asyncio.to_thread(self.credentials.redeem, login.token):
+            raise Unauthorized("auth.link")
+        return login.token is not None
+
+    async def set_password(self, session: Session, new: NewPassword) -> None:
+        """Change the password; all sessions end.
+
+        Raises Unauthorized, TooManyRequests, BadRequest.
+        """
+        if self.credentials.has_password and not session.by_link:
+            await self._check(new.current or "")
+        await asyncio.to_thread(self.credentials.set_password, new.password)
+
+    async def _check(self, password: str) -> None:
+        """Raise Unauthorized for a wrong password, TooManyRequests during the delay."""
+        self.throttle.check()
+        self.throttle.failed()  # before the slow comparison, so that parallel attempts all count
+        if not await asyncio.to_thread(self.credentials.is_password, password):
+            raise Unauthorized("auth.password")
+        self.throttle.succeeded()
+
+
+PROGRAM = "omlx"
+
+
+def login_command(home: Path, client: str | None) -> str:
+    """Return the command for a server with this home folder.
+
+    Only a `client` address on the server's own machine learns the path of the program.
+    """
+    if client is None or not is_loopback(client):
+        return f"{PROGRAM} dashboard"
+    words = [PROGRAM, "dashboard"]
+    if shutil.which(PROGRAM) is None:
+        words = [sys.executable, "-m", PROGRAM, "dashboard"]
+    if home != table()["home"].default:
+        words += ["--home", str(home)]
+    return shlex.join(words)

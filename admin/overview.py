@@ -1,0 +1,272 @@
+"""The first page: live figures, latest requests, models in memory, the server's addresses.
+
+A machine without models of its own is offered some.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Request
+from pydantic import Field
+from starlette.responses import JSONResponse, Response
+
+from omlx.catalog import data_dir
+from omlx.errors import Reason
+from omlx.models.hub.downloads import Downloads
+from omlx.models.pool.resident import State
+from omlx.server.activity import Activity
+from omlx.server.fields import Body, read_query
+from omlx.server.services import Services
+from omlx.telemetry.timeline import STEP_S, Step
+from omlx.trial.trial import State as TrialState
+from omlx.trial.trial import Trial
+from omlx.trial.trials import Trials
+
+from .download import FirstView, first_view
+from .models.list_page import ModelRow, model_row
+from .models.model_snapshot import ModelSnapshot, ModelSnapshots, suggested
+from .views import WAITING, AnswerView, LoadingView, Requests, RequestView, answer_view
+from .web.addresses import HOME, PARTS
+from .web.pages import Page, Pages
+
+MAX_ANSWERS: Final = 50
+"""Rows of the table of latest requests."""
+
+FIRST_ANSWERS: Final = 10
+"""Those in the page itself, which is usable sooner; its part that is refreshed has all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    """The first steps. `model` is the one to begin with, None if there is none.
+
+    `alone`: there is nothing else to show yet.
+    """
+
+    model: str | None
+    loading: bool = False
+    alone: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class OverviewView:
+    """`address` is the server's in the browser, `trial` the newest of this run.
+
+    `has_charts`: the chart library is installed. `first` is None in the part that moves.
+    """
+
+    live: Live
+    trial: TrialView | None
+    welcome: Welcome | None
+    resident: Sequence[ModelRow]
+    minutes: Sequence[StepView]
+    answers: Sequence[AnswerView]
+    address: str
+    has_charts: bool
+    first: FirstView | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OverviewPage:
+    figures: LiveFigures
+    snapshots: ModelSnapshots
+    trials: Trials
+    downloads: Downloads
+
+    def register(self, pages: Pages) -> None:
+        pages.route(HOME, self.show)
+        pages.part(f"{PARTS}/overview", self.show_live)
+        pages.part(f"{PARTS}/overview/first", self.show_first)
+
+    async def show(self, request: Request) -> Page:
+        first = await first_view(self.downloads, self.snapshots.pool)
+        view = replace(await self._view(request, FIRST_ANSWERS), first=first)
+        return Page("overview/page.html", view, "overview")
+
+    async def show_live(self, request: Request) -> Page:
+        return Page("overview/live.html", await self._view(request, MAX_ANSWERS))
+
+    async def show_first(self, request: Request) -> Page:
+        return Page("overview/first.html", await first_view(self.downloads, self.snapshots.pool))
+
+    async def _view(self, request: Request, answers: int) -> OverviewView:
+        pool, resident = self.snapshots.pool, await self.snapshots.resident()
+        # Nothing is awaited from here on: figures, tables and charts are of one moment.
+        live, latest = self.figures.now(), self.figures.requests.latest(answers)
+        models = [self.snapshots.default, *(snapshot.entry.id for snapshot in resident)]
+        model = next(filter(None, models), None) or suggested(pool.models, live.limit_bytes)
+        trial = self.trials.newest
+        return OverviewView(
+            live=live,
+            trial=None if trial is None else trial_view(trial),
+            welcome=welcome(live, resident, model, has_ended=bool(latest)),
+            resident=[
+                model_row(with_active(snapshot, live), self.snapshots.default)
+                for snapshot in resident
+            ],
+            minutes=minutes(live.steps),
+            answers=latest,
+            address=str(request.base_url).rstrip("/"),
+            has_charts=(data_dir("static") / "vendor" / "uplot").is_dir(),
+        )
+
+
+def with_active(snapshot: ModelSnapshot, live: Live) -> ModelSnapshot:
+    """Count the requests that the page lists: a lease begins earlier and ends later than these."""
+    active = sum(request.model == snapshot.entry.id for request in live.requests)
+    return replace(snapshot, status=replace(snapshot.status, active=active))
+
+
+def welcome(
+    live: Live, resident: Sequence[ModelSnapshot], model: str | None, *, has_ended: bool = False
+) -> Welcome | None:
+    """Return None once a model is in memory or a request was answered.
+
+    `has_ended`: a request has ended, whatever its outcome.
+    """
+    loaded = [model for model in resident if model.status.state is not State.LOADING]
+    if live.prompt or loaded:
+        return None
+    alone = not (live.loading or live.waiting or has_ended)
+    return Welcome(model, loading=bool(resident), alone=alone)
+
+
+class LiveFigures:
+    """Collects them, on the event loop."""
+
+    def __init__(self, services: Services) -> None:
+        self.requests = Requests(services)
+        self._pool = services.pool
+        self._activity = services.activity
+
+    def now(self, since: float = 0.0, at: float | None = None) -> Live:
+        """Return answers that ended after `since`, and steps that may have grown since then.
+
+        `at`: an earlier moment, after which no answer and no step counts; everything else is of
+        this moment.
+        """
+        activity, now = self._activity, time.time()
+        if at is not None:
+            now = min(now, at)
+        requests = self.requests.active()
+        waiting = sum(request.phase == WAITING for request in requests)
+        loading = self.requests.loading()
+        begin = max(since, now - SHOWN_S)
+        steps = activity.timeline.since(begin - 2 * STEP_S)
+        ended = activity.outcomes(begin)
+        return Live(
+            now=now,
+            rate=current_rate(activity, now),
+            active=len(requests) - waiting,
+            waiting=waiting + sum(model.waiting for model in loading),
+            used_bytes=self._pool.used_bytes,
+            limit_bytes=self._pool.limit_bytes,
+            prompt=activity.totals.prompt,
+            cached=activity.totals.cached,
+            requests=requests,
+            loading=loading,
+            steps=step_views([step for step in steps if step.at <= now]),
+            answers=[answer_view(end) for end in ended if since < end.at <= now],
+        )
+
+
+class LiveQuery(Body):
+    """`since` is the `now` of the previous answer, `at` the moment of the figures on the page."""
+
+    since: Annotated[float, Field(ge=0)] = 0.0
+    at: Annotated[float | None, Field(ge=0)] = None
+
+
+@dataclass(frozen=True, slots=True)
+class LiveApi:
+    figures: LiveFigures
+
+    def register(self, router: APIRouter) -> None:
+        router.add_api_route("/live", self.show, methods=["GET"])
+
+    async def show(self, request: Request) -> Response:
+        query = read_query(LiveQuery, request.query_params)
+        return JSONResponse(asdict(self.figures.now(query.since, query.at)))
+
+
+MINUTE_S: Final = 60
+SHOWN_S: Final = 600
+"""Length of the charts."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrialView:
+    """The newest trial of this run; `share` of its samples are measured. `left_s` in seconds.
+
+    `reason` says why it failed.
+    """
+
+    model: str
+    state: TrialState
+    share: float
+    left_s: float | None
+    reason: Reason | None
+
+
+@dataclass(frozen=True, slots=True)
+class StepView:
+    """Throughput from `at` on, for `STEP_S` or a minute; `drafted` is that of drafted tokens."""
+
+    at: int
+    rate: float
+    drafted: float
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """`cached` of the `prompt` tokens since the start of the server came from the prefix cache.
+
+    `waiting` counts the requests in queues and those of `loading`.
+    """
+
+    now: float
+    rate: float
+    active: int
+    waiting: int
+    used_bytes: int
+    limit_bytes: int
+    prompt: int
+    cached: int
+    requests: Sequence[RequestView]
+    loading: Sequence[LoadingView]
+    steps: Sequence[StepView]
+    answers: Sequence[AnswerView]
+    step_s: int = STEP_S
+    shown_s: int = SHOWN_S
+
+
+def trial_view(trial: Trial) -> TrialView:
+    share = trial.done / trial.total
+    return TrialView(trial.plan.model, trial.state, share, trial.left_s, trial.reason)
+
+
+def step_views(steps: Sequence[Step]) -> Sequence[StepView]:
+    return [StepView(step.at, step.tokens / STEP_S, step.drafted / STEP_S) for step in steps]
+
+
+def minutes(steps: Sequence[StepView]) -> Sequence[StepView]:
+    """Average steps by the minute, the newest first, without minutes that have no tokens."""
+    by_minute: defaultdict[int, list[StepView]] = defaultdict(list)
+    for step in steps:
+        by_minute[step.at // MINUTE_S * MINUTE_S].append(step)
+    averages = []
+    for at, part in sorted(by_minute.items(), reverse=True):
+        rate, drafted = sum(step.rate for step in part), sum(step.drafted for step in part)
+        averages.append(StepView(at, rate * STEP_S / MINUTE_S, drafted * STEP_S / MINUTE_S))
+    return averages
+
+
+def current_rate(activity: Activity, now: float) -> float:
+    """Return the throughput of all requests in the last complete step."""
+    last = int(now) // STEP_S * STEP_S - STEP_S
+    return sum(step.tokens for step in activity.timeline.since(last) if step.at == last) / STEP_S

@@ -1,0 +1,260 @@
+"""Trials of a model: the one of this run, stored results, and the applied configuration.
+
+A trial has one form, the record of `omlx.trial.report`: it is stored, sent and rendered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from omlx.catalog import sentence
+from omlx.errors import BadRequest, ConfigError, Conflict, Reason
+from omlx.models.package.package import DeclaredNgram, DeclaredStrategy
+from omlx.models.package.write_package import declare_draft, write_package
+from omlx.models.pool.pool import Pool
+from omlx.server.services import Services
+from omlx.settings.configuration import LiveConfiguration
+from omlx.settings.schema import Scope, Value
+from omlx.trial.conditions import Conditions
+from omlx.trial.configurations import PLAIN, TrialConfiguration, find_configuration
+from omlx.trial.estimate import Estimate
+from omlx.trial.exclusive import Exclusive
+from omlx.trial.planning import MAX_DRAFTS, Planner
+from omlx.trial.render_verdict import render_verdict
+from omlx.trial.report import configuration_record, report
+from omlx.trial.result_store import ResultStore, StoredResult
+from omlx.trial.run_sample import SampleRunner
+from omlx.trial.texts import WRITTEN
+from omlx.trial.trial import State, TrialRunner
+from omlx.trial.trials import Trials
+
+from .settings.view import Json, applied
+from .web import formats
+
+
+class TrialService:
+    def __init__(
+        self, services: Services, applier: TrialApplier, home: Path, exclusive: Exclusive
+    ) -> None:
+        engine, pool, generations = services.engine, services.pool, services.generations
+        runner = TrialRunner(SampleRunner(engine, pool), pool, generations)
+        self.pool = pool
+        self.applier = applier
+        self.trials = Trials(pool, runner, ResultStore(home), exclusive)
+        self.planner = Planner(engine, pool, generations)
+
+    async def status(self, model: str, language: str) -> Json:
+        """Return the record of a model's trials.
+
+        `running` is the model of the running trial, of all models; `trial` the newest trial of
+        this run, `last` the newest complete one, of earlier runs too, `results` the last one of
+        each draft, `applied` the configuration that can be undone.
+        """
+        history = await self.trials.history(model)
+        trial, running, last = self.trials.of(model), self.trials.running, history.report
+        applied = self.applier.applied(model)
+        record: Json = {
+            "model": model,
+            "running": None,
+            "kinds": [kind.value for kind in WRITTEN],
+            "conversation": self.planner.has_conversation(model),
+            "most_drafts": MAX_DRAFTS,
+            "trial": None if trial is None else report_record(report(trial), language),
+            "last": None,
+            "results": {},
+            "applied": None,
+        }
+        if running is not None:
+            record["running"] = running.plan.model
+        if applied is not None:
+            record["applied"] = configuration_record(applied.configuration)
+        if last is not None:
+            conditions = await self.trials.conditions((model, *last.record["drafts"]))
+            record["last"] = stored_record(last, conditions, language)
+        for draft, result in history.drafts.items():
+            conditions = await self.trials.conditions((model, draft))
+            record["results"][draft] = stored_record(result, conditions, language)
+        return record
+
+    async def plain_rate(self, model: str) -> float | None:
+        """Return tokens per second of plain decoding in the last trial, None if that is stale."""
+        last = (await self.trials.history(model)).report
+        if last is None or last.stale(await self.trials.conditions((model,))):
+            return None
+        plain = [cell for cell in last.record["cells"] if cell["setup"] == PLAIN.name]
+        rates = [cell["rate"]["median"] for cell in plain if cell["rate"]]
+        return sum(rates) / len(rates) if rates else None
+
+    async def configuration(self, model: str, name: str | None) -> TrialConfiguration:
+        """Return a configuration of the newest complete trial, by default the recommended one.
+
+        Raises Conflict without such a trial or a recommendation, BadRequest for an unknown name.
+        """
+        result = await self._result(model)
+        if result is None:
+            raise Conflict("trial.no_result", model=model)
+        recommended = result["verdict"]["setup"]
+        if not name and recommended is None:
+            raise Conflict("trial.no_recommendation", model=model)
+        name = name or str(recommended["name"])
+        configuration = find_configuration(name, result["drafts"])
+        if configuration is None:
+            raise BadRequest("trial.unknown_setup", param="setup", setup=name)
+        return configuration
+
+    async def _result(self, model: str) -> Mapping[str, Any] | None:
+        trial = self.trials.of(model)
+        if trial is not None and trial.state is State.DONE:
+            return report(trial)
+        last = (await self.trials.history(model)).report
+        return None if last is None else last.record
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """`before` are the values stored before (None: none), `revision` the settings' one after."""
+
+    configuration: TrialConfiguration
+    before: Mapping[str, Value]
+    revision: str
+
+
+@dataclass(frozen=True, slots=True)
+class AppliedSettings:
+    """`takes` says when each setting takes effect; `revision` is the new one of the settings."""
+
+    takes: Mapping[str, str]
+    revision: str
+
+
+class TrialApplier:
+    """Applies configurations. Each can be undone until the model's settings change otherwise."""
+
+    def __init__(self, pool: Pool, configuration: LiveConfiguration) -> None:
+        self._pool = pool
+        self._settings = configuration
+        self._applied: dict[str, Applied] = {}
+
+    def applied(self, model: str) -> Applied | None:
+        """Return what can be undone."""
+        return self._applied.get(model)
+
+    async def apply(self, model: str, configuration: TrialConfiguration) -> AppliedSettings:
+        """Store a configuration as the model's settings. Raises BadRequest, Outdated."""
+        revision = await self._revision(model)
+        layer = self._settings.current.stored.layer(model)
+        before: Mapping[str, Value] = {
+            name: layer.values.get(name) for name in configuration.changes
+        }
+        earlier = self._applied.get(model)
+        if earlier is not None and earlier.revision == revision:
+            before = earlier.before  # two in a row are undone at once
+        await self._patch(model, configuration.changes, revision)
+        self._applied[model] = Applied(configuration, before, await self._revision(model))
+        return await self._reconfigured(model, configuration.changes)
+
+    async def undo(self, model: str) -> AppliedSettings:
+        """Restore the values stored before. Raises Conflict if there are none, Outdated."""
+        applied = self._applied.get(model)
+        if applied is None:
+            raise Conflict("trial.nothing_applied", model=model)
+        await self._patch(model, applied.before, applied.revision)
+        del self._applied[model]
+        return await self._reconfigured(model, applied.before)
+
+    async def write(self, model: str, configuration: TrialConfiguration) -> tuple[Path, str]:
+        """Declare a configuration as the default of the model's package; return its file and name.
+
+        Raises ModelError if the draft does not fit or the file cannot be written, BadRequest for
+        plain decoding, which a package cannot declare.
+        """
+        entry = self._pool.resolve(model)
+        if configuration == PLAIN:
+            raise BadRequest("trial.not_in_package", param="setup")
+        declared: DeclaredStrategy = DeclaredNgram(None, None)
+        name = "ngram"
+        if configuration.draft is not None:
+            draft = await asyncio.to_thread(
+                declare_draft, entry, configuration.draft, None, self._pool.registry
+            )
+            declared, name = draft, draft.draft.repository.rpartition("/")[2].lower()
+        path = await asyncio.to_thread(write_package, entry.path, declared, name)
+        await self._pool.reconfigure()
+        return path, name
+
+    async def _patch(self, model: str, changes: Mapping[str, Value], revision: str) -> None:
+        try:
+            await asyncio.to_thread(self._settings.patch, changes, model, expected=revision)
+        except ConfigError as error:
+            raise BadRequest(error.code, param=error.param, **error.params) from error
+
+    async def _revision(self, model: str) -> str:
+        return (await asyncio.to_thread(self._settings.refresh)).stored.revision(model)
+
+    async def _reconfigured(self, model: str, changes: Mapping[str, Value]) -> AppliedSettings:
+        """Have the pool take up the changes."""
+        reloading = [loading.entry.id for loading in await self._pool.reconfigure()]
+        busy = model in reloading and self._pool.status(model).active > 0
+        resolution = self._settings.current.resolve(model)
+        takes = applied(changes, resolution, Scope.MODEL, busy=busy)
+        return AppliedSettings(takes, await self._revision(model))
+
+
+def report_record(report: Mapping[str, Any], language: str) -> Json:
+    """Add the sentences of reason, exactness, a draft's error and verdict to a report."""
+    record = dict(report)
+    for name in ("reason", "exact", "draft_error"):
+        if record.get(name) is not None:  # older results have no draft_error
+            message = sentence(record[name]["code"], record[name]["params"], language)
+            record[name] = {**record[name], "message": message}
+    if record["verdict"] is not None:
+        message = render_verdict(record["verdict"], language)
+        record["verdict"] = {**record["verdict"], "message": message}
+    return record
+
+
+def stored_record(result: StoredResult, now: Conditions, language: str) -> Json:
+    """A stored result: `at` in seconds since the epoch; `stale` says why it no longer holds."""
+    record = dict(result.record)
+    if "verdict" in record:
+        record = report_record(record, language)
+    stale = [reason_record(reason, language) for reason in result.stale(now)]
+    return {"record": record, "at": result.at, "stale": stale}
+
+
+def estimate_record(estimate: Estimate, language: str = "en") -> Json:
+    """Times in seconds, memory in bytes; `said` holds the sentences."""
+    record = asdict(estimate)
+    record["least_s"] = round(estimate.least_s, 1)
+    record["most_s"] = round(estimate.most_s, 1)
+    record["said"] = [reason_record(reason, language) for reason in _sentences(estimate, language)]
+    return record
+
+
+def reason_record(reason: Reason, language: str) -> Json:
+    message = sentence(reason.code, reason.params, language)
+    return {"code": reason.code, "params": reason.params, "message": message}
+
+
+def _sentences(estimate: Estimate, language: str) -> list[Reason]:
+    least = formats.duration(estimate.least_s, language)
+    most = formats.duration(estimate.most_s, language)
+    size, limit = formats.memory(estimate.memory_bytes), formats.memory(estimate.limit_bytes)
+    time, memory = "trial.estimate.time", "trial.estimate.memory"
+    if least == most:
+        time = "trial.estimate.about"
+    if not estimate.fits:
+        memory = "trial.estimate.no_room"
+    elif not estimate.memory_bytes:
+        memory = "trial.estimate.no_memory"
+    sentences = [
+        Reason(time, {"least": least, "most": most}),
+        Reason(memory, {"size": size, "limit": limit}),
+    ]
+    if estimate.guessed:
+        sentences.append(Reason("trial.estimate.guessed"))
+    return sentences

@@ -1,0 +1,227 @@
+"""Active and ended requests, collected on the event loop."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from omlx.clients.apps import client_name
+from omlx.errors import Reason
+from omlx.models.pool.resident import ModelStatus, State
+from omlx.server.activity import Running
+from omlx.server.outcome import CLIENT_GONE, OK, Outcome
+from omlx.server.services import Services
+
+
+@dataclass(frozen=True, slots=True)
+class Requests:
+    services: Services
+
+    def active(self) -> Sequence[RequestView]:
+        engine, pool = self.services.engine, self.services.pool
+        served = [model.id for model in pool.loaded]
+        queued = {model: engine.request_counts(model).waiting for model in served}
+        return request_views(self.services.activity.running, queued)
+
+    def loading(self) -> Sequence[LoadingView]:
+        """Return the models that are being loaded, or that requests wait for."""
+        pool = self.services.pool
+        statuses = [(entry.id, pool.status(entry.id)) for entry in pool.models]
+        return [
+            loading_view(model, status)
+            for model, status in statuses
+            if status.state is State.LOADING or status.waiting
+        ]
+
+    def latest(self, count: int) -> Sequence[AnswerView]:
+        """Return the latest ended requests, the newest first, however long ago they ended."""
+        ended = self.services.activity.outcomes()[-count:]
+        return [answer_view(outcome) for outcome in reversed(ended)]
+
+
+MIN_RATE_TOKENS: Final = 16
+"""Fewer output tokens make no rate: one pass may commit several, in a time near 0."""
+
+MIN_PROPOSED_TOKENS: Final = 8
+"""Fewer draft tokens make no acceptance rate and no speed-up."""
+
+CUT_SHORT: Final = "length"
+"""Finish reason of an answer that reached its token limit."""
+FIRST_ERROR: Final = 400
+
+WAITING, READING, WRITING = "waiting", "reading", "writing"
+
+
+@dataclass(frozen=True, slots=True)
+class RequestView:
+    """An active request; `read` of its `prompt` tokens are computed or restored.
+
+    `drafted` of its `tokens` were accepted draft tokens. `group` is the id of the response, `key`
+    the name of the API key.
+    """
+
+    id: str
+    model: str
+    phase: str
+    prompt: int
+    read: int
+    tokens: int
+    drafted: int
+    rate: float | None
+    group: str
+    client: str
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class LoadingView:
+    """A model that is being loaded, for `waiting` requests. `share` is read; None: unknown."""
+
+    model: str
+    share: float | None
+    waiting: int
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerView:
+    """An ended request. `outcome` is a code of the catalog: why it failed, or whether speculation
+    ran.
+
+    `path` is the address of a request that the engine has not seen. `number` is unique among ended
+    requests, `id` that of the response.
+    """
+
+    at: float
+    status: int
+    seconds: float
+    model: str | None
+    path: str | None
+    prompt: int | None
+    cached: int | None
+    tokens: int
+    first_token_s: float | None
+    rate: float | None
+    acceptance: float | None
+    speedup: float | None
+    outcome: str
+    params: Mapping[str, object]
+    number: int
+    id: str | None
+    client: str
+    key: str
+    finish: str | None
+    prompt_text: str | None
+
+    @property
+    def state(self) -> str:
+        """A key below `ui.status.`."""
+        if self.finish == CUT_SHORT:
+            return "length"
+        if self.status < FIRST_ERROR:
+            return "ok"
+        return "cancelled" if self.status == CLIENT_GONE else "failed"
+
+    @property
+    def cached_share(self) -> float | None:
+        """Share of the prompt that came from the prefix cache."""
+        if not self.prompt or self.cached is None:
+            return None
+        return self.cached / self.prompt
+
+    @property
+    def is_failure(self) -> bool:
+        return self.state == "failed"
+
+    @property
+    def search(self) -> str:
+        """The text that a search looks through, in lower case."""
+        parts: tuple[object, ...] = (self.id, self.model, self.path, self.client, self.key)
+        parts += (self.outcome, *self.params.values())
+        return " ".join(str(part) for part in parts if part is not None).lower()
+
+
+def request_views(running: Sequence[Running], queued: Mapping[str, int]) -> Sequence[RequestView]:
+    """`queued` is the length of the engine's queue by model.
+
+    Of the requests without an event so far, the last ones are those in the queue.
+    """
+    silent: defaultdict[str, list[str]] = defaultdict(list)
+    for request in running:
+        if not request.started:
+            silent[request.model].append(request.id)
+    waiting: set[str] = set()
+    for model, ids in silent.items():
+        waiting.update(ids[max(0, len(ids) - queued.get(model, 0)) :])
+    return [_request_view(request, request.id in waiting) for request in running]
+
+
+def loading_view(model: str, status: ModelStatus) -> LoadingView:
+    share, progress = None, status.progress
+    if progress is not None and progress.total:
+        share = progress.done / progress.total
+    return LoadingView(model, share, status.waiting)
+
+
+def answer_view(ended: Outcome) -> AnswerView:
+    rate = acceptance = speedup = cached = None
+    reason = ended.error or _usual_reason(ended.status)
+    if ended.stats is not None:
+        stats, cached = ended.stats, ended.stats.cached_n
+        if stats.predicted_ms and stats.predicted_n >= MIN_RATE_TOKENS:
+            rate = 1000 * (stats.predicted_n - 1) / stats.predicted_ms
+        if stats.proposed >= MIN_PROPOSED_TOKENS:
+            acceptance, speedup = stats.acceptance_rate, stats.speedup
+        if ended.status == OK:
+            reason = stats.speculation
+    return AnswerView(
+        at=ended.at,
+        status=ended.status,
+        seconds=ended.seconds,
+        model=ended.model,
+        path=ended.path,
+        prompt=ended.prompt,
+        cached=cached,
+        tokens=ended.tokens,
+        first_token_s=ended.first_token_s,
+        rate=rate,
+        acceptance=acceptance,
+        speedup=speedup,
+        outcome=reason.code,
+        params=reason.params,
+        number=ended.number,
+        id=ended.id,
+        client=client_name(ended.caller.client),
+        key=ended.caller.key,
+        finish=ended.finish,
+        prompt_text=ended.prompt_text,
+    )
+
+
+def _usual_reason(status: int) -> Reason:
+    """Why a request without an error ended as it did, if it was not generated to its end."""
+    if status == CLIENT_GONE:
+        return Reason("ui.answers.cancelled")
+    return Reason("ui.answers.other")
+
+
+def _request_view(request: Running, waiting: bool) -> RequestView:
+    phase = READING
+    if waiting:
+        phase = WAITING
+    elif request.tokens:
+        phase = WRITING
+    return RequestView(
+        id=request.id,
+        model=request.model,
+        phase=phase,
+        prompt=request.prompt,
+        read=request.read,
+        tokens=request.tokens,
+        drafted=request.drafted,
+        rate=request.rate,
+        group=request.group,
+        client=client_name(request.caller.client),
+        key=request.caller.key,
+    )

@@ -1,0 +1,1 @@
+"""Shared by all pages: addresses, layout, language, rendering, static files."""

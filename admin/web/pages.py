@@ -1,0 +1,179 @@
+"""HTML pages: session check, language, theme, and the layout around each page.
+
+A page is a function from a request to a `Page`, a template with its data. `Pages.route` redirects
+to the login without a session, and renders NotFound and ConfigError as an error page.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, Generic, TypeVar
+from urllib.parse import quote
+
+from fastapi import APIRouter, Request
+from starlette.exceptions import HTTPException
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
+from omlx.catalog import languages
+from omlx.errors import ConfigError, NotFound
+from omlx.server import errors
+from omlx.server.app import misrouted
+from omlx.server.guard import is_dashboard
+
+from .addresses import ACTIVITY, CHAT, CONNECT, HOME, LOGIN, MODELS, SETTINGS
+from .preferences import THEMES, language_of, theme_of
+from .rendering import render
+
+SECTIONS: Final = (
+    ("chat", CHAT),
+    ("overview", HOME),
+    ("models", MODELS),
+    ("activity", ACTIVITY),
+    ("connect", CONNECT),
+    ("settings", SETTINGS),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A template, its data as `view`, and the entry of the navigation that is highlighted."""
+
+    template: str
+    view: object = None
+    section: str = ""
+    status: int = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Shell:
+    """Data of the layout around a page. `here` is the address to return to."""
+
+    section: str
+    here: str
+    language: str
+    languages: Sequence[str]
+    theme: str
+    logged_in: bool
+    themes: Sequence[str] = THEMES
+    sections: Sequence[tuple[str, str]] = SECTIONS
+
+
+Show = Callable[[Request], Awaitable[Page]]
+
+
+class Pages:
+    """Collects the routes of pages. `logged_in` says whether a request has a session."""
+
+    def __init__(self, logged_in: Callable[[Request], bool]) -> None:
+        self._logged_in = logged_in
+        self.router = APIRouter()
+
+    def route(self, path: str, show: Show, *, public: bool = False) -> None:
+        """Answer GET at `path` with the page of `show`; without a session only if `public`."""
+
+        async def answer(request: Request) -> Response:
+            if not public and not self._logged_in(request):
+                return RedirectResponse(f"{LOGIN}?next={quote(_address(request), safe='')}", 303)
+            try:
+                return self.answer(request, await show(request))
+            except (NotFound, ConfigError) as error:
+                return self.answer(request, Page("error/page.html", error, status=error.status))
+
+        self.router.add_api_route(path, answer, methods=["GET"], include_in_schema=False)
+
+    def part(self, path: str, show: Show) -> None:
+        """Answer GET at `path` with a part of a page; 401 without a session.
+
+        Scripts fetch it every few seconds. A browser that has the current content gets 304.
+        """
+        parts = PartCache(self.render)
+
+        async def answer(request: Request) -> Response:
+            if not self._logged_in(request):
+                return Response(status_code=401)
+            try:
+                return parts.answer(request, await show(request))
+            except (NotFound, ConfigError) as error:
+                return Response(status_code=error.status)
+
+        self.router.add_api_route(path, answer, methods=["GET"], include_in_schema=False)
+
+    def form(self, path: str, action: Callable[[Request], Awaitable[Response]]) -> None:
+        """Answer POST at `path`, the address of an HTML form, with or without a session."""
+        self.router.add_api_route(path, action, methods=["POST"], include_in_schema=False)
+
+    async def misrouted(self, request: Request, error: Exception) -> Response:
+        """Answer a browser with an error page if there is no such page, others with JSON."""
+        assert isinstance(error, HTTPException)
+        wants_page = "text/html" in request.headers.get("accept", "")
+        if error.status_code != 404 or not wants_page or not is_dashboard(request.url.path):
+            return await misrouted(request, error)
+        view = errors.from_http(error, request.scope)
+        return self.answer(request, Page("error/page.html", view, status=404))
+
+    def answer(self, request: Request, page: Page) -> Response:
+        headers = {"Content-Language": language_of(request)}
+        return HTMLResponse(self.render(request, page), page.status, headers=headers)
+
+    def render(self, request: Request, page: Page) -> str:
+        shell = Shell(
+            section=page.section,
+            here=_address(request),
+            language=language_of(request),
+            languages=languages(),
+            theme=theme_of(request),
+            logged_in=self._logged_in(request),
+        )
+        return render(page.template, shell.language, view=page.view, shell=shell)
+
+
+def _address(request: Request) -> str:
+    query = request.url.query
+    return f"{request.url.path}?{query}" if query else request.url.path
+
+
+MAX_PARTS: Final = 32
+"""Rendered parts to keep for each route: one for each address and language."""
+
+P = TypeVar("P")
+
+
+@dataclass(frozen=True, slots=True)
+class _Rendered(Generic[P]):
+    page: P
+    content: str
+    tag: str
+
+
+class PartCache(Generic[P]):
+    """The newest content of each part. A page that equals the one before is not rendered again.
+
+    The data of a page must therefore not change after it was returned: frozen dataclasses.
+    """
+
+    def __init__(self, render: Callable[[Request, P], str]) -> None:
+        self._render = render
+        self._parts: OrderedDict[tuple[str, str], _Rendered[P]] = OrderedDict()
+
+    def answer(self, request: Request, page: P) -> Response:
+        """Answer 304 if the browser has this content already."""
+        part = self._rendered(request, page)
+        headers = {"ETag": part.tag, "Content-Language": language_of(request)}
+        if request.headers.get("if-none-match") == part.tag:
+            return Response(status_code=304, headers=headers)
+        return HTMLResponse(part.content, headers=headers)
+
+    def _rendered(self, request: Request, page: P) -> _Rendered[P]:
+        key = (str(request.url), language_of(request))
+        part = self._parts.pop(key, None)
+        if part is None or part.page != page:
+            content = self._render(request, page)
+            tag = hashlib.sha256(content.encode()).hexdigest()[:16]
+            part = _Rendered(page, content, f'"{tag}"')
+        self._parts[key] = part
+        if len(self._parts) > MAX_PARTS:
+            self._parts.popitem(last=False)
+        return part
