@@ -1,4 +1,9 @@
-"""The page of requests: active ones with a button that stops them, and the latest ended ones."""
+"""Pages of requests, of the log and of statistics, and the API of requests.
+
+**Time saved by drafts**: of each answer with drafts, the time of decoding × (speed-up - 1).
+**Time saved by prefixes**: cached prompt tokens × the time of one computed prompt token of the
+model, measured in those of its requests of which most was computed.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +30,7 @@ from omlx.telemetry.usage_history import KEPT_DAYS, UsageHistory
 
 from .views import AnswerView, LoadingView, Requests, RequestView
 from .web.addresses import ACTIVITY, LOG, PARTS, STATISTICS
-from .web.pages import Page, Pages
+from .web.pages import Pages, page
 
 MAX_ANSWERS: Final = 200
 FIRST_ANSWERS: Final = 20
@@ -57,31 +62,74 @@ class ActivityView:
 
 @dataclass(frozen=True, slots=True)
 class ActivityPage:
+    """Requests, log and statistics, each with its parts; stop and verify in the API."""
+
     requests: Requests
+    generations: GenerationService
     verifier: Verifier
+    home: Path
+    history: UsageHistory
 
-    def register(self, pages: Pages) -> None:
-        pages.route(ACTIVITY, self.show)
-        pages.part(f"{PARTS}/activity/active", self.show_active)
-        pages.part(f"{PARTS}/activity/ended", self.show_ended)
+    def register(self, pages: Pages, api: APIRouter) -> None:
+        part = f"{PARTS}/activity"
+        pages.route(ACTIVITY, page("activity/page.html", self._first, "activity"))
+        pages.part(f"{part}/active", page("activity/active_part.html", self._active))
+        pages.part(f"{part}/ended", page("activity/ended_part.html", self._all_ended))
+        pages.route(LOG, page("activity/log_page.html", self._log, "activity"))
+        pages.part(f"{part}/log", page("activity/log.html", self._log))
+        pages.route(STATISTICS, page("activity/statistics_page.html", self._usage, "activity"))
+        pages.part(f"{part}/statistics", page("activity/statistics.html", self._usage))
+        api.add_api_route("/requests/{id}/stop", self.stop, methods=["POST"])
+        api.add_api_route("/requests/{id}/verify", self.verify, methods=["POST"])
+        api.add_api_route("/statistics", self.statistics, methods=["GET"])
 
-    async def show(self, request: Request) -> Page:
-        view = ActivityView(self._active(), await self._ended(FIRST_ANSWERS))
-        return Page("activity/page.html", view, "activity")
+    async def stop(self, request: Request, id: str) -> Response:
+        """Stop a response; its client gets an error that says so. Raises NotFound if it is over."""
+        self.generations.stop(id)
+        return Response(status_code=204)
 
-    async def show_active(self, request: Request) -> Page:
-        return Page("activity/active_part.html", self._active())
+    async def verify(self, request: Request, id: str) -> Response:
+        """Decode a kept answer again, as `omlx verify`, between the passes of running requests.
 
-    async def show_ended(self, request: Request) -> Page:
-        return Page("activity/ended_part.html", await self._ended(MAX_ANSWERS))
+        Ends if the browser disconnects. Raises as `Verifier.verify_answer`.
+        """
+        await request.body()
+        verdicts = await while_connected(request.receive, self.verifier.verify_answer(id))
+        same = all(verdict.same for verdict in verdicts)
+        return JSONResponse({"same": same, "choices": [verdict.record() for verdict in verdicts]})
 
-    def _active(self) -> ActiveView:
+    async def statistics(self, request: Request) -> Response:
+        view = await self._usage(request)
+        record: dict[str, Any] = {"days": view.days, "total": _record(view.total)}
+        lines = {"by_day": view.by_day, "by_model": view.by_model, "by_key": view.by_key}
+        for name, part in lines.items():
+            record[name] = [{"name": line.name, **_record(line)} for line in part]
+        return JSONResponse(record)
+
+    async def _first(self, request: Request) -> ActivityView:
+        return ActivityView(await self._active(request), await self._ended(FIRST_ANSWERS))
+
+    async def _active(self, request: Request) -> ActiveView:
         return ActiveView(self.requests.active(), self.requests.loading())
+
+    async def _all_ended(self, request: Request) -> EndedView:
+        return await self._ended(MAX_ANSWERS)
 
     async def _ended(self, count: int) -> EndedView:
         answers = self.requests.latest(count)
         kept = await self.verifier.kept(answer.id for answer in answers if answer.id is not None)
         return EndedView(answers, kept)
+
+    async def _log(self, request: Request) -> LogView:
+        level, text = request.query_params.get("level"), request.query_params.get("text", "")
+        if level not in LEVELS:
+            level = SHOWN_LEVELS[0]
+        return await asyncio.to_thread(log_view, self.home, level, text[:_MAX_TEXT])
+
+    async def _usage(self, request: Request) -> StatisticsView:
+        days = read_query(StatisticsQuery, request.query_params).days
+        sums = await asyncio.to_thread(self.history.sums, days)
+        return statistics_view(sums, days, date.today())
 
 
 MAX_LINES: Final = 300
@@ -100,27 +148,6 @@ class LogView:
     levels: Sequence[str] = SHOWN_LEVELS
 
 
-@dataclass(frozen=True, slots=True)
-class LogPage:
-    home: Path
-
-    def register(self, pages: Pages) -> None:
-        pages.route(LOG, self.show)
-        pages.part(f"{PARTS}/activity/log", self.show_lines)
-
-    async def show(self, request: Request) -> Page:
-        return Page("activity/log_page.html", await self._view(request), "activity")
-
-    async def show_lines(self, request: Request) -> Page:
-        return Page("activity/log.html", await self._view(request))
-
-    async def _view(self, request: Request) -> LogView:
-        level, text = request.query_params.get("level"), request.query_params.get("text", "")
-        if level not in LEVELS:
-            level = SHOWN_LEVELS[0]
-        return await asyncio.to_thread(log_view, self.home, level, text[:_MAX_TEXT])
-
-
 def log_view(home: Path, level: str, text: str) -> LogView:
     """Read the log. Blocks on a file."""
     try:
@@ -137,44 +164,8 @@ class StatisticsQuery(Body):
     days: Annotated[int, Field(ge=1, le=KEPT_DAYS)] = 30
 
 
-@dataclass(frozen=True, slots=True)
-class StatisticsPage:
-    history: UsageHistory
-
-    def register(self, pages: Pages, api: APIRouter) -> None:
-        pages.route(STATISTICS, self.show)
-        pages.part(f"{PARTS}/activity/statistics", self.show_part)
-        api.add_api_route("/statistics", self.record, methods=["GET"])
-
-    async def show(self, request: Request) -> Page:
-        return Page("activity/statistics_page.html", await self._view(request), "activity")
-
-    async def show_part(self, request: Request) -> Page:
-        return Page("activity/statistics.html", await self._view(request))
-
-    async def record(self, request: Request) -> Response:
-        view = await self._view(request)
-        record = {
-            "days": view.days,
-            "total": _record(view.total),
-            "by_day": _records(view.by_day),
-            "by_model": _records(view.by_model),
-            "by_key": _records(view.by_key),
-        }
-        return JSONResponse(record)
-
-    async def _view(self, request: Request) -> StatisticsView:
-        days = read_query(StatisticsQuery, request.query_params).days
-        sums = await asyncio.to_thread(self.history.sums, days)
-        return statistics_view(sums, days, date.today())
-
-
 def _record(line: UsageLine) -> dict[str, Any]:
     return {**asdict(line.usage), "prefix_saved_s": line.prefix_saved_s}
-
-
-def _records(lines: Sequence[UsageLine]) -> list[dict[str, Any]]:
-    return [{"name": line.name, **_record(line)} for line in lines]
 
 
 RANGES: Final = (7, 30, 90, 365)
@@ -297,28 +288,3 @@ def _largest_first(lines: Iterable[UsageLine]) -> list[UsageLine]:
 def _bars(days: Sequence[str], values: Sequence[float]) -> Sequence[Bar]:
     most = max(values) or 1
     return [Bar(day, value, value / most) for day, value in zip(days, values, strict=True)]
-
-
-@dataclass(frozen=True, slots=True)
-class ActivityApi:
-    generations: GenerationService
-    verifier: Verifier
-
-    def register(self, router: APIRouter) -> None:
-        router.add_api_route("/requests/{id}/stop", self.stop, methods=["POST"])
-        router.add_api_route("/requests/{id}/verify", self.verify, methods=["POST"])
-
-    async def stop(self, request: Request, id: str) -> Response:
-        """Stop a response; its client gets an error that says so. Raises NotFound if it is over."""
-        self.generations.stop(id)
-        return Response(status_code=204)
-
-    async def verify(self, request: Request, id: str) -> Response:
-        """Decode a kept answer again, as `omlx verify`, between the passes of running requests.
-
-        Ends if the browser disconnects. Raises as `Verifier.verify_answer`.
-        """
-        await request.body()
-        verdicts = await while_connected(request.receive, self.verifier.verify_answer(id))
-        same = all(verdict.same for verdict in verdicts)
-        return JSONResponse({"same": same, "choices": [verdict.record() for verdict in verdicts]})

@@ -1,4 +1,12 @@
-"""The benchmark page: choose a model, run, watch, compare, export."""
+"""The benchmark page: choose a model, run, watch, compare, export.
+
+API, below `/admin/api/models/{model}/benchmark`:
+
+GET  …           the report of the running benchmark, of any model, and the stored ones
+POST …           begin; answers at once
+POST …/stop      stop the one that runs
+GET  …/export    a stored run as a file: `format` json or md, `run` its key, by default the newest
+"""
 
 from __future__ import annotations
 
@@ -24,7 +32,6 @@ from omlx.speed.report import report
 from omlx.speed.run_store import RunStore
 from omlx.trial.conditions import Conditions
 from omlx.trial.exclusive import Exclusive
-from omlx.trial.result_store import StoredResult
 from omlx.trial.run_sample import SampleRunner
 from omlx.trial.trial import State
 
@@ -33,46 +40,8 @@ from .models.model_snapshot import suggested
 from .settings.view import Json
 from .web import formats
 from .web.addresses import BENCHMARK, PARTS
-from .web.pages import Page, Pages
+from .web.pages import Pages, page
 from .web.preferences import language_of
-
-
-@dataclass(frozen=True, slots=True)
-class BenchmarkPage:
-    service: BenchmarkService
-
-    def register(self, pages: Pages) -> None:
-        pages.route(BENCHMARK, self.show)
-        pages.part(f"{PARTS}/benchmark/{{name:path}}", self.show_outcome)
-
-    async def show(self, request: Request) -> Page:
-        """Raises NotFound for an unknown model."""
-        pool = self.service.pool
-        model = request.query_params.get("model") or self._first()
-        outcome = OutcomeView("")
-        if model is not None:
-            outcome = await self._outcome(request, pool.entry(model).id)
-        chosen = {name: request.query_params.get(name) for name in ("run", "with")}
-        query = urlencode({name: key for name, key in chosen.items() if key is not None})
-        view = BenchmarkView([entry.id for entry in pool.models], outcome, query)
-        return Page("benchmark/page.html", view, SECTION)
-
-    async def show_outcome(self, request: Request) -> Page:
-        model = self.service.pool.entry(request.path_params["name"]).id
-        return Page("benchmark/outcome.html", await self._outcome(request, model))
-
-    async def _outcome(self, request: Request, model: str) -> OutcomeView:
-        query = request.query_params
-        return await self.service.outcome(model, query.get("run"), query.get("with"))
-
-    def _first(self) -> str | None:
-        """The model that runs a benchmark, else one in memory, else the suggested one."""
-        pool, running = self.service.pool, self.service.benchmarks.running
-        if running is not None:
-            return running.model
-        if pool.last_used is not None:
-            return pool.last_used.id
-        return suggested(pool.models, pool.limit_bytes)
 
 
 class BenchmarkRequest(Body):
@@ -87,15 +56,19 @@ class ExportQuery(Body):
 
 
 @dataclass(frozen=True, slots=True)
-class BenchmarkApi:
+class BenchmarkPage:
     service: BenchmarkService
 
-    def register(self, router: APIRouter) -> None:
+    def register(self, pages: Pages, api: APIRouter) -> None:
+        pages.route(BENCHMARK, page("benchmark/page.html", self._view, SECTION))
+        pages.part(
+            f"{PARTS}/benchmark/{{name:path}}", page("benchmark/outcome.html", self._outcome)
+        )
         one = "/models/{name:path}/benchmark"
-        router.add_api_route(one, self.show, methods=["GET"])
-        router.add_api_route(one, self.begin, methods=["POST"])
-        router.add_api_route(f"{one}/stop", self.stop, methods=["POST"])
-        router.add_api_route(f"{one}/export", self.export, methods=["GET"])
+        api.add_api_route(one, self.show, methods=["GET"])
+        api.add_api_route(one, self.begin, methods=["POST"])
+        api.add_api_route(f"{one}/stop", self.stop, methods=["POST"])
+        api.add_api_route(f"{one}/export", self.export, methods=["GET"])
 
     async def show(self, request: Request, name: str) -> Response:
         outcome = await self.service.outcome(self._id(name), None, "")
@@ -123,9 +96,31 @@ class BenchmarkApi:
         text = to_markdown(run, language_of(request))
         return PlainTextResponse(text, headers=headers, media_type="text/markdown")
 
+    async def _view(self, request: Request) -> BenchmarkView:
+        """Raises NotFound for an unknown model."""
+        pool, query = self.service.pool, request.query_params
+        model, outcome = query.get("model") or self._first(), OutcomeView("")
+        if model is not None:
+            outcome = await self._outcome(request, model)
+        chosen = {name: query[name] for name in ("run", "with") if name in query}
+        return BenchmarkView([entry.id for entry in pool.models], outcome, urlencode(chosen))
+
+    async def _outcome(self, request: Request, model: str | None = None) -> OutcomeView:
+        query, name = request.query_params, model or request.path_params["name"]
+        return await self.service.outcome(self._id(name), query.get("run"), query.get("with"))
+
     def _id(self, name: str) -> str:
         """Raises NotFound."""
         return self.service.pool.entry(name).id
+
+    def _first(self) -> str | None:
+        """The model that runs a benchmark, else one in memory, else the suggested one."""
+        pool, running = self.service.pool, self.service.benchmarks.running
+        if running is not None:
+            return running.model
+        if pool.last_used is not None:
+            return pool.last_used.id
+        return suggested(pool.models, pool.limit_bytes)
 
 
 class BenchmarkService:
@@ -141,7 +136,17 @@ class BenchmarkService:
         results = await self.benchmarks.runs(model)
         entries = [self.pool.entry(model)]
         now = await asyncio.to_thread(Conditions.now, entries)
-        return [run_view(result, result.stale(now)) for result in results]
+        return [
+            RunView(
+                f"{result.at:.3f}",
+                result.at,
+                result.conditions.versions.get("omlx", ""),
+                result.conditions.machine,
+                dict(result.record),
+                result.stale(now),
+            )
+            for result in results
+        ]
 
     async def outcome(self, model: str, key: str | None, other: str | None) -> OutcomeView:
         """Return what the page shows of a model; `key` and `other` name runs."""
@@ -252,13 +257,6 @@ class BenchmarkView:
     sizes: Sequence[int] = SIZES
 
 
-def run_view(result: StoredResult, stale: Sequence[Reason] = ()) -> RunView:
-    conditions = result.conditions
-    version = conditions.versions.get("omlx", "")
-    key = f"{result.at:.3f}"
-    return RunView(key, result.at, version, conditions.machine, dict(result.record), stale)
-
-
 def choose(
     runs: Sequence[RunView], key: str | None, other: str | None
 ) -> tuple[RunView | None, RunView | None]:
@@ -283,21 +281,15 @@ def rate_of(row: Json | None, measure: str) -> float | None:
 
 
 def _chart(streams: int, rows: Sequence[Row], measures: Sequence[str]) -> Chart:
-    bars = []
-    for row in rows:
-        for measure in measures:
-            for record, old in ((row.now, False), (row.old, True)):
-                rate = rate_of(record, measure)
-                if rate is not None:
-                    bars.append((row.now["tokens"], measure, rate, old))
+    bars = [
+        (row.now["tokens"], measure, rate, old)
+        for row in rows
+        for measure in measures
+        for record, old in ((row.now, False), (row.old, True))
+        if (rate := rate_of(record, measure)) is not None
+    ]
     best = max((rate for _, _, rate, _ in bars), default=0.0) or 1.0
-    return Chart(
-        streams,
-        [
-            Bar(tokens, measure, rate, round(100 * rate / best, 1), old)
-            for tokens, measure, rate, old in bars
-        ],
-    )
+    return Chart(streams, [Bar(*bar[:3], round(100 * bar[2] / best, 1), bar[3]) for bar in bars])
 
 
 COLUMNS = ("prompt", "streams", "prefill", "first", "plain", "drafted", "accepted", "memory")

@@ -20,7 +20,7 @@ from omlx.server.services import Services
 
 from .models.model_snapshot import ModelSnapshots
 from .web.addresses import CHAT
-from .web.pages import Page, Pages
+from .web.pages import Pages, page
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,42 +39,41 @@ class ChatView:
 
 @dataclass(frozen=True, slots=True)
 class ChatPage:
+    """The page, and the server's Responses API for a browser with a session.
+
+    Its responses are stored apart from those of API clients: neither can read the other's. A
+    response is generated in the background, so that a page that was reloaded can follow it again.
+    """
+
     snapshots: ModelSnapshots
+    responses: ResponseEndpoints
+    models: ModelEndpoints
 
-    def register(self, pages: Pages) -> None:
-        pages.route(CHAT, self.show)
+    @classmethod
+    def of(cls, services: Services, snapshots: ModelSnapshots) -> ChatPage:
+        responder = Responder(services.generations, KEEP_ALIVE_S)
+        responses = ResponseEndpoints(responder, services.generations)
+        return cls(snapshots, responses, ModelEndpoints(services, ModelCards(services.pool)))
 
-    async def show(self, request: Request) -> Page:
+    def register(self, pages: Pages, api: APIRouter) -> None:
+        response = "/chat/responses/{id}"
+        pages.route(CHAT, page("chat/page.html", self._view, "chat"))
+        api.add_api_route("/chat/models", self.models.list_models, methods=["GET"])
+        api.add_api_route("/chat/responses", self.responses.create, methods=["POST"])
+        api.add_api_route(response, self.responses.show, methods=["GET"])
+        api.add_api_route(response, self.forget, methods=["DELETE"])
+        api.add_api_route(f"{response}/cancel", self.responses.cancel, methods=["POST"])
+
+    async def _view(self, request: Request) -> ChatView:
         pool = self.snapshots.pool
         models = pool.catalog.ids
         wanted = (request.query_params.get("model"), self.snapshots.first, *models)
-        view = ChatView(
+        return ChatView(
             models=models,
             model=next((name for name in wanted if name in models), None),
             has_own=bool(pool.registry.own),
             has_markdown=(data_dir("static") / "vendor" / "marked").is_dir(),
         )
-        return Page("chat/page.html", view, "chat")
-
-
-@dataclass(frozen=True, slots=True)
-class ChatApi:
-    responses: ResponseEndpoints
-    models: ModelEndpoints
-
-    @classmethod
-    def of(cls, services: Services) -> ChatApi:
-        responder = Responder(services.generations, KEEP_ALIVE_S)
-        responses = ResponseEndpoints(responder, services.generations)
-        return cls(responses, ModelEndpoints(services, ModelCards(services.pool)))
-
-    def register(self, router: APIRouter) -> None:
-        response = "/chat/responses/{id}"
-        router.add_api_route("/chat/models", self.models.list_models, methods=["GET"])
-        router.add_api_route("/chat/responses", self.responses.create, methods=["POST"])
-        router.add_api_route(response, self.responses.show, methods=["GET"])
-        router.add_api_route(response, self.forget, methods=["DELETE"])
-        router.add_api_route(f"{response}/cancel", self.responses.cancel, methods=["POST"])
 
     async def forget(self, request: Request, id: str) -> Response:
         """Delete a response that browsers have; several windows may say so."""

@@ -19,7 +19,7 @@ from omlx.server.model_cards import ModelCard, ModelCards
 
 from .models.model_snapshot import ModelSnapshots
 from .web.addresses import CONNECT, PARTS
-from .web.pages import Page, Pages
+from .web.pages import Pages, page
 from .web.preferences import language_of
 
 _PLACEHOLDER: Final = "org/model"
@@ -55,14 +55,11 @@ class ConnectPage:
     seen: LastSeen
 
     def register(self, pages: Pages) -> None:
-        pages.route(CONNECT, self.show)
-        pages.part(f"{PARTS}/connect", self.show_apps)
+        pages.route(CONNECT, page("connect/page.html", self._view, "connect"))
+        pages.part(f"{PARTS}/connect", page("connect/apps.html", self._apps))
 
-    async def show(self, request: Request) -> Page:
-        return Page("connect/page.html", await self._view(request), "connect")
-
-    async def show_apps(self, request: Request) -> Page:
-        return Page("connect/apps.html", (await self._view(request)).apps)
+    async def _apps(self, request: Request) -> AppsView:
+        return (await self._view(request)).apps
 
     async def _view(self, request: Request) -> ConnectView:
         address, with_key = str(request.base_url).rstrip("/"), self.keys.required
@@ -129,37 +126,30 @@ def group_views(
     endpoint: Endpoint, question: str, programs: Sequence[Seen], now: float
 ) -> Sequence[GroupView]:
     """`programs` have sent requests, the newest first."""
-    return [
-        GroupView(kind, [_view(app, endpoint, question, programs, now) for app in _of(kind)])
-        for kind in Kind
-    ]
+    apps = [(app, _view(app, endpoint, question, programs, now)) for app in APPS]
+    return [GroupView(kind, [view for app, view in apps if app.kind is kind]) for kind in Kind]
 
 
 def other_programs(programs: Iterable[Seen], now: float) -> Sequence[ProgramView]:
     """Return the programs that are none of the apps."""
-    unknown = [seen for seen in programs if not any(app.sends(seen.client) for app in APPS)]
+    unknown = (seen for seen in programs if not any(app.sends(seen.client) for app in APPS))
     return [_program_view(seen, now) for seen in unknown]
-
-
-def _of(kind: Kind) -> Iterable[App]:
-    return (app for app in APPS if app.kind is kind)
 
 
 def _view(
     app: App, endpoint: Endpoint, question: str, programs: Sequence[Seen], now: float
 ) -> AppView:
-    snippet, launch = app.snippet(endpoint, question), app.launch(endpoint)
+    snippet = app.snippet(endpoint, question)
     newest = next((seen for seen in programs if app.sends(seen.client)), None)
-    texts = (app.name, snippet.file, app.program)
     return AppView(
-        app.id,
-        app.name,
-        snippet,
-        launch,
-        app.least_context(endpoint),
-        bool(app.agents),
-        None if newest is None else _program_view(newest, now),
-        " ".join(filter(None, texts)).lower(),
+        id=app.id,
+        name=app.name,
+        snippet=snippet,
+        launch=app.launch(endpoint),
+        least_context=app.least_context(endpoint),
+        known=bool(app.agents),
+        seen=None if newest is None else _program_view(newest, now),
+        search=" ".join(filter(None, (app.name, snippet.file, app.program))).lower(),
     )
 
 
@@ -167,9 +157,6 @@ def _program_view(seen: Seen, now: float) -> ProgramView:
     name, _, version = seen.client.partition("/")
     if not version[:1].isdigit():
         name, version = seen.client, ""
-    return ProgramView(name, version, _rounded(max(0.0, now - seen.at)), seen.refused)
-
-
-def _rounded(seconds: float) -> int:
+    seconds = max(0.0, now - seen.at)
     step = _STEP_S if seconds < _MINUTE_S else _MINUTE_S
-    return int(seconds) // step * step
+    return ProgramView(name, version, int(seconds) // step * step, seen.refused)

@@ -1,18 +1,26 @@
-"""The page that downloads models: suggestions, a search of the hub, downloads, deletion.
+"""Downloads of models: suggestions, a search of the hub, downloads, deletion.
 
-It asks the hub only when a person searches or downloads.
+The page asks the hub only when a person searches or downloads. API, below `/admin/api/downloads`:
+
+POST   …/search         ask the hub; answers with the number of results, which the page shows
+POST   …                download a model, and the draft that goes with it
+POST   …/NAME/pause     stop; what is here stays
+POST   …/NAME/resume    continue
+DELETE …/NAME           stop, and delete what came; a complete model stays
+
+DELETE /admin/api/models/NAME   delete a model of the hub's cache
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Annotated, Final
 
 from fastapi import APIRouter, Request
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from starlette.responses import JSONResponse, Response
 
 from omlx.errors import BadRequest, Conflict, ModelError, NotFound
@@ -34,9 +42,11 @@ from omlx.settings.configuration import LiveConfiguration
 from .models.list_page import SECTION
 from .models.model_snapshot import ModelSnapshot, ModelSnapshots
 from .web.addresses import DOWNLOAD, PARTS
-from .web.pages import Page, Pages
+from .web.pages import Pages, page
+from .web.preferences import Strict
 
 SUGGESTED = 5
+MAX_SEARCHES: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,66 +56,17 @@ class DownloadView:
     own: OwnView
 
 
-@dataclass(frozen=True, slots=True)
-class DownloadPage:
-    downloads: Downloads
-    snapshots: ModelSnapshots
-    shelf: Shelf
-
-    def register(self, pages: Pages) -> None:
-        pages.route(DOWNLOAD, self.show)
-        pages.part(f"{PARTS}/downloads", self.show_queue)
-        pages.part(f"{PARTS}/downloads/results", self.show_results)
-        pages.part(f"{PARTS}/downloads/own", self.show_own)
-
-    async def show(self, request: Request) -> Page:
-        downloads = await self.downloads.all()
-        view = DownloadView(
-            await self.results(None, downloads), queue_view(downloads), await self._own(downloads)
-        )
-        return Page("download/page.html", view, SECTION)
-
-    async def show_queue(self, request: Request) -> Page:
-        return Page("download/queue.html", queue_view(await self.downloads.all()))
-
-    async def show_results(self, request: Request) -> Page:
-        text = request.query_params.get("q")
-        return Page("download/results.html", await self.results(text, await self.downloads.all()))
-
-    async def show_own(self, request: Request) -> Page:
-        return Page("download/own.html", await self._own(await self.downloads.all()))
-
-    async def results(self, text: str | None, downloads: list[Download]) -> ResultsView:
-        """Return the results of an earlier search, else suggestions for this machine."""
-        pool = self.snapshots.pool
-        offers = None if text is None else self.shelf.get(text)
-        if offers is None:
-            text, offers = None, starters(pool.limit_bytes, SUGGESTED)
-        here = {entry.id for entry in pool.models}
-        free = await asyncio.to_thread(self.downloads.free_bytes)
-        return results_view(text, offers, here, downloads, (pool.limit_bytes, free))
-
-    async def _own(self, downloads: list[Download]) -> OwnView:
-        snapshots = await self.snapshots.all()
-        free = await asyncio.to_thread(self.downloads.free_bytes)
-        return own_view(snapshots, downloads, str(self.downloads.cache), free >> 20 << 20)
-
-
 Name = Annotated[str, Field(min_length=1, max_length=400)]
 
 
-class Search(BaseModel):
+class Search(Strict):
     """Body of a search."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     text: Name
 
 
-class Wanted(BaseModel):
+class Wanted(Strict):
     """Body of a download: references. `declared`: the model's package names the draft itself."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     model: Name
     draft: Name | None = None
@@ -113,25 +74,34 @@ class Wanted(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class DownloadsApi:
-    downloads: Downloads
-    pool: Pool
-    configuration: LiveConfiguration
-    shelf: Shelf
+class DownloadPage:
+    """`found`: the newest searches by their text, so that rows follow the downloads."""
 
-    def register(self, router: APIRouter) -> None:
-        one = "/downloads/{name:path}"
-        router.add_api_route("/downloads/search", self.search, methods=["POST"])
-        router.add_api_route("/downloads", self.start, methods=["POST"])
-        router.add_api_route(f"{one}/pause", self.pause, methods=["POST"])
-        router.add_api_route(f"{one}/resume", self.resume, methods=["POST"])
-        router.add_api_route(one, self.discard, methods=["DELETE"])
-        router.add_api_route("/models/{name:path}", self.delete, methods=["DELETE"])
+    downloads: Downloads
+    snapshots: ModelSnapshots
+    configuration: LiveConfiguration
+    found: OrderedDict[str, Sequence[Offer]] = field(default_factory=OrderedDict)
+
+    def register(self, pages: Pages, api: APIRouter) -> None:
+        part, one = f"{PARTS}/downloads", "/downloads/{name:path}"
+        pages.route(DOWNLOAD, page("download/page.html", self._view, SECTION))
+        pages.part(part, page("download/queue.html", self._queue))
+        pages.part(f"{part}/results", page("download/results.html", self._results))
+        pages.part(f"{part}/own", page("download/own.html", self._own))
+        api.add_api_route("/downloads/search", self.search, methods=["POST"])
+        api.add_api_route("/downloads", self.start, methods=["POST"])
+        api.add_api_route(f"{one}/pause", self.pause, methods=["POST"])
+        api.add_api_route(f"{one}/resume", self.resume, methods=["POST"])
+        api.add_api_route(one, self.discard, methods=["DELETE"])
+        api.add_api_route("/models/{name:path}", self.delete, methods=["DELETE"])
 
     async def search(self, request: Request) -> Response:
         text = read(Search, await request.body()).text.strip()
         offers = await while_connected(request.receive, self.downloads.search(text))
-        self.shelf.put(text, offers)
+        self.found.pop(text, None)
+        self.found[text] = offers
+        if len(self.found) > MAX_SEARCHES:
+            self.found.popitem(last=False)
         return JSONResponse({"text": text, "count": len(offers)})
 
     async def start(self, request: Request) -> Response:
@@ -161,14 +131,40 @@ class DownloadsApi:
 
     async def delete(self, request: Request, name: str) -> Response:
         """Raises NotFound for a model of another folder, Conflict for one that is in memory."""
-        entries = [entry for entry in self.pool.registry.entries if entry.source == HUB_CACHE]
+        pool = self.snapshots.pool
+        entries = [entry for entry in pool.registry.entries if entry.source == HUB_CACHE]
         entry = next((entry for entry in entries if entry.id == name), None)
         if entry is None:
             raise NotFound("pull.not_in_cache", repository=name)
-        if entry.usable and self.pool.status(name).state is not Residency.UNLOADED:
+        if entry.usable and pool.status(name).state is not Residency.UNLOADED:
             raise Conflict("pull.in_memory", repository=name)
         await self.downloads.delete(name)
         return Response(status_code=204)
+
+    async def _view(self, request: Request) -> DownloadView:
+        results = await self._offers(None)
+        return DownloadView(results, await self._queue(request), await self._own(request))
+
+    async def _queue(self, request: Request) -> QueueView:
+        return queue_view(await self.downloads.all())
+
+    async def _results(self, request: Request) -> ResultsView:
+        return await self._offers(request.query_params.get("q"))
+
+    async def _offers(self, text: str | None) -> ResultsView:
+        """Return the results of an earlier search, else suggestions for this machine."""
+        pool, downloads = self.snapshots.pool, await self.downloads.all()
+        offers = None if text is None else self.found.get(text)
+        if offers is None:
+            text, offers = None, starters(pool.limit_bytes, SUGGESTED)
+        here = {entry.id for entry in pool.models}
+        free = await asyncio.to_thread(self.downloads.free_bytes)
+        return results_view(text, offers, here, downloads, (pool.limit_bytes, free))
+
+    async def _own(self, request: Request) -> OwnView:
+        downloads, snapshots = await self.downloads.all(), await self.snapshots.all()
+        free = await asyncio.to_thread(self.downloads.free_bytes)
+        return own_view(snapshots, downloads, str(self.downloads.cache), free >> 20 << 20)
 
 
 def _reference(name: str) -> Reference:
@@ -180,26 +176,6 @@ def _reference(name: str) -> Reference:
     if not reference.on_hub and name != PACKAGED:
         raise BadRequest("draft.malformed", draft=name)
     return reference
-
-
-MAX_SEARCHES: Final = 16
-
-
-class Shelf:
-    """The newest searches, by their text."""
-
-    def __init__(self) -> None:
-        self._found: OrderedDict[str, Sequence[Offer]] = OrderedDict()
-
-    def put(self, text: str, offers: Sequence[Offer]) -> None:
-        self._found.pop(text, None)
-        self._found[text] = offers
-        if len(self._found) > MAX_SEARCHES:
-            self._found.popitem(last=False)
-
-    def get(self, text: str) -> Sequence[Offer] | None:
-        """Return the results; None for a search that was not made, or too long ago."""
-        return self._found.get(text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,7 +303,11 @@ def own_view(
 ) -> OwnView:
     """Return the models of the hub's cache, complete or not, without those in the queue."""
     queued = {download.repository for download in downloads if download.state is not State.DONE}
-    users = _users(snapshots)
+    users: dict[str, list[str]] = {}  # the models that use each draft, by its id
+    for snapshot in snapshots:
+        draft = None if snapshot.speculative is None else snapshot.speculative.draft
+        if draft is not None:
+            users.setdefault(draft.id, []).append(snapshot.entry.id)
     rows = [
         OwnRow(
             snapshot.entry,
@@ -346,13 +326,3 @@ def _download_row(download: Download) -> DownloadRow:
     complete = download.done_bytes >= download.total_bytes
     checking = complete and download.state is State.RUNNING
     return DownloadRow(download, download.done_bytes / download.total_bytes, checking)
-
-
-def _users(snapshots: Iterable[ModelSnapshot]) -> Mapping[str, Sequence[str]]:
-    """Return the models that use each draft, by its id."""
-    users: dict[str, list[str]] = {}
-    for snapshot in snapshots:
-        draft = None if snapshot.speculative is None else snapshot.speculative.draft
-        if draft is not None:
-            users.setdefault(draft.id, []).append(snapshot.entry.id)
-    return users

@@ -18,7 +18,7 @@ from omlx.server.fields import read
 from omlx.settings.keys import EVERY_MODEL, KeyFile, NamedKey
 
 from .web.addresses import KEYS, PARTS
-from .web.pages import Page, Pages
+from .web.pages import Pages, page
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,35 +43,6 @@ class KeysView:
     has_main: bool
 
 
-@dataclass(frozen=True, slots=True)
-class KeysPage:
-    keys: ApiKeys
-
-    def register(self, pages: Pages) -> None:
-        pages.route(KEYS, self.show)
-        pages.part(f"{PARTS}/keys", self.show_list)
-
-    async def show(self, request: Request) -> Page:
-        return Page("keys/page.html", keys_view(self.keys), "settings")
-
-    async def show_list(self, request: Request) -> Page:
-        return Page("keys/list.html", keys_view(self.keys))
-
-
-def keys_view(keys: ApiKeys) -> KeysView:
-    required, problem = keys.required, None
-    if keys.problem is not None:
-        problem = Reason(keys.problem.code, keys.problem.params)
-    rows = tuple(map(_row, keys.named))
-    return KeysView(rows, problem, required, keys.main is not None)
-
-
-def _row(key: NamedKey) -> KeyRow:
-    models = () if key.may_use_all else key.models
-    day = key.created.date().isoformat()
-    return KeyRow(key.name, key.ending, models, key.requests_per_minute, day)
-
-
 class NewKey(BaseModel):
     """Body of a new key. `models` are patterns."""
 
@@ -83,14 +54,22 @@ class NewKey(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class KeysApi:
+class KeysPage:
+    """Named keys: the page, and `/admin/api/keys`, where only the answer that makes one has it."""
+
+    keys: ApiKeys
     file: KeyFile
     catalog: Catalog
 
-    def register(self, router: APIRouter) -> None:
-        router.add_api_route("/keys", self.show, methods=["GET"])
-        router.add_api_route("/keys", self.create, methods=["POST"])
-        router.add_api_route("/keys/{name}", self.revoke, methods=["DELETE"])
+    def register(self, pages: Pages, api: APIRouter) -> None:
+        pages.route(KEYS, page("keys/page.html", self._view, "settings"))
+        pages.part(f"{PARTS}/keys", page("keys/list.html", self._view))
+        api.add_api_route("/keys", self.show, methods=["GET"])
+        api.add_api_route("/keys", self.create, methods=["POST"])
+        api.add_api_route("/keys/{name}", self.revoke, methods=["DELETE"])
+
+    async def _view(self, request: Request) -> KeysView:
+        return keys_view(self.keys)
 
     async def show(self, request: Request) -> Response:
         keys = await asyncio.to_thread(self.file.read)
@@ -106,3 +85,17 @@ class KeysApi:
     async def revoke(self, request: Request, name: str) -> Response:
         await asyncio.to_thread(self.file.revoke, name)
         return Response(status_code=204)
+
+
+def keys_view(keys: ApiKeys) -> KeysView:
+    required, problem = keys.required, None
+    if keys.problem is not None:
+        problem = Reason(keys.problem.code, keys.problem.params)
+    rows = tuple(map(_row, keys.named))
+    return KeysView(rows, problem, required, keys.main is not None)
+
+
+def _row(key: NamedKey) -> KeyRow:
+    models = () if key.may_use_all else key.models
+    day = key.created.date().isoformat()
+    return KeyRow(key.name, key.ending, models, key.requests_per_minute, day)

@@ -1,6 +1,7 @@
-"""Pages of the login and the password: plain HTML forms. A refusal is shown in the page.
+"""Login and password, as plain HTML forms and in the API; sessions by a cookie.
 
-Opening a login link does not use it up; its button does.
+Opening a login link does not use it up; its button does. A refusal is shown in the page. No script
+and no other site can use the cookie.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Annotated, Final
 from urllib.parse import quote
 
 from fastapi import APIRouter, Depends, Request
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
 from omlx.errors import BadRequest, OmlxError, Unauthorized
@@ -28,7 +29,7 @@ from omlx.settings.schema import table
 from .credentials import COOKIE, MAX_LENGTH, MIN_LENGTH, Credentials, Session, Sessions, Throttle
 from .web.addresses import API, HOME, LOGIN, own_page
 from .web.pages import Page, Pages
-from .web.preferences import form_data
+from .web.preferences import Strict, form_data
 
 LOGOUT: Final = f"{HOME}/logout"
 PASSWORD: Final = f"{HOME}/password"
@@ -57,12 +58,45 @@ class LoginPage:
     pages: Pages
     gate: Gate
 
-    def register(self) -> None:
+    def register(self) -> APIRouter:
+        """Add the pages; return the API of logging in and out."""
         self.pages.route(LOGIN, self.show, public=True)
         self.pages.route(PASSWORD, self.show_password)
         self.pages.form(LOGIN, self.log_in)
         self.pages.form(LOGOUT, self.log_out)
         self.pages.form(PASSWORD, self.change_password)
+        api = APIRouter(prefix=API)
+        api.add_api_route("/session", self.api_session, methods=["GET"])
+        api.add_api_route("/login", self.api_log_in, methods=["POST"])
+        api.add_api_route("/logout", self.api_log_out, methods=["POST"])
+        api.add_api_route("/password", self.api_change_password, methods=["PUT"])
+        return api
+
+    async def api_session(self, request: Request) -> Response:
+        return self._status(self.gate.logged_in(request))
+
+    async def api_log_in(self, request: Request) -> Response:
+        by_link = await self.gate.admit(read(Login, await request.body()))
+        response = self._status(True)
+        self.gate.renew(request, response, by_link=by_link)
+        return response
+
+    async def api_log_out(self, request: Request) -> Response:
+        response = self._status(False)
+        self.gate.end(request, response)
+        return response
+
+    async def api_change_password(self, request: Request) -> Response:
+        """Change the password; all other sessions end."""
+        session = self.gate.session(request)
+        await self.gate.set_password(session, read(NewPassword, await request.body()))
+        response = self._status(True)
+        self.gate.renew(request, response, by_link=False)
+        return response
+
+    def _status(self, logged_in: bool) -> JSONResponse:
+        password_set = self.gate.credentials.has_password
+        return JSONResponse({"logged_in": logged_in, "password_set": password_set})
 
     async def show(self, request: Request) -> Page:
         query = request.query_params
@@ -133,61 +167,18 @@ def _only(fields: Mapping[str, str], *names: str) -> Mapping[str, str]:
     return {name: fields[name] for name in names if name in fields}
 
 
-@dataclass(frozen=True, slots=True)
-class LoginApi:
-    gate: Gate
-
-    def routes(self) -> APIRouter:
-        router = APIRouter(prefix=API)
-        router.add_api_route("/session", self.show, methods=["GET"])
-        router.add_api_route("/login", self.log_in, methods=["POST"])
-        router.add_api_route("/logout", self.log_out, methods=["POST"])
-        router.add_api_route("/password", self.change_password, methods=["PUT"])
-        return router
-
-    async def show(self, request: Request) -> Response:
-        return self._status(self.gate.logged_in(request))
-
-    async def log_in(self, request: Request) -> Response:
-        by_link = await self.gate.admit(read(Login, await request.body()))
-        response = self._status(True)
-        self.gate.renew(request, response, by_link=by_link)
-        return response
-
-    async def log_out(self, request: Request) -> Response:
-        response = self._status(False)
-        self.gate.end(request, response)
-        return response
-
-    async def change_password(self, request: Request) -> Response:
-        """Change the password; all other sessions end."""
-        session = self.gate.session(request)
-        await self.gate.set_password(session, read(NewPassword, await request.body()))
-        response = self._status(True)
-        self.gate.renew(request, response, by_link=False)
-        return response
-
-    def _status(self, logged_in: bool) -> JSONResponse:
-        password_set = self.gate.credentials.has_password
-        return JSONResponse({"logged_in": logged_in, "password_set": password_set})
-
-
 Secret = Annotated[str, Field(max_length=4096)]
 
 
-class Login(BaseModel):
+class Login(Strict):
     """Body of a login: exactly one of the two."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     token: Secret | None = None
     password: Secret | None = None
 
 
-class NewPassword(BaseModel):
+class NewPassword(Strict):
     """Body of a change of password. `current` is not needed in a session begun by a login link."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     password: Secret
     current: Secret | None = None

@@ -15,24 +15,24 @@ from omlx.settings.keys import KeyFile
 from omlx.speed.run_store import RunStore
 from omlx.trial.exclusive import Exclusive
 
-from .activity import ActivityApi, ActivityPage, LogPage, StatisticsPage
-from .benchmark import BenchmarkApi, BenchmarkPage, BenchmarkService
-from .chat import ChatApi, ChatPage
+from .activity import ActivityPage
+from .benchmark import BenchmarkPage, BenchmarkService
+from .chat import ChatPage
 from .connect import ConnectPage
 from .credentials import Credentials, Sessions, Throttle
-from .download import DownloadPage, DownloadsApi, Shelf
-from .keys import KeysApi, KeysPage
-from .login import Gate, LoginApi, LoginPage
+from .download import DownloadPage
+from .keys import KeysPage
+from .login import Gate, LoginPage
 from .models.drafts import ModelDrafts
-from .models.list_page import ModelsApi, ModelsPage
+from .models.list_page import ModelsPage
 from .models.model_page import ModelPage
 from .models.model_snapshot import ModelSnapshots
 from .models.profile_page import ProfilePage
-from .overview import LiveApi, LiveFigures, OverviewPage
-from .settings.page import SettingsApi, SettingsPage
+from .overview import LiveFigures, OverviewPage
+from .settings.page import SettingsPage
 from .settings.service import SettingsService
 from .trial import TrialApi
-from .trial_service import TrialApplier, TrialService
+from .trial_service import TrialService
 from .web import preferences
 from .web.addresses import HOME
 from .web.files import serve_files
@@ -52,41 +52,32 @@ def mount(app: FastAPI, services: Services, configuration: LiveConfiguration, ho
     figures = LiveFigures(services)
     settings = SettingsService(pool, configuration, publish_key)
     exclusive = Exclusive()
-    trials = TrialService(services, TrialApplier(pool, configuration), home, exclusive)
+    trials = TrialService(services, configuration, home, exclusive)
     benchmarks = BenchmarkService(services, home, exclusive)
 
-    ChatPage(snapshots).register(pages)
-    cards = ModelCards(pool)
-    OverviewPage(figures, snapshots, trials.trials, services.downloads).register(pages)
-    ConnectPage(snapshots, cards, keys, services.activity.seen).register(pages)
-    shelf = Shelf()
-    ModelsPage(snapshots).register(pages)
-    DownloadPage(services.downloads, snapshots, shelf).register(pages)
+    api, downloads, prefixes = gate.router(), services.downloads, services.prefixes
+    exactness = ExactnessService(pool, services.engine)
     runs, drafts = RunStore(home), ModelDrafts(pool)
-    ModelPage(snapshots, settings, trials, runs, services.prefixes, drafts).register(pages)
+    requests, history = figures.requests, services.activity.history
+    SettingsPage(gate, pool, settings).register(pages, api)
+    KeysPage(keys, KeyFile(home), pool.catalog).register(pages, api)
+    ChatPage.of(services, snapshots).register(pages, api)
+    OverviewPage(figures, snapshots, trials.trials, downloads).register(pages, api)
+    ConnectPage(snapshots, ModelCards(pool), keys, services.activity.seen).register(pages)
+    # In this order: addresses that end in a model's name come after those with more behind it.
+    ModelsPage(snapshots, prefixes, exactness).register(pages, api)
+    DownloadPage(downloads, snapshots, configuration).register(pages, api)
+    ModelPage(snapshots, settings, trials, runs, prefixes, drafts).register(pages)
     ProfilePage(pool, settings).register(pages)
-    BenchmarkPage(benchmarks).register(pages)
-    ActivityPage(figures.requests, services.verifier).register(pages)
-    LogPage(home).register(pages)
-    SettingsPage(settings).register(pages)
-    KeysPage(keys).register(pages)
-    LoginPage(pages, gate).register()
+    TrialApi(gate, trials).register(api)
+    BenchmarkPage(benchmarks).register(pages, api)
+    ActivityPage(requests, services.generations, services.verifier, home, history).register(
+        pages, api
+    )
+    login = LoginPage(pages, gate).register()
     pages.form(f"{HOME}/preferences", preferences.store)
 
-    exactness = ExactnessService(pool, services.engine)
-    api = gate.router()
-    SettingsApi(gate, pool, settings).register(api)
-    KeysApi(KeyFile(home), pool.catalog).register(api)
-    ModelsApi(pool, services.prefixes, exactness).register(api)
-    DownloadsApi(services.downloads, pool, configuration, shelf).register(api)
-    TrialApi(gate, trials).register(api)
-    BenchmarkApi(benchmarks).register(api)
-    LiveApi(figures).register(api)
-    ActivityApi(services.generations, services.verifier).register(api)
-    StatisticsPage(services.activity.history).register(pages, api)
-    ChatApi.of(services).register(api)
-
-    for router in (LoginApi(gate).routes(), api, pages.router):
+    for router in (login, api, pages.router):
         app.include_router(router)
     serve_files(app)
     app.add_exception_handler(HTTPException, pages.misrouted)

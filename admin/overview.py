@@ -32,7 +32,7 @@ from .models.list_page import ModelRow, model_row
 from .models.model_snapshot import ModelSnapshot, ModelSnapshots, suggested
 from .views import WAITING, AnswerView, LoadingView, Requests, RequestView, answer_view
 from .web.addresses import HOME, PARTS
-from .web.pages import Page, Pages
+from .web.pages import Pages, page
 
 MAX_ANSWERS: Final = 50
 """Rows of the table of latest requests."""
@@ -78,21 +78,26 @@ class OverviewPage:
     trials: Trials
     downloads: Downloads
 
-    def register(self, pages: Pages) -> None:
-        pages.route(HOME, self.show)
-        pages.part(f"{PARTS}/overview", self.show_live)
-        pages.part(f"{PARTS}/overview/first", self.show_first)
+    def register(self, pages: Pages, api: APIRouter) -> None:
+        pages.route(HOME, page("overview/page.html", self._whole, "overview"))
+        pages.part(f"{PARTS}/overview", page("overview/live.html", self._live))
+        pages.part(f"{PARTS}/overview/first", page("overview/first.html", self._first))
+        api.add_api_route("/live", self.live, methods=["GET"])
 
-    async def show(self, request: Request) -> Page:
-        first = await first_view(self.downloads, self.snapshots.pool)
-        view = replace(await self._view(request, FIRST_ANSWERS), first=first)
-        return Page("overview/page.html", view, "overview")
+    async def live(self, request: Request) -> Response:
+        """Live figures, polled by charts. They are counters; no engine step waits for them."""
+        query = read_query(LiveQuery, request.query_params)
+        return JSONResponse(asdict(self.figures.now(query.since, query.at)))
 
-    async def show_live(self, request: Request) -> Page:
-        return Page("overview/live.html", await self._view(request, MAX_ANSWERS))
+    async def _whole(self, request: Request) -> OverviewView:
+        first = await self._first(request)
+        return replace(await self._view(request, FIRST_ANSWERS), first=first)
 
-    async def show_first(self, request: Request) -> Page:
-        return Page("overview/first.html", await first_view(self.downloads, self.snapshots.pool))
+    async def _live(self, request: Request) -> OverviewView:
+        return await self._view(request, MAX_ANSWERS)
+
+    async def _first(self, request: Request) -> FirstView:
+        return await first_view(self.downloads, self.snapshots.pool)
 
     async def _view(self, request: Request, answers: int) -> OverviewView:
         pool, resident = self.snapshots.pool, await self.snapshots.resident()
@@ -180,18 +185,6 @@ class LiveQuery(Body):
 
     since: Annotated[float, Field(ge=0)] = 0.0
     at: Annotated[float | None, Field(ge=0)] = None
-
-
-@dataclass(frozen=True, slots=True)
-class LiveApi:
-    figures: LiveFigures
-
-    def register(self, router: APIRouter) -> None:
-        router.add_api_route("/live", self.show, methods=["GET"])
-
-    async def show(self, request: Request) -> Response:
-        query = read_query(LiveQuery, request.query_params)
-        return JSONResponse(asdict(self.figures.now(query.since, query.at)))
 
 
 MINUTE_S: Final = 60

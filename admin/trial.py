@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Annotated, Final
 
 from fastapi import APIRouter, Request
@@ -32,7 +32,7 @@ from omlx.trial.trial import Plan, Trial
 from .login import Gate
 from .settings.view import Json
 from .trial_service import TrialService, estimate_record, report_record
-from .web.preferences import language_of
+from .web.preferences import Strict, language_of
 
 TOKENS: Final = 128
 MIN_TOKENS, MAX_TOKENS = 16, 512
@@ -58,10 +58,8 @@ class TrialRequest(BaseModel):
     picture: str = ""
 
 
-class ConfigurationChoice(BaseModel):
+class ConfigurationChoice(Strict):
     """Body that names a configuration of the trial; the recommended one without."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     setup: Name | None = None
 
@@ -113,18 +111,18 @@ class TrialApi:
         """Store a configuration as the model's settings; say when each of them takes effect."""
         model = self._id(name)
         configuration = await self._configuration(request, model)
-        applied = await self.service.applier.apply(model, configuration)
-        return JSONResponse({"setup": configuration.name, **asdict(applied)})
+        applied = await self.service.apply(model, configuration)
+        return JSONResponse({"setup": configuration.name, **applied})
 
     async def undo(self, request: Request, name: str) -> Response:
         model = self._id(name)
         await request.body()
-        return JSONResponse(asdict(await self.service.applier.undo(model)))
+        return JSONResponse(await self.service.undo(model))
 
     async def write(self, request: Request, name: str) -> Response:
         model = self._id(name)
         configuration = await self._configuration(request, model)
-        file, strategy = await self.service.applier.write(model, configuration)
+        file, strategy = await self.service.write(model, configuration)
         return JSONResponse({"file": str(file), "name": strategy})
 
     def _id(self, name: str) -> str:
@@ -221,7 +219,7 @@ def charts(report: Json) -> list[Chart]:
     shown = []
     for kind in report["kinds"]:
         cells = [cell for cell in report["cells"] if cell["kind"] == kind]
-        values = _speedups(cells) or [_rate(cell) for cell in cells]
+        values = _lengths(cells)
         best = max(values, default=0.0) or 1.0
         bars = [
             Bar(setups[cell["setup"]], cell, round(100 * value / best, 1))
@@ -231,18 +229,13 @@ def charts(report: Json) -> list[Chart]:
     return shown
 
 
-def _speedups(cells: Sequence[Json]) -> list[float]:
-    """Return the median speed-up of each cell, 1 for plain decoding; empty if none is known."""
+def _lengths(cells: Sequence[Json]) -> list[float]:
+    """Return each cell's median speed-up, 1 for plain decoding; or all rates if none is known."""
     if not any(cell["speedup"] for cell in cells):
-        return []
-    return [_speedup(cell) for cell in cells]
-
-
-def _speedup(cell: Json) -> float:
-    if cell["setup"] == PLAIN.name:
-        return float(bool(cell["rate"]))
-    return float(cell["speedup"]["median"]) if cell["speedup"] else 0.0
-
-
-def _rate(cell: Json) -> float:
-    return float(cell["rate"]["median"]) if cell["rate"] else 0.0
+        return [float(cell["rate"]["median"]) if cell["rate"] else 0.0 for cell in cells]
+    return [
+        float(bool(cell["rate"]))
+        if cell["setup"] == PLAIN.name
+        else float(cell["speedup"]["median"] if cell["speedup"] else 0)
+        for cell in cells
+    ]

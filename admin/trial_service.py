@@ -15,7 +15,6 @@ from omlx.catalog import sentence
 from omlx.errors import BadRequest, ConfigError, Conflict, Reason
 from omlx.models.package.package import DeclaredNgram, DeclaredStrategy
 from omlx.models.package.write_package import declare_draft, write_package
-from omlx.models.pool.pool import Pool
 from omlx.server.services import Services
 from omlx.settings.configuration import LiveConfiguration
 from omlx.settings.schema import Scope, Value
@@ -36,14 +35,30 @@ from .settings.view import Json, applied
 from .web import formats
 
 
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """`before` are the values stored before (None: none), `revision` the settings' one after."""
+
+    configuration: TrialConfiguration
+    before: Mapping[str, Value]
+    revision: str
+
+
 class TrialService:
+    """Applied configurations can be undone until the model's settings change otherwise."""
+
     def __init__(
-        self, services: Services, applier: TrialApplier, home: Path, exclusive: Exclusive
+        self,
+        services: Services,
+        configuration: LiveConfiguration,
+        home: Path,
+        exclusive: Exclusive,
     ) -> None:
         engine, pool, generations = services.engine, services.pool, services.generations
         runner = TrialRunner(SampleRunner(engine, pool), pool, generations)
         self.pool = pool
-        self.applier = applier
+        self._settings = configuration
+        self._applied: dict[str, Applied] = {}
         self.trials = Trials(pool, runner, ResultStore(home), exclusive)
         self.planner = Planner(engine, pool, generations)
 
@@ -56,7 +71,7 @@ class TrialService:
         """
         history = await self.trials.history(model)
         trial, running, last = self.trials.of(model), self.trials.running, history.report
-        applied = self.applier.applied(model)
+        applied = self._applied.get(model)
         record: Json = {
             "model": model,
             "running": None,
@@ -94,8 +109,12 @@ class TrialService:
 
         Raises Conflict without such a trial or a recommendation, BadRequest for an unknown name.
         """
-        result = await self._result(model)
-        if result is None:
+        trial, last = self.trials.of(model), (await self.trials.history(model)).report
+        if trial is not None and trial.state is State.DONE:
+            result: Mapping[str, Any] = report(trial)
+        elif last is not None:
+            result = last.record
+        else:
             raise Conflict("trial.no_result", model=model)
         recommended = result["verdict"]["setup"]
         if not name and recommended is None:
@@ -106,44 +125,7 @@ class TrialService:
             raise BadRequest("trial.unknown_setup", param="setup", setup=name)
         return configuration
 
-    async def _result(self, model: str) -> Mapping[str, Any] | None:
-        trial = self.trials.of(model)
-        if trial is not None and trial.state is State.DONE:
-            return report(trial)
-        last = (await self.trials.history(model)).report
-        return None if last is None else last.record
-
-
-@dataclass(frozen=True, slots=True)
-class Applied:
-    """`before` are the values stored before (None: none), `revision` the settings' one after."""
-
-    configuration: TrialConfiguration
-    before: Mapping[str, Value]
-    revision: str
-
-
-@dataclass(frozen=True, slots=True)
-class AppliedSettings:
-    """`takes` says when each setting takes effect; `revision` is the new one of the settings."""
-
-    takes: Mapping[str, str]
-    revision: str
-
-
-class TrialApplier:
-    """Applies configurations. Each can be undone until the model's settings change otherwise."""
-
-    def __init__(self, pool: Pool, configuration: LiveConfiguration) -> None:
-        self._pool = pool
-        self._settings = configuration
-        self._applied: dict[str, Applied] = {}
-
-    def applied(self, model: str) -> Applied | None:
-        """Return what can be undone."""
-        return self._applied.get(model)
-
-    async def apply(self, model: str, configuration: TrialConfiguration) -> AppliedSettings:
+    async def apply(self, model: str, configuration: TrialConfiguration) -> Json:
         """Store a configuration as the model's settings. Raises BadRequest, Outdated."""
         revision = await self._revision(model)
         layer = self._settings.current.stored.layer(model)
@@ -157,7 +139,7 @@ class TrialApplier:
         self._applied[model] = Applied(configuration, before, await self._revision(model))
         return await self._reconfigured(model, configuration.changes)
 
-    async def undo(self, model: str) -> AppliedSettings:
+    async def undo(self, model: str) -> Json:
         """Restore the values stored before. Raises Conflict if there are none, Outdated."""
         applied = self._applied.get(model)
         if applied is None:
@@ -172,18 +154,18 @@ class TrialApplier:
         Raises ModelError if the draft does not fit or the file cannot be written, BadRequest for
         plain decoding, which a package cannot declare.
         """
-        entry = self._pool.resolve(model)
+        entry = self.pool.resolve(model)
         if configuration == PLAIN:
             raise BadRequest("trial.not_in_package", param="setup")
         declared: DeclaredStrategy = DeclaredNgram(None, None)
         name = "ngram"
         if configuration.draft is not None:
             draft = await asyncio.to_thread(
-                declare_draft, entry, configuration.draft, None, self._pool.registry
+                declare_draft, entry, configuration.draft, None, self.pool.registry
             )
             declared, name = draft, draft.draft.repository.rpartition("/")[2].lower()
         path = await asyncio.to_thread(write_package, entry.path, declared, name)
-        await self._pool.reconfigure()
+        await self.pool.reconfigure()
         return path, name
 
     async def _patch(self, model: str, changes: Mapping[str, Value], revision: str) -> None:
@@ -195,13 +177,13 @@ class TrialApplier:
     async def _revision(self, model: str) -> str:
         return (await asyncio.to_thread(self._settings.refresh)).stored.revision(model)
 
-    async def _reconfigured(self, model: str, changes: Mapping[str, Value]) -> AppliedSettings:
-        """Have the pool take up the changes."""
-        reloading = [loading.entry.id for loading in await self._pool.reconfigure()]
-        busy = model in reloading and self._pool.status(model).active > 0
+    async def _reconfigured(self, model: str, changes: Mapping[str, Value]) -> Json:
+        """Have the pool take up the changes. Return when each takes effect, and the revision."""
+        reloading = [loading.entry.id for loading in await self.pool.reconfigure()]
+        busy = model in reloading and self.pool.status(model).active > 0
         resolution = self._settings.current.resolve(model)
         takes = applied(changes, resolution, Scope.MODEL, busy=busy)
-        return AppliedSettings(takes, await self._revision(model))
+        return {"takes": takes, "revision": await self._revision(model)}
 
 
 def report_record(report: Mapping[str, Any], language: str) -> Json:

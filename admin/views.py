@@ -9,7 +9,7 @@ from typing import Final
 
 from omlx.clients.apps import client_name
 from omlx.errors import Reason
-from omlx.models.pool.resident import ModelStatus, State
+from omlx.models.pool.resident import State
 from omlx.server.activity import Running
 from omlx.server.outcome import CLIENT_GONE, OK, Outcome
 from omlx.server.services import Services
@@ -29,11 +29,13 @@ class Requests:
         """Return the models that are being loaded, or that requests wait for."""
         pool = self.services.pool
         statuses = [(entry.id, pool.status(entry.id)) for entry in pool.models]
-        return [
-            loading_view(model, status)
-            for model, status in statuses
-            if status.state is State.LOADING or status.waiting
-        ]
+        views = []
+        for model, status in statuses:
+            if status.state is State.LOADING or status.waiting:
+                progress = status.progress
+                share = progress.done / progress.total if progress and progress.total else None
+                views.append(LoadingView(model, share, status.waiting))
+        return views
 
     def latest(self, count: int) -> Sequence[AnswerView]:
         """Return the latest ended requests, the newest first, however long ago they ended."""
@@ -157,16 +159,10 @@ def request_views(running: Sequence[Running], queued: Mapping[str, int]) -> Sequ
     return [_request_view(request, request.id in waiting) for request in running]
 
 
-def loading_view(model: str, status: ModelStatus) -> LoadingView:
-    share, progress = None, status.progress
-    if progress is not None and progress.total:
-        share = progress.done / progress.total
-    return LoadingView(model, share, status.waiting)
-
-
 def answer_view(ended: Outcome) -> AnswerView:
     rate = acceptance = speedup = cached = None
-    reason = ended.error or _usual_reason(ended.status)
+    usual = "ui.answers.cancelled" if ended.status == CLIENT_GONE else "ui.answers.other"
+    reason = ended.error or Reason(usual)  # of a request that was not generated to its end
     if ended.stats is not None:
         stats, cached = ended.stats, ended.stats.cached_n
         if stats.predicted_ms and stats.predicted_n >= MIN_RATE_TOKENS:
@@ -199,19 +195,8 @@ def answer_view(ended: Outcome) -> AnswerView:
     )
 
 
-def _usual_reason(status: int) -> Reason:
-    """Why a request without an error ended as it did, if it was not generated to its end."""
-    if status == CLIENT_GONE:
-        return Reason("ui.answers.cancelled")
-    return Reason("ui.answers.other")
-
-
 def _request_view(request: Running, waiting: bool) -> RequestView:
-    phase = READING
-    if waiting:
-        phase = WAITING
-    elif request.tokens:
-        phase = WRITING
+    phase = WAITING if waiting else WRITING if request.tokens else READING
     return RequestView(
         id=request.id,
         model=request.model,

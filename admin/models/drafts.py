@@ -70,12 +70,8 @@ class DraftCompatibility:
     def _results(
         self, target: ModelEntry, drafts: Sequence[ModelEntry]
     ) -> dict[str, Compatibility]:
-        known = {}
-        for draft in drafts:
-            pair = _pair(target, draft)
-            if pair in self._known:
-                known[draft.id] = self._known[pair]
-        return known
+        pairs = {draft.id: _pair(target, draft) for draft in drafts}
+        return {id: self._known[pair] for id, pair in pairs.items() if pair in self._known}
 
     def _compare_entries(
         self, target: ModelEntry, drafts: Sequence[ModelEntry]
@@ -128,11 +124,9 @@ def _compare(ours: Tokenizer | Reason, theirs: Tokenizer | Reason) -> Compatibil
 
 def _pair(target: ModelEntry, draft: ModelEntry) -> tuple[str, ...]:
     """Return the key of a result: both folders and, as far as sizes show, their content."""
-    return (*_content(target), *_content(draft))
-
-
-def _content(entry: ModelEntry) -> tuple[str, str, str]:
-    return str(entry.path), str(entry.size_bytes), str(entry.status)
+    entries = (target, draft)
+    facts = ((entry.path, entry.size_bytes, entry.status) for entry in entries)
+    return tuple(str(fact) for each in facts for fact in each)
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,7 +315,14 @@ def drafter_results(recent: Sequence[RequestStats]) -> dict[str, DrafterResult]:
         drafted = [name for name, drafter in stats.drafters.items() if drafter.proposed]
         if len(drafted) == 1:
             alone.setdefault(drafted[0], []).append(stats)
-    return {name: _result(name, requests) for name, requests in alone.items()}
+    results = {}
+    for name, requests in alone.items():
+        speedups = [stats.speedup for stats in requests if stats.speedup is not None]
+        rate = sum_drafters(requests)[name].acceptance_rate
+        assert rate is not None, "only requests with proposed tokens are counted"
+        speedup = round(median(speedups), 2) if speedups else None
+        results[name] = DrafterResult(speedup, round(rate, 3))
+    return results
 
 
 def trial_speedups(results: Json) -> dict[str, TrialSpeedup]:
@@ -332,10 +333,3 @@ def trial_speedups(results: Json) -> dict[str, TrialSpeedup]:
         if overall is not None:
             speedups[draft] = TrialSpeedup(overall["median"], stale=bool(result["stale"]))
     return speedups
-
-
-def _result(name: str, requests: Sequence[RequestStats]) -> DrafterResult:
-    speedups = [stats.speedup for stats in requests if stats.speedup is not None]
-    rate = sum_drafters(requests)[name].acceptance_rate
-    assert rate is not None, "only requests with proposed tokens are counted"
-    return DrafterResult(round(median(speedups), 2) if speedups else None, round(rate, 3))

@@ -8,16 +8,15 @@ from enum import StrEnum
 from typing import Annotated, Final
 
 from fastapi import APIRouter, Request
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from starlette.responses import JSONResponse, Response
 
 from omlx.errors import Reason
 from omlx.models.catalog.entry import ModelEntry
-from omlx.models.pool.pool import Pool
 from omlx.models.pool.resident import ModelStatus, State
 from omlx.models.pool.speculation_config import SpeculationConfig
 from omlx.models.pool.speculation_status import reason_to_json
-from omlx.records import RequestStats, acceptance_rate
+from omlx.records import acceptance_rate
 from omlx.server import status
 from omlx.server.connection import while_connected
 from omlx.server.exactness import ExactnessService
@@ -29,7 +28,8 @@ from omlx.settings.schema import Settings
 
 from ..settings.view import Json
 from ..web.addresses import MODELS, PARTS
-from ..web.pages import Page, Pages
+from ..web.pages import Pages, page
+from ..web.preferences import Strict
 from .model_snapshot import TEXT_ALONE, ModelSnapshot, ModelSnapshots
 
 SECTION: Final = "models"
@@ -86,25 +86,101 @@ class ModelsView:
         return list(dict.fromkeys(row.entry.source for row in self.models))
 
 
+class PrefixProbe(Strict):
+    """Body of a probe: a prompt, as the only message of a user."""
+
+    prompt: Annotated[str, Field(min_length=1)]
+
+
+class Unloading(Strict):
+    """Body of an unload. With `if_idle`, a model that requests use is not unloaded."""
+
+    if_idle: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class ModelsPage:
+    """The list of models, and the API: list, load, unload, exactness, prefix caches."""
+
     snapshots: ModelSnapshots
+    prefixes: PrefixService
+    exactness: ExactnessService
 
-    def register(self, pages: Pages) -> None:
-        pages.route(MODELS, self.show)
-        pages.part(f"{PARTS}/models", self.show_list)
+    def register(self, pages: Pages, api: APIRouter) -> None:
+        pages.route(MODELS, page("models/list_page.html", self._first, SECTION))
+        pages.part(f"{PARTS}/models", page("models/list.html", self._view))
+        model = "/models/{name:path}"
+        api.add_api_route("/models", self.show, methods=["GET"])
+        api.add_api_route(f"{model}/load", self.load, methods=["POST"])
+        api.add_api_route(f"{model}/unload", self.unload, methods=["POST"])
+        api.add_api_route(f"{model}/exactness", self.measure_exactness, methods=["POST"])
+        api.add_api_route(f"{model}/prefixes", self.clear_prefixes, methods=["DELETE"])
+        api.add_api_route(f"{model}/prefixes/probe", self.probe_prefixes, methods=["POST"])
 
-    async def show(self, request: Request) -> Page:
-        view = await self._view()
-        return Page("models/list_page.html", replace(view, rows_in_full=FIRST_ROWS), SECTION)
+    async def _first(self, request: Request) -> ModelsView:
+        return replace(await self._view(request), rows_in_full=FIRST_ROWS)
 
-    async def show_list(self, request: Request) -> Page:
-        return Page("models/list.html", await self._view())
-
-    async def _view(self) -> ModelsView:
+    async def _view(self, request: Request) -> ModelsView:
         pool = self.snapshots.pool
         memory = Memory(pool.limit_bytes, pool.used_bytes // MIB * MIB)
         return models_view(await self.snapshots.all(), memory, self.snapshots.default)
+
+    async def show(self, request: Request) -> Response:
+        """List every model of the registry, usable or not, and the memory of the pool."""
+        pool = self.snapshots.pool
+        memory = {"limit_bytes": pool.limit_bytes, "used_bytes": pool.used_bytes}
+        models = [self._record(entry) for entry in pool.registry.entries]
+        return JSONResponse({"memory": memory, "default": pool.default, "models": models})
+
+    async def load(self, request: Request, name: str) -> Response:
+        """Load a model; answers once it is in memory."""
+        await request.body()
+        await while_connected(request.receive, self.snapshots.pool.load(name))
+        return JSONResponse(self._record(self.snapshots.pool.resolve(name)))
+
+    async def unload(self, request: Request, name: str) -> Response:
+        """Unload a model or cancel its loading; answers once it is out of memory.
+
+        Its active requests end first. Raises Conflict during a trial of the model, and with
+        `if_idle` for a model in use.
+        """
+        unloading = read(Unloading, await request.body() or b"{}")
+        unload = self.snapshots.pool.unload(name, if_idle=unloading.if_idle)
+        await while_connected(request.receive, unload)
+        return JSONResponse(self._record(self.snapshots.pool.resolve(name)))
+
+    async def measure_exactness(self, request: Request, name: str) -> Response:
+        """Compare wide passes with single steps, between those of running requests.
+
+        Answers once that is known; stops if the client disconnects.
+        """
+        await request.body()
+        measured = await while_connected(request.receive, self.exactness.measure(name))
+        return JSONResponse(measured.to_json())
+
+    async def clear_prefixes(self, request: Request, name: str) -> Response:
+        """Clear the prefix cache, on disk too."""
+        await self.prefixes.clear(name)
+        return Response(status_code=204)
+
+    async def probe_prefixes(self, request: Request, name: str) -> Response:
+        """Return the cached length of a prompt, null for a model not in memory."""
+        prompt = read(PrefixProbe, await request.body()).prompt
+        chat = GenerationRequest(messages=[{"role": "user", "content": prompt}])
+        return JSONResponse(await self.prefixes.probe(name, chat))
+
+    def _record(self, entry: ModelEntry) -> Json:
+        return {
+            "id": entry.id,
+            "status": entry.status.value,
+            "reason": None if entry.reason is None else reason_to_json(entry.reason),
+            "found_in": entry.source,
+            "path": str(entry.path),
+            "size_bytes": entry.size_bytes,
+            "model_type": entry.model_type,
+            "quantization": entry.quantization,
+            **status.memory(self.snapshots.pool.status(entry.id)),
+        }
 
 
 def models_view(
@@ -206,7 +282,10 @@ def _obstacle(model: ModelSnapshot, configured: SpeculationConfig) -> Chip | Non
 
 
 def _latest(model: ModelSnapshot) -> Chip | None:
-    latest = _conclusive(model)
+    latest = next(
+        (stats for stats in reversed(model.recent) if stats.speculation.code not in _INCONCLUSIVE),
+        None,
+    )
     if latest is None:
         return None
     reason = latest.speculation
@@ -234,102 +313,7 @@ def _latest(model: ModelSnapshot) -> Chip | None:
             return Chip(Tone.QUIET, "ui.chip.off", reason=reason)
 
 
-def _conclusive(model: ModelSnapshot) -> RequestStats | None:
-    for stats in reversed(model.recent):
-        if stats.speculation.code not in _INCONCLUSIVE:
-            return stats
-    return None
-
-
 def _configured(configured: SpeculationConfig) -> Chip:
     if configured.active_draft is not None:
         return Chip(Tone.WATCH, "ui.chip.with_draft", {"draft": configured.active_draft.name})
     return Chip(Tone.WATCH, "ui.chip.with_ngram")
-
-
-class PrefixProbe(BaseModel):
-    """Body of a probe: a prompt, as the only message of a user."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    prompt: Annotated[str, Field(min_length=1)]
-
-
-class Unloading(BaseModel):
-    """Body of an unload. With `if_idle`, a model that requests use is not unloaded."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    if_idle: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class ModelsApi:
-    pool: Pool
-    prefixes: PrefixService
-    exactness: ExactnessService
-
-    def register(self, router: APIRouter) -> None:
-        model = "/models/{name:path}"
-        router.add_api_route("/models", self.show, methods=["GET"])
-        router.add_api_route(f"{model}/load", self.load, methods=["POST"])
-        router.add_api_route(f"{model}/unload", self.unload, methods=["POST"])
-        router.add_api_route(f"{model}/exactness", self.measure_exactness, methods=["POST"])
-        router.add_api_route(f"{model}/prefixes", self.clear_prefixes, methods=["DELETE"])
-        router.add_api_route(f"{model}/prefixes/probe", self.probe_prefixes, methods=["POST"])
-
-    async def show(self, request: Request) -> Response:
-        """List every model of the registry, usable or not, and the memory of the pool."""
-        memory = {"limit_bytes": self.pool.limit_bytes, "used_bytes": self.pool.used_bytes}
-        models = [self._record(entry) for entry in self.pool.registry.entries]
-        return JSONResponse({"memory": memory, "default": self.pool.default, "models": models})
-
-    async def load(self, request: Request, name: str) -> Response:
-        """Load a model; answers once it is in memory."""
-        await request.body()
-        await while_connected(request.receive, self.pool.load(name))
-        return JSONResponse(self._record(self.pool.resolve(name)))
-
-    async def unload(self, request: Request, name: str) -> Response:
-        """Unload a model or cancel its loading; answers once it is out of memory.
-
-        Its active requests end first. Raises Conflict during a trial of the model, and with
-        `if_idle` for a model in use.
-        """
-        unloading = read(Unloading, await request.body() or b"{}")
-        unload = self.pool.unload(name, if_idle=unloading.if_idle)
-        await while_connected(request.receive, unload)
-        return JSONResponse(self._record(self.pool.resolve(name)))
-
-    async def measure_exactness(self, request: Request, name: str) -> Response:
-        """Compare wide passes with single steps, between those of running requests.
-
-        Answers once that is known; stops if the client disconnects.
-        """
-        await request.body()
-        measured = await while_connected(request.receive, self.exactness.measure(name))
-        return JSONResponse(measured.to_json())
-
-    async def clear_prefixes(self, request: Request, name: str) -> Response:
-        """Clear the prefix cache, on disk too."""
-        await self.prefixes.clear(name)
-        return Response(status_code=204)
-
-    async def probe_prefixes(self, request: Request, name: str) -> Response:
-        """Return the cached length of a prompt, null for a model not in memory."""
-        prompt = read(PrefixProbe, await request.body()).prompt
-        chat = GenerationRequest(messages=[{"role": "user", "content": prompt}])
-        return JSONResponse(await self.prefixes.probe(name, chat))
-
-    def _record(self, entry: ModelEntry) -> Json:
-        return {
-            "id": entry.id,
-            "status": entry.status.value,
-            "reason": None if entry.reason is None else reason_to_json(entry.reason),
-            "found_in": entry.source,
-            "path": str(entry.path),
-            "size_bytes": entry.size_bytes,
-            "model_type": entry.model_type,
-            "quantization": entry.quantization,
-            **status.memory(self.pool.status(entry.id)),
-        }

@@ -21,12 +21,12 @@ from omlx.trial.result_store import StoredResult
 
 from ..settings.service import SettingsService
 from ..settings.view import FieldGroup, Json, SettingView
-from ..trial import TrialCard, outcome_view, trial_card
+from ..trial import OutcomeView, TrialCard, outcome_view, trial_card
 from ..trial_service import TrialService
 from ..web.addresses import MODELS, PARTS
-from ..web.pages import Page, Pages
+from ..web.pages import Pages, page
 from ..web.preferences import language_of
-from .drafts import DraftPicker, ModelDrafts
+from .drafts import DraftCandidate, DraftPicker, ModelDrafts
 from .list_page import SECTION, ModelRow, is_another_models, model_row
 from .model_snapshot import ModelSnapshot, ModelSnapshots
 from .profile_page import ProfileRow, profile_rows
@@ -98,48 +98,41 @@ class ModelPage:
     drafts: ModelDrafts
 
     def register(self, pages: Pages) -> None:
-        pages.route(f"{MODELS}/{{name:path}}", self.show)
-        pages.part(f"{PARTS}/model/{{name:path}}", self.show_status)
-        pages.part(f"{PARTS}/prefixes/{{name:path}}", self.show_prefixes)
-        pages.part(f"{PARTS}/exactness/{{name:path}}", self.show_exactness)
-        pages.part(f"{PARTS}/drafts/{{name:path}}", self.show_drafts)
-        pages.part(f"{PARTS}/unfit/{{name:path}}", self.show_unfit)
-        pages.part(f"{PARTS}/trial-drafts/{{name:path}}", self.show_trial_drafts)
-        pages.part(f"{PARTS}/trial/{{name:path}}", self.show_trial)
+        pages.route(f"{MODELS}/{{name:path}}", page("models/model_page.html", self._view, SECTION))
+        for part, template, view in (
+            ("model", "models/status.html", self._status),
+            ("prefixes", "models/prefixes_status.html", self._prefixes),
+            ("exactness", "models/exactness_status.html", self._exactness),
+            ("drafts", "models/draft_choices.html", self._drafts),
+            ("unfit", "models/unfit.html", self._unfit),
+            ("trial-drafts", "trial/drafts_part.html", self._trial_drafts),
+            ("trial", "trial/outcome.html", self._trial),
+        ):
+            pages.part(f"{PARTS}/{part}/{{name:path}}", page(template, view))
 
-    async def show(self, request: Request) -> Page:
-        view = await self._view(*await self._asked_drafts(request))
-        return Page("models/model_page.html", view, SECTION)
-
-    async def show_status(self, request: Request) -> Page:
+    async def _status(self, request: Request) -> ModelView:
         model = await self._snapshot(request)
-        row = model_row(model, self.snapshots.default)
-        return Page("models/status.html", ModelView(row, narrow=_narrow(model)))
+        return ModelView(model_row(model, self.snapshots.default), narrow=_narrow(model))
 
-    async def show_prefixes(self, request: Request) -> Page:
-        card = await self._prefix_card(await self._snapshot(request))
-        return Page("models/prefixes_status.html", card)
+    async def _prefixes(self, request: Request) -> PrefixCard:
+        return await self._prefix_card(await self._snapshot(request))
 
-    async def show_exactness(self, request: Request) -> Page:
-        card = exactness_card(await self._snapshot(request))
-        return Page("models/exactness_status.html", card)
+    async def _exactness(self, request: Request) -> ExactnessCard:
+        return exactness_card(await self._snapshot(request))
 
-    async def show_drafts(self, request: Request) -> Page:
+    async def _drafts(self, request: Request) -> DraftsView:
         model, _, drafts = await self._asked_drafts(request)
-        return Page("models/draft_choices.html", DraftsView(model.entry.id, drafts))
+        return DraftsView(model.entry.id, drafts)
 
-    async def show_trial_drafts(self, request: Request) -> Page:
-        model, status, drafts = await self._asked_drafts(request)
-        return Page("trial/drafts_part.html", _trial_card(model, status, drafts))
+    async def _unfit(self, request: Request) -> Sequence[DraftCandidate]:
+        return (await self._asked_drafts(request))[2].unfit
 
-    async def show_unfit(self, request: Request) -> Page:
-        _, _, drafts = await self._asked_drafts(request)
-        return Page("models/unfit.html", drafts.unfit)
+    async def _trial_drafts(self, request: Request) -> TrialCard:
+        return _trial_card(*await self._asked_drafts(request))
 
-    async def show_trial(self, request: Request) -> Page:
+    async def _trial(self, request: Request) -> OutcomeView:
         model = self.snapshots.pool.entry(request.path_params["name"]).id
-        view = outcome_view(await self.trials.status(model, language_of(request)))
-        return Page("trial/outcome.html", view)
+        return outcome_view(await self.trials.status(model, language_of(request)))
 
     async def _snapshot(self, request: Request) -> ModelSnapshot:
         return await self.snapshots.of(request.path_params["name"])
@@ -151,21 +144,27 @@ class ModelPage:
         every = request.query_params.get("drafts") == "all"
         return model, status, await self.drafts.picker(model, status["results"], every=every)
 
-    async def _view(self, model: ModelSnapshot, status: Json, drafts: DraftPicker) -> ModelView:
+    async def _view(self, request: Request) -> ModelView:
+        model, status, drafts = await self._asked_drafts(request)
         row = model_row(model, self.snapshots.default)
         settings = await asyncio.to_thread(self.settings.view, row.id)
         advanced = settings.groups(without=SETTINGS)
         if model.speculative is None:
             return ModelView(row, settings.revision, advanced, reason=model.entry.reason)
         inherited = await asyncio.to_thread(self.settings.inherited, row.id)
-        speculation = speculation_card(model.speculative, settings.settings, inherited, drafts)
-        trial = _trial_card(model, status, drafts)
-        prefixes = await self._prefix_card(model)
-        benchmark = benchmark_card(row.id, await asyncio.to_thread(self.runs.load, row.id))
-        cards = speculation, trial, prefixes
-        narrow, rows = _narrow(model), profile_rows(self.settings, row.id)
-        view = ModelView(row, settings.revision, advanced, *cards, narrow=narrow, profiles=rows)
-        return replace(view, benchmark=benchmark, exactness=exactness_card(model))
+        runs = await asyncio.to_thread(self.runs.load, row.id)
+        return ModelView(
+            row,
+            settings.revision,
+            advanced,
+            speculation=speculation_card(model.speculative, settings.settings, inherited, drafts),
+            trial=_trial_card(model, status, drafts),
+            prefixes=await self._prefix_card(model),
+            narrow=_narrow(model),
+            profiles=profile_rows(self.settings, row.id),
+            benchmark=benchmark_card(row.id, runs),
+            exactness=exactness_card(model),
+        )
 
     async def _prefix_card(self, model: ModelSnapshot) -> PrefixCard:
         card = prefix_card(model)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from omlx.errors import ModelError, NotFound, OmlxError, Reason
 from omlx.models.catalog.context import declared_context, longest_context
@@ -172,16 +172,13 @@ class SpeculationCache:
         known, stamp = self._known, file_stamp(entry.path / FILE)
         if entry.id in known and known[entry.id][0] == stamp:
             return known[entry.id][1]
-        speculation = self._resolve(entry)
+        try:
+            speculation = self._pool.speculation(entry.id)
+        except OmlxError:
+            speculation = None
         if speculation is None or speculation.missing_draft is None:  # a download changes that
             known[entry.id] = stamp, speculation
         return speculation
-
-    def _resolve(self, entry: ModelEntry) -> SpeculationConfig | None:
-        try:
-            return self._pool.speculation(entry.id)
-        except OmlxError:
-            return None
 
 
 class FactsReader:
@@ -203,15 +200,12 @@ class FactsReader:
 def _read(directory: Path) -> CheckpointFacts:
     try:
         config = read_config(directory, "config.json")
-        parameters = count_parameters(weight_files(directory), _group_size(config))
+        quantization = config.get("quantization")
+        size = quantization.get("group_size") if isinstance(quantization, Mapping) else None
+        group_size = size if isinstance(size, int) else _GROUP_SIZE
+        parameters = count_parameters(weight_files(directory), group_size)
     except ModelError:  # the reason is shown when the model is loaded
         return NO_FACTS
     declared = declared_context(config)
     longest = None if declared is None else longest_context(config, 0)
     return CheckpointFacts(parameters, declared, read_blind_reason(directory), longest)
-
-
-def _group_size(config: Mapping[str, Any]) -> int:
-    quantization = config.get("quantization")
-    size = quantization.get("group_size") if isinstance(quantization, Mapping) else None
-    return size if isinstance(size, int) else _GROUP_SIZE

@@ -15,7 +15,7 @@ from omlx.models.pool.pool import Pool
 from ..settings.service import SettingsService
 from ..settings.view import SettingsView, SettingView
 from ..web.addresses import PROFILES, model_path, profile_path
-from ..web.pages import Page, Pages
+from ..web.pages import Pages, page
 from ..web.preferences import form_data
 from .list_page import SECTION
 
@@ -63,7 +63,9 @@ class ProfilePage:
     settings: SettingsService
 
     def register(self, pages: Pages) -> None:
-        pages.route(f"{PROFILES}/{{name:path}}", self.show)
+        pages.route(
+            f"{PROFILES}/{{name:path}}", page("models/profile_page.html", self._view, SECTION)
+        )
         pages.form(f"{PROFILES}/{{name:path}}", self.open)
 
     async def open(self, request: Request) -> Response:
@@ -72,15 +74,15 @@ class ProfilePage:
         name = (await form_data(request)).get("profile", shown)
         return RedirectResponse(profile_path(request.path_params["name"], name), 303)
 
-    async def show(self, request: Request) -> Page:
+    async def _view(self, request: Request) -> ProfileView:
         model = self.pool.entry(request.path_params["name"]).id
         name = request.query_params.get("profile", "")
         settings = await asyncio.to_thread(self.settings.view, model, name)
-        return Page("models/profile_page.html", ProfileView(model, name, settings), SECTION)
+        return ProfileView(model, name, settings)
 
 
 def profile_rows(settings: SettingsService, model: str) -> Sequence[ProfileRow]:
-    rows = []
-    for profile, views in settings.profiles(model):
-        rows.append(ProfileRow(profile.id, profile_path(model, profile.name), views))
-    return rows
+    return [
+        ProfileRow(profile.id, profile_path(model, profile.name), views)
+        for profile, views in settings.profiles(model)
+    ]

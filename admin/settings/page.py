@@ -1,4 +1,8 @@
-"""Page of the settings of all models: one form."""
+"""Settings: the form of those of all models, and the API.
+
+A PATCH names the revision that it changes (If-Match). The parameter `profile` of the query names a
+profile of the model.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,7 @@ from omlx.server.fields import read
 
 from ..login import Gate
 from ..web.addresses import SETTINGS
-from ..web.pages import Page, Pages
+from ..web.pages import Pages, page
 from .service import Change, SettingsService
 from .view import SettingsView
 
@@ -27,28 +31,21 @@ class SettingsForm:
 
 @dataclass(frozen=True, slots=True)
 class SettingsPage:
-    settings: SettingsService
-
-    def register(self, pages: Pages) -> None:
-        pages.route(SETTINGS, self.show)
-
-    async def show(self, request: Request) -> Page:
-        view = await asyncio.to_thread(self.settings.view, None)
-        return Page("settings/page.html", SettingsForm(view), "settings")
-
-
-@dataclass(frozen=True, slots=True)
-class SettingsApi:
     gate: Gate
     pool: Pool
     settings: SettingsService
 
-    def register(self, router: APIRouter) -> None:
-        router.add_api_route("/settings", self.show, methods=["GET"])
-        router.add_api_route("/settings", self.change, methods=["PATCH"])
-        router.add_api_route("/models/{name:path}/settings", self.show_model, methods=["GET"])
-        router.add_api_route("/models/{name:path}/settings", self.change_model, methods=["PATCH"])
-        router.add_api_route("/models/{name:path}/settings", self.remove, methods=["DELETE"])
+    def register(self, pages: Pages, api: APIRouter) -> None:
+        pages.route(SETTINGS, page("settings/page.html", self._form, "settings"))
+        of_model = "/models/{name:path}/settings"
+        api.add_api_route("/settings", self.show, methods=["GET"])
+        api.add_api_route("/settings", self.change, methods=["PATCH"])
+        api.add_api_route(of_model, self.show_model, methods=["GET"])
+        api.add_api_route(of_model, self.change_model, methods=["PATCH"])
+        api.add_api_route(of_model, self.remove, methods=["DELETE"])
+
+    async def _form(self, request: Request) -> SettingsForm:
+        return SettingsForm(await asyncio.to_thread(self.settings.view, None))
 
     async def show(self, request: Request) -> Response:
         return _answer(await asyncio.to_thread(self.settings.view, None))

@@ -67,14 +67,9 @@ def _cached(request: Request, text: str, media_type: str) -> Response:
     return Response(content, media_type=media_type, headers={"ETag": tag})
 
 
-POLICY: Final = "; ".join(
-    (
-        "default-src 'self'",
-        "object-src 'none'",
-        "base-uri 'none'",
-        "form-action 'self'",
-        "frame-ancestors 'none'",
-    )
+POLICY: Final = (
+    "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'self'; "
+    "frame-ancestors 'none'"
 )
 HEADERS: Final = {
     "Content-Security-Policy": POLICY,

@@ -10,7 +10,7 @@ import hashlib
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, Generic, TypeVar
+from typing import Final
 from urllib.parse import quote
 
 from fastapi import APIRouter, Request
@@ -62,6 +62,15 @@ class Shell:
 
 
 Show = Callable[[Request], Awaitable[Page]]
+
+
+def page(template: str, view: Callable[[Request], Awaitable[object]], section: str = "") -> Show:
+    """Return a function that shows `template` with the data of `view`."""
+
+    async def show(request: Request) -> Page:
+        return Page(template, await view(request), section)
+
+    return show
 
 
 class Pages:
@@ -138,42 +147,29 @@ def _address(request: Request) -> str:
 MAX_PARTS: Final = 32
 """Rendered parts to keep for each route: one for each address and language."""
 
-P = TypeVar("P")
 
-
-@dataclass(frozen=True, slots=True)
-class _Rendered(Generic[P]):
-    page: P
-    content: str
-    tag: str
-
-
-class PartCache(Generic[P]):
+class PartCache:
     """The newest content of each part. A page that equals the one before is not rendered again.
 
     The data of a page must therefore not change after it was returned: frozen dataclasses.
     """
 
-    def __init__(self, render: Callable[[Request, P], str]) -> None:
+    def __init__(self, render: Callable[[Request, Page], str]) -> None:
         self._render = render
-        self._parts: OrderedDict[tuple[str, str], _Rendered[P]] = OrderedDict()
+        self._parts: OrderedDict[tuple[str, str], tuple[Page | None, str, str]] = OrderedDict()
 
-    def answer(self, request: Request, page: P) -> Response:
+    def answer(self, request: Request, page: Page) -> Response:
         """Answer 304 if the browser has this content already."""
-        part = self._rendered(request, page)
-        headers = {"ETag": part.tag, "Content-Language": language_of(request)}
-        if request.headers.get("if-none-match") == part.tag:
-            return Response(status_code=304, headers=headers)
-        return HTMLResponse(part.content, headers=headers)
-
-    def _rendered(self, request: Request, page: P) -> _Rendered[P]:
-        key = (str(request.url), language_of(request))
-        part = self._parts.pop(key, None)
-        if part is None or part.page != page:
-            content = self._render(request, page)
-            tag = hashlib.sha256(content.encode()).hexdigest()[:16]
-            part = _Rendered(page, content, f'"{tag}"')
-        self._parts[key] = part
+        language = language_of(request)
+        key = (str(request.url), language)
+        known, content, tag = self._parts.pop(key, (None, "", ""))
+        if known != page:
+            known, content = page, self._render(request, page)
+            tag = f'"{hashlib.sha256(content.encode()).hexdigest()[:16]}"'
+        self._parts[key] = known, content, tag
         if len(self._parts) > MAX_PARTS:
             self._parts.popitem(last=False)
-        return part
+        headers = {"ETag": tag, "Content-Language": language}
+        if request.headers.get("if-none-match") == tag:
+            return Response(status_code=304, headers=headers)
+        return HTMLResponse(content, headers=headers)

@@ -7,6 +7,7 @@ from typing import Final
 from urllib.parse import parse_qs
 
 from fastapi import Request
+from pydantic import BaseModel, ConfigDict
 from starlette.responses import RedirectResponse, Response
 
 from omlx.catalog import SOURCE, languages
@@ -19,6 +20,12 @@ async def form_data(request: Request) -> dict[str, str]:
     """Return the last value of each field of a urlencoded form, without empty ones."""
     fields = parse_qs((await request.body()).decode("latin-1"))
     return {name: values[-1] for name, values in fields.items()}
+
+
+class Strict(BaseModel):
+    """A body of the API, or a form: every field is known and of its type."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
 
 
 LANGUAGE_COOKIE: Final = "omlx_language"
@@ -36,8 +43,17 @@ async def store(request: Request) -> Response:
     response = Response(status_code=204)
     if "next" in fields:
         response = RedirectResponse(own_page(fields["next"]), 303)
-    _store(response, fields, "language", LANGUAGE_COOKIE, languages())
-    _store(response, fields, "theme", THEME_COOKIE, THEMES)
+    for name, cookie, choices in (
+        ("language", LANGUAGE_COOKIE, languages()),
+        ("theme", THEME_COOKIE, THEMES),
+    ):
+        value = fields.get(name, "")
+        if value in choices:
+            response.set_cookie(
+                cookie, value, max_age=_YEAR_S, path=HOME, samesite="lax", httponly=True
+            )
+        elif name in fields:
+            raise BadRequest("request.value", param=name, field=name, expected=", ".join(choices))
     return response
 
 
@@ -75,14 +91,3 @@ def _weight(options: str) -> float:
         return float(value) if name.strip() == "q" else 1.0
     except ValueError:
         return 0.0
-
-
-def _store(
-    response: Response, fields: dict[str, str], name: str, cookie: str, choices: Collection[str]
-) -> None:
-    value = fields.get(name)
-    if value is None:
-        return
-    if value not in choices:
-        raise BadRequest("request.value", param=name, field=name, expected=", ".join(choices))
-    response.set_cookie(cookie, value, max_age=_YEAR_S, path=HOME, samesite="lax", httponly=True)

@@ -38,15 +38,9 @@ def _environment(language: str) -> Environment:
         "model_path": model_path,
         "zip": zip,
     }
-    figures = (
-        formats.ratio,
-        formats.percent,
-        formats.rate,
-        formats.count,
-        formats.context,
-        formats.parameters,
-    )
-    others = (formats.memory, formats.disk, formats.clock, formats.moment, formats.timestamp)
+    figures = (formats.ratio, formats.percent, formats.rate, formats.count, formats.context)
+    bytes_ = (formats.parameters, formats.memory, formats.disk)
+    others = (*bytes_, formats.clock, formats.moment, formats.timestamp)
     environment.filters |= {filter_.__name__: filter_ for filter_ in (*figures, *others)}
     for filter_ in (formats.duration, formats.elapsed):
         environment.filters[filter_.__name__] = partial(filter_, language=language)
