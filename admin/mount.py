@@ -28,11 +28,12 @@ from .models.list_page import ModelsPage
 from .models.model_page import ModelPage
 from .models.model_snapshot import ModelSnapshots
 from .models.profile_page import ProfilePage
-from .overview import LiveFigures, OverviewPage
+from .overview import OverviewPage
 from .settings.page import SettingsPage
 from .settings.service import SettingsService
 from .trial import TrialApi
 from .trial_service import TrialService
+from .views import Requests
 from .web import preferences
 from .web.addresses import HOME
 from .web.files import serve_files
@@ -49,7 +50,6 @@ def mount(app: FastAPI, services: Services, configuration: LiveConfiguration, ho
     gate = Gate(Credentials(home), Sessions(), Throttle(), lambda: keys.main)
     pages = Pages(gate.logged_in)
     snapshots = ModelSnapshots(services)
-    figures = LiveFigures(services)
     settings = SettingsService(pool, configuration, publish_key)
     exclusive = Exclusive()
     trials = TrialService(services, configuration, home, exclusive)
@@ -58,11 +58,11 @@ def mount(app: FastAPI, services: Services, configuration: LiveConfiguration, ho
     api, downloads, prefixes = gate.router(), services.downloads, services.prefixes
     exactness = ExactnessService(pool, services.engine)
     runs, drafts = RunStore(home), ModelDrafts(pool)
-    requests, history = figures.requests, services.activity.history
+    requests, history = Requests(services), services.activity.history
     SettingsPage(gate, pool, settings).register(pages, api)
     KeysPage(keys, KeyFile(home), pool.catalog).register(pages, api)
     ChatPage.of(services, snapshots).register(pages, api)
-    OverviewPage(figures, snapshots, trials.trials, downloads).register(pages, api)
+    OverviewPage(services, requests, snapshots, trials.trials).register(pages, api)
     ConnectPage(snapshots, ModelCards(pool), keys, services.activity.seen).register(pages)
     # In this order: addresses that end in a model's name come after those with more behind it.
     ModelsPage(snapshots, prefixes, exactness).register(pages, api)

@@ -17,14 +17,12 @@ from starlette.responses import JSONResponse, Response
 
 from omlx.catalog import data_dir
 from omlx.errors import Reason
-from omlx.models.hub.downloads import Downloads
 from omlx.models.pool.resident import State
 from omlx.server.activity import Activity
 from omlx.server.fields import Body, read_query
 from omlx.server.services import Services
 from omlx.telemetry.timeline import STEP_S, Step
 from omlx.trial.trial import State as TrialState
-from omlx.trial.trial import Trial
 from omlx.trial.trials import Trials
 
 from .download import FirstView, first_view
@@ -73,10 +71,10 @@ class OverviewView:
 
 @dataclass(frozen=True, slots=True)
 class OverviewPage:
-    figures: LiveFigures
+    services: Services
+    requests: Requests
     snapshots: ModelSnapshots
     trials: Trials
-    downloads: Downloads
 
     def register(self, pages: Pages, api: APIRouter) -> None:
         pages.route(HOME, page("overview/page.html", self._whole, "overview"))
@@ -87,7 +85,7 @@ class OverviewPage:
     async def live(self, request: Request) -> Response:
         """Live figures, polled by charts. They are counters; no engine step waits for them."""
         query = read_query(LiveQuery, request.query_params)
-        return JSONResponse(asdict(self.figures.now(query.since, query.at)))
+        return JSONResponse(asdict(self.figures(query.since, query.at)))
 
     async def _whole(self, request: Request) -> OverviewView:
         first = await self._first(request)
@@ -97,18 +95,21 @@ class OverviewPage:
         return await self._view(request, MAX_ANSWERS)
 
     async def _first(self, request: Request) -> FirstView:
-        return await first_view(self.downloads, self.snapshots.pool)
+        return await first_view(self.services.downloads, self.snapshots.pool)
 
     async def _view(self, request: Request, answers: int) -> OverviewView:
         pool, resident = self.snapshots.pool, await self.snapshots.resident()
         # Nothing is awaited from here on: figures, tables and charts are of one moment.
-        live, latest = self.figures.now(), self.figures.requests.latest(answers)
+        live, latest = self.figures(), self.requests.latest(answers)
         models = [self.snapshots.default, *(snapshot.entry.id for snapshot in resident)]
         model = next(filter(None, models), None) or suggested(pool.models, live.limit_bytes)
-        trial = self.trials.newest
+        trial, shown = self.trials.newest, None
+        if trial is not None:
+            share = trial.done / trial.total
+            shown = TrialView(trial.plan.model, trial.state, share, trial.left_s, trial.reason)
         return OverviewView(
             live=live,
-            trial=None if trial is None else trial_view(trial),
+            trial=shown,
             welcome=welcome(live, resident, model, has_ended=bool(latest)),
             resident=[
                 model_row(with_active(snapshot, live), self.snapshots.default)
@@ -118,6 +119,36 @@ class OverviewPage:
             answers=latest,
             address=str(request.base_url).rstrip("/"),
             has_charts=(data_dir("static") / "vendor" / "uplot").is_dir(),
+        )
+
+    def figures(self, since: float = 0.0, at: float | None = None) -> Live:
+        """Return answers that ended after `since`, and steps that may have grown since then.
+
+        `at`: an earlier moment, after which no answer and no step counts; everything else is of
+        this moment.
+        """
+        activity, pool, now = self.services.activity, self.services.pool, time.time()
+        if at is not None:
+            now = min(now, at)
+        requests = self.requests.active()
+        waiting = sum(request.phase == WAITING for request in requests)
+        loading = self.requests.loading()
+        begin = max(since, now - SHOWN_S)
+        steps = activity.timeline.since(begin - 2 * STEP_S)
+        ended = activity.outcomes(begin)
+        return Live(
+            now=now,
+            rate=current_rate(activity, now),
+            active=len(requests) - waiting,
+            waiting=waiting + sum(model.waiting for model in loading),
+            used_bytes=pool.used_bytes,
+            limit_bytes=pool.limit_bytes,
+            prompt=activity.totals.prompt,
+            cached=activity.totals.cached,
+            requests=requests,
+            loading=loading,
+            steps=step_views([step for step in steps if step.at <= now]),
+            answers=[answer_view(end) for end in ended if since < end.at <= now],
         )
 
 
@@ -139,45 +170,6 @@ def welcome(
         return None
     alone = not (live.loading or live.waiting or has_ended)
     return Welcome(model, loading=bool(resident), alone=alone)
-
-
-class LiveFigures:
-    """Collects them, on the event loop."""
-
-    def __init__(self, services: Services) -> None:
-        self.requests = Requests(services)
-        self._pool = services.pool
-        self._activity = services.activity
-
-    def now(self, since: float = 0.0, at: float | None = None) -> Live:
-        """Return answers that ended after `since`, and steps that may have grown since then.
-
-        `at`: an earlier moment, after which no answer and no step counts; everything else is of
-        this moment.
-        """
-        activity, now = self._activity, time.time()
-        if at is not None:
-            now = min(now, at)
-        requests = self.requests.active()
-        waiting = sum(request.phase == WAITING for request in requests)
-        loading = self.requests.loading()
-        begin = max(since, now - SHOWN_S)
-        steps = activity.timeline.since(begin - 2 * STEP_S)
-        ended = activity.outcomes(begin)
-        return Live(
-            now=now,
-            rate=current_rate(activity, now),
-            active=len(requests) - waiting,
-            waiting=waiting + sum(model.waiting for model in loading),
-            used_bytes=self._pool.used_bytes,
-            limit_bytes=self._pool.limit_bytes,
-            prompt=activity.totals.prompt,
-            cached=activity.totals.cached,
-            requests=requests,
-            loading=loading,
-            steps=step_views([step for step in steps if step.at <= now]),
-            answers=[answer_view(end) for end in ended if since < end.at <= now],
-        )
 
 
 class LiveQuery(Body):
@@ -236,11 +228,6 @@ class Live:
     answers: Sequence[AnswerView]
     step_s: int = STEP_S
     shown_s: int = SHOWN_S
-
-
-def trial_view(trial: Trial) -> TrialView:
-    share = trial.done / trial.total
-    return TrialView(trial.plan.model, trial.state, share, trial.left_s, trial.reason)
 
 
 def step_views(steps: Sequence[Step]) -> Sequence[StepView]:

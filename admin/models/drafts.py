@@ -169,9 +169,9 @@ class ModelDrafts:
                 missing = found
             elif not is_another_models(configured):
                 chosen = found.id
-        package = usable_package(target.path)
-        if isinstance(package.declared, DeclaredDraftModel):
-            found = find_draft(str(package.declared.draft), registry)
+        of_package = usable_package(target.path).declared
+        if isinstance(of_package, DeclaredDraftModel):
+            found = find_draft(str(of_package.draft), registry)
             declared = found.id if isinstance(found, ModelEntry) else None
         return DraftChoice(chosen, declared, missing)
 

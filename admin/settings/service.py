@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -239,30 +239,44 @@ def check_form(name: str, value: Value) -> None:
             raise ConfigError(code, where=name, value=part)
 
 
+@dataclass(frozen=True, slots=True)
 class SettingWarnings:
     """Finds what a value in effect names and this machine lacks. Reads files."""
 
-    def __init__(self, pool: Pool) -> None:
-        self._pool = pool
-        self._checks: Mapping[str, Callable[[Value, ModelEntry | None], Reason | None]] = {
-            "default_model": self._default_model,
-            "draft_model": self._draft_model,
-            "model_map": self._model_map,
-            "model_dir": self._model_dir,
-            "max_context": self._max_context,
-        }
+    pool: Pool
 
     def of(self, name: str, value: Value, model: ModelEntry | None) -> Reason | None:
         """Return the warning about a setting of all models, or of one; None if there is none."""
-        if value is None or name not in self._checks:
-            return None
-        return self._checks[name](value, model)
+        match name, value:
+            case _, None:
+                return None
+            case "default_model", _:
+                return self._missing(str(value), self.pool.resolve)
+            case "draft_model", _:
+                try:
+                    found = find_draft(str(value), self.pool.registry)
+                except ModelError as error:
+                    return Reason(error.code, error.params)
+                return found if isinstance(found, Reason) else None
+            case "model_map", _:
+                return next(filter(None, (row.warning for row in self.map_rows(value))), None)
+            case "model_dir", tuple(folders):
+                missing = (folder for folder in folders if not Path(folder).is_dir())
+                reasons = (Reason("config.no_folder", {"folder": str(path)}) for path in missing)
+                return next(reasons, None)
+            case "max_context", int(tokens) if model is not None and model.usable:
+                try:
+                    limit = longest_context(read_config(model.path, "config.json"), 0)
+                except ModelError:  # the model's page says so
+                    return None
+                return Reason("config.context_above", {"limit": limit}) if tokens > limit else None
+        return None
 
     def map_rows(self, value: Value) -> Sequence[MapRow]:
         """Return the rows of a model name mapping, in order, each with its warning."""
         rows: list[MapRow] = []
         seen, wide = set[str](), list[str]()  # patterns above, and those that may match others
-        for rule in map(str, _parts(value)):
+        for rule in map(str, value if isinstance(value, tuple) else ()):
             pattern, _, target = (part.strip() for part in rule.partition("="))
             above = next((other for other in wide if _covers(other, pattern)), None)
             if pattern in seen:
@@ -270,41 +284,11 @@ class SettingWarnings:
             elif "*" in pattern:
                 wide.append(pattern)
             seen.add(pattern)
-            warning = self._missing(target, self._pool.catalog.target)
+            warning = self._missing(target, self.pool.catalog.target)
             if warning is None and above is not None:
                 warning = Reason("config.map_unused", {"pattern": above})
             rows.append(MapRow(pattern, target, warning))
         return rows
-
-    def _default_model(self, value: Value, model: ModelEntry | None) -> Reason | None:
-        return self._missing(str(value), self._pool.resolve)
-
-    def _draft_model(self, value: Value, model: ModelEntry | None) -> Reason | None:
-        try:
-            found = find_draft(str(value), self._pool.registry)
-        except ModelError as error:
-            return Reason(error.code, error.params)
-        return found if isinstance(found, Reason) else None
-
-    def _model_map(self, value: Value, model: ModelEntry | None) -> Reason | None:
-        return next(filter(None, (row.warning for row in self.map_rows(value))), None)
-
-    def _model_dir(self, value: Value, model: ModelEntry | None) -> Reason | None:
-        missing = next((path for path in _parts(value) if not Path(path).is_dir()), None)
-        if missing is None:
-            return None
-        return Reason("config.no_folder", {"folder": str(missing)})
-
-    def _max_context(self, value: Value, model: ModelEntry | None) -> Reason | None:
-        if model is None or not model.usable or not isinstance(value, int):
-            return None
-        try:
-            limit = longest_context(read_config(model.path, "config.json"), 0)
-        except ModelError:  # the model's page says so
-            return None
-        if value <= limit:
-            return None
-        return Reason("config.context_above", {"limit": limit})
 
     def _missing(self, name: str, resolve: Callable[[str], ModelEntry]) -> Reason | None:
         try:
@@ -314,10 +298,6 @@ class SettingWarnings:
                 return Reason("config.no_model", {"model": name})
             return Reason(error.code, error.params)
         return None
-
-
-def _parts(value: Value) -> Sequence[str | Path]:
-    return value if isinstance(value, tuple) else ()
 
 
 def _covers(above: str, pattern: str) -> bool:

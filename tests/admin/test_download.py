@@ -8,14 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from omlx.admin.download import (
-    DownloadRow,
-    OfferRow,
-    OwnRow,
-    own_view,
-    queue_view,
-    results_view,
-)
+from omlx.admin.download import DownloadRow, OfferRow, OwnRow, own_view, queue_view, results_view
 from omlx.admin.models.model_snapshot import ModelSnapshot
 from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.catalog.entry import ModelEntry

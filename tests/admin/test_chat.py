@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from tests.admin.running import API, Administered
-from tests.server.running import TARGET
+from omlx.models.catalog.discovery import BUNDLED, scan_places
+from omlx.models.catalog.places import Folder
+from tests.admin.running import API, Administered, administered
+from tests.server.running import DRAFT, HYBRID, TARGET
 
 RESPONSES = f"{API}/chat/responses"
 BODY: dict[str, Any] = {"model": TARGET, "input": "Count to 20.", "background": True, "seed": 1}
@@ -78,3 +81,16 @@ def test_models_come_with_what_the_page_has_to_know(server: Administered) -> Non
         assert models[TARGET]["input_modalities"] == ["text"]
         assert "reasoning" in models[TARGET]["capabilities"]
         assert models[TARGET]["context_length"] == 4096
+
+
+@pytest.mark.parametrize(
+    ("default", "asked", "first"),
+    [(None, "", TARGET), (DRAFT, "", DRAFT), (None, HYBRID, HYBRID), (None, "no/such", TARGET)],
+)
+def test_it_is_the_asked_one_the_default_or_the_largest_that_fits(
+    tmp_path: Path, default: str | None, asked: str, first: str
+) -> None:
+    registry = scan_places([Folder("bundled", BUNDLED)])  # by name
+    with administered(tmp_path, registry, default) as server, server.browser() as client:
+        page = client.get("/admin/chat", params={"model": asked}).text
+        assert f'<option value="{first}" selected>' in page

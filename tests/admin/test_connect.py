@@ -19,7 +19,7 @@ from tests.admin.running import Administered, administered
 from tests.server.running import TARGET
 
 ENDPOINT = Endpoint("http://127.0.0.1:8000", "org/model")
-RECORDED = Path(__file__).parents[2] / "agents/recorded"
+RECORDED = Path(__file__).parents[1] / "agents/recorded"
 
 
 def shown(seen: LastSeen, now: float) -> dict[str, ProgramView]:

@@ -1,0 +1,216 @@
+"""Which models can draft for a target: entries first, then tokenizers, each pair once."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from omlx.admin.models.drafts import (
+    FIRST_DRAFTS,
+    MAX_AWAITED,
+    DraftCandidate,
+    DraftChoice,
+    DraftCompatibility,
+    DrafterResult,
+    DraftEvidence,
+    DraftPicker,
+    TrialSpeedup,
+    draft_picker,
+    drafter_results,
+    first_drafts,
+    trial_speedups,
+)
+from omlx.errors import Reason
+from omlx.models.catalog.discovery import BUNDLED
+from omlx.models.catalog.entry import ModelEntry, Status
+from omlx.models.package.compatibility import Tokenizer
+from omlx.models.package.tokenizer import read_tokenizer
+from omlx.records import DrafterStats, RequestStats
+from tests.server.running import DRAFT, HYBRID, TARGET
+
+BIG = ModelEntry(TARGET, BUNDLED / TARGET, "bundled", size_bytes=9)
+SMALL = ModelEntry(DRAFT, BUNDLED / DRAFT, "bundled", size_bytes=2)
+EQUAL = ModelEntry(HYBRID, BUNDLED / HYBRID, "bundled", size_bytes=9)
+HEAD = ModelEntry(
+    "org/head",
+    Path("/nowhere"),
+    "home",
+    Status.SKIPPED,
+    Reason("model.head_only", {"kind": "EAGLE"}),
+)
+BROKEN = ModelEntry(
+    "org/broken", Path("/nowhere/else"), "home", Status.SKIPPED, Reason("model.no_weights")
+)
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> ModelEntry:
+    """A model of the same size with another vocabulary."""
+    folder = tmp_path / "other"
+    shutil.copytree(BUNDLED / DRAFT, folder)
+    path = folder / "tokenizer.json"
+    content = json.loads(path.read_text(encoding="utf-8"))
+    vocabulary = content["model"]["vocab"]
+    first, second = list(vocabulary)[300:302]
+    vocabulary[first], vocabulary[second] = vocabulary[second], vocabulary[first]
+    path.write_text(json.dumps(content), encoding="utf-8")
+    return ModelEntry("org/other", folder, "home", size_bytes=2)
+
+
+def test_every_draft_gets_its_result(other: ModelEntry) -> None:
+    drafts = [SMALL, EQUAL, HEAD, BROKEN, other]
+    results = asyncio.run(DraftCompatibility(timeout_s=60).of(BIG, drafts))
+    codes = {name: reason and reason.code for name, reason in results.items()}
+    assert codes == {
+        DRAFT: None,
+        HYBRID: "draft.unfit.not_smaller",
+        "org/head": "draft.unfit.head_only",
+        "org/broken": "model.no_weights",
+        "org/other": "draft.unfit.vocabulary",
+    }
+
+
+def test_a_check_that_takes_too_long_is_finished_later_and_not_repeated() -> None:
+    read: list[str] = []
+    requested = threading.Event()
+
+    def counted(entry: ModelEntry) -> Tokenizer:
+        assert requested.wait(60)
+        read.append(entry.id)
+        return read_tokenizer(entry)
+
+    async def look() -> None:
+        checks = DraftCompatibility(timeout_s=0, read=counted)
+        assert SMALL.id not in await checks.of(BIG, [HEAD, SMALL])
+        requested.set()
+        while SMALL.id not in await checks.of(BIG, [HEAD, SMALL]):
+            pass
+        assert (await checks.of(BIG, [SMALL])) == {SMALL.id: None}
+
+    asyncio.run(look())
+    assert read == [TARGET, DRAFT]
+
+
+def test_a_page_does_not_wait_for_the_checks_of_many_drafts() -> None:
+    answered = threading.Event()
+    drafts = [
+        HEAD,
+        *(replace(SMALL, id=f"org/{n}", path=Path(f"/{n}")) for n in range(MAX_AWAITED + 1)),
+    ]
+
+    def read(entry: ModelEntry) -> Tokenizer:
+        assert answered.wait(60), "the page waits for the tokenizers"
+        return read_tokenizer(BIG)
+
+    async def look() -> None:
+        checks = DraftCompatibility(timeout_s=60, read=read)
+        assert list(await checks.of(BIG, drafts)) == [HEAD.id]
+        answered.set()
+        while len(await checks.of(BIG, drafts)) < len(drafts):
+            pass
+
+    asyncio.run(look())
+
+
+def test_what_entries_tell_is_known_without_a_tokenizer() -> None:
+    def read(entry: ModelEntry) -> Tokenizer:
+        raise AssertionError("a tokenizer is read")
+
+    checks = DraftCompatibility(read=read)
+    known = checks.without_tokenizers(BIG, [HEAD, SMALL])
+    assert list(known) == [HEAD.id]
+
+
+LARGE = ModelEntry("org/big", Path("/m/big"), "home", size_bytes=800)
+LITTLE = ModelEntry("org/small", Path("/m/small"), "home", size_bytes=100)
+MIDDLE = ModelEntry("middle", Path("/m/middle"), "home", size_bytes=300)
+SMALL_HEAD = ModelEntry("org/head", Path("/m/head"), "home", size_bytes=10)
+LIMIT_BYTES = 1000
+NO_HEAD = Reason("draft.unfit.head_only", {"draft": "org/head", "kind": "EAGLE"})
+
+
+def request(speedup: float | None, **accepted: int) -> RequestStats:
+    drafters = {name: DrafterStats(10, count) for name, count in accepted.items()}
+    return RequestStats(1, 0, 1, 0.0, 1.0, 1.0, 1, drafters, Reason("spec.on"), speedup=speedup)
+
+
+def test_fitting_drafts_are_listed_by_size_before_those_that_do_not_fit() -> None:
+    evidence = DraftEvidence(
+        {LITTLE.id: None, SMALL_HEAD.id: NO_HEAD},
+        recent=[request(1.1, ngram=2)],
+        in_memory={LITTLE.id},
+    )
+    choice = DraftChoice(chosen=MIDDLE.id, declared=LITTLE.id)
+    picker = draft_picker(LARGE, [MIDDLE, SMALL_HEAD, LITTLE], evidence, choice, LIMIT_BYTES)
+    assert picker == DraftPicker(
+        none_chosen=False,
+        without=DrafterResult(1.1, 0.2),
+        fit=[
+            DraftCandidate("org/small", 100, declared=True),
+            DraftCandidate("middle", 300, 300, fits=False, chosen=True, checked=False),
+        ],
+        unfit=[DraftCandidate("org/head", 10, 10, reason=NO_HEAD)],
+    )
+
+
+def test_a_configured_draft_that_is_not_here_is_shown_with_the_reason() -> None:
+    absent = Reason("draft.not_here", {"draft": "org/gone:4bit"})
+    picker = draft_picker(LARGE, [], DraftEvidence(), DraftChoice(missing=absent), LIMIT_BYTES)
+    gone = DraftCandidate("org/gone:4bit", chosen=True, reason=absent)
+    assert picker == DraftPicker(none_chosen=False, without=None, fit=[], unfit=[], missing=gone)
+
+
+def test_without_a_draft_none_is_chosen() -> None:
+    picker = draft_picker(LARGE, [], DraftEvidence(), DraftChoice(), LIMIT_BYTES)
+    assert picker == DraftPicker(none_chosen=True, without=None, fit=[], unfit=[])
+
+
+def test_a_result_counts_requests_in_which_one_drafter_was_alone() -> None:
+    recent = [
+        request(1.5, a=5),
+        request(1.7, a=9),
+        request(3.0, a=1, b=1),
+        request(None, b=4),
+        request(2.0),
+    ]
+    assert drafter_results(recent) == {"a": DrafterResult(1.6, 0.7), "b": DrafterResult(None, 0.4)}
+
+
+def test_the_last_trial_of_a_draft_gives_its_speedup() -> None:
+    stale = [{"code": "trial.stale.machine"}]
+    results = {
+        "org/small": {"record": {"overall": {"median": 1.7}}, "stale": stale},
+        "org/silent": {"record": {"overall": None}, "stale": []},
+    }
+    assert trial_speedups(results) == {"org/small": TrialSpeedup(1.7, stale=True)}
+
+
+def test_the_first_drafts_are_likely_ones_and_then_the_smallest() -> None:
+    many = [
+        ModelEntry(f"n/{size:02d}", Path(f"/m/{size}"), "home", size_bytes=size)
+        for size in range(1, 2 * FIRST_DRAFTS)
+    ]
+    evidence = DraftEvidence(
+        {SMALL_HEAD.id: NO_HEAD, "n/01": None},
+        trials={MIDDLE.id: TrialSpeedup(1.5, stale=False)},
+        in_memory={SMALL_HEAD.id},
+    )
+    drafts = [LARGE, *many, MIDDLE, SMALL_HEAD]
+    choice = DraftChoice(chosen=LARGE.id)
+    first = first_drafts(drafts, evidence, choice)
+    assert [draft.id for draft in first[:3]] == [MIDDLE.id, LARGE.id, "n/01"]
+    assert len(first) == FIRST_DRAFTS
+    picker = draft_picker(LARGE, drafts, evidence, choice, LIMIT_BYTES, first)
+    assert [draft.id for draft in picker.fit] == [
+        *(f"n/{size:02d}" for size in range(1, FIRST_DRAFTS - 1)),
+        MIDDLE.id,
+        LARGE.id,
+    ]
+    assert picker.more == FIRST_DRAFTS + 1
+    assert draft_picker(LARGE, drafts, evidence, choice, LIMIT_BYTES).more == 0
