@@ -316,16 +316,16 @@ def to_markdown(run: RunView, language: str) -> str:
 
 
 def _cells(row: Json) -> list[str]:
-    rates = {measure: rate_of(row, measure) for measure in MEASURES}
-    texts = {name: "–" if rate is None else formats.rate(rate) for name, rate in rates.items()}
+    rates = [rate_of(row, measure) for measure in MEASURES]
+    prefill, plain, drafted = ("–" if rate is None else formats.rate(rate) for rate in rates)
     first, accepted, memory = row["first_s"], row["acceptance"], row["memory_bytes"]
     return [
         f"{row['tokens']}",
         f"{row['streams']}",
-        texts["prefill"],
+        prefill,
         "–" if first is None else f"{first:.2f} s",
-        texts["plain"],
-        texts["drafted"],
+        plain,
+        drafted,
         "–" if accepted is None else formats.percent(accepted),
         "–" if memory is None else formats.memory(memory),
     ]

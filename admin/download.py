@@ -142,18 +142,22 @@ class DownloadPage:
         return Response(status_code=204)
 
     async def _view(self, request: Request) -> DownloadView:
-        results = await self._offers(None)
-        return DownloadView(results, await self._queue(request), await self._own(request))
+        downloads = await self.downloads.all()
+        results, own = await self._offers(None, downloads), await self._cached(downloads)
+        return DownloadView(results, queue_view(downloads), own)
 
     async def _queue(self, request: Request) -> QueueView:
         return queue_view(await self.downloads.all())
 
     async def _results(self, request: Request) -> ResultsView:
-        return await self._offers(request.query_params.get("q"))
+        return await self._offers(request.query_params.get("q"), await self.downloads.all())
 
-    async def _offers(self, text: str | None) -> ResultsView:
+    async def _own(self, request: Request) -> OwnView:
+        return await self._cached(await self.downloads.all())
+
+    async def _offers(self, text: str | None, downloads: list[Download]) -> ResultsView:
         """Return the results of an earlier search, else suggestions for this machine."""
-        pool, downloads = self.snapshots.pool, await self.downloads.all()
+        pool = self.snapshots.pool
         offers = None if text is None else self.found.get(text)
         if offers is None:
             text, offers = None, starters(pool.limit_bytes, SUGGESTED)
@@ -161,8 +165,8 @@ class DownloadPage:
         free = await asyncio.to_thread(self.downloads.free_bytes)
         return results_view(text, offers, here, downloads, (pool.limit_bytes, free))
 
-    async def _own(self, request: Request) -> OwnView:
-        downloads, snapshots = await self.downloads.all(), await self.snapshots.all()
+    async def _cached(self, downloads: list[Download]) -> OwnView:
+        snapshots = await self.snapshots.all()
         free = await asyncio.to_thread(self.downloads.free_bytes)
         return own_view(snapshots, downloads, str(self.downloads.cache), free >> 20 << 20)
 

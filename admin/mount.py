@@ -27,7 +27,6 @@ from .models.drafts import ModelDrafts
 from .models.list_page import ModelsPage
 from .models.model_page import ModelPage
 from .models.model_snapshot import ModelSnapshots
-from .models.profile_page import ProfilePage
 from .overview import OverviewPage
 from .settings.page import SettingsPage
 from .settings.service import SettingsService
@@ -68,7 +67,6 @@ def mount(app: FastAPI, services: Services, configuration: LiveConfiguration, ho
     ModelsPage(snapshots, prefixes, exactness).register(pages, api)
     DownloadPage(downloads, snapshots, configuration).register(pages, api)
     ModelPage(snapshots, settings, trials, runs, prefixes, drafts).register(pages)
-    ProfilePage(pool, settings).register(pages)
     TrialApi(gate, trials).register(api)
     BenchmarkPage(benchmarks).register(pages, api)
     ActivityPage(requests, services.generations, services.verifier, home, history).register(

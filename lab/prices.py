@@ -54,7 +54,7 @@ FEATURES: Final[dict[str, str]] = {
         tests/server/test_meeting_unload tests/server/test_shared_memory""",
     "GGUF": "omlx/models/gguf/ tests/models/gguf/ tests/cli/test_pull_gguf",
     "downloads and search": """
-        omlx/models/hub/ admin/download/ tests/admin/download/ omlx/cli/pull omlx/cli/download
+        omlx/models/hub/ admin/download tests/admin/test_download omlx/cli/pull omlx/cli/download
         omlx/cli/first_start omlx/cli/example tests/cli/test_pull tests/cli/test_first_start
         tests/cli/test_example tests/models/downloads/ tests/models/hub""",
     "chat templates, detokenizer, reasoning": "omlx/text/ tests/text/ tests/templates/",
@@ -93,19 +93,22 @@ FEATURES: Final[dict[str, str]] = {
         omlx/conformance/ tests/conformance/ omlx/cli/verify_server tests/cli/test_verify_server""",
     "keys, login, guard": """
         omlx/server/access omlx/server/api_keys omlx/server/guard omlx/server/caller omlx/cli/keys
-        admin/keys/ admin/login/ tests/admin/keys/ tests/admin/login/ tests/server/test_access
+        admin/keys admin/login admin/credentials tests/admin/test_keys tests/admin/test_login
+        tests/server/test_access
         tests/server/test_api_keys tests/server/test_guard tests/cli/test_keys""",
     "request log, metrics, usage": """
-        omlx/telemetry/ tests/telemetry/ omlx/records tests/test_records admin/activity/
-        tests/admin/activity/ omlx/server/activity omlx/server/usage omlx/server/recorded
-        omlx/server/outcome tests/server/test_activity tests/server/test_metrics""",
+        omlx/telemetry/ tests/telemetry/ omlx/records tests/test_records admin/activity admin/views
+        tests/admin/test_activity tests/admin/test_verification omlx/server/activity
+        omlx/server/usage omlx/server/recorded omlx/server/outcome tests/server/test_activity
+        tests/server/test_metrics""",
     "settings": """
         omlx/settings/ tests/settings/ admin/settings/ tests/admin/settings/ omlx/cli/config
         omlx/cli/arguments tests/cli/test_config tests/test_model_settings
         tests/server/test_settings_files tests/server/test_request_settings""",
     "try a draft, benchmark page, omlx bench": """
-        omlx/trial/ omlx/speed/ omlx/measure/ omlx/bench/ admin/trial/ admin/benchmark/ tests/trial/
-        tests/speed/ tests/measure/ tests/bench/ tests/admin/trial/ tests/admin/benchmark/""",
+        omlx/trial/ omlx/speed/ omlx/measure/ omlx/bench/ admin/trial admin/benchmark tests/trial/
+        tests/speed/ tests/measure/ tests/bench/ tests/admin/test_trial
+        tests/admin/test_benchmark""",
     "command line, service, clients": """
         omlx/__ omlx/atomic_write omlx/catalog omlx/errors omlx/exactness omlx/power
         omlx/terminal_text omlx/cli/ tests/cli/ omlx/service/ tests/service/ omlx/clients/

@@ -19,6 +19,7 @@ from omlx.settings.schema import STRICT, Settings
 from omlx.speed.run_store import RunStore
 from omlx.trial.result_store import StoredResult
 
+from ..settings.page import ProfileRow, profile_rows
 from ..settings.service import SettingsService
 from ..settings.view import FieldGroup, Json, SettingView
 from ..trial import OutcomeView, TrialCard, outcome_view, trial_card
@@ -29,7 +30,6 @@ from ..web.preferences import language_of
 from .drafts import DraftCandidate, DraftPicker, ModelDrafts
 from .list_page import SECTION, ModelRow, is_another_models, model_row
 from .model_snapshot import ModelSnapshot, ModelSnapshots
-from .profile_page import ProfileRow, profile_rows
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Settings: the form of those of all models, and the API.
+"""Settings: the form of those of all models, the page of a profile, and the API.
 
 A PATCH names the revision that it changes (If-Match). The parameter `profile` of the query names a
 profile of the model.
@@ -7,10 +7,12 @@ profile of the model.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
+from urllib.parse import urlencode
 
 from fastapi import APIRouter, Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, RedirectResponse, Response
 
 from omlx.errors import Unconditional
 from omlx.models.pool.pool import Pool
@@ -18,15 +20,53 @@ from omlx.server.errors import field_error
 from omlx.server.fields import read
 
 from ..login import Gate
-from ..web.addresses import SETTINGS
+from ..web.addresses import PROFILES, SETTINGS, model_path, profile_path
 from ..web.pages import Pages, page
+from ..web.preferences import form_data
 from .service import Change, SettingsService
-from .view import SettingsView
+from .view import SettingsView, SettingView
 
 
 @dataclass(frozen=True, slots=True)
 class SettingsForm:
     settings: SettingsView
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileRow:
+    """A profile in the list of its model: `settings` are those that it has."""
+
+    id: str
+    address: str
+    settings: Sequence[SettingView]
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileView:
+    """A profile of the model with the id `model`, which has none of its `settings` yet if it is
+    new.
+    """
+
+    model: str
+    name: str
+    settings: SettingsView
+
+    @property
+    def id(self) -> str:
+        return f"{self.model}:{self.name}"
+
+    @property
+    def is_new(self) -> bool:
+        return not any(setting.is_set for setting in self.settings.settings.values())
+
+    @property
+    def path(self) -> str:
+        """The address of its settings below the API."""
+        return f"/models/{self.model}/settings?{urlencode({'profile': self.name})}"
+
+    @property
+    def model_page(self) -> str:
+        return model_path(self.model)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +77,9 @@ class SettingsPage:
 
     def register(self, pages: Pages, api: APIRouter) -> None:
         pages.route(SETTINGS, page("settings/page.html", self._form, "settings"))
+        profile = f"{PROFILES}/{{name:path}}"
+        pages.route(profile, page("models/profile_page.html", self._profile_form, "models"))
+        pages.form(profile, self.open)
         of_model = "/models/{name:path}/settings"
         api.add_api_route("/settings", self.show, methods=["GET"])
         api.add_api_route("/settings", self.change, methods=["PATCH"])
@@ -46,6 +89,17 @@ class SettingsPage:
 
     async def _form(self, request: Request) -> SettingsForm:
         return SettingsForm(await asyncio.to_thread(self.settings.view, None))
+
+    async def _profile_form(self, request: Request) -> ProfileView:
+        model = self.pool.entry(request.path_params["name"]).id
+        name = request.query_params.get("profile", "")
+        return ProfileView(model, name, await asyncio.to_thread(self.settings.view, model, name))
+
+    async def open(self, request: Request) -> Response:
+        """Go to the page of the profile that was typed, or of the one that is shown."""
+        shown = request.query_params.get("profile", "")
+        name = (await form_data(request)).get("profile", shown)
+        return RedirectResponse(profile_path(request.path_params["name"], name), 303)
 
     async def show(self, request: Request) -> Response:
         return _answer(await asyncio.to_thread(self.settings.view, None))
@@ -90,3 +144,10 @@ def _profile(request: Request) -> str | None:
 
 def _answer(view: SettingsView) -> Response:
     return JSONResponse(view.record(), headers={"ETag": f'"{view.revision}"'})
+
+
+def profile_rows(settings: SettingsService, model: str) -> Sequence[ProfileRow]:
+    return [
+        ProfileRow(profile.id, profile_path(model, profile.name), views)
+        for profile, views in settings.profiles(model)
+    ]

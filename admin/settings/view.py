@@ -227,18 +227,16 @@ def applied(
     """
     if scope is Scope.PROFILE:
         return dict.fromkeys(names, AppliesAt.AT_ONCE.value)
-    own = Source(scope.value)
-    return {name: _applied(table()[name], resolution.sources[name], own, busy) for name in names}
-
-
-def _applied(row: Setting, source: Source, own: Source, busy: bool) -> str:
-    if source.rank < own.rank:
-        return "overridden"
-    if row.meta.applies is AppliesAt.RELOAD and busy:
-        return "when_idle"
-    if row.meta.applies is AppliesAt.RELOAD:
-        return "at_once"
-    return row.meta.applies.value
+    own, when = Source(scope.value), {}
+    for name in names:
+        meta = table()[name].meta
+        if resolution.sources[name].rank < own.rank:
+            when[name] = "overridden"
+        elif meta.applies is AppliesAt.RELOAD:
+            when[name] = "when_idle" if busy else "at_once"
+        else:
+            when[name] = meta.applies.value
+    return when
 
 
 def _shown(row: Setting, value: Value) -> object:
