@@ -36,6 +36,16 @@ MAX_ANSWERS: Final = 200
 FIRST_ANSWERS: Final = 20
 """Those in the page itself, which is usable sooner; its part that is refreshed has all."""
 
+MAX_LINES: Final = 300
+SHOWN_LEVELS: Final = ("debug", "info", "warning", "error")
+_MAX_TEXT: Final = 200
+
+RANGES: Final = (7, 30, 90, 365)
+"""Days to choose from."""
+
+_Pace: TypeAlias = Mapping[str, float]
+"""Seconds per computed prompt token by model, where it is measured."""
+
 
 @dataclass(frozen=True, slots=True)
 class ActiveView:
@@ -132,11 +142,6 @@ class ActivityPage:
         return statistics_view(sums, days, date.today())
 
 
-MAX_LINES: Final = 300
-SHOWN_LEVELS: Final = ("debug", "info", "warning", "error")
-_MAX_TEXT: Final = 200
-
-
 @dataclass(frozen=True, slots=True)
 class LogView:
     """The newest lines that match. `missing`: there is no file that could be read."""
@@ -166,13 +171,6 @@ class StatisticsQuery(Body):
 
 def _record(line: UsageLine) -> dict[str, Any]:
     return {**asdict(line.usage), "prefix_saved_s": line.prefix_saved_s}
-
-
-RANGES: Final = (7, 30, 90, 365)
-"""Days to choose from."""
-
-_Pace: TypeAlias = Mapping[str, float]
-"""Seconds per computed prompt token by model, where it is measured."""
 
 
 @dataclass(frozen=True, slots=True)

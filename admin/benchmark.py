@@ -43,6 +43,11 @@ from .web.addresses import BENCHMARK, PARTS
 from .web.pages import Pages, page
 from .web.preferences import language_of
 
+MEASURES = ("prefill", "plain", "drafted")
+"""Rates of a row, as the report names them."""
+
+COLUMNS = ("prompt", "streams", "prefill", "first", "plain", "drafted", "accepted", "memory")
+
 
 class BenchmarkRequest(Body):
     """`longest` bounds the prompts, in tokens."""
@@ -168,10 +173,6 @@ class BenchmarkService:
         raise NotFound("benchmark.no_result", model=model)
 
 
-MEASURES = ("prefill", "plain", "drafted")
-"""Rates of a row, as the report names them."""
-
-
 @dataclass(frozen=True, slots=True)
 class RunView:
     """A stored run. `key` names it in addresses; `stale` says why its figures may not hold."""
@@ -290,9 +291,6 @@ def _chart(streams: int, rows: Sequence[Row], measures: Sequence[str]) -> Chart:
     ]
     best = max((rate for _, _, rate, _ in bars), default=0.0) or 1.0
     return Chart(streams, [Bar(*bar[:3], round(100 * bar[2] / best, 1), bar[3]) for bar in bars])
-
-
-COLUMNS = ("prompt", "streams", "prefill", "first", "plain", "drafted", "accepted", "memory")
 
 
 def to_json(run: RunView) -> Json:

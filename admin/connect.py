@@ -1,4 +1,4 @@
-"""The page that says how programs are connected, and which ones have been heard of."""
+"""How programs are connected: snippets, and connected clients with their last request."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from .web.pages import Pages, page
 from .web.preferences import language_of
 
 _PLACEHOLDER: Final = "org/model"
+_STEP_S, _MINUTE_S = 5, 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +84,6 @@ class ConnectPage:
         usable = (model for model in (chosen, self.snapshots.first) if model in models)
         model = next(usable, None)
         return None if model is None else await self.cards.one(model)
-
-
-_STEP_S, _MINUTE_S = 5, 60
 
 
 @dataclass(frozen=True, slots=True)

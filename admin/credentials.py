@@ -1,8 +1,9 @@
-"""Credentials of the dashboard: a password, and login links that work once, in `admin.json`.
+"""Credentials of the dashboard, in `admin.json`, and sessions of browsers, in memory.
 
-Write access to the home folder is the proof of ownership: `omlx dashboard` makes a link by adding
-its digest to the file, without a running server. The file holds no secret in the clear: the
-password as a scrypt digest, links as SHA-256 digests of 256 random bits.
+Credentials are a password, and login links that work once. Write access to the home folder is the
+proof of ownership: `omlx dashboard` makes a link by adding its digest to the file, without a
+running server. The file holds no secret in the clear: the password as a scrypt digest, links as
+SHA-256 digests of 256 random bits. Sessions are keyed by a digest of the cookie, lost at a restart.
 """
 
 from __future__ import annotations
@@ -26,6 +27,12 @@ LINK_S: Final = 3600
 MIN_LENGTH, MAX_LENGTH = 8, 1024
 _MAX_LINKS = 8
 _COST = {"n": 1 << 14, "r": 8, "p": 1}
+COOKIE: Final = "omlx_session"
+IDLE_S: Final = 7 * 86400
+MAX_AGE_S: Final = 30 * 86400
+MAX_SESSIONS: Final = 64
+FREE_TRIES: Final = 5
+MAX_WAIT_S: Final = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,14 +115,6 @@ class Credentials:
 
 def _valid(values: Mapping[str, Any], now: float) -> list[dict[str, Any]]:
     return [link for link in values.get("links", []) if now < link["until"] <= now + LINK_S]
-
-
-COOKIE: Final = "omlx_session"
-IDLE_S: Final = 7 * 86400
-MAX_AGE_S: Final = 30 * 86400
-MAX_SESSIONS: Final = 64
-FREE_TRIES: Final = 5
-MAX_WAIT_S: Final = 300.0
 
 
 @dataclass(slots=True)

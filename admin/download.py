@@ -47,6 +47,8 @@ from .web.preferences import Strict
 
 SUGGESTED = 5
 MAX_SEARCHES: Final = 16
+Name = Annotated[str, Field(min_length=1, max_length=400)]
+ACTIVE = (State.WAITING, State.RUNNING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +56,6 @@ class DownloadView:
     results: ResultsView
     queue: QueueView
     own: OwnView
-
-
-Name = Annotated[str, Field(min_length=1, max_length=400)]
 
 
 class Search(Strict):
@@ -198,9 +197,6 @@ async def first_view(downloads: Downloads, pool: Pool) -> FirstView:
         return FirstView(None, queue_view(queue))
     room = limit_bytes, await asyncio.to_thread(downloads.free_bytes)
     return FirstView(results_view(None, offers, (), queue, room), queue_view(queue))
-
-
-ACTIVE = (State.WAITING, State.RUNNING)
 
 
 @dataclass(frozen=True, slots=True)

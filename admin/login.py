@@ -33,6 +33,8 @@ from .web.preferences import Strict, form_data
 
 LOGOUT: Final = f"{HOME}/logout"
 PASSWORD: Final = f"{HOME}/password"
+Secret = Annotated[str, Field(max_length=4096)]
+PROGRAM = "omlx"
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,9 +169,6 @@ def _only(fields: Mapping[str, str], *names: str) -> Mapping[str, str]:
     return {name: fields[name] for name in names if name in fields}
 
 
-Secret = Annotated[str, Field(max_length=4096)]
-
-
 class Login(Strict):
     """Body of a login: exactly one of the two."""
 
@@ -261,9 +260,6 @@ class Gate:
         if not await asyncio.to_thread(self.credentials.is_password, password):
             raise Unauthorized("auth.password")
         self.throttle.succeeded()
-
-
-PROGRAM = "omlx"
 
 
 def login_command(home: Path, client: str | None) -> str:

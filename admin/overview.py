@@ -1,6 +1,7 @@
 """The first page: live figures, latest requests, models in memory, the server's addresses.
 
-A machine without models of its own is offered some.
+A machine without models of its own is offered some. Times in seconds since the epoch, rates in
+tokens per second, shares between 0 and 1; None for what is not known.
 """
 
 from __future__ import annotations
@@ -37,6 +38,11 @@ MAX_ANSWERS: Final = 50
 
 FIRST_ANSWERS: Final = 10
 """Those in the page itself, which is usable sooner; its part that is refreshed has all."""
+
+MINUTE_S: Final = 60
+
+SHOWN_S: Final = 600
+"""Length of the charts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,11 +183,6 @@ class LiveQuery(Body):
 
     since: Annotated[float, Field(ge=0)] = 0.0
     at: Annotated[float | None, Field(ge=0)] = None
-
-
-MINUTE_S: Final = 60
-SHOWN_S: Final = 600
-"""Length of the charts."""
 
 
 @dataclass(frozen=True, slots=True)

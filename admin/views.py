@@ -1,4 +1,7 @@
-"""Active and ended requests, collected on the event loop."""
+"""Active and ended requests as plain data, collected on the event loop.
+
+Times in seconds, rates in tokens per second, shares between 0 and 1; None for what is not known.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,18 @@ from omlx.models.pool.resident import State
 from omlx.server.activity import Running
 from omlx.server.outcome import CLIENT_GONE, OK, Outcome
 from omlx.server.services import Services
+
+MIN_RATE_TOKENS: Final = 16
+"""Fewer output tokens make no rate: one pass may commit several, in a time near 0."""
+
+MIN_PROPOSED_TOKENS: Final = 8
+"""Fewer draft tokens make no acceptance rate and no speed-up."""
+
+CUT_SHORT: Final = "length"
+"""Finish reason of an answer that reached its token limit."""
+
+FIRST_ERROR: Final = 400
+WAITING, READING, WRITING = "waiting", "reading", "writing"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,19 +56,6 @@ class Requests:
         """Return the latest ended requests, the newest first, however long ago they ended."""
         ended = self.services.activity.outcomes()[-count:]
         return [answer_view(outcome) for outcome in reversed(ended)]
-
-
-MIN_RATE_TOKENS: Final = 16
-"""Fewer output tokens make no rate: one pass may commit several, in a time near 0."""
-
-MIN_PROPOSED_TOKENS: Final = 8
-"""Fewer draft tokens make no acceptance rate and no speed-up."""
-
-CUT_SHORT: Final = "length"
-"""Finish reason of an answer that reached its token limit."""
-FIRST_ERROR: Final = 400
-
-WAITING, READING, WRITING = "waiting", "reading", "writing"
 
 
 @dataclass(frozen=True, slots=True)

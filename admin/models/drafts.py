@@ -1,4 +1,8 @@
-"""The drafts of a model, as far as its page shows them: found, checked, and put in order."""
+"""Drafts of a model: found, checked, and put in order.
+
+Tokenizers are slow to read, so results are cached. A page waits a moment for a few checks, and not
+for many; the others are finished in the background, and the page asks again.
+"""
 
 from __future__ import annotations
 
@@ -29,6 +33,11 @@ MAX_AWAITED: Final = 16
 
 Compatibility: TypeAlias = Reason | None
 """Why a draft does not fit, None if it does."""
+
+NGRAM: Final = "ngram"
+
+FIRST_DRAFTS: Final = 16
+"""Drafts that a page lists and checks before all are asked for."""
 
 
 class DraftCompatibility:
@@ -174,12 +183,6 @@ class ModelDrafts:
             found = find_draft(str(of_package.draft), registry)
             declared = found.id if isinstance(found, ModelEntry) else None
         return DraftChoice(chosen, declared, missing)
-
-
-NGRAM: Final = "ngram"
-
-FIRST_DRAFTS: Final = 16
-"""Drafts that a page lists and checks before all are asked for."""
 
 
 @dataclass(frozen=True, slots=True)

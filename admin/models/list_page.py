@@ -1,4 +1,7 @@
-"""Page of all models: those in memory first, those that cannot be used apart."""
+"""Models: the page of all, those in memory first, and the API.
+
+The chip beside a model's name is its state of speculation in a few words.
+"""
 
 from __future__ import annotations
 
@@ -38,6 +41,17 @@ MIB: Final = 1 << 20
 
 FIRST_ROWS: Final = 20
 """Rows in full in the page itself, which is usable sooner; its part that is refreshed has all."""
+
+DRAFT: Final = "draft_model"
+_ABSENT: Final = ("draft.not_here", "draft.other_quantization")
+
+_INCONCLUSIVE: Final = (
+    "spec.off.no_chance",
+    "spec.off.requested",
+    "spec.off.zero_window",
+    "batch.off.uneven",
+)
+"""Outcomes of a request that predict nothing about the next one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,17 +244,6 @@ class Chip:
     speedup: float | None = None
     acceptance: float | None = None
     reason: Reason | None = None
-
-
-DRAFT: Final = "draft_model"
-_ABSENT: Final = ("draft.not_here", "draft.other_quantization")
-_INCONCLUSIVE: Final = (
-    "spec.off.no_chance",
-    "spec.off.requested",
-    "spec.off.zero_window",
-    "batch.off.uneven",
-)
-"""Outcomes of a request that predict nothing about the next one."""
 
 
 def model_chip(model: ModelSnapshot) -> Chip | None:

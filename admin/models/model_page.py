@@ -31,6 +31,22 @@ from .drafts import DraftCandidate, DraftPicker, ModelDrafts
 from .list_page import SECTION, ModelRow, is_another_models, model_row
 from .model_snapshot import ModelSnapshot, ModelSnapshots
 
+MAX_CHARACTERS: Final = 80
+STRATEGY: Final = "speculation"
+DRAFT: Final = "draft_model"
+DRAFT_LENGTH: Final = ("draft_initial", "draft_min", "draft_max", "num_draft_tokens")
+
+SETTINGS: Final = frozenset((STRATEGY, DRAFT, *DRAFT_LENGTH))
+"""The settings with a control on the card."""
+
+OFF: Final = "off"
+
+STRATEGIES: Final = ("auto", "ngram", "draft", "ngram;draft")
+"""Strategies with a label; any other is shown as it is written."""
+
+_ON_PICKER: Final = ("draft.", "spec.off.no_draft_model")
+"""Prefixes of reasons that the draft picker shows."""
+
 
 @dataclass(frozen=True, slots=True)
 class PrefixCard:
@@ -202,9 +218,6 @@ def _trial_card(model: ModelSnapshot, status: Json, drafts: DraftPicker) -> Tria
     return replace(card, unchecked=unchecked, more=drafts.more)
 
 
-MAX_CHARACTERS: Final = 80
-
-
 @dataclass(frozen=True, slots=True)
 class BeginningRow:
     """`client` is empty if it is unknown, `words` unless the texts of prompts may be shown.
@@ -264,20 +277,6 @@ def benchmark_card(model: str, runs: Sequence[StoredResult]) -> BenchmarkCard:
             if row["streams"] == 1 and row["prefill"] is not None and decode is not None:
                 return BenchmarkCard(model, row["tokens"], row["prefill"], decode["median"], run.at)
     return BenchmarkCard(model)
-
-
-STRATEGY: Final = "speculation"
-DRAFT: Final = "draft_model"
-DRAFT_LENGTH: Final = ("draft_initial", "draft_min", "draft_max", "num_draft_tokens")
-SETTINGS: Final = frozenset((STRATEGY, DRAFT, *DRAFT_LENGTH))
-"""The settings with a control on the card."""
-
-OFF: Final = "off"
-STRATEGIES: Final = ("auto", "ngram", "draft", "ngram;draft")
-"""Strategies with a label; any other is shown as it is written."""
-
-_ON_PICKER: Final = ("draft.", "spec.off.no_draft_model")
-"""Prefixes of reasons that the draft picker shows."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """Reads and changes of stored settings: those of all models, of one, and of a profile of it.
 
 A change names the revision that it was made from, so that concurrent changes do not overwrite each
-other. All of a change is stored, or nothing.
+other. All of a change is stored, or nothing. Malformed values are refused; those that name
+something missing are stored with a warning.
 """
 
 from __future__ import annotations
@@ -35,6 +36,9 @@ from omlx.settings.schema import Scope, Settings, Value, table
 from omlx.settings.store import Owner
 
 from .view import CONFIRMED, PICKED, MapRow, SettingsView, SettingView, applied, setting_views
+
+_ORIGIN: Final = re.compile(r"\*|null|[a-z][a-z0-9+.-]*://[^\s/?#@]+/?", re.IGNORECASE)
+_HOST: Final = re.compile(r"\*|\[[0-9a-f:.]+\]|[\w.-]+", re.IGNORECASE)
 
 
 class Change(BaseModel):
@@ -222,10 +226,6 @@ def _at_field(error: ConfigError, changed: Collection[str]) -> BadRequest:
         param = next(str(params[end]) for end in ("low", "high") if params[end] in changed)
         params["where"] = param
     return BadRequest(error.code, param=param, **params)
-
-
-_ORIGIN: Final = re.compile(r"\*|null|[a-z][a-z0-9+.-]*://[^\s/?#@]+/?", re.IGNORECASE)
-_HOST: Final = re.compile(r"\*|\[[0-9a-f:.]+\]|[\w.-]+", re.IGNORECASE)
 
 
 def check_form(name: str, value: Value) -> None:

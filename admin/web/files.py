@@ -1,7 +1,7 @@
-"""Static files, the bundled style sheet, and the catalog as a script module.
+"""Static files, the bundled style sheet, the catalog as a script module, and security headers.
 
 Sources hold one style sheet per component; browsers get one for all, so the first paint waits for
-a single request.
+a single request. No foreign content, no inline scripts, no frames below /admin.
 """
 
 from __future__ import annotations
@@ -28,6 +28,18 @@ from .rendering import BUNDLE
 WORDS: Final = f"{STATIC}/js/words.js"
 STYLES: Final = f"{STATIC}/css/app.css"
 _IMPORT: Final = re.compile(r'@import url\("([\w-]+\.css)"\) layer\((\w+)\);')
+POLICY: Final = (
+    "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'self'; "
+    "frame-ancestors 'none'"
+)
+HEADERS: Final = {
+    "Content-Security-Policy": POLICY,
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+    "Referrer-Policy": "same-origin",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
 
 
 def serve_files(app: FastAPI) -> None:
@@ -65,20 +77,6 @@ def _cached(request: Request, text: str, media_type: str) -> Response:
     if request.headers.get("if-none-match") == tag:
         return Response(status_code=304, headers={"ETag": tag})
     return Response(content, media_type=media_type, headers={"ETag": tag})
-
-
-POLICY: Final = (
-    "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'self'; "
-    "frame-ancestors 'none'"
-)
-HEADERS: Final = {
-    "Content-Security-Policy": POLICY,
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
-    "Referrer-Policy": "same-origin",
-    "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY",
-}
 
 
 class SecurityHeaders:

@@ -36,6 +36,9 @@ SECTIONS: Final = (
     ("settings", SETTINGS),
 )
 
+MAX_PARTS: Final = 32
+"""Rendered parts to keep for each route: one for each address and language."""
+
 
 @dataclass(frozen=True, slots=True)
 class Page:
@@ -142,10 +145,6 @@ class Pages:
 def _address(request: Request) -> str:
     query = request.url.query
     return f"{request.url.path}?{query}" if query else request.url.path
-
-
-MAX_PARTS: Final = 32
-"""Rendered parts to keep for each route: one for each address and language."""
 
 
 class PartCache:

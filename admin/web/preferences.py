@@ -1,4 +1,7 @@
-"""Fields of an HTML form."""
+"""Language and theme of a browser: cookies that a form sets for a year, without scripts.
+
+Without a cookie the language is the best match of the Accept-Language header, else English.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,11 @@ from omlx.errors import BadRequest
 
 from .addresses import HOME, own_page
 
+LANGUAGE_COOKIE: Final = "omlx_language"
+THEME_COOKIE: Final = "omlx_theme"
+THEMES: Final = ("auto", "light", "dark")
+_YEAR_S = 366 * 86400
+
 
 async def form_data(request: Request) -> dict[str, str]:
     """Return the last value of each field of a urlencoded form, without empty ones."""
@@ -26,12 +34,6 @@ class Strict(BaseModel):
     """A body of the API, or a form: every field is known and of its type."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
-
-
-LANGUAGE_COOKIE: Final = "omlx_language"
-THEME_COOKIE: Final = "omlx_theme"
-THEMES: Final = ("auto", "light", "dark")
-_YEAR_S = 366 * 86400
 
 
 async def store(request: Request) -> Response:

@@ -1,4 +1,10 @@
-"""Template rendering: one Jinja environment per language. An undefined variable is an error."""
+"""Template rendering: one Jinja environment per language. An undefined variable is an error.
+
+Scripts of pages are one file that `make assets` has bundled, or the modules themselves.
+`static/bundle` holds `ENTRY-HASH.js` and its source map, which contains the text of every module. A
+bundle is used while these texts equal the files, so no page runs an outdated one. A change of a
+file is seen when the next page is rendered.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +20,14 @@ from omlx.catalog import data_dir, sentence
 
 from . import formats
 from .addresses import STATIC, model_path
+
+BUNDLE: Final = "bundle"
+"""The folder of bundles below `static/`. Its files are named by their content."""
+
+ENTRIES: Final = {"app": "js/app.js", "chat": "js/chat/chat.js"}
+"""Modules that a page loads, below `static/`: `chat` on the chat page, `app` on every other."""
+
+log = logging.getLogger("omlx.admin")
 
 
 def render(template: str, language: str, **context: object) -> str:
@@ -59,15 +73,6 @@ def _static(path: str) -> str:
 def _translate(language: str, key: str, /, **params: object) -> str:
     """`t('ui.nav.models')`, `t(reason.code, **reason.params)`"""
     return sentence(key, params, language)
-
-
-BUNDLE: Final = "bundle"
-"""The folder of bundles below `static/`. Its files are named by their content."""
-
-ENTRIES: Final = {"app": "js/app.js", "chat": "js/chat/chat.js"}
-"""Modules that a page loads, below `static/`: `chat` on the chat page, `app` on every other."""
-
-log = logging.getLogger("omlx.admin")
 
 
 class Scripts:
