@@ -24,17 +24,14 @@ from pydantic import Field
 from starlette.responses import JSONResponse, Response
 
 from omlx.errors import BadRequest, Conflict, ModelError, NotFound
-from omlx.models.catalog.entry import ModelEntry
-from omlx.models.catalog.places import HUB_CACHE
+from omlx.models.catalog.discovery import HUB_CACHE
 from omlx.models.catalog.reference import Reference
+from omlx.models.catalog.registry import ModelEntry
 from omlx.models.gguf.package import MODEL as PACKAGED
-from omlx.models.hub.downloads import Download, Downloads, State
-from omlx.models.hub.fit import Fit
-from omlx.models.hub.offer import Offer
-from omlx.models.hub.suggestions import starters
-from omlx.models.hub.with_draft import remember_draft
+from omlx.models.hub.downloads import Download, Downloads, State, remember_draft
+from omlx.models.hub.offer import Fit, Offer, starters
 from omlx.models.pool.pool import Pool
-from omlx.models.pool.resident import State as Residency
+from omlx.models.pool.served import State as Residency
 from omlx.server.connection import while_connected
 from omlx.server.fields import read
 from omlx.settings.configuration import LiveConfiguration

@@ -18,7 +18,7 @@ from starlette.responses import JSONResponse, Response
 
 from omlx.catalog import data_dir
 from omlx.errors import Reason
-from omlx.models.pool.resident import State
+from omlx.models.pool.served import State
 from omlx.server.activity import Activity
 from omlx.server.fields import Body, read_query
 from omlx.server.services import Services

@@ -13,8 +13,12 @@ from typing import Any
 
 from omlx.catalog import sentence
 from omlx.errors import BadRequest, ConfigError, Conflict, Reason
-from omlx.models.package.package import DeclaredNgram, DeclaredStrategy
-from omlx.models.package.write_package import declare_draft, write_package
+from omlx.models.package.package import (
+    DeclaredNgram,
+    DeclaredStrategy,
+    declare_draft,
+    write_package,
+)
 from omlx.server.services import Services
 from omlx.settings.configuration import LiveConfiguration
 from omlx.settings.schema import Scope, Value

@@ -12,7 +12,7 @@ from typing import Final
 
 from omlx.clients.apps import client_name
 from omlx.errors import Reason
-from omlx.models.pool.resident import State
+from omlx.models.pool.served import State
 from omlx.server.activity import Running
 from omlx.server.outcome import CLIENT_GONE, OK, Outcome
 from omlx.server.services import Services

@@ -28,8 +28,8 @@ FEATURES: Final[dict[str, str]] = {
     "speculation": """
         omlx/engine/speculation/ tests/engine/speculation/ omlx/engine/inspection/ omlx/draft_length
         omlx/models/heads/ tests/models/test_heads tests/models/heads tests/models/drafts
-        omlx/models/pool/cost_file omlx/models/pool/draft_ omlx/models/pool/speculation_
-        omlx/models/pool/read_head tests/models/test_cost_file tests/models/test_draft_
+        omlx/models/pool/cost_file omlx/models/pool/speculation tests/models/test_cost_file
+        tests/models/test_draft_
         tests/models/test_speculation_ tests/models/test_bundled_head tests/engine/test_head
         tests/engine/heads tests/engine/test_acceptance tests/engine/test_calibration
         tests/engine/test_draft_together tests/engine/test_exact_strategies
@@ -37,9 +37,7 @@ FEATURES: Final[dict[str, str]] = {
         tests/server/test_speculation tests/server/test_head tests/test_draft_length""",
     "images": """
         omlx/engine/vision/ omlx/engine/image tests/engine/vision/ omlx/models/eyes/
-        tests/models/eyes/ omlx/server/media/ tests/server/media/
-        omlx/models/pool/find_sight omlx/models/catalog/text_halves
-        omlx/models/pool/text_half""",
+        tests/models/eyes/ omlx/server/media/ tests/server/media/""",
     "models over several machines": """
         omlx/engine/stage/ tests/engine/stage/ omlx/cli/stage omlx/cli/group omlx/cli/hostfile
         omlx/cli/supervisor omlx/models/pool/stage tests/cli/test_stage tests/cli/test_group
@@ -78,9 +76,7 @@ FEATURES: Final[dict[str, str]] = {
     "embeddings and rankings": """
         omlx/server/openai/embeddings/ omlx/server/rerank/ omlx/server/embedding
         tests/server/rerank/
-        tests/server/encoders/ omlx/models/pool/embedding omlx/models/pool/encoding
-        omlx/models/pool/judgement omlx/models/pool/load_encoder omlx/models/catalog/encoders
-        omlx/models/package/pooling omlx/models/package/reranking
+        tests/server/encoders/ omlx/models/pool/texts
         tests/models/test_encoders tests/models/test_reranking""",
     "answers that outlive the process": """
         omlx/server/journal/ tests/server/journal/ tests/cli/test_killed_answers

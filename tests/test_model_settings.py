@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from omlx.cli.main import main
-from omlx.models.pool.speculation_config import check_value
+from omlx.models.pool.speculation import check_value
 from omlx.settings.configuration import LiveConfiguration
 from omlx.settings.layer import Source
 from omlx.settings.schema import AppliesAt, Scope, Setting, table

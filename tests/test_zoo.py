@@ -13,7 +13,7 @@ from mlx import nn
 
 from omlx.engine.model import cache_maker, id_limit
 from omlx.models.catalog.discovery import BUNDLED
-from omlx.models.catalog.entry import ModelEntry
+from omlx.models.catalog.registry import ModelEntry
 from omlx.models.pool.load_weights import load
 from tests import zoo
 from tests.zoo.build import save_family

@@ -13,14 +13,14 @@ from statistics import median
 from typing import Final, TypeAlias
 
 from omlx.errors import ModelError, Reason
-from omlx.models.catalog.entry import ModelEntry, Status
 from omlx.models.catalog.reference import find_draft
+from omlx.models.catalog.registry import ModelEntry, Status
 from omlx.models.heads.files import is_head
 from omlx.models.package.compatibility import Tokenizer, checkpoint_mismatch, tokenizer_mismatch
 from omlx.models.package.package import DeclaredDraftModel, usable_package
 from omlx.models.package.tokenizer import read_tokenizer
 from omlx.models.pool.pool import Pool
-from omlx.models.pool.speculation_config import SpeculationConfig
+from omlx.models.pool.speculation import SpeculationConfig
 from omlx.records import RequestStats, sum_drafters
 
 from ..settings.view import Json

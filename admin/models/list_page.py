@@ -15,10 +15,9 @@ from pydantic import Field
 from starlette.responses import JSONResponse, Response
 
 from omlx.errors import Reason
-from omlx.models.catalog.entry import ModelEntry
-from omlx.models.pool.resident import ModelStatus, State
-from omlx.models.pool.speculation_config import SpeculationConfig
-from omlx.models.pool.speculation_status import reason_to_json
+from omlx.models.catalog.registry import ModelEntry
+from omlx.models.pool.served import ModelStatus, State, reason_to_json
+from omlx.models.pool.speculation import SpeculationConfig
 from omlx.records import acceptance_rate
 from omlx.server import status
 from omlx.server.connection import while_connected

@@ -12,7 +12,7 @@ from fastapi import Request
 from omlx.clients.apps import client_name
 from omlx.errors import Reason
 from omlx.exactness import ExactnessClaim
-from omlx.models.pool.speculation_config import SpeculationConfig
+from omlx.models.pool.speculation import SpeculationConfig
 from omlx.records import BeginningStats, PrefixStats
 from omlx.server.prefixes import Forecast, PrefixService
 from omlx.settings.schema import STRICT, Settings

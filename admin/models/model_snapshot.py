@@ -9,16 +9,14 @@ from pathlib import Path
 from typing import Final
 
 from omlx.errors import ModelError, NotFound, OmlxError, Reason
-from omlx.models.catalog.context import declared_context, longest_context
-from omlx.models.catalog.entry import ModelEntry, Status
-from omlx.models.catalog.model_config import read_config
-from omlx.models.catalog.weight_files import count_parameters, weight_files
+from omlx.models.catalog.files import count_parameters, read_config, weight_files
+from omlx.models.catalog.model_config import declared_context, longest_context
+from omlx.models.catalog.registry import ModelEntry, Status
 from omlx.models.eyes.sight import read_blind_reason
 from omlx.models.package.package import FILE
-from omlx.models.pool.find_sight import why_blind
-from omlx.models.pool.pool import Pool
-from omlx.models.pool.resident import ModelStatus, ServedModel, State
-from omlx.models.pool.speculation_config import SpeculationConfig
+from omlx.models.pool.pool import Pool, why_blind
+from omlx.models.pool.served import ModelStatus, ServedModel, State
+from omlx.models.pool.speculation import SpeculationConfig
 from omlx.records import PrefixStats, RequestStats
 from omlx.server.services import Services
 from omlx.settings.file import FileStamp, file_stamp

@@ -18,15 +18,15 @@ from typing import Annotated, Any, Final
 from pydantic import BaseModel, ConfigDict, Field
 
 from omlx.errors import BadRequest, ConfigError, ModelError, NotFound, Reason
-from omlx.models.catalog.context import longest_context
-from omlx.models.catalog.entry import ModelEntry, Status
-from omlx.models.catalog.model_config import read_config
-from omlx.models.catalog.profile import Profile
+from omlx.models.catalog.catalog import Profile
+from omlx.models.catalog.files import read_config
+from omlx.models.catalog.model_config import longest_context
 from omlx.models.catalog.reference import find_draft
+from omlx.models.catalog.registry import ModelEntry, Status
 from omlx.models.package.compatibility import check_draft
 from omlx.models.package.package import usable_package
 from omlx.models.pool.pool import Pool, load_pinned
-from omlx.models.pool.speculation_config import check_value
+from omlx.models.pool.speculation import check_value
 from omlx.server.guard import check_exposure
 from omlx.settings.configuration import LiveConfiguration
 from omlx.settings.layer import Source

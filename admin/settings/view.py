@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from omlx.errors import Reason
-from omlx.models.pool.speculation_config import SpeculationConfig
-from omlx.models.pool.speculation_status import reason_to_json, speculation_to_json
+from omlx.models.pool.served import reason_to_json, speculation_to_json
+from omlx.models.pool.speculation import SpeculationConfig
 from omlx.settings.layer import Layer, Source
 from omlx.settings.parse import size_text, to_json
 from omlx.settings.resolve import Resolution

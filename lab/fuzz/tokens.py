@@ -33,8 +33,7 @@ from mlx.utils import tree_flatten
 from lab.fuzz.near_tie import near_tie
 from lab.fuzz.token_requests import Json, TokenRequest, token_request
 from omlx.models.catalog.discovery import BUNDLED
-from omlx.models.catalog.entry import ModelEntry
-from omlx.models.catalog.registry import Registry
+from omlx.models.catalog.registry import ModelEntry, Registry
 from omlx.models.package.tokenizer import read_tokenizer, tokenizer_length
 from omlx.settings.schema import Settings
 from tests import zoo

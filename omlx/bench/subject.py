@@ -21,7 +21,7 @@ from omlx.bench.report import Json
 from omlx.engine.build import build_loop
 from omlx.engine.loop import EngineLoop
 from omlx.engine.types import Limits
-from omlx.models.pool.load_weights import Dtype, cast_weights
+from omlx.models.pool.opening import Dtype, cast_weights
 
 GROUP_SIZE: Final = 64
 """Weights that share a scale when quantized."""

@@ -11,10 +11,9 @@ from pathlib import Path
 
 from omlx.errors import ConfigError
 from omlx.models.catalog.catalog import Catalog
-from omlx.models.catalog.discovery import Discovery, discovery
-from omlx.models.catalog.entry import ModelEntry
-from omlx.models.catalog.places import Folder
-from omlx.models.pool.speculation_config import check_value, strategy_of
+from omlx.models.catalog.discovery import Discovery, Folder, discovery
+from omlx.models.catalog.registry import ModelEntry
+from omlx.models.pool.speculation import check_value, strategy_of
 from omlx.settings.configuration import Configuration, LiveConfiguration
 from omlx.settings.resolve import cli_layer, environment_layer, resolve
 from omlx.settings.schema import table

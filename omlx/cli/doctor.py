@@ -37,10 +37,9 @@ from omlx.cli.output import columns, size
 from omlx.cli.stage_probe import HEAD, probe_hosts
 from omlx.engine.device_errors import DEVICE_ERROR
 from omlx.errors import ConfigError, ModelError
-from omlx.models.catalog.discovery import BUNDLED, scan_places
-from omlx.models.catalog.entry import ModelEntry, Status
-from omlx.models.catalog.places import places
-from omlx.models.catalog.weight_files import weight_files
+from omlx.models.catalog.discovery import BUNDLED, places, scan_places
+from omlx.models.catalog.files import weight_files
+from omlx.models.catalog.registry import ModelEntry, Status
 from omlx.models.pool.footprint import default_limit_bytes, limit_bytes, machine_bytes
 from omlx.server.guard import is_loopback
 from omlx.settings.configuration import LiveConfiguration

@@ -8,7 +8,7 @@ from typing import TypeAlias
 from omlx.catalog import sentence
 from omlx.clients.endpoint import Endpoint
 from omlx.clients.snippets import Snippet, curl, embeddings_curl, rerank_curl
-from omlx.models.catalog.entry import BUNDLED, ModelEntry
+from omlx.models.catalog.registry import BUNDLED, ModelEntry
 from omlx.models.package.model_facts import ModelFacts, ModelFactsCache
 
 _Command: TypeAlias = Callable[[Endpoint, str], Snippet]

@@ -17,8 +17,7 @@ from omlx.catalog import sentence
 from omlx.cli import online_environment
 from omlx.cli.output import columns, size
 from omlx.models.catalog.registry import Registry
-from omlx.models.hub.offer import Offer
-from omlx.models.hub.suggestions import starters
+from omlx.models.hub.offer import Offer, starters
 from omlx.models.pool.footprint import limit_bytes
 from omlx.settings.schema import Settings
 

@@ -12,8 +12,7 @@ from omlx.cli.arguments import configured
 from omlx.cli.output import columns, size
 from omlx.models.catalog.catalog import Catalog
 from omlx.models.catalog.discovery import discover
-from omlx.models.catalog.entry import ModelEntry, Status
-from omlx.models.catalog.registry import Registry
+from omlx.models.catalog.registry import ModelEntry, Registry, Status
 from omlx.settings.resolve import add_flags
 from omlx.settings.schema import Group, Scope
 

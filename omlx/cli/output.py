@@ -10,8 +10,8 @@ from tqdm import tqdm
 from omlx.terminal_text import escaped
 
 if TYPE_CHECKING:
-    from omlx.models.catalog.entry import ModelEntry
-    from omlx.models.pool.load_weights import LoadProgress
+    from omlx.models.catalog.registry import ModelEntry
+    from omlx.models.pool.opening import LoadProgress
 
 
 def columns(rows: Sequence[tuple[str, ...]]) -> str:

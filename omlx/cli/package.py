@@ -18,26 +18,23 @@ from omlx.cli.download import download_hint
 from omlx.cli.output import columns
 from omlx.errors import BadRequest, ModelError, Reason
 from omlx.models.catalog.catalog import Catalog
-from omlx.models.catalog.entry import ModelEntry
 from omlx.models.catalog.reference import find_draft
-from omlx.models.catalog.registry import Registry
+from omlx.models.catalog.registry import ModelEntry, Registry
 from omlx.models.package.compatibility import draft_problem
 from omlx.models.package.package import (
     DeclaredDraftModel,
     Package,
     WindowPolicy,
+    check_package,
+    declare_draft,
     read_package,
     strategy_to_json,
     window_from,
-)
-from omlx.models.package.write_package import (
-    check_package,
-    declare_draft,
     window_from_bench,
     write_package,
 )
-from omlx.models.pool.speculation_config import SpeculationConfig, resolve_speculation
-from omlx.models.pool.speculation_status import speculation_to_json
+from omlx.models.pool.served import speculation_to_json
+from omlx.models.pool.speculation import SpeculationConfig, resolve_speculation
 from omlx.settings.configuration import Configuration
 from omlx.settings.resolve import add_flags
 from omlx.settings.schema import Group

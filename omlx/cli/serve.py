@@ -55,14 +55,12 @@ from omlx.models.hub.downloads import Downloads
 from omlx.models.package.package import FILE as PACKAGE_FILE
 from omlx.models.package.tokenizer import import_mlx_lm
 from omlx.models.pool.cost_file import CostFiles
-from omlx.models.pool.draft_watcher import DraftWatcher
 from omlx.models.pool.footprint import bound_mlx, free_bytes, limit_bytes, wire
-from omlx.models.pool.load_weights import load_steps
+from omlx.models.pool.load_weights import WeightReader, load_steps
 from omlx.models.pool.pool import Pool, build_pool
 from omlx.models.pool.prefix_disk import open_disks, prefix_root, stop_engine
-from omlx.models.pool.reading import WeightReader
-from omlx.models.pool.registry_watcher import RegistryWatcher
-from omlx.models.pool.resident import ServedModel
+from omlx.models.pool.served import ServedModel
+from omlx.models.pool.watchers import DraftWatcher, RegistryWatcher
 from omlx.process_memory import set_up_allocator
 from omlx.receipts.store import FOLDER, AnswerStore
 from omlx.server.app import create_app
@@ -83,7 +81,7 @@ from omlx.telemetry import log
 from omlx.text.template import process as template_process
 
 if TYPE_CHECKING:
-    from omlx.models.pool.staged import StagedReader
+    from omlx.models.pool.stages import StagedReader
 
 _FAILED = 1
 _KEEP_ALIVE_S = 75
@@ -258,7 +256,7 @@ def open_stores(settings: Settings) -> Stores:
 def _staged_reader(order: Order, engine: EngineThread, selection: Selection) -> StagedReader:
     """Bring the group together; the reader gives the selected model to it. Raises StageError."""
     from omlx.cli.stage_join import lead  # noqa: PLC0415 — both import mlx-lm, which is slow
-    from omlx.models.pool.staged import StagedReader  # noqa: PLC0415 — imports mlx-lm, too
+    from omlx.models.pool.stages import StagedReader  # noqa: PLC0415 — imports mlx-lm, too
 
     def lost(failure: StageLost) -> None:
         """Fail open requests, let them hear of it, and end; the supervisor starts again."""

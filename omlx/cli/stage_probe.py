@@ -28,7 +28,7 @@ from omlx.cli.stage_start import reserve_port, start
 from omlx.engine.stage.link import Kind, Link
 from omlx.engine.stage.order import Order
 from omlx.errors import OmlxError, StageError
-from omlx.models.catalog.fingerprint import fingerprint
+from omlx.models.catalog.files import fingerprint
 from omlx.settings.configuration import LiveConfiguration
 
 HEAD: Final = ("host", "address", "model", "rtt", "rate", "free")

@@ -12,8 +12,8 @@ from pydantic import TypeAdapter
 
 from omlx import __version__
 from omlx.engine.types import FinishReason, Request, Sampling
-from omlx.models.catalog.fingerprint import ModelIdentity, digest, versions
-from omlx.models.pool.resident import ServedModel
+from omlx.models.catalog.files import ModelIdentity, digest, versions
+from omlx.models.pool.served import ServedModel
 from omlx.records import Receipt
 from omlx.text.constraint import Constraint
 from omlx.text.output import OutputSpec, stop_matcher

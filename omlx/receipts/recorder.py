@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass, field, replace
 
 from omlx.engine.types import FinishReason, Request
-from omlx.models.pool.resident import ServedModel
+from omlx.models.pool.served import ServedModel
 from omlx.receipts.kept import KeptAnswer, current_versions
 from omlx.receipts.store import AnswerStore
 from omlx.records import Receipt

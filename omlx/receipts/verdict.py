@@ -9,7 +9,7 @@ from typing import Any
 
 from omlx.catalog import sentence
 from omlx.errors import Param, Reason
-from omlx.models.pool.speculation_status import reason_to_json
+from omlx.models.pool.served import reason_to_json
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from omlx.engine.thread import EngineThread
 from omlx.errors import BadRequest, Conflict, NotFound, Reason
 from omlx.models.pool.pool import Pool
-from omlx.models.pool.resident import ServedModel
+from omlx.models.pool.served import ServedModel
 from omlx.receipts.kept import KeptAnswer, current_versions
 from omlx.receipts.store import AnswerStore
 from omlx.receipts.verdict import Verdict

@@ -9,11 +9,10 @@ from math import sqrt
 from typing import Final, TypeAlias
 
 from omlx.errors import BadRequest
-from omlx.models.package.pooling import pooling
-from omlx.models.pool.embedding import Embedding
-from omlx.models.pool.encoding import Encoding
+from omlx.models.package.model_facts import pooling
 from omlx.models.pool.pool import Pool
-from omlx.models.pool.resident import ServedModel
+from omlx.models.pool.served import ServedModel
+from omlx.models.pool.texts import Embedding, Encoding
 from omlx.server.engine_requests import check_ids
 from omlx.server.errors import field_error
 from omlx.server.generation import GenerationService

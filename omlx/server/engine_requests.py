@@ -16,7 +16,7 @@ from omlx.draft_length import DraftLength
 from omlx.engine.strategy import AUTO
 from omlx.engine.types import Request, Sampling, Speculation
 from omlx.errors import BadRequest, Reason
-from omlx.models.pool.resident import ServedModel
+from omlx.models.pool.served import ServedModel
 from omlx.server.content import without_attribution
 from omlx.server.generation_request import GenerationRequest, sampling_fields
 from omlx.text.constraint import Constraint

@@ -29,7 +29,7 @@ class ExactnessService:
         Raises BadRequest for an encoder, ModelError if it cannot be measured, and what loading
         raises.
         """
-        from omlx.models.pool.exactness import exactness_steps  # noqa: PLC0415 — see `import_mlx_lm`
+        from omlx.models.pool.load_weights import exactness_steps  # noqa: PLC0415 — see `import_mlx_lm`
 
         lease = await self.pool.lease(name)
         try:

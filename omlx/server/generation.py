@@ -16,12 +16,11 @@ from weakref import WeakValueDictionary
 from omlx.engine.thread import EngineThread
 from omlx.engine.types import Request
 from omlx.errors import BadRequest, ModelError, NotFound, Stopped
-from omlx.models.catalog.fingerprint import fingerprint
+from omlx.models.catalog.files import fingerprint
 from omlx.models.eyes.sight import Sight
 from omlx.models.package.tokenizer import tokenizer_length
-from omlx.models.pool.find_sight import find_sight
-from omlx.models.pool.pool import Pool
-from omlx.models.pool.resident import Lease, ServedModel
+from omlx.models.pool.pool import Pool, find_sight
+from omlx.models.pool.served import Lease, ServedModel
 from omlx.receipts.recorder import Recorder
 from omlx.receipts.store import AnswerStore
 from omlx.server.activity import Activity

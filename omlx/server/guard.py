@@ -21,7 +21,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from omlx.errors import ConfigError, Forbidden, OmlxError, TooLarge, TooSlow
-from omlx.models.catalog.permission import restricted_to
+from omlx.models.catalog.catalog import restricted_to
 from omlx.server import errors
 from omlx.server.api_keys import ApiKeys
 from omlx.server.body import LARGE_BYTES, trim_soon

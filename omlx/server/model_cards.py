@@ -12,13 +12,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from omlx.errors import Reason
-from omlx.models.catalog.entry import ModelEntry
-from omlx.models.catalog.profile import Profile
+from omlx.models.catalog.catalog import Profile
+from omlx.models.catalog.registry import ModelEntry
 from omlx.models.eyes.sight import read_blind_reason
 from omlx.models.package.model_facts import ModelFacts, ModelFactsCache
-from omlx.models.pool.find_sight import why_blind
-from omlx.models.pool.pool import Pool
-from omlx.models.pool.resident import ServedModel
+from omlx.models.pool.pool import Pool, why_blind
+from omlx.models.pool.served import ServedModel
 from omlx.server.dialect import Json
 from omlx.settings.configuration import Configuration
 from omlx.settings.schema import Settings

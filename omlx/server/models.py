@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse, Response
 
 from omlx.engine.types import ModelSnapshot
 from omlx.errors import EngineDead, Forbidden
-from omlx.models.pool.resident import State
+from omlx.models.pool.served import State
 from omlx.server import errors, status
 from omlx.server.api_keys import check_main
 from omlx.server.connection import while_connected

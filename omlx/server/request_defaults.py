@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from omlx.engine.strategy import parse
-from omlx.models.catalog.profile import Profile
+from omlx.models.catalog.catalog import Profile
 from omlx.server.fields import BUDGET, NO_LIMIT
 from omlx.server.generation_request import GenerationRequest, sampling_fields
 from omlx.settings.schema import Settings

@@ -20,9 +20,8 @@ from omlx.engine.strategy import Strategy
 from omlx.engine.types import ModelSnapshot
 from omlx.errors import Reason
 from omlx.exactness import ExactnessClaim
-from omlx.models.pool.resident import ModelStatus, ServedModel, State
-from omlx.models.pool.speculation_config import SpeculationConfig
-from omlx.models.pool.speculation_status import speculation_to_json
+from omlx.models.pool.served import ModelStatus, ServedModel, State, speculation_to_json
+from omlx.models.pool.speculation import SpeculationConfig
 from omlx.records import BeginningStats, DrafterStats, PrefixStats, RequestStats, sum_drafters
 from omlx.server.dialect import Json
 from omlx.server.usage import gate_record, optional_reason

@@ -24,7 +24,7 @@ from omlx.engine.types import (
     TokensCommitted,
 )
 from omlx.errors import OmlxError, Reason
-from omlx.models.pool.resident import Lease, ServedModel
+from omlx.models.pool.served import Lease, ServedModel
 from omlx.receipts.recorder import Recorder
 from omlx.server.activity import Activity
 from omlx.server.caller import Arrival

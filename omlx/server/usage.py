@@ -10,7 +10,7 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from omlx.errors import Reason
-from omlx.models.pool.speculation_status import reason_to_json
+from omlx.models.pool.served import reason_to_json
 from omlx.records import DrafterStats, Gate, RequestStats, sum_drafters
 from omlx.text.events import Finish
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import omlx
 from omlx.errors import ModelError, Reason
-from omlx.models.catalog.entry import ModelEntry
-from omlx.models.catalog.weight_files import weight_files
+from omlx.models.catalog.files import weight_files
+from omlx.models.catalog.registry import ModelEntry
 from omlx.models.pool.cost_file import machine
 
 

@@ -17,7 +17,7 @@ from omlx.engine.types import Event, Failed, Finished, Request, Speculation, Tok
 from omlx.errors import BadRequest
 from omlx.measure.sample import Meter, Sample
 from omlx.models.pool.pool import Pool
-from omlx.models.pool.resident import Lease, ServedModel
+from omlx.models.pool.served import Lease, ServedModel
 from omlx.records import DRAFTER_FAILED, RequestStats
 from omlx.server.dialect import Json
 from omlx.server.engine_requests import sampling_of

@@ -21,7 +21,7 @@ from typing import Final
 from omlx.errors import ModelError, Reason
 from omlx.measure.interleave import rotate
 from omlx.models.pool.pool import Pool
-from omlx.models.pool.resident import Lease, ServedModel
+from omlx.models.pool.served import Lease, ServedModel
 from omlx.server.generation import GenerationService
 from omlx.trial.configurations import (
     MAX_ROUNDS,

@@ -15,10 +15,9 @@ from omlx.admin.credentials import Credentials
 from omlx.admin.mount import mount
 from omlx.models.catalog.registry import Registry
 from omlx.models.pool.load_queue import ignore_progress
-from omlx.models.pool.load_weights import load_steps
+from omlx.models.pool.load_weights import Report, WeightReader, load_steps
 from omlx.models.pool.pool import build_pool
-from omlx.models.pool.reading import Report, WeightReader
-from omlx.models.pool.speculation_config import check_value
+from omlx.models.pool.speculation import check_value
 from omlx.server.beginnings.store import FILE, BeginningStore
 from omlx.settings.configuration import LiveConfiguration
 from omlx.settings.layer import Layer, Source

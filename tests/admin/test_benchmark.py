@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from omlx import __version__
-from omlx.models.pool.speculation_config import check_value
+from omlx.models.pool.speculation import check_value
 from omlx.settings.store import Store
 from omlx.speed import points
 from tests.admin.running import API, Administered, administered

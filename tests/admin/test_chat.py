@@ -9,8 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from omlx.models.catalog.discovery import BUNDLED, scan_places
-from omlx.models.catalog.places import Folder
+from omlx.models.catalog.discovery import BUNDLED, Folder, scan_places
 from tests.admin.running import API, Administered, administered
 from tests.server.running import DRAFT, HYBRID, TARGET
 

@@ -10,14 +10,13 @@ import pytest
 
 from omlx.admin.download import DownloadRow, OfferRow, OwnRow, own_view, queue_view, results_view
 from omlx.admin.models.model_snapshot import ModelSnapshot
-from omlx.models.catalog.discovery import BUNDLED
-from omlx.models.catalog.entry import ModelEntry
-from omlx.models.catalog.places import HUB_CACHE
+from omlx.models.catalog.discovery import BUNDLED, HUB_CACHE
+from omlx.models.catalog.registry import ModelEntry
 from omlx.models.hub.downloads import Download, State
 from omlx.models.hub.offer import Offer
-from omlx.models.pool.resident import ModelStatus
-from omlx.models.pool.resident import State as Residency
-from omlx.models.pool.speculation_config import SpeculationConfig
+from omlx.models.pool.served import ModelStatus
+from omlx.models.pool.served import State as Residency
+from omlx.models.pool.speculation import SpeculationConfig
 from omlx.settings.store import Store
 from tests.admin.running import API, Administered, administered
 from tests.models.hub import Hub, running

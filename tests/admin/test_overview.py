@@ -16,8 +16,8 @@ from omlx.admin.models.model_snapshot import ModelSnapshot, suggested
 from omlx.admin.overview import Live, StepView, Welcome, current_rate, minutes, step_views, welcome
 from omlx.admin.views import MIN_PROPOSED_TOKENS, answer_view, request_views
 from omlx.errors import Reason
-from omlx.models.catalog.entry import ModelEntry
-from omlx.models.pool.resident import ModelStatus, State
+from omlx.models.catalog.registry import ModelEntry
+from omlx.models.pool.served import ModelStatus, State
 from omlx.records import DrafterStats, RequestStats
 from omlx.server.activity import Activity, Running
 from omlx.server.outcome import Outcome

@@ -16,8 +16,7 @@ from omlx.admin.web.rendering import BUNDLE, ENTRIES
 from omlx.catalog import catalog, data_dir
 from omlx.errors import Reason
 from omlx.models.catalog.discovery import BUNDLED
-from omlx.models.catalog.entry import ModelEntry, Status
-from omlx.models.catalog.registry import Registry
+from omlx.models.catalog.registry import ModelEntry, Registry, Status
 from omlx.settings.schema import Scope, table
 from omlx.telemetry import log
 from tests.admin.running import API, PASSWORD, Administered, administered, change

@@ -20,8 +20,7 @@ from omlx.catalog import catalog
 from omlx.errors import Reason
 from omlx.measure.sample import Sample
 from omlx.models.catalog.discovery import BUNDLED
-from omlx.models.catalog.entry import ModelEntry
-from omlx.models.catalog.registry import Registry
+from omlx.models.catalog.registry import ModelEntry, Registry
 from omlx.settings.store import Store
 from omlx.trial.configurations import TrialConfiguration
 from omlx.trial.estimate import Estimate

@@ -23,8 +23,7 @@ from transformers import AutoTokenizer
 
 from omlx.cli.address import published
 from omlx.models.catalog.discovery import BUNDLED
-from omlx.models.catalog.entry import ModelEntry
-from omlx.models.catalog.registry import Registry
+from omlx.models.catalog.registry import ModelEntry, Registry
 from omlx.models.pool.pool import build_pool
 from omlx.server.outcome import OK
 from omlx.server.services import Services

@@ -22,8 +22,7 @@ import pytest
 
 from omlx.cli.address import published
 from omlx.models.catalog.discovery import BUNDLED
-from omlx.models.catalog.entry import ModelEntry
-from omlx.models.catalog.registry import Registry
+from omlx.models.catalog.registry import ModelEntry, Registry
 from omlx.settings.schema import Settings
 from tests.agents import mcp_server
 from tests.agents.scripted import REPORT, Step, scripted_pool

@@ -7,7 +7,7 @@ from mlx.utils import tree_flatten
 
 from omlx.bench.subject import read_subject
 from omlx.models.catalog.discovery import BUNDLED
-from omlx.models.pool.load_weights import open_model
+from omlx.models.pool.opening import open_model
 
 DRAFT = BUNDLED / "omlx-demo/draft"
 

@@ -12,7 +12,7 @@ import pytest
 
 from omlx.cli.example import example
 from omlx.models.catalog.discovery import BUNDLED
-from omlx.models.catalog.entry import ModelEntry
+from omlx.models.catalog.registry import ModelEntry
 from tests.cli.serving import serving
 from tests.server.encoders.tiny import declare, write
 from tests.server.running import TARGET

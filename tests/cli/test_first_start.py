@@ -17,7 +17,7 @@ import pytest
 from omlx.cli import first_start
 from omlx.models.catalog.discovery import BUNDLED, discover
 from omlx.models.catalog.registry import Registry
-from omlx.models.hub.suggestions import starters
+from omlx.models.hub.offer import starters
 from omlx.settings.schema import Settings
 from tests.cli.terminal import CTRL_C, Terminal, terminal
 from tests.cli.test_main import omlx

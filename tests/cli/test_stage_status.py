@@ -16,7 +16,7 @@ import pytest
 from omlx.catalog import sentence
 from omlx.engine.stage.stages import StageStatus
 from omlx.models.catalog.discovery import BUNDLED
-from omlx.models.pool.resident import ModelStatus, State
+from omlx.models.pool.served import ModelStatus, State
 from tests.cli.changed_rank import Fault, faults
 from tests.cli.staged_group import QUESTION, Group, changed_ranks, group
 from tests.server.running import TARGET

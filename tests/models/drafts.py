@@ -13,13 +13,12 @@ import pytest
 
 from omlx.engine.thread import EngineThread
 from omlx.errors import Reason
-from omlx.models.catalog.discovery import BUNDLED, scan_places
-from omlx.models.catalog.places import Folder
+from omlx.models.catalog.discovery import BUNDLED, Folder, scan_places
 from omlx.models.catalog.reference import Reference
 from omlx.models.catalog.registry import Registry
 from omlx.models.package.package import FILE
-from omlx.models.pool.draft_watcher import DraftWatcher
 from omlx.models.pool.pool import Pool
+from omlx.models.pool.watchers import DraftWatcher
 from omlx.settings.schema import Settings
 from tests import zoo
 from tests.models.pools import make_pool

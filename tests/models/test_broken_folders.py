@@ -11,8 +11,7 @@ import httpx
 import pytest
 
 from omlx.catalog import catalog
-from omlx.models.catalog.discovery import BUNDLED, scan_places
-from omlx.models.catalog.places import Folder
+from omlx.models.catalog.discovery import BUNDLED, Folder, scan_places
 from omlx.models.pool.footprint import footprint
 from tests.models.breakage import BROKEN, HARMLESS
 from tests.server.running import DRAFT, Running, omlx

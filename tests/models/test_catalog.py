@@ -11,11 +11,8 @@ import pytest
 
 from omlx.engine.thread import EngineThread
 from omlx.errors import BadRequest, ConfigError, ModelError, NotFound
-from omlx.models.catalog import permission
-from omlx.models.catalog.catalog import Catalog
-from omlx.models.catalog.discovery import BUNDLED, scan_places
-from omlx.models.catalog.permission import restricted_to
-from omlx.models.catalog.places import Folder
+from omlx.models.catalog.catalog import Catalog, restricted_to
+from omlx.models.catalog.discovery import BUNDLED, Folder, scan_places
 from omlx.models.catalog.registry import Registry
 from omlx.settings.configuration import LiveConfiguration
 from omlx.settings.layer import Layer, Source
@@ -63,7 +60,7 @@ def test_a_restricted_request_learns_of_no_other_model(tmp_path: Path, registry:
     catalog = catalog_of(tmp_path, registry, small="mine")
     (tmp_path / "models/one/broken").mkdir()
     for patterns, allowed in ((["mine"], "mine"), (["one/s*"], "one/small"), (["small"], "small")):
-        with permission.restricted_to(patterns):
+        with restricted_to(patterns):
             assert catalog.resolve(allowed).id == "one/small"
             for name in ("big", "one/big", "one/broken", "one/none"):
                 with pytest.raises(NotFound) as caught:

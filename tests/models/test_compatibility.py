@@ -13,9 +13,8 @@ import pytest
 
 from omlx.catalog import catalog
 from omlx.errors import Reason
-from omlx.models.catalog.discovery import BUNDLED, scan_places
-from omlx.models.catalog.entry import ModelEntry
-from omlx.models.catalog.places import Folder
+from omlx.models.catalog.discovery import BUNDLED, Folder, scan_places
+from omlx.models.catalog.registry import ModelEntry
 from omlx.models.package.compatibility import checkpoint_mismatch, tokenizer_mismatch
 from omlx.models.package.tokenizer import read_tokenizer
 from tests.models.trees import model, shards

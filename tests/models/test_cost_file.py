@@ -14,8 +14,7 @@ import pytest
 from omlx.engine.speculation.cost_model import CostModel
 from omlx.engine.thread import EngineThread
 from omlx.models.catalog.discovery import BUNDLED
-from omlx.models.catalog.entry import ModelEntry
-from omlx.models.catalog.registry import Registry
+from omlx.models.catalog.registry import ModelEntry, Registry
 from omlx.models.pool.cost_file import CostFiles, CostKey, LoadedCosts, machine
 from omlx.models.pool.pool import Pool
 from omlx.settings.schema import Settings

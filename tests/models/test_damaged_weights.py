@@ -14,8 +14,7 @@ import httpx
 import mlx.core as mx
 import pytest
 
-from omlx.models.catalog.discovery import BUNDLED, scan_places
-from omlx.models.catalog.places import Folder
+from omlx.models.catalog.discovery import BUNDLED, Folder, scan_places
 from tests.server.running import DRAFT, Running, omlx
 
 CHAT = "/v1/chat/completions"

@@ -12,10 +12,8 @@ from pathlib import Path
 import pytest
 
 from omlx.errors import ModelError, NotFound, Reason
-from omlx.models.catalog.discovery import BUNDLED, discover, scan_places
-from omlx.models.catalog.entry import Status
-from omlx.models.catalog.places import Folder, HubCache
-from omlx.models.catalog.registry import Registry
+from omlx.models.catalog.discovery import BUNDLED, Folder, HubCache, discover, scan_places
+from omlx.models.catalog.registry import Registry, Status
 from omlx.settings.schema import Settings
 from tests.models.trees import hub_model, ids, model, only, shards
 

@@ -10,11 +10,10 @@ from typing import Any
 import httpx
 import pytest
 
-from omlx.models.catalog import encoders
-from omlx.models.catalog.encoders import encoder_window
-from omlx.models.catalog.entry import Status
+from omlx.models.catalog import model_config
 from omlx.models.catalog.inspect_checkpoint import inspect_checkpoint
-from omlx.models.catalog.registry import Registry
+from omlx.models.catalog.model_config import encoder_window
+from omlx.models.catalog.registry import Registry, Status
 from tests.server.running import PATIENCE_S, omlx
 
 
@@ -26,7 +25,7 @@ def folder(directory: Path, **config: Any) -> Path:
 
 @pytest.fixture
 def installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(encoders, "find_spec", lambda name: ModuleSpec(name, None))
+    monkeypatch.setattr(model_config, "find_spec", lambda name: ModuleSpec(name, None))
 
 
 @pytest.mark.usefixtures("installed")
@@ -61,7 +60,7 @@ def test_configs_that_are_computed_as_they_ask(
 def test_without_the_extra_the_reason_names_the_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(encoders, "find_spec", lambda name: None)
+    monkeypatch.setattr(model_config, "find_spec", lambda name: None)
     entry = inspect_checkpoint("e/one", folder(tmp_path), "test")
     assert entry.status is Status.SKIPPED
     with (

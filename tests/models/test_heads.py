@@ -13,12 +13,11 @@ from mlx.utils import tree_flatten
 
 from omlx.engine.hidden import parts_of
 from omlx.errors import ModelError, Reason
-from omlx.models.catalog.entry import ModelEntry
 from omlx.models.catalog.inspect_checkpoint import inspect_checkpoint
+from omlx.models.catalog.registry import ModelEntry
 from omlx.models.heads.files import HeadFiles, head_directory, head_mismatch, is_head, own_head
 from omlx.models.heads.load_head import build_head, is_quantized
-from omlx.models.pool.load_weights import open_model
-from omlx.models.pool.read_head import head_bytes
+from omlx.models.pool.opening import head_bytes, open_model
 from tests import zoo
 from tests.engine.harness import model
 from tests.models.heads import (

@@ -16,9 +16,8 @@ from omlx.engine.thread import EngineThread
 from omlx.engine.types import Event, Speculation, TokensCommitted
 from omlx.errors import Overloaded
 from omlx.models.catalog.discovery import BUNDLED
-from omlx.models.catalog.entry import ModelEntry
-from omlx.models.catalog.registry import Registry
-from omlx.models.pool.resident import State
+from omlx.models.catalog.registry import ModelEntry, Registry
+from omlx.models.pool.served import State
 from tests.engine.harness import request
 from tests.models.pools import make_pool
 

@@ -16,13 +16,12 @@ import pytest
 from omlx.engine.thread import EngineThread
 from omlx.errors import BadRequest, ModelError, NotFound, Overloaded
 from omlx.models.catalog.discovery import BUNDLED
-from omlx.models.catalog.entry import ModelEntry
-from omlx.models.catalog.registry import Registry
+from omlx.models.catalog.registry import ModelEntry, Registry
 from omlx.models.pool.load_queue import ignore_progress
-from omlx.models.pool.load_weights import LoadProgress
+from omlx.models.pool.load_weights import Report
+from omlx.models.pool.opening import LoadProgress
 from omlx.models.pool.pool import Pool
-from omlx.models.pool.reading import Report
-from omlx.models.pool.resident import Lease, State
+from omlx.models.pool.served import Lease, State
 from omlx.settings.configuration import LiveConfiguration
 from omlx.settings.schema import Settings
 from omlx.settings.store import Store

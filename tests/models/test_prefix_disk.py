@@ -21,7 +21,7 @@ from omlx.engine.disk.tier import DiskCache
 from omlx.engine.piece import Layout
 from omlx.engine.thread import EngineThread
 from omlx.errors import EngineDead, ModelError, Reason
-from omlx.models.catalog.entry import ModelEntry
+from omlx.models.catalog.registry import ModelEntry
 from omlx.models.pool.prefix_disk import (
     model_disks,
     open_disks,

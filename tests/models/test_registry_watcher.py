@@ -13,12 +13,11 @@ import pytest
 from omlx.engine.thread import EngineThread
 from omlx.errors import ModelGone, NotFound, OmlxError
 from omlx.models.catalog import discovery
-from omlx.models.catalog.discovery import BUNDLED, Discovery
-from omlx.models.catalog.entry import ModelEntry
-from omlx.models.catalog.places import Folder, HubCache
+from omlx.models.catalog.discovery import BUNDLED, Discovery, Folder, HubCache
+from omlx.models.catalog.registry import ModelEntry
 from omlx.models.package.tokenizer import read_tokenizer
 from omlx.models.pool.pool import Pool
-from omlx.models.pool.registry_watcher import RegistryWatcher
+from omlx.models.pool.watchers import RegistryWatcher
 from tests.models import trees
 from tests.models.pools import make_pool
 

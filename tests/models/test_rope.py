@@ -14,10 +14,10 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
-from omlx.models.catalog.context import context_length, longest_context
 from omlx.models.catalog.discovery import BUNDLED
+from omlx.models.catalog.model_config import context_length, longest_context
 from omlx.models.catalog.rope import rope_overrides, rope_reason
-from omlx.models.pool.load_weights import open_model
+from omlx.models.pool.opening import open_model
 from tests import zoo
 from tests.models.trees import code, model, only
 from tests.zoo.build import build_config, config_of

@@ -9,13 +9,12 @@ import pytest
 
 from omlx.draft_length import DraftLength
 from omlx.errors import ConfigError
-from omlx.models.catalog.discovery import scan_places
-from omlx.models.catalog.places import Folder, HubCache, Place
+from omlx.models.catalog.discovery import Folder, HubCache, Place, scan_places
 from omlx.models.catalog.reference import MissingDraft, Reference
 from omlx.models.catalog.registry import Registry
 from omlx.models.package.package import FILE
-from omlx.models.pool.speculation_config import SpeculationConfig, check_value, resolve_speculation
-from omlx.models.pool.speculation_status import speculation_to_json
+from omlx.models.pool.served import speculation_to_json
+from omlx.models.pool.speculation import SpeculationConfig, check_value, resolve_speculation
 from omlx.settings.configuration import Configuration
 from omlx.settings.layer import Layer, Source
 from omlx.settings.schema import Value

@@ -13,9 +13,9 @@ from omlx.engine.stage.group import Group
 from omlx.engine.stage.link import Frame, Kind
 from omlx.errors import ModelError, StageError
 from omlx.models.catalog.discovery import BUNDLED
-from omlx.models.catalog.entry import ModelEntry
-from omlx.models.catalog.fingerprint import fingerprint
-from omlx.models.pool.staged import FollowerStage
+from omlx.models.catalog.files import fingerprint
+from omlx.models.catalog.registry import ModelEntry
+from omlx.models.pool.stages import FollowerStage
 from tests.server.running import TARGET
 
 LEADERS = BUNDLED / TARGET

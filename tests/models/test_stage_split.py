@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from omlx.errors import StageError
 from omlx.models.catalog.discovery import BUNDLED
-from omlx.models.catalog.fingerprint import fingerprint
-from omlx.models.pool.stage_split import check_counts, check_rooms, split_layers
+from omlx.models.catalog.files import fingerprint
+from omlx.models.pool.stages import check_counts, check_rooms, split_layers
 from tests.server.running import TARGET
 
 

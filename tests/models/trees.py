@@ -8,10 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from omlx.catalog import catalog
-from omlx.models.catalog.discovery import scan_places
-from omlx.models.catalog.entry import ModelEntry, Status
-from omlx.models.catalog.places import Folder
-from omlx.models.catalog.registry import Registry
+from omlx.models.catalog.discovery import Folder, scan_places
+from omlx.models.catalog.registry import ModelEntry, Registry, Status
 
 LLAMA = {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}
 WEIGHTS = ("model.safetensors",)

@@ -17,8 +17,7 @@ from mlx_lm.generate import generate_step
 from mlx_lm.sample_utils import make_logits_processors
 
 from omlx.measure.exactness import TOLERANCE, first_difference
-from omlx.models.catalog.entry import ModelEntry
-from omlx.models.catalog.registry import Registry
+from omlx.models.catalog.registry import ModelEntry, Registry
 from omlx.models.package.tokenizer import read_tokenizer
 from omlx.text.tokens import decode_byte_level
 

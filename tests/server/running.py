@@ -19,8 +19,7 @@ from omlx.engine.thread import EngineThread
 from omlx.engine.types import Event, EventSink, Failed, Finished, Request
 from omlx.models.catalog.catalog import Catalog
 from omlx.models.catalog.discovery import BUNDLED
-from omlx.models.catalog.entry import ModelEntry
-from omlx.models.catalog.registry import Registry
+from omlx.models.catalog.registry import ModelEntry, Registry
 from omlx.models.hub.downloads import Downloads
 from omlx.models.pool.cost_file import CostFiles
 from omlx.models.pool.footprint import used_bytes

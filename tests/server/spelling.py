@@ -18,9 +18,10 @@ from mlx import nn
 from mlx_lm.models.cache import KVCache
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
-from omlx.models.catalog.entry import ModelEntry
+from omlx.models.catalog.registry import ModelEntry
 from omlx.models.package.tokenizer import read_tokenizer, tokenizer_length
-from omlx.models.pool.load_weights import Dtype, LoadedModel, LoadProgress, LoadSteps, probe
+from omlx.models.pool.load_weights import LoadedModel, LoadSteps, probe
+from omlx.models.pool.opening import Dtype, LoadProgress
 from omlx.models.pool.pool import build_pool
 
 CONTEXT = 4096

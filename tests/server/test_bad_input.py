@@ -11,8 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from omlx.models.catalog.discovery import scan_places
-from omlx.models.catalog.places import Folder
+from omlx.models.catalog.discovery import Folder, scan_places
 from omlx.models.catalog.registry import Registry
 from omlx.settings.schema import Settings
 from tests.server.running import DEMO, DRAFT, HYBRID, TARGET, Running, omlx

@@ -11,8 +11,7 @@ import httpx
 import pytest
 
 from omlx.models.catalog.discovery import BUNDLED
-from omlx.models.catalog.entry import ModelEntry
-from omlx.models.catalog.registry import Registry
+from omlx.models.catalog.registry import ModelEntry, Registry
 from tests.server.running import TARGET, Running, omlx
 from tests.server.spelling import spelling_pool
 

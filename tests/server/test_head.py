@@ -11,8 +11,7 @@ import httpx
 import mlx.core as mx
 import pytest
 
-from omlx.models.catalog.discovery import BUNDLED, scan_places
-from omlx.models.catalog.places import Folder
+from omlx.models.catalog.discovery import BUNDLED, Folder, scan_places
 from tests import zoo
 from tests.models.heads import declare, plain, random_head, save_directory, upstream
 from tests.server.running import DRAFT, TARGET, Running, omlx

@@ -15,7 +15,7 @@ import pytest
 from openai import OpenAI
 
 from omlx.models.catalog.discovery import BUNDLED, Registry
-from omlx.models.catalog.entry import ModelEntry
+from omlx.models.catalog.registry import ModelEntry
 from tests.schemas import SMALL, listed, record
 from tests.server.running import TARGET, omlx
 from tests.text.test_harmony import TEMPLATE

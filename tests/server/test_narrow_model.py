@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from omlx.models.catalog.discovery import BUNDLED, Registry
-from omlx.models.catalog.entry import ModelEntry
+from omlx.models.catalog.registry import ModelEntry
 from tests.server.running import TARGET, omlx
 
 WIDTH = 2048

@@ -21,10 +21,8 @@ from omlx.engine.inspection.facts import ModelFacts
 from omlx.engine.model import Model
 from omlx.engine.types import Steps
 from omlx.models.catalog.discovery import BUNDLED
-from omlx.models.catalog.entry import ModelEntry
-from omlx.models.catalog.registry import Registry
-from omlx.models.pool import load_weights
-from omlx.models.pool import reading as pool_reading
+from omlx.models.catalog.registry import ModelEntry, Registry
+from omlx.models.pool import load_weights, opening
 from omlx.settings.schema import Settings
 from tests.server.running import DEMO, HYBRID, TARGET, Running, omlx
 
@@ -172,9 +170,9 @@ def test_a_stream_goes_on_between_the_portions_of_a_model_that_loads(
         steps.append(roomy.engine.steps)
         return step(reading)
 
-    step = pool_reading._step
-    monkeypatch.setattr(pool_reading, "_step", portion)
-    monkeypatch.setattr(load_weights, "_STEP_BYTES", 1 << 20)
+    step = load_weights._step
+    monkeypatch.setattr(load_weights, "_step", portion)
+    monkeypatch.setattr(opening, "_STEP_BYTES", 1 << 20)
     with (
         httpx.Client(base_url=roomy.url, timeout=120) as http,
         OpenAI(base_url=f"{roomy.url}/v1", api_key="x", max_retries=0) as client,

@@ -11,7 +11,7 @@ import pytest
 from anthropic import Anthropic
 from openai import NotFoundError, OpenAI
 
-from omlx.models.pool.speculation_config import check_value
+from omlx.models.pool.speculation import check_value
 from omlx.settings.configuration import LiveConfiguration
 from omlx.settings.layer import Layer, Source
 from omlx.settings.schema import Scope, Value, table

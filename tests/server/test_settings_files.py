@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from omlx.models.pool.speculation_config import check_value
+from omlx.models.pool.speculation import check_value
 from omlx.settings.configuration import LiveConfiguration
 from omlx.settings.file import FORMAT
 from omlx.settings.store import GLOBAL_FILE, MODELS_FILE, Store

@@ -15,8 +15,7 @@ import mlx.core as mx
 import pytest
 
 from omlx.models.catalog.discovery import BUNDLED
-from omlx.models.catalog.entry import ModelEntry
-from omlx.models.catalog.registry import Registry
+from omlx.models.catalog.registry import ModelEntry, Registry
 from omlx.settings.configuration import LiveConfiguration
 from omlx.settings.layer import Layer, Source
 from omlx.settings.store import Store

@@ -12,8 +12,7 @@ import pytest
 from openai import BadRequestError, OpenAI
 from openai.types.chat import ChatCompletion
 
-from omlx.models.catalog.entry import ModelEntry
-from omlx.models.catalog.registry import Registry
+from omlx.models.catalog.registry import ModelEntry, Registry
 from omlx.settings.schema import Settings
 from tests import zoo
 from tests.server.running import DEMO, DRAFT, TARGET, omlx

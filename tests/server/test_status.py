@@ -7,7 +7,7 @@ from omlx.engine.speculation.cost_model import CostModel
 from omlx.engine.strategy import parse
 from omlx.engine.types import ModelSnapshot
 from omlx.errors import Reason
-from omlx.models.pool.speculation_config import SpeculationConfig
+from omlx.models.pool.speculation import SpeculationConfig
 from omlx.records import DrafterStats, Gate, PrefixStats, RequestStats
 from omlx.server import status
 

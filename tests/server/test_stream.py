@@ -22,7 +22,7 @@ from omlx.engine.types import (
     TokensCommitted,
 )
 from omlx.errors import EngineDead, EngineError, Reason
-from omlx.models.pool.resident import Lease, ServedModel
+from omlx.models.pool.served import Lease, ServedModel
 from omlx.records import DrafterStats, RequestStats
 from omlx.server.activity import Activity
 from omlx.server.engine_requests import ChoiceRequest

@@ -14,8 +14,7 @@ from anthropic import Anthropic
 from openai import BadRequestError, OpenAI
 
 from omlx.models.catalog.discovery import BUNDLED
-from omlx.models.catalog.entry import ModelEntry
-from omlx.models.catalog.registry import Registry
+from omlx.models.catalog.registry import ModelEntry, Registry
 from omlx.models.pool.pool import build_pool
 from omlx.settings.schema import Settings
 from omlx.text.constraint import CLOSING_SENTENCE

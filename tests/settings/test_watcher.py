@@ -9,11 +9,9 @@ from pathlib import Path
 import pytest
 
 from omlx.engine.thread import EngineThread
-from omlx.models.catalog.discovery import BUNDLED, scan_places
-from omlx.models.catalog.places import Folder
+from omlx.models.catalog.discovery import BUNDLED, Folder, scan_places
 from omlx.models.catalog.reference import Reference
-from omlx.models.package.package import FILE, DeclaredDraftModel
-from omlx.models.package.write_package import write_package
+from omlx.models.package.package import FILE, DeclaredDraftModel, write_package
 from omlx.models.pool.load_queue import LoadJob
 from omlx.models.pool.pool import Pool
 from omlx.settings.schema import Settings

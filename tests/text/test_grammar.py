@@ -18,7 +18,7 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 from omlx.engine.masking import forced_tokens, only_token
 from omlx.errors import BadRequest
 from omlx.models.catalog.discovery import BUNDLED
-from omlx.models.catalog.entry import ModelEntry
+from omlx.models.catalog.registry import ModelEntry
 from omlx.models.package.tokenizer import read_tokenizer
 from omlx.text.grammar import GrammarCompiler, GrammarKind, Preamble, StructuredOutput
 from omlx.text.mask import GrammarMask

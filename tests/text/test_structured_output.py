@@ -28,7 +28,7 @@ from omlx.engine.types import (
 )
 from omlx.errors import BadRequest
 from omlx.models.catalog.discovery import BUNDLED
-from omlx.models.catalog.entry import ModelEntry
+from omlx.models.catalog.registry import ModelEntry
 from omlx.models.pool.load_weights import LoadedModel, load
 from omlx.text.grammar import (
     CACHE_SIZE,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from omlx.models.catalog.entry import ModelEntry
+from omlx.models.catalog.registry import ModelEntry
 from omlx.trial.conditions import Conditions, stale
 from omlx.trial.result_store import History, ResultStore, StoredResult
 from tests.models.trees import model

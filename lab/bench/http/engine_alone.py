@@ -22,7 +22,7 @@ from omlx.engine.types import (
     Speculation,
     TokensCommitted,
 )
-from omlx.models.catalog.entry import ModelEntry
+from omlx.models.catalog.registry import ModelEntry
 from omlx.models.pool.load_weights import load
 
 MODEL: Final = "alone"

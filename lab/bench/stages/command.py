@@ -33,7 +33,7 @@ from omlx.bench.prompts import prompts
 from omlx.bench.report import Json, environment, table, write_json
 from omlx.measure.interleave import rotate
 from omlx.measure.spread import Series
-from omlx.models.pool.load_weights import open_model
+from omlx.models.pool.opening import open_model
 
 IDLE_S: Final = 10.0
 MIN_CORES: Final = 4

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 _SCALINGS: Final = frozenset(
     {"deepseek_yarn", "dynamic", "linear", "llama3", "longrope", "proportional", "su", "yarn"}
@@ -34,6 +34,17 @@ _ONLY: Final = {
 """Types of architectures whose source does not show them: most compute one, whatever is named."""
 _ROTATIONS: Final = frozenset({"RoPE", "initialize_rope", "rope"})
 _SHARED_MODULES: Final = frozenset({"base", "cache", "rope_utils"})
+
+
+WRAPPERS: Final = frozenset(
+    {
+        *("idefics3", "smolvlm", "lfm2_vl", "llava_next", "internvl", "internvl_chat"),
+    }
+)
+"""Values of `model_type`."""
+
+INNER_CONFIGS: Final = ("text_config", "llm_config")
+"""Keys under which a vision-language model has the config of its text model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +88,17 @@ def rope_facts(module: str) -> RopeFacts:
         keys=declared & read,
         types=frozenset().union(*(part.types for part in parts)),
     )
+
+
+def text_half(config: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the config of the text model that has to be unwrapped; None for other models."""
+    if config.get("model_type") not in WRAPPERS:
+        return None
+    inner = next((config[key] for key in INNER_CONFIGS if config.get(key)), None)
+    if not isinstance(inner, Mapping) or "model_type" not in inner:
+        return None
+    shared = {key: config[key] for key in ("tie_word_embeddings",) if key in config}
+    return {**inner, **shared}
 
 
 def _sources(module: str) -> list[_Module]:

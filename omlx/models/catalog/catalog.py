@@ -3,21 +3,27 @@
 Precedence: id, alias, short name; one of these with a profile (`name:profile`); the same without
 Ollama's tag `latest`; then the patterns of `model_map` (`claude-*=org/name`). An alias is unique
 when it is set; one that has become ambiguous since then is refused, never guessed.
+
+Which models a request may use is a variable of the context, by the patterns of its API key: every
+path that resolves a name obeys it. Outside of such a request there is no restriction.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Final, NamedTuple
 
+from omlx.draft_length import DraftLength
 from omlx.errors import BadRequest, ConfigError, NotFound
-from omlx.models.catalog import permission
-from omlx.models.catalog.entry import ModelEntry, Status
-from omlx.models.catalog.profile import Profile
-from omlx.models.catalog.registry import Registry, check_usable
+from omlx.models.catalog.registry import ModelEntry, Registry, Status, check_usable
 from omlx.settings.configuration import Configuration, LiveConfiguration
+from omlx.settings.layer import Layer, Source
+from omlx.settings.resolve import resolve
+from omlx.settings.schema import Settings, Value
 from omlx.settings.store import check_profile_name
 
 LATEST: Final = ":latest"
@@ -41,7 +47,6 @@ class Catalog:
 
     @property
     def configuration(self) -> Configuration:
-        """The current snapshot of the settings."""
         return self.live.current
 
     @property
@@ -76,7 +81,6 @@ class Catalog:
         return self._current_names().lookup(chosen).profile
 
     def profiles(self, model: str) -> Sequence[Profile]:
-        """Return the profiles of the model with that id, by name."""
         return self._current_names().profiles(model)
 
     @property
@@ -109,17 +113,17 @@ class Catalog:
             if self.allows(entry):
                 return entry
         except BadRequest:
-            if not permission.is_restricted():
+            if not is_restricted():
                 raise
         raise NotFound("model.not_allowed", param=param, model=name)
 
     def allows(self, entry: ModelEntry) -> bool:
         """Whether the request that is being answered may use a model."""
-        return not permission.is_restricted() or permission.may_use(self._names_of(entry))
+        return not is_restricted() or may_use(self._names_of(entry))
 
     def _offers(self, default: str) -> bool:
         """Whether a request that names no model may use, and learn of, the default one."""
-        if not permission.is_restricted():
+        if not is_restricted():
             return True
         try:
             self.entry(default)
@@ -130,7 +134,7 @@ class Catalog:
     def unmatched(self, patterns: Iterable[str]) -> Sequence[str]:
         """Return the patterns that match no usable model by any of its names."""
         names = [name for entry in self.registry.usable for name in self._names_of(entry)]
-        return [pattern for pattern in patterns if not permission.matches(names, [pattern])]
+        return [pattern for pattern in patterns if not matches(names, [pattern])]
 
     def _names_of(self, entry: ModelEntry) -> Sequence[str]:
         """Return the names of a model: its id, its short name, and its alias if it has one."""
@@ -166,7 +170,6 @@ class Catalog:
             raise ConfigError("config.profile_taken", where="name", id=id)
 
     def _current_names(self) -> _Names:
-        """Return the names of this revision of registry and settings."""
         names = self._names
         if names.registry is not self.registry or names.configuration is not self.live.current:
             names = self._names = _Names(self.registry, self.live.current)
@@ -224,7 +227,6 @@ class _Names:
         raise NotFound("model.no_profile", param="model", model=name, ids=ids)
 
     def profiles(self, model: str) -> Sequence[Profile]:
-        """Return the profiles of the model with that id, by name."""
         stored = self.configuration.stored.profiles(model)
         return [Profile(model, name, stored[name].values) for name in sorted(stored)]
 
@@ -259,9 +261,59 @@ class _Names:
 
 
 def _aliases(configuration: Configuration) -> Mapping[str, str]:
-    """Return the alias of each model that has one, by model id."""
     aliases = {}
     for model, layer in configuration.stored.models.items():
         if layer.values.get("alias"):
             aliases[model] = str(layer.values["alias"])
     return aliases
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """`values` are settings by name; the request's own values win over them."""
+
+    model: str
+    name: str
+    values: Mapping[str, Value]
+
+    @property
+    def id(self) -> str:
+        """What clients name as their model."""
+        return f"{self.model}:{self.name}"
+
+    @property
+    def settings(self) -> Settings:
+        """Its values; the built-in ones where it has none."""
+        return resolve([Layer(Source.PROFILE, self.values)]).settings
+
+    @property
+    def draft_length(self) -> DraftLength:
+        """Its bounds of the draft length; open ones where it has none."""
+        return DraftLength.parse(self.values)
+
+
+_PATTERNS: Final[ContextVar[Sequence[str] | None]] = ContextVar("omlx_models", default=None)
+
+
+@contextmanager
+def restricted_to(patterns: Sequence[str] | None) -> Iterator[None]:
+    """Restrict the block to models that a pattern matches; None: no restriction."""
+    token = _PATTERNS.set(patterns)
+    try:
+        yield
+    finally:
+        _PATTERNS.reset(token)
+
+
+def is_restricted() -> bool:
+    return _PATTERNS.get() is not None
+
+
+def may_use(names: Iterable[str]) -> bool:
+    patterns = _PATTERNS.get()
+    return patterns is None or matches(names, patterns)
+
+
+def matches(names: Iterable[str], patterns: Sequence[str]) -> bool:
+    """Return whether a pattern, such as `org/*`, matches one of the names."""
+    return any(fnmatchcase(name, pattern) for name in names for pattern in patterns)

@@ -1,24 +1,30 @@
-"""Discovery: every model directory in every place, in order of precedence, as a model registry.
+"""Discovery: the model directories of all places, in order of precedence, as a model registry.
 
-A usable directory whose id an earlier usable one has is marked as shadowed, with the reason. One
-whose name a terminal or a log would obey instead of showing it is not usable.
+A place yields (id, directory) pairs without inspecting them; folders of other programs are only
+read. Ids come from folder names; nothing a client sends becomes a path. A usable directory whose id
+an earlier usable one has is marked as shadowed. One whose name a terminal or a log would obey
+instead of showing it is not usable.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock
-from typing import TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from omlx.errors import Reason
-from omlx.models.catalog.entry import ModelEntry, Status
-from omlx.models.catalog.folder_stamp import FolderStamp, folder_stamp
-from omlx.models.catalog.inspect_checkpoint import download_folders, inspect_checkpoint
-from omlx.models.catalog.places import Place, places
-from omlx.models.catalog.registry import Registry
+from omlx.models.catalog.files import FolderStamp, folder_stamp
+from omlx.models.catalog.inspect_checkpoint import (
+    download_folders,
+    has_config,
+    inspect_checkpoint,
+    looks_like_model,
+)
+from omlx.models.catalog.registry import BUNDLED as BUNDLED_SOURCE
+from omlx.models.catalog.registry import ModelEntry, Registry, Status
 from omlx.settings.schema import Settings
 
 _Stamp: TypeAlias = tuple[FolderStamp, ...]
@@ -91,3 +97,183 @@ def _stamp(directory: Path) -> _Stamp:
 def _shadowed(entry: ModelEntry, winner: ModelEntry) -> ModelEntry:
     reason = Reason("model.shadowed", {"by": str(winner.path), "source": winner.source})
     return replace(entry, status=Status.SHADOWED, reason=reason)
+
+
+HUB_CACHE: Final = "hf-cache"
+"""Source name of the Hugging Face cache."""
+COPIES: Final = "hf-copies"
+"""Source name of plain folders in it, which the hub's library neither made nor deletes."""
+
+_REPOSITORY: Final = "models--"
+_OTHER_REPOSITORIES: Final = ("datasets--", "spaces--")
+_DEPTH: Final = 3
+"""Folders between a place and a model: `publisher/family/name`."""
+
+ModelDirectory: TypeAlias = tuple[str, Path]
+"""A model id and its directory."""
+
+
+_LM_STUDIO: Final = (".lmstudio/models", ".cache/lm-studio/models")
+"""Its folder, and the one of versions before 0.3.6."""
+
+
+class Place(Protocol):
+    @property
+    def source(self) -> str:
+        """The name of this place in lists of models."""
+        ...
+
+    @property
+    def root(self) -> Path:
+        """The folder, which need not exist."""
+        ...
+
+    def models(self) -> Iterator[ModelDirectory]:
+        """Yield every directory that may be a model. Reads folder names; modifies nothing."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """A folder of models up to `_DEPTH` deep, or a model itself.
+
+    Repositories in the form of the hub's cache, which users copy here, are models too. Weights
+    without a config are listed, and do not hide the folders beside them.
+    """
+
+    source: str
+    root: Path
+
+    def models(self) -> Iterator[ModelDirectory]:
+        if not os.path.isdir(self.root):
+            return
+        if _is_repository(self.root):
+            yield _hub_id(self.root), _hub_directory(self.root)
+            return
+        if looks_like_model(self.root):
+            yield _own_id(self.root), self.root
+            if has_config(self.root):
+                return
+        yield from _models(self.root, "", _DEPTH)
+
+
+@dataclass(frozen=True, slots=True)
+class HubCache:
+    """Repositories of the Hugging Face cache: `models--org--name/refs/main` names a snapshot of
+    links to blobs.
+    """
+
+    source: str
+    root: Path
+
+    def models(self) -> Iterator[ModelDirectory]:
+        for repo in _folders(self.root):
+            if repo.name.startswith(_REPOSITORY):
+                yield _hub_id(repo), _hub_directory(repo)
+
+
+def places(settings: Settings, environ: Mapping[str, str], bundled: Path) -> list[Place]:
+    """Return the places that `settings` leave on; `bundled` holds the models of this package."""
+    enabled: list[Place] = [Folder("model-dir", root) for root in settings.model_dir]
+    if settings.home_models:
+        enabled.append(Folder("home", settings.home / "models"))
+    if settings.lmstudio:
+        enabled += [Folder("lmstudio", _user(environ) / folder) for folder in _LM_STUDIO]
+    if settings.hf_cache:
+        enabled.append(HubCache(HUB_CACHE, hub_root(environ)))
+        enabled.append(Folder(COPIES, hub_root(environ)))
+    if settings.bundled:
+        enabled.append(Folder(BUNDLED_SOURCE, bundled))
+    return enabled
+
+
+def hub_root(environ: Mapping[str, str]) -> Path:
+    """Return the cache folder, by the same variables as huggingface_hub."""
+    home = environ.get("HF_HOME") or os.path.join(
+        environ.get("XDG_CACHE_HOME") or _user(environ) / ".cache", "huggingface"
+    )
+    root = (
+        environ.get("HF_HUB_CACHE")
+        or environ.get("HUGGINGFACE_HUB_CACHE")
+        or os.path.join(home, "hub")
+    )
+    return Path(os.path.expandvars(os.path.expanduser(root)))
+
+
+def _user(environ: Mapping[str, str]) -> Path:
+    return Path(environ.get("HOME") or os.path.expanduser("~"))
+
+
+def _hub_id(repo: Path) -> str:
+    return repo.name.removeprefix(_REPOSITORY).replace("--", "/", 1)
+
+
+def _is_repository(folder: Path) -> bool:
+    return folder.name.startswith(_REPOSITORY) and os.path.isdir(folder / "snapshots")
+
+
+def _models(folder: Path, prefix: str, depth: int) -> Iterator[ModelDirectory]:
+    """Yield the models below a folder; `prefix` begins their ids."""
+    for path in _folders(folder):
+        if path.name.startswith(_OTHER_REPOSITORIES):
+            continue
+        if path.name.startswith(_REPOSITORY):
+            yield _hub_id(path), _hub_directory(path)
+            continue
+        model_id = prefix + path.name
+        if looks_like_model(path):
+            yield model_id, path
+            if has_config(path):
+                continue
+        if depth > 1:
+            yield from _models(path, f"{model_id}/", depth - 1)
+
+
+def _hub_directory(repo: Path) -> Path:
+    """Return the snapshot of `main`, or the folder itself where files were copied into it.
+
+    Without a reference to `main` the only snapshot counts, unless it is being downloaded. A missing
+    directory stands for a repository without a usable one, so that it is listed.
+    """
+    snapshots = _folders(repo / "snapshots")
+    if not snapshots and looks_like_model(repo):
+        return repo
+    unfinished = any((repo / "blobs").glob("*.incomplete"))
+    if len(snapshots) == 1 and not unfinished and not (repo / "refs/main").exists():
+        return snapshots[0]
+    return _main_snapshot(repo)
+
+
+def _main_snapshot(repo: Path) -> Path:
+    """Return the snapshot of `main`, which need not exist."""
+    reference = repo / "refs/main"
+    try:
+        revision = reference.read_text(encoding="utf-8").strip()
+    except (OSError, ValueError):
+        revision = ""
+    if not revision.isprintable():  # zeros after a power cut
+        revision = ""
+    return repo / "snapshots" / (Path(revision).name or "main")
+
+
+def _own_id(model: Path) -> str:
+    """Return the id of a model given by path: its folder's name, or its repository's in a cache."""
+    if model.parent.name == "snapshots" and model.parent.parent.name.startswith(_REPOSITORY):
+        return _hub_id(model.parent.parent)
+    return _hub_id(model) if model.name.startswith(_REPOSITORY) else model.name
+
+
+def _folders(root: Path) -> list[Path]:
+    """Return the folders in `root`, by name; none if it cannot be read.
+
+    Links to folders count. Hidden folders and those whose names are not Unicode text do not.
+    """
+    try:
+        return sorted(path for path in root.iterdir() if _is_listed(path.name) and path.is_dir())
+    except OSError:
+        return []
+
+
+def _is_listed(name: str) -> bool:
+    is_text = name.encode(errors="ignore").decode() == name  # file names are bytes
+    return is_text and not name.startswith(".")

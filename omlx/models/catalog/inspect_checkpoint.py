@@ -14,17 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from omlx.errors import Reason
-from omlx.models.catalog.architectures import is_supported
-from omlx.models.catalog.encoders import encoder_reason, is_encoder
-from omlx.models.catalog.entry import ModelEntry, Status
-from omlx.models.catalog.model_config import (
-    MAX_CONFIG_BYTES,
-    MAX_INDEX_BYTES,
-    read_object,
-    text_config,
-)
+from omlx.models.catalog.architectures import is_supported, text_half
+from omlx.models.catalog.files import MAX_CONFIG_BYTES, MAX_INDEX_BYTES, read_object
+from omlx.models.catalog.model_config import encoder_reason, is_encoder, text_config
+from omlx.models.catalog.registry import ModelEntry, Status
 from omlx.models.catalog.rope import rope_reason
-from omlx.models.catalog.text_halves import text_half
 from omlx.terminal_text import escaped
 
 _INDEX = "model.safetensors.index.json"
@@ -78,8 +72,10 @@ def inspect_checkpoint(model_id: str, directory: Path, source: str) -> ModelEntr
         if config is not None:
             model_type, quantization = kind_of(config)
             entry = replace(entry, model_type=model_type, quantization=quantization)
+        shown = escaped(model_id)
         reason = (
-            _name_reason(model_id)
+            # an id that no address can hold, such as one with a line break, or a terminal obeys
+            (Reason("model.name", {"name": shown}) if shown != model_id else None)
             or _head_reason(config or {})
             or _files_reason(directory, config)
             or _architecture_reason(config or {})
@@ -102,40 +98,24 @@ def config_reason(config: Mapping[str, Any]) -> Reason | None:
     return _head_reason(config) or _architecture_reason(config)
 
 
-def _name_reason(model_id: str) -> Reason | None:
-    """Return the reason of an id that no address can hold, such as one with a line break, or that a
-    terminal would obey.
-    """
-    shown = escaped(model_id)
-    if shown == model_id:
-        return None
-    return Reason("model.name", {"name": shown})
-
-
 def _head_reason(config: Mapping[str, Any]) -> Reason | None:
     """Return the reason of a draft head (`EAGLE`, `MTP`, …). Checked before its files are."""
-    kind = _head_kind(config)
-    if kind is None:
-        return None
-    return Reason("model.head_only", {"kind": kind})
-
-
-def _head_kind(config: Mapping[str, Any]) -> str | None:
     for key, kind in _HEAD_KEYS.items():
         if key in config:
-            return kind
+            return Reason("model.head_only", {"kind": kind})
     architectures = config.get("architectures") or []
     names = list(architectures) if isinstance(architectures, list) else [architectures]
     names += [config.get("model_type") or "", config.get("speculators_model_type") or ""]
     for kind, pattern in _HEADS:
         if any(pattern.search(str(name)) for name in names):
-            return kind
+            return Reason("model.head_only", {"kind": kind})
     return None
 
 
 def _files_reason(directory: Path, config: Mapping[str, Any] | None) -> Reason | None:
     weights = sorted(path.name for path in directory.glob("model*.safetensors") if path.is_file())
-    unfinished = _unfinished(directory)
+    folders = [directory, *download_folders(directory)]
+    unfinished = sum(len(_glob(folder, _UNFINISHED)) for folder in folders)
     missing, total = _missing_shards(directory, weights)
     if unfinished and (missing or not weights):
         return Reason("model.half_download", {"unfinished": unfinished})
@@ -217,17 +197,8 @@ def _indexed(directory: Path) -> set[str]:
     return {name for name in shards.values() if isinstance(name, str)}
 
 
-def _unfinished(directory: Path) -> int:
-    """Count the files of unfinished downloads, in the cache folders of download clients too."""
-    folders = [directory, *download_folders(directory)]
-    return sum(len(_glob(folder, _UNFINISHED)) for folder in folders)
-
-
 def _glob(folder: Path, patterns: Iterable[str]) -> list[Path]:
-    matches: list[Path] = []
-    for pattern in patterns:
-        matches += folder.glob(pattern)
-    return matches
+    return [path for pattern in patterns for path in folder.glob(pattern)]
 
 
 def _read_object(path: Path, max_bytes: int = MAX_CONFIG_BYTES) -> dict[str, Any] | None:

@@ -1,21 +1,24 @@
-"""The model's configs: reading them, stop tokens and sampling defaults."""
+"""Facts of a config: stop tokens, sampling, shapes, context length, counts, encoders.
+
+Context lengths are in tokens. YaRN lengthens what a config declares, as model cards advise to write
+it. Other scalings are declared with the length that they reach, or do not say: there a user may ask
+for more. Encoders read a text in both directions and generate none; mlx-vlm has three.
+"""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
 from omlx.engine.prefill import PassShape
-from omlx.errors import ModelError
+from omlx.errors import ModelError, Reason
+from omlx.models.catalog.files import read_config
+from omlx.models.catalog.rope import ORIGINAL, kind_of_scaling, scaling_of
 
 Number = int | float
-
-MAX_CONFIG_BYTES: Final = 16 << 20
-"""A config with settings for each of thousands of layers has less than 1 MB."""
-MAX_INDEX_BYTES: Final = 64 << 20
-"""An index names each tensor: about 10 MB for 100,000 of them."""
 
 _HEAD_KEYS = ("num_attention_heads", "n_head", "n_heads", "num_heads")
 _HIDDEN_KEYS = ("hidden_size", "n_embd", "d_model", "model_dim")
@@ -28,38 +31,6 @@ _SAMPLING: dict[str, type[int] | type[float]] = {
     "min_p": float,
     "repetition_penalty": float,
 }
-
-
-def read_config(directory: Path, name: str) -> dict[str, Any]:
-    """Return the JSON object in `directory/name`, empty without a file. Raises ModelError for other
-    content.
-    """
-    path = directory / name
-    try:
-        return read_object(path) if path.is_file() else {}
-    except (OSError, ValueError) as error:
-        raise ModelError("model.config_unreadable", file=name, detail=str(error)) from None
-
-
-def read_object(path: Path, max_bytes: int = MAX_CONFIG_BYTES) -> dict[str, Any]:
-    """Return the JSON object in a file. Raises OSError, and ValueError for other content."""
-    if path.stat().st_size > max_bytes:
-        raise ValueError(f"larger than {max_bytes >> 20} MB")
-    return json_object(path.read_text(encoding="utf-8"))
-
-
-def json_object(text: str) -> dict[str, Any]:
-    """Parse a JSON object. Raises ValueError for other JSON and for strings that are not Unicode
-    text.
-    """
-    try:
-        content = json.loads(text)
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
-    if not isinstance(content, dict):
-        raise ValueError("not a JSON object")
-    json.dumps(content, ensure_ascii=False).encode()  # raises for half of a surrogate pair
-    return content
 
 
 def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -128,3 +99,147 @@ def _count(config: Mapping[str, Any], *keys: str) -> int:
         if known:
             return max(known)
     return 0
+
+
+_KEYS: Final = (
+    "max_position_embeddings",
+    "n_positions",
+    "n_ctx",
+    "max_seq_len",
+    "max_sequence_length",
+    "seq_length",
+)
+_DEFAULT: Final = 32_768
+_MAX: Final = 1 << 24
+"""Tokenizers without a limit report 10^30."""
+_YARN: Final = frozenset({"yarn", "deepseek_yarn", "telechat3-yarn"})
+_STRETCHED: Final = _YARN | {"linear", "llama3", "longrope", "su"}
+"""Scalings that serve `factor` times the original length. Dynamic scaling is none of them: it turns
+the same token differently in passes of different width."""
+
+
+def declared_context(config: Mapping[str, Any]) -> int | None:
+    """Return the context length that a config declares, None if it does not."""
+    length, reached, kind = _lengths(config)
+    if length is None or kind not in _YARN:
+        return length
+    return max(length, reached)
+
+
+def context_length(config: Mapping[str, Any], tokenizer_length: Number) -> int:
+    declared = declared_context(config)
+    if declared is not None:
+        return declared
+    if 0 < tokenizer_length < _MAX:
+        return int(tokenizer_length)
+    return _DEFAULT
+
+
+def longest_context(config: Mapping[str, Any], tokenizer_length: Number) -> int:
+    """Return the longest context that a user may ask for: what the scaling of positions allows."""
+    _, reached, _ = _lengths(config)
+    return max(context_length(config, tokenizer_length), reached)
+
+
+def _lengths(config: Mapping[str, Any]) -> tuple[int | None, int, str]:
+    """Return the length that is written down, the one that scaling reaches (0: no more), its type.
+
+    A factor without the original length applies to the one that is written down.
+    """
+    for part in (config, text_config(config)):
+        length = next((part[key] for key in _KEYS if _is_length(part.get(key))), None)
+        if length is None:
+            continue
+        scaling = scaling_of(part)
+        kind, factor = kind_of_scaling(scaling), scaling.get("factor")
+        original = scaling.get(ORIGINAL) or part.get(ORIGINAL) or length
+        valid = isinstance(factor, int | float) and 1 < factor < _MAX and _is_length(original)
+        reached = round(factor * original) if valid and kind in _STRETCHED else 0
+        return length, min(reached, _MAX), kind
+    return None, 0, ""
+
+
+def _is_length(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+MIN_COUNT: Final = 256
+"""Counts up to this are cheap to build, even if the weights turn out not to match."""
+
+_COUNTS: Final = re.compile(r"n(um)?_(\w+_)?(layers?|loops)|altup_num_inputs")
+"""Keys that say how many modules a model is built of; each module has weights."""
+
+
+def check_counts(config: Mapping[str, Any], tensors: int) -> None:
+    """Raise ModelError for a config with more layers than the weights have tensors.
+
+    Building a model takes time and memory for each of its modules, and cannot be interrupted.
+    """
+    most = max(tensors, MIN_COUNT)
+    for key, value in _fields(config):
+        if isinstance(value, int) and value > most and _COUNTS.fullmatch(key):
+            raise ModelError("model.config_counts", key=key, value=value, tensors=tensors)
+
+
+def _fields(config: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
+    """Yield every key and value of a config, those of nested objects too."""
+    pending: list[Mapping[str, Any]] = [config]
+    while pending:
+        for key, value in pending.pop().items():
+            yield key, value
+            if isinstance(value, Mapping):
+                pending.append(value)
+
+
+ENCODERS: Final = {"bert": "bert", "modernbert": "modernbert", "xlm-roberta": "xlm_roberta"}
+"""Names of mlx-vlm's modules, by `model_type`."""
+EXTRA: Final = "omlx[encoders]"
+_PACKAGE: Final = "mlx_vlm"
+_CLASSIFIER: Final = "ForSequenceClassification"
+_FIXED: Final = {
+    "hidden_act": "gelu",
+    "hidden_activation": "gelu",
+    "position_embedding_type": "absolute",
+}
+"""Keys of configs which mlx-vlm does not read, with the value that it computes."""
+
+
+def is_encoder(config: Mapping[str, Any]) -> bool:
+    return str(config.get("model_type")) in ENCODERS
+
+
+def is_classifier(config: Mapping[str, Any]) -> bool:
+    """Return whether a config is that of an encoder with a head that scores a text or a pair."""
+    architectures = config.get("architectures")
+    if not is_encoder(config) or not isinstance(architectures, list):
+        return False
+    return any(str(name).endswith(_CLASSIFIER) for name in architectures)
+
+
+def encoder_reason(config: Mapping[str, Any]) -> Reason | None:
+    """Return why an encoder cannot be loaded; None if it can."""
+    if find_spec(_PACKAGE) is None:
+        model_type = str(config["model_type"])
+        return Reason("model.encoder_extra", {"model_type": model_type, "extra": EXTRA})
+    for key, value in _FIXED.items():
+        if config.get(key, value) != value:
+            return Reason("model.encoder_config", {"key": key, "value": str(config[key])})
+    labels = config.get("id2label")
+    if is_classifier(config) and isinstance(labels, dict) and len(labels) != 1:
+        return Reason("model.encoder_config", {"key": "id2label", "value": str(len(labels))})
+    return None
+
+
+def encoder_window(directory: Path, config: Mapping[str, Any]) -> int | None:
+    """Return the tokens that an encoder reads at most, None if it does not say.
+
+    XLM-R counts positions from behind that of padding. sentence-transformers may declare fewer
+    tokens than there are positions. Raises ModelError.
+    """
+    length = declared_context(config)
+    if length is not None and config.get("model_type") == "xlm-roberta":
+        padding = config.get("pad_token_id")
+        length -= 1 + (padding if isinstance(padding, int) else 1)
+    declared = read_config(directory, "sentence_bert_config.json").get("max_seq_length")
+    lengths = [one for one in (length, declared) if isinstance(one, int) and one > 0]
+    return min(lengths, default=None)

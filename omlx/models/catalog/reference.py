@@ -9,9 +9,8 @@ import re
 from dataclasses import dataclass
 
 from omlx.errors import ModelError, NotFound, Param, Reason
-from omlx.models.catalog.entry import ModelEntry
 from omlx.models.catalog.inspect_checkpoint import inspect_checkpoint
-from omlx.models.catalog.registry import Registry
+from omlx.models.catalog.registry import ModelEntry, Registry
 
 _NAME = r"\w[\w .+()-]*"  # the name of a folder, too
 _FORM = re.compile(
@@ -85,12 +84,10 @@ def find_draft(name: str, registry: Registry) -> ModelEntry | Reason:
         entry = _at_revision(entry, reference.revision)
     if entry is None:
         return Reason("draft.unfit.gguf" if reference.gguf else "draft.not_here", {"draft": name})
-    if _other_quantization(reference, entry):
-        params: dict[str, Param] = {
-            "draft": entry.id,
-            "wanted": reference.quant,
-            "found": entry.quantization,
-        }
+    wanted, found = reference.quant, entry.quantization
+    quants = {re.sub(r"[^a-z0-9]", "", quant.lower()) for quant in (wanted, found) if quant}
+    if wanted and found and len(quants) > 1 and not reference.gguf:
+        params: dict[str, Param] = {"draft": entry.id, "wanted": wanted, "found": found}
         return Reason("draft.other_quantization", params)
     return entry
 
@@ -121,14 +118,3 @@ def _at_revision(entry: ModelEntry, revision: str) -> ModelEntry | None:
         return inspect_checkpoint(entry.id, snapshot, entry.source)
     except (OSError, ValueError):  # a name that no file system allows, or an unreadable file
         return None
-
-
-def _other_quantization(reference: Reference, entry: ModelEntry) -> bool:
-    """Return whether both name a quantization, and different ones."""
-    if reference.quant is None or entry.quantization is None or reference.gguf:
-        return False
-    return _normalized(reference.quant) != _normalized(entry.quantization)
-
-
-def _normalized(text: str) -> str:
-    return re.sub(r"[^a-z0-9]", "", text.lower())

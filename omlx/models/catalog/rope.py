@@ -13,8 +13,13 @@ from math import isfinite
 from typing import Any, Final
 
 from omlx.errors import Reason
-from omlx.models.catalog.architectures import RopeFacts, has_rotations, module_of, rope_facts
-from omlx.models.catalog.text_halves import INNER_CONFIGS
+from omlx.models.catalog.architectures import (
+    INNER_CONFIGS,
+    RopeFacts,
+    has_rotations,
+    module_of,
+    rope_facts,
+)
 
 PARAMETERS: Final = "rope_parameters"
 SCALING: Final = "rope_scaling"

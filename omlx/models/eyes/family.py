@@ -14,10 +14,10 @@ import mlx.core as mx
 from PIL import Image
 from transformers import AutoImageProcessor
 
-from omlx.engine.image import ImageSpan, PreparedImage
+from omlx.engine.image import ImageSpan, PreparedImage, image_ids
 from omlx.engine.vision.reader import Features, Seeing
 from omlx.errors import BadRequest
-from omlx.models.eyes.eye import MAX_TOKENS, placed
+from omlx.models.eyes.sight import MAX_TOKENS
 
 if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
@@ -27,7 +27,13 @@ Arrays = Mapping[str, Any]
 
 
 class FamilyEye(ABC):
-    """An `Eye`, and how a tower of mlx-vlm is called. `token` is repeated for each feature."""
+    """An eye: what a server must know of images before any weights are read.
+
+    `token` is repeated for each feature. `text_marker` stands for an image in the text of a message
+    where chat templates know texts alone; None: they know parts, and write the `marker`. `most`
+    bounds the tokens of one image where a family's images differ in size. Thread-safe; modifies
+    nothing.
+    """
 
     token: ClassVar[str]
     text_marker: ClassVar[str | None] = None
@@ -47,12 +53,14 @@ class FamilyEye(ABC):
         return self.token
 
     def image_name(self, data: bytes, most: int = MAX_TOKENS) -> str:
+        """Return a name that no other file and no other preprocessing has."""
         return sha256(b"%b\0%d\0%b" % (sha256(data).digest(), most, self._settings)).hexdigest()
 
     def tokens(self, width: int, height: int, most: int = MAX_TOKENS) -> int:
         return self.patches(Image.new("RGB", (width, height)), "", most).features
 
     def patches(self, image: Image.Image, name: str, most: int = MAX_TOKENS) -> PreparedImage:
+        """Resize and cut an RGB image. Raises BadRequest for a shape that the family cannot."""
         with shape_errors():
             arrays = self.arrays(image, most)
         return PreparedImage(
@@ -65,6 +73,10 @@ class FamilyEye(ABC):
         )
 
     def expand(self, text: str, images: Sequence[PreparedImage]) -> str:
+        """Replace each marker by the tokens of an image, in order.
+
+        Raises BadRequest if there are not as many markers as images.
+        """
         parts = text.split(self.marker)
         if len(parts) != len(images) + 1:
             raise BadRequest("image.marker", param="messages")
@@ -75,7 +87,24 @@ class FamilyEye(ABC):
     def place(
         self, ids: Sequence[int], images: Sequence[PreparedImage]
     ) -> tuple[tuple[int, ...], tuple[ImageSpan, ...]]:
-        return placed(ids, images, self.token_id)
+        """Return the ids of an expanded prompt with those of images, and where images are.
+
+        Raises BadRequest if there are not as many image tokens as features.
+        """
+        if ids.count(self.token_id) != sum(image.features for image in images):
+            raise BadRequest("image.marker", param="messages")
+        tokens, spans, start = list(ids), list[ImageSpan](), 0
+        for image in images:
+            at = 0
+            while at < image.features:
+                start = tokens.index(self.token_id, start)
+                stop, most = start + 1, min(len(tokens), start + image.features - at)
+                while stop < most and tokens[stop] == self.token_id:
+                    stop += 1
+                spans.append(ImageSpan(start, stop, image.name, at, image.grid))
+                tokens[start:stop] = image_ids(image.name, at, at + stop - start)
+                at, start = at + stop - start, stop
+        return tuple(tokens), tuple(spans)
 
     # -- what differs ------------------------------------------------------------------------------
 

@@ -1,17 +1,23 @@
-"""The sight of one model: its eye, then its tower, or why it reads text alone."""
+"""How a model reads images: its eye, known before any weights are read, and then its tower.
+
+    bytes ─ image_name ─► image ─ patches ─► PreparedImage
+    rendered prompt ─ expand ─► text ─ tokenizer ─► ids ─ place ─► ids and spans of the request
+
+An eye is made of the JSON files of a model directory. It needs Pillow, which images are of.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from omlx.engine.device_errors import isolate
 from omlx.errors import Reason
-from omlx.models.catalog.model_config import read_config
-from omlx.models.eyes.eye import Eye
-from omlx.models.eyes.open_eye import blind_reason, open_eye
+from omlx.models.catalog.files import read_config, tensor_names, weight_files
 
 if TYPE_CHECKING:
     from mlx import nn
@@ -21,6 +27,76 @@ if TYPE_CHECKING:
     from omlx.engine.vision.reader import Vision
     from omlx.models.eyes.family import FamilyEye
 
+MAX_TOKENS: Final = 1280
+"""Tokens of one image at most, where a family lets images have many: 1 megapixel for Qwen."""
+
+
+FAMILIES: Final = {
+    "qwen2_vl": "whole_images:Qwen2Eye",
+    "qwen2_5_vl": "whole_images:Qwen2Eye",
+    "qwen3_vl": "whole_images:Qwen3Eye",
+    "qwen3_vl_moe": "whole_images:Qwen3Eye",
+    "qwen3_5": "whole_images:Qwen35Eye",
+    "qwen3_5_moe": "whole_images:Qwen35Eye",
+    "idefics3": "tiled_images:IdeficsEye",
+    "smolvlm": "tiled_images:IdeficsEye",
+    "gemma3": "whole_images:Gemma3Eye",
+    "gemma4": "whole_images:Gemma4Eye",
+    "gemma4_unified": "whole_images:Gemma4UnifiedEye",
+    "pixtral": "whole_images:PixtralEye",
+    "mistral3": "whole_images:Mistral3Eye",
+    "llava": "tiled_images:LlavaEye",
+    "llava_next": "tiled_images:LlavaNextEye",
+    "lfm2_vl": "tiled_images:Lfm2Eye",
+    "internvl": "tiled_images:InternEye",
+    "internvl_chat": "tiled_images:InternChatEye",
+}
+"""Module and class, by `model_type`."""
+
+CROSS_ATTENTION: Final = frozenset({"mllama", "florence2"})
+"""Families whose layers attend to images instead of reading them as tokens."""
+
+EXTRA: Final = "omlx[vision]"
+_PACKAGES = ("mlx_vlm", "PIL")
+_TOWERS = ("vision", "visual", "connector", "multi_modal_projector", "mlp1", "embed_vision")
+
+
+def has_vision(config: Mapping[str, Any]) -> bool:
+    return isinstance(config.get("vision_config"), Mapping)
+
+
+def open_eye(
+    directory: Path, config: Mapping[str, Any], tokenizer: TokenizerWrapper
+) -> FamilyEye | Reason:
+    """Return the eye of a model directory, or why it has none. Reads no weights.
+
+    Raises what a processor raises for settings that it cannot read.
+    """
+    reason = blind_reason(directory, config)
+    if reason is not None:
+        return reason
+    module, _, name = FAMILIES[str(config["model_type"])].partition(":")
+    found = getattr(import_module(f"omlx.models.eyes.{module}"), name)
+    eye: FamilyEye = found(directory, config, tokenizer)
+    return eye
+
+
+def blind_reason(directory: Path, config: Mapping[str, Any]) -> Reason | None:
+    """Return why a model directory has no eye; None if it has one. Reads names of tensors."""
+    model_type = str(config.get("model_type"))
+    if not has_vision(config):
+        return Reason("vision.off.text")
+    if model_type in CROSS_ATTENTION:
+        return Reason("vision.off.cross_attention", {"model_type": model_type})
+    if model_type not in FAMILIES:
+        return Reason("vision.off.family", {"model_type": model_type})
+    names = [name for file in weight_files(directory) for name in tensor_names(file)]
+    if not any(part in name for name in names for part in _TOWERS):
+        return Reason("vision.off.no_weights")
+    if any(find_spec(package) is None for package in _PACKAGES):
+        return Reason("vision.off.extra", {"extra": EXTRA})
+    return None
+
 
 @dataclass(frozen=True, slots=True)
 class Sight:
@@ -29,7 +105,7 @@ class Sight:
     `tower_bytes` are part of the model's weights.
     """
 
-    eye: Eye | None = None
+    eye: FamilyEye | None = None
     vision: Vision | None = None
     off_reason: Reason | None = None
     tower_bytes: int = 0

@@ -78,7 +78,6 @@ def read_vlm(directory: Path) -> nn.Module:
 
 
 def open_vision(eye: FamilyEye, vlm: nn.Module, model: Model) -> Vision:
-    """Return the vision of a loaded text model."""
     seeing, body = eye.seeing(model), body_of(model)
     return Vision(model, body, seeing, BorrowedTower(eye, vlm, _facts(eye, vlm, model, seeing)))
 

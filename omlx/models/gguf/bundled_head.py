@@ -13,7 +13,7 @@ from typing import Final, cast
 import mlx.core as mx
 
 from omlx.errors import ModelError
-from omlx.models.catalog.model_config import read_config
+from omlx.models.catalog.files import read_config
 from omlx.models.gguf.convert import sha256
 
 NAME: Final = "mtp.safetensors"

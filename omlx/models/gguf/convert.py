@@ -20,8 +20,7 @@ from typing import Any, Final, cast
 import mlx.core as mx
 
 from omlx.errors import Conflict, ModelError
-from omlx.models.catalog.model_config import read_config
-from omlx.models.catalog.weight_files import check_whole
+from omlx.models.catalog.files import check_whole, read_config
 from omlx.models.gguf.header import BLOCKS, Header, read_header
 from omlx.models.gguf.llama import llama_config, mlx_name, paired_heads
 from omlx.models.gguf.tokenizer import check_tokenizer, save_tokenizer

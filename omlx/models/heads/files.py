@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from omlx.errors import ModelError, Reason
-from omlx.models.catalog.entry import ModelEntry
-from omlx.models.catalog.model_config import read_config, text_config
-from omlx.models.catalog.weight_files import check_whole, tensor_bytes, weight_files
+from omlx.models.catalog.files import check_whole, read_config, tensor_bytes, weight_files
+from omlx.models.catalog.model_config import text_config
+from omlx.models.catalog.registry import ModelEntry
 
 PREFIX: Final = "mtp."
 """Of upstream's names. Norms of such tensors count from zero: one is added to them."""

@@ -23,7 +23,7 @@ from huggingface_hub.utils.tqdm import disable_progress_bars
 
 from omlx.errors import OmlxError
 from omlx.models.catalog.reference import Reference
-from omlx.models.hub.recorded import download
+from omlx.models.hub.pull import download
 from omlx.models.hub.search import search
 
 

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from omlx.errors import ModelError
-from omlx.models.catalog.entry import ModelEntry
 from omlx.models.catalog.inspect_checkpoint import inspect_checkpoint
 from omlx.models.catalog.reference import Reference
+from omlx.models.catalog.registry import ModelEntry
 from omlx.models.gguf.bundled_head import write_head
 from omlx.models.gguf.convert import Check, convert
 from omlx.models.gguf.package import (

@@ -14,6 +14,7 @@ import signal
 import sys
 import time
 from asyncio.subprocess import PIPE
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -22,17 +23,19 @@ from pathlib import Path
 from typing import Any, Final
 
 from omlx.errors import ModelError, NotFound, OmlxError, Reason
-from omlx.models.catalog.places import hub_root
+from omlx.models.catalog.discovery import hub_root
 from omlx.models.catalog.reference import Reference
-from omlx.models.hub.delete import delete_model, discard_parts
-from omlx.models.hub.job import Job, JobRecord, unfinished
-from omlx.models.hub.meter import Meter
+from omlx.models.hub.job import Job, JobRecord, delete_model, discard_parts, unfinished
 from omlx.models.hub.offer import Offer
+from omlx.settings.configuration import LiveConfiguration
 
 AT_ONCE: Final = 2
 """Downloads that run at the same time; others wait for them."""
 SEARCH_S: Final = 30.0
 """Seconds within which the hub has to answer a search."""
+
+SPAN_S: Final = 20.0
+"""Long enough for slow networks: the library writes 10 MB at a time."""
 
 _COMMAND: Final = (sys.executable, "-m", "omlx.models.hub.child")
 
@@ -67,6 +70,26 @@ class Download:
         if not self.rate:
             return None
         return (self.total_bytes - self.done_bytes) / self.rate
+
+
+class Meter:
+    """The rate of a download over the last seconds, from the bytes that are seen now and then."""
+
+    def __init__(self) -> None:
+        self._samples: deque[tuple[float, int]] = deque()
+
+    def rate(self, now: float, done_bytes: int) -> float | None:
+        """Return bytes per second up to `now`, in seconds; None at the beginning."""
+        samples = self._samples
+        if samples and done_bytes < samples[-1][1]:  # a part was deleted
+            samples.clear()
+        samples.append((now, done_bytes))
+        while now - samples[0][0] > SPAN_S:
+            samples.popleft()
+        begun, before = samples[0]
+        if now <= begun:
+            return None
+        return (done_bytes - before) / (now - begun)
 
 
 @dataclass(slots=True)
@@ -216,7 +239,6 @@ class Downloads:
         return _parse(answer, errors)
 
     def _read(self) -> dict[str, _OnDisk]:
-        """Read the records of unfinished downloads, by repository."""
         known = {}
         for record in unfinished(self._home):
             job = Job(self._home, record.reference.repository)
@@ -285,3 +307,12 @@ def _parse(answer: bytes, errors: bytes) -> Any:
     if "error" in record:
         raise ModelError(record["error"]["code"], **record["error"]["params"])
     return record["ok"]
+
+
+def remember_draft(configuration: LiveConfiguration, model: str, draft: str) -> None:
+    """Store a draft as that of a model, unless one is stored. Writes the settings file.
+
+    Raises ConfigError.
+    """
+    if not configuration.current.stored.layer(model).values.get("draft_model"):
+        configuration.patch({"draft_model": draft}, model)

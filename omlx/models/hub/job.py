@@ -5,13 +5,15 @@
     models--name.parts       what has been downloaded of a package: nothing for the hub's cache
 
 A record without a process is a download that was paused or interrupted. One that is complete has
-no record: the model is in the cache then.
+no record: the model is in the hub's cache then, `models--org--name` with `blobs` named by their
+hashes, snapshots and refs.
 """
 
 from __future__ import annotations
 
 import fcntl
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -19,10 +21,28 @@ from pathlib import Path
 from typing import Any, Final
 
 from omlx.atomic_write import replace_file
-from omlx.errors import ModelError, Reason
-from omlx.models.catalog.model_config import read_object
+from omlx.errors import Conflict, ModelError, Reason
+from omlx.models.catalog.files import read_object
 from omlx.models.catalog.reference import Reference
-from omlx.models.hub.cache import folder_name, missing_bytes
+
+
+def folder_name(repository: str) -> str:
+    return "--".join(["models", *repository.split("/")])
+
+
+def missing_bytes(blobs: Path, blob: str | None, size: int) -> int:
+    """Return the bytes of a file that are not in the cache."""
+    if blob is None:
+        return size
+    try:
+        return 0 if (blobs / blob).exists() else max(0, size - part_of(blobs / blob).stat().st_size)
+    except FileNotFoundError:
+        return size
+
+
+def part_of(blob: Path) -> Path:
+    return blob.with_name(f"{blob.name}.incomplete")
+
 
 _FOLDER: Final = "downloads"
 
@@ -130,7 +150,6 @@ class Job:
 
 
 def unfinished(home: Path) -> list[JobRecord]:
-    """Return the records of all downloads that are not complete, by name."""
     records = [_read(path) for path in sorted((home / _FOLDER).glob("models--*.json"))]
     return [record for record in records if record is not None]
 
@@ -148,3 +167,44 @@ def _read(path: Path) -> JobRecord | None:
         return JobRecord.from_json(read_object(path))
     except (OSError, ValueError, KeyError, TypeError, ModelError):
         return None
+
+
+def discard_parts(home: Path, cache: Path, repository: str) -> None:
+    """Delete what an unfinished download has left; a complete model, such as an older revision,
+    stays.
+
+    Raises Conflict while a process downloads it.
+    """
+    job, folder = _idle(home, repository), cache / folder_name(repository)
+    shutil.rmtree(job.parts, ignore_errors=True)
+    if (folder / "refs").is_dir():  # a revision is named once it is complete
+        for part in (folder / "blobs").glob("*.incomplete"):
+            part.unlink(missing_ok=True)
+    else:
+        _delete(folder, repository)
+    job.forget()
+
+
+def delete_model(home: Path, cache: Path, repository: str) -> None:
+    """Delete a repository with all its revisions. Raises ModelError, and Conflict while a process
+    downloads it."""
+    job = _idle(home, repository)
+    _delete(cache / folder_name(repository), repository)
+    job.forget()
+
+
+def _idle(home: Path, repository: str) -> Job:
+    job = Job(home, repository)
+    if job.runs:
+        raise Conflict("pull.elsewhere", repository=repository)
+    return job
+
+
+def _delete(folder: Path, repository: str) -> None:
+    try:
+        shutil.rmtree(folder)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        detail = error.strerror or str(error)
+        raise ModelError("pull.not_deleted", repository=repository, detail=detail) from error

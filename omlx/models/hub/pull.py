@@ -1,29 +1,41 @@
 """Downloads from the hub to its cache, verified by the checksums that the hub publishes.
 
 The library resolves HF_ENDPOINT, HF_HOME and tokens, but does not continue the download of another
-process. So weights are fetched here, by its own function, to `blobs/<sha256>.incomplete`.
+process. So weights are fetched here, by its own function, to `blobs/<sha256>.incomplete`. What can
+go wrong (network, hub, disk) is a ModelError with a code.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 from huggingface_hub import HfApi, constants, hf_hub_url, snapshot_download
+from huggingface_hub.errors import (
+    EntryNotFoundError,
+    GatedRepoError,
+    HfHubHTTPError,
+    HFValidationError,
+    LocalEntryNotFoundError,
+    OfflineModeIsEnabled,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
 from huggingface_hub.file_download import http_get
 from huggingface_hub.hf_api import ModelInfo, RepoSibling
 from huggingface_hub.utils._headers import build_hf_headers
 
 from omlx.errors import ModelError, Reason
 from omlx.models.catalog.reference import Reference
-from omlx.models.hub.cache import folder_name, missing_bytes, part_of
-from omlx.models.hub.failures import translated
+from omlx.models.hub.job import Job, JobRecord, folder_name, missing_bytes, part_of
 from omlx.models.package.package import FILE
 
 WEIGHTS: Final = ("model*.safetensors", "mtp.safetensors", "mtp/*.safetensors")
@@ -201,3 +213,79 @@ def _corrupt(path: Path, file: RepoSibling) -> ModelError:
     path.resolve().unlink(missing_ok=True)
     path.unlink(missing_ok=True)
     return ModelError("pull.corrupt", file=file.rfilename)
+
+
+# The bases are what the library's HTTP client raises, whichever client that is.
+_CLIENT_ERRORS = cast(tuple[type[Exception], ...], HfHubHTTPError.__bases__)
+_TRANSPORT_ERROR = next(base for base in _CLIENT_ERRORS if base is not OSError)
+_OTHER_ERRORS: tuple[type[Exception], ...] = (*_CLIENT_ERRORS, ValueError, RuntimeError)
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_TOO_MANY: Final = 429
+
+
+@contextmanager
+def translated(repository: str, revision: str | None = None) -> Iterator[None]:
+    """Raise what fails inside as a ModelError that names the repository and the cause."""
+    try:
+        yield
+    except HFValidationError as error:
+        raise ModelError("draft.malformed", draft=repository) from error
+    except RevisionNotFoundError as error:
+        raise ModelError("pull.no_revision", repository=repository, revision=revision) from error
+    except GatedRepoError as error:
+        raise ModelError("pull.gated", repository=repository) from error
+    except RepositoryNotFoundError as error:
+        raise ModelError("pull.not_found", repository=repository) from error
+    except OfflineModeIsEnabled as error:
+        raise ModelError("pull.offline") from error
+    except LocalEntryNotFoundError as error:  # the library could not ask for a file
+        cause = error.__cause__
+        detail = _one_line(cause if isinstance(cause, Exception) else error)
+        raise ModelError("pull.unreachable", detail=detail) from error
+    except EntryNotFoundError as error:
+        raise ModelError("pull.changed", repository=repository) from error
+    except HfHubHTTPError as error:
+        if error.response is not None and error.response.status_code == _TOO_MANY:
+            raise ModelError("pull.too_many") from error
+        detail = _one_line(error)
+        raise ModelError("pull.failed", repository=repository, detail=detail) from error
+    except _OTHER_ERRORS as error:
+        raise _failure(repository, error) from error
+
+
+def _failure(repository: str, error: Exception) -> ModelError:
+    if isinstance(error, _TRANSPORT_ERROR):
+        return ModelError("pull.unreachable", detail=_one_line(error))
+    if isinstance(error, OSError) and error.errno in _FULL:
+        return ModelError("pull.disk_full", repository=repository)
+    if isinstance(error, FileNotFoundError):
+        return ModelError("pull.deleted", repository=repository)
+    return ModelError("pull.failed", repository=repository, detail=_one_line(error))
+
+
+def _one_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]
+
+
+def download(
+    reference: Reference, home: Path, busy: Callable[[], None] = lambda: None
+) -> tuple[Path, list[Reason]]:
+    """Download a model as `pull` does, under a record that other processes see.
+
+    Calls `busy` before it waits for a process that downloads the same repository. Raises
+    ModelError.
+    """
+    job = Job(home, reference.repository)
+
+    def planned(files: Sequence[RepoSibling]) -> None:
+        job.write(JobRecord(reference, tuple(blob_of(file) for file in files)))
+
+    with translated(reference.repository), job.claimed(busy):
+        job.begin(reference)
+        try:
+            result = pull(reference, planned)
+        except ModelError as error:
+            job.fail(Reason(error.code, error.params))
+            raise
+        job.forget()
+    return result

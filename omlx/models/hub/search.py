@@ -17,16 +17,13 @@ from huggingface_hub.utils._headers import build_hf_headers
 from huggingface_hub.utils._http import hf_raise_for_status, http_backoff
 
 from omlx.errors import ModelError, Reason
-from omlx.models.catalog.context import declared_context
+from omlx.models.catalog.files import MAX_CONFIG_BYTES, json_object
 from omlx.models.catalog.inspect_checkpoint import config_reason, kind_of
-from omlx.models.catalog.model_config import MAX_CONFIG_BYTES, json_object
+from omlx.models.catalog.model_config import declared_context
 from omlx.models.catalog.reference import Reference
 from omlx.models.heads.files import declared_layers, head_repository
-from omlx.models.hub.failures import translated
-from omlx.models.hub.fit import layout_of_config
-from omlx.models.hub.offer import Companion, Offer
-from omlx.models.hub.pull import usable_files, weight_bytes
-from omlx.models.hub.suggestions import known_draft
+from omlx.models.hub.offer import Companion, Offer, known_draft, layout_of_config
+from omlx.models.hub.pull import translated, usable_files, weight_bytes
 from omlx.models.package.package import FILE, DeclaredDraftModel, usable_package
 
 RESULTS: Final = 20
@@ -130,7 +127,6 @@ def _head(info: ModelInfo, config: dict[str, Any]) -> Companion | None:
 
 
 def _declared(info: ModelInfo) -> Companion | None:
-    """Return the draft model that the repository's package declares."""
     if all(file.rfilename != FILE for file in info.siblings or ()):
         return None
     with tempfile.TemporaryDirectory() as folder:

@@ -7,10 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from omlx.errors import BadRequest, ModelError, Reason
-from omlx.models.catalog.entry import ModelEntry, Status
-from omlx.models.catalog.places import HUB_CACHE
+from omlx.models.catalog.discovery import HUB_CACHE
 from omlx.models.catalog.reference import Reference, find_draft
-from omlx.models.catalog.registry import Registry
+from omlx.models.catalog.registry import ModelEntry, Registry, Status
 from omlx.models.heads.files import head_mismatch, is_head
 from omlx.models.package.tokenizer import read_tokenizer
 

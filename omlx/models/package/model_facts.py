@@ -1,31 +1,40 @@
-"""What the files of a model say of it, for clients that choose by context length and abilities.
+"""Facts that a model's files declare: context, abilities, pooling, how it judges documents.
 
-Read once and again when a file changes: a list of 300 models costs their `stat` calls.
+sentence-transformers' files: modules.json (Transformer; Pooling and perhaps Normalize, or
+LogitScore), 1_Pooling/config.json (which hidden states count), 1_LogitScore/config.json (the tokens
+of yes and no), config_sentence_transformers.json (the default instruction). Qwen3-Reranker is known
+by its name, as its conversions lack these. An encoder with a classifier judges without a prompt.
 """
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
-from omlx.errors import ModelError
-from omlx.models.catalog.chat_templates import (
+from omlx.errors import BadRequest, ModelError
+from omlx.models.catalog.files import (
     PROCESSOR_FILES,
     TEMPLATE_FILE,
     TEMPLATE_FOLDER,
     chat_templates,
+    read_config,
 )
-from omlx.models.catalog.context import context_length, longest_context
-from omlx.models.catalog.encoders import encoder_window, is_encoder
-from omlx.models.catalog.entry import ModelEntry
-from omlx.models.catalog.model_config import read_config
-from omlx.models.package.modules import MODULES
-from omlx.models.package.reranking import is_reranker
+from omlx.models.catalog.model_config import (
+    context_length,
+    encoder_window,
+    is_classifier,
+    is_encoder,
+    longest_context,
+)
+from omlx.models.catalog.registry import ModelEntry
 from omlx.text.reasoning import FAMILIES, THINK
 
+MODULES: Final = "modules.json"
 _CONFIG: Final = "config.json"
 _TOKENIZER: Final = "tokenizer_config.json"
 _FILES: Final = (
@@ -81,9 +90,9 @@ def _changed_at(path: Path) -> int:
 
 def _read(entry: ModelEntry, changed: tuple[int, ...]) -> ModelFacts:
     directory = entry.path
-    config, tokenizer = _config(directory, _CONFIG), _config(directory, _TOKENIZER)
-    template = _template(directory)
-    limit = tokenizer.get("model_max_length")
+    config = _readable(read_config, directory, _CONFIG)
+    template = "\n".join(_readable(chat_templates, directory).values())
+    limit = _readable(read_config, directory, _TOKENIZER).get("model_max_length")
     limit = limit if isinstance(limit, int | float) else 0
     context, longest = context_length(config, limit), longest_context(config, limit)
     reranks = False
@@ -103,16 +112,123 @@ def _read(entry: ModelEntry, changed: tuple[int, ...]) -> ModelFacts:
     )
 
 
-def _config(directory: Path, name: str) -> dict[str, Any]:
+def _readable(read: Callable[..., dict[str, Any]], *arguments: object) -> dict[str, Any]:
     try:
-        return read_config(directory, name)
+        return read(*arguments)
     except ModelError:  # the reason is shown when the model is loaded
         return {}
 
 
-def _template(directory: Path) -> str:
-    """Return the text of all chat templates."""
+def read_modules(directory: Path) -> list[dict[str, Any]]:
+    """Return the modules of a model, none without a readable file."""
     try:
-        return "\n".join(chat_templates(directory).values())
-    except ModelError:  # the reason is shown when the model is loaded
-        return ""
+        content = json.loads((directory / MODULES).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return []
+    if not isinstance(content, list):
+        return []
+    return [module for module in content if isinstance(module, dict)]
+
+
+def module_kinds(modules: Sequence[dict[str, Any]]) -> list[str]:
+    """Return the names of their classes, such as `Pooling`."""
+    return [str(module.get("type", "")).rpartition(".")[2] for module in modules]
+
+
+PoolingMode = Literal["cls", "last", "mean"]
+
+_CAUSAL: Final[dict[str, PoolingMode]] = {
+    "pooling_mode_lasttoken": "last",
+    "pooling_mode_mean_tokens": "mean",
+}
+_ENCODER: Final[dict[str, PoolingMode]] = {**_CAUSAL, "pooling_mode_cls_token": "cls"}
+"""The first token of a causal model has seen no other."""
+_DECLARED: Final = "pooling_mode"
+_NAMED: Final = {"cls": "pooling_mode_cls_token", "mean": "pooling_mode_mean_tokens"}
+"""The flags of modes whose names are shorter."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pooling:
+    """`normalize`: vectors have length 1."""
+
+    mode: PoolingMode
+    normalize: bool
+
+
+def pooling(directory: Path, model: str) -> Pooling:
+    """Return how a model pools.
+
+    Raises BadRequest for a model that declares nothing or an unsupported pooling, ModelError for
+    files that cannot be read.
+    """
+    modules = read_modules(directory)
+    kinds = module_kinds(modules)
+    if not modules:
+        raise BadRequest("embedding.undeclared", param="model", model=model)
+    if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
+        raise BadRequest("embedding.modules", param="model", model=model, modules=", ".join(kinds))
+    config = read_config(directory, f"{modules[1].get('path') or '1_Pooling'}/config.json")
+    modes = [
+        name for name, value in config.items() if name.startswith(f"{_DECLARED}_") and value is True
+    ]
+    declared = config.get(_DECLARED)  # of newer versions, in place of one flag per mode
+    if not modes and isinstance(declared, str):
+        modes = [_NAMED.get(declared, f"{_DECLARED}_{declared}")]
+    supported = _ENCODER if is_encoder(read_config(directory, "config.json")) else _CAUSAL
+    if len(modes) != 1 or modes[0] not in supported:
+        listed = ", ".join(modes) or "none"
+        raise BadRequest("embedding.pooling", param="model", model=model, modes=listed)
+    return Pooling(supported[modes[0]], "Normalize" in kinds)
+
+
+_KINDS: Final = ["Transformer", "LogitScore"]
+_TYPES: Final = "type_vocab_size"
+_QWEN: Final = re.compile(r"qwen3[-_.]?reranker", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Reranking:
+    """`tokens`: the ids of yes and no; None for Qwen3-Reranker as released, whose prompt is known.
+
+    A declared model has its prompt in its chat template. `instruction` is its default one, if any.
+    `segments`: an encoder that marks which tokens are those of the document.
+    """
+
+    tokens: tuple[int, int] | None = None
+    instruction: str | None = None
+    segments: bool = False
+
+
+def is_reranker(directory: Path, model: str) -> bool:
+    """Return whether a model judges documents. Reads modules.json and config.json; raises
+    ModelError.
+    """
+    if is_classifier(read_config(directory, "config.json")):
+        return True
+    kinds = module_kinds(read_modules(directory))
+    return kinds == _KINDS or (not kinds and _QWEN.search(model) is not None)
+
+
+def reranking(directory: Path, model: str) -> Reranking:
+    """Return how a model judges documents.
+
+    Raises BadRequest for a model that does not, or by a single token; ModelError for files that
+    cannot be read.
+    """
+    if not is_reranker(directory, model):
+        raise BadRequest("rerank.undeclared", param="model", model=model)
+    config = read_config(directory, "config.json")
+    if is_classifier(config):
+        return Reranking(segments=config["model_type"] == "bert" and config.get(_TYPES) != 1)
+    modules = read_modules(directory)
+    if not modules:
+        return Reranking()
+    score = read_config(directory, f"{modules[1].get('path') or '1_LogitScore'}/config.json")
+    yes, no = score.get("true_token_id"), score.get("false_token_id")
+    if not isinstance(yes, int) or not isinstance(no, int):
+        raise BadRequest("rerank.tokens", param="model", model=model)
+    config = read_config(directory, "config_sentence_transformers.json")
+    prompts, name = config.get("prompts"), config.get("default_prompt_name")
+    instruction = prompts.get(name) if isinstance(prompts, dict) else None
+    return Reranking((yes, no), instruction if isinstance(instruction, str) else None)

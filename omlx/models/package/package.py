@@ -4,24 +4,78 @@
 
 STRATEGY is `{"type": "draft-model", "draft_model": "org/name[:quant][@revision]"}` or `{"type":
 "ngram"}` with optional fields. Only the default counts. Unknown keys, and other strategies of
-unknown types, are ignored with a warning; anything else is an error that names its place.
+unknown types, are ignored with a warning; anything else is an error that names its place. A draft
+is declared only if it works on this machine.
 """
 
 from __future__ import annotations
 
+import json
+import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
+from omlx.atomic_write import replace_file
 from omlx.draft_length import MAX_DRAFT_LENGTH, SETTINGS, DraftLength
 from omlx.engine.strategy import BOUNDS
 from omlx.errors import ModelError, Reason
-from omlx.models.catalog.model_config import read_config
-from omlx.models.catalog.reference import Reference
-from omlx.models.package.fields import Fields
+from omlx.models.catalog.files import read_config
+from omlx.models.catalog.reference import Reference, find_draft
+from omlx.models.catalog.registry import ModelEntry, Registry
+from omlx.models.package.compatibility import draft_mismatch
 from omlx.settings.layer import Layer, Source
 from omlx.settings.schema import Value
+
+
+class Fields(dict[str, Any]):
+    """One JSON object of a file, at a dotted `path`; nested objects share its `warnings`."""
+
+    def __init__(
+        self, values: Mapping[str, Any], path: str = "", warnings: list[Reason] | None = None
+    ) -> None:
+        super().__init__(values)
+        self._path = path
+        self.warnings: list[Reason] = [] if warnings is None else warnings
+
+    def at(self, key: str = "") -> str:
+        return ".".join(part for part in (self._path, key) if part)
+
+    def required(self, key: str) -> Fields:
+        """Return the object itself. Raises ModelError if it lacks the key."""
+        if self.get(key) is None:
+            raise ModelError("package.missing", at=self.at(key))
+        return self
+
+    def object(self, key: str) -> Fields | None:
+        value = self._of_type(key, dict, "package.object")
+        return None if value is None else Fields(value, self.at(key), self.warnings)
+
+    def text(self, key: str) -> str | None:
+        value: str | None = self._of_type(key, str, "package.text")
+        return value
+
+    def number(self, key: str, low: int, high: int) -> int | None:
+        """Return an integer field. Raises ModelError outside `low` to `high`."""
+        value: int | None = self._of_type(key, int, "package.number")
+        if value is not None and not low <= value <= high:
+            raise ModelError("package.range", at=self.at(key), value=value, low=low, high=high)
+        return value
+
+    def warn_except(self, *known: str) -> None:
+        """Warn of keys that are not `known`."""
+        unknown = [key for key in self if key not in known]
+        self.warnings += [Reason("package.unknown_key", {"at": self.at(key)}) for key in unknown]
+
+    def _of_type(self, key: str, kind: type, code: str) -> Any:
+        """Return a field of that type, None if it is missing. Raises ModelError with `code`."""
+        value = self.get(key)
+        if value is not None and type(value) is not kind:  # true is no number
+            raise ModelError(code, at=self.at(key))
+        return value
+
 
 FILE: Final = "model-package.json"
 ADAPTIVE, FIXED = "adaptive", "fixed"
@@ -51,7 +105,6 @@ class WindowPolicy:
         return dict(length.values)
 
     def to_json(self) -> dict[str, Any]:
-        """The policy as JSON of the package file."""
         bounds = {
             "initial_window": self.length.initial,
             "min_window": self.length.min,
@@ -76,7 +129,7 @@ class DeclaredDraftModel:
 
     @property
     def values(self) -> dict[str, Value]:
-        return {"draft_model": str(self.draft), **_window_values(self.window)}
+        return {"draft_model": str(self.draft), **(self.window.values if self.window else {})}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +144,7 @@ class DeclaredNgram:
         strategy = "ngram"
         if self.shortest_match is not None:
             strategy += f":n={self.shortest_match}"
-        return {"speculation": strategy, **_window_values(self.window)}
+        return {"speculation": strategy, **(self.window.values if self.window else {})}
 
 
 DeclaredStrategy: TypeAlias = DeclaredDraftModel | DeclaredNgram
@@ -231,7 +284,6 @@ def window_from(text: str) -> WindowPolicy:
 
 
 def strategy_to_json(strategy: DeclaredStrategy) -> dict[str, Any]:
-    """Return a strategy as JSON of the package file."""
     record: dict[str, Any]
     match strategy:
         case DeclaredDraftModel(draft, _, size_bytes):
@@ -243,7 +295,64 @@ def strategy_to_json(strategy: DeclaredStrategy) -> dict[str, Any]:
     return {key: value for key, value in record.items() if value is not None}
 
 
-def _window_values(window: WindowPolicy | None) -> dict[str, Value]:
+def declare_draft(
+    target: ModelEntry, name: str, window: WindowPolicy | None, registry: Registry
+) -> DeclaredDraftModel:
+    """Return a strategy that drafts with `name`. Raises ModelError unless it is compatible."""
+    draft = find_draft(name, registry)
+    if isinstance(draft, Reason):
+        raise ModelError(draft.code, param=None, **draft.params)
+    reason = draft_mismatch(target, draft)
+    if reason is not None:
+        raise ModelError(reason.code, param=None, **reason.params)
+    reference = Reference.parse(name if "/" in name else draft.id)
+    return DeclaredDraftModel(reference, window, draft.size_bytes)
+
+
+def check_package(target: ModelEntry, registry: Registry) -> Package:
+    """Return the package of a model. Raises ModelError if it does not work on this machine."""
+    package = read_package(target.path)
+    if package.reason is not None:
+        raise ModelError(package.reason.code, param=None, **package.reason.params)
+    if isinstance(package.declared, DeclaredDraftModel):
+        declare_draft(target, str(package.declared.draft), package.declared.window, registry)
+    return package
+
+
+def write_package(directory: Path, strategy: DeclaredStrategy, name: str) -> Path:
+    """Make `strategy` the default of a model, called `name`; return the file.
+
+    The rest of the file is kept. Raises ModelError for a malformed file, or if writing fails.
+    """
+    content = read_config(directory, FILE)
+    read_package(directory)
+    section = _object(_object(content, "generation"), "speculative_decoding")
+    _object(section, "strategies")[name] = strategy_to_json(strategy)
+    section["default"] = name
+    path = directory / FILE
+    text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+    try:
+        # replaces a link of the hub's cache, not the blob that it points to
+        replace_file(path, text.encode(), mode=0o644)
+    except OSError as error:
+        detail = error.strerror or str(error)
+        raise ModelError("package.unwritable", file=str(path), detail=detail) from error
+    return path
+
+
+def window_from_bench(file: Path) -> WindowPolicy:
+    """Return the window policy in `draft_window` of a benchmark's JSON. Raises ModelError."""
+    if not os.path.isfile(file):  # false for too long a name, too, where Path.is_file raises
+        raise ModelError("package.no_bench", file=str(file))
+    window = read_window(Fields(read_config(file.parent, file.name)), "draft_window")
     if window is None:
-        return {}
-    return window.values
+        raise ModelError("package.bench_without_window", file=str(file))
+    return window
+
+
+def _object(values: dict[str, Any], key: str) -> dict[str, Any]:
+    """Return the object at `key`, created if it is missing or null."""
+    if values.get(key) is None:
+        values[key] = {}
+    inner: dict[str, Any] = values[key]
+    return inner

@@ -11,11 +11,16 @@ from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
 
 from omlx.errors import ModelError
-from omlx.models.catalog.chat_templates import DEFAULT, chat_templates
-from omlx.models.catalog.entry import ModelEntry
-from omlx.models.catalog.folder_stamp import FolderStamp, folder_stamp
-from omlx.models.catalog.model_config import read_config, stop_tokens
-from omlx.models.catalog.model_files import check_files
+from omlx.models.catalog.files import (
+    DEFAULT,
+    FolderStamp,
+    chat_templates,
+    check_files,
+    folder_stamp,
+    read_config,
+)
+from omlx.models.catalog.model_config import stop_tokens
+from omlx.models.catalog.registry import ModelEntry
 
 if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper

@@ -26,6 +26,11 @@ from omlx.engine.speculation.cost_model import CostModel
 
 FORMAT: Final = "omlx-costs/1"
 
+_KERNELS: Final = (
+    *("MLX_ENABLE_TF32", "MLX_METAL_GPU_ARCH", "OPENBLAS_CORETYPE", "OPENBLAS_NUM_THREADS"),
+)
+"""Variables that make mlx or the BLAS compute in another way."""
+
 log = logging.getLogger("omlx.models")
 
 
@@ -55,14 +60,9 @@ def machine() -> str:
         device.get("memory_size", ""),
     ]
     parts += [mx.default_device().type.name, Path(os.environ.get("LD_PRELOAD", "")).name]
-    parts += [platform.mac_ver()[0], *_choosing_kernels()]
+    parts.append(platform.mac_ver()[0])
+    parts += [f"{name}={os.environ[name]}" for name in _KERNELS if name in os.environ]
     return " ".join(str(part) for part in parts if part)
-
-
-def _choosing_kernels() -> list[str]:
-    """Return the variables that make mlx or the BLAS compute in another way."""
-    names = ("MLX_ENABLE_TF32", "MLX_METAL_GPU_ARCH", "OPENBLAS_CORETYPE", "OPENBLAS_NUM_THREADS")
-    return [f"{name}={os.environ[name]}" for name in names if name in os.environ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,6 @@ class CostFiles:
     folder: Path
 
     def load(self, key: CostKey) -> CostModel:
-        """Return the stored costs, or empty ones."""
         path = self.folder / key.file
         try:
             content = json.loads(path.read_bytes())

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
+from typing import Final, TypeAlias
 
-from omlx.errors import Overloaded
-from omlx.models.catalog.entry import ModelEntry
-from omlx.models.pool.draft_choice import choose_draft
-from omlx.models.pool.eviction import Evictor
-from omlx.models.pool.failure_cache import FailureCache, FailureKey
-from omlx.models.pool.load_weights import LoadProgress
+from omlx.errors import BadRequest, ModelError, Overloaded
+from omlx.models.catalog.files import FolderStamp, folder_stamp
+from omlx.models.catalog.registry import ModelEntry
+from omlx.models.pool.eviction import Evictor, ResidentModels
+from omlx.models.pool.load_weights import Report
 from omlx.models.pool.loader import ModelLoader
-from omlx.models.pool.reading import Report
-from omlx.models.pool.resident import Lease, ResidentModel
-from omlx.models.pool.residents import ResidentModels
-from omlx.models.pool.speculation_config import SpeculationConfig
+from omlx.models.pool.opening import LoadProgress
+from omlx.models.pool.served import Lease, ResidentModel
+from omlx.models.pool.speculation import SpeculationConfig, choose_draft
 
 log = logging.getLogger("omlx.models")
 
@@ -105,7 +106,6 @@ class LoadQueue:
         self._jobs: dict[tuple[str, str | None, bool], LoadJob] = {}
 
     def of(self, model: str) -> list[LoadJob]:
-        """Return the jobs of a model, by its id."""
         return [job for job in self._jobs.values() if job.entry.id == model]
 
     @property
@@ -166,7 +166,9 @@ class LoadQueue:
         """Load with the draft that a request names, unless that is known to fail."""
 
         def read_key() -> FailureKey:
-            return FailureKey.read(job.entry, draft, self._configure(job.entry).settings)
+            settings = self._configure(job.entry).settings
+            files = folder_stamp(job.entry.path), folder_stamp(draft.path)
+            return job.entry, draft, settings.dtype, settings.trust_remote_code, *files
 
         with self._failures.remember(await asyncio.to_thread(read_key)):
             await self._load(job)
@@ -198,11 +200,11 @@ class LoadQueue:
 
     async def _replace(self, job: LoadJob, resident: ResidentModel | None) -> None:
         """Load in place of `resident`, which must be idle."""
-        entry, loaded_weights = job.entry, self._residents.weights_of
+        entry, residents = job.entry, self._residents
         job.outdated = False
         speculation = await asyncio.to_thread(self._configure, entry)
         choice = await asyncio.to_thread(
-            choose_draft, entry, speculation, job.draft, loaded_weights
+            choose_draft, entry, speculation, job.draft, residents.tokenizer_of
         )
         if resident is not None and not resident.can_keep_weights(speculation.settings):
             await self._residents.evict(resident)
@@ -219,9 +221,47 @@ class LoadQueue:
         make_room = partial(self._evictor.make_room, entry)
         try:
             loaded = await self._loader.load(
-                choice, resident, loaded_weights, make_room, report, self._clock()
+                choice, resident, residents.weights_of, make_room, report, self._clock()
             )
             self._residents.put(loaded)
         finally:
             self._evictor.cancel_reservation()
         job.grant(loaded, self._clock)
+
+
+TRANSIENT: Final = (
+    "model.no_room",
+    "model.unreadable",
+    "model.weights_unreadable",
+)
+"""Errors that may not recur with the same files."""
+
+
+FailureKey: TypeAlias = tuple[ModelEntry, ModelEntry, str, bool, FolderStamp, FolderStamp]
+"""What a failure depends on: two models, how they are loaded (dtype, trust), their files."""
+
+
+class FailureCache:
+    """The last failure of each pair of target and draft."""
+
+    def __init__(self) -> None:
+        self._failures: dict[
+            tuple[Path, Path], tuple[FailureKey, Callable[[], BadRequest | ModelError]]
+        ] = {}
+
+    @contextmanager
+    def remember(self, key: FailureKey) -> Iterator[None]:
+        """Remember a failure inside the block; raise the remembered one of an equal key."""
+        pair = key[0].path, key[1].path
+        if pair in self._failures:
+            known, make_error = self._failures[pair]
+            if known == key:
+                raise make_error()
+        try:
+            yield
+        except (BadRequest, ModelError) as error:
+            if error.code not in TRANSIENT:
+                # a new error each time: the traceback of this one refers to weights
+                make_error = partial(type(error), error.code, param=error.param, **error.params)
+                self._failures[pair] = key, make_error
+            raise

@@ -1,44 +1,56 @@
-"""Reading the weights of one model, on the engine thread.
+"""Reading the weights of one model or draft head, in steps on the engine thread.
 
     build the model, lazily ─► cast ─► read weights in portions ─► probe in passes ─► LoadedModel
 
-`check_checkpoint` comes first, on any thread: it reads headers and config alone.
-
-Every problem with a directory becomes a ModelError that names the model. No code of a model runs
-unless the caller says that it is trusted.
+`check_checkpoint` comes first, on any thread: it reads headers and config alone. Every problem with
+a directory is a ModelError that names the model. No code of a model runs unless it is trusted.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, cast
 
-import mlx.core as mx
 import mlx.nn as nn
-from mlx.utils import tree_flatten
 
+from omlx.engine.device_errors import isolate
+from omlx.engine.thread import EngineThread
 from omlx.engine.types import Steps, run_through
-from omlx.errors import ModelError, ModelGone, OmlxError, ProbeFailed, Reason
-from omlx.models.catalog.check_config import check_counts
-from omlx.models.catalog.context import context_length, longest_context
-from omlx.models.catalog.encoders import encoder_window, is_encoder
-from omlx.models.catalog.entry import ModelEntry
+from omlx.errors import EngineDead, ModelError, ModelGone, OmlxError, ProbeFailed, Reason
+from omlx.models.catalog.files import check_whole, read_config, weight_files
 from omlx.models.catalog.model_config import (
     Number,
+    check_counts,
+    context_length,
+    encoder_window,
+    is_encoder,
+    longest_context,
     pass_shape,
-    read_config,
     sampling_defaults,
 )
-from omlx.models.catalog.rope import rope_overrides
-from omlx.models.catalog.text_halves import text_half
-from omlx.models.catalog.weight_files import check_whole, tensor_names, weight_files
-from omlx.models.eyes.open_eye import has_vision
-from omlx.models.eyes.sight import LazySight, Sight, lazy_sight
+from omlx.models.catalog.registry import ModelEntry
+from omlx.models.eyes.sight import LazySight, Sight, has_vision, lazy_sight
+from omlx.models.heads.files import HeadFiles, head_directory, own_head
+from omlx.models.heads.load_head import build_head, is_quantized
 from omlx.models.package.tokenizer import read_tokenizer, tokenizer_length
-from omlx.models.pool.load_encoder import encoder_facts, open_encoder
+from omlx.models.pool.footprint import release_memory
+from omlx.models.pool.opening import (
+    Dtype,
+    LoadProgress,
+    cast_weights,
+    encoder_facts,
+    nbytes_of,
+    one_line,
+    open_encoder,
+    open_model,
+    read_weights,
+)
+from omlx.models.pool.speculation import DraftChoice
 
 if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
@@ -46,22 +58,10 @@ if TYPE_CHECKING:
     from omlx.engine.inspection.facts import ModelFacts
     from omlx.engine.model import Model
     from omlx.engine.runner import Runner
+    from omlx.engine.speculation.cost_model import CostModel
+    from omlx.engine.speculation.drafters.head import HeadDrafter
     from omlx.engine.stage.stages import StageStatus
-
-Dtype: TypeAlias = Literal["auto", "float32", "bfloat16", "float16"]
-
-_STEP_BYTES: Final = 64 << 20
-"""Bytes of weights that are read in one step: some 20 ms from a fast disk."""
-
-_DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16}
-
-
-@dataclass(frozen=True, slots=True)
-class LoadProgress:
-    """Bytes of weights in memory, and in total."""
-
-    done: int
-    total: int
+    from omlx.models.heads.module import HeadModule
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +101,8 @@ class LoadedModel:
 
 
 LoadSteps: TypeAlias = Generator[LoadProgress | None, None, LoadedModel]
+T = TypeVar("T")
+Y = TypeVar("Y")
 
 
 def load(entry: ModelEntry, dtype: Dtype) -> LoadedModel:
@@ -136,7 +138,23 @@ def load_steps(
     Raises ModelError, ProbeFailed for a model whose passes fail.
     """
     with _naming(entry):
-        return (yield from _steps(entry, dtype, tokenizer, trusted, sees))
+        read_config(entry.path, "generation_config.json")  # a damaged one is named before its use
+        if tokenizer is None:
+            tokenizer = read_tokenizer(entry)
+        if is_encoder(config := read_config(entry.path, "config.json")):
+            return (yield from _encoder_steps(entry, config, dtype, tokenizer))
+        model, config = open_model(entry.path, dtype, trusted=trusted)
+        lazy = LazySight(off_reason=Reason("vision.off.setting"))
+        if sees or not has_vision(config):
+            lazy = lazy_sight(entry.path, config, tokenizer)
+        towers = [] if lazy.vlm is None else [lazy.vlm]
+        for tower in towers:
+            cast_weights(tower, config, dtype)
+        yield from read_weights(model, *towers)
+        sight = lazy.open(cast("Model", model), sum(map(nbytes_of, towers)))
+        facts = yield from probe(cast("Model", model), tokenizer_length(tokenizer))
+        loaded = describe(entry, model, config, tokenizer, facts)
+        return replace(loaded, sight=sight, size_bytes=loaded.size_bytes + sight.tower_bytes)
 
 
 @contextmanager
@@ -145,49 +163,17 @@ def _naming(entry: ModelEntry) -> Iterator[None]:
     try:
         yield
     except ModelError as error:
-        raise type(error)(
-            error.code, param="model", **{**error.params, "model": entry.id}
-        ) from error
-
-
-def _steps(
-    entry: ModelEntry, dtype: Dtype, tokenizer: TokenizerWrapper | None, trusted: bool, sees: bool
-) -> LoadSteps:
-    read_config(entry.path, "generation_config.json")  # a damaged one is named before it is used
-    if tokenizer is None:
-        tokenizer = read_tokenizer(entry)
-    if is_encoder(config := read_config(entry.path, "config.json")):
-        return (yield from _encoder_steps(entry, config, dtype, tokenizer))
-    model, config = open_model(entry.path, dtype, trusted=trusted)
-    lazy = LazySight(off_reason=Reason("vision.off.setting"))
-    if sees or not has_vision(config):
-        lazy = lazy_sight(entry.path, config, tokenizer)
-    towers = [] if lazy.vlm is None else [lazy.vlm]
-    for tower in towers:
-        cast_weights(tower, config, dtype)
-    yield from read_weights(model, *towers)
-    sight = lazy.open(cast("Model", model), sum(map(nbytes_of, towers)))
-    facts = yield from probe(cast("Model", model), tokenizer_length(tokenizer))
-    loaded = describe(entry, model, config, tokenizer, facts)
-    return replace(loaded, sight=sight, size_bytes=loaded.size_bytes + sight.tower_bytes)
+        params = {**error.params, "model": entry.id}
+        raise type(error)(error.code, param="model", **params) from error
 
 
 def _encoder_steps(
     entry: ModelEntry, config: dict[str, Any], dtype: Dtype, tokenizer: TokenizerWrapper
 ) -> LoadSteps:
-    try:
-        model = open_encoder(entry.path, config)
-    except Exception as error:  # with a wrong config, mlx-vlm raises anything
-        raise ModelError("model.build", detail=one_line(error)) from error
-    mx.eval(mx.random.state)
-    cast_weights(model, config, dtype)
+    model = open_encoder(entry.path, config, dtype)
     yield from read_weights(model)
-    try:
+    with _probing():
         facts = encoder_facts(model, config, tokenizer_length(tokenizer))
-    except OmlxError:
-        raise
-    except Exception as error:  # as above
-        raise ProbeFailed("model.build", detail=one_line(error)) from error
     loaded = describe(entry, model, config, tokenizer, facts)
     window = encoder_window(entry.path, config) or loaded.context_length
     return replace(loaded, context_length=window, longest_context=window, generates=False)
@@ -202,7 +188,7 @@ def probe(model: Model, vocab_size: int) -> Steps[ModelFacts]:
     )
     from omlx.engine.model import cache_maker  # noqa: PLC0415 — as above
 
-    try:
+    with _probing():
         make_cache = cache_maker(model)
         facts = facts_of(model, vocab_size, make_cache)
         yield
@@ -211,20 +197,17 @@ def probe(model: Model, vocab_size: int) -> Steps[ModelFacts]:
             raise ProbeFailed(failure.code)
         yield
         return (yield from probed(facts, model, make_cache))
+
+
+@contextmanager
+def _probing() -> Iterator[None]:
+    """Raise ProbeFailed for what a pass raises: with a wrong config, anything."""
+    try:
+        yield
     except OmlxError:
         raise
-    except Exception as error:  # with a wrong config, architectures of mlx-lm raise anything
+    except Exception as error:
         raise ProbeFailed("model.build", detail=one_line(error)) from error
-
-
-def open_model(directory: Path, dtype: Dtype, *, trusted: bool) -> tuple[nn.Module, dict[str, Any]]:
-    """Return a model with lazy weights of `dtype`, and its config. Raises ModelError."""
-    model, config = _build(directory, trusted)
-    # The model's random weights, which those of the file replace, were drawn lazily: until it is
-    # evaluated, the state of the generator keeps every draw, 2 kB each.
-    mx.eval(mx.random.state)
-    cast_weights(model, config, dtype)
-    return model, config
 
 
 def describe(
@@ -237,8 +220,6 @@ def describe(
     """Return a model in memory with what its files say of it."""
     from omlx.engine.model import float_bytes  # noqa: PLC0415 — see `import_mlx_lm`
 
-    generation_config = read_config(entry.path, "generation_config.json")
-    shape = pass_shape(config, float_bytes(cast("Model", model)))
     size = tokenizer_length(tokenizer)
     return LoadedModel(
         model=cast("Model", model),
@@ -246,99 +227,169 @@ def describe(
         context_length=context_length(config, tokenizer.model_max_length),
         vocab_size=size,
         stop_ids=frozenset(token for token in tokenizer.eos_token_ids if 0 <= token < size),
-        sampling=sampling_defaults(generation_config),
-        facts=replace(facts, shape=shape),
+        sampling=sampling_defaults(read_config(entry.path, "generation_config.json")),
+        facts=replace(facts, shape=pass_shape(config, float_bytes(cast("Model", model)))),
         size_bytes=facts.weight_bytes,
         longest_context=longest_context(config, tokenizer.model_max_length),
     )
 
 
-def _build(directory: Path, trusted: bool) -> tuple[nn.Module, dict[str, Any]]:
-    """Return the model, with lazy weights, and its config."""
-    from mlx_lm import utils  # noqa: PLC0415 — see `import_mlx_lm`
+# -- between the engine's steps -------------------------------------------------------------------
 
-    from omlx.models.pool.text_half import text_half_classes  # noqa: PLC0415 — see `import_mlx_lm`
+Report = Callable[[ModelEntry, LoadProgress], None]
 
-    config = read_config(directory, "config.json")
-    if config.get("model_file") is not None and not trusted:
-        raise ModelError("model.remote_code", file=str(config["model_file"]))
-    overrides = rope_overrides(config)
+
+class WeightReader(Protocol):
+    """The signature of `load_steps`."""
+
+    def __call__(
+        self,
+        entry: ModelEntry,
+        dtype: Dtype,
+        *,
+        tokenizer: TokenizerWrapper | None,
+        trusted: bool,
+        sees: bool,
+    ) -> LoadSteps: ...
+
+
+class Reading:
+    """Weights being read, one portion between two engine steps: `begin` returns their bytes."""
+
+    def __init__(
+        self, engine: EngineThread, read: WeightReader, report: Report, dtype: Dtype
+    ) -> None:
+        self.dtype = dtype
+        self._engine = engine
+        self._read = read
+        self._report = report
+        self._begun: dict[Path, LoadSteps] = {}
+
+    async def begin(self, entry: ModelEntry, choice: DraftChoice) -> int:
+        await asyncio.to_thread(check_checkpoint, entry)
+        tokenizer = choice.tokenizers.get(entry.path)
+        if tokenizer is None:
+            tokenizer = await asyncio.to_thread(read_tokenizer, entry)
+        settings, is_target = choice.speculation.settings, entry == choice.target
+        trusted, sees = settings.trust_remote_code and is_target, settings.vision and is_target
+        steps = self._read(entry, self.dtype, tokenizer=tokenizer, trusted=trusted, sees=sees)
+        self._begun[entry.path] = steps
+        progress = None
+        while progress is None:  # others are asked first whether they can read it too
+            progress = await asyncio.wrap_future(self._engine.call(partial(_step, steps)))
+        assert isinstance(progress, LoadProgress)
+        self._report(entry, progress)
+        return progress.total
+
+    async def finish(self, entry: ModelEntry) -> LoadedModel:
+        loaded = await self.run(entry, self._begun[entry.path])
+        del self._begun[entry.path]
+        return loaded
+
+    async def run(self, entry: ModelEntry, steps: Generator[LoadProgress | None, None, T]) -> T:
+        """Run steps to their end, reporting their progress; return what they return."""
+        while True:
+            result = await asyncio.wrap_future(self._engine.call(partial(_step, steps)))
+            if isinstance(result, LoadProgress):
+                self._report(entry, result)
+            elif result is not None:
+                return result
+
+    async def drop(self, entry: ModelEntry) -> None:
+        """Stop reading one model and free what was read of it."""
+        steps = self._begun.pop(entry.path, None)
+        if steps is not None:
+            closing = self._engine.call(partial(_close_readings, [steps]))
+            await asyncio.wrap_future(closing)
+
+    async def close(self) -> None:
+        """Stop whatever was begun and not finished."""
+        if not self._begun:
+            return
+        unfinished = list(self._begun.values())
+        self._begun.clear()
+        with suppress(EngineDead):
+            closing = self._engine.call(partial(_close_readings, unfinished))
+            await asyncio.shield(asyncio.wrap_future(closing))
+
+
+def _step(steps: Generator[Y, None, T]) -> Y | T:
     try:
-        if text_half(config) is None:
-            return utils.load_model(
-                directory, lazy=True, model_config=overrides, trust_remote_code=trusted
-            )
-        tied = not any("lm_head" in name for name in _tensor_names(directory))
-        return utils.load_model(
-            directory,
-            lazy=True,
-            model_config={
-                **overrides,
-                "tie_word_embeddings": tied,
-            },  # families disagree on where it stands
-            get_model_classes=text_half_classes,
-        )
-    except Exception as error:  # with a wrong config, architectures of mlx-lm raise anything
-        raise ModelError("model.build", detail=one_line(error)) from error
+        return next(steps)
+    except StopIteration as finished:
+        loaded: T = finished.value
+        return loaded
 
 
-def _tensor_names(directory: Path) -> Iterator[str]:
-    for file in weight_files(directory):
-        yield from tensor_names(file)
+def _close_readings(readings: list[LoadSteps]) -> None:
+    for reading in readings:
+        reading.close()
+    readings.clear()
+    release_memory()
 
 
-def cast_weights(model: nn.Module, config: Mapping[str, Any], dtype: Dtype) -> None:
-    """Cast dense weights lazily; `auto` means float32 on a CPU. Quantized models are unchanged."""
-    if config.get("quantization") or config.get("quantization_config"):
-        return
-    if dtype != "auto":
-        model.set_dtype(_DTYPES[dtype])
-    elif mx.default_device().type == mx.DeviceType.cpu:
-        model.set_dtype(mx.float32)
+# -- draft heads -----------------------------------------------------------------------------------
 
 
-def read_weights(*models: nn.Module) -> Generator[LoadProgress, None, int]:
-    """Evaluate the parameters in portions; return their bytes."""
-    arrays = [array for model in models for array in _arrays(model)]
-    total = sum(array.nbytes for array in arrays)
-    yield LoadProgress(0, total)
-    done = 0
-    for portion in _portions(arrays):
-        try:
-            mx.eval(portion)
-        except RuntimeError as error:
-            raise ModelError("model.weights_unreadable", detail=one_line(error)) from error
-        done += sum(array.nbytes for array in portion)
-        yield LoadProgress(done, total)
-    # Constants of modules, such as rotary frequencies. Evaluated first within a pass that fails,
-    # they would be wrong for as long as the model is loaded.
-    modules = [module for model in models for module in model.modules()]
-    mx.eval([module[name] for module in modules for name in module if name.startswith("_")])
-    return total
+def find_head(choice: DraftChoice, target: LoadedModel) -> HeadFiles | Reason:
+    """Return the files of the head chosen as a draft, else of the one that came with the target, or
+    why there is none. Raises ModelError.
+
+    Beside a draft model there is none: it reads each prompt, although `auto` would not draft by it.
+    """
+    if choice.draft_model is not None:
+        return Reason("spec.off.head_unused", {"draft": choice.draft_model.id})
+    files = own_head(choice.target) if choice.head is None else head_directory(choice.head)
+    if isinstance(files, HeadFiles) and target.stage is not None:
+        return Reason("spec.off.head_staged")
+    return files
 
 
-def _arrays(model: nn.Module) -> list[mx.array]:
-    parameters = cast(list[tuple[str, mx.array]], tree_flatten(model.parameters()))
-    return [array for _, array in parameters]
+def head_steps(
+    files: HeadFiles, target: LoadedModel, dtype: Dtype
+) -> Generator[LoadProgress, None, HeadModule]:
+    """Read a head of `target` in steps; return it. Raises ModelError."""
+    head = build_head(files, target.model)
+    if not is_quantized(head):
+        cast_weights(head, {}, dtype)
+    yield from read_weights(head)
+    return head
 
 
-def nbytes_of(model: nn.Module) -> int:
-    """Return the bytes of all parameters, read or not."""
-    return sum(array.nbytes for array in _arrays(model))
+def head_drafter(
+    choice: DraftChoice, target: LoadedModel, head: HeadModule | Reason
+) -> HeadDrafter | Reason:
+    """Return the drafter of a head, or why there is none. Runs short passes."""
+    from omlx.engine.model import cache_maker  # noqa: PLC0415 — see `import_mlx_lm`
+    from omlx.engine.speculation.drafters.head import HeadDrafter  # noqa: PLC0415 — as above
+
+    if isinstance(head, Reason):
+        return head
+    name = HeadDrafter.name if choice.head is None else choice.head.id
+    make_cache, vocab_size = cache_maker(target.model), target.facts.vocab_size
+    return HeadDrafter.of(name, head, target.model, make_cache, vocab_size, head.draft_token_ids)
 
 
-def _portions(arrays: list[mx.array]) -> Iterator[list[mx.array]]:
-    """Yield consecutive arrays of about `_STEP_BYTES` together."""
-    portion: list[mx.array] = []
-    for array in arrays:
-        portion.append(array)
-        if sum(array.nbytes for array in portion) >= _STEP_BYTES:
-            yield portion
-            portion = []
-    if portion:
-        yield portion
+# -- exactness -------------------------------------------------------------------------------------
 
 
-def one_line(error: Exception) -> str:
-    """Return type and text of an error, shortened, without line breaks."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:400]
+def exactness_steps(
+    model: str, target: LoadedModel, cost_model: CostModel, longest: int
+) -> Iterator[None]:
+    """Measure the exactness of a model whose context is `longest` tokens, a pass a step.
+
+    It is kept with the costs. Requires the engine thread. Raises ModelError if it cannot be
+    measured.
+    """
+    from omlx.engine.inspection.exactness_probe import measure_exactness  # noqa: PLC0415 — as above
+    from omlx.engine.model import cache_maker  # noqa: PLC0415 — as above
+
+    if target.stage is not None:
+        raise ModelError("exact.stages", model=model)
+    make_cache, vocab_size = cache_maker(target.model), target.facts.vocab_size
+    with isolate() as outcome:
+        measured = measure_exactness(target.model, make_cache, vocab_size, longest)
+        cost_model.exactness = yield from measured
+    if outcome.error is not None:
+        detail = f"{type(outcome.error).__name__}: {outcome.error}"
+        raise ModelError("exact.failed", model=model, detail=detail) from outcome.error

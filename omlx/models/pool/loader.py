@@ -16,31 +16,30 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from omlx.engine.buffers import fill_workspace
-from omlx.engine.disk.tier import Disk, DiskCache
+from omlx.engine.disk.tier import DiskCache
 from omlx.engine.memory.guard import MemoryGuard
 from omlx.engine.thread import EngineThread
 from omlx.engine.types import Limits
-from omlx.errors import (
-    BadRequest,
-    ModelError,
-    Overloaded,
-    Param,
-    ProbeFailed,
-    Reason,
-)
-from omlx.models.catalog.fingerprint import ModelIdentity, model_identity
+from omlx.errors import BadRequest, ModelError, Overloaded, Param, ProbeFailed, Reason
+from omlx.models.catalog.files import ModelIdentity, model_identity
+from omlx.models.catalog.registry import ModelEntry
 from omlx.models.pool.cost_file import CostFiles, CostKey, LoadedCosts, machine
-from omlx.models.pool.draft_choice import DraftChoice, WeightsOf
 from omlx.models.pool.footprint import release_memory
 from omlx.models.pool.load_weights import (
     LoadedModel,
+    Reading,
+    Report,
+    WeightReader,
+    exactness_steps,
+    find_head,
+    head_drafter,
+    head_steps,
     load_steps,
 )
+from omlx.models.pool.opening import Dtype, head_bytes
 from omlx.models.pool.prefix_disk import ModelDisks, model_disks
-from omlx.models.pool.read_head import find_head, head_bytes, head_drafter
-from omlx.models.pool.reading import Reading, Report, WeightReader
-from omlx.models.pool.resident import ResidentModel, ServedModel
-from omlx.models.pool.speculation_config import SpeculationConfig
+from omlx.models.pool.served import ResidentModel, ServedModel
+from omlx.models.pool.speculation import DraftChoice, SpeculationConfig
 from omlx.settings.schema import STRICT
 from omlx.text.tokens import TokenBytes
 
@@ -49,8 +48,12 @@ if TYPE_CHECKING:
     from omlx.models.heads.module import HeadModule
 
 T = TypeVar("T")
+Y = TypeVar("Y")
 DONE: Final = object()
 log = logging.getLogger("omlx.models")
+
+WeightsOf = Callable[[ModelEntry, Dtype], LoadedModel | None]
+"""Returns the weights of a model that is in memory as a target or as a draft."""
 
 MakeRoom = Callable[[int], Awaitable[None]]
 """Reserves so many bytes. Raises ModelError or Overloaded if they cannot be made free."""
@@ -92,16 +95,17 @@ class ModelLoader:
         `previous` continues. Any other draft that cannot be read or run, or for which there is no
         room, becomes a reason.
         """
-        dtype = choice.speculation.settings.dtype
         await self._on_engine(fill_workspace)  # before memory is judged
-        reading = Reading(self._engine, self._read, report, dtype)
+        reading = Reading(self._engine, self._read, report, choice.speculation.settings.dtype)
         try:
             target, draft, choice = await self._read_both(choice, reading, weights_of, make_room)
             head = await self._read_head(choice, target, reading, make_room)
             costs = previous.costs if previous is not None else LoadedCosts(self._costs)
-            await self._measure_exactness(choice, target, costs)
-            opening = partial(model_disks, self._disks, choice, target, draft)
-            tiers = await asyncio.to_thread(opening)
+            if choice.speculation.settings.exactness == STRICT and target.generates:
+                steps = await self._on_engine(partial(_strict_steps, choice, target, costs))
+                while await self._on_engine(partial(next, steps, DONE)) is not DONE:
+                    pass
+            tiers = await asyncio.to_thread(model_disks, self._disks, choice, target, draft)
             identity = await asyncio.to_thread(_identity, choice)
             resident = await _uninterrupted(
                 self._on_engine(
@@ -118,6 +122,11 @@ class ModelLoader:
     async def close(self, resident: ResidentModel) -> None:
         """Detach an idle model and free its memory, except weights that other models share."""
         await asyncio.shield(self._on_engine(partial(self._detach, resident)))
+
+    def remove_prefixes(self, model: str) -> None:
+        """Delete from disk the prefixes of a model that is not loaded. Any thread may call."""
+        if isinstance(self._disks, DiskCache):
+            self._disks.remove(model)
 
     async def _read_both(
         self, choice: DraftChoice, reading: Reading, weights_of: WeightsOf, make_room: MakeRoom
@@ -154,21 +163,6 @@ class ModelLoader:
             target = await reading.finish(choice.target)
         return target, draft, choice
 
-    async def _measure_exactness(
-        self, choice: DraftChoice, target: LoadedModel, costs: LoadedCosts
-    ) -> None:
-        """Measure a strict model, unless it was before. Raises ModelError if it cannot be."""
-        if choice.speculation.settings.exactness != STRICT or not target.generates:
-            return
-        steps = await self._on_engine(partial(_strict_steps, choice, target, costs))
-        while await self._on_engine(partial(next, steps, DONE)) is not DONE:
-            pass
-
-    def remove_prefixes(self, model: str) -> None:
-        """Delete from disk the prefixes of a model that is not loaded. Any thread may call."""
-        if isinstance(self._disks, DiskCache):
-            self._disks.remove(model)
-
     async def _read_head(
         self, choice: DraftChoice, target: LoadedModel, reading: Reading, make_room: MakeRoom
     ) -> HeadModule | Reason:
@@ -180,7 +174,7 @@ class ModelLoader:
             if isinstance(files, Reason):
                 return files
             await make_room(await self._on_engine(partial(head_bytes, files, target.model)))
-            return await reading.head(choice.target, files, target)
+            return await reading.run(choice.target, head_steps(files, target, reading.dtype))
         except (ModelError, Overloaded) as error:
             if choice.requested and choice.head is not None:
                 raise BadRequest(error.code, param="draft_model", **error.params) from error
@@ -205,17 +199,21 @@ class ModelLoader:
         """Build the loop of models that have been probed, and attach it. Raises as `load`."""
         entry, speculation = choice.target, choice.speculation
         dtype, limits = speculation.settings.dtype, limits_of(speculation, target)
-        with disks.opened(limits.block_tokens) as tiers:
-            loop = self._build(choice, target, draft, head, costs, limits, tiers)
+        loop = self._build(choice, target, draft, head, costs, limits, disks)
         snapshot = loop.snapshot()
         failure = snapshot.no_draft_reason if choice.head is None else snapshot.no_head_reason
         if choice.requested and failure is not None:
-            raise _refused(loop, failure)
+            loop.close_disks()
+            raise BadRequest(failure.code, param="draft_model", **failure.params)
         self._engine.attach(entry.id, loop)
         weights = {entry.path: target}
         used = None if failure is not None else choice.draft
         if used is not None and draft is not None:
             weights[used.path] = draft
+        missing: dict[str, Param] = {
+            "missing": loop.limits.missing_ids,
+            "size": loop.limits.vocab_size,
+        }
         served = ServedModel(
             id=entry.id,
             tokenizer=target.tokenizer,
@@ -229,9 +227,9 @@ class ModelLoader:
             no_draft_reason=failure,
             no_head_reason=snapshot.no_head_reason,
             off_reason=snapshot.off_reason,
-            narrow=_narrow(loop.limits),
+            narrow=Reason("model.narrow", missing) if loop.limits.missing_ids else None,
             sight=target.sight,
-            speculation=choice.speculation,
+            speculation=speculation,
             identity=identity,
             cost_model=loop.cost_model,
         )
@@ -246,26 +244,27 @@ class ModelLoader:
         head: HeadModule | Reason,
         costs: LoadedCosts,
         limits: Limits,
-        tiers: tuple[Disk, Disk],
+        disks: ModelDisks,
     ) -> EngineLoop:
         from omlx.engine.build import build_loop  # noqa: PLC0415 — see `import_mlx_lm`
 
-        return build_loop(
-            target.model,
-            target.vocab_size,
-            limits,
-            draft=draft.model if draft is not None else None,
-            draft_name=choice.draft_model.id if choice.draft_model is not None else None,
-            no_draft_reason=choice.reason,
-            head=head_drafter(choice, target, head),
-            cost_model=costs.open(_cost_key(choice, target)),
-            memory=self._memory,
-            facts=target.facts,
-            runner=None if target.stage is None else target.stage.runner(),
-            vision=None if target.sight.vision is None else target.sight.vision.sibling(),
-            disks=tiers,
-            draft_shape=draft.facts.shape if draft is not None else None,
-        )
+        with disks.opened(limits.block_tokens) as tiers:
+            return build_loop(
+                target.model,
+                target.vocab_size,
+                limits,
+                draft=draft.model if draft is not None else None,
+                draft_name=choice.draft_model.id if choice.draft_model is not None else None,
+                no_draft_reason=choice.reason,
+                head=head_drafter(choice, target, head),
+                cost_model=costs.open(_cost_key(choice, target)),
+                memory=self._memory,
+                facts=target.facts,
+                runner=None if target.stage is None else target.stage.runner(),
+                vision=None if target.sight.vision is None else target.sight.vision.sibling(),
+                disks=tiers,
+                draft_shape=draft.facts.shape if draft is not None else None,
+            )
 
     def _detach(self, resident: ResidentModel) -> None:
         self._engine.detach(resident.entry.id)
@@ -284,20 +283,6 @@ def _identity(choice: DraftChoice) -> ModelIdentity:
     except OSError as error:
         detail = str(error.strerror)
         raise ModelError("model.unreadable", model=entry.id, detail=detail) from error
-
-
-def _refused(loop: EngineLoop, failure: Reason) -> BadRequest:
-    """Give up a loop that cannot use the requested draft. Return the error."""
-    loop.close_disks()
-    return BadRequest(failure.code, param="draft_model", **failure.params)
-
-
-def _narrow(limits: Limits) -> Reason | None:
-    """Return how many ids of the tokenizer the model has no row for; None if it has all."""
-    if not limits.missing_ids:
-        return None
-    params: dict[str, Param] = {"missing": limits.missing_ids, "size": limits.vocab_size}
-    return Reason("model.narrow", params)
 
 
 def _log_loaded(served: ServedModel) -> None:
@@ -343,8 +328,6 @@ def limits_of(speculation: SpeculationConfig, target: LoadedModel) -> Limits:
 
 def _strict_steps(choice: DraftChoice, target: LoadedModel, costs: LoadedCosts) -> Iterator[None]:
     """Return the passes that measure a strict model, none if that is known."""
-    from omlx.models.pool.exactness import exactness_steps  # noqa: PLC0415 — see `import_mlx_lm`
-
     cost_model = costs.open(_cost_key(choice, target))
     if cost_model.exactness is not None:
         return iter(())

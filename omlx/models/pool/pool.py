@@ -24,22 +24,23 @@ from omlx.engine.strategy import Strategy
 from omlx.engine.thread import EngineThread
 from omlx.errors import BadRequest, ModelError, Reason
 from omlx.models.catalog.catalog import Catalog
-from omlx.models.catalog.entry import ModelEntry
 from omlx.models.catalog.reference import MissingDraft, Reference
-from omlx.models.catalog.registry import Registry
+from omlx.models.catalog.registry import ModelEntry, Registry
+from omlx.models.eyes.sight import Sight, read_sight
 from omlx.models.package.tokenizer import TokenizerCache
 from omlx.models.pool.cost_file import CostFiles
-from omlx.models.pool.draft_choice import find_requested_draft
-from omlx.models.pool.eviction import Evictor
+from omlx.models.pool.eviction import Evictor, ResidentModels, background
 from omlx.models.pool.footprint import Trimmer, beside_arrays, limit_bytes, taken_bytes
 from omlx.models.pool.load_queue import LoadJob, LoadQueue, ignore_progress
-from omlx.models.pool.load_weights import load_steps
+from omlx.models.pool.load_weights import Report, WeightReader, load_steps
 from omlx.models.pool.loader import ModelLoader, limits_of
-from omlx.models.pool.reading import Report, WeightReader
-from omlx.models.pool.resident import Lease, ModelStatus, ServedModel, State
-from omlx.models.pool.residents import ResidentModels, background
-from omlx.models.pool.speculation_config import SpeculationConfig, resolve_speculation
-from omlx.models.pool.text_pass import ReadText
+from omlx.models.pool.served import Lease, ModelStatus, ServedModel, State
+from omlx.models.pool.speculation import (
+    SpeculationConfig,
+    find_requested_draft,
+    resolve_speculation,
+)
+from omlx.models.pool.texts import ReadText
 
 if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
@@ -161,7 +162,6 @@ class Pool:
         return self.memory.used()
 
     def status(self, model: str) -> ModelStatus:
-        """Return where a model stands, by its id."""
         resident = self.residents.find(model)
         jobs = [job for job in self.load_queue.of(model) if not job.reload]
         waiting = sum(len(job.waiters) for job in jobs)
@@ -341,3 +341,30 @@ def load_pinned(pool: Pool) -> None:
         absent = model in registry and pool.residents.find(model) is None
         if layer.values.get("pinned") and absent:
             pool.load_queue.submit(LoadJob(registry.get_usable(model), persistent=True))
+
+
+async def find_sight(pool: Pool, model: str) -> Sight:
+    """Return the sight of a model; of one that is not loaded without its tower.
+
+    Raises as `Pool.tokenizer`; reads no weights.
+    """
+    entry, tokenizer = pool.resolve(model), await pool.tokenizer(model)
+    resident = pool.residents.find(entry.id)
+    if resident is not None:
+        return resident.served.sight
+    if not pool.speculation(model).settings.vision:
+        return Sight(off_reason=Reason("vision.off.setting"))
+    return await asyncio.to_thread(read_sight, entry.path, tokenizer)
+
+
+def why_blind(served: ServedModel | None, files: Reason | None, *, vision: bool) -> Reason | None:
+    """Return why a model does not read images; None if it does.
+
+    `files` is what its files say (`read_blind_reason`), `vision` the setting.
+    """
+    if served is not None:
+        sight = served.sight
+        return None if sight.eye is not None else sight.off_reason or Reason("vision.off.text")
+    if files is None and not vision:
+        return Reason("vision.off.setting")
+    return files

@@ -16,10 +16,10 @@ from omlx.engine.disk.tier import Disk, DiskCache, DiskTier
 from omlx.engine.piece import Layout
 from omlx.engine.thread import EngineThread
 from omlx.errors import EngineDead, Reason
-from omlx.models.catalog.entry import ModelEntry
-from omlx.models.catalog.fingerprint import fingerprint, versions
-from omlx.models.pool.draft_choice import DraftChoice
+from omlx.models.catalog.files import fingerprint, versions
+from omlx.models.catalog.registry import ModelEntry
 from omlx.models.pool.load_weights import LoadedModel
+from omlx.models.pool.speculation import DraftChoice
 from omlx.settings.file import file_stamp
 from omlx.settings.schema import STRICT, Settings
 
@@ -41,13 +41,12 @@ def open_disks(settings: Settings, engine: EngineThread) -> DiskCache | Reason:
 
     def wake() -> None:
         with suppress(EngineDead):
-            engine.call(_nothing)
+            engine.call(lambda: None)  # it looks at its rows again
 
     return DiskCache(prefix_root(settings), DiskBudget(settings.prefix_disk), wake)
 
 
 def prefix_root(settings: Settings) -> Path:
-    """Return the folder of what is stored of prompts."""
     return settings.prefix_dir or settings.home / "cache"
 
 
@@ -148,7 +147,3 @@ def prefix_fingerprint(
     if target is None or target.id == entry.id:
         return Fingerprint(entry.id, role, facts)
     return Fingerprint(target.id, f"{role} {entry.id}", facts)
-
-
-def _nothing() -> None:
-    """Work that only wakes the engine thread: it looks at its rows again."""

@@ -29,7 +29,7 @@ from omlx.engine.types import (
 )
 from omlx.errors import BadRequest, EngineDead, OmlxError, Overloaded, Reason
 from omlx.models.pool.pool import Pool
-from omlx.models.pool.resident import ResidentModel, State
+from omlx.models.pool.served import ResidentModel, State
 from omlx.power import on_mains
 from omlx.records import BeginningStats
 from omlx.server.beginnings.store import BeginningStore, Known

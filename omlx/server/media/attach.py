@@ -14,7 +14,7 @@ from typing import Any, Final
 from omlx.engine.image import PreparedImage
 from omlx.errors import BadRequest, Reason
 from omlx.models.eyes.sight import Sight
-from omlx.models.pool.resident import ServedModel
+from omlx.models.pool.served import ServedModel
 from omlx.server.dialect import Json
 from omlx.server.errors import field_error
 from omlx.server.generation_request import GenerationRequest

@@ -13,14 +13,17 @@ from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from threading import Lock
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from omlx.engine.image import PreparedImage
-from omlx.models.eyes.eye import MAX_TOKENS, Eye
+from omlx.models.eyes.sight import MAX_TOKENS
 from omlx.server.dialect import Json
 from omlx.server.errors import field_error
 from omlx.server.media.fetch import UrlReader
 from omlx.server.media.source import data_bytes, is_address
+
+if TYPE_CHECKING:
+    from omlx.models.eyes.family import FamilyEye as Eye
 
 THREADS: Final = 2
 LOW_TOKENS: Final = 256

@@ -15,7 +15,7 @@ from omlx import __version__
 from omlx.errors import BadRequest
 from omlx.models.catalog.catalog import LATEST
 from omlx.models.pool.pool import Pool
-from omlx.models.pool.resident import ModelStatus
+from omlx.models.pool.served import ModelStatus
 from omlx.server.body import read_body
 from omlx.server.dialect import Json
 from omlx.server.fields import read

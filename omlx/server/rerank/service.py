@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from functools import partial
 
 from omlx.errors import BadRequest
-from omlx.models.package.reranking import Reranking, reranking
-from omlx.models.pool.encoding import PairScore
-from omlx.models.pool.judgement import Judgement
+from omlx.models.package.model_facts import Reranking, reranking
 from omlx.models.pool.pool import Pool
-from omlx.models.pool.resident import ServedModel
+from omlx.models.pool.served import ServedModel
+from omlx.models.pool.texts import Judgement, PairScore
 from omlx.server.engine_requests import check_ids
 from omlx.server.errors import field_error
 from omlx.server.generation import GenerationService

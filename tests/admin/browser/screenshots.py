@@ -22,13 +22,11 @@ from typing import Any, Final
 from playwright.sync_api import Page
 
 from omlx.catalog import SOURCE
-from omlx.models.catalog.discovery import BUNDLED, scan_places
-from omlx.models.catalog.places import Folder, hub_root
+from omlx.models.catalog.discovery import BUNDLED, Folder, hub_root, scan_places
 from omlx.models.catalog.reference import Reference
 from omlx.models.catalog.registry import Registry
-from omlx.models.hub.cache import folder_name, part_of
-from omlx.models.hub.job import Job, JobRecord
-from omlx.models.pool.speculation_config import check_value
+from omlx.models.hub.job import Job, JobRecord, folder_name, part_of
+from omlx.models.pool.speculation import check_value
 from omlx.settings.schema import Value
 from omlx.settings.store import Store
 from omlx.telemetry import log

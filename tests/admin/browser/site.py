@@ -16,8 +16,8 @@ from omlx.admin.credentials import Credentials
 from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.catalog.registry import Registry
 from omlx.models.pool.load_queue import ignore_progress
-from omlx.models.pool.reading import Report
-from omlx.models.pool.speculation_config import check_value
+from omlx.models.pool.load_weights import Report
+from omlx.models.pool.speculation import check_value
 from omlx.settings.schema import Value
 from omlx.settings.store import Store
 from tests.admin.browser.chromium import Complaints, watched

@@ -15,9 +15,9 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page, Request, Route, expect
 
 from omlx.catalog import data_dir
-from omlx.models.catalog.entry import ModelEntry
-from omlx.models.pool.load_weights import Dtype, LoadProgress
-from omlx.models.pool.speculation_config import check_value
+from omlx.models.catalog.registry import ModelEntry
+from omlx.models.pool.opening import Dtype, LoadProgress
+from omlx.models.pool.speculation import check_value
 from omlx.settings.store import Store
 from tests.admin.browser.checks import check_accessible, check_fits
 from tests.admin.browser.chromium import DESKTOP, PHONE

@@ -12,8 +12,8 @@ from threading import Event
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from omlx.models.catalog.entry import ModelEntry
-from omlx.models.pool.load_weights import Dtype, LoadProgress
+from omlx.models.catalog.registry import ModelEntry
+from omlx.models.pool.opening import Dtype, LoadProgress
 from tests.admin.browser.checks import check_accessible
 from tests.admin.browser.site import Site
 from tests.admin.running import administered

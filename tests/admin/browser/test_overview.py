@@ -14,8 +14,8 @@ from playwright.sync_api import Browser, expect
 
 from omlx.catalog import data_dir, languages
 from omlx.engine.thread import EngineThread
-from omlx.models.catalog.entry import ModelEntry
-from omlx.models.pool.load_weights import LoadProgress
+from omlx.models.catalog.registry import ModelEntry
+from omlx.models.pool.opening import LoadProgress
 from tests.admin.browser.site import CHAT, Site, open_site
 from tests.server.running import PATIENCE_S, TARGET
 

@@ -16,8 +16,8 @@ from omlx.errors import ModelError
 from omlx.exactness import WINDOWS
 from omlx.models.catalog.inspect_checkpoint import inspect_checkpoint
 from omlx.models.catalog.registry import Registry
-from omlx.models.pool.exactness import exactness_steps
-from omlx.models.pool.resident import State
+from omlx.models.pool.load_weights import exactness_steps
+from omlx.models.pool.served import State
 from omlx.settings.schema import Settings
 from omlx.settings.store import Store
 from tests.admin.running import API, Administered, administered, change

@@ -28,7 +28,7 @@ from omlx.admin.models.drafts import (
 )
 from omlx.errors import Reason
 from omlx.models.catalog.discovery import BUNDLED
-from omlx.models.catalog.entry import ModelEntry, Status
+from omlx.models.catalog.registry import ModelEntry, Status
 from omlx.models.package.compatibility import Tokenizer
 from omlx.models.package.tokenizer import read_tokenizer
 from omlx.records import DrafterStats, RequestStats

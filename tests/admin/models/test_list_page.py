@@ -21,11 +21,11 @@ from omlx.admin.models.list_page import (
 from omlx.admin.models.model_snapshot import CheckpointFacts, ModelSnapshot
 from omlx.engine.strategy import NGRAM, OFF
 from omlx.errors import Reason
-from omlx.models.catalog.entry import ModelEntry, Status
 from omlx.models.catalog.reference import MissingDraft, Reference
-from omlx.models.pool.load_weights import LoadProgress
-from omlx.models.pool.resident import ModelStatus, State
-from omlx.models.pool.speculation_config import SpeculationConfig
+from omlx.models.catalog.registry import ModelEntry, Status
+from omlx.models.pool.opening import LoadProgress
+from omlx.models.pool.served import ModelStatus, State
+from omlx.models.pool.speculation import SpeculationConfig
 from omlx.records import DrafterStats, RequestStats
 from omlx.settings.layer import Source
 from omlx.settings.schema import Settings, table

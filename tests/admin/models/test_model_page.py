@@ -20,8 +20,8 @@ from omlx.admin.web.rendering import render
 from omlx.catalog import catalog
 from omlx.engine.types import PromptForecast
 from omlx.errors import Reason
-from omlx.models.catalog.entry import ModelEntry
-from omlx.models.pool.resident import ModelStatus, State
+from omlx.models.catalog.registry import ModelEntry
+from omlx.models.pool.served import ModelStatus, State
 from omlx.records import PrefixStats, RequestStats
 from omlx.server.beginnings.beginning import Beginning
 from omlx.server.beginnings.store import Known

@@ -12,7 +12,7 @@ from mlx.utils import tree_flatten
 
 from omlx.admin.models.model_snapshot import NO_FACTS, CheckpointFacts, FactsReader
 from omlx.models.catalog.discovery import BUNDLED
-from omlx.models.catalog.entry import ModelEntry, Status
+from omlx.models.catalog.registry import ModelEntry, Status
 from tests.server.running import TARGET
 
 CONFIG = {"model_type": "llama", "max_position_embeddings": 4096}

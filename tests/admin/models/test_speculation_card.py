@@ -15,7 +15,7 @@ from omlx.admin.settings.view import setting_views
 from omlx.draft_length import DraftLength
 from omlx.engine.strategy import parse
 from omlx.errors import Reason
-from omlx.models.pool.speculation_config import SpeculationConfig
+from omlx.models.pool.speculation import SpeculationConfig
 from omlx.settings.layer import Layer, Source
 from omlx.settings.resolve import resolve
 from omlx.settings.schema import Scope, Settings, Value, table

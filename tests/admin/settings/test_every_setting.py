@@ -15,7 +15,7 @@ import pytest
 
 from omlx.admin.settings.view import setting_views
 from omlx.errors import ConfigError
-from omlx.models.pool.speculation_config import check_value
+from omlx.models.pool.speculation import check_value
 from omlx.settings.configuration import LiveConfiguration
 from omlx.settings.file import FORMAT
 from omlx.settings.layer import Source

@@ -16,8 +16,7 @@ from typing import TypeVar
 import pytest
 
 from omlx.errors import Conflict, ModelError, NotFound
-from omlx.models.catalog.discovery import BUNDLED
-from omlx.models.catalog.places import HubCache
+from omlx.models.catalog.discovery import BUNDLED, HubCache
 from omlx.models.catalog.reference import Reference
 from omlx.models.hub.downloads import Download, Downloads, State
 from omlx.models.hub.job import Job

@@ -14,9 +14,7 @@ from omlx.errors import ModelError
 from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.gguf import package
 from omlx.models.hub.downloads import Downloads
-from omlx.models.hub.fit import fit, layout_of_config
-from omlx.models.hub.offer import Offer
-from omlx.models.hub.suggestions import known_draft, starters
+from omlx.models.hub.offer import Offer, fit, known_draft, layout_of_config, starters
 from omlx.models.package.package import FILE
 from tests.models.hub import Hub, running
 

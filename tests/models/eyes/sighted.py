@@ -12,8 +12,8 @@ from PIL import Image
 from omlx.engine.image import PreparedImage
 from omlx.engine.plan import Look
 from omlx.engine.vision.reader import Features, Vision
-from omlx.models.catalog.entry import ModelEntry
 from omlx.models.catalog.inspect_checkpoint import inspect_checkpoint
+from omlx.models.catalog.registry import ModelEntry
 from omlx.models.pool.load_weights import LoadedModel, load_steps
 
 SIZES: Final = (

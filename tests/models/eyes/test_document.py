@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from omlx.models.catalog.text_halves import WRAPPERS
-from omlx.models.eyes.eye import MAX_TOKENS
-from omlx.models.eyes.open_eye import CROSS_ATTENTION, EXTRA, FAMILIES
+from omlx.models.catalog.architectures import WRAPPERS
+from omlx.models.eyes.sight import CROSS_ATTENTION, EXTRA, FAMILIES, MAX_TOKENS
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs/vision.md").read_text(encoding="utf-8")
 

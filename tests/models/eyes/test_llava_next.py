@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 from transformers import LlavaNextProcessor
 
-from omlx.models.eyes.open_eye import open_eye
+from omlx.models.eyes.sight import open_eye
 from omlx.models.package.tokenizer import read_tokenizer
 from tests.models.eyes.folders import save_vlm
 from tests.models.eyes.sighted import SIZES, entry, picture

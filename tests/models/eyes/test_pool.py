@@ -14,7 +14,7 @@ from omlx.engine.thread import EngineThread
 from omlx.engine.types import Event, Failed, Finished, Request, Sampling
 from omlx.models.catalog.registry import Registry
 from omlx.models.pool.pool import Pool
-from omlx.models.pool.resident import ServedModel
+from omlx.models.pool.served import ServedModel
 from omlx.settings.configuration import LiveConfiguration
 from omlx.settings.store import Store
 from tests.models.eyes.folders import MARKERS, save_vlm

@@ -13,7 +13,7 @@ from PIL import Image
 from transformers import AutoImageProcessor
 
 from omlx.errors import BadRequest
-from omlx.models.eyes.open_eye import open_eye
+from omlx.models.eyes.sight import open_eye
 from omlx.models.package.tokenizer import read_tokenizer
 from tests.models.eyes.folders import CONFIGS, save_vlm
 from tests.models.eyes.sighted import SIZES, entry, picture

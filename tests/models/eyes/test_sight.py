@@ -14,8 +14,8 @@ from mlx import nn
 from mlx.utils import tree_flatten
 
 from omlx.engine.plan import Look
-from omlx.models.catalog.entry import Status
-from omlx.models.eyes import open_eye
+from omlx.models.catalog.registry import Status
+from omlx.models.eyes import sight as eyes
 from tests import zoo
 from tests.models.eyes.folders import DEMO, MARKERS, save_vlm
 from tests.models.eyes.sighted import entry, load_sighted, picture
@@ -47,7 +47,8 @@ def test_a_text_model_has_no_eye() -> None:
 def test_a_text_model_imports_no_package_of_the_extra() -> None:
     # transformers imports Pillow by itself, where it is installed
     code = (
-        "import sys; from pathlib import Path; from omlx.models.catalog.entry import ModelEntry; "
+        "import sys; from pathlib import Path; "
+        "from omlx.models.catalog.registry import ModelEntry; "
         "from omlx.models.pool.load_weights import load_steps; import omlx.cli.serve; "
         f"steps = load_steps(ModelEntry('demo', Path({str(DEMO)!r}), ''), 'auto', sees=True); "
         "print(*steps, file=sys.stderr); "
@@ -68,7 +69,7 @@ def test_a_text_model_imports_no_package_of_the_extra() -> None:
 def test_other_families_are_named(tmp_path: Path, model_type: str, code: str) -> None:
     save_vlm("qwen2_5_vl", tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
-    reason = open_eye.open_eye(tmp_path, {**config, "model_type": model_type}, None)  # type: ignore[arg-type]
+    reason = eyes.open_eye(tmp_path, {**config, "model_type": model_type}, None)  # type: ignore[arg-type]
     assert (reason.code, reason.params) == (code, {"model_type": model_type})
 
 
@@ -90,7 +91,7 @@ def test_a_tower_that_cannot_be_built_leaves_the_text(tmp_path: Path) -> None:
 @pytest.mark.needs_extra
 def test_without_the_extra_text_is_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save_vlm("qwen2_5_vl", tmp_path)
-    monkeypatch.setattr(open_eye, "_PACKAGES", ("no_such_package",))
+    monkeypatch.setattr(eyes, "_PACKAGES", ("no_such_package",))
     model = load_sighted(tmp_path)
     reason = model.sight.off_reason
     assert (reason.code, reason.params) == ("vision.off.extra", {"extra": "omlx[vision]"})
@@ -117,7 +118,7 @@ def test_a_folder_that_mlx_lm_cannot_open_serves_its_text_half(
         }
         mx.eval(renamed)
         mx.save_safetensors(path, renamed)
-    monkeypatch.setattr(open_eye, "_PACKAGES", ("no_such_package",))
+    monkeypatch.setattr(eyes, "_PACKAGES", ("no_such_package",))
     assert entry(tmp_path).status is Status.USABLE
     model = load_sighted(tmp_path)
     assert model.sight.off_reason.code == "vision.off.extra"

@@ -19,7 +19,7 @@ from mlx_lm.models import llama
 from omlx.catalog import catalog
 from omlx.errors import ModelError
 from omlx.models.catalog.discovery import BUNDLED
-from omlx.models.catalog.entry import ModelEntry
+from omlx.models.catalog.registry import ModelEntry
 from omlx.models.gguf.convert import convert
 from omlx.models.gguf.header import read_header
 from omlx.models.gguf.llama import llama_config, mlx_name

@@ -14,8 +14,7 @@ import httpx
 import pytest
 
 from omlx.models.catalog.discovery import BUNDLED
-from omlx.models.catalog.entry import ModelEntry
-from omlx.models.catalog.registry import Registry
+from omlx.models.catalog.registry import ModelEntry, Registry
 from omlx.server.beginnings import prewarmer
 from omlx.server.beginnings.beginning import Beginning
 from omlx.server.beginnings.store import BeginningStore

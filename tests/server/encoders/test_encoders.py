@@ -16,7 +16,7 @@ from safetensors.numpy import load_file, save_file
 
 from omlx.engine.types import CalibrationState
 from omlx.models.catalog.registry import Registry
-from omlx.models.pool.resident import State
+from omlx.models.pool.served import State
 from omlx.settings.schema import Settings
 from tests.server.encoders.tiny import CONFIGS, POSITIONS, declare, ids_of, score, states, write
 from tests.server.running import DEMO, PATIENCE_S, TARGET, Running, omlx

@@ -11,7 +11,7 @@ import numpy as np
 from safetensors.numpy import save_file
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
-from omlx.models.catalog.entry import ModelEntry
+from omlx.models.catalog.registry import ModelEntry
 
 HIDDEN, HEADS, LAYERS, INNER = 32, 4, 3, 48
 POSITIONS: Final = 64

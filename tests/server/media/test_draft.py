@@ -12,9 +12,8 @@ import httpx
 import mlx.core as mx
 import pytest
 
-from omlx.models.catalog.entry import ModelEntry
 from omlx.models.catalog.inspect_checkpoint import inspect_checkpoint
-from omlx.models.catalog.registry import Registry
+from omlx.models.catalog.registry import ModelEntry, Registry
 from tests.models.eyes.folders import FIRST, save_vlm
 from tests.server.media.pictures import QWEN, asking, some_uri
 from tests.server.running import PATIENCE_S, omlx

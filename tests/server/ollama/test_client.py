@@ -13,8 +13,7 @@ import pytest
 from openai import OpenAI
 
 from omlx.models.catalog.discovery import BUNDLED
-from omlx.models.catalog.entry import ModelEntry
-from omlx.models.catalog.registry import Registry
+from omlx.models.catalog.registry import ModelEntry, Registry
 from tests.server.running import DRAFT, TARGET, Running, omlx
 from tests.server.spelling import CONTEXT
 

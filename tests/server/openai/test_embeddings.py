@@ -17,8 +17,7 @@ from mlx_lm.utils import save_config
 from openai import BadRequestError, NotFoundError, OpenAI
 
 from omlx.models.catalog.discovery import BUNDLED
-from omlx.models.catalog.entry import ModelEntry
-from omlx.models.catalog.registry import Registry
+from omlx.models.catalog.registry import ModelEntry, Registry
 from omlx.settings.schema import Settings
 from tests.server.running import DEMO, TARGET, Running, omlx
 

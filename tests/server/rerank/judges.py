@@ -15,7 +15,7 @@ from mlx_lm.utils import save_config
 from tokenizers import Tokenizer
 
 from omlx.models.catalog.discovery import BUNDLED
-from omlx.models.catalog.entry import ModelEntry
+from omlx.models.catalog.registry import ModelEntry
 from tests.server.running import TARGET
 
 CONTEXT: Final = 1024

@@ -16,9 +16,8 @@ import mlx.core as mx
 import pytest
 from openai import BadRequestError, OpenAI
 
-from omlx.models.catalog.entry import ModelEntry
-from omlx.models.catalog.registry import Registry
-from omlx.models.pool.judgement import Judgement
+from omlx.models.catalog.registry import ModelEntry, Registry
+from omlx.models.pool.texts import Judgement
 from omlx.settings.schema import Settings
 from tests.server.rerank.judges import (
     CONTEXT,

@@ -1,4 +1,4 @@
-"""A model in memory and what a request gets of it. Used on the event loop only."""
+"""A model in memory, what a request gets of it, and its records. Used on the event loop only."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ from omlx.engine.stage.stages import StageStatus
 from omlx.engine.types import Limits
 from omlx.errors import Reason
 from omlx.exactness import ExactnessClaim
-from omlx.models.catalog.entry import ModelEntry
-from omlx.models.catalog.fingerprint import ModelIdentity
+from omlx.models.catalog.files import ModelIdentity
+from omlx.models.catalog.registry import ModelEntry
 from omlx.models.eyes.sight import Sight
 from omlx.models.pool.cost_file import LoadedCosts
-from omlx.models.pool.load_weights import Dtype, LoadedModel, LoadProgress
-from omlx.models.pool.speculation_config import SpeculationConfig
-from omlx.settings.schema import STRICT, Settings
+from omlx.models.pool.load_weights import LoadedModel
+from omlx.models.pool.opening import Dtype, LoadProgress
+from omlx.models.pool.speculation import SpeculationConfig
+from omlx.settings.layer import Source
+from omlx.settings.schema import STRICT, Group, Settings, table
 from omlx.text.constraint import ThinkingBudgets
 from omlx.text.grammar import GrammarCompiler
 
@@ -219,14 +221,12 @@ class ResidentModel:
             self.drains -= 1
 
     def expired(self, now: float) -> bool:
-        """Return whether its idle time-out has passed."""
         timeout = self.ttl_s
         if timeout is None or self.leases:
             return False
         return now - self.used_at >= timeout
 
     def can_keep_weights(self, settings: Settings) -> bool:
-        """Return whether its weights are those that changed settings ask for."""
         sight = self.served.sight
         return settings.dtype == self.dtype and sight.follows(vision=settings.vision)
 
@@ -243,3 +243,60 @@ class ResidentModel:
             and speculation.active_draft == current.active_draft
             and speculation.no_draft_reason == current.no_draft_reason
         )
+
+
+def speculation_to_json(
+    speculation: SpeculationConfig, served: ServedModel | None = None
+) -> dict[str, object]:
+    """Return what is configured and its effect on `served`, the model if it is loaded.
+
+    `source` says who set the strategy, `sources` who set each setting; `draft` is the draft in use
+    or, while the model is not loaded, the draft to load; `reason` says why there is none. `head` is
+    the draft head of the loaded model.
+    """
+    draft = speculation.active_draft.id if speculation.active_draft is not None else None
+    reason, head = speculation.no_draft_reason, None
+    if served is not None:
+        draft, reason, missing = served.draft, served.no_draft_reason, served.no_head_reason
+        head = {"loaded": missing is None, "reason": _optional(missing)}
+    draft_length, wanted = speculation.draft_length, speculation.missing_draft
+    sources = speculation.sources
+    return {
+        "configured": str(speculation.strategy),
+        "source": sources["speculation"].value,
+        "sources": {
+            name: sources[name].value
+            for name, row in table().items()
+            if row.meta.group is Group.SPECULATION and sources[name] is not Source.BUILT_IN
+        },
+        "draft": draft,
+        "draft_configured": speculation.settings.draft_model,
+        "draft_source": sources["draft_model"].value,
+        "window": {
+            "initial": draft_length.initial,
+            "min": draft_length.min,
+            "max": draft_length.max,
+            "adaptive": draft_length.fixed is None,
+        },
+        "reason": _optional(reason),
+        "head": head,
+        "wanted": None
+        if wanted is None
+        else {
+            "repository": wanted.reference.repository,
+            "revision": wanted.reference.revision,
+            "size_bytes": wanted.size_bytes,
+            "fetching": wanted.fetching,
+            "failed": _optional(wanted.failed),
+        },
+        "draft_download": speculation.settings.draft_download,
+        "warnings": [reason_to_json(warning) for warning in speculation.warnings],
+    }
+
+
+def reason_to_json(reason: Reason) -> dict[str, object]:
+    return {"code": reason.code, "params": reason.params, "message": reason.message}
+
+
+def _optional(reason: Reason | None) -> dict[str, object] | None:
+    return None if reason is None else reason_to_json(reason)

@@ -1,25 +1,30 @@
-"""Speculation of one model as configured: settings and package, resolved against the registry."""
+"""Speculation of one model as configured, and the draft to load for it."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Final
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 from omlx.draft_length import DEFAULT_DRAFT_LENGTH, SETTINGS, DraftLength
 from omlx.engine.strategy import AUTO, Strategy, parse
-from omlx.errors import BadRequest, ConfigError, Reason
-from omlx.models.catalog.entry import ModelEntry
+from omlx.errors import BadRequest, ConfigError, ModelError, Reason
 from omlx.models.catalog.reference import MissingDraft, find_draft
-from omlx.models.catalog.registry import Registry
+from omlx.models.catalog.registry import ModelEntry, Registry
 from omlx.models.heads.files import is_head
-from omlx.models.package.compatibility import checkpoint_mismatch
+from omlx.models.package.compatibility import checkpoint_mismatch, tokenizer_mismatch
 from omlx.models.package.package import DeclaredDraftModel, Package, usable_package
 from omlx.settings.configuration import Configuration
 from omlx.settings.layer import Source
 from omlx.settings.resolve import Resolution
 from omlx.settings.schema import Settings, Value, table
+
+if TYPE_CHECKING:
+    from mlx_lm.tokenizer_utils import TokenizerWrapper
+
+    from omlx.models.pool.opening import Dtype
 
 FETCHABLE: Final = ("draft.not_here", "draft.unfit.half_download")
 """Reasons of a missing draft that fetching it would remedy."""
@@ -53,14 +58,12 @@ class SpeculationConfig:
         return self.draft_for(self.strategy)
 
     def draft_for(self, strategy: Strategy) -> ModelEntry | None:
-        """Return the draft, if a strategy uses one of its kind."""
         if self.draft is None or strategy.clause(_kind(self.draft)) is None:
             return None
         return self.draft
 
     @property
     def drafters(self) -> tuple[str, ...]:
-        """The drafters that the strategy admits, by its names for them."""
         names = ["ngram"]
         if self.active_draft is not None:
             names.append(_kind(self.active_draft))
@@ -165,13 +168,81 @@ def _missing_draft(
     package: Package, resolution: Resolution, reason: Reason | None
 ) -> MissingDraft | None:
     """Return the draft to fetch: one that a package declares, never one that settings name."""
-    declared = package.declared
-    if (
-        reason is None
-        or reason.code not in FETCHABLE
-        or not isinstance(declared, DeclaredDraftModel)
-    ):
+    declared, source = package.declared, resolution.sources["draft_model"]
+    if reason is None or reason.code not in FETCHABLE or source is not Source.PACKAGE:
         return None
-    if resolution.sources["draft_model"] is not Source.PACKAGE or not declared.draft.on_hub:
+    if not isinstance(declared, DeclaredDraftModel) or not declared.draft.on_hub:
         return None
     return MissingDraft(declared.draft, declared.size_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class DraftChoice:
+    """A target to load with a draft, a model or a head, or with the reason why it has none.
+
+    `requested`: a request named the draft, so that its failure is an error. `tokenizers` are those
+    that were read to compare them, by model directory.
+    """
+
+    target: ModelEntry
+    speculation: SpeculationConfig
+    draft: ModelEntry | None = None
+    reason: Reason | None = None
+    requested: bool = False
+    tokenizers: Mapping[Path, TokenizerWrapper] = field(default_factory=dict)
+
+    @property
+    def head(self) -> ModelEntry | None:
+        return self.draft if self.draft is not None and is_head(self.draft) else None
+
+    @property
+    def draft_model(self) -> ModelEntry | None:
+        return self.draft if self.head is None else None
+
+    def without_draft(self, detail: str) -> DraftChoice:
+        return replace(self, draft=None, reason=Reason("spec.off.draft_failed", {"detail": detail}))
+
+
+def find_requested_draft(name: str, registry: Registry) -> ModelEntry:
+    """Return the draft that a request names, usable or not: `choose_draft` judges it.
+
+    Raises BadRequest.
+    """
+    draft = find_draft(name, registry)
+    if isinstance(draft, Reason):
+        code = "draft.not_found" if draft.code == "draft.not_here" else draft.code
+        raise BadRequest(code, param="draft_model", **draft.params)
+    return draft
+
+
+def choose_draft(
+    target: ModelEntry,
+    speculation: SpeculationConfig,
+    requested: ModelEntry | None,
+    tokenizer_of: Callable[[ModelEntry, Dtype], TokenizerWrapper],
+) -> DraftChoice:
+    """Return the draft to load: the requested one, else the configured one if it is compatible.
+
+    `tokenizer_of` returns the tokenizer of a model, loaded or not. Raises BadRequest and ModelError
+    for a requested draft only.
+    """
+    draft = requested or speculation.active_draft
+    if draft is None:
+        return DraftChoice(target, speculation, reason=speculation.no_draft_reason)
+    choice = DraftChoice(target, speculation, draft, requested=requested is not None)
+    try:
+        reason = checkpoint_mismatch(target, draft)
+        if reason is None and not is_head(draft):  # a head has no tokenizer of its own
+            dtype = speculation.settings.dtype
+            ours, theirs = (tokenizer_of(entry, dtype) for entry in (target, draft))
+            choice = replace(choice, tokenizers={target.path: ours, draft.path: theirs})
+            reason = tokenizer_mismatch(ours, theirs)
+    except ModelError as error:
+        if requested is not None:
+            raise ModelError(error.code, param="draft_model", **error.params) from error
+        return choice.without_draft(error.message)
+    if reason is None:
+        return choice
+    if requested is not None:
+        raise BadRequest(reason.code, param="draft_model", **reason.params)
+    return replace(choice, draft=None, reason=reason)

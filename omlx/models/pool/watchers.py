@@ -1,7 +1,4 @@
-"""Watches for missing drafts: one that arrives on disk is used from the next idle moment on.
-
-A draft that a package declares is fetched if the settings say so. No request waits for this.
-"""
+"""Watchers of the model folders: models that come and go, and drafts that were missing."""
 
 from __future__ import annotations
 
@@ -12,13 +9,39 @@ from dataclasses import replace
 from pathlib import Path
 
 from omlx.errors import Reason
-from omlx.models.catalog.folder_stamp import FolderStamp, folder_stamp
+from omlx.models.catalog.files import FolderStamp, folder_stamp
 from omlx.models.catalog.reference import MissingDraft, Reference
 from omlx.models.catalog.registry import Registry
 from omlx.models.pool.pool import Pool
-from omlx.models.pool.speculation_config import SpeculationConfig
+from omlx.models.pool.speculation import SpeculationConfig
 
 log = logging.getLogger("omlx.models")
+
+
+class RegistryWatcher:
+    """`discover` scans the places, in a thread; it returns the same registry if nothing changed."""
+
+    def __init__(self, pool: Pool, discover: Callable[[], Registry]) -> None:
+        self._pool = pool
+        self._discover = discover
+        self._turns = asyncio.Lock()
+
+    async def run(self, interval_s: float) -> None:
+        """Check every `interval_s` seconds."""
+        while True:
+            await asyncio.sleep(interval_s)
+            await self.check()
+
+    async def check(self) -> None:
+        """Scan, and list what is there now; an error is logged. Loaded models and their engine
+        loops stay as they are; a draft that has arrived is the draft watcher's to apply.
+        """
+        async with self._turns:  # a scan that began earlier must not be listed later
+            try:
+                self._pool.list_models(await asyncio.to_thread(self._discover))
+            except Exception:  # the edge of a background task
+                log.exception("model check failed")
+
 
 Fetch = Callable[[Reference], Awaitable[Reason | None]]
 """Fetches a model; returns why it could not be fetched."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
+from itertools import accumulate
 from math import ceil
 from typing import TYPE_CHECKING, Any, cast
 
@@ -32,23 +33,13 @@ from omlx.engine.stage.runners import Follower, Leader
 from omlx.engine.stage.stages import Stages
 from omlx.engine.types import run_through
 from omlx.errors import ModelError, Reason, StageError
-from omlx.models.catalog.entry import ModelEntry
-from omlx.models.catalog.fingerprint import check_same, fingerprint
-from omlx.models.eyes.open_eye import has_vision
-from omlx.models.eyes.sight import Sight
+from omlx.models.catalog.files import check_same, fingerprint
+from omlx.models.catalog.registry import ModelEntry
+from omlx.models.eyes.sight import Sight, has_vision
 from omlx.models.package.tokenizer import read_tokenizer, tokenizer_length
 from omlx.models.pool.footprint import release_memory
-from omlx.models.pool.load_weights import (
-    Dtype,
-    LoadSteps,
-    StagedLoop,
-    describe,
-    load_steps,
-    nbytes_of,
-    open_model,
-    read_weights,
-)
-from omlx.models.pool.stage_split import check_counts, check_rooms, split_layers
+from omlx.models.pool.load_weights import LoadSteps, StagedLoop, describe, load_steps
+from omlx.models.pool.opening import Dtype, nbytes_of, open_model, read_weights
 
 if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
@@ -234,3 +225,41 @@ def _largest(own: Layout, probes: Mapping[int, Mapping[str, Any]], rooms: Sequen
         state_bytes=max(ceil(layout.state_bytes * scale) for layout, scale in scaled),
         recurrent=any(layout.recurrent for layout in layouts),
     )
+
+
+def split_layers(layers: Sequence[int], others: int, rooms: Sequence[int]) -> list[int]:
+    """Return how many layers each rank holds, rank 0 the last ones, so that every rank's share of
+    its room is about the same.
+
+    `layers` are bytes by layer, `others` bytes that every rank holds, `rooms` bytes that each rank
+    has for a model. Raises StageError if there are fewer layers than ranks.
+    """
+    size = len(rooms)
+    if len(layers) < size:
+        raise StageError("stage.too_many", layers=len(layers), ranks=size)
+    free = [max(1, room - others) for room in rooms]
+    ends, counts, first = [0, *accumulate(layers)], [0] * size, 0
+    # The last rank has the first layers: fill from there, leaving one layer for each rank to come.
+    for rank in range(size - 1, 0, -1):
+        share = ends[-1] * sum(free[rank:]) / sum(free)
+        stops = range(first + 1, len(layers) - rank + 1)
+        stop = min(stops, key=lambda stop: abs(ends[stop] - share))
+        counts[rank], first = stop - first, stop
+    counts[0] = len(layers) - first
+    return counts
+
+
+def check_rooms(weights: Sequence[int], rooms: Sequence[int], hosts: Sequence[str]) -> None:
+    """Raise StageError for the first rank whose room is smaller than its weights. All by rank."""
+    for rank, (need, room, host) in enumerate(zip(weights, rooms, hosts, strict=True)):
+        if need > room:
+            nbytes = {"need_gb": need, "room_gb": room}
+            sizes: dict[str, Any] = {name: round(n / (1 << 30), 2) for name, n in nbytes.items()}
+            raise StageError("stage.no_room", rank=rank, host=host, **sizes)
+
+
+def check_counts(counts: Sequence[int], layers: int, ranks: int) -> None:
+    """Raise StageError unless `counts` gives every rank a layer, and all layers a rank."""
+    if len(counts) != ranks or min(counts) < 1 or sum(counts) != layers:
+        given = ",".join(map(str, counts))
+        raise StageError("stage.layers", given=given, layers=layers, ranks=ranks)

@@ -1,0 +1,269 @@
+"""Models with lazy weights, of one dtype: mlx-lm's, text halves that it does not open, encoders.
+
+A text half is the text model of `text_config`, with weights named as transformers or mlx-vlm do.
+An encoder gets an engine loop, which holds its place in memory and answers no request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from math import isfinite
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias, cast
+
+import mlx.core as mx
+import mlx.nn as nn
+from mlx.utils import tree_flatten
+
+from omlx.engine.piece import Layout
+from omlx.engine.types import Traits
+from omlx.errors import ModelError, ProbeFailed, Reason
+from omlx.models.catalog.architectures import text_half
+from omlx.models.catalog.files import read_config, tensor_names, weight_files
+from omlx.models.catalog.model_config import ENCODERS, is_classifier
+from omlx.models.catalog.rope import rope_overrides
+
+if TYPE_CHECKING:
+    from omlx.engine.inspection.facts import ModelFacts
+    from omlx.engine.model import Model
+    from omlx.models.heads.files import HeadFiles
+
+Dtype: TypeAlias = Literal["auto", "float32", "bfloat16", "float16"]
+
+_DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16}
+_PREFIXES: Final = (
+    ("model.language_model.", "model."),
+    ("model.text_model.", "model."),
+    ("language_model.model.", "model."),
+    ("language_model.lm_head.", "lm_head."),
+    ("language_model.", "model."),
+    ("lm_head.", "lm_head."),
+)
+"""Beginnings of names, and what they are in mlx-lm's text model; the first that fits counts."""
+_ROPE: Final = {"full_attention": "global_rope_theta", "sliding_attention": "local_rope_theta"}
+"""Keys of ModernBERT that newer configs have in `rope_parameters`."""
+_ACTIVATION: Final = "act"
+_IS_ENCODER: Final = Reason("model.encoder")
+
+
+_STEP_BYTES: Final = 64 << 20
+"""Bytes of weights that are read in one step: some 20 ms from a fast disk."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadProgress:
+    """Bytes of weights in memory, and in total."""
+
+    done: int
+    total: int
+
+
+def open_model(directory: Path, dtype: Dtype, *, trusted: bool) -> tuple[nn.Module, dict[str, Any]]:
+    """Return a model with lazy weights of `dtype`, and its config. Raises ModelError."""
+    from mlx_lm import utils  # noqa: PLC0415 — see `import_mlx_lm`
+
+    config = read_config(directory, "config.json")
+    if config.get("model_file") is not None and not trusted:
+        raise ModelError("model.remote_code", file=str(config["model_file"]))
+    options: dict[str, Any] = {"model_config": rope_overrides(config)}
+    try:
+        if text_half(config) is None:
+            options["trust_remote_code"] = trusted
+        else:
+            names = [name for file in weight_files(directory) for name in tensor_names(file)]
+            tied = not any("lm_head" in name for name in names)
+            options["model_config"]["tie_word_embeddings"] = tied  # families disagree on its place
+            options["get_model_classes"] = lambda config: (TextHalf, TextHalfArgs)
+        model, config = utils.load_model(directory, lazy=True, **options)
+    except Exception as error:  # with a wrong config, architectures of mlx-lm raise anything
+        raise ModelError("model.build", detail=one_line(error)) from error
+    # The model's random weights, which those of the file replace, were drawn lazily: until it is
+    # evaluated, the state of the generator keeps every draw, 2 kB each.
+    mx.eval(mx.random.state)
+    cast_weights(model, config, dtype)
+    return model, config
+
+
+def cast_weights(model: nn.Module, config: Mapping[str, Any], dtype: Dtype) -> None:
+    """Cast dense weights lazily; `auto` means float32 on a CPU. Quantized models are unchanged."""
+    if config.get("quantization") or config.get("quantization_config"):
+        return
+    if dtype != "auto":
+        model.set_dtype(_DTYPES[dtype])
+    elif mx.default_device().type == mx.DeviceType.cpu:
+        model.set_dtype(mx.float32)
+
+
+def read_weights(*models: nn.Module) -> Generator[LoadProgress, None, int]:
+    """Evaluate the parameters in portions; return their bytes."""
+    arrays = [array for model in models for array in _arrays(model)]
+    total = sum(array.nbytes for array in arrays)
+    yield LoadProgress(0, total)
+    done = 0
+    while arrays:
+        count = size = 0
+        while count < len(arrays) and size < _STEP_BYTES:
+            size += arrays[count].nbytes
+            count += 1
+        try:
+            mx.eval(arrays[:count])
+        except RuntimeError as error:
+            raise ModelError("model.weights_unreadable", detail=one_line(error)) from error
+        del arrays[:count]
+        done += size
+        yield LoadProgress(done, total)
+    # Constants of modules, such as rotary frequencies. Evaluated first within a pass that fails,
+    # they would be wrong for as long as the model is loaded.
+    modules = [module for model in models for module in model.modules()]
+    mx.eval([module[name] for module in modules for name in module if name.startswith("_")])
+    return total
+
+
+def _arrays(model: nn.Module) -> list[mx.array]:
+    parameters = cast(list[tuple[str, mx.array]], tree_flatten(model.parameters()))
+    return [array for _, array in parameters]
+
+
+def nbytes_of(model: nn.Module) -> int:
+    """Return the bytes of all parameters, read or not."""
+    return sum(array.nbytes for array in _arrays(model))
+
+
+class TextHalfArgs:
+    """`text` is the config of the text model."""
+
+    def __init__(self, text: dict[str, Any]) -> None:
+        self.text = text
+
+    @classmethod
+    def from_dict(cls, config: Mapping[str, Any]) -> TextHalfArgs:
+        text = text_half(config)
+        assert text is not None, config.get("model_type")
+        return cls(text)
+
+
+class TextHalf(nn.Module):
+    """mlx-lm's text model, under the name that mlx-vlm gives it."""
+
+    def __init__(self, args: TextHalfArgs) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # mlx has no type for it
+        from mlx_lm.utils import MODEL_REMAPPING  # noqa: PLC0415 — see `import_mlx_lm`
+
+        name = args.text["model_type"]
+        module = import_module(f"mlx_lm.models.{MODEL_REMAPPING.get(name, name)}")
+        self.language_model = module.Model(module.ModelArgs.from_dict(args.text))
+        if hasattr(self.language_model, "make_cache"):
+            self.make_cache = self.language_model.make_cache
+
+    def __call__(self, inputs: mx.array, cache: Any = None, **more: Any) -> mx.array:
+        logits: mx.array = self.language_model(inputs, cache=cache, **more)
+        return logits
+
+    def sanitize(self, weights: Mapping[str, mx.array]) -> dict[str, mx.array]:
+        text = {}
+        for name, array in weights.items():
+            pair = next((pair for pair in _PREFIXES if name.startswith(pair[0])), None)
+            if pair is not None:
+                text[pair[1] + name.removeprefix(pair[0])] = array
+        if hasattr(self.language_model, "sanitize"):
+            text = self.language_model.sanitize(text)
+        return {f"language_model.{name}": array for name, array in text.items()}
+
+    @property
+    def layers(self) -> list[nn.Module]:
+        layers: list[nn.Module] = self.language_model.layers
+        return layers
+
+
+# -- encoders --------------------------------------------------------------------------------------
+
+
+class Encoded(Protocol):
+    last_hidden_state: mx.array
+    """[rows, tokens, hidden]"""
+
+
+class Scored(Protocol):
+    logits: mx.array
+    """[rows, labels]"""
+
+
+class Encoder(Protocol):
+    def __call__(self, ids: mx.array, /) -> Encoded: ...
+
+
+class Classifier(Protocol):
+    """An encoder with a head that scores a text or a pair."""
+
+    def __call__(self, ids: mx.array, /, *, token_type_ids: mx.array) -> Scored: ...
+
+
+def open_encoder(directory: Path, config: Mapping[str, Any], dtype: Dtype) -> nn.Module:
+    """Return an encoder of mlx-vlm with lazy weights of `dtype`. Raises ModelError."""
+    name = "SequenceClassificationModel" if is_classifier(config) else "Model"
+    try:
+        from mlx_vlm.encoder_loader import load_encoder_model  # noqa: PLC0415 — needs the extra
+
+        rope = config.get("rope_parameters") or {}
+        thetas = {key: rope[kind]["rope_theta"] for kind, key in _ROPE.items() if kind in rope}
+        model: nn.Module = load_encoder_model(
+            directory,
+            model_remapping=ENCODERS,
+            model_class_name=name,
+            config={**config, **thetas},
+            lazy=True,
+        )
+        for _, module in model.named_modules():
+            if isinstance(module.get(_ACTIVATION), nn.GELU):  # ModernBERT's is the approximated one
+                module.update_modules({_ACTIVATION: nn.GELU()})
+    except Exception as error:  # with a wrong config, mlx-vlm raises anything
+        raise ModelError("model.build", detail=one_line(error)) from error
+    mx.eval(mx.random.state)  # as above
+    cast_weights(model, config, dtype)
+    return model
+
+
+def encoder_facts(model: nn.Module, config: Mapping[str, Any], vocab_size: int) -> ModelFacts:
+    """Return what the engine must know of an encoder, after a pass.
+
+    Raises ProbeFailed if its numbers are not finite, and what the model raises.
+    """
+    from omlx.engine.inspection.facts import ModelFacts  # noqa: PLC0415 — see `import_mlx_lm`
+    from omlx.engine.model import weight_bytes  # noqa: PLC0415 — as above
+
+    ids = mx.zeros((1, 2), mx.int32)
+    if is_classifier(config):
+        result = cast(Classifier, model)(ids, token_type_ids=ids).logits
+    else:
+        result = cast(Encoder, model)(ids).last_hidden_state
+    if not isfinite(cast(float, mx.abs(result).max().item())):
+        raise ProbeFailed("model.not_finite")
+    return ModelFacts(
+        vocab_size=min(vocab_size, int(config["vocab_size"])),
+        weight_bytes=weight_bytes(cast(Any, model)),
+        traits=Traits(recurrent=False, sliding_window=None, unsupported=()),
+        layout=Layout(0),
+        unbatchable=_IS_ENCODER,
+        no_uneven=_IS_ENCODER,
+        uncacheable=_IS_ENCODER,
+        no_rewind=_IS_ENCODER,
+    )
+
+
+def one_line(error: Exception) -> str:
+    """Return type and text of an error, shortened, without line breaks."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:400]
+
+
+def head_bytes(files: HeadFiles, target: Model) -> int:
+    """Return the bytes of a head of `target` in memory, with the output rows of its shortlist."""
+    from omlx.engine.hidden import parts_of  # noqa: PLC0415 — see `import_mlx_lm`
+    from omlx.engine.speculation.drafters.shortlist import (  # noqa: PLC0415 — as above
+        shortlist_bytes,
+    )
+
+    parts = parts_of(target)
+    rows = 0 if parts is None else shortlist_bytes(files.draft_ids, parts.output)
+    return files.nbytes + rows

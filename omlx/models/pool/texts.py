@@ -1,0 +1,233 @@
+"""Texts that are read without generating: embeddings, encodings, and judgements of documents."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from functools import partial
+from math import isfinite
+from typing import TYPE_CHECKING, Final, cast
+
+import mlx.core as mx
+import mlx.nn as nn
+
+from omlx.engine.device_errors import DEVICE, DeviceFault, isolate
+from omlx.errors import BadRequest, EngineError, NonFiniteLogits
+from omlx.models.package.model_facts import PoolingMode
+from omlx.models.pool.opening import Classifier, Encoder
+
+if TYPE_CHECKING:
+    from omlx.engine.loop import EngineLoop
+    from omlx.engine.memory.guard import MemoryGuard
+    from omlx.engine.model import Cache, Model
+
+
+class ReadText(ABC):
+    """A text as token ids, at least one."""
+
+    def __init__(self, tokens: Sequence[int]) -> None:
+        self.tokens = tokens
+        self._fault: DeviceFault | None = None
+
+    def step(self, loop: EngineLoop, memory: MemoryGuard) -> bool:
+        """As `advance`. After a first error of the device the text is read again from its start.
+
+        Raises EngineError after a second one.
+        """
+        launched, done = DEVICE.seen, False
+        with isolate() as outcome:
+            done = self.advance(loop, memory)
+        fault = DEVICE.outcome(launched, computed=done)
+        if fault is None and outcome.error is not None:
+            raise outcome.error
+        if fault is None:
+            return done
+        if self._fault is not None:
+            raise EngineError("device.failed", kind=str(fault.kind))
+        self._fault = fault
+        self.restart()
+        return False
+
+    @abstractmethod
+    def restart(self) -> None:
+        """Forget what was read."""
+
+    @abstractmethod
+    def advance(self, loop: EngineLoop, memory: MemoryGuard) -> bool:
+        """Read the next part; return whether it was the last. Call it on the engine thread.
+
+        Reads nothing as long as memory is being freed. Raises Overloaded if there is none for KV
+        cache and activations, BadRequest if there never is.
+        """
+
+    def admitted(self, loop: EngineLoop, memory: MemoryGuard) -> bool:
+        """Return whether there is memory to begin. Raises as `advance`."""
+        layout = loop.scheduler.prefix.layout
+        return memory.admit_text(len(self.tokens), layout, partial(self.activations, loop))
+
+    def activations(self, loop: EngineLoop, tokens: int) -> int:
+        """Return the bytes of the shortest pass over a text of so many tokens."""
+        return loop.chunk.least(tokens)
+
+
+class TextPass(ReadText):
+    """A text with a KV cache of its own while it is read.
+
+    It is read in chunks, so that engine steps of other requests run in between.
+    """
+
+    def __init__(self, tokens: Sequence[int]) -> None:
+        super().__init__(tokens)
+        self._read = 0
+        self._cache: Cache = []
+
+    def restart(self) -> None:
+        self._read, self._cache = 0, []
+
+    def advance(self, loop: EngineLoop, memory: MemoryGuard) -> bool:
+        """Read the next chunk. Raises what `read` and `finish` raise, too."""
+        if not self._read:
+            if not self.admitted(loop, memory):
+                return False
+            self._cache = loop.runner.make_cache()
+        wanted = min(loop.limits.prefill_slice, len(self.tokens) - self._read)
+        chunk = self.tokens[self._read : self._read + loop.chunk.fit_alone(self._read, wanted)]
+        result = self.read(loop.runner.model, mx.array([chunk], mx.uint32), self._cache)
+        self._read += len(chunk)
+        done = self._read == len(self.tokens)
+        mx.eval([layer.state for layer in self._cache], *([result] if done else []))
+        if done:
+            self._cache = []
+            self.finish(result)
+        return done
+
+    @abstractmethod
+    def read(self, model: Model, tokens: mx.array, cache: Cache) -> mx.array:
+        """Compute ids [1, tokens] after those in the cache; return what `finish` needs."""
+
+    @abstractmethod
+    def finish(self, result: mx.array) -> None:
+        """Take the result of the last chunk, which is evaluated."""
+
+
+HIDDEN: Final = "model"
+"""Attribute of an mlx-lm model that returns hidden states instead of logits."""
+
+
+class Embedding(TextPass):
+    """A text as token ids, at least one; `vector` is empty until all have been read."""
+
+    def __init__(self, tokens: Sequence[int], mode: PoolingMode) -> None:
+        super().__init__(tokens)
+        self.vector: tuple[float, ...] = ()
+        self._mode = mode
+        self._sum: mx.array | None = None
+
+    def restart(self) -> None:
+        super().restart()
+        self._sum = None
+
+    def read(self, model: Model, tokens: mx.array, cache: Cache) -> mx.array:
+        """Raises BadRequest for a model whose hidden states are not accessible."""
+        states = hidden_states(model)(tokens, cache)[0].astype(mx.float32)  # [tokens, hidden]
+        if self._mode == "last":
+            return states[-1]
+        total = states.sum(axis=0)
+        self._sum = total if self._sum is None else self._sum + total
+        mx.eval(self._sum)  # else the states of all chunks stay in memory
+        return self._sum
+
+    def finish(self, result: mx.array) -> None:
+        mean = result / len(self.tokens) if self._mode == "mean" else result
+        self.vector = tuple(cast(list[float], mean.tolist()))
+        self._sum = None
+
+
+def hidden_states(model: Model) -> Callable[[mx.array, Cache], mx.array]:
+    """Return a function from ids [1, tokens] and a cache to hidden states [1, tokens, hidden].
+
+    Raises BadRequest for a model that has none, or whose results have another shape.
+    """
+    body = model.get(HIDDEN) if isinstance(model, nn.Module) else None
+    if not isinstance(body, nn.Module) or not callable(body):
+        raise BadRequest("embedding.architecture", param="model")
+
+    def read(tokens: mx.array, cache: Cache) -> mx.array:
+        states = body(tokens, cache=cache)
+        if not isinstance(states, mx.array) or states.ndim != 3:
+            raise BadRequest("embedding.architecture", param="model")
+        return states
+
+    return read
+
+
+class Judgement(TextPass):
+    """A prompt as token ids, and those of the answers; `score` is in [0, 1] once it is read."""
+
+    def __init__(self, tokens: Sequence[int], yes: int, no: int) -> None:
+        super().__init__(tokens)
+        self.score = 0.0
+        self._answers = yes, no
+
+    def read(self, model: Model, tokens: mx.array, cache: Cache) -> mx.array:
+        logits = model(tokens, cache=cache)[0, -1]  # [vocab], evaluated after the last chunk only
+        return mx.softmax(logits[mx.array(self._answers)].astype(mx.float32))[0]
+
+    def finish(self, result: mx.array) -> None:
+        """Raises NonFiniteLogits."""
+        self.score = cast(float, result.item())
+        if not isfinite(self.score):
+            raise NonFiniteLogits("engine.not_finite")
+
+
+class OnePass(ReadText):
+    """A text whose tokens all attend to each other: no part of it can be read alone."""
+
+    def restart(self) -> None:
+        """There is nothing to forget."""
+
+    def activations(self, loop: EngineLoop, tokens: int) -> int:
+        return loop.chunk.activations.estimate(tokens, tokens) or 0
+
+
+class Encoding(OnePass):
+    """The vector of a text as token ids, at least one; empty until it is read."""
+
+    def __init__(self, tokens: Sequence[int], mode: PoolingMode) -> None:
+        super().__init__(tokens)
+        self.vector: tuple[float, ...] = ()
+        self._mode = mode
+
+    def advance(self, loop: EngineLoop, memory: MemoryGuard) -> bool:
+        if not self.admitted(loop, memory):
+            return False
+        model = cast(Encoder, loop.runner.model)
+        states = model(mx.array([self.tokens])).last_hidden_state[0]  # [tokens, hidden]
+        states = states.astype(mx.float32)
+        pooled = {"cls": states[0], "last": states[-1], "mean": states.mean(axis=0)}[self._mode]
+        self.vector = tuple(cast(list[float], pooled.tolist()))
+        return True
+
+
+class PairScore(OnePass):
+    """The relevance of a document, read with the query by an encoder with a classifier.
+
+    `types` are 1 for the tokens of the document where the tokenizer tells them apart. `score` is in
+    [0, 1] once it is read.
+    """
+
+    def __init__(self, tokens: Sequence[int], types: Sequence[int]) -> None:
+        super().__init__(tokens)
+        self.score = 0.0
+        self._types = types
+
+    def advance(self, loop: EngineLoop, memory: MemoryGuard) -> bool:
+        """Raises NonFiniteLogits."""
+        if not self.admitted(loop, memory):
+            return False
+        model = cast(Classifier, loop.runner.model)
+        logits = model(mx.array([self.tokens]), token_type_ids=mx.array([self._types])).logits
+        self.score = cast(float, mx.sigmoid(logits[0, 0].astype(mx.float32)).item())
+        if not isfinite(self.score):
+            raise NonFiniteLogits("engine.not_finite")
+        return True
