@@ -113,6 +113,7 @@ def tight() -> Iterator[tuple[Running, httpx.Client]]:
         http.post(CHAT, json=ask("Load."))
         memory, idle = running.pool.memory, mx.get_active_memory()
         memory.used = lambda: memory.weights + mx.get_active_memory() - idle
+        memory.own = lambda: 0
         memory.limit = int((memory.weights + 1500 * 8 * 2 * 2 * 64 * 4) / 0.95)
         yield running, http
 

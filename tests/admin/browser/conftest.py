@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -16,14 +17,21 @@ PATIENCE_MS = 30_000
 machine."""
 
 
-@pytest.fixture(scope="package")
-def browser() -> Iterator[Browser]:
+@contextmanager
+def opened() -> Iterator[Browser]:
+    """The installed browser. While it is open, no test of its process can run an event loop."""
     path = chromium.find()
     if path is None:
         _missing("no Chromium or Chrome: `make test` installs Debian's as root")
     expect.set_options(timeout=PATIENCE_MS)
-    with chromium.launched(path) as opened:
-        yield opened
+    with chromium.launched(path) as browser:
+        yield browser
+
+
+@pytest.fixture(scope="package")
+def browser() -> Iterator[Browser]:
+    with opened() as browser:
+        yield browser
 
 
 @pytest.fixture(scope="package")
