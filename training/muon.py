@@ -68,3 +68,15 @@ def orthogonal(matrices: Tensor) -> Tensor:
         gram = x @ x.mT
         x = a * x + (b * gram + c * gram @ gram) @ x
     return x.mT if tall else x
+
+
+def update(
+    model: nn.Module, optimizers: Iterable[tuple[torch.optim.Optimizer, float]], factor: float
+) -> None:
+    """Make one update at `factor` of the peak rates, with gradients of norm 1 at most."""
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    for optimizer, peak in optimizers:
+        for group in optimizer.param_groups:
+            group["lr"] = peak * factor
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)

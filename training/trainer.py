@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from tqdm import tqdm
 
 from training.corpus import Batch, Corpus
-from training.muon import Muon
+from training.muon import Muon, update
 
 WARMUP_STEPS, PLATEAU = 40, 0.4  # flat until this share of the time, then down to zero
 MATRIX_RATE, OTHER_RATE = 3e-3, 2e-3
@@ -120,12 +120,7 @@ class Trainer:
         losses, answers = self.losses(inputs, wanted)
         flat = weights.flatten()
         ((losses * flat).sum() / flat.sum()).backward()
-        nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-        for optimizer, peak in self.optimizers:
-            for group in optimizer.param_groups:
-                group["lr"] = peak * rate
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
+        update(self.model, self.optimizers, rate)
         self._record(answers.detach(), flat, inputs.numel())
 
     def losses(self, inputs: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:

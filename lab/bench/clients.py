@@ -10,18 +10,15 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
 from typing import Any, Final
 
 from lab.bench import inflate
-from lab.bench.http.server import Server, call, omlx_server
-from lab.bench.prefix import mlx_lm_server, write_model
+from lab.bench.http.server import Server, call
+from lab.bench.prefix import side_by_side
 from omlx.bench.arguments import add, numbers, positive
 from omlx.bench.report import Json, environment, table, write_json
 from omlx.bench.workloads import WORKLOADS, questions
@@ -50,11 +47,8 @@ def run(args: argparse.Namespace) -> int:
     load_before = os.getloadavg()
     results: list[Json] = []
     rows = [HEAD]
-    with tempfile.TemporaryDirectory(prefix="omlx-bench-") as work, ExitStack() as stack:
-        folder = Path(work) / args.model.name
-        parameters, tokenizer = write_model(args.model, folder, args.inflate)
-        omlx = stack.enter_context(omlx_server(folder, Path(work) / "home", speculation="auto"))
-        other = stack.enter_context(mlx_lm_server(folder))
+    with side_by_side(args.model, args.inflate, speculation="auto") as (servers, model):
+        (omlx, other), (parameters, tokenizer) = servers, model
         for clients in args.clients:
             ours, theirs = compare(omlx, other, tokenizer, clients, args.context, args.trials)
             ratio = ours.over(theirs)

@@ -46,12 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Measure, write the file, print the tables."""
     load_before = os.getloadavg()
-    with tempfile.TemporaryDirectory(prefix="omlx-bench-") as work, ExitStack() as stack:
-        folder = Path(work) / args.model.name
-        parameters, tokenizer = write_model(args.model, folder, args.inflate)
-        servers = [stack.enter_context(omlx_server(folder, Path(work) / "home"))]
-        if not args.alone:
-            servers.append(stack.enter_context(mlx_lm_server(folder)))
+    with side_by_side(args.model, args.inflate, alone=args.alone) as (servers, model):
+        parameters, tokenizer = model
         firsts = first_tokens(servers, tokenizer, args.prefix, args.trials)
         talks = {}
         for server in servers:
@@ -68,6 +64,24 @@ def run(args: argparse.Namespace) -> int:
     write_json(args.json, report)
     sys.stdout.write(to_text(firsts, talks))
     return 0
+
+
+@contextmanager
+def side_by_side(
+    source: Path, inflate_to: int, *flags: str, speculation: str = "off", alone: bool = False
+) -> Iterator[tuple[list[Server], tuple[int, Any]]]:
+    """Serve a model as `write_model` writes it with omlx, and unless `alone` with mlx-lm.
+
+    Yields the servers, omlx first, and what `write_model` returns. `flags` are of `omlx serve`.
+    """
+    with tempfile.TemporaryDirectory(prefix="omlx-bench-") as work, ExitStack() as stack:
+        folder, home = Path(work) / source.name, Path(work) / "home"
+        model = write_model(source, folder, inflate_to)
+        ours = omlx_server(folder, home, *flags, speculation=speculation)
+        servers = [stack.enter_context(ours)]
+        if not alone:
+            servers.append(stack.enter_context(mlx_lm_server(folder)))
+        yield servers, model
 
 
 @contextmanager

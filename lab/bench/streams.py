@@ -15,20 +15,17 @@ import re
 import selectors
 import socket
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from statistics import fmean
 from typing import Any, Final
 
 from lab.bench import inflate
-from lab.bench.http.server import Server, omlx_server, processor_seconds
+from lab.bench.http.server import Server, processor_seconds
 from lab.bench.http.streams import TIMEOUT_S, post
-from lab.bench.prefix import mlx_lm_server, write_model
+from lab.bench.prefix import side_by_side
 from omlx.bench.arguments import add, numbers, positive
 from omlx.bench.prompts import TEXTS
 from omlx.bench.report import Json, environment, table, write_json
@@ -86,12 +83,9 @@ def run(args: argparse.Namespace) -> int:
     load_before = os.getloadavg()
     rows: list[tuple[str, ...]] = [HEAD]
     results: list[Json] = []
-    with tempfile.TemporaryDirectory(prefix="omlx-bench-") as work, ExitStack() as stack:
-        folder = Path(work) / args.model.name
-        parameters, _ = write_model(args.model, folder, args.inflate)
-        most = ("--max-concurrent-requests", str(max(args.streams)))
-        ours = stack.enter_context(omlx_server(folder, Path(work) / "home", *most))
-        theirs = stack.enter_context(mlx_lm_server(folder))
+    most = ("--max-concurrent-requests", str(max(args.streams)))
+    with side_by_side(args.model, args.inflate, *most) as (servers, model):
+        (ours, theirs), (parameters, _) = servers, model
         for count in args.streams:
             pairs = compare(ours, theirs, count, args.tokens, args.trials)
             rows += compared(count, pairs)

@@ -11,7 +11,7 @@ from omlx.clients.snippets import Snippet, curl, embeddings_curl, rerank_curl
 from omlx.models.catalog.registry import BUNDLED, ModelEntry
 from omlx.models.package.model_facts import ModelFacts, ModelFactsCache
 
-_Command: TypeAlias = Callable[[Endpoint, str], Snippet]
+_Command: TypeAlias = Callable[..., Snippet]
 
 
 def example(models: Sequence[ModelEntry], address: str, *, with_key: bool) -> list[str]:
@@ -34,7 +34,9 @@ def example(models: Sequence[ModelEntry], address: str, *, with_key: bool) -> li
     endpoint = Endpoint(address, entry.id, with_key=with_key)
     # The bundled models know no facts.
     prompt = "cli.serve.prompt" if entry.source == BUNDLED else "cli.serve.question"
-    text = command(endpoint, sentence(prompt, {})).text
+    # The likeliest answer: a small model that samples says something else half of the time.
+    fields = {"temperature": 0} if command is curl else {}
+    text = command(endpoint, sentence(prompt, {}), **fields).text
     return [sentence("cli.serve.try", {}), f"  {text}"]
 
 

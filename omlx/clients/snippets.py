@@ -20,10 +20,10 @@ class Snippet:
     file: str | None = None
 
 
-def curl(endpoint: Endpoint, prompt: str) -> Snippet:
-    """A command that streams a chat completion."""
-    messages = [{"role": "user", "content": prompt}]
-    return _post(endpoint, "chat/completions", {"stream": True, "messages": messages}, "-N ")
+def curl(endpoint: Endpoint, prompt: str, **fields: Any) -> Snippet:
+    """A command that streams a chat completion, with further `fields` of its body."""
+    fields |= {"stream": True, "messages": [{"role": "user", "content": prompt}]}
+    return _post(endpoint, "chat/completions", fields, "-N ")
 
 
 def embeddings_curl(endpoint: Endpoint, text: str) -> Snippet:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import httpx
@@ -23,7 +24,7 @@ from omlx.settings.configuration import LiveConfiguration
 from omlx.settings.layer import Layer, Source
 from omlx.settings.schema import Value
 from omlx.settings.store import Store
-from tests.server.running import DEMO, OFFLINE, TARGET, Running, omlx
+from tests.server.running import DEMO, OFFLINE, PATIENCE_S, TARGET, Running, omlx
 
 PASSWORD = "correct horse"
 API = "/admin/api"
@@ -44,6 +45,27 @@ class Administered:
                 token = Credentials(self.home).invite()
                 assert client.post(f"{API}/login", json={"token": token}).status_code == 200
             yield client
+
+    def endless(self) -> dict[str, Any]:
+        """The body of a request for a chat completion that streams until it is cancelled."""
+        return {
+            "model": TARGET,
+            "messages": [{"role": "user", "content": "Go on."}],
+            "stream": True,
+            "logit_bias": self.running.endless(),
+            "max_tokens": 3000,
+        }
+
+
+@contextmanager
+def held(server: Administered) -> Iterator[None]:
+    """The engine computes nothing while the block runs."""
+    release = Event()
+    server.running.engine.call(lambda: release.wait(PATIENCE_S))
+    try:
+        yield
+    finally:
+        release.set()
 
 
 @contextmanager

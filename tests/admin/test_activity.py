@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from datetime import date
 from pathlib import Path
 from threading import Event
@@ -23,7 +22,7 @@ from omlx.engine.types import TokensCommitted
 from omlx.server.event_dispatcher import EventDispatcher
 from omlx.telemetry import log
 from omlx.telemetry.usage import FAILURE, Usage
-from tests.admin.running import API, Administered, administered, change
+from tests.admin.running import API, Administered, administered, change, held
 from tests.server.running import PATIENCE_S, TARGET
 
 CHAT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/messages", "/v1/responses"
@@ -56,17 +55,6 @@ def body_of(path: str, tokens: int) -> Json:
     if path == RESPONSES:
         return {"model": TARGET, "input": SAY, "max_output_tokens": tokens}
     return {"model": TARGET, "messages": SAY, "max_tokens": tokens}
-
-
-@contextmanager
-def held(server: Administered) -> Iterator[None]:
-    """Nothing is generated while the block runs."""
-    release = Event()
-    server.running.engine.call(lambda: release.wait(PATIENCE_S))
-    try:
-        yield
-    finally:
-        release.set()
 
 
 @pytest.mark.parametrize("path", [CHAT, RESPONSES])

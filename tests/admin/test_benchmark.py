@@ -85,13 +85,7 @@ def test_from_start_to_export(drafting: Administered) -> None:
 def test_requests_of_clients_go_first_and_a_stopped_run_is_not_stored(
     drafting: Administered,
 ) -> None:
-    body = {
-        "model": TARGET,
-        "messages": [{"role": "user", "content": "Go on."}],
-        "stream": True,
-        "logit_bias": drafting.running.endless(),
-        "max_tokens": 3000,
-    }
+    body = drafting.endless()
     with drafting.browser() as client, drafting.browser(logged_in=False) as user:
         before = len(client.get(HERE).json()["runs"])
         assert client.post(HERE, json=SMALL).status_code == 202

@@ -173,13 +173,7 @@ def test_answers_and_totals_match_the_responses(drafting: Administered) -> None:
 def test_a_request_is_seen_while_it_runs(drafting: Administered) -> None:
     with drafting.browser() as client, drafting.browser() as other:
         ask(client)
-        body = {
-            "model": TARGET,
-            "messages": [{"role": "user", "content": "Go on."}],
-            "stream": True,
-            "logit_bias": drafting.running.endless(),
-            "max_tokens": 3000,
-        }
+        body = drafting.endless()
         with client.stream("POST", CHAT, json=body) as stream:
             lines = stream.iter_lines()
             while not re.search(r'"content": ?"[^"]', next(lines)):

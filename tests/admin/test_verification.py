@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
-from contextlib import contextmanager
 from pathlib import Path
-from threading import Event
 from typing import Any
 
 import httpx
 import pytest
 
 from omlx.engine.loop import EngineLoop
-from tests.admin.running import API, Administered, administered
+from tests.admin.running import API, Administered, administered, held
 from tests.server.running import DRAFT, PATIENCE_S, TARGET
 
 CHAT = "/v1/chat/completions"
@@ -88,17 +86,6 @@ def test_only_kept_answers_have_a_button(server: Administered) -> None:
         assert without in part
         missing = verify(browser, without)
     assert (missing.status_code, missing.json()["error"]["code"]) == (404, "receipt.not_found")
-
-
-@contextmanager
-def held(server: Administered) -> Iterator[None]:
-    """The engine computes nothing while the block runs."""
-    release = Event()
-    server.running.engine.call(lambda: release.wait(PATIENCE_S))
-    try:
-        yield
-    finally:
-        release.set()
 
 
 def test_one_answer_is_verified_at_a_time(server: Administered) -> None:

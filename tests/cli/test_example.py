@@ -33,6 +33,7 @@ def test_a_chat_is_shown_before_an_embedding(tmp_path: Path) -> None:
     encoder = declare(write(tmp_path / "e", "bert"), {"pooling_mode": "mean"}, normalize=True)
     path, body = asked(encoder, CHAT)
     assert (path, body["model"]) == ("/v1/chat/completions", TARGET)
+    assert body["temperature"] == 0, "everyone sees the likeliest answer"
 
 
 def test_an_encoder_alone_is_asked_for_a_vector_or_a_score(tmp_path: Path) -> None:

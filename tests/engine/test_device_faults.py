@@ -132,7 +132,8 @@ def test_an_error_that_another_model_gets_condemns_both_models_steps(site: str, 
                 prove(family, bench, ("a", "long"))
                 prove(family, bench, ("a", "long"), " again")
             if not device.struck:
-                return
+                break
+    assert nth > 0, "no case has struck"
 
 
 def take_turns(benches: list[Bench]) -> None:
@@ -158,6 +159,7 @@ def test_a_text_that_is_embedded_takes_no_error_for_good_and_leaves_none(
             prove("llama", bench, ("a", "long"))
             assert got == want
             assert DEVICE.lost is None
+            assert device.struck or nth > 0
 
 
 def embedded(
@@ -184,7 +186,7 @@ def test_nothing_wrong_is_on_disk_after_a_failure(
 ) -> None:
     names = ("a", "long")
     limits = replace(LONG, prefill_chunk=24, prefill_slice=8)
-    for nth in (0, 3):
+    for nth in (0, 1 if site in ("load", "restore") else 3):
         root = tmp_path / str(nth)
         with started(family, root, limits=limits) as bench:
             bench.run(named("long", "plain", " before"))
@@ -193,7 +195,9 @@ def test_nothing_wrong_is_on_disk_after_a_failure(
                 device.serve(bench.loop)
                 bench.run(named("a", "plain"), named("long", "plain"), named("other", "plain"))
                 prove(family, bench, (*names, "other"))
-            assert device.struck or site in ("save", "load", "restore", "dump", "prefill")
+                bench.run(*(named(name, "plain", " from memory") for name in names))
+                prove(family, bench, names, " from memory")
+            assert device.struck
         with started(family, root, limits=limits) as bench:
             bench.run(*(named(name, "plain", " again") for name in (*names, "other")))
             prove(family, bench, (*names, "other"), " again")

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from training.muon import Muon
+from training.muon import Muon, update
 from training.speak.students import Draft, Head
 from training.speak.target import Target
 
@@ -43,12 +43,7 @@ class Trainer:
         ]
 
     def update(self, factor: float) -> None:
-        nn.utils.clip_grad_norm_(self.student.parameters(), 1.0)
-        for optimizer, peak in self.optimizers:
-            for group in optimizer.param_groups:
-                group["lr"] = peak * factor
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
+        update(self.student, self.optimizers, factor)
 
 
 def train(

@@ -12,20 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from training.speak.target import Config, Target, rotate, rotations
+from training.models import RMSNorm, rotate
+from training.speak.target import Config, Target, rotations
 
 Bank = list[tuple[Tensor, Tensor]]
 """Keys and values of earlier passes, [rows, heads, length, head width] each."""
-
-
-class Norm(nn.Module):
-    def __init__(self, width: int, eps: float) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(width))
-        self.eps = eps
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.rms_norm(x, (x.shape[-1],), self.weight.to(x.dtype), self.eps)
 
 
 def linear(inputs: int, outputs: int, *, zero: bool = False) -> nn.Linear:
@@ -91,7 +82,8 @@ class Layer(nn.Module):
     def __init__(self, config: Config) -> None:
         super().__init__()
         width, eps = config["hidden_size"], config["rms_norm_eps"]
-        self.input_layernorm, self.post_attention_layernorm = Norm(width, eps), Norm(width, eps)
+        self.input_layernorm = RMSNorm(width, eps)
+        self.post_attention_layernorm = RMSNorm(width, eps)
         self.self_attn, self.mlp = Attention(config), MLP(config)
 
     def forward(self, x: Tensor, turns: tuple[Tensor, Tensor], bank: Bank | None = None) -> Tensor:
@@ -107,7 +99,7 @@ class Draft(nn.Module):
         self.config = config
         self.embed_tokens = nn.Embedding(config["vocab_size"], config["hidden_size"])
         self.layers = nn.ModuleList(Layer(config) for _ in range(config["num_hidden_layers"]))
-        self.norm = Norm(config["hidden_size"], config["rms_norm_eps"])
+        self.norm = RMSNorm(config["hidden_size"], config["rms_norm_eps"])
         with torch.no_grad():
             self.embed_tokens.weight.copy_(projected(target.embeddings, config["hidden_size"]))
             self.norm.weight.fill_(0.2)
@@ -140,11 +132,11 @@ class Head(nn.Module):
         super().__init__()
         config, width = target.config, target.width
         self.target, self.shortlist = target, shortlist
-        self.pre_fc_norm_embedding = Norm(width, target.eps)
-        self.pre_fc_norm_hidden = Norm(width, target.eps)
+        self.pre_fc_norm_embedding = RMSNorm(width, target.eps)
+        self.pre_fc_norm_hidden = RMSNorm(width, target.eps)
         self.fc = linear(2 * width, width)
         self.layers = nn.ModuleList(Layer(config) for _ in range(layers))
-        self.norm = Norm(width, target.eps)
+        self.norm = RMSNorm(width, target.eps)
         with torch.no_grad():
             self.norm.weight.copy_(0.5 * target.norm.float())
 

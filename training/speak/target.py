@@ -14,6 +14,8 @@ from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn import functional as F
 
+from training.models import rotary_tables, rotate
+
 Config = dict[str, Any]
 Weights = dict[str, Tensor]
 
@@ -45,18 +47,8 @@ def unpack(packed: Tensor, scales: Tensor, biases: Tensor, group: int = 32) -> T
 
 def rotations(config: Config, length: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Return cosines and sines [length, head width] of rotary embeddings."""
-    width = config["head_dim"]
-    rates = config["rope_theta"] ** (-torch.arange(0, width, 2, device=device) / width)
-    angles = torch.arange(length, device=device)[:, None] * rates
-    angles = torch.cat([angles, angles], dim=-1)
-    return angles.cos(), angles.sin()
-
-
-def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Apply rotary embeddings to the last dimension, halves of which are the pairs."""
-    first, second = x.chunk(2, dim=-1)
-    turned = torch.cat([-second, first], dim=-1)
-    return x * cos.to(x.dtype) + turned * sin.to(x.dtype)
+    cos, sin = rotary_tables(length, config["head_dim"], config["rope_theta"])
+    return cos.to(device), sin.to(device)
 
 
 class Target:

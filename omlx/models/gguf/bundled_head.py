@@ -21,7 +21,6 @@ GROUP_SIZE: Final = 64
 """Weights of a bundled head that share a scale."""
 _BUNDLED: Final = "omlx_bundled"
 """Key of the metadata with the SHA-256 of the bundled file."""
-_MODE: Final = 0o644
 
 
 def write_head(bundled: Path, folder: Path) -> None:
@@ -39,7 +38,7 @@ def write_head(bundled: Path, folder: Path) -> None:
             part = Path(beside) / NAME
             written = _dense(tensors) if dense else tensors
             mx.save_safetensors(str(part), written, metadata={"format": "mlx", _BUNDLED: digest})
-            part.chmod(_MODE)
+            part.chmod(0o644)
             part.replace(folder / NAME)
     except (OSError, RuntimeError) as error:  # of mlx: RuntimeError
         detail = (getattr(error, "strerror", None) or str(error)).rstrip(".")

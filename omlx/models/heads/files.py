@@ -24,7 +24,6 @@ SHORTLIST: Final = "draft_token_ids"
 """Name of the ids that a head drafts, where it does not draft all."""
 
 _TYPE: Final = "_mtp"
-_ID_BYTES: Final = 4
 _DECLARED: Final = ("mtp_num_hidden_layers", "num_nextn_predict_layers")
 
 
@@ -125,5 +124,5 @@ def _collect(files: Sequence[Path], prefix: str, config: Mapping[str, Any]) -> H
         if sizes:
             names[file] = tuple(sizes)
             nbytes += sum(sizes.values())
-            draft_ids += sizes.get(f"{prefix}{SHORTLIST}", 0) // _ID_BYTES
+            draft_ids += sizes.get(f"{prefix}{SHORTLIST}", 0) // 4  # int32
     return HeadFiles(names, prefix, nbytes, config, draft_ids) if names else None

@@ -201,12 +201,12 @@ def probe(model: Model, vocab_size: int) -> Steps[ModelFacts]:
 
 @contextmanager
 def _probing() -> Iterator[None]:
-    """Raise ProbeFailed for what a pass raises: with a wrong config, anything."""
+    """Raise ProbeFailed for what a pass raises."""
     try:
         yield
     except OmlxError:
         raise
-    except Exception as error:
+    except Exception as error:  # with a wrong config, architectures of mlx-lm raise anything
         raise ProbeFailed("model.build", detail=one_line(error)) from error
 
 

@@ -192,8 +192,10 @@ class Chat extends HTMLElement {
     if (this.conversation.id === message.conversation) this.render();
   }
 
+  // Its end is drawn by `#ended`, with the composer that is free again: keys work once it shows.
   #changed(message) {
-    if (this.conversation.id === message.conversation) this.turns.changed(message);
+    const isShown = this.conversation.id === message.conversation;
+    if (isShown && message.status === "running") this.turns.changed(message);
   }
 
   #ended(message) {
