@@ -46,6 +46,7 @@ def running(home: Path) -> Iterator[Group]:
     fault = Fault(1, "loading", "kill", str(home / "moment"))
     environment = changed_ranks(faults(fault))  # so that all is started again once
     with group(home, "--stage-layers", "6,2", model=MODEL, environment=environment) as started:
+        started.wait_for(started.healthy)  # any test may be the first one here
         yield started
 
 
