@@ -47,10 +47,17 @@ class Administered:
             yield client
 
     def endless(self) -> dict[str, Any]:
-        """The body of a request for a chat completion that streams until it is cancelled."""
+        """The body of a request for a chat completion that streams until it is cancelled.
+
+        Loads the model, if none is.
+        """
+        messages = [{"role": "user", "content": "Go on."}]
+        if self.running.pool.last_used is None:
+            body = {"model": TARGET, "messages": messages, "max_tokens": 1}
+            httpx.post(f"{self.running.url}/v1/chat/completions", json=body, timeout=60)
         return {
             "model": TARGET,
-            "messages": [{"role": "user", "content": "Go on."}],
+            "messages": messages,
             "stream": True,
             "logit_bias": self.running.endless(),
             "max_tokens": 3000,
