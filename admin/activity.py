@@ -21,9 +21,9 @@ from pydantic import Field
 from starlette.responses import JSONResponse, Response
 
 from omlx.receipts.verifier import Verifier
-from omlx.server.connection import while_connected
-from omlx.server.fields import Body, read_query
-from omlx.server.generation import GenerationService
+from omlx.server.http.connection import while_connected
+from omlx.server.request.fields import Body, read_query
+from omlx.server.request.generation import GenerationService
 from omlx.telemetry.log_tail import LEVELS, LogLine, read_tail
 from omlx.telemetry.usage import Sums, Usage
 from omlx.telemetry.usage_history import KEPT_DAYS, UsageHistory

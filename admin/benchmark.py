@@ -23,7 +23,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from omlx.catalog import sentence
 from omlx.errors import NotFound, Reason
-from omlx.server.fields import Body, read, read_query
+from omlx.server.request.fields import Body, read, read_query
 from omlx.server.services import Services
 from omlx.speed.benchmark import BenchmarkRunner
 from omlx.speed.benchmarks import Benchmarks

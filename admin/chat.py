@@ -12,10 +12,10 @@ from starlette.responses import Response
 from omlx.catalog import data_dir
 from omlx.errors import NotFound
 from omlx.server.app import KEEP_ALIVE_S
-from omlx.server.model_cards import ModelCards
-from omlx.server.models import ModelEndpoints
-from omlx.server.openai.responses.endpoint import ResponseEndpoints, owned_by
-from omlx.server.responder import Responder
+from omlx.server.endpoints.model_cards import ModelCards
+from omlx.server.endpoints.models import ModelEndpoints
+from omlx.server.endpoints.responder import Responder
+from omlx.server.endpoints.responses import ResponseEndpoints, owned_by
 from omlx.server.services import Services
 
 from .models.model_snapshot import ModelSnapshots

@@ -13,9 +13,9 @@ from omlx.catalog import sentence
 from omlx.clients.apps import APPS, App, Kind
 from omlx.clients.endpoint import Endpoint
 from omlx.clients.snippets import Snippet
-from omlx.server.api_keys import ApiKeys
-from omlx.server.last_seen import LastSeen, Seen
-from omlx.server.model_cards import ModelCard, ModelCards
+from omlx.server.endpoints.model_cards import ModelCard, ModelCards
+from omlx.server.http.keys import ApiKeys
+from omlx.server.request.last_seen import LastSeen, Seen
 
 from .models.model_snapshot import ModelSnapshots
 from .web.addresses import CONNECT, PARTS

@@ -13,8 +13,8 @@ from starlette.responses import JSONResponse, Response
 
 from omlx.errors import Reason
 from omlx.models.catalog.catalog import Catalog
-from omlx.server.api_keys import ApiKeys
-from omlx.server.fields import read
+from omlx.server.http.keys import ApiKeys
+from omlx.server.request.fields import read
 from omlx.settings.keys import EVERY_MODEL, KeyFile, NamedKey
 
 from .web.addresses import KEYS, PARTS

@@ -22,8 +22,8 @@ from pydantic import Field
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
 from omlx.errors import BadRequest, OmlxError, Unauthorized
-from omlx.server.fields import read, read_query
-from omlx.server.guard import is_loopback
+from omlx.server.http.guard import is_loopback
+from omlx.server.request.fields import read, read_query
 from omlx.settings.schema import table
 
 from .credentials import COOKIE, MAX_LENGTH, MIN_LENGTH, Credentials, Session, Sessions, Throttle

@@ -7,8 +7,8 @@ from pathlib import Path
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
 
-from omlx.server.exactness import ExactnessService
-from omlx.server.model_cards import ModelCards
+from omlx.server.endpoints.exactness import ExactnessService
+from omlx.server.endpoints.model_cards import ModelCards
 from omlx.server.services import Services
 from omlx.settings.configuration import LiveConfiguration
 from omlx.settings.keys import KeyFile

@@ -19,8 +19,8 @@ from starlette.responses import JSONResponse, Response
 from omlx.catalog import data_dir
 from omlx.errors import Reason
 from omlx.models.pool.served import State
-from omlx.server.activity import Activity
-from omlx.server.fields import Body, read_query
+from omlx.server.request.activity import Activity
+from omlx.server.request.fields import Body, read_query
 from omlx.server.services import Services
 from omlx.telemetry.timeline import STEP_S, Step
 from omlx.trial.trial import State as TrialState

@@ -21,8 +21,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import JSONResponse, Response
 
 from omlx.errors import Conflict
-from omlx.server import sse
-from omlx.server.fields import read
+from omlx.server.http import sse
+from omlx.server.request.fields import read
 from omlx.trial.configurations import PLAIN, TrialConfiguration
 from omlx.trial.planning import MAX_DRAFTS
 from omlx.trial.report import report

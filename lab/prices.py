@@ -21,7 +21,7 @@ FEATURES: Final[dict[str, str]] = {
         tests/cli/test_device_lost""",
     "prefixes in memory": """
         omlx/engine/prefix/ tests/engine/prefix/ tests/engine/test_prefix_reuse
-        omlx/server/prefixes tests/server/test_prefixes""",
+        omlx/server/endpoints/prefixes tests/server/test_prefixes""",
     "prefixes on disk": """
         omlx/engine/disk/ tests/engine/disk/ omlx/models/pool/prefix_disk
         tests/models/test_prefix_disk tests/cli/test_prefix_restart""",
@@ -37,7 +37,7 @@ FEATURES: Final[dict[str, str]] = {
         tests/server/test_speculation tests/server/test_head tests/test_draft_length""",
     "images": """
         omlx/engine/vision/ omlx/engine/image tests/engine/vision/ omlx/models/eyes/
-        tests/models/eyes/ omlx/server/media/ tests/server/media/""",
+        tests/models/eyes/ omlx/server/request/media/ tests/server/media/""",
     "models over several machines": """
         omlx/engine/stage/ tests/engine/stage/ omlx/cli/stage omlx/cli/group omlx/cli/hostfile
         omlx/cli/supervisor omlx/models/pool/stage tests/cli/test_stage tests/cli/test_group
@@ -59,22 +59,22 @@ FEATURES: Final[dict[str, str]] = {
     "schemas and grammars": """
         omlx/text/grammar omlx/text/mask omlx/text/schema omlx/text/constraint
         tests/text/test_grammar tests/text/test_schema
-        tests/text/test_structured_ omlx/server/response_format
+        tests/text/test_structured_ omlx/server/request/structured_output
         tests/server/test_response_format""",
     "tool calls": """
         omlx/text/calls/ omlx/text/tools tests/text/call_ tests/text/test_call_
         tests/text/test_tool_ tests/text/test_tag_grammar
-        tests/text/test_value_grammar tests/text/test_json_repair omlx/server/tooling
-        omlx/server/skipped_tools tests/server/test_tool tests/server/test_skipped_tools
+        tests/text/test_value_grammar tests/text/test_json_repair omlx/server/request/tools
+        omlx/server/request/skipped_tools tests/server/test_tool tests/server/test_skipped_tools
         tests/server/test_bundled_tools tests/server/test_constrained_calls
         tests/server/test_message_calls tests/recorded/ tests/agents/""",
     "server: HTTP and what dialects share": "omlx/server/ tests/server/ tests/clients/",
-    "dialect: OpenAI": "omlx/server/openai/ tests/server/openai/",
-    "dialect: Anthropic": "omlx/server/anthropic/ tests/server/anthropic/",
+    "dialect: OpenAI": "omlx/server/dialects/openai/ omlx/server/openai/ tests/server/openai/",
+    "dialect: Anthropic": "omlx/server/dialects/anthropic/ tests/server/anthropic/",
     "dialects: Ollama, LM Studio": """
-        omlx/server/ollama/ omlx/server/lmstudio tests/server/ollama/ tests/server/test_lmstudio""",
+        omlx/server/dialects/ollama/ omlx/server/endpoints/lmstudio omlx/server/endpoints/ollama tests/server/ollama/ tests/server/test_lmstudio""",
     "embeddings and rankings": """
-        omlx/server/openai/embeddings/ omlx/server/rerank/ omlx/server/embedding
+        omlx/server/endpoints/openai_embeddings omlx/server/endpoints/rerank omlx/server/endpoints/embedding
         tests/server/rerank/
         tests/server/encoders/ omlx/models/pool/texts
         tests/models/test_encoders tests/models/test_reranking""",
@@ -88,14 +88,14 @@ FEATURES: Final[dict[str, str]] = {
     "conformance of servers": """
         omlx/conformance/ tests/conformance/ omlx/cli/verify_server tests/cli/test_verify_server""",
     "keys, login, guard": """
-        omlx/server/access omlx/server/api_keys omlx/server/guard omlx/server/caller omlx/cli/keys
+        omlx/server/http/access omlx/server/http/keys omlx/server/http/guard omlx/server/http/caller omlx/cli/keys
         admin/keys admin/login admin/credentials tests/admin/test_keys tests/admin/test_login
         tests/server/test_access
         tests/server/test_api_keys tests/server/test_guard tests/cli/test_keys""",
     "request log, metrics, usage": """
         omlx/telemetry/ tests/telemetry/ omlx/records tests/test_records admin/activity admin/views
-        tests/admin/test_activity tests/admin/test_verification omlx/server/activity
-        omlx/server/usage omlx/server/recorded omlx/server/outcome tests/server/test_activity
+        tests/admin/test_activity tests/admin/test_verification omlx/server/request/activity
+        omlx/server/request/usage omlx/server/request/recorded omlx/server/request/outcome tests/server/test_activity
         tests/server/test_metrics""",
     "settings": """
         omlx/settings/ tests/settings/ admin/settings/ tests/admin/settings/ omlx/cli/config

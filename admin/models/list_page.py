@@ -19,12 +19,12 @@ from omlx.models.catalog.registry import ModelEntry
 from omlx.models.pool.served import ModelStatus, State, reason_to_json
 from omlx.models.pool.speculation import SpeculationConfig
 from omlx.records import acceptance_rate
-from omlx.server import status
-from omlx.server.connection import while_connected
-from omlx.server.exactness import ExactnessService
-from omlx.server.fields import read
-from omlx.server.generation_request import GenerationRequest
-from omlx.server.prefixes import PrefixService
+from omlx.server.endpoints import status
+from omlx.server.endpoints.exactness import ExactnessService
+from omlx.server.endpoints.prefixes import PrefixService
+from omlx.server.http.connection import while_connected
+from omlx.server.request.fields import read
+from omlx.server.request.generation_request import GenerationRequest
 from omlx.settings.layer import Source
 from omlx.settings.schema import Settings
 

@@ -14,7 +14,7 @@ from omlx.errors import Reason
 from omlx.exactness import ExactnessClaim
 from omlx.models.pool.speculation import SpeculationConfig
 from omlx.records import BeginningStats, PrefixStats
-from omlx.server.prefixes import Forecast, PrefixService
+from omlx.server.endpoints.prefixes import Forecast, PrefixService
 from omlx.settings.schema import STRICT, Settings
 from omlx.speed.run_store import RunStore
 from omlx.trial.result_store import StoredResult

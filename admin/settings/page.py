@@ -16,8 +16,8 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 
 from omlx.errors import Unconditional
 from omlx.models.pool.pool import Pool
-from omlx.server.errors import field_error
-from omlx.server.fields import read
+from omlx.server.http.errors import field_error
+from omlx.server.request.fields import read
 
 from ..login import Gate
 from ..web.addresses import PROFILES, SETTINGS, model_path, profile_path

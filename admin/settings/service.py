@@ -27,7 +27,7 @@ from omlx.models.package.compatibility import check_draft
 from omlx.models.package.package import usable_package
 from omlx.models.pool.pool import Pool, load_pinned
 from omlx.models.pool.speculation import check_value
-from omlx.server.guard import check_exposure
+from omlx.server.http.guard import check_exposure
 from omlx.settings.configuration import LiveConfiguration
 from omlx.settings.layer import Source
 from omlx.settings.parse import from_json

@@ -41,7 +41,7 @@ from omlx.models.catalog.discovery import BUNDLED, places, scan_places
 from omlx.models.catalog.files import weight_files
 from omlx.models.catalog.registry import ModelEntry, Status
 from omlx.models.pool.footprint import default_limit_bytes, limit_bytes, machine_bytes
-from omlx.server.guard import is_loopback
+from omlx.server.http.guard import is_loopback
 from omlx.settings.configuration import LiveConfiguration
 from omlx.settings.file import read
 from omlx.settings.keys import FILE as KEYS_FILE

@@ -17,7 +17,7 @@ from omlx.exactness import Exactness
 from omlx.models.catalog.catalog import Catalog
 from omlx.models.pool.cost_file import CostFiles
 from omlx.models.pool.pool import build_pool
-from omlx.server.exactness import ExactnessService
+from omlx.server.endpoints.exactness import ExactnessService
 from omlx.settings.configuration import LiveConfiguration
 
 

@@ -67,10 +67,10 @@ from omlx.server.app import create_app
 from omlx.server.awake import Awake
 from omlx.server.beginnings import store as beginning_store
 from omlx.server.beginnings.store import BeginningStore
-from omlx.server.guard import check_keys
+from omlx.server.http.guard import check_keys
+from omlx.server.http.protocol import TimeoutProtocol
 from omlx.server.journal.journal import Journal
-from omlx.server.media.fetch import UrlReader
-from omlx.server.protocol import TimeoutProtocol
+from omlx.server.request.media.fetch import UrlReader
 from omlx.server.services import Services, Stores, build_services
 from omlx.settings.configuration import LiveConfiguration
 from omlx.settings.layer import Layer

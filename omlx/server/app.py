@@ -17,34 +17,34 @@ from starlette.responses import Response
 from omlx import __version__
 from omlx.errors import OmlxError
 from omlx.models.pool.pool import load_pinned
-from omlx.server import errors
-from omlx.server.access import AccessLog
-from omlx.server.anthropic.endpoint import MessageEndpoints
-from omlx.server.connection import ClientGone
-from omlx.server.embedding import EmbeddingService
-from omlx.server.guard import AccessGuard
-from omlx.server.health import HealthEndpoints
-from omlx.server.lmstudio import LmStudioEndpoints
-from omlx.server.model_cards import ModelCards
-from omlx.server.models import ModelEndpoints
-from omlx.server.notes import note
-from omlx.server.ollama import downloads as ollama_downloads
-from omlx.server.ollama import embeddings as ollama_embeddings
-from omlx.server.ollama import endpoint as ollama_generation
-from omlx.server.ollama import models as ollama_models
-from omlx.server.openai.chat.endpoint import ChatEndpoint
-from omlx.server.openai.completions.endpoint import CompletionEndpoint
-from omlx.server.openai.embeddings.endpoint import EmbeddingEndpoint
-from omlx.server.openai.responses.endpoint import ResponseEndpoints
+from omlx.server.endpoints import ollama as ollama_generation
+from omlx.server.endpoints import ollama_downloads as ollama_downloads
+from omlx.server.endpoints import ollama_embeddings as ollama_embeddings
+from omlx.server.endpoints import ollama_models as ollama_models
+from omlx.server.endpoints.anthropic import MessageEndpoints
+from omlx.server.endpoints.chat import ChatEndpoint
+from omlx.server.endpoints.completions import CompletionEndpoint
+from omlx.server.endpoints.embedding import EmbeddingService
+from omlx.server.endpoints.health import HealthEndpoints
+from omlx.server.endpoints.lmstudio import LmStudioEndpoints
+from omlx.server.endpoints.model_cards import ModelCards
+from omlx.server.endpoints.models import ModelEndpoints
+from omlx.server.endpoints.openai_embeddings import EmbeddingEndpoint
+from omlx.server.endpoints.prefixes import PrefixEndpoints
+from omlx.server.endpoints.rerank import RerankService
+from omlx.server.endpoints.rerank_endpoint import RerankEndpoint
+from omlx.server.endpoints.responder import Responder
+from omlx.server.endpoints.responses import ResponseEndpoints
+from omlx.server.endpoints.tokens import TokenEndpoints
+from omlx.server.http import errors
+from omlx.server.http.access import AccessLog
+from omlx.server.http.connection import ClientGone
+from omlx.server.http.guard import AccessGuard
+from omlx.server.http.notes import note
+from omlx.server.http.paths import PathVersion
 from omlx.server.openapi import Application
-from omlx.server.outcome import CLIENT_GONE
-from omlx.server.paths import PathVersion
-from omlx.server.prefixes import PrefixEndpoints
-from omlx.server.rerank.endpoint import RerankEndpoint
-from omlx.server.rerank.service import RerankService
-from omlx.server.responder import Responder
+from omlx.server.request.outcome import CLIENT_GONE
 from omlx.server.services import Services
-from omlx.server.tokens import TokenEndpoints
 from omlx.settings.schema import Settings
 
 Route: TypeAlias = tuple[str, str, Callable[..., Awaitable[Response]]]

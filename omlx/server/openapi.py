@@ -12,20 +12,20 @@ from typing import Any, Final
 from fastapi import FastAPI
 from pydantic.json_schema import models_json_schema
 
-from omlx.server.anthropic.message_request import MessageRequest
-from omlx.server.dialect import Json
-from omlx.server.fields import Body
-from omlx.server.ollama.downloads import PullRequest
-from omlx.server.ollama.embeddings import EmbeddingsRequest, EmbedRequest
-from omlx.server.ollama.models import ShowRequest
-from omlx.server.ollama.request import ChatRequest as OllamaChatRequest
-from omlx.server.ollama.request import GenerateRequest
-from omlx.server.openai.chat.request import ChatRequest
-from omlx.server.openai.completions.request import CompletionRequest
-from omlx.server.openai.embeddings.request import EmbeddingRequest
-from omlx.server.openai.responses.request import ResponseRequest
-from omlx.server.rerank.request import RerankRequest
-from omlx.server.tokens import DetokenizeRequest, TokenizeRequest
+from omlx.server.dialects.anthropic.request import MessageRequest
+from omlx.server.dialects.ollama.request import ChatRequest as OllamaChatRequest
+from omlx.server.dialects.ollama.request import GenerateRequest
+from omlx.server.dialects.openai.chat_request import ChatRequest
+from omlx.server.dialects.openai.completions_request import CompletionRequest
+from omlx.server.dialects.openai.responses_request import ResponseRequest
+from omlx.server.endpoints.ollama_downloads import PullRequest
+from omlx.server.endpoints.ollama_embeddings import EmbeddingsRequest, EmbedRequest
+from omlx.server.endpoints.ollama_models import ShowRequest
+from omlx.server.endpoints.openai_embeddings_request import EmbeddingRequest
+from omlx.server.endpoints.rerank_request import RerankRequest
+from omlx.server.endpoints.tokens import DetokenizeRequest, TokenizeRequest
+from omlx.server.request.dialect import Json
+from omlx.server.request.fields import Body
 
 BODIES: Final[Mapping[str, type[Body]]] = {
     "/v1/chat/completions": ChatRequest,

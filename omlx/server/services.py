@@ -14,14 +14,14 @@ from omlx.models.pool.footprint import mlx_bytes
 from omlx.models.pool.pool import Pool
 from omlx.receipts.store import AnswerStore
 from omlx.receipts.verifier import Verifier
-from omlx.server.activity import Activity
-from omlx.server.api_keys import ApiKeys
 from omlx.server.beginnings.prewarmer import Prewarmer
 from omlx.server.beginnings.store import BeginningStore
-from omlx.server.generation import GenerationService
+from omlx.server.endpoints.prefixes import PrefixService
+from omlx.server.http.keys import ApiKeys
 from omlx.server.journal.journal import Journal
-from omlx.server.media.fetch import UrlReader
-from omlx.server.prefixes import PrefixService
+from omlx.server.request.activity import Activity
+from omlx.server.request.generation import GenerationService
+from omlx.server.request.media.fetch import UrlReader
 from omlx.settings.keys import KeyFile
 from omlx.telemetry import usage_file
 from omlx.telemetry.metrics import Gauges, Metrics

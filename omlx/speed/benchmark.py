@@ -24,7 +24,7 @@ from omlx.engine.types import Request, Sampling, Speculation
 from omlx.errors import BadRequest, Overloaded, Reason
 from omlx.models.pool.pool import Pool
 from omlx.models.pool.served import ServedModel
-from omlx.server.generation import GenerationService
+from omlx.server.request.generation import GenerationService
 from omlx.speed.points import (
     ANSWER_TOKENS,
     STREAMS,

@@ -9,7 +9,7 @@ import uuid
 
 from omlx.errors import Conflict, OmlxError, Reason
 from omlx.models.pool.pool import Pool
-from omlx.server.errors import unexpected
+from omlx.server.http.errors import unexpected
 from omlx.speed.benchmark import Benchmark, BenchmarkRunner
 from omlx.speed.report import report
 from omlx.speed.run_store import RunStore

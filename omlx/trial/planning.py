@@ -16,7 +16,7 @@ from omlx.models.catalog.registry import ModelEntry
 from omlx.models.package.compatibility import draft_mismatch
 from omlx.models.pool.footprint import device
 from omlx.models.pool.pool import Pool
-from omlx.server.generation import GenerationService
+from omlx.server.request.generation import GenerationService
 from omlx.trial.estimate import PROMPT_TOKENS, Estimate, Weights, estimate
 from omlx.trial.run_sample import CONTEXT_TOKENS, PICTURE_FIELD, read_prompt
 from omlx.trial.texts import Kind, question

@@ -19,11 +19,11 @@ from omlx.measure.sample import Meter, Sample
 from omlx.models.pool.pool import Pool
 from omlx.models.pool.served import Lease, ServedModel
 from omlx.records import DRAFTER_FAILED, RequestStats
-from omlx.server.dialect import Json
-from omlx.server.engine_requests import sampling_of
-from omlx.server.generation import GenerationService
-from omlx.server.generation_request import GenerationRequest
-from omlx.server.media.parts import image_part, text_part
+from omlx.server.request.dialect import Json
+from omlx.server.request.engine_requests import sampling_of
+from omlx.server.request.generation import GenerationService
+from omlx.server.request.generation_request import GenerationRequest
+from omlx.server.request.media.parts import image_part, text_part
 from omlx.trial.configurations import TrialConfiguration
 from omlx.trial.texts import Question
 

@@ -22,7 +22,7 @@ from omlx.errors import ModelError, Reason
 from omlx.measure.interleave import rotate
 from omlx.models.pool.pool import Pool
 from omlx.models.pool.served import Lease, ServedModel
-from omlx.server.generation import GenerationService
+from omlx.server.request.generation import GenerationService
 from omlx.trial.configurations import (
     MAX_ROUNDS,
     MIN_ROUNDS,

@@ -12,7 +12,7 @@ from contextlib import suppress
 from omlx.errors import Conflict, OmlxError, Reason
 from omlx.models.pool.load_queue import LoadJob
 from omlx.models.pool.pool import Pool
-from omlx.server.errors import unexpected
+from omlx.server.http.errors import unexpected
 from omlx.trial.conditions import Conditions
 from omlx.trial.exclusive import Exclusive
 from omlx.trial.report import draft_record, report

@@ -14,7 +14,7 @@ from omlx.clients.agents import AGENTS
 from omlx.clients.apps import APPS, Kind
 from omlx.clients.endpoint import Endpoint
 from omlx.models.catalog.registry import Registry
-from omlx.server.last_seen import MAX_PROGRAMS, LastSeen, Seen
+from omlx.server.request.last_seen import MAX_PROGRAMS, LastSeen, Seen
 from tests.admin.running import Administered, administered
 from tests.server.running import TARGET
 

@@ -21,7 +21,7 @@ from omlx.cli.address import listen, url
 from omlx.cli.main import main
 from omlx.errors import ConfigError
 from omlx.models.catalog.discovery import BUNDLED
-from omlx.server.guard import is_loopback
+from omlx.server.http.guard import is_loopback
 from tests.models.trees import hub_model, model
 from tests.processes import environment
 

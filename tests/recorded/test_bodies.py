@@ -16,10 +16,10 @@ import httpx
 import pytest
 
 from omlx.errors import BadRequest
-from omlx.server.anthropic import message_request
-from omlx.server.openai.chat import request as chat_request
-from omlx.server.openai.completions import request as completion_request
-from omlx.server.openai.responses import request as response_request
+from omlx.server.dialects.anthropic import request as message_request
+from omlx.server.dialects.openai import chat_request as chat_request
+from omlx.server.dialects.openai import completions_request as completion_request
+from omlx.server.dialects.openai import responses_request as response_request
 from omlx.settings.schema import Settings
 from tests.server.running import TARGET, omlx
 

@@ -14,8 +14,8 @@ from omlx.engine.types import (
 )
 from omlx.errors import NotFound, Overloaded, Reason
 from omlx.records import RequestStats
-from omlx.server.activity import Activity, Running
-from omlx.server.caller import Arrival, Caller
+from omlx.server.http.caller import Arrival, Caller
+from omlx.server.request.activity import Activity, Running
 from omlx.telemetry.metrics import Gauges, Metrics
 
 ASK = Request("a", tuple(range(40)))

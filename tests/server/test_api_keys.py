@@ -19,10 +19,10 @@ from omlx.admin.mount import mount
 from omlx.errors import ConfigError, TooManyRequests
 from omlx.models.hub.downloads import Downloads
 from omlx.receipts.store import AnswerStore
-from omlx.server.activity import Activity
-from omlx.server.api_keys import ApiKeys
 from omlx.server.app import create_app
+from omlx.server.http.keys import ApiKeys
 from omlx.server.journal.journal import Journal
+from omlx.server.request.activity import Activity
 from omlx.server.services import Stores, build_services
 from omlx.settings.configuration import LiveConfiguration
 from omlx.settings.keys import KeyFile

@@ -14,8 +14,8 @@ from starlette.requests import Request
 from starlette.types import Message
 
 from omlx.errors import BadRequest
-from omlx.server import body
-from omlx.server.body import LARGE_BYTES, LIMITS, check_finite, outside_strings, read_body
+from omlx.server.http import body
+from omlx.server.http.body import LARGE_BYTES, LIMITS, check_finite, outside_strings, read_body
 from tests.server.running import TARGET
 
 CHAT = "/v1/chat/completions"

@@ -13,10 +13,10 @@ from fastapi import FastAPI, Request
 from starlette.responses import PlainTextResponse, Response
 
 from omlx.errors import OmlxError
-from omlx.server import errors
-from omlx.server.api_keys import ApiKeys, same_key
-from omlx.server.connection import while_connected
-from omlx.server.guard import AccessGuard, hostname
+from omlx.server.http import errors
+from omlx.server.http.connection import while_connected
+from omlx.server.http.guard import AccessGuard, hostname
+from omlx.server.http.keys import ApiKeys, same_key
 from tests.server.running import PATIENCE_S, serving
 
 KEY = "clé-日本"

@@ -9,12 +9,12 @@ from typing import Any
 import httpx
 import pytest
 
-from omlx.server import known_fields
-from omlx.server.anthropic import message_request
-from omlx.server.ollama import request as ollama
-from omlx.server.openai.chat import request as chat
-from omlx.server.openai.completions import request as completions
-from omlx.server.openai.responses import request as responses
+from omlx.server.dialects.anthropic import request as message_request
+from omlx.server.dialects.ollama import request as ollama
+from omlx.server.dialects.openai import chat_request as chat
+from omlx.server.dialects.openai import completions_request as completions
+from omlx.server.dialects.openai import responses_request as responses
+from omlx.server.request import known_fields
 from tests.server.running import TARGET, Running
 
 DOCS = Path(__file__).parents[2] / "docs/api.md"

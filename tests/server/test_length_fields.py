@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from openai import BadRequestError, OpenAI
 
-from omlx.server.content import Reading
-from omlx.server.openai.chat.request import ChatMessage
+from omlx.server.dialects.openai.chat_request import ChatMessage
+from omlx.server.request.content import Reading
 from tests.server.running import TARGET
 
 ASKED: list[Any] = [{"role": "user", "content": "Say hello."}]

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from omlx.errors import BadRequest
-from omlx.server.anthropic import message_request
-from omlx.server.fields import Body
-from omlx.server.openai.chat import request as chat_request
-from omlx.server.openai.completions import request as completion_request
-from omlx.server.openai.responses import request as response_request
+from omlx.server.dialects.anthropic import request as message_request
+from omlx.server.dialects.openai import chat_request as chat_request
+from omlx.server.dialects.openai import completions_request as completion_request
+from omlx.server.dialects.openai import responses_request as response_request
+from omlx.server.request.fields import Body
 
 LEAF = (
     st.none()

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from omlx.server.response_format import ANY_OBJECT, structured_output
+from omlx.server.request.structured_output import ANY_OBJECT, structured_output
 
 
 @pytest.mark.parametrize("more", [{}, {"schema": None}, {"schema": ""}])

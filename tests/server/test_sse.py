@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 
-from omlx.server import sse
+from omlx.server.http import sse
 
 ENDS_OF_LINES = "\n\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"
 

@@ -9,7 +9,7 @@ from omlx.engine.types import ModelSnapshot
 from omlx.errors import Reason
 from omlx.models.pool.speculation import SpeculationConfig
 from omlx.records import DrafterStats, Gate, PrefixStats, RequestStats
-from omlx.server import status
+from omlx.server.endpoints import status
 
 PAYS = Gate("on")
 OFF = Gate("off", Reason("spec.off.does_not_pay", {"speedup": 0.8}))

@@ -7,12 +7,12 @@ import json
 import pytest
 
 from omlx.engine.types import FinishReason
-from omlx.server.anthropic import blocks
-from omlx.server.anthropic.blocks import Block, Message
-from omlx.server.content import Reading
-from omlx.server.dialect import ChoiceEvent, Encoder
-from omlx.server.openai.responses.encoder import ResponseEncoder
-from omlx.server.openai.responses.tools import ToolName
+from omlx.server.dialects.anthropic import blocks
+from omlx.server.dialects.anthropic.blocks import Block, Message
+from omlx.server.dialects.openai.responses_encoder import ResponseEncoder
+from omlx.server.dialects.openai.responses_tools import ToolName
+from omlx.server.request.content import Reading
+from omlx.server.request.dialect import ChoiceEvent, Encoder
 from omlx.text.events import (
     Finish,
     OutputEvent,

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from omlx.errors import BadRequest
-from omlx.server.anthropic import message_request
-from omlx.server.content import without_attribution
-from omlx.server.fields import read
-from omlx.server.generation_request import GenerationRequest
-from omlx.server.ollama import request as ollama_request
-from omlx.server.openai.chat import request as chat_request
-from omlx.server.openai.responses import request as response_request
-from omlx.server.openai.responses.items import Item
+from omlx.server.dialects.anthropic import request as message_request
+from omlx.server.dialects.ollama import request as ollama_request
+from omlx.server.dialects.openai import chat_request as chat_request
+from omlx.server.dialects.openai import responses_request as response_request
+from omlx.server.dialects.openai.responses_items import Item
+from omlx.server.request.content import without_attribution
+from omlx.server.request.fields import read
+from omlx.server.request.generation_request import GenerationRequest
 
 HELLO = {"role": "user", "content": "hello"}
 LOOK = {"name": "look", "input_schema": {"type": "object"}}

@@ -14,9 +14,9 @@ import omlx.admin
 import omlx.server
 from omlx.catalog import catalog, languages, sentence
 from omlx.errors import BadRequest
-from omlx.server.fields import read
-from omlx.server.openai.chat.request import ChatRequest
-from omlx.server.validation import from_validation
+from omlx.server.dialects.openai.chat_request import ChatRequest
+from omlx.server.http.validation import from_validation
+from omlx.server.request.fields import read
 
 WRONG = [
     *(None, True, 5, -(2**70), 2**70, 1.5, -1e300, "", "x", "x" * 5000, [], [5], [None], {}),

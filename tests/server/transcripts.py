@@ -14,13 +14,13 @@ from typing import Any
 from omlx.engine.types import FinishReason
 from omlx.errors import Reason
 from omlx.records import RequestStats
-from omlx.server.anthropic.message import MessageEncoder
-from omlx.server.dialect import ChoiceEvent, Encoder
-from omlx.server.ollama import encoder as ollama
-from omlx.server.openai.chat.encoder import ChatEncoder
-from omlx.server.openai.choices import Head
-from omlx.server.openai.completions.encoder import CompletionEncoder
-from omlx.server.openai.responses.encoder import ResponseEncoder
+from omlx.server.dialects.anthropic.encoder import MessageEncoder
+from omlx.server.dialects.ollama import encoder as ollama
+from omlx.server.dialects.openai.chat_encoder import ChatEncoder
+from omlx.server.dialects.openai.choices import Head
+from omlx.server.dialects.openai.completions_encoder import CompletionEncoder
+from omlx.server.dialects.openai.responses_encoder import ResponseEncoder
+from omlx.server.request.dialect import ChoiceEvent, Encoder
 from omlx.text.events import (
     Finish,
     OutputEvent,

@@ -13,10 +13,10 @@ from typing import Any, Final
 
 import pytest
 
-from omlx.server.anthropic import message_request
-from omlx.server.generation_request import GenerationRequest
-from omlx.server.openai.chat import request as chat_request
-from omlx.server.openai.responses import request as response_request
+from omlx.server.dialects.anthropic import request as message_request
+from omlx.server.dialects.openai import chat_request as chat_request
+from omlx.server.dialects.openai import responses_request as response_request
+from omlx.server.request.generation_request import GenerationRequest
 from omlx.text.calls.markup import call_format
 from omlx.text.template.render import render
 from tests.templates.fetched import TEMPLATES, tokenizer

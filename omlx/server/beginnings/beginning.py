@@ -10,7 +10,7 @@ from hashlib import sha256
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final
 
-from omlx.server.generation_request import GenerationRequest
+from omlx.server.request.generation_request import GenerationRequest
 from omlx.text.template.render import render
 from omlx.text.tools import ToolUse
 

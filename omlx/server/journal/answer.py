@@ -12,14 +12,14 @@ from starlette.responses import JSONResponse
 
 from omlx.engine.types import Event
 from omlx.errors import EngineDead, OmlxError, Reason
-from omlx.server import errors
-from omlx.server.dialect import ChoiceEvent
-from omlx.server.exchange import Exchange
+from omlx.server.http import errors
 from omlx.server.journal.journal import Journal, now
 from omlx.server.journal.replay import Replay
 from omlx.server.journal.table import Owned, Part, Table
-from omlx.server.recorded import Recorded, dump
-from omlx.server.stream import GenerationStream
+from omlx.server.request.dialect import ChoiceEvent
+from omlx.server.request.exchange import Exchange
+from omlx.server.request.recorded import Recorded, dump
+from omlx.server.request.stream import GenerationStream
 
 log = logging.getLogger("omlx.server")
 

@@ -23,21 +23,21 @@ from starlette.responses import Response
 from starlette.types import Message
 
 from omlx.errors import BadRequest, Conflict, NotFound, Reason
-from omlx.server import sse
-from omlx.server.api_keys import owner_of
-from omlx.server.caller import caller_of
-from omlx.server.connection import while_connected
-from omlx.server.dialect import Wire
-from omlx.server.errors import field_error
-from omlx.server.exchange import Exchange
-from omlx.server.generation import GenerationService
+from omlx.server.http import sse
+from omlx.server.http.caller import caller_of
+from omlx.server.http.connection import while_connected
+from omlx.server.http.errors import field_error
+from omlx.server.http.keys import owner_of
+from omlx.server.http.notes import note
 from omlx.server.journal.answer import Answer, Recording
 from omlx.server.journal.journal import Journal, booted_at, now
 from omlx.server.journal.replay import Replay
 from omlx.server.journal.table import Entry, Header, Owned, Table
-from omlx.server.notes import note
-from omlx.server.recorded import Recorded
-from omlx.server.stream import GenerationStream
+from omlx.server.request.dialect import Wire
+from omlx.server.request.exchange import Exchange
+from omlx.server.request.generation import GenerationService
+from omlx.server.request.recorded import Recorded
+from omlx.server.request.stream import GenerationStream
 
 KEY: Final = "Idempotency-Key"
 MAX_KEY: Final = 255

@@ -7,8 +7,8 @@ import time
 from bisect import bisect_left
 from collections.abc import AsyncGenerator, Sequence
 
-from omlx.server import sse
-from omlx.server.dialect import Json, Wire
+from omlx.server.http import sse
+from omlx.server.request.dialect import Json, Wire
 
 _END = b"\n\n"
 

@@ -54,7 +54,7 @@ def test_a_text_model_imports_no_package_of_the_extra() -> None:
         "print(*steps, file=sys.stderr); "
         "assert 'mlx_lm' in sys.modules; "
         "used = ('mlx_vlm', 'mlx_audio', 'cv2', 'scipy', 'omlx.models.eyes.family', "
-        "'omlx.server.media.decode'); "
+        "'omlx.server.request.media.decode'); "
         "print([name for name in used if name in sys.modules])"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from omlx.errors import BadRequest
-from omlx.server import opaque_reasoning
-from omlx.server.anthropic.blocks import Message, rendered
-from omlx.server.anthropic.message_request import parse
-from omlx.server.content import Reading
+from omlx.server.dialects.anthropic.blocks import Message, rendered
+from omlx.server.dialects.anthropic.request import parse
+from omlx.server.request import opaque_reasoning
+from omlx.server.request.content import Reading
 
 HELLO = {"role": "user", "content": "hello"}
 

@@ -16,7 +16,7 @@ from omlx.server.beginnings.beginning import (
     is_new,
 )
 from omlx.server.beginnings.store import BeginningStore
-from omlx.server.generation_request import GenerationRequest
+from omlx.server.request.generation_request import GenerationRequest
 from omlx.text.tools import ToolUse
 
 DAY_S = 86400.0

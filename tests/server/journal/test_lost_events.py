@@ -11,10 +11,10 @@ from typing import Any
 import httpx
 import pytest
 
-from omlx.server.dialect import RESPONSES
 from omlx.server.journal import answers
 from omlx.server.journal.replay import Replay
 from omlx.server.journal.table import Part, Table
+from omlx.server.request.dialect import RESPONSES
 from tests.server.journal.streams import (
     PATHS,
     Event,

@@ -12,8 +12,8 @@ from starlette.requests import Request
 from starlette.responses import StreamingResponse
 from starlette.routing import Route
 
-from omlx.server.dialect import NAMED, OPENAI
 from omlx.server.journal.replay import Replay
+from omlx.server.request.dialect import NAMED, OPENAI
 from tests.server.running import serving
 
 CHUNKS: list[dict[str, Any]] = [

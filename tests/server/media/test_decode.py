@@ -16,7 +16,7 @@ pytestmark = pytest.mark.needs_extra
 
 
 def decoded(data: bytes) -> Any:
-    from omlx.server.media.decode import decode  # noqa: PLC0415 — needs the extra
+    from omlx.server.request.media.decode import decode  # noqa: PLC0415 — needs the extra
 
     return decode(data, "image")
 

@@ -14,8 +14,8 @@ import httpx
 import pytest
 
 from omlx.errors import BadRequest
-from omlx.server.media.fetch import Address, UrlReader, is_public
-from omlx.server.media.source import MAX_BYTES
+from omlx.server.request.media.fetch import Address, UrlReader, is_public
+from omlx.server.request.media.source import MAX_BYTES
 from tests.models.eyes.sighted import picture
 from tests.server.media.pictures import SMOL, asking, file_of, seeing
 

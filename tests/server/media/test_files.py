@@ -9,12 +9,12 @@ from typing import Any
 import httpx
 import pytest
 
-from omlx.server.anthropic import message_request
-from omlx.server.generation_request import GenerationRequest
-from omlx.server.media.file_texts import MAX_FILES, FileTexts
-from omlx.server.media.pdf_worker import READ, reply
-from omlx.server.openai.chat import request as chat_request
-from omlx.server.openai.responses import request as response_request
+from omlx.server.dialects.anthropic import request as message_request
+from omlx.server.dialects.openai import chat_request as chat_request
+from omlx.server.dialects.openai import responses_request as response_request
+from omlx.server.request.generation_request import GenerationRequest
+from omlx.server.request.media.file_texts import MAX_FILES, FileTexts
+from omlx.server.request.media.pdf_worker import READ, reply
 from tests.server.media.pdfs import bomb, encrypted, pdf, uri
 from tests.server.running import TARGET
 

@@ -10,8 +10,8 @@ import httpx
 import pytest
 from PIL import Image
 
-from omlx.server.media.attach import MAX_IMAGES
-from omlx.server.media.source import MAX_BYTES
+from omlx.server.request.media.attach import MAX_IMAGES
+from omlx.server.request.media.source import MAX_BYTES
 from tests.models.eyes.sighted import picture
 from tests.server.media.pictures import QWEN, asking, file_of, some_uri, uri
 from tests.server.running import TARGET, Running

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from omlx.errors import BadRequest
-from omlx.server.ollama.fields import duration_s
+from omlx.server.dialects.ollama.fields import duration_s
 from omlx.settings.schema import Settings
 from tests.server.running import PATIENCE_S, TARGET, Running, omlx
 from tests.server.spelling import spelling_pool

@@ -11,10 +11,10 @@ import pytest
 from omlx.engine.types import FinishReason, TokenLogprob
 from omlx.errors import Reason
 from omlx.records import DrafterStats, Gate, RequestStats
-from omlx.server.dialect import ChoiceEvent, Json
-from omlx.server.openai.chat.encoder import ChatEncoder
-from omlx.server.openai.choices import Head
-from omlx.server.usage import timings, usage
+from omlx.server.dialects.openai.chat_encoder import ChatEncoder
+from omlx.server.dialects.openai.choices import Head
+from omlx.server.request.dialect import ChoiceEvent, Json
+from omlx.server.request.usage import timings, usage
 from omlx.text.events import (
     Finish,
     ReasoningDelta,

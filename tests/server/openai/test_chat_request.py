@@ -7,7 +7,7 @@ import pytest
 
 from omlx.engine.strategy import DRAFT
 from omlx.errors import BadRequest
-from omlx.server.openai.chat.request import parse
+from omlx.server.dialects.openai.chat_request import parse
 
 HELLO = [{"role": "user", "content": "hello"}]
 

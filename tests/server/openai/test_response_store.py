@@ -3,10 +3,10 @@ from __future__ import annotations
 import pytest
 
 from omlx.errors import BadRequest, NotFound
-from omlx.server.dialect import Json
+from omlx.server.dialects.openai.responses_items import Item
 from omlx.server.journal.table import Owned
-from omlx.server.openai.responses.items import Item
 from omlx.server.openai.responses.store import ResponseStore
+from omlx.server.request.dialect import Json
 
 OWNER = "laptop"
 ASKED = [{"role": "user", "content": "a"}]

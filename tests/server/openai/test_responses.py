@@ -12,7 +12,7 @@ from openai import BadRequestError, NotFoundError, OpenAI
 from openai.types.responses import Response, ResponseFunctionToolCall
 from pydantic import BaseModel
 
-from omlx.server.openai.responses.items import Conversation, Item
+from omlx.server.dialects.openai.responses_items import Conversation, Item
 from tests.server.running import PATIENCE_S, TARGET, Running
 
 PLAIN: Any = {"effort": "none"}

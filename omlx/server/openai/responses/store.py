@@ -14,15 +14,15 @@ from functools import partial
 from typing import Final
 
 from omlx.errors import BadRequest, NotFound
-from omlx.server.dialect import Json
-from omlx.server.errors import field_error
+from omlx.server.dialects.openai.responses_encoder import ResponseEncoder
+from omlx.server.dialects.openai.responses_items import Conversation, Item
+from omlx.server.http.errors import field_error
 from omlx.server.journal.journal import Journal, now
 from omlx.server.journal.replay import Replay
 from omlx.server.journal.table import Owned, StoredRow, Table
-from omlx.server.openai.responses.encoder import ResponseEncoder
-from omlx.server.openai.responses.items import Conversation, Item
 from omlx.server.openai.responses.stored_images import StoredImages, encoded
-from omlx.server.stream import GenerationStream
+from omlx.server.request.dialect import Json
+from omlx.server.request.stream import GenerationStream
 
 MAX_RESPONSES: Final = 1024
 MAX_BYTES: Final = 64 << 20

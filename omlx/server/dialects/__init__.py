@@ -1,0 +1,1 @@
+"""API dialects: bodies to `GenerationRequest`s, events to bodies and streams."""

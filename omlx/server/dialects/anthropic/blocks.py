@@ -1,0 +1,288 @@
+"""Content blocks of Anthropic's dialect, and the messages of templates that they become.
+
+`content` has the rule for what is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import chain, groupby
+from operator import itemgetter
+from typing import Any, Final, Literal
+
+from omlx.errors import BadRequest
+from omlx.server.http.errors import field_error
+from omlx.server.request import opaque_reasoning
+from omlx.server.request import tools as tooling
+from omlx.server.request.content import Reading, Typed
+from omlx.server.request.dialect import Json
+from omlx.server.request.fields import Body, Listed
+from omlx.server.request.media.parts import (
+    IMAGE,
+    IMAGES,
+    MEDIA,
+    content_of,
+    file_part,
+    image_part,
+    text_part,
+)
+
+FAILED: Final = "Error: "
+"""Prefix of the result of a tool call that failed."""
+LOADED: Final = "Loaded: "
+"""The text of a result that only names tools, before the names."""
+DOCUMENT: Final = "document"
+_BETWEEN: Final = "\n\n"
+
+
+class Block(Typed):
+    """A block of any type; its fields depend on the type.
+
+    `cache_control` is ignored: every prefix is cached.
+    """
+
+    READ = (
+        IMAGES
+        | MEDIA
+        | {
+            *("text", "thinking", "redacted_thinking", "tool_use", "tool_result"),
+            *(DOCUMENT, "search_result", "compaction", "tool_reference", "tool_addition"),
+        }
+    )
+
+    text: str | None = None
+    thinking: str | None = None
+    signature: str | None = None
+    id: str | None = None
+    name: str | None = None
+    title: str | None = None
+    input: dict[str, Any] | str | None = None
+    tool_use_id: str | None = None
+    tool_name: str | None = None
+    is_error: bool | None = None
+    content: str | Listed[Block] | None = None
+    source: dict[str, Any] | str | None = None
+    tool: dict[str, Any] | None = None
+
+
+class Message(Body):
+    role: Literal["user", "assistant", "system"]
+    content: str | Listed[Block]
+
+
+def system(given: str | Sequence[Block] | None, reading: Reading) -> list[Json]:
+    """The system message, if there is one."""
+    if isinstance(given, str):
+        texts = [given]
+    else:
+        texts = [_text(block, f"system[{i}]", reading) for i, block in enumerate(given or ())]
+    text = _BETWEEN.join(filter(None, texts))
+    return [{"role": "system", "content": text}] if text else []
+
+
+def rendered(messages: Sequence[Message], reading: Reading) -> list[Json]:
+    """Messages as templates expect them: neighbours of one role are merged, results of tools are
+    separate messages. `reading` notes what is left out.
+
+    Raises BadRequest for images and media where none can be, and for results without a call.
+    """
+    separate: list[Json] = []
+    called: set[str] = set()
+    for at, message in enumerate(messages):
+        field = f"messages[{at}].content"
+        content = message.content
+        blocks = [Block(type="text", text=content)] if isinstance(content, str) else content
+        if message.role == "assistant":
+            answer = _assistant(blocks, field, reading)
+            called |= {call["id"] for call in answer.get("tool_calls", ())}
+            separate.append(answer)
+        else:
+            turn = list(_user(message.role, blocks, field, called, reading))
+            follows = not separate or separate[-1]["role"] == "assistant"
+            if not turn and follows and message.role == "user":
+                turn = [{"role": "user", "content": ""}]  # else the last answer would be continued
+            separate += turn
+    conversation: list[Json] = []
+    for role, run in groupby(separate, itemgetter("role")):
+        neighbours = list(run)
+        if role != "tool":
+            neighbours = [_merged(role, neighbours)]
+        conversation += neighbours
+    return conversation
+
+
+def added_tools(messages: Sequence[Message]) -> Iterator[tuple[str, Json]]:
+    """Yield place and definition of each tool that a block adds during the conversation."""
+    for at, message in enumerate(messages):
+        blocks = () if isinstance(message.content, str) else message.content
+        for i, block in enumerate(blocks):
+            definition = (block.tool or {}).get("definition")
+            if block.type == "tool_addition" and isinstance(definition, dict):
+                yield f"messages[{at}].content[{i}].tool.definition", definition
+
+
+def _assistant(blocks: Sequence[Block], field: str, reading: Reading) -> Json:
+    texts, reasoning, calls = [], [], []
+    for i, block in enumerate(blocks):
+        at = f"{field}[{i}]"
+        match block.type:
+            case "thinking":
+                reasoning.append(opaque_reasoning.decode(block.thinking or "", block.signature))
+            case "redacted_thinking":
+                pass  # only the service that encrypted it can read it
+            case "tool_use":
+                if not block.id or not block.name:
+                    missing = "id" if block.name else "name"
+                    raise BadRequest("request.missing", param=at, field=f"{at}.{missing}")
+                calls.append(tooling.call(block.id, block.name, block.input or {}))
+            case kind if kind in MEDIA:
+                reading.leave_out(at, kind)
+            case _:
+                texts.append(_text(block, at, reading))
+    message: Json = {"role": "assistant", "content": "".join(texts)}
+    if any(reasoning):
+        message["reasoning_content"] = "\n".join(filter(None, reasoning))
+    if calls:
+        message["tool_calls"] = calls
+    return message
+
+
+def _user(
+    role: str, blocks: Sequence[Block], field: str, called: set[str], reading: Reading
+) -> Iterator[Json]:
+    """Yield a message for each block of a user or system message."""
+    for i, block in enumerate(blocks):
+        at = f"{field}[{i}]"
+        if block.type == "tool_result" and role == "user":
+            if block.tool_use_id not in called:
+                raise field_error("tools.no_call", at, id=str(block.tool_use_id))
+            content = _result(block, at, reading)
+            yield {"role": "tool", "tool_call_id": block.tool_use_id, "content": content}
+        elif role == "user":
+            parts = _block_parts(block, at, reading)
+            if parts or block.type == "text":
+                yield {"role": role, "content": content_of(parts, _BETWEEN)}
+        elif text := _text(block, at, reading):
+            yield {"role": role, "content": text}
+
+
+def _merged(role: str, run: Sequence[Json]) -> Json:
+    """Successive messages of one role as one."""
+    parts = chain.from_iterable(_parts(message["content"]) for message in run)
+    message: Json = {"role": role, "content": content_of(parts, _BETWEEN)}
+    reasoning = [part["reasoning_content"] for part in run if "reasoning_content" in part]
+    calls = list(chain.from_iterable(part.get("tool_calls", ()) for part in run))
+    if reasoning:
+        message["reasoning_content"] = "\n".join(reasoning)
+    if calls:
+        message["tool_calls"] = calls
+    return message
+
+
+def _parts(content: str | Sequence[Json]) -> Sequence[Json]:
+    """Content as parts; an empty text is none."""
+    if isinstance(content, str):
+        return [text_part(content)] if content else []
+    return content
+
+
+def _result(block: Block, at: str, reading: Reading) -> str | list[Json]:
+    """The content of a tool result, with a prefix in place of `is_error`, which templates lack.
+
+    One that only names tools says so: all tools are listed anyway.
+    """
+    if block.content is None or isinstance(block.content, str):
+        content: str | list[Json] = block.content or ""
+    else:
+        content = _inner(block.content, f"{at}.content", reading)
+    return _failed(content) if block.is_error else content
+
+
+def _inner(blocks: Sequence[Block], field: str, reading: Reading) -> str | list[Json]:
+    """The blocks within a result."""
+    parts: list[Json] = []
+    loaded = []
+    for i, block in enumerate(blocks):
+        at = f"{field}[{i}]"
+        if block.type == "tool_reference" and block.tool_name:
+            loaded.append(block.tool_name)
+        elif block.type in MEDIA - IMAGES:
+            parts.append(text_part(reading.replace(at, block.type)))
+        else:
+            parts += _block_parts(block, at, reading)
+    if loaded and not parts:
+        return LOADED + ", ".join(loaded)
+    return content_of(parts, _BETWEEN)
+
+
+def _failed(content: str | list[Json]) -> str | list[Json]:
+    if isinstance(content, str):
+        return content if content.startswith(FAILED) else f"{FAILED}{content}"
+    return content_of([text_part(FAILED), *content])
+
+
+def _block_parts(block: Block, at: str, reading: Reading) -> list[Json]:
+    """A block as texts, an image or a file; nothing for one that is left out."""
+    source = block.source if isinstance(block.source, dict) else {}
+    if block.type == IMAGE:
+        url = source.get("url") if source.get("type") == "url" else None
+        if source.get("type") == "base64" and isinstance(source.get("data"), str):
+            url = f"data:;base64,{source['data']}"
+        return [image_part(IMAGE, url, None, at)]
+    if block.type == DOCUMENT:
+        return _document(block, source, at)
+    text = _text(block, at, reading)
+    return [text_part(text)] if text else []
+
+
+def _document(block: Block, source: Json, at: str) -> list[Json]:
+    """A document: its text, those of its blocks, or a file."""
+    match source:
+        case {"type": "text", "data": str(text)}:
+            return [text_part(text)]
+        case {"type": "content", "content": content}:
+            return [text_part(text) for text in _texts(content)]
+        case {"type": "base64", "data": data}:
+            return [file_part(DOCUMENT, data, block.title, at, source.get("media_type"))]
+        case _:
+            name = block.title or source.get("url") or source.get("file_id")
+            return [file_part(DOCUMENT, None, name, at)]
+
+
+def _texts(content: object) -> list[str]:
+    """The texts of blocks that were not parsed."""
+    if isinstance(content, str):
+        return [content]
+    blocks = content if isinstance(content, list) else []
+    texts = [block.get("text") for block in blocks if isinstance(block, dict)]
+    return [text for text in texts if isinstance(text, str)]
+
+
+def _text(block: Block, at: str, reading: Reading) -> str:
+    """The text of a block, nothing for one that has none and is left out.
+
+    Raises BadRequest for images and media.
+    """
+    match block.type:
+        case kind if kind in IMAGES:
+            raise field_error("image.role", at)
+        case kind if kind in MEDIA:
+            raise field_error("request.media", at, type=kind)
+        case "document":
+            source = block.source if isinstance(block.source, dict) else {}
+            if source.get("type") in ("text", "content"):
+                return _BETWEEN.join(part["text"] for part in _document(block, source, at))
+            return reading.replace(at, block.type)
+        case "search_result" if isinstance(block.content, list):
+            found = [block.title, block.source if isinstance(block.source, str) else None]
+            found += [part.text for part in block.content]
+            return _BETWEEN.join(filter(None, found))
+        case "compaction" if isinstance(block.content, str):
+            return block.content
+        case "text" if block.text is None:
+            raise field_error("request.missing", f"{at}.text")
+        case "tool_addition" if "definition" in (block.tool or {}):
+            return ""
+    if block.text is None:
+        reading.leave_out(at, block.type)
+    return block.text or ""

@@ -1,0 +1,198 @@
+"""Anthropic's dialect: events to a message or to the events of a stream. Pure; no I/O.
+
+A stream is: message_start, ping, content blocks one after another (start, deltas, stop),
+message_delta with the stop reason and the final counts, message_stop. How much of the prompt was
+cached is known at the end: `input_tokens` of message_start counts the whole prompt, that of
+message_delta what was not cached.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from omlx.engine.types import FinishReason
+from omlx.errors import OmlxError, Reason
+from omlx.server.http import errors
+from omlx.server.request import opaque_reasoning
+from omlx.server.request import tools as tooling
+from omlx.server.request.dialect import ChoiceEvent, Json
+from omlx.server.request.usage import receipt, timings, warnings
+from omlx.text.events import (
+    Finish,
+    HiddenLogprobs,
+    OutputEvent,
+    PromptLogprobs,
+    ReasoningDelta,
+    TextDelta,
+    ToolCallArguments,
+    ToolCallEnd,
+    ToolCallStart,
+)
+
+PING: Final[Json] = {"type": "ping"}
+_COUNTS: Final = ("usage", "timings", "warnings", "receipt")
+"""Fields of message_delta that a whole message has too."""
+
+
+class MessageEncoder:
+    """`prompt_n`: tokens of the prompt; `max_tokens`: as requested; `hidden`: reasoning is not
+    shown."""
+
+    def __init__(
+        self,
+        id: str,
+        model: str,
+        prompt_n: int,
+        *,
+        max_tokens: int,
+        hidden: bool = False,
+        warnings: Sequence[Reason] = (),
+    ) -> None:
+        self._id, self._model, self._prompt_n, self._max_tokens = id, model, prompt_n, max_tokens
+        self._hidden, self._warnings = hidden, warnings
+        self._index = -1
+        self._open: str | None = None  # type of the open content block
+        self._reasoning = ""
+
+    def start(self) -> list[Json]:
+        message = self._message([], None) | {"usage": _usage(self._prompt_n, 0, 0, 0)}
+        return [{"type": "message_start", "message": message}, PING]
+
+    def feed(self, events: Sequence[ChoiceEvent]) -> list[Json]:
+        payloads: list[Json] = []
+        for event in events:
+            payloads += self._encode(event.event)
+        return payloads
+
+    def failed(self, error: OmlxError) -> list[Json]:
+        return [errors.anthropic(error)]
+
+    def body(self, events: Sequence[ChoiceEvent]) -> Json:
+        """The message that the payloads of a stream add up to."""
+        content: list[Json] = []
+        finish = None
+        for payload in self.feed(events):
+            match payload["type"]:
+                case "content_block_start":
+                    content.append(dict(payload["content_block"]))
+                case "content_block_delta":
+                    _add(content[-1], payload["delta"])
+                case "message_delta":
+                    finish = payload
+        assert finish is not None
+        for block in content:
+            if block["type"] == "tool_use":
+                parsed = tooling.parse_arguments(block.pop("partial_json", ""))
+                block["input"] = parsed
+                if not isinstance(parsed, dict):  # clients expect an object
+                    block["input"] = {"arguments": parsed}
+        counts = {name: finish[name] for name in _COUNTS if name in finish}
+        return self._message(content, finish["delta"]) | counts
+
+    def _message(self, content: list[Json], delta: Json | None) -> Json:
+        ended = delta or {"stop_reason": None, "stop_sequence": None}
+        head = {"id": self._id, "type": "message", "role": "assistant", "model": self._model}
+        return head | {"content": content} | ended
+
+    def _encode(self, event: OutputEvent) -> list[Json]:
+        match event:
+            case TextDelta(text=text):
+                return [*self._enter("text", {"text": ""}), self._delta("text_delta", text=text)]
+            case ReasoningDelta(text=text):
+                self._reasoning += text
+                payloads = self._enter("thinking", {"thinking": "", "signature": ""})
+                if not self._hidden:
+                    payloads.append(self._delta("thinking_delta", thinking=text))
+                return payloads
+            case ToolCallStart(id=id, name=name):
+                fields = {"id": _tool_id(id), "name": name, "input": {}}
+                return [*self._leave(), *self._enter("tool_use", fields)]
+            case ToolCallArguments(text=text):
+                return [self._delta("input_json_delta", partial_json=text)]
+            case ToolCallEnd():
+                return self._leave()
+            case PromptLogprobs() | HiddenLogprobs():
+                return []
+            case Finish():
+                return [*self._leave(), self._end(event), {"type": "message_stop"}]
+
+    def _enter(self, kind: str, fields: Json) -> list[Json]:
+        """Continue a block of this kind, or end the open one and start another."""
+        if self._open == kind:
+            return []
+        payloads = self._leave()
+        self._open, self._index = kind, self._index + 1
+        block = {"type": kind, **fields}
+        start = {"type": "content_block_start", "index": self._index, "content_block": block}
+        return [*payloads, start]
+
+    def _leave(self) -> list[Json]:
+        """End the open block, if there is one."""
+        if self._open is None:
+            return []
+        payloads: list[Json] = []
+        if self._open == "thinking":
+            signature = opaque_reasoning.SHOWN
+            if self._hidden:
+                signature = opaque_reasoning.encode(self._reasoning)
+            payloads.append(self._delta("signature_delta", signature=signature))
+            self._reasoning = ""
+        self._open = None
+        return [*payloads, {"type": "content_block_stop", "index": self._index}]
+
+    def _delta(self, kind: str, **fields: str) -> Json:
+        return {
+            "type": "content_block_delta",
+            "index": self._index,
+            "delta": {"type": kind, **fields},
+        }
+
+    def _end(self, finish: Finish) -> Json:
+        stats = finish.stats
+        return {
+            "type": "message_delta",
+            "delta": {"stop_reason": self._reason(finish), "stop_sequence": finish.stop},
+            "usage": _usage(
+                stats.prompt_n - stats.cached_n,
+                stats.cached_n,
+                stats.predicted_n,
+                finish.reasoning_tokens,
+            ),
+            "timings": timings([finish]),
+            **warnings(self._warnings),
+            **receipt([finish]),
+        }
+
+    def _reason(self, finish: Finish) -> str:
+        if finish.reason is FinishReason.LENGTH:
+            if finish.stats.predicted_n < self._max_tokens:
+                return "model_context_window_exceeded"
+            return "max_tokens"
+        if finish.stop is not None:
+            return "stop_sequence"
+        if finish.tool_calls:
+            return "tool_use"
+        return "end_turn"
+
+
+def _usage(fresh: int, cached: int, output: int, thinking: int) -> Json:
+    return {
+        "input_tokens": fresh,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": cached,
+        "output_tokens": output,
+        "output_tokens_details": {"thinking_tokens": thinking},
+    }
+
+
+def _tool_id(id: str) -> str:
+    if id.startswith("call_"):
+        return f"toolu_{id.removeprefix('call_')}"
+    return id
+
+
+def _add(block: Json, delta: Json) -> None:
+    for name, value in delta.items():
+        if name != "type":
+            block[name] = block.get(name, "") + value

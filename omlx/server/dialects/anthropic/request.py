@@ -1,0 +1,214 @@
+"""Anthropic's dialect: a JSON body to a `GenerationRequest`.
+
+Unknown fields are ignored, as are beta headers. Tools of Anthropic's own types are left
+out, with a warning.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import Field, ValidationError
+
+from omlx.errors import BadRequest, Reason
+from omlx.server.dialects.anthropic import blocks
+from omlx.server.dialects.anthropic.blocks import Block, Message
+from omlx.server.dialects.anthropic.encoder import MessageEncoder
+from omlx.server.http.errors import field_error
+from omlx.server.http.sse import named
+from omlx.server.request import structured_output as response_format
+from omlx.server.request import tools as tooling
+from omlx.server.request.content import Reading
+from omlx.server.request.dialect import Encoder, Json, Wire
+from omlx.server.request.exchange import Exchange
+from omlx.server.request.fields import Body, Listed, Stops, Templated, Text, read, stops
+from omlx.server.request.generation_request import DialectDefaults, GenerationRequest
+from omlx.server.request.skipped_tools import skipped
+from omlx.server.request.stream import GenerationStream
+from omlx.text.grammar import StructuredOutput
+from omlx.text.tools import ToolUse
+
+NOT_THINKING: Final = {"enable_thinking": False}
+"""The template variable of a request without `thinking`."""
+WIRE: Final = Wire(named, idle=named({"type": "ping"}))
+
+UNSUPPORTED: Final[dict[str, tuple[object, ...]]] = {"thread": ()}
+"""Fields that are not supported, each with the values that request nothing."""
+
+
+class Tool(Body):
+    """`type` is absent or `custom` for the client's own tools."""
+
+    type: str | None = None
+    name: Text | None = None
+    description: str | None = None
+    input_schema: dict[str, Any] | None = None
+    strict: bool | None = None
+
+    @property
+    def own(self) -> bool:
+        """Whether it is a function of the client's; others may lack a name."""
+        return self.type in (None, "custom")
+
+    def own_name(self, at: str) -> str:
+        if self.name is None:
+            raise field_error("request.missing", f"{at}.name")
+        return self.name
+
+
+def added_tool(definition: Json, at: str) -> Tool:
+    """Read a tool that a message adds. Raises BadRequest."""
+    try:
+        return Tool.model_validate(definition)
+    except ValidationError as error:
+        raise field_error("request.invalid", at, expected="name, input_schema") from error
+
+
+class ToolChoice(Body):
+    type: Literal["auto", "any", "tool", "none"]
+    name: str | None = None
+    disable_parallel_tool_use: bool | None = None
+
+
+class Thinking(Body):
+    type: Literal["enabled", "disabled", "adaptive", "between_tools"]
+    budget_tokens: Annotated[int, Field(ge=1024)] | None = None
+    display: Literal["summarized", "omitted"] | None = None
+
+
+class OutputConfig(Body):
+    effort: str | None = None
+    format: dict[str, Any] | None = None
+
+
+class MessageRequest(Templated):
+    """The body of POST /v1/messages, and of /v1/messages/count_tokens, which needs no
+    `max_tokens`."""
+
+    messages: Annotated[Listed[Message], Field(min_length=1)]
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    system: str | Listed[Block] | None = None
+    stop_sequences: Stops | None = None
+    temperature: Annotated[float, Field(ge=0, le=1)] | None = None
+    tools: Listed[Tool] | None = None
+    tool_choice: ToolChoice | None = None
+    thinking: Thinking | None = None
+    output_config: OutputConfig | None = None
+    output_format: dict[str, Any] | None = None
+
+    def exchange(self) -> Exchange:
+        if self.max_tokens is None:
+            raise field_error("request.missing", "max_tokens")
+        return Exchange(self.generation_request(), bool(self.stream), "msg_", self._encoder, WIRE)
+
+    def generation_request(self) -> GenerationRequest:
+        """The request in no dialect. Raises BadRequest for fields that contradict each other."""
+        self.refuse(UNSUPPORTED)
+        reading = Reading()
+        instructions = blocks.system(self.system, reading)
+        conversation = blocks.rendered(self.messages, reading)
+        if not conversation:
+            raise field_error("request.empty", "messages")
+        return GenerationRequest(
+            messages=tooling.with_names(instructions + conversation),
+            model=self.model,
+            draft_model=self.draft_model,
+            template_variables=self._variables(),
+            defaults=DialectDefaults(template_variables={} if self.thinking else NOT_THINKING),
+            tools=self._tools(),
+            continue_last=_continues(conversation[-1]),
+            sampling=self.sampling,
+            seed=self.seed,
+            max_tokens=self.answer_limit(self.max_tokens),
+            prewarm=self.prewarms,
+            thinking_budget=self._budget(),
+            stop_strings=stops(self.stop_sequences),
+            speculation=self.strategy,
+            draft_length=self.draft_length,
+            receipt=self.receipt,
+            structured_output=self._structured_output(),
+            warnings=(*self._skipped(), *reading.warnings, *self.without_effect()),
+        )
+
+    def _encoder(self, stream: GenerationStream) -> Encoder:
+        hidden = self.thinking is not None and self.thinking.display == "omitted"
+        return MessageEncoder(
+            stream.id,
+            stream.model,
+            stream.prompt_n,
+            max_tokens=self.answer_limit(self.max_tokens) or 0,
+            hidden=hidden,
+            warnings=stream.warnings,
+        )
+
+    def _variables(self) -> Json:
+        """Template variables. A client's own variables win."""
+        variables: Json = {}
+        if self.thinking is not None and self.thinking.type == "disabled":
+            variables |= NOT_THINKING
+        if self.output_config is not None and self.output_config.effort is not None:
+            variables["reasoning_effort"] = self.output_config.effort
+        return variables | (self.chat_template_kwargs or {})
+
+    def _budget(self) -> int | None:
+        if self.thinking is None:
+            return self.budget()
+        if self.thinking.type == "disabled":
+            return self.budget(0)
+        return self.budget(self.thinking.budget_tokens)
+
+    def _structured_output(self) -> StructuredOutput | None:
+        """`output_format` was the field's name in betas of this API."""
+        config = self.output_config
+        if config is not None and config.format is not None:
+            return response_format.structured_output(config.format, "output_config.format")
+        return response_format.structured_output(self.output_format, "output_format")
+
+    def _skipped(self) -> list[Reason]:
+        tools = enumerate(self.tools or ())
+        return [skipped(str(tool.type), f"tools[{at}]") for at, tool in tools if not tool.own]
+
+    def _own_tools(self) -> list[tuple[str, Tool]]:
+        """The client's tools by name, those among them that messages add."""
+        own = enumerate(self.tools or ())
+        named = [(tool.own_name(f"tools[{at}]"), tool) for at, tool in own if tool.own]
+        given = {name for name, _ in named}
+        for place, definition in blocks.added_tools(self.messages):
+            tool = added_tool(definition, place)
+            if tool.own and tool.own_name(place) not in given:
+                given.add(tool.own_name(place))
+                named.append((tool.own_name(place), tool))
+        return named
+
+    def _tools(self) -> ToolUse | None:
+        choice = self.tool_choice or ToolChoice(type="auto")
+        if choice.type == "tool" and choice.name is None:
+            raise field_error("request.missing", "tool_choice.name")
+        own = self._own_tools()
+        return tooling.tool_use(
+            [tooling.function(name, tool.description, tool.input_schema) for name, tool in own],
+            none=choice.type == "none",
+            forced=choice.type in ("any", "tool"),
+            name=choice.name if choice.type == "tool" else None,
+            single=bool(choice.disable_parallel_tool_use),
+            strict=(name for name, tool in own if tool.strict),
+        )
+
+
+def _continues(last: Json) -> bool:
+    """Whether the answer completes the last message.
+
+    Raises BadRequest for one that cannot be continued.
+    """
+    if last["role"] != "assistant":
+        return False
+    if "tool_calls" in last:
+        raise BadRequest("tools.no_result", param="messages")
+    if last["content"] != last["content"].rstrip():
+        raise BadRequest("request.trailing", param="messages")
+    return True
+
+
+def parse(body: bytes) -> MessageRequest:
+    """Raises BadRequest, naming the field, for an invalid body."""
+    return read(MessageRequest, body)

@@ -1,0 +1,195 @@
+"""Ollama's chat and completions: a JSON body to a `GenerationRequest`.
+
+A body without messages, or without a prompt, loads the model. Unknown fields are ignored; options
+without effect are named in a warning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from time import time
+from typing import Annotated, Any, ClassVar, Final, Literal
+
+from pydantic import Field
+
+from omlx.errors import BadRequest, Reason
+from omlx.server.dialects.ollama.conversation import Message, content, rendered
+from omlx.server.dialects.ollama.encoder import AnswerEncoder, ChatEncoder, CompletionEncoder, Head
+from omlx.server.dialects.ollama.fields import Configured
+from omlx.server.dialects.ollama.times import iso
+from omlx.server.http import sse
+from omlx.server.http.errors import field_error
+from omlx.server.request import structured_output as response_format
+from omlx.server.request import tools as tooling
+from omlx.server.request.dialect import Encoder, Json, Wire
+from omlx.server.request.exchange import Exchange
+from omlx.server.request.fields import FUNCTION, Body, Listed, Refusing, Text, ToolType
+from omlx.server.request.generation_request import GenerationRequest
+from omlx.server.request.skipped_tools import skipped
+from omlx.server.request.stream import GenerationStream
+from omlx.text.tools import ToolUse
+
+WIRE: Final = Wire(sse.line, idle=b"", media_type=sse.NDJSON)
+"""Nothing is sent while a stream is silent: clients parse every line."""
+UNSUPPORTED: Final[dict[str, tuple[object, ...]]] = {
+    "template": ("",),
+    "context": ([],),
+    "width": (0,),
+    "height": (0,),
+    "steps": (0,),
+}
+"""Fields that are not supported, each with the values that request nothing."""
+
+
+class Generating(Configured, Refusing):
+    """What bodies share that generate."""
+
+    ENCODER: ClassVar[type[AnswerEncoder]]
+
+    stream: bool | None = None
+    format: Any = None
+    think: bool | Literal["low", "medium", "high"] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to answer: then the model is loaded."""
+        raise NotImplementedError
+
+    def exchange(self) -> Exchange:
+        """Raises BadRequest for fields that contradict each other."""
+        streamed = self.stream is not False
+        return Exchange(self.generation_request(), streamed, "gen-", self._encoder, WIRE)
+
+    def generation_request(self) -> GenerationRequest:
+        """The request in no dialect. Raises BadRequest."""
+        self.refuse(UNSUPPORTED)
+        if self.top_logprobs and not self.logprobs:
+            raise BadRequest("request.top_logprobs", param="top_logprobs")
+        options = self.given
+        return GenerationRequest(
+            model=self.id,
+            draft_model=options.draft_model,
+            template_variables=self._variables(),
+            sampling=options.sampling,
+            seed=options.fixed_seed,
+            max_tokens=options.max_tokens,
+            stop_strings=options.stop_strings,
+            top_logprobs=(self.top_logprobs or 0) if self.logprobs else None,
+            speculation=options.strategy,
+            draft_length=options.draft_length,
+            structured_output=response_format.json_output(self.format, "format"),
+            warnings=(*self.option_warnings(), *self.without_effect()),
+        )
+
+    def no_answer(self, model: str, reason: str, load_ms: float) -> Json:
+        """The body that says what was done instead of answering."""
+        return self.ENCODER(Head(model, iso(time()), load_ms)).no_answer(reason)
+
+    def _variables(self) -> Json:
+        """Template variables; an absent `think` leaves thinking to the model."""
+        match self.think:
+            case None:
+                return {}
+            case bool():
+                return {"enable_thinking": self.think}
+            case effort:
+                return {"enable_thinking": True, "reasoning_effort": effort}
+
+    def _encoder(self, stream: GenerationStream) -> Encoder:
+        head = Head(
+            stream.model,
+            iso(stream.created),
+            stream.load_ms,
+            stream.served.token_bytes if self.logprobs else None,
+            (*stream.warnings, *self._context_warnings(stream.served.context_length)),
+        )
+        return self.ENCODER(head)
+
+    def _context_warnings(self, length: int) -> Sequence[Reason]:
+        asked = self.given.num_ctx
+        if asked is None or asked <= length:
+            return ()
+        return (Reason("ollama.num_ctx", {"asked": asked, "length": length}),)
+
+
+class Function(Body):
+    name: Text
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+
+
+class Tool(Body):
+    """Of other types than `function`, there are warnings."""
+
+    type: ToolType = FUNCTION
+    function: Function | None = None
+
+
+class ChatRequest(Generating):
+    """The body of POST /api/chat."""
+
+    ENCODER = ChatEncoder
+
+    messages: Listed[Message] | None = None
+    tools: Listed[Tool] | None = None
+
+    @property
+    def empty(self) -> bool:
+        return not self.messages
+
+    def generation_request(self) -> GenerationRequest:
+        request = super().generation_request()
+        return replace(
+            request,
+            messages=rendered(self.messages or ()),
+            tools=self._tools(),
+            warnings=(*request.warnings, *self._skipped()),
+        )
+
+    def _tools(self) -> ToolUse | None:
+        functions = []
+        for at, tool in enumerate(self.tools or ()):
+            if tool.type == FUNCTION and tool.function is None:
+                raise field_error("request.missing", f"tools[{at}].function")
+            if tool.type == FUNCTION and tool.function is not None:
+                named = tool.function
+                functions.append(tooling.function(named.name, named.description, named.parameters))
+        return tooling.tool_use(functions)
+
+    def _skipped(self) -> list[Reason]:
+        tools = enumerate(self.tools or ())
+        return [skipped(tool.type, f"tools[{at}]") for at, tool in tools if tool.type != FUNCTION]
+
+
+class GenerateRequest(Generating):
+    """The body of POST /api/generate: `raw` prompts and gaps in front of a `suffix` are continued
+    as they are, others are a conversation of one message."""
+
+    ENCODER = CompletionEncoder
+
+    prompt: str | None = None
+    suffix: str | None = None
+    system: str | None = None
+    images: Listed[str] | None = None
+    raw: bool | None = None
+
+    @property
+    def empty(self) -> bool:
+        return not (self.prompt or self.suffix or self.images)
+
+    def generation_request(self) -> GenerationRequest:
+        request, prompt = super().generation_request(), self.prompt or ""
+        if self.raw or self.suffix:
+            for name in ("system", "images"):
+                if getattr(self, name):
+                    because = "raw" if self.raw else "suffix"
+                    raise field_error("request.value", name, expected=f"null ({because})")
+            return replace(request, prompts=(prompt,), suffix=self.suffix or "")
+        messages: list[Json] = []
+        if self.system:
+            messages.append({"role": "system", "content": self.system})
+        messages.append({"role": "user", "content": content(prompt, self.images, "user", "")})
+        return replace(request, messages=messages)

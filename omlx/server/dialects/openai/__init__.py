@@ -1,0 +1,1 @@
+"""The dialects of OpenAI: bodies to `GenerationRequest`s, events to bodies and streams."""

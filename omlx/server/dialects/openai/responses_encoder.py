@@ -1,0 +1,265 @@
+"""The Responses API: events to a response or to the events of a stream. Pure; no I/O.
+
+A stream is: response.created, response.in_progress, items one after another (added, their content,
+done), and response.completed, or incomplete, or failed. Events are numbered from 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from omlx.engine.types import FinishReason, TokenLogprob
+from omlx.errors import OmlxError
+from omlx.server.dialects.openai.choices import Head
+from omlx.server.dialects.openai.responses_tools import ToolName
+from omlx.server.http import errors
+from omlx.server.request import opaque_reasoning
+from omlx.server.request import tools as tooling
+from omlx.server.request.dialect import ChoiceEvent, Json
+from omlx.server.request.logprobs import logprob_entries
+from omlx.server.request.usage import receipt, timings, usage, warnings
+from omlx.text.events import (
+    Finish,
+    HiddenLogprobs,
+    OutputEvent,
+    PromptLogprobs,
+    ReasoningDelta,
+    TextDelta,
+    ToolCallArguments,
+    ToolCallEnd,
+    ToolCallStart,
+)
+
+_STATUS: Final = {
+    FinishReason.STOP: "completed",
+    FinishReason.LENGTH: "incomplete",
+    FinishReason.CANCELLED: "cancelled",
+}
+_FUNCTION: Final = ("function_call", "fc", "arguments")
+"""Of a call: the type of its item, the prefix of its id, the field of its arguments."""
+_CUSTOM: Final = ("custom_tool_call", "ctc", "input")
+_NO_TOOLS: Final[Mapping[str, ToolName]] = {}
+
+
+class ResponseEncoder:
+    """`echo`: fields that repeat the request. `tools`: by the name that the model sees.
+
+    `encrypted`: reasoning is also sent in the field that clients send back unread. `prewarms`:
+    nothing was to be generated.
+    """
+
+    def __init__(
+        self,
+        head: Head,
+        echo: Json,
+        *,
+        tools: Mapping[str, ToolName] = _NO_TOOLS,
+        encrypted: bool = False,
+        prewarms: bool = False,
+    ) -> None:
+        self._head = head
+        self._tools, self._encrypted, self._prewarms = tools, encrypted, prewarms
+        self.response: Json = {
+            "id": head.id,
+            "object": "response",
+            "created_at": head.created,
+            "status": "in_progress",
+            "error": None,
+            "incomplete_details": None,
+            "model": head.model,
+            "output": [],
+            "usage": None,
+            **echo,
+            **warnings(head.warnings),
+        }
+        self._sequence_number = 0
+        self._open: Json | None = None
+        self._text = ""
+        self._logprobs: list[Json] = []
+
+    def start(self) -> list[Json]:
+        return [
+            self._event(f"response.{name}", response=self._snapshot())
+            for name in ("created", "in_progress")
+        ]
+
+    def feed(self, events: Sequence[ChoiceEvent]) -> list[Json]:
+        payloads: list[Json] = []
+        for event in events:
+            payloads += self._encode(event.event)
+        return payloads
+
+    def failed(self, error: OmlxError) -> list[Json]:
+        body = errors.openai(error)["error"]
+        self.response["status"] = "failed"
+        self.response["error"] = {name: body[name] for name in ("code", "message", "params")}
+        return [self._event("response.failed", response=self._snapshot())]
+
+    def body(self, events: Sequence[ChoiceEvent]) -> Json:
+        self.feed(events)
+        return self.response
+
+    def _snapshot(self) -> Json:
+        return self.response | {"output": list(self.response["output"])}
+
+    def _event(self, kind: str, **fields: Any) -> Json:
+        number = self._sequence_number
+        self._sequence_number += 1
+        return {"type": kind, "sequence_number": number, **fields}
+
+    def _encode(self, event: OutputEvent) -> list[Json]:
+        entries = self._entries(event.logprobs)
+        match event:
+            case TextDelta(text=text, drafted=drafted):
+                payloads = self._enter("message")
+                self._logprobs += entries
+                fields = {"delta": text, "logprobs": entries, **_mark(drafted=drafted)}
+                return [*payloads, self._part("response.output_text.delta", **fields)]
+            case ReasoningDelta(text=text, drafted=drafted):
+                payloads = self._enter("reasoning")
+                fields = {"delta": text, **_mark(drafted=drafted)}
+                return [*payloads, self._part("response.reasoning_text.delta", **fields)]
+            case ToolCallStart(id=id, name=name):
+                return self._call(id, name)
+            case ToolCallArguments(text=text):
+                self._text += text
+                if self._open is not None and self._open["type"] == "custom_tool_call":
+                    return []  # the tool's text is a string within JSON that is not complete
+                return [self._item("response.function_call_arguments.delta", delta=text)]
+            case ToolCallEnd(complete=complete):
+                return self._leave(complete=complete)
+            case PromptLogprobs() | HiddenLogprobs():
+                return []
+            case Finish():
+                self._logprobs += entries
+                return self._end(event)
+
+    def _enter(self, kind: str) -> list[Json]:
+        """Continue an item of this kind, or end the open one and start another."""
+        if self._open is not None and self._open["type"] == kind:
+            return []
+        payloads = self._leave()
+        item: Json = {"type": kind, "id": self._id("rs"), "summary": [], "content": []}
+        if kind == "message":
+            item = {"type": kind, "id": self._id("msg"), "role": "assistant", "content": []}
+        added = self._add(item)
+        return [*payloads, added, self._part("response.content_part.added", part=self._content())]
+
+    def _call(self, id: str, name: str) -> list[Json]:
+        payloads = self._leave()
+        tool = self._tools.get(name, ToolName(name))
+        kind, short, field = _CUSTOM if tool.custom else _FUNCTION
+        item = {"type": kind, "id": self._id(short), "call_id": id, "name": tool.name, field: ""}
+        if tool.namespace is not None:
+            item["namespace"] = tool.namespace
+        return [*payloads, self._add(item)]
+
+    def _add(self, item: Json) -> Json:
+        self._open, self._text, self._logprobs = item | {"status": "in_progress"}, "", []
+        return self._item("response.output_item.added", item=dict(self._open))
+
+    def _leave(self, *, complete: bool = True) -> list[Json]:
+        """End the open item, if there is one."""
+        item = self._open
+        if item is None:
+            return []
+        payloads = self._complete(item)
+        item["status"] = "completed" if complete else "incomplete"
+        payloads.append(self._item("response.output_item.done", item=item))
+        self.response["output"].append(item)
+        self._open = None
+        return payloads
+
+    def _complete(self, item: Json) -> list[Json]:
+        """Fill in the item's content, and return the events that say so."""
+        text = self._text
+        if item["type"] == "function_call":
+            item["arguments"] = text
+            fields = {"arguments": text, "name": item["name"]}
+            return [self._item("response.function_call_arguments.done", **fields)]
+        if item["type"] == "custom_tool_call":
+            item["input"] = _input(text)
+            kind = "response.custom_tool_call_input"
+            delta = self._item(f"{kind}.delta", delta=item["input"])
+            return [delta, self._item(f"{kind}.done", input=item["input"])]
+        part = self._content()
+        item["content"] = [part]
+        if item["type"] == "message":
+            fields = {"text": text, "logprobs": part["logprobs"]}
+            done = self._part("response.output_text.done", **fields)
+        else:
+            done = self._part("response.reasoning_text.done", text=text)
+            if self._encrypted:
+                item["encrypted_content"] = opaque_reasoning.encode(text)
+        return [done, self._part("response.content_part.done", part=part)]
+
+    def _content(self) -> Json:
+        """The only content part of the open item, so far."""
+        assert self._open is not None
+        if self._open["type"] == "message":
+            return {
+                "type": "output_text",
+                "text": self._text,
+                "annotations": [],
+                "logprobs": list(self._logprobs),
+            }
+        return {"type": "reasoning_text", "text": self._text}
+
+    def _item(self, kind: str, **fields: Any) -> Json:
+        assert self._open is not None
+        place: Json = {"output_index": len(self.response["output"])}
+        if "item" not in fields:
+            place["item_id"] = self._open["id"]
+        return self._event(kind, **place, **fields)
+
+    def _part(self, kind: str, **fields: Any) -> Json:
+        self._text += fields.get("delta", "")
+        return self._item(kind, content_index=0, **fields)
+
+    def _end(self, finish: Finish) -> list[Json]:
+        status = "completed" if self._prewarms else _STATUS[finish.reason]
+        complete = status == "completed"
+        payloads = self._leave(complete=complete)
+        if status == "incomplete":
+            self.response["incomplete_details"] = {"reason": "max_output_tokens"}
+        counts = usage([finish])
+        self.response |= {
+            "status": status,
+            "usage": {
+                "input_tokens": counts["prompt_tokens"],
+                "input_tokens_details": {
+                    **counts["prompt_tokens_details"],
+                    "cache_write_tokens": 0,
+                },
+                "output_tokens": counts["completion_tokens"],
+                "output_tokens_details": counts["completion_tokens_details"],
+                "total_tokens": counts["total_tokens"],
+            },
+            "timings": timings([finish]),
+            **receipt([finish]),
+        }
+        name = "response.completed" if complete else "response.incomplete"
+        return [*payloads, self._event(name, response=self._snapshot())]
+
+    def _id(self, kind: str) -> str:
+        """Ids of items derive from the response's, so that stream and stored response agree."""
+        return f"{kind}_{self._head.id.partition('_')[2]}_{len(self.response['output'])}"
+
+    def _entries(self, logprobs: Sequence[TokenLogprob]) -> list[Json]:
+        if self._head.token_bytes is None:
+            return []
+        return logprob_entries(logprobs, self._head.token_bytes)
+
+
+def _mark(*, drafted: bool) -> Json:
+    """The field of a delta whose text came from draft tokens."""
+    return {"drafted": True} if drafted else {}
+
+
+def _input(arguments: str) -> str:
+    """The text argument of a call of a custom tool; arguments of another form are returned
+    unchanged."""
+    parsed = tooling.parse_arguments(arguments)
+    text = parsed.get("input") if isinstance(parsed, dict) else None
+    return text if isinstance(text, str) else arguments

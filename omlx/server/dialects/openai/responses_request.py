@@ -1,0 +1,233 @@
+"""The Responses API: a JSON body to a `GenerationRequest`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import Field
+
+from omlx.errors import BadRequest, Reason
+from omlx.server.dialects.openai import responses_tools as response_tools
+from omlx.server.dialects.openai.chat_request import implied_budget, variables
+from omlx.server.dialects.openai.choices import Head
+from omlx.server.dialects.openai.responses_encoder import ResponseEncoder
+from omlx.server.dialects.openai.responses_items import Conversation, Item
+from omlx.server.dialects.openai.responses_tools import Tool, ToolName
+from omlx.server.http.errors import field_error
+from omlx.server.request import known_fields
+from omlx.server.request import structured_output as response_format
+from omlx.server.request import tools as tooling
+from omlx.server.request.dialect import Json
+from omlx.server.request.fields import FORCED, Body, Choice, Listed, Templated, Text, limit, read
+from omlx.server.request.generation_request import GenerationRequest
+from omlx.server.request.stream import GenerationStream
+from omlx.text.tools import ToolUse
+
+UNSUPPORTED: Final[dict[str, tuple[object, ...]]] = {
+    "conversation": (),
+    "prompt": (),
+    "moderation": (),
+}
+"""Fields that are not supported, each with the values that request nothing."""
+LOGPROBS: Final = "message.output_text.logprobs"
+ENCRYPTED: Final = "reasoning.encrypted_content"
+MAX_METADATA: Final = 1_000
+
+
+class Named(Body):
+    type: Literal["function", "custom"]
+    name: Text
+    namespace: Text | None = None
+
+    @property
+    def qualified(self) -> str:
+        return ToolName(self.name, self.namespace).qualified
+
+
+class Allowed(Body):
+    """A tool of any type; those that are skipped may lack a name."""
+
+    type: str
+    name: Text | None = None
+    namespace: Text | None = None
+
+
+class AllowedTools(Body):
+    type: Literal["allowed_tools"]
+    mode: Literal["auto", "required"]
+    tools: Listed[Allowed]
+
+
+class Reasoning(Body):
+    effort: str | None = None
+    summary: str | None = None
+
+
+class TextConfig(Body):
+    format: dict[str, Any] | None = None
+
+
+class ResponseRequest(Templated):
+    """The body of POST /v1/responses."""
+
+    input: str | Listed[Item] | None = None
+    instructions: str | None = None
+    previous_response_id: Text | None = None
+    store: bool | None = None
+    background: bool | None = None
+    max_output_tokens: int | None = None
+    tools: Listed[Tool] | None = None
+    tool_choice: Choice | Named | AllowedTools | None = None
+    parallel_tool_calls: bool | None = None
+    reasoning: Reasoning | None = None
+    text: TextConfig | None = None
+    include: Listed[str] | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    metadata: Annotated[dict[str, str], Field(max_length=MAX_METADATA)] | None = None
+    mark_drafted: bool | None = None
+
+    @property
+    def stored(self) -> bool:
+        return self.store is not False
+
+    @property
+    def items(self) -> list[Item]:
+        if isinstance(self.input, str):
+            return [Item(role="user", content=self.input)]
+        return self.input or []
+
+    def conversation(self, before: Sequence[Json]) -> Conversation:
+        """The messages `before` and those of the input, without the instructions; a list without
+        messages is a turn of the user without text.
+
+        Raises BadRequest.
+        """
+        conversation = Conversation(before)
+        for at, item in enumerate(self.items):
+            conversation.add(item, f"input[{at}]")
+        if not conversation.messages and self.input is None:
+            raise field_error("request.empty", "input")
+        if not conversation.messages:
+            conversation.add(Item(role="user", content=""), "input")
+        return conversation
+
+    def generation_request(self, conversation: Conversation) -> GenerationRequest:
+        """The request in no dialect. Raises BadRequest for fields that contradict each other."""
+        self.refuse(UNSUPPORTED)
+        if self.background and not self.stored:
+            raise BadRequest("request.background_store", param="background")
+        effort = self.reasoning.effort if self.reasoning else None
+        tools = self.all_tools(conversation)
+        format = self.text.format if self.text else None
+        return GenerationRequest(
+            messages=tooling.with_names(_instructed(self.instructions, conversation.messages)),
+            model=self.model,
+            draft_model=self.draft_model,
+            template_variables=variables(effort, self.chat_template_kwargs),
+            tools=self._tools(tools),
+            sampling=self.sampling,
+            seed=self.seed,
+            max_tokens=self.answer_limit(limit(self.max_output_tokens, "max_output_tokens")),
+            prewarm=self.prewarms,
+            thinking_budget=self.budget(implied_budget(effort)),
+            top_logprobs=(self.top_logprobs or 0) if self._logprobs else None,
+            speculation=self.strategy,
+            draft_length=self.draft_length,
+            receipt=self.receipt,
+            structured_output=response_format.structured_output(format, "text.format"),
+            warnings=(
+                *self._skipped(conversation),
+                *conversation.reading.warnings,
+                *self.without_effect(),
+            ),
+            mark_drafted=bool(self.mark_drafted),
+        )
+
+    def all_tools(self, conversation: Conversation) -> list[Tool]:
+        """The tools of the request, and those that items add."""
+        tools = list(self.tools or ())
+        for further in conversation.tools.values():
+            tools = response_tools.joined(tools, further)
+        return tools
+
+    def encoder(self, stream: GenerationStream, conversation: Conversation) -> ResponseEncoder:
+        tools = response_tools.by_qualified_name(self.all_tools(conversation))
+        encrypted = ENCRYPTED in (self.include or ())
+        head = Head.of(stream, logprobs=self._logprobs)
+        return ResponseEncoder(
+            head, self._echo(), tools=tools, encrypted=encrypted, prewarms=self.prewarms
+        )
+
+    def _skipped(self, conversation: Conversation) -> list[Reason]:
+        reasons = response_tools.warnings(self.tools or ())
+        for field, tools in conversation.tools.items():
+            reasons += response_tools.warnings(tools, field=field)
+        return reasons
+
+    def without_effect(self) -> tuple[Reason, ...]:
+        nested = self.text.model_extra if self.text is not None else None
+        return known_fields.without_effect({**(self.model_extra or {}), **(nested or {})})
+
+    @property
+    def _logprobs(self) -> bool:
+        return LOGPROBS in (self.include or ()) or bool(self.top_logprobs)
+
+    def _echo(self) -> Json:
+        """Fields of the request that the response repeats."""
+        fields = {"tools", "reasoning", "text", "tool_choice"}
+        given = self.model_dump(exclude_none=True, include=fields)
+        return {
+            "instructions": self.instructions,
+            "previous_response_id": self.previous_response_id,
+            "background": bool(self.background),
+            "store": self.stored,
+            "max_output_tokens": self.max_output_tokens,
+            "parallel_tool_calls": self.parallel_tool_calls is not False,
+            "temperature": self.temperature,
+            "top_p": self.top_p,
+            "tools": given.get("tools", []),
+            "tool_choice": given.get("tool_choice", "auto"),
+            "reasoning": {"effort": None, "summary": None} | given.get("reasoning", {}),
+            "text": {"format": {"type": "text"}} | given.get("text", {}),
+            "truncation": "disabled",
+            "metadata": self.metadata or {},
+            "user": self.user,
+        }
+
+    def _tools(self, tools: Sequence[Tool]) -> ToolUse | None:
+        choice = self.tool_choice
+        name, mode, allowed = None, choice, None
+        if isinstance(choice, Named):
+            name = choice.qualified
+        elif isinstance(choice, AllowedTools):
+            mode = choice.mode
+            allowed = [
+                ToolName(tool.name, tool.namespace).qualified
+                for tool in choice.tools
+                if tool.type in response_tools.CALLABLE and tool.name is not None
+            ]
+        return tooling.tool_use(
+            response_tools.functions(tools),
+            none=mode == "none",
+            forced=name is not None or mode in FORCED,
+            name=name,
+            allowed=allowed,
+            single=self.parallel_tool_calls is False,
+            strict=response_tools.strict(tools),
+        )
+
+
+def _instructed(instructions: str | None, conversation: Sequence[Json]) -> list[Json]:
+    """Merge the instructions and a leading system message: few templates accept two."""
+    if not instructions:
+        return list(conversation)
+    first, rest = conversation[0], conversation[1:]
+    if first["role"] == "system":
+        return [{"role": "system", "content": f"{instructions}\n\n{first['content']}"}, *rest]
+    return [{"role": "system", "content": instructions}, *conversation]
+
+
+def parse(body: bytes) -> ResponseRequest:
+    """Raises BadRequest, naming the field, for an invalid body."""
+    return read(ResponseRequest, body)

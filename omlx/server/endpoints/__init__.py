@@ -1,0 +1,1 @@
+"""Routes: a class for each group of addresses."""

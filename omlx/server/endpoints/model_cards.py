@@ -1,0 +1,159 @@
+"""What the API says of each model to clients that choose one: context, abilities, size, state.
+
+The names of fields are those that clients look for: vLLM's `max_model_len`, LM Studio's
+`max_context_length`, llama.cpp's `meta`, OpenRouter's `context_length`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from omlx.errors import Reason
+from omlx.models.catalog.catalog import Profile
+from omlx.models.catalog.registry import ModelEntry
+from omlx.models.eyes.sight import read_blind_reason
+from omlx.models.package.model_facts import ModelFacts, ModelFactsCache
+from omlx.models.pool.pool import Pool, why_blind
+from omlx.models.pool.served import ServedModel
+from omlx.server.request.dialect import Json
+from omlx.settings.configuration import Configuration
+from omlx.settings.schema import Settings
+from omlx.text.calls.markup import call_format
+from omlx.text.reasoning import reasoning_format
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCard:
+    """`served` is None unless the model is loaded; a loaded model knows more than its files.
+
+    `blind` is why it does not read images; `profile` is the one that the card is of.
+    """
+
+    entry: ModelEntry
+    facts: ModelFacts
+    context_length: int
+    served: ServedModel | None = None
+    blind: Reason | None = None
+    profile: Profile | None = None
+
+    @property
+    def id(self) -> str:
+        """What clients name as their model."""
+        return self.entry.id if self.profile is None else self.profile.id
+
+    @property
+    def input_modalities(self) -> list[str]:
+        return ["text"] if self.blind is not None else ["text", "image"]
+
+    @property
+    def tools(self) -> bool:
+        if self.served is None:
+            return self.facts.tools
+        return call_format(self.served.tokenizer) is not None
+
+    @property
+    def reasoning(self) -> bool:
+        if self.served is None:
+            return self.facts.reasoning
+        return self.facts.reasoning or reasoning_format(self.served.tokenizer) is not None
+
+    @property
+    def capabilities(self) -> list[str]:
+        """`speculation` is known once the model is loaded."""
+        if self.facts.embeddings:
+            return ["embeddings"]
+        if self.facts.reranks:
+            return ["rerank"]
+        if not self.facts.generates:
+            return []
+        known = {
+            "completion": True,
+            "structured_output": True,
+            "tools": self.tools,
+            "reasoning": self.reasoning,
+            "speculation": self.served is not None and self.served.off_reason is None,
+        }
+        return [name for name, has in known.items() if has]
+
+    def record(self) -> Json:
+        """The model's object in OpenAI's lists."""
+        organisation, slash, _ = self.entry.id.partition("/")
+        record = {
+            "id": self.id,
+            "object": "model",
+            "created": self.facts.created,
+            "owned_by": organisation if slash else "local",
+            "context_length": self.context_length,
+            "max_model_len": self.context_length,
+            "max_context_length": self.context_length,
+            "meta": {"n_ctx": self.context_length, "size": self.entry.size_bytes},
+            "capabilities": self.capabilities,
+            "input_modalities": self.input_modalities,
+            "loaded": self.served is not None,
+            "model_type": self.entry.model_type,
+            "quantization": self.entry.quantization,
+            "size_bytes": self.entry.size_bytes,
+        }
+        if self.profile is not None:
+            record["parent"] = self.entry.id
+        return record
+
+
+class ModelCards:
+    """Cards of the usable models."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._facts = ModelFactsCache()
+        self._resolved: tuple[Configuration | None, dict[str, Settings]] = (None, {})
+        self._blind: dict[Path, tuple[int, Reason | None]] = {}
+
+    async def all(self) -> list[ModelCard]:
+        """Each model, then its profiles."""
+        cards = []
+        for card in await self._cards(self._pool.models):
+            profiles = self._pool.catalog.profiles(card.entry.id)
+            cards += [card, *(replace(card, profile=profile) for profile in profiles)]
+        return cards
+
+    async def one(self, name: str | None) -> ModelCard:
+        """Raises as `Pool.resolve`."""
+        (card,) = await self._cards([self._pool.resolve(name)])
+        return replace(card, profile=self._pool.catalog.profile(name))
+
+    async def _cards(self, entries: Sequence[ModelEntry]) -> list[ModelCard]:
+        served = {model.id: model for model in self._pool.loaded}
+
+        def read() -> list[ModelCard]:
+            return [self._card(entry, served.get(entry.id)) for entry in entries]
+
+        return await asyncio.to_thread(read)
+
+    def _card(self, entry: ModelEntry, served: ServedModel | None) -> ModelCard:
+        facts = self._facts.get(entry)
+        settings = self._settings(entry.id)
+        blind = why_blind(served, self._blind_reason(entry, facts), vision=settings.vision)
+        if served is not None:
+            return ModelCard(entry, facts, served.context_length, served, blind)
+        length = min(facts.longest_context, settings.max_context or facts.context_length)
+        return ModelCard(entry, facts, length, blind=blind)
+
+    def _settings(self, model: str) -> Settings:
+        """The settings of a model, resolved once for each snapshot of them."""
+        configuration = self._pool.catalog.configuration
+        if self._resolved[0] is not configuration:
+            self._resolved = configuration, {}
+        resolved = self._resolved[1]
+        if model not in resolved:
+            resolved[model] = configuration.resolve(model).settings
+        return resolved[model]
+
+    def _blind_reason(self, entry: ModelEntry, facts: ModelFacts) -> Reason | None:
+        """Why the files of a model have no eye, read again when its config changes."""
+        known = self._blind.get(entry.path)
+        if known is None or known[0] != facts.created:
+            known = self._blind[entry.path] = facts.created, read_blind_reason(entry.path)
+        return known[1]

@@ -1,0 +1,1 @@
+"""Between sockets and requests: access, keys, bodies, errors and streams of HTTP."""

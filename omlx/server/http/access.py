@@ -1,0 +1,183 @@
+"""The outermost middleware: one log line for each request, a record of each that the engine did not
+run, and a response where our own code failed.
+
+The line says what was requested, how it ended and how fast. Never any text of prompt or output.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from omlx.errors import EngineDead, OmlxError
+from omlx.server.http import errors
+from omlx.server.http.caller import caller_of
+from omlx.server.http.guard import is_dashboard
+from omlx.server.http.notes import note, notes
+from omlx.server.request.activity import Activity
+from omlx.server.request.outcome import CLIENT_GONE
+from omlx.server.request.stream import GenerationStream
+from omlx.server.request.usage import timings
+from omlx.telemetry.log import Fields, log_request
+from omlx.telemetry.metrics import Metrics
+
+_UNLOGGED: Final = frozenset({"/health", "/metrics"})
+_POLLED: Final = ("/admin/parts/", "/admin/static/", "/admin/api/live", "/admin/api/session")
+"""Files and parts of pages that an open dashboard requests every few seconds: logged only if
+they fail."""
+_SHOWN_PATH: Final = 200
+_NO_ROUTE: Final = "other"
+_API: Final = ("/v1/", "/api/")
+
+log = logging.getLogger("omlx.server")
+
+
+class AccessLog:
+    """A client that disconnects before its response is complete is logged with status 499."""
+
+    def __init__(
+        self, app: ASGIApp, metrics: Metrics | None = None, activity: Activity | None = None
+    ) -> None:
+        self._app = app
+        self._metrics = metrics
+        self._activity = activity
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"] in _UNLOGGED:
+            await self._app(scope, receive, send)
+            return
+        started_at, response = time.monotonic(), _ResponseWatch(send)
+        try:
+            await self._app(scope, receive, response)
+        except asyncio.CancelledError:  # the drain is over, and nothing awaits this task
+            ended = EngineDead("engine.stopped")
+            note(scope, ended)
+            if response.status is None:
+                await errors.response(ended, scope)(scope, receive, response)
+        except Exception as error:  # the outer edge: our fault ends this request and no other
+            log.exception("a request failed")
+            failure = errors.unexpected(error)
+            note(scope, failure)
+            if response.status is None:
+                await errors.response(failure, scope)(scope, receive, response)
+        finally:
+            status = (response.complete and response.status) or CLIENT_GONE
+            seconds = time.monotonic() - started_at
+            if status >= 400 or not scope["path"].startswith(_POLLED):
+                self._log(scope, status, round(seconds * 1000, 1))
+            if self._activity is not None and _is_for_api(scope):
+                self._record(self._activity, scope, status, seconds)
+
+    def _log(self, scope: Scope, status: int, ms: float) -> None:
+        if self._metrics is not None:
+            self._metrics.answered(*_route(scope), status)
+        fields: Fields = {
+            "method": scope["method"],
+            "path": scope["path"],
+            "status": status,
+            "ms": ms,
+        }
+        for outcome in notes(scope):
+            if isinstance(outcome, GenerationStream):
+                fields |= _stream_fields(outcome)
+            elif isinstance(outcome, OmlxError):
+                fields["error"] = outcome.code
+        log_request(fields)
+
+    def _record(self, activity: Activity, scope: Scope, status: int, seconds: float) -> None:
+        """Record who sent a request, and one that has no stream unless it only asked for something;
+        the engine's events tell of those that have one."""
+        noted, caller = notes(scope), caller_of(scope)
+        activity.heard_from(caller, refused=status >= 400 and status != CLIENT_GONE)
+        is_running = any(isinstance(outcome, GenerationStream) for outcome in noted)
+        if is_running or (status < 400 and scope["method"] != "POST"):
+            return
+        error = next((outcome for outcome in noted if isinstance(outcome, OmlxError)), None)
+        activity.answered(scope["path"][:_SHOWN_PATH], caller, status, seconds, error)
+
+
+class _ResponseWatch:
+    """A `send` that remembers the status and whether the response was sent completely."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self.status: int | None = None
+        self.complete = False
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+        await self._send(message)
+        is_body = message["type"] == "http.response.body"
+        self.complete = is_body and not message.get("more_body", False)
+
+
+def _is_for_api(scope: Scope) -> bool:
+    """Whether a request was meant for the API: not for the dashboard, nor a browser's /favicon.ico.
+
+    A change below an unknown path counts: the client may lack `/v1` in its address.
+    """
+    path: str = scope["path"]
+    is_call = path.startswith(_API) or scope["method"] == "POST"
+    return is_call and not is_dashboard(path)
+
+
+def _route(scope: Scope) -> tuple[str, str]:
+    """Method and route as metric labels, of a bounded number of values: unknown routes are
+    `other`."""
+    route = scope.get("route")
+    if isinstance(route, Route) and scope["method"] in (route.methods or ()):
+        return scope["method"], route.path
+    return _NO_ROUTE, _NO_ROUTE
+
+
+def _stream_fields(stream: GenerationStream) -> Fields:
+    fields: Fields = {"id": stream.id, "model": stream.served.id, "choices": stream.n}
+    if stream.error is not None:
+        fields["error"] = stream.error.code
+    if stream.warnings:
+        fields["warnings"] = ",".join(sorted({warning.code for warning in stream.warnings}))
+    if not stream.finishes:
+        return fields
+    finishes = [stream.finishes[choice] for choice in sorted(stream.finishes)]
+    # Which prompt a choice belongs to is known only if all choices have finished.
+    record = timings(finishes, stream.prompts if len(finishes) == stream.n else 1)
+    speculation = record["speculation"]
+    return fields | {
+        "reason": ",".join(sorted({finish.reason.value for finish in finishes})),
+        "prompt_n": record["prompt_n"],
+        "cached_n": record["cache_n"],
+        "predicted_n": record["predicted_n"],
+        "rate": record["predicted_per_second"],
+        "accepted": record["draft_n_accepted"],
+        "proposed": record["draft_n"],
+        "speculation": speculation["code"],
+        "strategy": speculation["strategy"],
+        "drafters": _listed(record["drafters"], _accepted),
+        "gates": _listed(speculation["gates"], _gate),
+        **({"restarts": record["restarts"]} if "restarts" in record else {}),
+    }
+
+
+def _listed(parts: Mapping[str, Any], show: Callable[[Any], str]) -> str:
+    """`ngram 12/20, org/small 3/8`"""
+    return ", ".join(f"{name} {show(part)}" for name, part in parts.items())
+
+
+def _accepted(drafter: Mapping[str, Any]) -> str:
+    """`12/20`: accepted / proposed tokens."""
+    return f"{drafter['accepted']}/{drafter['proposed']}"
+
+
+def _gate(gate: Mapping[str, Any]) -> str:
+    """`on`, or `off (spec.off.does_not_pay)`"""
+    reason = gate["reason"]
+    if reason is None:
+        return str(gate["state"])
+    return f"{gate['state']} ({reason['code']})"

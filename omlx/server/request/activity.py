@@ -1,0 +1,254 @@
+"""Requests in progress and the outcomes of ended ones, for metrics, model status and dashboard.
+
+Lives on the event loop. It sees the events that streams see, once a step, and requests that were
+refused before they reached the engine; it asks nothing of the engine.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from omlx.engine.types import (
+    Event,
+    Failed,
+    Finished,
+    FinishReason,
+    PrefillProgress,
+    Request,
+    TokensCommitted,
+)
+from omlx.errors import OmlxError
+from omlx.records import RequestStats
+from omlx.server.http.caller import Arrival, Caller
+from omlx.server.request.last_seen import LastSeen
+from omlx.server.request.outcome import CLIENT_GONE, OK, Outcome, bounded_reason
+from omlx.telemetry.metrics import Metrics
+from omlx.telemetry.timeline import Timeline
+from omlx.telemetry.usage import FAILURE, Usage
+from omlx.telemetry.usage_history import UsageHistory
+
+MAX_OUTCOMES: Final = 256
+"""Newest requests over all models that the engine ran, and as many others."""
+
+MAX_RECENT: Final = 32
+"""Newest finished requests of each model, for its status."""
+
+
+@dataclass(slots=True)
+class Running:
+    """A request in progress. Times are monotonic, in seconds; None before the first token.
+
+    `read` of the `prompt` tokens are in the cache, as far as events have arrived. `drafted` of the
+    generated `tokens` were proposed by a drafter. `opening` tokens came with the first event.
+    `group` is the id of the response, which may have several choices. `stopped` is the error with
+    which the dashboard ended it.
+    """
+
+    id: str
+    model: str
+    prompt: int
+    arrived_at: float
+    read: int = 0
+    tokens: int = 0
+    drafted: int = 0
+    first_token_at: float | None = None
+    last_token_at: float | None = None
+    opening: int = 0
+    group: str = ""
+    caller: Caller = field(default_factory=Caller)
+    prompt_text: str | None = None
+    stopped: OmlxError | None = None
+
+    @property
+    def started(self) -> bool:
+        """Whether the engine has read or generated a token, as far as events have arrived."""
+        return self.read > 0 or self.tokens > 0
+
+    @property
+    def rate(self) -> float | None:
+        """Tokens per second since the first ones; None until more have followed."""
+        if self.first_token_at is None or self.last_token_at is None:
+            return None
+        seconds = self.last_token_at - self.first_token_at
+        if seconds <= 0:
+            return None
+        return (self.tokens - self.opening) / seconds
+
+
+@dataclass(slots=True)
+class Totals:
+    """Tokens since the server started: of prompts, restored from prefix caches, generated."""
+
+    prompt: int = 0
+    cached: int = 0
+    predicted: int = 0
+
+
+class Activity:
+    """`clock` is monotonic, `wall` the time of day; both in seconds. `history` survives
+    restarts."""
+
+    def __init__(
+        self,
+        metrics: Metrics,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+        max_outcomes: int = MAX_OUTCOMES,
+        history: UsageHistory | None = None,
+    ) -> None:
+        self.totals = Totals()
+        self.timeline = Timeline(wall)
+        self.history = history or UsageHistory()
+        self.seen = LastSeen()
+        self._metrics = metrics
+        self.clock = clock
+        self._wall = wall
+        self._running: dict[str, Running] = {}
+        self._ended: deque[Outcome] = deque(maxlen=max_outcomes)
+        # A queue of their own: refusals, which cost nothing, must not push out what was generated.
+        self._others: deque[Outcome] = deque(maxlen=max_outcomes)
+        self._numbers = itertools.count(1)
+        self._recent: defaultdict[str, deque[RequestStats]] = defaultdict(
+            lambda: deque(maxlen=MAX_RECENT)
+        )
+
+    @property
+    def running(self) -> Sequence[Running]:
+        """Requests in progress, in order of submission."""
+        return tuple(self._running.values())
+
+    def outcomes(self, since: float = 0.0) -> Sequence[Outcome]:
+        """Requests that ended at `since` (seconds since the epoch) or later, the newest last."""
+        ended = [outcome for outcome in (*self._ended, *self._others) if outcome.at >= since]
+        return sorted(ended, key=lambda outcome: outcome.at)
+
+    def recent(self, model: str) -> Sequence[RequestStats]:
+        """The newest finished requests of a model, the newest last."""
+        return tuple(self._recent.get(model, ()))
+
+    def submitted(
+        self,
+        model: str,
+        request: Request,
+        arrival: Arrival | None = None,
+    ) -> None:
+        """Add a request that is about to be handed to the engine. `arrival` is on the clock of this
+        object; by default now.
+        """
+        arrival = arrival or Arrival(self.clock())
+        self.heard_from(arrival.caller)
+        self._running[request.id] = Running(
+            request.id,
+            model,
+            len(request.tokens),
+            arrival.at,
+            group=request.group,
+            caller=arrival.caller,
+            prompt_text=arrival.prompt_text,
+        )
+
+    def heard_from(self, caller: Caller, *, refused: bool = False) -> None:
+        """Note that a program sends requests."""
+        self.seen.note(caller.client, self._wall(), refused=refused)
+
+    def stopped(self, group: str, error: OmlxError) -> None:
+        """Note that a response is about to be cancelled with this error."""
+        for running in self._running.values():
+            if running.group == group:
+                running.stopped = error
+
+    def answered(
+        self, path: str, caller: Caller, status: int, seconds: float, error: OmlxError | None
+    ) -> None:
+        """Record a request that the engine did not run: refused, left by its client, or one that
+        generates nothing."""
+        reason = model = None
+        if error is not None:
+            reason = bounded_reason(error)
+            model = reason.params.get("model")
+        named = model if isinstance(model, str) else None
+        outcome = Outcome(
+            self._wall(),
+            status,
+            seconds,
+            named,
+            path,
+            error=reason,
+            number=next(self._numbers),
+            caller=caller,
+        )
+        self._others.append(outcome)
+
+    def observe(self, event: Event) -> None:
+        """Take in an engine event, also of a request whose client has disconnected."""
+        running = self._running.get(event.request_id)
+        if running is None:
+            return
+        match event:
+            case PrefillProgress(done=done):
+                running.read = done
+            case TokensCommitted():
+                self._committed(running, event)
+            case Finished(reason=reason, stats=stats):
+                del self._running[running.id]
+                self._finished(running, reason, stats)
+            case Failed(error=error):
+                del self._running[running.id]
+                self._ended.append(self._outcome(running, error.status, error=error))
+                self.history.add(running.model, running.caller.key, FAILURE)
+
+    def _committed(self, running: Running, event: TokensCommitted) -> None:
+        now, tokens, drafted = self.clock(), len(event.tokens), sum(event.drafted)
+        if running.first_token_at is None:
+            running.first_token_at, running.opening, running.read = now, tokens, running.prompt
+        running.last_token_at = now
+        running.tokens += tokens
+        running.drafted += drafted
+        self.timeline.add(tokens, drafted)
+
+    def _finished(self, running: Running, reason: FinishReason, stats: RequestStats) -> None:
+        self.totals.prompt += stats.prompt_n
+        self.totals.cached += stats.cached_n
+        self.totals.predicted += stats.predicted_n
+        if reason is FinishReason.CANCELLED:
+            outcome = self._outcome(running, CLIENT_GONE, stats, running.stopped)
+        else:
+            outcome = self._outcome(running, OK, stats, finish=reason.value)
+        self._ended.append(outcome)
+        self.history.add(running.model, running.caller.key, Usage.of(stats))
+        self._recent[running.model].append(stats)
+        self._metrics.finished(running.model, reason.value, stats)
+
+    def _outcome(
+        self,
+        running: Running,
+        status: int,
+        stats: RequestStats | None = None,
+        error: OmlxError | None = None,
+        finish: str | None = None,
+    ) -> Outcome:
+        first_token_s = None
+        if running.first_token_at is not None:
+            first_token_s = running.first_token_at - running.arrived_at
+        return Outcome(
+            at=self._wall(),
+            status=status,
+            seconds=self.clock() - running.arrived_at,
+            model=running.model,
+            prompt=running.prompt,
+            tokens=running.tokens if stats is None else stats.predicted_n,
+            first_token_s=first_token_s,
+            stats=stats,
+            error=None if error is None else bounded_reason(error),
+            number=next(self._numbers),
+            id=running.group,
+            caller=running.caller,
+            finish=finish,
+            prompt_text=running.prompt_text,
+        )

@@ -1,0 +1,197 @@
+"""Content of conversations, by one rule for all dialects.
+
+Unknown parts, blocks and items without a text are left out with a warning, so that sessions of
+newer clients continue. Images and files become parts of their own, which are read later. Audio and
+video that a user attached are refused; in a tool result a note replaces them. Images, audio and
+video of earlier answers, which other models made, are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Final, Self
+
+from pydantic import ModelWrapValidatorHandler, ValidationError, model_validator
+
+from omlx.errors import Reason
+from omlx.server.http.errors import field_error
+from omlx.server.request.dialect import Json
+from omlx.server.request.fields import Body, Listed
+from omlx.server.request.media import result_notes
+from omlx.server.request.media.parts import (
+    FILES,
+    IMAGES,
+    MEDIA,
+    content_of,
+    file_part,
+    image_part,
+    text_part,
+)
+from omlx.text.template.render import Message
+
+THINKING: Final = "thinking"
+"""The type of a part that holds reasoning."""
+TEXTS: Final = frozenset(
+    {"text", "input_text", "output_text", "refusal", "reasoning_text", "summary_text"}
+)
+ATTRIBUTION: Final = "x-anthropic-billing-header:"
+"""Prefix of a line that changes with every request: it is dropped, for the prefix cache."""
+
+
+class Typed(Body):
+    """A body whose `type` says which fields it has: of types that are not `READ`, fields of another
+    form are dropped.
+    """
+
+    READ: ClassVar[frozenset[str]] = frozenset()
+
+    type: str
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _validated(cls, value: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        if isinstance(value, dict) and value.get("type", "") is None:
+            value = {name: part for name, part in value.items() if name != "type"}
+        kind = value.get("type") if isinstance(value, dict) else None
+        if not isinstance(kind, str) or kind in cls.READ:
+            return handler(value)
+        try:
+            return handler(value)
+        except ValidationError as error:
+            dropped = {detail["loc"][0] for detail in error.errors(include_input=False)}
+            return handler({name: part for name, part in value.items() if name not in dropped})
+
+
+class ImageUrl(Body):
+    url: str
+    detail: str | None = None
+
+
+class ContentPart(Typed):
+    READ = TEXTS | IMAGES | MEDIA | FILES | {THINKING}
+
+    text: str | None = None
+    refusal: str | None = None
+    thinking: str | Listed[ContentPart] | None = None
+    image_url: str | ImageUrl | None = None
+    detail: str | None = None
+    file: dict[str, Any] | None = None
+    filename: str | None = None
+    file_data: str | None = None
+    file_id: str | None = None
+    file_url: str | None = None
+
+    @property
+    def text_content(self) -> str | None:
+        if self.type == "refusal":
+            return self.refusal
+        return self.text
+
+    def image(self, field: str) -> Json:
+        """The part as an image. Raises BadRequest if it names none."""
+        if isinstance(self.image_url, ImageUrl):
+            return image_part(self.type, self.image_url.url, self.image_url.detail, field)
+        return image_part(self.type, self.image_url, self.detail, field)
+
+    def attached(self, field: str) -> Json:
+        """The part as a file; one that the body only names is elsewhere."""
+        given = vars(self) | (self.file or {})
+        name = given["filename"] or given["file_url"] or given["file_id"]
+        return file_part(self.type, given["file_data"], name, field)
+
+
+class Reading:
+    """Warnings about what one conversation has and the model does not get, in order."""
+
+    def __init__(self) -> None:
+        self.warnings: list[Reason] = []
+
+    def leave_out(self, field: str, kind: str) -> None:
+        self.warnings.append(Reason("request.item_left_out", {"field": field, "type": kind[:100]}))
+
+    def replace(self, field: str, kind: str) -> str:
+        """Return the note in place of a part that no model reads."""
+        self.warnings.append(result_notes.warning(field, kind))
+        return result_notes.NOTES[kind]
+
+    def join_texts(
+        self, content: str | list[ContentPart], field: str, *, answered: bool = False
+    ) -> str:
+        """Join the texts of parts; reasoning is none.
+
+        Raises BadRequest for images and media, but leaves out those of an earlier answer.
+        """
+        if isinstance(content, str):
+            return content
+        texts = []
+        for i, part in enumerate(content):
+            at = f"{field}[{i}]"
+            if answered and part.type in MEDIA:
+                self.leave_out(at, part.type)
+            elif part.type in IMAGES:
+                raise field_error("image.role", at)
+            elif part.type in FILES:
+                texts.append(self.replace(at, part.type))
+            elif part.type != THINKING:
+                texts.append(self._text(part, at))
+        return "".join(texts)
+
+    def join_parts(
+        self, content: str | list[ContentPart], field: str, *, result: bool = False
+    ) -> str | list[Json]:
+        """Join the texts of parts between images and files; one text where there are none.
+
+        Raises BadRequest for an image without a source, and for media that are in no tool `result`.
+        """
+        if isinstance(content, str):
+            return content
+        parts = []
+        for i, part in enumerate(content):
+            at = f"{field}[{i}]"
+            if part.type in IMAGES:
+                parts.append(part.image(at))
+            elif part.type in FILES:
+                parts.append(part.attached(at))
+            elif result and part.type in MEDIA:
+                parts.append(text_part(self.replace(at, part.type)))
+            else:
+                parts.append(text_part(self._text(part, at)))
+        return content_of(parts)
+
+    def _text(self, part: ContentPart, at: str) -> str:
+        text = part.text_content
+        if part.type in MEDIA:
+            raise field_error("request.media", at, type=part.type)
+        if text is None and part.type in TEXTS:
+            raise field_error("request.missing", f"{at}.{part.type}")
+        if text is None:
+            self.leave_out(at, part.type)
+        return text or ""
+
+
+def without_attribution(messages: Sequence[Message]) -> list[Message]:
+    """Return the messages without lines at the beginning of system messages that differ in every
+    request."""
+    kept = []
+    for message in messages:
+        text = message["content"]
+        if message["role"] == "system" and text.startswith(ATTRIBUTION):
+            text = text.partition("\n")[2].lstrip("\n")
+            message = {**message, "content": text}
+            if not text and len(messages) > 1:
+                continue
+        kept.append(message)
+    return kept
+
+
+def join_thinking(content: str | list[ContentPart] | None) -> str:
+    """Join the reasoning of `thinking` parts, which are a text or parts with texts."""
+    texts = []
+    for part in content or ():
+        if isinstance(part, str) or part.type != THINKING:
+            continue
+        if isinstance(part.thinking, list):
+            texts += [inner.text or "" for inner in part.thinking]
+        else:
+            texts.append(part.thinking or "")
+    return "".join(texts)

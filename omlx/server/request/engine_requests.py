@@ -1,0 +1,320 @@
+"""From a `GenerationRequest` and a loaded model to the engine's requests.
+
+Pure; runs templates and tokenizers.
+
+GenerationRequest ─► tokenize ─► TokenizedRequest ─► engine_requests ─► one Request for each choice
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final
+
+from omlx.draft_length import DraftLength
+from omlx.engine.strategy import AUTO
+from omlx.engine.types import Request, Sampling, Speculation
+from omlx.errors import BadRequest, Reason
+from omlx.models.pool.served import ServedModel
+from omlx.server.request.content import without_attribution
+from omlx.server.request.generation_request import GenerationRequest, sampling_fields
+from omlx.text.constraint import Constraint
+from omlx.text.grammar import CompiledGrammar
+from omlx.text.output import OutputSpec, stop_matcher
+from omlx.text.reasoning import opens_reasoning
+from omlx.text.template.render import ImagePlacer, Prompt, render
+from omlx.text.tokens import MAX_TOKENS, encode, infill_prompt, infill_token_ids
+
+if TYPE_CHECKING:
+    from mlx_lm.tokenizer_utils import TokenizerWrapper
+
+EFFORT: Final = "reasoning_effort"
+"""The variable by which chat templates take a level of reasoning."""
+NOWHERE: Final = 1 << 62
+"""A position that no answer reaches."""
+DETOKENIZER_CONTEXT: Final = 4
+"""Prompt tokens that a detokenizer reads first where the output continues a text."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizedRequest:
+    """A request's texts as ids, and its grammars compiled.
+
+    `grammar` constrains the answer to its structured output. `calls` constrains tool calls within
+    the answer, or the answer itself where a call is forced.
+    """
+
+    prompts: list[Prompt]
+    prediction: tuple[int, ...]
+    grammar: CompiledGrammar | None
+    calls: CompiledGrammar | None
+    thinking: tuple[Reason, ...] = ()
+
+    @property
+    def warnings(self) -> tuple[Reason, ...]:
+        """How the messages were rewritten, what of the schemas is not enforced, and which fields
+        about reasoning have no effect.
+        """
+        changes = [prompt.changes for prompt in self.prompts]
+        grammars = [grammar.warnings for grammar in (self.grammar, self.calls) if grammar]
+        return tuple(chain.from_iterable([*changes, *grammars, self.thinking]))
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceRequest:
+    """One choice: the engine's request, how its output is parsed, and what constrains it."""
+
+    request: Request
+    spec: OutputSpec
+    constraint: Constraint
+
+
+def tokenize(served: ServedModel, request: GenerationRequest) -> TokenizedRequest:
+    """Raises BadRequest for invalid ids, templates, schemas, and for a prediction longer than
+    the context."""
+    grammar = calls = None
+    if request.structured_output is not None:
+        grammar = served.grammars.compile(request.structured_output)
+    if request.tools is not None:
+        calls = served.grammars.compile_tool_calls(request.tools)
+    if request.prompts:
+        prompts = [_raw_prompt(served, request, prompt) for prompt in request.prompts]
+    else:
+        prompts = [
+            render_conversation(
+                served.tokenizer, request, served.context_length, placer=served.sight.eye
+            )
+        ]
+    thinking = tuple(_without_effect(served, request))
+    return TokenizedRequest(prompts, _prediction(served, request), grammar, calls, thinking)
+
+
+def render_conversation(
+    tokenizer: TokenizerWrapper,
+    request: GenerationRequest,
+    context_length: int = MAX_TOKENS,
+    placer: ImagePlacer | None = None,
+) -> Prompt:
+    return render(
+        tokenizer,
+        without_attribution(request.messages),
+        request.template_variables,
+        tools=request.tools,
+        continue_last=request.continue_last,
+        context_length=context_length,
+        placer=placer,
+    )
+
+
+def check_ids(tokens: Sequence[int], vocab_size: int, param: str) -> None:
+    """Raise BadRequest for an id outside the vocabulary."""
+    wrong = next((token for token in tokens if token >= vocab_size), None)
+    if wrong is not None:
+        raise BadRequest("request.token", param=param, field=param, token=wrong, size=vocab_size)
+
+
+def check_model(request: GenerationRequest, served: ServedModel) -> None:
+    """Check what depends on the model; the engine checks the length of the prompt.
+
+    Raises BadRequest for a drafter requested by name that the model does not have (`auto` takes
+    any), for biases of ids outside the vocabulary, and for an encoder.
+    """
+    if not served.generates:
+        raise BadRequest("model.encoder", param="model")
+    clauses = () if request.speculation is None else request.speculation.clauses
+    names = {clause.name for clause in clauses}
+    missing = {"draft": served.no_draft_reason, "mtp": served.no_head_reason}
+    for name in sorted(names & {"draft", "mtp", "ngram"}):
+        reason = served.off_reason or missing.get(name)
+        if reason is not None:
+            raise BadRequest(reason.code, param="speculation", **reason.params)
+    for token in request.logit_bias:
+        if not 0 <= token < served.vocab_size:
+            raise BadRequest(
+                "request.logit_bias", param="logit_bias", token=token, vocab_size=served.vocab_size
+            )
+
+
+def engine_requests(
+    served: ServedModel,
+    request: GenerationRequest,
+    texts: TokenizedRequest,
+    id: str,
+    seed: int,
+    run_id: str | None = None,
+) -> Iterator[ChoiceRequest]:
+    """Yield each choice.
+
+    Choice i of prompt p has number p · n + i, which ends its id. The choices of each prompt are
+    sampled as if it were the only one. `run_id` is the id for the engine, if it is another one.
+    """
+    run_id = run_id or id
+    bias = tuple(sorted(request.logit_bias.items()))
+    sampling = replace(sampling_of(served, request.sampling), seed=seed, logit_bias=bias)
+    speculation = _speculation(served, request, texts.prediction)
+    max_tokens = request.max_tokens
+    if max_tokens is None:
+        max_tokens = served.speculation.settings.max_tokens
+    number = 0
+    for prompt in texts.prompts:
+        ending = _with_end_position(sampling, served, request, prompt)
+        for choice in range(request.n):
+            spec = _output_spec(served, request, prompt, f"{id}-{number}")
+            constraint = _constraint(served, request, prompt)
+            yield ChoiceRequest(
+                Request(
+                    id=f"{run_id}-{number}",
+                    group=id,
+                    tokens=prompt.tokens,
+                    sampling=replace(ending, choice=choice),
+                    max_tokens=max_tokens,
+                    stop_ids=spec.stop_ids,
+                    stop=stop_matcher(served.tokenizer, spec),
+                    top_logprobs=request.top_logprobs,
+                    prompt_logprobs=request.prompt_logprobs,
+                    speculation=speculation,
+                    stable=prompt.stable,
+                    mask=constraint.mask(
+                        served.grammars, served.thinking, texts.grammar, texts.calls
+                    ),
+                    images=prompt.images,
+                    spans=prompt.spans,
+                ),
+                spec,
+                constraint,
+            )
+            number += 1
+
+
+def _with_end_position(
+    sampling: Sampling, served: ServedModel, request: GenerationRequest, prompt: Prompt
+) -> Sampling:
+    """Sampling without end tokens in the first `min_tokens` of the answer, or in all of it."""
+    if not request.min_tokens and not request.ignore_eos:
+        return sampling
+    position = len(prompt.tokens) + request.min_tokens
+    if request.ignore_eos:
+        position = NOWHERE
+    ids = tuple(sorted(_stop_ids(served, request)))
+    return replace(sampling, end_ids=ids, end_position=position)
+
+
+def sampling_of(served: ServedModel, requested: Mapping[str, float]) -> Sampling:
+    """Merge sampling parameters: the request's over the settings' over those of the model's own
+    files.
+
+    `top_p` 0 means the most likely token only, which the engine expresses as `top_k` 1.
+    """
+    configured = sampling_fields(served.speculation.settings)
+    values: dict[str, Any] = {**served.sampling, **configured, **requested}
+    if values.get("top_p") == 0:
+        values |= {"top_p": 1.0, "top_k": 1}
+    return Sampling(**values)
+
+
+def _raw_prompt(
+    served: ServedModel, request: GenerationRequest, prompt: str | tuple[int, ...]
+) -> Prompt:
+    """A prompt that is no conversation."""
+    if not isinstance(prompt, str):
+        check_ids(prompt, served.vocab_size, "prompt")
+        return Prompt(prompt)
+    if request.suffix:
+        return Prompt(
+            infill_prompt(served.tokenizer, prompt, request.suffix, served.context_length)
+        )
+    return Prompt(tuple(encode(served.tokenizer, prompt, served.context_length)))
+
+
+def _prediction(served: ServedModel, request: GenerationRequest) -> tuple[int, ...]:
+    if not request.prediction:
+        return ()
+    tokens = encode(
+        served.tokenizer,
+        request.prediction,
+        served.context_length,
+        special=False,
+        param="prediction",
+    )
+    if len(tokens) > served.context_length:
+        raise BadRequest(
+            "request.prediction_too_long",
+            param="prediction",
+            tokens=len(tokens),
+            limit=served.context_length,
+        )
+    return tuple(tokens)
+
+
+def _speculation(
+    served: ServedModel, request: GenerationRequest, prediction: tuple[int, ...]
+) -> Speculation:
+    strategy = request.speculation
+    if strategy is None:
+        strategy = served.speculation.strategy
+        if request.draft_model is not None:  # naming a draft requests speculation
+            strategy = AUTO
+    if prediction and not strategy.off and strategy.clause("ngram") is None:
+        unused = Reason("strategy.prediction_unused", {"strategy": str(strategy)})
+        strategy = replace(strategy, notes=(*strategy.notes, unused))
+    draft_length = DraftLength.merge(request.draft_length, served.speculation.draft_length)
+    return Speculation(strategy, draft_length, prediction)
+
+
+def _without_effect(served: ServedModel, request: GenerationRequest) -> Iterator[Reason]:
+    """Fields about reasoning that this model has no use for."""
+    budget = request.thinking_budget
+    if budget is not None and served.thinking.markers is None:
+        yield Reason("thinking.no_markers", {"budget": budget})
+    effort = request.template_variables.get(EFFORT)
+    if effort is not None and EFFORT not in str(served.tokenizer.chat_template):
+        yield Reason("thinking.no_levels", {"effort": str(effort)})
+
+
+def _output_spec(
+    served: ServedModel, request: GenerationRequest, prompt: Prompt, id: str
+) -> OutputSpec:
+    continues = request.continue_last or bool(request.prompts)
+    return OutputSpec(
+        stop_ids=_stop_ids(served, request),
+        stops=request.stop_strings,
+        thinking=prompt.thinking,
+        context=prompt.tokens[-DETOKENIZER_CONTEXT:] if continues else (),
+        raw=bool(request.prompts),
+        tools=() if request.tools is None else request.tools.functions,
+        strict=frozenset() if request.tools is None else request.tools.strict,
+        single=request.tools is not None and request.tools.single,
+        mark_drafted=request.mark_drafted,
+        salt=id,
+    )
+
+
+def _stop_ids(served: ServedModel, request: GenerationRequest) -> frozenset[int]:
+    if request.suffix:
+        return served.stop_ids | infill_token_ids(served.tokenizer)
+    return served.stop_ids
+
+
+def _constraint(served: ServedModel, request: GenerationRequest, prompt: Prompt) -> Constraint:
+    """A structured output may begin with reasoning unless the request switches it off."""
+    forced = request.forced_call
+    new_message = not request.prompts and not request.continue_last
+    thinking_off = request.template_variables.get("enable_thinking") is False
+    answer_prefix = ""
+    if request.continue_last and not forced:
+        answer_prefix = str(request.messages[-1]["content"] or "")
+    constrained = request.structured_output is not None or forced
+    opened = prompt.thinking
+    if request.prompts and request.thinking_budget is not None:
+        opened = opens_reasoning(served.tokenizer, prompt.tokens)
+    return Constraint(
+        output=request.structured_output,
+        tools=request.tools,
+        thinking=prompt.thinking,
+        may_think=new_message and not (constrained and thinking_off),
+        may_call=new_message and request.tools is not None and not forced,
+        answer_prefix=answer_prefix,
+        thinking_budget=request.thinking_budget,
+        opened=opened,
+    )

@@ -1,0 +1,238 @@
+"""Fields that bodies of several dialects share, as pydantic models.
+
+Wrong types are refused, unknown names kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from omlx.draft_length import MAX_DRAFT_LENGTH, DraftLength
+from omlx.engine import strategy
+from omlx.errors import BadRequest, Reason
+from omlx.server.http import errors
+from omlx.server.http.body import check_finite, outside_strings
+from omlx.server.http.validation import from_validation
+from omlx.server.request import known_fields
+from omlx.server.request.generation_request import sampling_fields
+
+T = TypeVar("T")
+B = TypeVar("B", bound=BaseModel)
+
+Text = Annotated[str, Field(min_length=1)]
+Listed: TypeAlias = Annotated[list[T], Field(fail_fast=True)]
+"""Validated up to the first invalid item: a body has room for millions of them."""
+Stops = Annotated[list[str], Field(max_length=64)]
+"""The limit bounds the work per token: each one is searched for after every token."""
+Choice = Literal["none", "auto", "required", "any"]
+"""A `tool_choice` that names no tool. `any` is Mistral's name for `required`."""
+FORCED: Final = ("required", "any")
+FUNCTION: Final = "function"
+ToolType = Annotated[str, BeforeValidator(lambda given: FUNCTION if given is None else given)]
+"""The type of a tool or call, with null for the default, as serializers write it."""
+NO_LIMIT: Final = -1
+BUDGET: Final = "thinking_budget"
+"""The field, and the template variable."""
+
+ANSWER_FIELDS: Final[dict[str, object]] = {
+    "background": False,
+    "n": 1,
+    "min_tokens": 0,
+}
+"""Fields about an answer that must exist, each with the value that requests nothing."""
+
+
+class Body(BaseModel):
+    model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
+
+
+class StreamOptions(Body):
+    include_usage: bool | None = None
+
+
+def includes_usage(options: StreamOptions | None) -> bool:
+    return options is not None and bool(options.include_usage)
+
+
+class SamplingFields(Body):
+    """How to choose tokens, and how to draft them."""
+
+    temperature: Annotated[float, Field(ge=0, le=100)] | None = None
+    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=-1)] | None = None
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    repetition_penalty: Annotated[float, Field(ge=0, le=10)] | None = None
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**64)] | None = None
+    speculation: str | None = None
+    draft_model: Text | None = None
+    thinking_budget: Annotated[int, Field(ge=NO_LIMIT)] | None = None
+    num_draft_tokens: Annotated[int, Field(ge=0, le=MAX_DRAFT_LENGTH)] | None = None
+    draft_min: Annotated[int, Field(ge=1, le=MAX_DRAFT_LENGTH)] | None = None
+    draft_max: Annotated[int, Field(ge=1, le=MAX_DRAFT_LENGTH)] | None = None
+    receipt: bool | None = None
+
+    @property
+    def sampling(self) -> dict[str, float]:
+        """A `repetition_penalty` of 0 is none: clients send it for a field that is off."""
+        values = sampling_fields(self)
+        if values.get("repetition_penalty") == 0:
+            values["repetition_penalty"] = 1.0
+        return values
+
+    @property
+    def strategy(self) -> strategy.Strategy | None:
+        """Raises BadRequest for a strategy that excludes the draft model that the request names."""
+        if self.speculation is None:
+            return None
+        requested = strategy.parse(self.speculation)
+        kinds = ("draft", "mtp")  # of what `draft_model` names
+        if self.draft_model is not None and not any(map(requested.clause, kinds)):
+            raise BadRequest("request.draft_off", param="draft_model", draft=self.draft_model)
+        return requested
+
+    @property
+    def draft_length(self) -> DraftLength:
+        """Raises BadRequest for bounds that contradict each other."""
+        bounds = DraftLength.parse(vars(self))
+        if (contradiction := bounds.contradiction) is not None:
+            pair = contradiction._asdict()
+            raise BadRequest("request.draft_bounds", param=contradiction.low, **pair)
+        return bounds
+
+
+class Refusing(Body):
+    """A body that refuses fields by name, and warns of others."""
+
+    def refuse(self, unsupported: Mapping[str, Sequence[object]]) -> None:
+        """Raise BadRequest for an unsupported field, unless its value is one of those that
+        request nothing."""
+        for name, value in (self.model_extra or {}).items():
+            if name in unsupported and value is not None and value not in unsupported[name]:
+                raise BadRequest("request.unsupported", param=name, field=name)
+
+    def without_effect(self) -> tuple[Reason, ...]:
+        """The warning about known fields that have no effect here, if there are any."""
+        return known_fields.without_effect(self.model_extra)
+
+
+class Sampled(SamplingFields, Refusing):
+    """Fields of every body of OpenAI's and Anthropic's that generates."""
+
+    model: str | None = None
+    stream: bool | None = None
+    user: str | None = None
+
+
+class CacheOptions(Body):
+    """`prewarm`: compute the prompt for the prefix cache, and generate nothing."""
+
+    prewarm: bool | None = None
+
+
+class Templated(Sampled):
+    """Fields of bodies whose messages a chat template renders."""
+
+    chat_template_kwargs: dict[str, Any] | None = None
+    prompt_cache_options: CacheOptions | None = None
+
+    @property
+    def prewarms(self) -> bool:
+        return self.prompt_cache_options is not None and bool(self.prompt_cache_options.prewarm)
+
+    def answer_limit(self, given: int | None) -> int | None:
+        """The limit of tokens: `given`, but 0 where nothing is generated. Raises BadRequest for
+        fields that request an answer nevertheless.
+        """
+        if not self.prewarms:
+            return given
+        for name, value in {**vars(self), **(self.model_extra or {})}.items():
+            if name in ANSWER_FIELDS and value is not None and value != ANSWER_FIELDS[name]:
+                raise errors.field_error("request.prewarm", name)
+        return 0
+
+    def budget(self, implied: int | None = None) -> int | None:
+        """The thinking budget: the field's, else the template variable's, else the one that other
+        fields imply. Raises BadRequest for a variable that is no budget.
+        """
+        own = self.chat_template_kwargs or {}
+        if self.thinking_budget is not None:
+            return self.thinking_budget
+        if own.get(BUDGET) is not None:
+            return _budget(own[BUDGET])
+        if implied == 0 and "enable_thinking" in own:
+            return None
+        return implied
+
+
+class Lengths(Body):
+    """Fields of OpenAI's bodies about the length of an answer; -1 is no limit."""
+
+    max_tokens: int | None = None
+    min_tokens: Annotated[int, Field(ge=0)] | None = None
+    ignore_eos: bool | None = None
+
+    def check_min(self, max_tokens: int | None) -> int:
+        """Return the least number of tokens. Raises BadRequest if it is above the most."""
+        least = self.min_tokens or 0
+        if max_tokens is not None and least > max_tokens:
+            expected = f"≤ {max_tokens} (max_tokens)"
+            raise errors.field_error("request.range", "min_tokens", expected=expected)
+        return least
+
+
+def _budget(value: object) -> int:
+    field = f"chat_template_kwargs.{BUDGET}"
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise errors.field_error("request.type", field, expected="integer")
+    if value < NO_LIMIT:
+        raise errors.field_error("request.range", field, expected=f"≥ {NO_LIMIT}")
+    return value
+
+
+def limit(tokens: int | None, field: str, least: int = 1) -> int | None:
+    """A limit of tokens; None for none. Raises BadRequest for one below `least` that is not -1."""
+    if tokens is None or tokens == NO_LIMIT:
+        return None
+    if tokens < least:
+        raise errors.field_error("request.range", field, expected=f"≥ {least} | = {NO_LIMIT}")
+    return tokens
+
+
+def stops(stop: str | list[str] | None) -> tuple[str, ...]:
+    """The stop strings; empty ones, which clients send for empty fields, are none."""
+    given = [stop] if isinstance(stop, str) else stop or []
+    return tuple(filter(None, given))
+
+
+def bias(given: Mapping[str, float] | None) -> dict[int, float]:
+    """Raises BadRequest for keys that are no token ids."""
+    try:
+        return {int(token): bias for token, bias in (given or {}).items()}
+    except ValueError as error:
+        expected = "object[integer, number]"
+        raise errors.field_error("request.type", "logit_bias", expected=expected) from error
+
+
+def read(kind: type[B], body: bytes) -> B:
+    """Read a body. Raises BadRequest, naming the field, for an invalid one, and for one with too
+    many values."""
+    outside = outside_strings(body)
+    try:
+        parsed = kind.model_validate_json(body)
+    except ValidationError as error:
+        raise from_validation(error) from error
+    check_finite(outside)
+    return parsed
+
+
+def read_query(kind: type[B], query: Mapping[str, str]) -> B:
+    """Read a query string. Raises BadRequest, naming the parameter, for an invalid one."""
+    try:
+        return kind.model_validate_strings(dict(query))
+    except ValidationError as error:
+        raise from_validation(error) from error

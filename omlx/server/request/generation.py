@@ -1,0 +1,306 @@
+"""From a `GenerationRequest` to a running stream: lease the model, tokenize, submit every choice
+to the engine."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import uuid
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import Final, TypeVar
+from weakref import WeakValueDictionary
+
+from omlx.engine.thread import EngineThread
+from omlx.engine.types import Request
+from omlx.errors import BadRequest, ModelError, NotFound, Stopped
+from omlx.models.catalog.files import fingerprint
+from omlx.models.eyes.sight import Sight
+from omlx.models.package.tokenizer import tokenizer_length
+from omlx.models.pool.pool import Pool, find_sight
+from omlx.models.pool.served import Lease, ServedModel
+from omlx.receipts.recorder import Recorder
+from omlx.receipts.store import AnswerStore
+from omlx.server.beginnings.beginning import beginning_of, is_new
+from omlx.server.beginnings.store import RETURNS, BeginningStore
+from omlx.server.http.caller import Arrival, Caller
+from omlx.server.http.errors import field_error
+from omlx.server.request.activity import Activity
+from omlx.server.request.engine_requests import (
+    TokenizedRequest,
+    check_ids,
+    check_model,
+    engine_requests,
+    render_conversation,
+    tokenize,
+)
+from omlx.server.request.event_dispatcher import EventDispatcher
+from omlx.server.request.generation_request import LONG_TEXT, GenerationRequest
+from omlx.server.request.media.attach import Reader, attach
+from omlx.server.request.media.fetch import UrlReader
+from omlx.server.request.media.file_texts import FileTexts
+from omlx.server.request.media.loader import ImageLoader
+from omlx.server.request.media.parts import shows_images
+from omlx.server.request.prompt_text import prompt_text
+from omlx.server.request.recorded import Recorded, digest_of
+from omlx.server.request.request_defaults import with_profile, with_settings
+from omlx.server.request.stream import GenerationStream
+from omlx.server.request.text_workers import TextWorkers
+from omlx.text.template.render import Prompt
+from omlx.text.tokens import MAX_TOKENS, encode
+
+T = TypeVar("T")
+
+_SHOWN: Final = 100
+"""Characters of an unknown id that an error repeats."""
+
+SEED_BITS: Final = 53
+"""Of a random seed: clients that keep numbers as doubles, as JavaScript does, can send it back
+exactly."""
+
+
+class GenerationService:
+    """Opens streams, whose events `activity` observes.
+
+    What a request leaves open is decided by the profile that it names, by the settings, then by the
+    model's own files.
+    `last_prompts` holds the ids of the last prompt of each model without its images, in memory
+    only. `urls` reads images from addresses; None: that is off. `answers` keeps those that have a
+    receipt, `beginnings` what prompts begin with.
+    """
+
+    def __init__(
+        self,
+        engine: EngineThread,
+        pool: Pool,
+        activity: Activity,
+        answers: AnswerStore,
+        urls: UrlReader | None = None,
+        beginnings: BeginningStore | None = None,
+    ) -> None:
+        self._engine = engine
+        self._pool = pool
+        self._activity = activity
+        self._answers = answers
+        self._dispatcher = EventDispatcher()
+        self._text = TextWorkers()
+        self._images = ImageLoader(urls)
+        self._files = FileTexts()
+        self._beginnings = beginnings
+        self.last_prompts: dict[str, tuple[int, ...]] = {}
+        self._streams: WeakValueDictionary[str, GenerationStream] = WeakValueDictionary()
+        self._weights: dict[str, tuple[ServedModel, str]] = {}
+
+    async def open(
+        self,
+        request: GenerationRequest,
+        id_prefix: str,
+        caller: Caller | None = None,
+        *,
+        kept: bool = False,
+        recorded: Recorded | None = None,
+    ) -> GenerationStream:
+        """Start every choice of a request that `caller` sent, or continue the answer that was
+        `recorded`. The stream must be closed. That of a `kept` answer has a digest.
+
+        Waits while the model is loaded. Raises OmlxError; then nothing runs.
+        """
+        arrival = Arrival(self._activity.clock(), caller or Caller())
+        if self._engine.failure is not None:
+            raise self._engine.failure
+        request = with_profile(request, self._pool.catalog.profile(request.model))
+        lease = await self._pool.lease(request.model, request.draft_model, request.speculation)
+        load_s = self._activity.clock() - arrival.at
+        try:
+            request = with_settings(request, lease.served.speculation.settings)
+            check_model(request, lease.served)
+            await self._check_empty(request, lease.served)
+            request = await self._files.attach(request)
+            request = await attach(request, Reader.of(lease.served), self._images)
+            lane = (lease.served.id, request.long)
+            tokenized = await self._text.run(lane, partial(tokenize, lease.served, request))
+            await self._note_beginning(request, lease.served, arrival.caller, lane)
+            opening = _Opening(lease, request, tokenized, id_prefix, recorded)
+            if kept or recorded is not None:
+                weights = await self._weights_of(lease.served)
+                await self._text.run(lane, partial(opening.resume, weights))
+        except BaseException:
+            lease.release()
+            raise
+        stream = self._start(opening, arrival)
+        stream.load_ms = load_s * 1000
+        return stream
+
+    def stop(self, id: str) -> None:
+        """End a response that is being generated; its client gets an error that says so.
+
+        Raises NotFound if there is none.
+        """
+        stream = self._streams.get(id)
+        if stream is None or not stream.stop(Stopped("request.stopped")):
+            raise NotFound("request.gone", id=id[:_SHOWN])
+
+    async def prompt_ids(self, request: GenerationRequest) -> list[int]:
+        """Return the ids of a conversation's prompt, without loading a model. Raises OmlxError."""
+        return list((await self.prompt(request)).tokens)
+
+    async def prompt(self, request: GenerationRequest) -> Prompt:
+        """Return a conversation's prompt, without loading a model. Raises OmlxError."""
+        model = self._pool.resolve(request.model).id
+        tokenizer = await self._pool.tokenizer(model)
+        configured = await asyncio.to_thread(self._pool.speculation, request.model)
+        request = with_profile(request, self._pool.catalog.profile(request.model))
+        request = with_settings(request, configured.settings)
+        sight = Sight()
+        if any(map(shows_images, request.messages)):
+            sight = await find_sight(self._pool, model)
+        request = await self._files.attach(request)
+        request = await attach(request, Reader(model, sight), self._images)
+        work = partial(render_conversation, tokenizer, request, placer=sight.eye)
+        return await self._text.run((model, request.long), work)
+
+    async def tokenize(
+        self, name: str | None, text: str, *, special: bool, limit: int = MAX_TOKENS, param: str
+    ) -> list[int]:
+        """Return the ids of a text; `special` adds the model's leading tokens.
+
+        Raises OmlxError, for a text that is far longer than `limit` tokens about the field `param`.
+        """
+        model = self._pool.resolve(name).id
+        tokenizer = await self._pool.tokenizer(model)
+        work = partial(encode, tokenizer, text, limit, special=special, param=param)
+        return await self.run_text(model, work, len(text))
+
+    async def run_text(self, model: str, work: Callable[[], T], length: int) -> T:
+        """Run `work` on a text of `length` characters or ids of a model, in the model's turn."""
+        return await self._text.run((model, length > LONG_TEXT), work)
+
+    async def detokenize(self, name: str | None, tokens: Sequence[int]) -> str:
+        """Raises OmlxError, also for ids outside the vocabulary."""
+        model = self._pool.resolve(name).id
+        tokenizer = await self._pool.tokenizer(model)
+
+        def decode() -> str:
+            check_ids(tokens, tokenizer_length(tokenizer), "tokens")
+            return str(tokenizer.decode(list(tokens)))
+
+        return await self.run_text(model, decode, len(tokens))
+
+    def shut_down(self) -> None:
+        self._text.shut_down()
+        self._images.shut_down()
+
+    async def _check_empty(self, request: GenerationRequest, served: ServedModel) -> None:
+        """Raise BadRequest for a receipt of an answer without tokens, and for a prompt to be stored
+        where no prefix is.
+        """
+        if request.max_tokens == 0 and request.receipt:
+            raise field_error("request.prewarm", "receipt")
+        if request.prewarm:
+            asking = self._engine.with_loop(served.id, lambda loop: loop.prefix_stats.off)
+            off = await asyncio.wrap_future(asking)
+            if off is not None:
+                raise BadRequest(off.code, param="prompt_cache_options", **off.params)
+
+    async def _note_beginning(
+        self, request: GenerationRequest, served: ServedModel, caller: Caller, lane: Hashable
+    ) -> None:
+        """Remember how a conversation begins, where prefixes are stored on disk."""
+        stats = self._engine.prefix_of(served.id)
+        if self._beginnings is None or stats is None or stats.disk.off is not None:
+            return
+        beginning = await self._text.run(lane, partial(beginning_of, request))
+        if beginning is None:
+            return
+        conversations = int(is_new(request))
+        if request.prewarm:  # the client expects it to return
+            conversations = RETURNS
+        self._beginnings.note(served.id, beginning, caller.client, conversations)
+
+    async def _weights_of(self, served: ServedModel) -> str:
+        """Return what identifies the weights of a loaded model; empty if its files are gone."""
+        model, weights = self._weights.get(served.id, (None, ""))
+        if model is not served:
+            path, dtype = self._pool.resolve(served.id).path, served.speculation.settings.dtype
+            with suppress(OSError, ModelError):
+                weights = f"{await asyncio.to_thread(fingerprint, path)} {dtype}"
+            self._weights[served.id] = served, weights
+        return weights
+
+    def _start(self, opening: _Opening, arrival: Arrival) -> GenerationStream:
+        """Submit every choice. From here on the stream releases the lease."""
+        lease, tokenized = opening.lease, opening.tokenized
+        self.last_prompts[lease.served.id] = tokenized.prompts[-1].words
+        if lease.served.speculation.settings.record_prompts:
+            arrival = replace(arrival, prompt_text=prompt_text(opening.request))
+        stream = GenerationStream(
+            self._engine,
+            self._dispatcher,
+            lease,
+            opening.id,
+            opening.seed,
+            self._activity,
+            arrival,
+            opening.recorded,
+        )
+        self._streams[opening.id] = stream
+        stream.digest = opening.digest
+        stream.model = opening.request.profile or lease.served.id
+        if opening.wants_receipt:
+            stream.recorder = Recorder(self._answers, lease.served)
+        stream.warnings = (*opening.request.warnings, *tokenized.warnings)
+        try:
+            for number, choice in enumerate(opening.choices):
+                request = choice.request
+                stream.submit(choice, number, opening.continued.get(request.id, request))
+        except BaseException:
+            stream.close()
+            raise
+        return stream
+
+
+class _Opening:
+    """A request whose model is leased and whose texts are tokenized.
+
+    `continued` has the requests that continue choices, by id; None for one that has ended.
+    """
+
+    def __init__(
+        self,
+        lease: Lease,
+        request: GenerationRequest,
+        tokenized: TokenizedRequest,
+        id_prefix: str,
+        recorded: Recorded | None,
+    ) -> None:
+        self.lease, self.request, self.tokenized = lease, request, tokenized
+        self.recorded = recorded
+        self.id = f"{id_prefix}{uuid.uuid4().hex}"
+        self.seed = secrets.randbits(SEED_BITS) if request.seed is None else request.seed
+        run_id = None
+        if recorded is not None:
+            self.id, self.seed, run_id = recorded.id, recorded.seed, recorded.run_id
+        self.choices = list(
+            engine_requests(lease.served, request, tokenized, self.id, self.seed, run_id)
+        )
+        self.continued: dict[str, Request | None] = {}
+        self.digest = b""
+
+    @property
+    def wants_receipt(self) -> bool:
+        if self.request.max_tokens == 0:  # there is nothing to verify
+            return False
+        if self.request.receipt is None:
+            return self.lease.served.speculation.settings.receipt
+        return self.request.receipt
+
+    def resume(self, weights: str) -> None:
+        """Compute the digest, and continue what was recorded. Raises Conflict."""
+        requests = [choice.request for choice in self.choices]
+        self.digest = digest_of(weights, self.request.thinking_budget, requests)
+        if self.recorded is not None:
+            continued = self.recorded.resume(requests, self.digest)
+            ids = (request.id for request in requests)
+            self.continued = dict(zip(ids, continued, strict=True))

@@ -1,0 +1,280 @@
+"""The running choices of one request: n sequences of the engine, one stream of events.
+
+Events cross from the engine thread through one `EventDispatcher`. A stream that is closed early
+cancels its running sequences; its lease on the model ends with the last of them, not with the
+client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from dataclasses import replace
+
+from omlx.engine.device_errors import isolate
+from omlx.engine.thread import EngineThread
+from omlx.engine.types import (
+    Event,
+    Failed,
+    Finished,
+    PrefillProgress,
+    Request,
+    TokensCommitted,
+)
+from omlx.errors import OmlxError, Reason
+from omlx.models.pool.served import Lease, ServedModel
+from omlx.receipts.recorder import Recorder
+from omlx.server.http.caller import Arrival
+from omlx.server.request.activity import Activity
+from omlx.server.request.dialect import ChoiceEvent
+from omlx.server.request.engine_requests import ChoiceRequest
+from omlx.server.request.event_dispatcher import EventDispatcher
+from omlx.server.request.recorded import Recorded
+from omlx.text.events import Finish, OutputEvent, PromptLogprobs
+from omlx.text.output import OutputParser
+
+log = logging.getLogger("omlx.server")
+
+
+class GenerationStream:
+    """`batches` yields the events, once; `close` may be called at any time and is final.
+
+    `model` is what responses say: the model, or the profile that was requested. `finishes` fills as
+    choices end. `prompt_n` is the length in tokens of the newest prompt;
+    `first_tokens` holds the first id of each prompt. `seed` is the one in use, requested or drawn.
+    `warnings` are about what of the request was not done. `load_ms`: the wait for the model.
+    `activity` observes every event, also after the client has disconnected; `arrival` is on its
+    clock. `recorded` is what an interrupted answer has generated, which comes first. `record` is
+    awaited with each batch of new events before they are parsed; `digest` is that of the requests,
+    where the answer is recorded. A `recorder` makes receipts.
+    """
+
+    def __init__(
+        self,
+        engine: EngineThread,
+        dispatcher: EventDispatcher,
+        lease: Lease,
+        request_id: str,
+        seed: int,
+        activity: Activity,
+        arrival: Arrival | None = None,
+        recorded: Recorded | None = None,
+    ) -> None:
+        self.id = request_id
+        self.model = lease.served.id
+        self.seed = seed
+        self.created = int(time.time()) if recorded is None else recorded.created
+        self.record: Callable[[Sequence[Event]], Awaitable[None]] | None = None
+        self.digest = b""
+        self.finishes: dict[int, Finish] = {}
+        self.error: OmlxError | None = None
+        self.load_ms = 0.0
+        self.prompt_n = 0
+        self.first_tokens: list[int] = []
+        self.warnings: tuple[Reason, ...] = ()
+        self.recorder: Recorder | None = None
+        self._engine = engine
+        self._dispatcher = dispatcher
+        self._lease = lease
+        self._activity = activity
+        self._arrival = arrival
+        self._outputs: dict[str, tuple[int, OutputParser]] = {}
+        self._running: set[str] = set()
+        self._recorded = () if recorded is None else recorded.batches
+        self._inbox: list[Event] = []
+        self._wake = asyncio.Event()
+        self._closed = False
+
+    @property
+    def served(self) -> ServedModel:
+        return self._lease.served
+
+    @property
+    def prompts(self) -> int:
+        return len(self.first_tokens)
+
+    @property
+    def n(self) -> int:
+        """Choices, of all prompts."""
+        return len(self._outputs)
+
+    def submit(self, choice: ChoiceRequest, number: int, continued: Request | None) -> None:
+        """Start choice `number` with the request that continues it, at first its own; None: it has
+        ended, and is only replayed.
+
+        Raises EngineDead; then the stream must be closed.
+        """
+        request = choice.request
+        self._outputs[request.id] = number, OutputParser(self.served.tokenizer, choice.spec)
+        if self.recorder is not None:
+            self.recorder.begin(number, request, choice.spec, choice.constraint)
+        self.prompt_n = request.prompt_n
+        if request.sampling.choice == 0:
+            self.first_tokens.append(request.tokens[0])
+        if continued is None:
+            return
+        self._running.add(request.id)
+        self._dispatcher.open(request.id, self._receive)
+        self._activity.submitted(self.served.id, continued, self._arrival)
+        try:
+            self._engine.submit(self.served.id, continued, self._dispatcher)
+        except OmlxError as error:
+            self._activity.observe(Failed(request.id, error))
+            self._ended(request.id)
+            raise
+
+    async def started(self, timeout_s: float) -> None:
+        """Wait for the first event, at most `timeout_s`.
+
+        Raises the error of a request that failed until then, so that it has its HTTP status.
+        """
+        await self._wait(timeout_s)
+        for event in self._inbox:
+            if isinstance(event, Failed):
+                self.error = event.error
+                raise event.error
+
+    async def batches(self, idle_s: float | None = None) -> AsyncGenerator[list[ChoiceEvent], None]:
+        """Yield everything new since the last batch; an empty batch after `idle_s` without output.
+
+        Raises the error that ended the stream. Prefill progress and text that is held back are no
+        output.
+        """
+        for recorded in self._recorded:
+            await asyncio.sleep(0)  # a long answer is parsed beside others
+            replayed: list[ChoiceEvent] = []
+            for event in recorded:
+                replayed += await self._with_receipts(self._parse(event))
+            yield replayed
+        clock = asyncio.get_running_loop().time
+        yielded_at = clock()
+        while len(self.finishes) < self.n:
+            timeout_s = None if idle_s is None else max(0.0, yielded_at + idle_s - clock())
+            await self._wait(timeout_s)
+            events, self._inbox = _merge_tokens(self._inbox), []
+            if self.record is not None and events:
+                await self.record(events)
+            batch: list[ChoiceEvent] = []
+            for event in events:
+                batch += await self._with_receipts(self._parse(event))
+                if self.error is not None:
+                    break
+            if batch or (idle_s is not None and clock() - yielded_at >= idle_s):
+                yield batch
+                yielded_at = clock()
+            if self.error is not None:
+                raise self.error
+
+    def stop(self, error: OmlxError) -> bool:
+        """End all choices; the reader of the stream gets the error. Return False if it was over."""
+        if self._closed or not self._running:
+            return False
+        self._activity.stopped(self.id, error)
+        self._inbox.append(Failed(min(self._running), error))
+        self._wake.set()
+        for request_id in self._running:
+            self._engine.cancel(request_id)
+        return True
+
+    def close(self) -> None:
+        """Cancel what is still running. The lease is released once the engine has ended it."""
+        self._closed = True
+        for request_id in self._running:
+            self._engine.cancel(request_id)
+        self._release_if_over()
+
+    async def _wait(self, timeout_s: float | None) -> None:
+        """Return when an event has arrived, or after `timeout_s`."""
+        if not self._inbox:
+            timer = None
+            if timeout_s is not None:
+                timer = asyncio.get_running_loop().call_later(timeout_s, self._wake.set)
+            try:
+                await self._wake.wait()
+            finally:
+                if timer is not None:
+                    timer.cancel()
+        self._wake.clear()
+
+    def _parse(self, event: Event) -> list[ChoiceEvent]:
+        """Turn an engine event into output events. Modifies `finishes` and `error`."""
+        choice, parser = self._outputs[event.request_id]
+        output: list[OutputEvent] = []
+        match event:
+            case TokensCommitted(tokens=tokens, drafted=drafted, logprobs=logprobs):
+                if self.recorder is not None:
+                    self.recorder.commit(choice, tokens)
+                output = parser.feed(tokens, logprobs or (), drafted)
+            case Finished(reason=reason, stats=stats):
+                if self.recorder is not None:
+                    self.recorder.finish(choice, reason)
+                output = parser.finish(reason, stats)
+                for part in output:
+                    if isinstance(part, Finish):
+                        self.finishes[choice] = part
+            case Failed(error=error):
+                self.error = error
+            case PrefillProgress(logprobs=logprobs):
+                output = [PromptLogprobs(logprobs)] if logprobs else []
+        return [ChoiceEvent(choice, part) for part in output]
+
+    async def _with_receipts(self, events: list[ChoiceEvent]) -> list[ChoiceEvent]:
+        """Give the end of a choice its receipt, if there are some."""
+        if self.recorder is None or not events or not isinstance(events[-1].event, Finish):
+            return events
+        *others, last = events
+        finish = events[-1].event
+        receipt = await self.recorder.keep(last.choice)
+        return [*others, ChoiceEvent(last.choice, replace(finish, receipt=receipt))]
+
+    def _receive(self, event: Event) -> None:
+        with isolate(_log_uncounted):  # else the end were lost, and the model could never drain
+            self._activity.observe(event)
+        if isinstance(event, Finished | Failed):
+            self._ended(event.request_id)
+        self._inbox.append(event)
+        self._wake.set()
+
+    def _ended(self, request_id: str) -> None:
+        self._running.discard(request_id)
+        self._dispatcher.forget(request_id)
+        self._release_if_over()
+
+    def _release_if_over(self) -> None:
+        if self._closed and not self._running:
+            self._lease.release()
+
+
+def _log_uncounted(error: Exception) -> None:
+    log.error("an event was not counted", exc_info=error)
+
+
+def _merge_tokens(events: Iterable[Event]) -> list[Event]:
+    """Merge neighbouring tokens of each choice into one event: delivered together, they make one
+    frame."""
+    merged: list[Event] = []
+    newest: dict[str, int] = {}  # request id: index of its last event in `merged`
+    for event in events:
+        index = newest.get(event.request_id)
+        last = None if index is None else merged[index]
+        if (
+            index is not None
+            and isinstance(event, TokensCommitted)
+            and isinstance(last, TokensCommitted)
+        ):
+            merged[index] = _joined(last, event)
+        else:
+            newest[event.request_id] = len(merged)
+            merged.append(event)
+    return merged
+
+
+def _joined(first: TokensCommitted, second: TokensCommitted) -> TokensCommitted:
+    logprobs = None
+    if second.logprobs is not None:
+        logprobs = (*(first.logprobs or ()), *second.logprobs)
+    return TokensCommitted(
+        first.request_id, first.tokens + second.tokens, first.drafted + second.drafted, logprobs
+    )

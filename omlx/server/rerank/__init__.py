@@ -1,1 +1,0 @@
-"""The API of Cohere and Jina that orders documents by their relevance to a query."""
