@@ -38,9 +38,8 @@ from omlx.server.endpoints.responses import ResponseEndpoints
 from omlx.server.endpoints.tokens import TokenEndpoints
 from omlx.server.http import errors
 from omlx.server.http.access import AccessLog
-from omlx.server.http.connection import ClientGone
+from omlx.server.http.connection import ClientGone, note
 from omlx.server.http.guard import AccessGuard
-from omlx.server.http.notes import note
 from omlx.server.http.paths import PathVersion
 from omlx.server.openapi import Application
 from omlx.server.request.outcome import CLIENT_GONE

@@ -15,7 +15,7 @@ import omlx.server
 from omlx.catalog import catalog, languages, sentence
 from omlx.errors import BadRequest
 from omlx.server.dialects.openai.chat_request import ChatRequest
-from omlx.server.http.validation import from_validation
+from omlx.server.http.errors import from_validation
 from omlx.server.request.fields import read
 
 WRONG = [

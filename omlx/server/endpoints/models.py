@@ -19,8 +19,8 @@ from omlx.server.endpoints import status
 from omlx.server.endpoints.model_cards import ModelCards
 from omlx.server.http import errors
 from omlx.server.http.connection import while_connected
+from omlx.server.http.errors import from_validation
 from omlx.server.http.keys import check_main
-from omlx.server.http.validation import from_validation
 from omlx.server.request.dialect import Json
 from omlx.server.services import Services
 

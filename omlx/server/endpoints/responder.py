@@ -16,8 +16,7 @@ from starlette.responses import JSONResponse, Response
 from omlx.errors import OmlxError
 from omlx.server.http import sse
 from omlx.server.http.caller import caller_of
-from omlx.server.http.connection import while_connected
-from omlx.server.http.notes import note
+from omlx.server.http.connection import note, while_connected
 from omlx.server.journal.answers import Answers
 from omlx.server.journal.journal import Journal
 from omlx.server.request.dialect import ChoiceEvent, Encoder, Wire

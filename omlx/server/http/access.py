@@ -18,8 +18,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from omlx.errors import EngineDead, OmlxError
 from omlx.server.http import errors
 from omlx.server.http.caller import caller_of
+from omlx.server.http.connection import note, notes
 from omlx.server.http.guard import is_dashboard
-from omlx.server.http.notes import note, notes
 from omlx.server.request.activity import Activity
 from omlx.server.request.outcome import CLIENT_GONE
 from omlx.server.request.stream import GenerationStream

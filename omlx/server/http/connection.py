@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
-from starlette.types import Receive
+from starlette.types import Receive, Scope
 
 T = TypeVar("T")
 
@@ -41,3 +41,17 @@ async def while_connected(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
 async def _disconnect(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+_NOTES: Final = "omlx.notes"
+
+
+def note(scope: Scope, outcome: object) -> None:
+    """Add what the request became."""
+    scope.setdefault(_NOTES, []).append(outcome)
+
+
+def notes(scope: Scope) -> Sequence[object]:
+    """Return what was noted so far, in order."""
+    noted: list[object] = scope.setdefault(_NOTES, [])
+    return noted

@@ -24,8 +24,8 @@ from omlx.errors import ConfigError, Forbidden, OmlxError, TooLarge, TooSlow
 from omlx.models.catalog.catalog import restricted_to
 from omlx.server.http import errors
 from omlx.server.http.body import LARGE_BYTES, trim_soon
+from omlx.server.http.connection import note
 from omlx.server.http.keys import ApiKeys
-from omlx.server.http.notes import note
 from omlx.settings.keys import KeyFile
 from omlx.settings.origins import allows
 from omlx.settings.schema import Settings

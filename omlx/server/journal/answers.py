@@ -25,10 +25,9 @@ from starlette.types import Message
 from omlx.errors import BadRequest, Conflict, NotFound, Reason
 from omlx.server.http import sse
 from omlx.server.http.caller import caller_of
-from omlx.server.http.connection import while_connected
+from omlx.server.http.connection import note, while_connected
 from omlx.server.http.errors import field_error
 from omlx.server.http.keys import owner_of
-from omlx.server.http.notes import note
 from omlx.server.journal.answer import Answer, Recording
 from omlx.server.journal.journal import Journal, booted_at, now
 from omlx.server.journal.replay import Replay

@@ -15,7 +15,7 @@ from omlx.engine import strategy
 from omlx.errors import BadRequest, Reason
 from omlx.server.http import errors
 from omlx.server.http.body import check_finite, outside_strings
-from omlx.server.http.validation import from_validation
+from omlx.server.http.errors import from_validation
 from omlx.server.request import known_fields
 from omlx.server.request.generation_request import sampling_fields
 

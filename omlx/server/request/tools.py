@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from pydantic_core import from_json
 
-from omlx.errors import BadRequest
+from omlx.errors import BadRequest, Reason
 from omlx.server.http.errors import field_error
 from omlx.server.request.dialect import Json
 from omlx.text.tools import ToolUse, without_nulls
@@ -148,3 +148,38 @@ def with_names(messages: Sequence[Json]) -> list[Json]:
             message = {"name": names[message["tool_call_id"]]} | message
         named.append(message)
     return named
+
+
+_AT_PROVIDER: Final = (
+    "web_search",
+    "web_fetch",
+    "file_search",
+    "code_interpreter",
+    "code_execution",
+    "image_generation",
+    "mcp",
+    "tool_search",
+    "advisor",
+)
+"""Beginnings of the types of tools that run on OpenAI's or Anthropic's servers."""
+_AT_CLIENT: Final = (
+    "local_shell",
+    "shell",
+    "apply_patch",
+    "computer",
+    "bash",
+    "text_editor",
+    "memory",
+    "custom",
+)
+"""Beginnings of the types that run at the client, with calls in a form of their own."""
+
+
+def skipped(kind: str, field: str) -> Reason:
+    """Return the warning about a tool of type `kind`; `field` is its place in the request."""
+    code = "tools.skipped.unknown"
+    if kind.startswith(_AT_PROVIDER):
+        code = "tools.skipped.provider"
+    elif kind.startswith(_AT_CLIENT):
+        code = "tools.skipped.client"
+    return Reason(code, {"field": field, "type": kind[:100]})

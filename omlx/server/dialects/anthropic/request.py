@@ -23,8 +23,8 @@ from omlx.server.request.dialect import Encoder, Json, Wire
 from omlx.server.request.exchange import Exchange
 from omlx.server.request.fields import Body, Listed, Stops, Templated, Text, read, stops
 from omlx.server.request.generation_request import DialectDefaults, GenerationRequest
-from omlx.server.request.skipped_tools import skipped
 from omlx.server.request.stream import GenerationStream
+from omlx.server.request.tools import skipped
 from omlx.text.grammar import StructuredOutput
 from omlx.text.tools import ToolUse
 

@@ -26,8 +26,8 @@ from omlx.server.request.dialect import Encoder, Json, Wire
 from omlx.server.request.exchange import Exchange
 from omlx.server.request.fields import FUNCTION, Body, Listed, Refusing, Text, ToolType
 from omlx.server.request.generation_request import GenerationRequest
-from omlx.server.request.skipped_tools import skipped
 from omlx.server.request.stream import GenerationStream
+from omlx.server.request.tools import skipped
 from omlx.text.tools import ToolUse
 
 WIRE: Final = Wire(sse.line, idle=b"", media_type=sse.NDJSON)

@@ -39,8 +39,8 @@ from omlx.server.request.fields import (
     stops,
 )
 from omlx.server.request.generation_request import GenerationRequest
-from omlx.server.request.skipped_tools import skipped
 from omlx.server.request.stream import GenerationStream
+from omlx.server.request.tools import skipped
 from omlx.text.tools import ToolUse
 
 UNSUPPORTED: Final[dict[str, tuple[object, ...]]] = {

@@ -17,7 +17,7 @@ from omlx.server.http.errors import field_error
 from omlx.server.request import tools as tooling
 from omlx.server.request.dialect import Json
 from omlx.server.request.fields import FUNCTION, Body, Listed, Text, ToolType
-from omlx.server.request.skipped_tools import skipped
+from omlx.server.request.tools import skipped
 
 _INPUT: Final[Json] = {
     "type": "object",
