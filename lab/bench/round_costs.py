@@ -21,7 +21,7 @@ from omlx.bench.report import Json
 from omlx.bench.subject import Subject
 from omlx.draft_length import DraftLength
 from omlx.engine.loop import EngineLoop
-from omlx.engine.sequence import Sequence as EngineSequence
+from omlx.engine.row import Row
 from omlx.engine.speculation.drafters.ngram import NgramDrafter
 from omlx.engine.speculation.proposal import Draft, Proposal
 from omlx.engine.strategy import NGRAM, Clause
@@ -68,12 +68,12 @@ class ScriptedDrafter(NgramDrafter):
         super().__init__()
         self._known = tuple(known)
 
-    def propose(self, sequence: EngineSequence, limit: int, clause: Clause) -> Proposal | None:
-        super().propose(sequence, limit, clause)
+    def propose(self, row: Row, limit: int, clause: Clause) -> Proposal | None:
+        super().propose(row, limit, clause)
         return Proposal(self.name, limit, match=1, clause=clause) if limit > 0 else None
 
-    def draft(self, sequence: EngineSequence, limit: int) -> Draft | None:
-        size = len(sequence.tokens)
+    def draft(self, row: Row, limit: int) -> Draft | None:
+        size = len(row.tokens)
         tokens = self._known[size : size + limit]
         return Draft(self.name, len(tokens), tokens) if tokens else None
 

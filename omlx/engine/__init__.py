@@ -1,1 +1,1 @@
-"""The engine: requests become sequences, sequences plans, plans tokens. Knows no HTTP, no files."""
+"""The engine: requests become rows, rows plans, plans tokens. Knows no HTTP, no files."""

@@ -18,7 +18,7 @@ from omlx.engine.memory.client import MemoryClient
 from omlx.engine.memory.guard import MemoryGuard, Verdict, check_fits
 from omlx.engine.prefill import PrefillChunk
 from omlx.engine.prefix.reuse import PrefixReuse
-from omlx.engine.sequence import Clock, Sequence, Status
+from omlx.engine.row import Clock, Row, Status
 from omlx.engine.types import Event, Failed, Limits, Request
 from omlx.engine.vision.looks import Looks
 from omlx.errors import BadRequest, Overloaded
@@ -41,7 +41,7 @@ class AdmissionQueue:
         clock: Callable[[], float],
         chunk: PrefillChunk,
     ) -> None:
-        self.waiting: list[Sequence] = []
+        self.waiting: list[Row] = []
         self.refused: list[Event] = []
         self.memory = memory
         self.pinned_weights: int | None = None
@@ -51,7 +51,7 @@ class AdmissionQueue:
         self._looks = looks
         self._clock = clock
         self._chunk = chunk
-        self._blocked: Sequence | None = None  # a head that did not fit
+        self._blocked: Row | None = None  # a head that did not fit
         self._blocked_version = 0  # of the guard, then
         self._rows = 0
 
@@ -79,14 +79,14 @@ class AdmissionQueue:
         self._rows += 1
         self.used_at = self._clock()
         clock = Clock(submitted=self.used_at)
-        self.waiting.append(Sequence(self._rows, request, list(request.tokens), end, clock))
+        self.waiting.append(Row(self._rows, request, list(request.tokens), end, clock))
 
-    def requeue(self, sequence: Sequence, *, cold: bool) -> None:
+    def requeue(self, row: Row, *, cold: bool) -> None:
         """Have the tokens of a row that was given up computed again, before other requests."""
         self._rows += 1
-        self.waiting.insert(0, sequence.again(self._rows, cold=cold))
+        self.waiting.insert(0, row.again(self._rows, cold=cold))
 
-    def may_admit(self, running: list[Sequence]) -> bool:
+    def may_admit(self, running: list[Row]) -> bool:
         """Whether the head may be judged: a row is free, and memory changed since the last try."""
         if not self.waiting or len(running) >= self.limits.max_rows:
             return False
@@ -96,8 +96,8 @@ class AdmissionQueue:
         return self._prefix.off_reason is not None or not _prefix_comes(head.request, running)
 
     def admissions(
-        self, client: MemoryClient, running: list[Sequence], need_of: Callable[[Sequence], int]
-    ) -> Iterator[Sequence]:
+        self, client: MemoryClient, running: list[Row], need_of: Callable[[Row], int]
+    ) -> Iterator[Row]:
         """Remove and yield what may start now. `need_of` returns the bytes that a row takes.
 
         The caller appends each to `running` before the next one is judged.
@@ -113,7 +113,7 @@ class AdmissionQueue:
                 self._blocked, self._blocked_version = head, self.memory.version
                 return
             self.unblock()
-            self.waiting = [sequence for sequence in self.waiting if sequence is not head]
+            self.waiting = [row for row in self.waiting if row is not head]
             if verdict is Verdict.ADMIT:
                 yield head
             else:
@@ -127,18 +127,18 @@ class AdmissionQueue:
             self._blocked = None
             self.memory.changed()
 
-    def remove(self, request_ids: Set[str]) -> list[Sequence]:
+    def remove(self, request_ids: Set[str]) -> list[Row]:
         """Remove and return these requests."""
         if not request_ids:
             return []
-        removed = [sequence for sequence in self.waiting if sequence.request.id in request_ids]
+        removed = [row for row in self.waiting if row.request.id in request_ids]
         self.waiting = [s for s in self.waiting if s.request.id not in request_ids]
         return removed
 
-    def _head(self, running: Iterable[Sequence]) -> Sequence:
+    def _head(self, running: Iterable[Row]) -> Row:
         """Return the request whose turn it is. Requires that one waits."""
-        rows = Counter(sequence.request.group for sequence in running)
-        return min(self.waiting, key=lambda s: (not s.restarts, rows[s.request.group]))
+        counts = Counter(row.request.group for row in running)
+        return min(self.waiting, key=lambda s: (not s.restarts, counts[s.request.group]))
 
 
 def validate(request: Request, limits: Limits, *, sees: bool = False) -> None:
@@ -188,7 +188,7 @@ def _validate_images(request: Request, *, sees: bool) -> None:
         raise BadRequest("image.last", param="messages")
 
 
-def _prefix_comes(request: Request, running: Iterable[Sequence]) -> bool:
+def _prefix_comes(request: Request, running: Iterable[Row]) -> bool:
     """Whether a running sibling choice reads the same prompt, which this one can then restore."""
     if not request.sampling.choice or request.prompt_logprobs is not None:
         return False

@@ -6,11 +6,11 @@ second row that comes and goes does not cause copies back and forth, and is then
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Seq
+from collections.abc import Sequence
 from typing import Final, Protocol
 
 from omlx.engine.plan import CacheOp, Extract, Filter, Merge
-from omlx.engine.sequence import Sequence
+from omlx.engine.row import Row
 from omlx.engine.types import Limits
 from omlx.errors import Reason
 
@@ -51,16 +51,16 @@ class Batch:
         self._alone: int | None = None  # the only row that decodes, since so many steps
         self._alone_steps = 0
 
-    def changes(self, decoding: Seq[Sequence]) -> bool:
+    def changes(self, decoding: Sequence[Row]) -> bool:
         """Whether `arrange` might return operations."""
         if len(decoding) == 1:
-            return self._splits_off(decoding[0].row)
-        return self.off_reason is None and any(s.row not in self.members for s in decoding)
+            return self._splits_off(decoding[0].id)
+        return self.off_reason is None and any(s.id not in self.members for s in decoding)
 
-    def arrange(self, decoding: Seq[Sequence]) -> list[CacheOp]:
+    def arrange(self, decoding: Sequence[Row]) -> list[CacheOp]:
         """Merge or split rows to fit those that decode. Called once per step."""
         if len(decoding) == 1:
-            return self._arrange_alone(decoding[0].row)
+            return self._arrange_alone(decoding[0].id)
         self._alone = None
         if self.off_reason is not None:
             return []
@@ -70,10 +70,10 @@ class Batch:
         ready = [
             s
             for s in decoding
-            if s.row not in self.members and s.pending == 1 and s.computed and not s.unread
+            if s.id not in self.members and s.pending == 1 and s.computed and not s.unread
         ]
-        joining = self._within_memory(ready, {s.row: s.computed for s in decoding})
-        self.excluded = {s.row for s in ready}.difference(joining)
+        joining = self._within_memory(ready, {s.id: s.computed for s in decoding})
+        self.excluded = {s.id for s in ready}.difference(joining)
         if not joining or len(joining) + len(self.members) < 2:
             return []
         self.members.extend(joining)
@@ -111,19 +111,19 @@ class Batch:
         lingered = row == self._alone and self._alone_steps >= LINGER_STEPS
         return lingered and row in self.members
 
-    def _within_memory(self, ready: Seq[Sequence], lengths: dict[int, int]) -> tuple[int, ...]:
+    def _within_memory(self, ready: Sequence[Row], lengths: dict[int, int]) -> tuple[int, ...]:
         """The ready rows that fit into the batch's memory, where every row is padded to the
         longest, and into the largest batch of a strict model.
         """
-        rows = list(self.members)
+        members = list(self.members)
         joined: list[int] = []
-        for sequence in ready:
-            candidates = [*rows, sequence.row]
+        for row in ready:
+            candidates = [*members, row.id]
             if len(candidates) > self._most:
                 break
-            longest = max(lengths[row] for row in candidates)
-            per_token = self._sizes.row_bytes(sequence.row) / max(1, sequence.computed)
+            longest = max(lengths[member] for member in candidates)
+            per_token = self._sizes.row_bytes(row.id) / max(1, row.computed)
             if len(candidates) * longest * per_token <= self._limits.batch_bytes:
-                rows = candidates
-                joined.append(sequence.row)
+                members = candidates
+                joined.append(row.id)
         return tuple(joined)

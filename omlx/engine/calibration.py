@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 from omlx.draft_length import MAX_DRAFT_LENGTH, DraftLength
 from omlx.engine.device_errors import isolate
 from omlx.engine.heartbeat import Heartbeat
-from omlx.engine.sequence import Sequence
+from omlx.engine.row import Row
 from omlx.engine.speculation.config import CONFIG
 from omlx.engine.speculation.cost_model import FIRST_BUCKET, PLAIN, CostModel
 from omlx.engine.speculation.drafters.ngram import NgramDrafter
@@ -298,14 +298,14 @@ class _Filler(NgramDrafter):
     def _seconds(self, width: int) -> float:
         return self._cost_model.batch_pass(self._rows_of_batch, width, 1)
 
-    def propose(self, sequence: Sequence, limit: int, clause: Clause) -> Proposal | None:
-        length = min(limit, (self.next_width() or 1) - sequence.pending)
+    def propose(self, row: Row, limit: int, clause: Clause) -> Proposal | None:
+        length = min(limit, (self.next_width() or 1) - row.pending)
         if length < 1:
             return None
         return Proposal(self.name, length, match=1, clause=clause)
 
-    def draft(self, sequence: Sequence, limit: int) -> Draft | None:
-        first = len(sequence.tokens)
+    def draft(self, row: Row, limit: int) -> Draft | None:
+        first = len(row.tokens)
         tokens = (STRIDE * i % self._vocab_size for i in range(first, first + limit))
         return Draft(self.name, limit, tuple(tokens))
 

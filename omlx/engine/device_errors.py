@@ -194,7 +194,7 @@ class isolate:
     """Context that suppresses an Exception and keeps it as `error`.
 
         with isolate() as outcome:
-            draft = drafter.draft(sequence, limit)
+            draft = drafter.draft(row, limit)
         if outcome.error is not None:
             ...  # end the row, or disable the drafter
 

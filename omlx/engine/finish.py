@@ -7,7 +7,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 
 from omlx.engine.device_errors import DeviceFault, FaultKind
-from omlx.engine.sequence import Sequence
+from omlx.engine.row import Row
 from omlx.engine.speculation.speculator import Speculator
 from omlx.engine.types import Failed, Request
 from omlx.errors import BadRequest, DeviceFull, EngineError, OmlxError
@@ -52,38 +52,38 @@ def failed(request: Request, error: Exception) -> Failed:
     return Failed(request.id, EngineError("engine.step", detail=type(error).__name__))
 
 
-def device_error(sequence: Sequence, fault: DeviceFault, alone: bool) -> OmlxError:
+def device_error(row: Row, fault: DeviceFault, alone: bool) -> OmlxError:
     """Return the error of a request that a failure of the device ended, after a second try.
 
     A request that was `alone` when memory ran out does not fit at all.
     """
     if fault.kind is not FaultKind.OUT_OF_MEMORY:
         return EngineError("device.failed", kind=str(fault.kind))
-    tokens = len(sequence.tokens)
+    tokens = len(row.tokens)
     if alone:
         return BadRequest("device.prompt_memory", param="messages", tokens=tokens)
     return DeviceFull("device.memory", tokens=tokens)
 
 
-def request_stats(sequence: Sequence, speculator: Speculator) -> RequestStats:
-    clock, strategy = sequence.clock, speculator.effective_strategy(sequence)
-    prompt_n = sequence.request.prompt_n
+def request_stats(row: Row, speculator: Speculator) -> RequestStats:
+    clock, strategy = row.clock, speculator.effective_strategy(row)
+    prompt_n = row.request.prompt_n
     return RequestStats(
         prompt_n=prompt_n,
-        cached_n=min(sequence.cached, prompt_n),
-        predicted_n=len(sequence.tokens) - prompt_n,
+        cached_n=min(row.cached, prompt_n),
+        predicted_n=len(row.tokens) - prompt_n,
         queue_ms=_ms(clock.submitted, clock.admitted),
         prompt_ms=_ms(clock.admitted, clock.first_token),
         predicted_ms=_ms(clock.first_token, clock.last_token),
-        seed=sequence.request.sampling.seed,
-        drafters=deepcopy(speculator.stats(sequence.row)),
-        speculation=speculator.reason(sequence),
+        seed=row.request.sampling.seed,
+        drafters=deepcopy(speculator.stats(row.id)),
+        speculation=speculator.reason(row),
         strategy=str(strategy),
         strategy_notes=strategy.notes,
-        gates=speculator.gates(sequence),
-        image_n=sum(span.stop - span.start for span in sequence.request.spans),
-        speedup=speculator.speedup(sequence),
-        restarts=sequence.restarts,
+        gates=speculator.gates(row),
+        image_n=sum(span.stop - span.start for span in row.request.spans),
+        speedup=speculator.speedup(row),
+        restarts=row.restarts,
     )
 
 

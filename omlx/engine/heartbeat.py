@@ -20,7 +20,7 @@ from omlx.errors import EngineDead
 
 if TYPE_CHECKING:
     from omlx.engine.loop import EngineLoop
-    from omlx.engine.sequence import Sequence
+    from omlx.engine.row import Row
 
 SLOWER: Final = 20
 """Times an estimate that work may take: a machine that swaps is slow, and does not hang."""
@@ -126,7 +126,7 @@ def step_estimate(loop: EngineLoop) -> float | None:
     None where no such pass was measured. Any thread may call: the thread of the loop is waiting.
     """
     table, running, prompts = loop.cost_model.target, loop.scheduler.running, _prompts(loop)
-    if any(sequence.request.spans for sequence in _reading(loop)):
+    if any(row.request.spans for row in _reading(loop)):
         return None  # the table knows nothing of a tower that looks at images
     if prompts and not table.reaches(prompts):
         return None
@@ -139,17 +139,17 @@ def step_by_step(loop: EngineLoop) -> float:
     return _prompts(loop) * (loop.cost_model.target.plain(_context(loop)) or 0.0)
 
 
-def _reading(loop: EngineLoop) -> list[Sequence]:
+def _reading(loop: EngineLoop) -> list[Row]:
     """The rows whose prompt is being read, or was read last."""
     running = list(loop.scheduler.running)
-    return [sequence for sequence in running if len(sequence.tokens) == sequence.prompt_len]
+    return [row for row in running if len(row.tokens) == row.prompt_len]
 
 
 def _prompts(loop: EngineLoop) -> int:
     """The most tokens of prompts that a step reads."""
-    tokens = sum(sequence.prompt_len for sequence in _reading(loop))
+    tokens = sum(row.prompt_len for row in _reading(loop))
     return min(tokens, loop.limits.prefill_chunk)
 
 
 def _context(loop: EngineLoop) -> int:
-    return max((len(sequence.tokens) for sequence in list(loop.scheduler.running)), default=1)
+    return max((len(row.tokens) for row in list(loop.scheduler.running)), default=1)

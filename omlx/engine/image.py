@@ -92,7 +92,7 @@ def words(tokens: Sequence[int]) -> list[int]:
 def words_between(
     tokens: Sequence[int], spans: Sequence[ImageSpan], start: int, stop: int
 ) -> list[int]:
-    """Return words [start, stop) of a sequence, counted without image tokens.
+    """Return words [start, stop) of `tokens`, counted without image tokens.
 
     Takes no longer than a slice where they lie behind the last span.
     """

@@ -21,10 +21,9 @@ from omlx.engine.piece import Layout
 from omlx.engine.plan import Load, Look, Plan, Restore, Rewind
 from omlx.engine.prefill import PrefillChunk
 from omlx.engine.prefix.reuse import PrefixReuse
+from omlx.engine.row import Interval, Row, Status
 from omlx.engine.runner import Runner
 from omlx.engine.scheduler import Scheduler
-from omlx.engine.sequence import Interval, Status
-from omlx.engine.sequence import Sequence as Row
 from omlx.engine.speculation.cost_model import PLAIN, CostModel
 from omlx.engine.speculation.drafter import Drafter
 from omlx.engine.speculation.drafters.draft_model import DraftModel
@@ -80,7 +79,7 @@ class EngineLoop:
 
     @property
     def request_counts(self) -> RequestCounts:
-        states = [sequence.status for sequence in self.scheduler.running]
+        states = [row.status for row in self.scheduler.running]
         return RequestCounts(
             len(self.scheduler.queue.waiting),
             states.count(Status.PREFILL),
@@ -260,10 +259,10 @@ class EngineLoop:
         self.scheduler.check()
         self.runner.caches.check()
         if self.scheduler.ops.next:
-            return  # caches and sequences agree again after the next plan
-        for sequence in self.scheduler.running:
-            held = self.runner.caches.lengths[sequence.row]
-            assert held == sequence.computed, (sequence.row, held, sequence.computed)
+            return  # caches and rows agree again after the next plan
+        for row in self.scheduler.running:
+            held = self.runner.caches.lengths[row.id]
+            assert held == row.computed, (row.id, held, row.computed)
 
     def _commit(self, launch: Launch, following: Launch | None = None) -> list[Event]:
         """Commit a step; `following` is the step launched on top of it.
@@ -299,7 +298,7 @@ def _reads_prompt(plan: Plan) -> bool:
 def _ends_prompt(plan: Plan, running: Sequence[Row]) -> bool:
     """Whether a step read the end of a prompt."""
     prompts = {window.row for window in plan.windows if not window.sample}
-    return not prompts <= {row.row for row in running if row.status is Status.PREFILL}
+    return not prompts <= {row.id for row in running if row.status is Status.PREFILL}
 
 
 def _peak(launch: Launch, following: Launch | None) -> int | None:

@@ -8,7 +8,7 @@ from omlx.engine.memory.guard import cache_need, moved_bytes, reserved_tokens
 from omlx.engine.plan import Extract, PendingOps, Save
 from omlx.engine.planner import Planner
 from omlx.engine.prefix.reuse import PrefixReuse
-from omlx.engine.sequence import Sequence, Status
+from omlx.engine.row import Row, Status
 
 
 class ModelMemory:
@@ -20,7 +20,7 @@ class ModelMemory:
     def __init__(
         self,
         queue: AdmissionQueue,
-        running: list[Sequence],
+        running: list[Row],
         ops: PendingOps,
         prefix: PrefixReuse,
         planner: Planner,
@@ -37,12 +37,12 @@ class ModelMemory:
     def used_at(self) -> float:
         return self._queue.used_at
 
-    def need(self, sequence: Sequence) -> int:
+    def need(self, row: Row) -> int:
         """Return the bytes that a row is going to take, with the copy as which it may move.
 
         Caches of drafters count beside other rows only: a prompt is not refused for its drafts.
         """
-        request, rows = sequence.request, self._rows_grown()
+        request, rows = row.request, self._rows_grown()
         need = cache_need(request, self._prefix.layout)
         moved = moved_bytes([*rows, need]) - moved_bytes(rows)
         drafts = 0
@@ -54,14 +54,14 @@ class ModelMemory:
     def reserved(self) -> int:
         layout = self._prefix.layout
         needs = [
-            cache_need(sequence.request, layout) - self._sizes.row_bytes(sequence.row)
-            for sequence in self._running
-            if sequence.status is not Status.DONE
+            cache_need(row.request, layout) - self._sizes.row_bytes(row.id)
+            for row in self._running
+            if row.status is not Status.DONE
         ]
         pending = (*self._ops.next, *self._ops.later)
         saves = [sum(map(layout.nbytes, op.pieces)) for op in pending if isinstance(op, Save)]
         prefilling = [s.request for s in self._running if s.status is Status.PREFILL]
-        rows = (self._sizes.row_bytes(sequence.row) for sequence in self._running)
+        rows = (self._sizes.row_bytes(row.id) for row in self._running)
         unseen = int(self._sizes.unseen * (self.cached + sum(rows)))
         images = sum(map(self._planner.looks.need, prefilling))
         growth = sum(need for need in needs if need > 0)
@@ -77,7 +77,7 @@ class ModelMemory:
         """Bytes of the KV caches of rows, when their prompts are read."""
         layout, size = self._prefix.layout, self._sizes.row_bytes
         running = [s for s in self._running if s.status is not Status.DONE]
-        return [max(cache_need(s.request, layout), size(s.row)) for s in running]
+        return [max(cache_need(s.request, layout), size(s.id)) for s in running]
 
     @property
     def activations(self) -> int:

@@ -1,4 +1,4 @@
-"""The caches of a batch: one per layer, with a row for each sequence, rolled back for itself.
+"""The caches of a batch: one per layer, with rows of any length, rolled back one by one.
 
     column      0 1 2 3 4 5 6 7
     row 0       a a a a a a . .      start  0, length 6

@@ -37,7 +37,7 @@ from omlx.engine.plan import (
 from omlx.engine.planner import Planner
 from omlx.engine.prefill import Activations, PrefillChunk
 from omlx.engine.prefix.reuse import Opening, PrefixReuse
-from omlx.engine.sequence import Interval, Sequence, Status
+from omlx.engine.row import Interval, Row, Status
 from omlx.engine.speculation.speculator import Speculator
 from omlx.engine.types import (
     Event,
@@ -59,7 +59,7 @@ EVERYTHING: Final = 1 << 62
 
 
 class Scheduler:
-    """The one writer of the sequences of one model.
+    """The one writer of one model's rows.
 
     `sizes` measures caches, `activations` passes; reasons and `tower` are of the model's facts.
     """
@@ -86,7 +86,7 @@ class Scheduler:
         self.queue = AdmissionQueue(limits, prefix, self.looks, self.memory, clock, chunk)
         self.planner = Planner(limits, self.batch, prefix, speculator, self.looks, chunk)
         self.opening = Opening(prefix, self.planner.open)
-        self.running: list[Sequence] = []
+        self.running: list[Row] = []
         self._traits, self._sizes, self._clock = traits, sizes, clock
         self.ops = PendingOps()
         self._in_flight: Plan | None = None
@@ -124,7 +124,7 @@ class Scheduler:
         return bool(self.queue.refused) or self.queue.may_admit(self.running)
 
     @property
-    def decoding(self) -> list[Sequence]:
+    def decoding(self) -> list[Row]:
         return [s for s in self.running if s.status is Status.DECODE]
 
     def plan(self) -> ScheduledStep | None:
@@ -134,10 +134,8 @@ class Scheduler:
             rows = self.queue.may_admit(self.running) or any(s.filled for s in self.running)
             if changes or rows or self.planner.must_commit_first(self.running, self.decoding):
                 return None
-        for sequence in self.queue.admissions(
-            self.memory_client, self.running, self.memory_client.need
-        ):
-            self._open(sequence)
+        for row in self.queue.admissions(self.memory_client, self.running, self.memory_client.need):
+            self._open(row)
         loads = self.opening.restore(self.running, self.ops, self.memory.headroom)
         decoding = self.decoding
         self.ops.next += self.batch.arrange(decoding) if decoding else []
@@ -149,29 +147,29 @@ class Scheduler:
         self._launched(plan)
         self.ops.advance()
         self._in_flight = plan
-        masks = {s.row: s.mask for s in decoding if s.mask is not None}
+        masks = {s.id: s.mask for s in decoding if s.mask is not None}
         images = self.looks.prepared(looks, self.running)
         return ScheduledStep(plan, self.planner.drafts, masks, images, loads)
 
-    def _open(self, sequence: Sequence) -> None:
-        sequence.clock.admitted = sequence.clock.admitted or self._clock()
-        self.ops.next += self.opening.open(sequence)
-        self.running.append(sequence)
+    def _open(self, row: Row) -> None:
+        row.clock.admitted = row.clock.admitted or self._clock()
+        self.ops.next += self.opening.open(row)
+        self.running.append(row)
 
     def _launched(self, plan: Plan) -> None:
         """Advance every row that the plan reads, and save what its prefill chunks complete."""
-        by_row = {sequence.row: sequence for sequence in self.running}
+        by_row = {row.id: row for row in self.running}
         for window in plan.windows:
-            sequence = by_row[window.row]
-            sequence.computed += window.width
+            row = by_row[window.row]
+            row.computed += window.width
             if window.sample:
-                sequence.unread += 1
-                sequence.unverified = window.draft_n
+                row.unread += 1
+                row.unverified = window.draft_n
                 continue
-            self.ops.later += self.prefix.after_chunk(sequence, self.memory.headroom)
-            if sequence.pending == 1:
-                sequence.begin_decode()
-                self.ops.later += self.looks.release(sequence.row)
+            self.ops.later += self.prefix.after_chunk(row, self.memory.headroom)
+            if row.pending == 1:
+                row.begin_decode()
+                self.ops.later += self.looks.release(row.id)
 
     def commit(
         self, plan: Plan, reads: Mapping[int, Read], interval: Interval | None = None
@@ -184,23 +182,23 @@ class Scheduler:
         if any(isinstance(op, Drop | Evict) for op in plan.ops):
             self.memory.changed()
         events: list[Event] = []
-        by_row = {sequence.row: sequence for sequence in self.running}
-        read = [by_row[row] for row in plan.rows if row in by_row]
+        by_row = {row.id: row for row in self.running}
+        read = [by_row[row_id] for row_id in plan.rows if row_id in by_row]
         interval = self.planner.observe_pass(read, interval)
-        errors = {row: read.error for row, read in reads.items() if read.error is not None}
-        for row in [row for row in errors if _restores(plan, row)]:
-            if row in by_row and by_row[row].may_restart:
-                self._restart(by_row.pop(row), cold=True)  # what cannot be restored is computed
+        errors = {row_id: read.error for row_id, read in reads.items() if read.error is not None}
+        for row_id in [row_id for row_id in errors if _restores(plan, row_id)]:
+            if row_id in by_row and by_row[row_id].may_restart:
+                self._restart(by_row.pop(row_id), cold=True)  # what cannot be restored is computed
         for window in plan.windows:
-            sequence = by_row.get(window.row)
-            if sequence is not None:  # else it ended while this step was in flight
-                events += self._commit_window(sequence, window, reads[window.row], interval)
+            row = by_row.get(window.row)
+            if row is not None:  # else it ended while this step was in flight
+                events += self._commit_window(row, window, reads[window.row], interval)
         if errors:
             self.ops.next += self.prefix.forget(saved_pieces(plan.ops, errors))
-            for row, error in errors.items():
-                sequence = by_row.get(row)
-                if sequence is not None and sequence.status is not Status.DONE:
-                    events.append(self._fail(sequence, error))
+            for row_id, error in errors.items():
+                row = by_row.get(row_id)
+                if row is not None and row.status is not Status.DONE:
+                    events.append(self._fail(row, error))
         self._remove_done()
         return events
 
@@ -220,26 +218,26 @@ class Scheduler:
         if self._in_flight is plan:
             self._in_flight = None
         self.memory.changed()
-        rows = {*plan.rows, *chain.from_iterable(map(rows_of, plan.ops))}
+        row_ids = {*plan.rows, *chain.from_iterable(map(rows_of, plan.ops))}
         unproven = [*saved_pieces(plan.ops), *moved]
-        for row in rows:
-            unproven += self.ops.discard(row)
+        for row_id in row_ids:
+            unproven += self.ops.discard(row_id)
         self.ops.next += self.prefix.forget(unproven)
         self.speculator.clear()  # what a draft model cached costs only speed
         self._relieve(fault)
         others = any(c.busy for c in self.memory.clients if c is not self.memory_client)
         alone = len(self.running) + len(self.queue.waiting) == 1 and not others
         events: list[Event] = []
-        live = [s for s in self.running if s.row in rows and s.status is not Status.DONE]
-        for sequence in reversed(live):  # each is put before those that wait
-            error = reads[sequence.row].error if sequence.row in reads else None
+        live = [s for s in self.running if s.id in row_ids and s.status is not Status.DONE]
+        for row in reversed(live):  # each is put before those that wait
+            error = reads[row.id].error if row.id in reads else None
             own = error is not None and kind_of(error) is None
             if error is not None and own and not isinstance(error, NonFiniteLogits):
-                events.append(self._fail(sequence, error))
-            elif sequence.may_restart:
-                self._restart(sequence, cold=error is not None and _restores(plan, sequence.row))
+                events.append(self._fail(row, error))
+            elif row.may_restart:
+                self._restart(row, cold=error is not None and _restores(plan, row.id))
             else:
-                events.append(self._fail(sequence, finish.device_error(sequence, fault, alone)))
+                events.append(self._fail(row, finish.device_error(row, fault, alone)))
         self._remove_done()
         return events
 
@@ -247,14 +245,14 @@ class Scheduler:
         """End cancelled, refused and filled requests. Requires that no step is in flight."""
         events, self.queue.refused = self.queue.refused, []
         cancelled, self._cancelled = self._cancelled, set()
-        for sequence in [*self.queue.remove(cancelled), *self.running]:
-            if sequence.request.id in cancelled:
+        for row in [*self.queue.remove(cancelled), *self.running]:
+            if row.request.id in cancelled:
                 self.queue.unblock()
-                events.append(self._finish(sequence, FinishReason.CANCELLED, None))
-            elif sequence.filled:
-                sequence.clock.tick(self._clock())
-                self.speculator.observe_prefill(sequence, alone=len(self.running) == 1)
-                events.append(self._finish(sequence, FinishReason.LENGTH, None))
+                events.append(self._finish(row, FinishReason.CANCELLED, None))
+            elif row.filled:
+                row.clock.tick(self._clock())
+                self.speculator.observe_prefill(row, alone=len(self.running) == 1)
+                events.append(self._finish(row, FinishReason.LENGTH, None))
         self._remove_done()
         return events
 
@@ -262,82 +260,82 @@ class Scheduler:
         self.running[:] = [s for s in self.running if s.status is not Status.DONE]
 
     def _commit_window(
-        self, sequence: Sequence, window: Window, read: Read, interval: Interval | None
+        self, row: Row, window: Window, read: Read, interval: Interval | None
     ) -> list[Event]:
-        request = sequence.request
+        request = row.request
         if read.error is not None:
-            return [self._fail(sequence, read.error)]
+            return [self._fail(row, read.error)]
         if not window.sample:
-            scored = sequence.tokens[window.start + 1 :]
+            scored = row.tokens[window.start + 1 :]
             scores = read.token_logprobs(scored, request.prompt_logprobs) or ()
-            done = min(window.start + window.width, sequence.prompt_len)
-            return [PrefillProgress(request.id, done, sequence.prompt_len, scores)]
-        if sequence.clock.tick(self._clock()):
-            self.speculator.observe_prefill(sequence, alone=len(self.running) == 1)
-        sequence.unread -= 1
-        sequence.unverified = 0
+            done = min(window.start + window.width, row.prompt_len)
+            return [PrefillProgress(request.id, done, row.prompt_len, scores)]
+        if row.clock.tick(self._clock()):
+            self.speculator.observe_prefill(row, alone=len(self.running) == 1)
+        row.unread -= 1
+        row.unverified = 0
         accepted = read.accepted
         with isolate() as outcome:
             new, stop = finish.truncate_at_stop(request, read.sampled[: accepted + 1])
         if outcome.error is not None:
-            return [self._fail(sequence, outcome.error)]
-        sequence.tokens += new
+            return [self._fail(row, outcome.error)]
+        row.tokens += new
         if window.draft_n:
             stopped = len(new) < accepted + 1
-            self._apply_verification(sequence, window, min(accepted, len(new)), stopped=stopped)
-        with isolate(self.speculator.disable, sequence):
-            self.speculator.observe_commit(sequence, new, interval)
+            self._apply_verification(row, window, min(accepted, len(new)), stopped=stopped)
+        with isolate(self.speculator.disable, row):
+            self.speculator.observe_commit(row, new, interval)
         drafted = tuple(i < accepted for i in range(len(new)))
         logprobs = read.token_logprobs(new, request.top_logprobs)
         events: list[Event] = [TokensCommitted(request.id, new, drafted, logprobs)]
         if stop is not None:
-            events.append(self._finish(sequence, FinishReason.STOP, stop.token))
-        elif len(sequence.tokens) >= sequence.end:
-            events.append(self._finish(sequence, FinishReason.LENGTH, None))
+            events.append(self._finish(row, FinishReason.STOP, stop.token))
+        elif len(row.tokens) >= row.end:
+            events.append(self._finish(row, FinishReason.LENGTH, None))
         return events
 
     def _apply_verification(
-        self, sequence: Sequence, window: Window, accepted: int, *, stopped: bool
+        self, row: Row, window: Window, accepted: int, *, stopped: bool
     ) -> None:
         """Count a verified window, and roll the cache back to the tokens that were committed."""
         drafter = window.drafter
         assert drafter is not None
-        verified = min(window.start + window.pending + accepted, len(sequence.tokens))
+        verified = min(window.start + window.pending + accepted, len(row.tokens))
         rollback = "none"
-        if verified < sequence.computed:
+        if verified < row.computed:
             rollback = self._traits.rollback
             # Recurrent state returns to the window's start; the accepted tokens are pending again.
-            sequence.computed = window.start if self._traits.recurrent else verified
-            self.ops.next.append(Rewind(sequence.row, sequence.computed))
+            row.computed = window.start if self._traits.recurrent else verified
+            self.ops.next.append(Rewind(row.id, row.computed))
         outcome = verification_outcome(window.draft_n, accepted, stopped)
-        with isolate(self.speculator.disable, sequence):
+        with isolate(self.speculator.disable, row):
             self.speculator.observe_verification(
-                sequence, drafter, window.draft_n, accepted, outcome, rollback
+                row, drafter, window.draft_n, accepted, outcome, rollback
             )
 
-    def _finish(self, sequence: Sequence, reason: FinishReason, stop_token: int | None) -> Finished:
+    def _finish(self, row: Row, reason: FinishReason, stop_token: int | None) -> Finished:
         """End a request. Save its row's cache as a prefix, and free the row."""
-        row, admitted = sequence.row, sequence.status is not Status.WAITING
-        stats = finish.request_stats(sequence, self.speculator)
-        sequence.move(Status.DONE)
+        row_id, admitted = row.id, row.status is not Status.WAITING
+        stats = finish.request_stats(row, self.speculator)
+        row.move(Status.DONE)
         if admitted:
-            self.opening.drop(row)
-            client, freed = self.memory_client, self._sizes.row_bytes(row)
-            keep = row not in self.batch.members or client.may_copy(row)
-            self.ops.next += self.batch.remove(row, keep_cache=keep)
+            self.opening.drop(row_id)
+            client, freed = self.memory_client, self._sizes.row_bytes(row_id)
+            keep = row_id not in self.batch.members or client.may_copy(row_id)
+            self.ops.next += self.batch.remove(row_id, keep_cache=keep)
             room = partial(self.memory.headroom, freed, client.copied) if keep else None
-            self.ops.next += self.prefix.close(sequence, room)
-            self.speculator.store(sequence)
-            self.speculator.drop(row)
-            self.ops.next += [*self.looks.release(row), Drop(row)]
-        return Finished(sequence.request.id, reason, stats, stop_token)
+            self.ops.next += self.prefix.close(row, room)
+            self.speculator.store(row)
+            self.speculator.drop(row_id)
+            self.ops.next += [*self.looks.release(row_id), Drop(row_id)]
+        return Finished(row.request.id, reason, stats, stop_token)
 
-    def _fail(self, sequence: Sequence, error: Exception) -> Failed:
+    def _fail(self, row: Row, error: Exception) -> Failed:
         """End a request with an error."""
-        self._give_up(sequence)
+        self._give_up(row)
         if isinstance(error, NonFiniteLogits):
             self.clear_prefixes()  # any cached prefix may hold what the fault left
-        return finish.failed(sequence.request, error)
+        return finish.failed(row.request, error)
 
     def _relieve(self, fault: DeviceFault) -> None:
         """Ask less of the device after an error: shorter passes, and prefixes of all models give
@@ -352,33 +350,36 @@ class Scheduler:
             self.ops.next += self.prefix.shrink(0)
             self.memory.evict_prefixes(EVERYTHING)
 
-    def _restart(self, sequence: Sequence, *, cold: bool) -> None:
+    def _restart(self, row: Row, *, cold: bool) -> None:
         """Compute a row's tokens again, in a new row that continues the same answer."""
-        self._give_up(sequence)
-        self.queue.requeue(sequence, cold=cold)
+        self._give_up(row)
+        self.queue.requeue(row, cold=cold)
 
-    def _give_up(self, sequence: Sequence) -> None:
+    def _give_up(self, row: Row) -> None:
         """Free a row. Its cache is unproven: nothing of it is saved."""
-        row = sequence.row
-        sequence.move(Status.DONE)
-        self.opening.drop(row)
-        self.ops.next += self.batch.remove(row, keep_cache=False)
-        self.speculator.drop(row)
-        unsaved = self.ops.discard(row)
-        self.ops.next += self.prefix.forget(unsaved) + self.prefix.close(sequence)
-        self.ops.next += [*self.looks.fail(row), Drop(row)]
+        row_id = row.id
+        row.move(Status.DONE)
+        self.opening.drop(row_id)
+        self.ops.next += self.batch.remove(row_id, keep_cache=False)
+        self.speculator.drop(row_id)
+        unsaved = self.ops.discard(row_id)
+        self.ops.next += self.prefix.forget(unsaved) + self.prefix.close(row)
+        self.ops.next += [*self.looks.fail(row_id), Drop(row_id)]
 
     def check(self) -> None:
         """Raise AssertionError if records contradict each other. For tests, after every step."""
         self.prefix.index.check()
         self.looks.check()
-        for sequence in self.running:
-            sequence.check()
-        rows = {sequence.row for sequence in self.running}
-        assert len(rows) == len(self.running) <= self.queue.limits.max_rows
-        assert set(self.batch.members) <= {s.row for s in self.decoding}, (self.batch.members, rows)
+        for row in self.running:
+            row.check()
+        row_ids = {row.id for row in self.running}
+        assert len(row_ids) == len(self.running) <= self.queue.limits.max_rows
+        assert set(self.batch.members) <= {s.id for s in self.decoding}, (
+            self.batch.members,
+            row_ids,
+        )
 
 
-def _restores(plan: Plan, row: int) -> bool:
+def _restores(plan: Plan, row_id: int) -> bool:
     """Whether a plan restores a row's cached prefix, from memory or from disk."""
-    return any(isinstance(op, Restore | Load) and op.row == row for op in plan.ops)
+    return any(isinstance(op, Restore | Load) and op.row == row_id for op in plan.ops)

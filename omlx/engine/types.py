@@ -112,7 +112,7 @@ class TokenMask(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One sequence to generate. A chat request with `n` choices becomes n of these.
+    """One row to generate. A chat request with `n` choices becomes n of these.
 
     `tokens` is the prompt (ids, at least one). `max_tokens` None: to the end of the context; 0: the
     prompt is computed for the prefix cache alone.
@@ -277,7 +277,7 @@ class EventSink(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """`*_rows` and `max_waiting` count sequences, `*_bytes` bytes of cache arrays, all else tokens.
+    """`*_rows` and `max_waiting` count rows, `*_bytes` bytes of cache arrays, all else tokens.
 
     `prefill_chunk` bounds one prefill pass while no row decodes, `prefill_slice` while some do: it
     is the longest stall of a stream. Passes grow from `prefill_first` while they are short; None:

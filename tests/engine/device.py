@@ -30,8 +30,8 @@ from omlx.engine.plan import (
     Window,
 )
 from omlx.engine.prefix.reuse import PrefixReuse
+from omlx.engine.row import Status
 from omlx.engine.scheduler import Scheduler
-from omlx.engine.sequence import Status
 from omlx.engine.speculation.drafter import Drafter
 from omlx.engine.speculation.speculator import Speculator
 from omlx.engine.stage.sizes import StageSizes
@@ -197,12 +197,12 @@ class Desk:
         self.scheduler.check()
         if self.scheduler.ops.next:
             return
-        for sequence in self.scheduler.running:
-            held = {**self.device.single, **self.device.batch}[sequence.row]
-            assert len(held) == sequence.computed
-            known = min(len(held), len(sequence.tokens))
-            if not sequence.unverified:
-                assert held[:known] == sequence.tokens[:known]
+        for row in self.scheduler.running:
+            held = {**self.device.single, **self.device.batch}[row.id]
+            assert len(held) == row.computed
+            known = min(len(held), len(row.tokens))
+            if not row.unverified:
+                assert held[:known] == row.tokens[:known]
 
     def said(self, name: str) -> list[int]:
         """Return the output tokens of a request."""

@@ -11,8 +11,8 @@ from mlx import nn
 from mlx_lm.models.cache import KVCache
 
 from omlx.engine.model import Cache, MakeCache, cache_maker
+from omlx.engine.row import Row
 from omlx.engine.sampling import Draw
-from omlx.engine.sequence import Sequence as Record
 from omlx.engine.speculation.drafter import Drafter
 from omlx.engine.speculation.drafters.draft_model import DraftModel
 from omlx.engine.speculation.drafters.draft_row import DraftRow
@@ -67,12 +67,12 @@ class Scripted(Drafter):
         self.entries: list[str] = []
         self._prompt_len, self._answer, self._rounds = prompt_len, list(answer), list(rounds)
 
-    def propose(self, sequence: Record, limit: int, clause: Clause) -> Proposal | None:
+    def propose(self, row: Row, limit: int, clause: Clause) -> Proposal | None:
         return Proposal(self.name, limit, clause=clause) if limit > 0 else None
 
-    def draft(self, sequence: Record, limit: int) -> Draft | None:
+    def draft(self, row: Row, limit: int) -> Draft | None:
         right = self._rounds.pop(0) if self._rounds else limit
-        said = len(sequence.tokens) - self._prompt_len
+        said = len(row.tokens) - self._prompt_len
         coming = self._answer[said : said + limit]
         if right is None or not coming or limit < 1:
             return None
@@ -81,14 +81,14 @@ class Scripted(Drafter):
         self.expected.append(right)
         return Draft(self.name, len(coming), tokens=(*coming[:right], *wrong))
 
-    def observe(self, sequence: Record, accepted: int) -> None:
+    def observe(self, row: Row, accepted: int) -> None:
         self.accepted.append(accepted)
 
     def drop(self, row: int) -> None:
         self.entries.append(f"drop {row}")
 
-    def store(self, sequence: Record) -> None:
-        self.entries.append(f"store {sequence.row}")
+    def store(self, row: Row) -> None:
+        self.entries.append(f"store {row.id}")
 
     def clear(self) -> None:
         self.entries.append("clear")
@@ -114,14 +114,14 @@ class Corrupted(DraftModel):
     def _draft(self, limits: Sequence[tuple[DraftRow, int]]) -> dict[int, Draft]:
         drafts = super()._draft(limits)
         for row, limit in limits:
-            first = len(row.sequence.tokens)
+            first = len(row.target.tokens)
             right = next((i for i in range(limit) if self._bad(first + i)), limit)
             self.expected.append(right)
         return drafts
 
-    def observe(self, sequence: Record, accepted: int) -> None:
+    def observe(self, row: Row, accepted: int) -> None:
         self.accepted.append(accepted)
-        super().observe(sequence, accepted)
+        super().observe(row, accepted)
 
     def _sample(self, logits: mx.array, places: Sequence[Draw]) -> mx.array:
         chosen = super()._sample(logits, places)
@@ -136,7 +136,7 @@ class Failing(Scripted):
         super().__init__(0, [], [])
         self._left = after
 
-    def draft(self, sequence: Record, limit: int) -> Draft | None:
+    def draft(self, row: Row, limit: int) -> Draft | None:
         self._left -= 1
         if self._left < 0:
             raise RuntimeError("no idea")

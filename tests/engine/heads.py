@@ -15,8 +15,8 @@ from omlx.engine.build import build_loop
 from omlx.engine.hidden import parts_of
 from omlx.engine.loop import EngineLoop
 from omlx.engine.model import cache_maker
+from omlx.engine.row import Row
 from omlx.engine.sampling import Draw, RowSampler, draw, process
-from omlx.engine.sequence import Sequence as Record
 from omlx.engine.speculation.cost_model import CostModel
 from omlx.engine.speculation.drafters.head import HeadDrafter
 from omlx.engine.speculation.drafters.shortlist import Shortlist
@@ -95,31 +95,31 @@ class Observed(HeadDrafter):
         self._bad = bad
         self._compares = compares
 
-    def draft(self, sequence: Record, limit: int) -> Draft | None:
-        made = super().draft(sequence, limit)
+    def draft(self, row: Row, limit: int) -> Draft | None:
+        made = super().draft(row, limit)
         if made is None:
             return None
         if self._compares:
             self.drafted.append(list(made.tokens or made.array.tolist()))
-            self.expected.append(self._reference(sequence, made.n))
-        answer = self._answers.get(sequence.request.id)
+            self.expected.append(self._reference(row, made.n))
+        answer = self._answers.get(row.request.id)
         if answer is None:
             return made
-        first = len(sequence.tokens)
-        known = list(answer[first - sequence.prompt_len :][: made.n])
+        first = len(row.tokens)
+        known = list(answer[first - row.prompt_len :][: made.n])
         if not known:
             return None
         wrong = [t + self._bad(first + i) for i, t in enumerate(known)]
         return Draft(self.name, len(wrong), tuple(t % zoo.VOCAB_SIZE for t in wrong))
 
-    def _reference(self, sequence: Record, n: int) -> list[int]:
+    def _reference(self, row: Row, n: int) -> list[int]:
         """Draft once more: the target reads all tokens, the head all pairs, for each token."""
-        row, tokens = self._rows[sequence.row], list(sequence.tokens)
+        own, tokens = self._rows[row.id], list(row.tokens)
         fresh = model_cache(self.parts.text)
-        states = self.parts.body(mx.array([tokens[:-1]]), cache=fresh)[:, row.first :]
-        sampler = RowSampler(sequence.request.sampling, zoo.VOCAB_SIZE)
+        states = self.parts.body(mx.array([tokens[:-1]]), cache=fresh)[:, own.first :]
+        sampler = RowSampler(row.request.sampling, zoo.VOCAB_SIZE)
         for _ in range(n):
-            embedded = self.parts.embed(mx.array([tokens[row.first + 1 :]]))
+            embedded = self.parts.embed(mx.array([tokens[own.first + 1 :]]))
             out = self._head(embedded, states, self._head.make_cache())[:, -1:]
             place = Draw(sampler, len(tokens), None)
             logits = self.parts.score(out)[0][:, : zoo.VOCAB_SIZE]

@@ -278,7 +278,7 @@ def test_rows_that_are_computed_again_keep_their_order_and_their_figures() -> No
         bench = Bench(device.serve(loop_of("llama", limits=SHORT)))
         rows = [request(name, prompt(13, i), max_tokens=14) for i, name in enumerate("abc")]
         bench.submit(*rows).until(lambda: DEVICE.seen > 0)
-        waiting = [sequence.request.id for sequence in bench.loop.scheduler.queue.waiting]
+        waiting = [row.request.id for row in bench.loop.scheduler.queue.waiting]
         assert waiting == sorted(waiting)
         bench.run()
         for one in rows:

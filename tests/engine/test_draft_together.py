@@ -170,11 +170,11 @@ def test_a_row_that_drafts_by_lookups_meanwhile_stays_in_the_shared_cache() -> N
     bench.submit(*rows).until(lambda: len(bench.drafter._caches.members) == 3)
     speculator = bench.loop.scheduler.speculator
     (row,) = (s for s in bench.loop.scheduler.running if s.request.id == "r1")
-    speculator.row_of(row).drafters = []
-    bench.until(lambda: bench.drafter._rows[row.row].idle > 2)
-    assert row.row in bench.drafter._caches.members
+    speculator.record_of(row).drafters = []
+    bench.until(lambda: bench.drafter._rows[row.id].idle > 2)
+    assert row.id in bench.drafter._caches.members
     rounds = shared_rounds(bench)
-    bench.until(lambda: row.row not in bench.drafter._caches.members)
+    bench.until(lambda: row.id not in bench.drafter._caches.members)
     assert shared_rounds(bench) - rounds <= LINGER_ROUNDS
     bench.run()
     proven(bench, "llama", rows)

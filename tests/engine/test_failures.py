@@ -98,7 +98,7 @@ class Confused(Scripted):
 
     after = 0
 
-    def observe(self, sequence: object, accepted: int) -> None:
+    def observe(self, row: object, accepted: int) -> None:
         self.after -= 1
         if self.after < 0:
             raise RuntimeError("did not expect that")
@@ -118,8 +118,8 @@ def test_a_drafter_that_raises_in_the_middle_is_disabled_and_reported() -> None:
     drafter.after = 1
     loop.use_drafters([drafter])
     bench = Bench(loop).submit(request()).until(lambda: drafter.after < 0)
-    sequence = loop.scheduler.running[0]
-    tallies = loop.scheduler.speculator.stats(sequence.row)
+    row = loop.scheduler.running[0]
+    tallies = loop.scheduler.speculator.stats(row.id)
     before = copy.deepcopy(tallies)
     bench.run()
     assert tallies == before, "a disabled drafter is not counted"

@@ -127,16 +127,16 @@ def test_a_head_that_rested_begins_with_the_newest_states() -> None:
     )
     bench = Bench(loop).submit(of)
     bench.until(lambda: len(bench.tokens["a"]) > 3)
-    (sequence,) = loop.scheduler.running
-    rests.open(sequence)  # as if it had been admitted, and never paid
+    (row,) = loop.scheduler.running
+    rests.open(row)  # as if it had been admitted, and never paid
     bench.until(lambda: len(bench.tokens["a"]) > MAX_STATES + 40)
     bench.loop.flush()
-    proposal = rests.propose(sequence, 4, only("mtp").clauses[0])
+    proposal = rests.propose(row, 4, only("mtp").clauses[0])
     assert proposal is not None
     assert MAX_STATES - 3 <= proposal.lag <= MAX_STATES
-    draft = rests.draft(sequence, 4)
+    draft = rests.draft(row, 4)
     assert draft is not None
-    newest = sequence.tokens[-1]
+    newest = row.tokens[-1]
     assert draft.array.tolist() == [(newest + 1 + i) % VOCAB for i in range(4)]
     rests.check()
 

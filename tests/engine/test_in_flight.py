@@ -119,8 +119,8 @@ def test_a_known_end_is_never_launched_over() -> None:
     bench = Bench(loop_of("llama")).submit(named("a"))
     while bench.loop.has_work:
         bench.step()
-        for sequence in bench.loop.scheduler.running:
-            assert sequence.computed <= sequence.end - 1
+        for row in bench.loop.scheduler.running:
+            assert row.computed <= row.end - 1
     conversation = [*named("a").tokens, *bench.tokens["a"]]
     assert stored_length(bench.loop, conversation) == len(conversation) - 1
 

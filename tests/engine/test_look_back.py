@@ -45,10 +45,10 @@ def test_a_long_prompt_is_read_once_the_time_for_it_was_saved() -> None:
     bench.until(lambda: bench.drafted("a") > 0)
     (row,) = draft_of(bench)._rows.values()
     assert row.skipped >= len(count) - LOOK_BACK
-    assert draft_of(bench)._caches.held(row.name) <= LOOK_BACK + 8
+    assert draft_of(bench)._caches.held(row.id) <= LOOK_BACK + 8
     bench.until(lambda: not next(iter(draft_of(bench)._rows.values())).skipped)
     (row,) = draft_of(bench)._rows.values()
-    assert draft_of(bench)._caches.held(row.name) > len(count)
+    assert draft_of(bench)._caches.held(row.id) > len(count)
     bench.run()
     assert bench.tokens["a"] == [(count[-1] + 1 + i) % VOCAB for i in range(120)]
     stats = bench.stats().drafters["tiny"]
@@ -61,16 +61,16 @@ def test_the_end_that_is_looked_at_is_that_of_the_text_so_far() -> None:
         request("a", prompt(2 * LOOK_BACK + 40), max_tokens=60, speculation=ADAPTIVE)
     )
     bench.until(lambda: len(bench.tokens["a"]) > 2)
-    (sequence,) = bench.loop.scheduler.running
+    (row,) = bench.loop.scheduler.running
     drafter = draft_of(bench)
-    drafter.drop(sequence.row)
+    drafter.drop(row.id)
     clause = ADAPTIVE.strategy.clause("draft")
     assert clause is not None
     for _ in range(2):
-        proposal = drafter.propose(sequence, 4, clause)
+        proposal = drafter.propose(row, 4, clause)
         assert proposal is not None
         assert proposal.lag == LOOK_BACK
-        assert proposal.skipped == len(sequence.tokens) - LOOK_BACK
+        assert proposal.skipped == len(row.tokens) - LOOK_BACK
         bench.step()
 
 

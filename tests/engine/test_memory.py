@@ -19,7 +19,7 @@ from omlx.engine.memory.guard import (
 )
 from omlx.engine.piece import Layout
 from omlx.engine.plan import Extract
-from omlx.engine.sequence import Clock, Sequence
+from omlx.engine.row import Clock, Row
 from omlx.engine.speculation.drafters.ngram import NgramDrafter
 from omlx.engine.types import Failed, Finished
 from omlx.errors import BadRequest, Overloaded
@@ -243,8 +243,8 @@ class Shared:
             for each in busy:
                 each.step()
                 schedulers = [desk.scheduler for desk in self.desks]
-                sequences = chain.from_iterable(each.running for each in schedulers)
-                running = [sequence.request.id for sequence in sequences]
+                rows = chain.from_iterable(each.running for each in schedulers)
+                running = [row.request.id for row in rows]
                 self.most = max(self.most, len(running))
                 self.admitted += [name for name in running if name not in self.admitted]
             if not busy:
@@ -541,7 +541,7 @@ def test_the_caches_of_drafters_are_reserved_until_they_hold_them() -> None:
 
     at_work, _ = desk(1_000_000)
     client, drafter = at_work.scheduler.memory_client, Drafting()
-    row = Sequence(1, ask("c", prompt=2000), [0] * 2000, 3000, Clock(submitted=0.0))
+    row = Row(1, ask("c", prompt=2000), [0] * 2000, 3000, Clock(submitted=0.0))
     without = client.need(row)
     at_work.scheduler.speculator.drafters = [drafter]
     assert client.need(row) == without  # a row alone is not refused for its drafts

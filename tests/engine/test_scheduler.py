@@ -10,7 +10,7 @@ from itertools import chain, pairwise, product
 import pytest
 
 from omlx.engine.plan import LAST, Filter, Merge, Open, Plan, Rewind
-from omlx.engine.sequence import MOVES, Clock, Sequence, Status
+from omlx.engine.row import MOVES, Clock, Row, Status
 from omlx.engine.speculation.proposal import Draft
 from omlx.engine.types import Failed, Finished, FinishReason, Limits, PrefillProgress
 from omlx.errors import BadRequest, Overloaded, Reason
@@ -37,8 +37,8 @@ class Guess(Scripted):
         super().__init__(0, [], [])
         self._wrong = wrong
 
-    def draft(self, sequence: Sequence, limit: int) -> Draft | None:
-        first = sequence.tokens[-1] + 1
+    def draft(self, row: Row, limit: int) -> Draft | None:
+        first = row.tokens[-1] + 1
         right = max(0, limit - self._wrong)
         tokens = [first + i if i < right else -1 for i in range(limit)]
         return Draft(self.name, limit, tuple(tokens)) if limit > 0 else None
@@ -260,14 +260,14 @@ def test_cancelling_frees_the_row_for_the_next_request() -> None:
 
 @pytest.mark.parametrize(("before", "after"), list(product(Status, Status)))
 def test_lifecycle_moves_by_the_table_only(before: Status, after: Status) -> None:
-    sequence = Sequence(1, ask("a"), [1], 5, Clock(0.0), status=before)
+    row = Row(1, ask("a"), [1], 5, Clock(0.0), status=before)
     if after in MOVES[before]:
-        sequence.move(after)
-        assert sequence.status is after
+        row.move(after)
+        assert row.status is after
     else:
         with pytest.raises(ValueError, match=str(after)):
-            sequence.move(after)
-        assert sequence.status is before
+            row.move(after)
+        assert row.status is before
 
 
 def test_times_are_in_milliseconds() -> None:
@@ -323,14 +323,14 @@ def test_whatever_comes_and_goes_everybody_gets_their_own_answer(seed: int) -> N
 
 def test_only_the_scheduler_writes_to_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
     writers: set[str] = set()
-    write = Sequence.__setattr__
+    write = Row.__setattr__
 
-    def watched(sequence: Sequence, name: str, value: object) -> None:
+    def watched(row: Row, name: str, value: object) -> None:
         writers.add(sys._getframe(1).f_globals["__name__"])
-        write(sequence, name, value)
+        write(row, name, value)
 
-    monkeypatch.setattr(Sequence, "__setattr__", watched)
+    monkeypatch.setattr(Row, "__setattr__", watched)
     desk = Desk(LIMITS, RECURRENT, drafters=(Guess(wrong=2),))
     desk.run(*(ask(f"r{i}", prompt=40, max_tokens=9) for i in range(3)))
     desk.run(ask("alone", max_tokens=9))
-    assert writers == {"omlx.engine.scheduler", "omlx.engine.sequence"}
+    assert writers == {"omlx.engine.scheduler", "omlx.engine.row"}

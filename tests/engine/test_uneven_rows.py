@@ -9,7 +9,7 @@ import mlx.core as mx
 import pytest
 
 from omlx.engine.ragged import RaggedKVCache
-from omlx.engine.sequence import Sequence
+from omlx.engine.row import Row
 from omlx.engine.speculation.drafter import Drafter
 from omlx.engine.speculation.proposal import Draft, Proposal
 from omlx.engine.strategy import Clause
@@ -32,18 +32,18 @@ class Known(Drafter):
         self._answers = answers
         self._wrong = wrong
 
-    def propose(self, sequence: Sequence, limit: int, clause: Clause) -> Proposal | None:
+    def propose(self, row: Row, limit: int, clause: Clause) -> Proposal | None:
         return Proposal(self.name, limit, clause=clause) if limit > 0 else None
 
-    def draft(self, sequence: Sequence, limit: int) -> Draft | None:
-        name, said = sequence.request.id, len(sequence.tokens) - sequence.prompt_len
+    def draft(self, row: Row, limit: int) -> Draft | None:
+        name, said = row.request.id, len(row.tokens) - row.prompt_len
         tokens = self._answers[name][said : said + limit]
         if name in self._wrong and tokens:
             tokens[0] = (tokens[0] + 1) % zoo.VOCAB_SIZE
         return Draft(self.name, len(tokens), tuple(tokens)) if tokens else None
 
-    def observe(self, sequence: Sequence, accepted: int) -> None:
-        self.accepted[sequence.request.id].append(accepted)
+    def observe(self, row: Row, accepted: int) -> None:
+        self.accepted[row.request.id].append(accepted)
 
     def drop(self, row: int) -> None:
         return
@@ -92,9 +92,9 @@ def test_a_rollback_that_fails_ends_its_row_alone(family: str) -> None:
 class Short(Known):
     """Returns fewer ids on the device than it says, for one request."""
 
-    def draft(self, sequence: Sequence, limit: int) -> Draft | None:
-        draft = super().draft(sequence, limit)
-        if draft is None or sequence.request.id != "b":
+    def draft(self, row: Row, limit: int) -> Draft | None:
+        draft = super().draft(row, limit)
+        if draft is None or row.request.id != "b":
             return draft
         assert draft.tokens is not None
         array: Any = mx.array(draft.tokens[:-1], mx.uint32)
@@ -118,9 +118,9 @@ def test_a_drafter_that_fails_for_one_row_drafts_for_the_others(method: str) -> 
 def fail_for(drafter: Drafter, method: str, name: str) -> None:
     work = getattr(drafter, method)
 
-    def failing(sequence: Sequence, *args: object) -> object:
-        if sequence.request.id == name:
+    def failing(row: Row, *args: object) -> object:
+        if row.request.id == name:
             raise RuntimeError("no idea")
-        return work(sequence, *args)
+        return work(row, *args)
 
     setattr(drafter, method, failing)

@@ -11,8 +11,7 @@ Pure Python.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from collections.abc import Sequence as Seq
+from collections.abc import Callable, Sequence
 from collections.abc import Sequence as Tokens
 from typing import TypeAlias
 
@@ -20,7 +19,7 @@ from omlx.engine.disk.tier import LOAD_BYTES, Disk, Restores
 from omlx.engine.piece import Layout
 from omlx.engine.plan import CacheOp, Evict, Load, Loaded, Open, PendingOps, Restore, Save
 from omlx.engine.prefix.index import PrefixIndex, PrefixMatch
-from omlx.engine.sequence import Sequence
+from omlx.engine.row import Row
 from omlx.errors import Reason
 from omlx.exactness import Bounds
 from omlx.records import DiskStats, PrefixStats
@@ -61,16 +60,16 @@ class PrefixReuse:
             return Reason("prefix.off.no_room")
         return self._never
 
-    def match(self, sequence: Sequence) -> PrefixMatch | None:
+    def match(self, row: Row) -> PrefixMatch | None:
         """Return the longest prefix that a new row can be restored from. Modifies nothing.
 
         There is none where logprobs of the prompt are requested: cached prefixes have no logits.
         """
-        if self._unused(sequence):
+        if self._unused(row):
             return None
-        if self._bounds is not None and sequence.request.spans:
+        if self._bounds is not None and row.request.spans:
             return None  # images move the ends of chunks
-        return self.longest(sequence.tokens, sequence.request.prompt_n)
+        return self.longest(row.tokens, row.request.prompt_n)
 
     def longest(self, tokens: Tokens[int], prompt: int) -> PrefixMatch | None:
         """Return the longest prefix of `tokens`, the first `prompt` of which are a prompt."""
@@ -86,54 +85,54 @@ class PrefixReuse:
         found = None if self.off_reason is not None else self.longest(tokens, len(tokens))
         return 0 if found is None else found.length
 
-    def restore(self, sequence: Sequence, match: PrefixMatch | None) -> list[CacheOp]:
+    def restore(self, row: Row, match: PrefixMatch | None) -> list[CacheOp]:
         """Count a hit or a miss; restore the row."""
-        if self._unused(sequence):
+        if self._unused(row):
             return []
-        self.index.use(sequence.row, match)
+        self.index.use(row.id, match)
         if match is None:
             return []
         if self.disk is not None:
             self.disk.offer(match.tokens, match.parts, hit=True)
-        self._saved[sequence.row] = match.length
-        return [Restore(sequence.row, match.pieces, match.length, len(sequence.tokens))]
+        self._saved[row.id] = match.length
+        return [Restore(row.id, match.pieces, match.length, len(row.tokens))]
 
-    def restored(self, sequence: Sequence, length: int, room: Room) -> list[CacheOp]:
+    def restored(self, row: Row, length: int, room: Room) -> list[CacheOp]:
         """Save the first `length` tokens of a row, which came from disk, within `room`."""
         assert self.disk is not None
         self.disk.count_hit(length)
-        ops = self._save(sequence, length, room)
+        ops = self._save(row, length, room)
         for op in ops:
             if isinstance(op, Save):
                 self.disk.restored(op.pieces)
         return ops
 
-    def chunk(self, sequence: Sequence, budget: int) -> int:
+    def chunk(self, row: Row, budget: int) -> int:
         """Return how many tokens of the prompt to read next: up to `budget`, the last token or the
         position to save at."""
-        start, stop = sequence.computed, self._end(sequence)
-        end = start + min(budget, sequence.pending - 1)
+        start, stop = row.computed, self._end(row)
+        end = start + min(budget, row.pending - 1)
         if start < stop < end:
             end = stop
         return end - start
 
-    def after_chunk(self, sequence: Sequence, room: Room) -> list[CacheOp]:
+    def after_chunk(self, row: Row, room: Room) -> list[CacheOp]:
         """Save the prompt where a chunk ended at a position to save at, within `room`."""
-        at, end = sequence.computed, self._end(sequence)
-        since = at - self._saved.get(sequence.row, 0)
+        at, end = row.computed, self._end(row)
+        since = at - self._saved.get(row.id, 0)
         between = at < end and not self.layout.resumes_anywhere and since >= self.layout.interval
         if at != end and not between:
             return []
-        return self._save(sequence, at, room, lasting=at == end)
+        return self._save(row, at, room, lasting=at == end)
 
-    def close(self, sequence: Sequence, room: Room | None = None) -> list[CacheOp]:
+    def close(self, row: Row, room: Room | None = None) -> list[CacheOp]:
         """Release a row. With `room`, save all that its cache holds, within it."""
         ops: list[CacheOp] = []
-        kept = self._bounds is None and sequence.computed <= len(sequence.tokens)
+        kept = self._bounds is None and row.computed <= len(row.tokens)
         if room is not None and kept:
-            ops = self._save(sequence, sequence.computed, room, lasting=True)
-        self.index.release(sequence.row)
-        self._saved.pop(sequence.row, None)
+            ops = self._save(row, row.computed, room, lasting=True)
+        self.index.release(row.id)
+        self._saved.pop(row.id, None)
         return ops
 
     def forget(self, pieces: list[int]) -> list[CacheOp]:
@@ -173,36 +172,34 @@ class PrefixReuse:
             disk=DiskStats(self._no_disk) if self.disk is None else self.disk.stats(),
         )
 
-    def _unused(self, sequence: Sequence) -> bool:
-        scored = sequence.request.prompt_logprobs is not None
-        return self.off_reason is not None or scored or sequence.cold
+    def _unused(self, row: Row) -> bool:
+        scored = row.request.prompt_logprobs is not None
+        return self.off_reason is not None or scored or row.cold
 
-    def _end(self, sequence: Sequence) -> int:
+    def _end(self, row: Row) -> int:
         """Return the position at which to save a prompt."""
-        last, stable = sequence.prompt_len - 1, sequence.request.stable
+        last, stable = row.prompt_len - 1, row.request.stable
         if self._bounds is not None:
-            last = self._bounds.floor(sequence.request.prompt_n - 1)
+            last = self._bounds.floor(row.request.prompt_n - 1)
             return min(self._bounds.floor(stable) or last, last)
         if self.layout.resumes_anywhere:
             return last
         return min(stable or last, last)
 
-    def _save(
-        self, sequence: Sequence, length: int, room: Room, *, lasting: bool = False
-    ) -> list[CacheOp]:
+    def _save(self, row: Row, length: int, room: Room, *, lasting: bool = False) -> list[CacheOp]:
         """Save the first `length` tokens, which the row's cache holds; on disk too if `lasting`."""
         if self.off_reason is not None or not length:
             return []
-        self._saved[sequence.row] = length
-        tokens = sequence.tokens[:length]
-        pieces, evicted = self.index.insert(sequence.row, tokens, room())
+        self._saved[row.id] = length
+        tokens = row.tokens[:length]
+        pieces, evicted = self.index.insert(row.id, tokens, room())
         ops = self._evict(evicted)
         if pieces:
-            ops.append(Save(sequence.row, pieces))
+            ops.append(Save(row.id, pieces))
         if self.disk is not None and lasting:
             match = self.index.match([*tokens, 0])
             if match is not None and match.length == length:
-                asked_for = sequence.request.prefill_only
+                asked_for = row.request.prefill_only
                 self.disk.offer(match.tokens, match.parts, hit=asked_for)
         return ops
 
@@ -215,72 +212,72 @@ class PrefixReuse:
 class Opening:
     """Starts the rows of one model. `started` is called with each one before its prompt is read."""
 
-    def __init__(self, prefix: PrefixReuse, started: Callable[[Sequence], None]) -> None:
+    def __init__(self, prefix: PrefixReuse, started: Callable[[Row], None]) -> None:
         self._prefix = prefix
         self._started = started
         self._restores = None if prefix.disk is None else Restores(prefix.disk)
 
-    def open(self, sequence: Sequence) -> list[CacheOp]:
+    def open(self, row: Row) -> list[CacheOp]:
         """Start a row from the longest cached prefix, unless the disk may have a longer one: then
         it is `restoring`.
         """
-        request, row = sequence.request, sequence.row
+        request, row_id = row.request, row.id
         prompt_logprobs = request.prompt_logprobs
         ops: list[CacheOp] = [
-            Open(row, request.sampling, request.top_logprobs, prompt_logprobs, request.spans)
+            Open(row_id, request.sampling, request.top_logprobs, prompt_logprobs, request.spans)
         ]
-        match = self._prefix.match(sequence)
-        usable = self._prefix.off_reason is None and prompt_logprobs is None and not sequence.cold
+        match = self._prefix.match(row)
+        usable = self._prefix.off_reason is None and prompt_logprobs is None and not row.cold
         restores = self._restores if usable else None
-        if restores is not None and restores.begin(row, sequence.tokens, _length(match)):
-            sequence.start(0, restoring=True)
+        if restores is not None and restores.begin(row_id, row.tokens, _length(match)):
+            row.start(0, restoring=True)
             return ops
-        self._start(sequence, _length(match))
-        return ops + self._prefix.restore(sequence, match)
+        self._start(row, _length(match))
+        return ops + self._prefix.restore(row, match)
 
-    def active(self, running: Seq[Sequence]) -> bool:
+    def active(self, running: Sequence[Row]) -> bool:
         """Whether a row does not wait for the disk, or need not any more."""
         return any(not s.restoring for s in running) or self.arrived(running)
 
-    def arrived(self, running: Seq[Sequence]) -> bool:
+    def arrived(self, running: Sequence[Row]) -> bool:
         """Whether something has come from disk for a row."""
         return self._next(running) is not None
 
-    def restore(self, running: Seq[Sequence], pending: PendingOps, room: Room) -> dict[int, Loaded]:
+    def restore(self, running: Sequence[Row], pending: PendingOps, room: Room) -> dict[int, Loaded]:
         """Take what has come from disk for a row, and start the row when it is complete; its prefix
         is then saved within `room`. Return the records that the next operations load, by row.
         """
-        sequence = self._next(running)
-        if self._restores is None or sequence is None:
+        row = self._next(running)
+        if self._restores is None or row is None:
             return {}
-        row = sequence.row
-        records, length = self._restores.take(row, LOAD_BYTES)
+        row_id = row.id
+        records, length = self._restores.take(row_id, LOAD_BYTES)
         if length is None:
-            pending.next.append(Load(row))
-            return {row: records}
-        match = self._prefix.match(sequence)
+            pending.next.append(Load(row_id))
+            return {row_id: records}
+        match = self._prefix.match(row)
         if length > _length(match):
-            self._start(sequence, length)
-            pending.next.append(Load(row, length, sequence.prompt_len))
-            pending.next += self._prefix.restored(sequence, length, room)
+            self._start(row, length)
+            pending.next.append(Load(row_id, length, row.prompt_len))
+            pending.next += self._prefix.restored(row, length, room)
         else:
-            self._start(sequence, _length(match))
-            pending.next += [Load(row, 0), *self._prefix.restore(sequence, match)]
-        return {row: records}
+            self._start(row, _length(match))
+            pending.next += [Load(row_id, 0), *self._prefix.restore(row, match)]
+        return {row_id: records}
 
-    def drop(self, row: int) -> None:
+    def drop(self, row_id: int) -> None:
         """Give a row up that waits for the disk, if it does."""
         if self._restores is not None:
-            self._restores.drop(row)
+            self._restores.drop(row_id)
 
-    def _next(self, running: Seq[Sequence]) -> Sequence | None:
+    def _next(self, running: Sequence[Row]) -> Row | None:
         if self._restores is None:
             return None
-        return next((s for s in running if s.restoring and self._restores.ready(s.row)), None)
+        return next((s for s in running if s.restoring and self._restores.ready(s.id)), None)
 
-    def _start(self, sequence: Sequence, cached: int) -> None:
-        sequence.start(cached)
-        self._started(sequence)
+    def _start(self, row: Row, cached: int) -> None:
+        row.start(cached)
+        self._started(row)
 
 
 def _length(match: PrefixMatch | None) -> int:

@@ -17,7 +17,7 @@ from math import inf
 from typing import NamedTuple
 
 from omlx.draft_length import DEFAULT_DRAFT_LENGTH, MAX_DRAFT_LENGTH, DraftLength
-from omlx.engine.sequence import Interval
+from omlx.engine.row import Interval
 from omlx.engine.speculation.acceptance import Acceptance, bin_of
 from omlx.engine.speculation.config import CONFIG
 from omlx.engine.speculation.cost_model import PLAIN, SHORT_LAG, CostModel

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Seq
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from omlx.engine.device_errors import isolate
-from omlx.engine.sequence import Interval, Sequence
+from omlx.engine.row import Interval, Row
 from omlx.engine.speculation.config import CONFIG
 from omlx.engine.speculation.drafter import Drafter
 from omlx.engine.speculation.policy import GateState, RowPolicy
@@ -28,7 +28,7 @@ class RowRecord:
     tokens.
     """
 
-    sequence: Sequence
+    row: Row
     policy: RowPolicy
     drafters: list[Drafter]
     clauses: dict[str, Clause]
@@ -67,7 +67,7 @@ class RowRecord:
     def disable_one(self, drafter: Drafter, error: Exception) -> None:
         """Disable a drafter for this row: it raised, so all that it holds is unproven."""
         with isolate():
-            drafter.drop(self.sequence.row)
+            drafter.drop(self.row.id)
         with isolate():
             drafter.clear()
         detail = f"{type(error).__name__}: {error}"
@@ -80,7 +80,7 @@ class RowRecord:
         `pass_s` seconds; learn the time of drafting if it was taken.
         """
         self.proposal = proposal
-        cost_model, context = self.policy.cost_model, len(self.sequence.tokens)
+        cost_model, context = self.policy.cost_model, len(self.row.tokens)
         estimate_s = cost_model.drafting(proposal, draft.n, context, draft.rows)
         self.draft_s = draft.seconds or estimate_s
         self.expected_s = self.draft_s + pass_s
@@ -88,14 +88,14 @@ class RowRecord:
             learn = cost_model.learn_draft
             learn(draft.drafter, draft.n, proposal.lag, context, draft.seconds, draft.rows)
 
-    def observe(self, tokens: Seq[int], interval: Interval | None) -> None:
+    def observe(self, tokens: Sequence[int], interval: Interval | None) -> None:
         """Learn from a step that committed `tokens`; `interval` is None where it cannot be timed.
 
-        The sequence has them already.
+        The row has them already.
         """
         if interval is not None:
             if interval.rows == 1:
-                context = len(self.sequence.tokens)
+                context = len(self.row.tokens)
                 self.policy.observe_time(self.proposal, len(tokens), interval, context)
             self._add_time(len(tokens), interval)
         verified = self.proposal is not None and self.proposal.match > 0
@@ -110,7 +110,7 @@ class RowRecord:
         seconds, cost_model = interval.seconds, self.policy.cost_model
         plain = interval.plain_s
         if plain is None:
-            plain = cost_model.plain_step(interval.rows, len(self.sequence.tokens))
+            plain = cost_model.plain_step(interval.rows, len(self.row.tokens))
         known = interval.rows > 1 or cost_model.target.knows_plain
         expected = plain
         if self.proposal is not None:

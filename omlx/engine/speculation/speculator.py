@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from collections.abc import Sequence as Seq
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Final
 
 from omlx.draft_length import DEFAULT_DRAFT_LENGTH, DraftLength
 from omlx.engine.device_errors import isolate
-from omlx.engine.sequence import Interval, Sequence
+from omlx.engine.row import Interval, Row
 from omlx.engine.speculation.config import CONFIG
 from omlx.engine.speculation.cost_model import SHORT_LAG, CostModel
 from omlx.engine.speculation.drafter import Drafter
@@ -47,7 +46,7 @@ class Speculator:
     `widest` tokens; None: no bound.
     """
 
-    drafters: Seq[Drafter]
+    drafters: Sequence[Drafter]
     off_reason: Reason | None = None
     missing: Mapping[str, Reason] = field(default_factory=lambda: dict(MISSING))
     draft_length: DraftLength = DEFAULT_DRAFT_LENGTH
@@ -63,75 +62,77 @@ class Speculator:
     def __post_init__(self) -> None:
         self._drafting.widest = self.widest
 
-    def refusal(self, sequence: Sequence, paused: Reason | None = None) -> Reason | None:
+    def refusal(self, row: Row, paused: Reason | None = None) -> Reason | None:
         """Return why a row may not draft, or None; `paused` says why rows in its place may not."""
-        if sequence.request.speculation.strategy.off:
+        if row.request.speculation.strategy.off:
             return REQUESTED
         if self.off_reason is not None:
             return self.off_reason
-        row = self.row_of(sequence)
-        if not row.drafters:
-            strategy = sequence.request.speculation.strategy
+        record = self.record_of(row)
+        if not record.drafters:
+            strategy = row.request.speculation.strategy
             missing = (why for kind, why in self.missing.items() if strategy.clause(kind))
-            return next(chain(row.off_reasons.values(), missing), MISSING[DRAFT_MODEL])
+            return next(chain(record.off_reasons.values(), missing), MISSING[DRAFT_MODEL])
         return paused
 
-    def open(self, sequence: Sequence) -> None:
+    def open(self, row: Row) -> None:
         """Let the drafters of a row begin, before its prompt is read."""
-        if self.refusal(sequence) is not None:
+        if self.refusal(row) is not None:
             return
-        row = self.row_of(sequence)
-        for drafter in row.drafters:
-            with isolate(row.disable_one, drafter):
-                drafter.open(sequence)
+        record = self.record_of(row)
+        for drafter in record.drafters:
+            with isolate(record.disable_one, drafter):
+                drafter.open(row)
 
-    def record_refusal(self, sequence: Sequence, paused: Reason | None = None) -> bool:
+    def record_refusal(self, row: Row, paused: Reason | None = None) -> bool:
         """Store why the row may not draft, which `reason` reports. Return whether it may not."""
-        self._refused[sequence.row] = self.refusal(sequence, paused)
-        return self._refused[sequence.row] is not None
+        self._refused[row.id] = self.refusal(row, paused)
+        return self._refused[row.id] is not None
 
-    def would_draft(self, sequences: Seq[Sequence]) -> bool:
+    def would_draft(self, rows: Sequence[Row]) -> bool:
         """Return whether one of these rows would draft in their next pass: if so, the step in
         flight is committed first. `draft` then decides again, with the tokens of that step.
         """
-        if all(self.refusal(sequence) is not None for sequence in sequences):
+        if all(self.refusal(row) is not None for row in rows):
             return False
-        return len(self._drafting.choose(self._records(sequences), self.cost_model)) > 0
+        return len(self._drafting.choose(self._records(rows), self.cost_model)) > 0
 
-    def draft(self, sequences: Seq[Sequence]) -> dict[int, Draft]:
+    def draft(self, rows: Sequence[Row]) -> dict[int, Draft]:
         """Draft for the rows of one pass, by row; those that are left out decode plainly."""
-        return self._drafting.draft(self._records(sequences), self.cost_model)
+        return self._drafting.draft(self._records(rows), self.cost_model)
 
-    def catch_up(self, sequences: Seq[Sequence], *, alone: bool) -> bool:
+    def catch_up(self, rows: Sequence[Row], *, alone: bool) -> bool:
         """Let draft models of these rows catch up, as `Drafting.catch_up` says."""
-        rows = [self._rows[s.row] for s in sequences if s.row in self._rows]
-        return self._drafting.catch_up(rows, alone=alone)
+        records = [self._rows[s.id] for s in rows if s.id in self._rows]
+        return self._drafting.catch_up(records, alone=alone)
 
-    def observe_pass(self, sequences: Seq[Sequence], interval: Interval) -> Interval:
+    def observe_pass(self, rows: Sequence[Row], interval: Interval) -> Interval:
         """Learn from a pass that several rows shared, before their commits. Return it with the
         estimate of a plain step, once for all of them.
         """
-        rows = self._records(sequences)
-        self._learn_batch(rows, interval)
-        plain_s = self.cost_model.plain_step(interval.rows, longest_of(rows))
+        records = self._records(rows)
+        self._learn_batch(records, interval)
+        plain_s = self.cost_model.plain_step(interval.rows, longest_of(records))
         return replace(interval, plain_s=plain_s)
 
-    def _learn_batch(self, rows: Seq[RowRecord], interval: Interval) -> None:
+    def _learn_batch(self, records: Sequence[RowRecord], interval: Interval) -> None:
         seconds = interval.seconds
-        for row in rows:
-            if row.proposal is not None and not row.proposal.free:
-                seconds -= row.draft_s
-                if row.proposal.lag > SHORT_LAG:  # its time is an estimate, which teaches nothing
+        for record in records:
+            if record.proposal is not None and not record.proposal.free:
+                seconds -= record.draft_s
+                if (
+                    record.proposal.lag > SHORT_LAG
+                ):  # its time is an estimate, which teaches nothing
                     return
-        self.cost_model.learn_batch(interval.rows, interval.width, longest_of(rows), seconds)
+        self.cost_model.learn_batch(interval.rows, interval.width, longest_of(records), seconds)
 
-    def disable(self, sequence: Sequence, error: Exception) -> None:
+    def disable(self, row: Row, error: Exception) -> None:
         """Disable a row's drafters after an error that may be any one's."""
-        self.row_of(sequence).disable(error)
+        self.record_of(row).disable(error)
 
     def observe_verification(
         self,
-        sequence: Sequence,
+        row: Row,
         drafter: str,
         proposed: int,
         accepted: int,
@@ -139,85 +140,85 @@ class Speculator:
         rollback: str,
     ) -> None:
         """Count a verified window: its `outcome`, and by which `rollback` the cache went back."""
-        row = self.row_of(sequence)
-        drafted_by = row.drafter(drafter)
+        record = self.record_of(row)
+        drafted_by = record.drafter(drafter)
         if drafted_by is not None:
-            with isolate(row.disable_one, drafted_by) as isolated:
-                drafted_by.observe(sequence, accepted)
+            with isolate(record.disable_one, drafted_by) as isolated:
+                drafted_by.observe(row, accepted)
             if isolated.error is not None:
                 return
-        if row.proposal is not None:
-            row.policy.observe_verification(row.proposal, proposed, accepted)
-        stats = row.stats.setdefault(drafter, DrafterStats())
+        if record.proposal is not None:
+            record.policy.observe_verification(record.proposal, proposed, accepted)
+        stats = record.stats.setdefault(drafter, DrafterStats())
         stats.add_round(proposed, accepted, outcome, rollback)
 
-    def observe_prefill(self, sequence: Sequence, *, alone: bool) -> None:
+    def observe_prefill(self, row: Row, *, alone: bool) -> None:
         """Learn how long a prompt took if no other row was active, no tower and no disk."""
-        tokens, clock = sequence.prompt_len - sequence.cached, sequence.clock
-        only_computed = alone and not (sequence.request.spans or sequence.fetched)
+        tokens, clock = row.prompt_len - row.cached, row.clock
+        only_computed = alone and not (row.request.spans or row.fetched)
         if only_computed and tokens > CONFIG.widest_window:
             seconds = clock.first_token - clock.admitted
             self.cost_model.target.learn_chunk(tokens, tokens, seconds)
 
-    def observe_commit(self, sequence: Sequence, new: Seq[int], interval: Interval | None) -> None:
+    def observe_commit(self, row: Row, new: Sequence[int], interval: Interval | None) -> None:
         """Learn from tokens just committed; `interval` is None where the step cannot be timed."""
-        row = self._rows.get(sequence.row)
-        if row is not None:
-            row.observe(new, interval)
+        record = self._rows.get(row.id)
+        if record is not None:
+            record.observe(new, interval)
 
-    def reason(self, sequence: Sequence) -> Reason:
+    def reason(self, row: Row) -> Reason:
         """Return whether this request speculated, and if not, why not."""
-        row = self._rows.get(sequence.row)
-        if row is not None and any(stats.rounds for stats in row.stats.values()):
+        record = self._rows.get(row.id)
+        if record is not None and any(stats.rounds for stats in record.stats.values()):
             return Reason("spec.on")
-        refusal = self._refused.get(sequence.row)
+        refusal = self._refused.get(row.id)
         if refusal is not None:
             return refusal
-        if len(sequence.tokens) <= sequence.prompt_len + 1:
+        if len(row.tokens) <= row.prompt_len + 1:
             return Reason("spec.off.no_chance")
-        for gate in row.gates.values() if row is not None else ():
+        for gate in record.gates.values() if record is not None else ():
             if gate.state is GateState.OFF and gate.reason:
                 return gate.reason
         return Reason("spec.observing")
 
-    def stats(self, row: int) -> dict[str, DrafterStats]:
+    def stats(self, row_id: int) -> dict[str, DrafterStats]:
         """Return the row's statistics, by drafter."""
-        record = self._rows.get(row)
+        record = self._rows.get(row_id)
         return {} if record is None else record.stats
 
-    def effective_strategy(self, sequence: Sequence) -> Strategy:
+    def effective_strategy(self, row: Row) -> Strategy:
         """Return the request's strategy, reduced to the drafters of this model."""
         kinds = {drafter.kind for drafter in self.drafters if self.off_reason is None}
-        return sequence.request.speculation.strategy.among(kinds)
+        return row.request.speculation.strategy.among(kinds)
 
-    def gates(self, sequence: Sequence) -> dict[str, Gate]:
+    def gates(self, row: Row) -> dict[str, Gate]:
         """Return the state of each drafter, by name; a missing head where the request names it."""
-        row, strategy = self._rows.get(sequence.row), sequence.request.speculation.strategy
-        gates = {} if row is None else row.gates
+        record, strategy = self._rows.get(row.id), row.request.speculation.strategy
+        gates = {} if record is None else record.gates
         for kind, reason in self.missing.items():
             clause = strategy.clause(kind)
             if clause is not None and (reason != MISSING[HEAD] or clause.name == kind):
                 gates[kind] = Gate(GateState.OFF, reason)
         return gates
 
-    def speedup(self, sequence: Sequence) -> float | None:
+    def speedup(self, row: Row) -> float | None:
         """Return the speed-up over the row's timed steps; None if it is not measured."""
-        row = self._rows.get(sequence.row)
-        return None if row is None else row.speedup
+        record = self._rows.get(row.id)
+        return None if record is None else record.speedup
 
-    def drop(self, row: int) -> None:
+    def drop(self, row_id: int) -> None:
         """Forget a row."""
-        self._rows.pop(row, None)
-        self._refused.pop(row, None)
+        self._rows.pop(row_id, None)
+        self._refused.pop(row_id, None)
         for drafter in (self._grammar, *self.drafters):
             with isolate():
-                drafter.drop(row)
+                drafter.drop(row_id)
 
-    def store(self, sequence: Sequence) -> None:
+    def store(self, row: Row) -> None:
         """Let the drafters cache the prefix of a row that ended without an error."""
         for drafter in self.drafters:
             with isolate() as outcome:
-                drafter.store(sequence)
+                drafter.store(row)
             if outcome.error is not None:  # its prefixes are unproven; they cost only speed
                 with isolate():
                     drafter.clear()
@@ -251,27 +252,27 @@ class Speculator:
             with isolate():
                 drafter.set_prefix_budget(max_bytes)
 
-    def row_of(self, sequence: Sequence) -> RowRecord:
+    def record_of(self, row: Row) -> RowRecord:
         """Return the record of a row, which begins with the first call."""
-        row = self._rows.get(sequence.row)
-        if row is None:
-            row = self._rows[sequence.row] = self._new_row(sequence)
-        return row
+        record = self._rows.get(row.id)
+        if record is None:
+            record = self._rows[row.id] = self._new_record(row)
+        return record
 
-    def _records(self, sequences: Seq[Sequence]) -> list[RowRecord]:
-        return [self.row_of(sequence) for sequence in sequences]
+    def _records(self, rows: Sequence[Row]) -> list[RowRecord]:
+        return [self.record_of(row) for row in rows]
 
-    def _new_row(self, sequence: Sequence) -> RowRecord:
-        length = sequence.request.speculation.draft_length or self.draft_length
+    def _new_record(self, row: Row) -> RowRecord:
+        length = row.request.speculation.draft_length or self.draft_length
         drafters: list[Drafter] = []
         clauses: dict[str, Clause] = {}
         off_reasons: dict[str, Reason] = {}
         for drafter in (self._grammar, *self.drafters):
-            clause = self._clause(drafter, sequence)
+            clause = self._clause(drafter, row)
             if clause is None:
                 continue
             clauses[drafter.name] = clause
-            refusal = drafter.refusal(sequence)
+            refusal = drafter.refusal(row)
             if length.max < 1:
                 refusal = Reason("spec.off.zero_window")
             if refusal is None:
@@ -279,11 +280,11 @@ class Speculator:
             else:
                 off_reasons[drafter.name] = refusal
         policy = RowPolicy(self.cost_model, self._history, length, recurrent=self.recurrent)
-        return RowRecord(sequence, policy, drafters, clauses, off_reasons)
+        return RowRecord(row, policy, drafters, clauses, off_reasons)
 
-    def _clause(self, drafter: Drafter, sequence: Sequence) -> Clause | None:
+    def _clause(self, drafter: Drafter, row: Row) -> Clause | None:
         """Return the bounds of a drafter in a row; None where the strategy leaves it out."""
-        strategy, masked = sequence.request.speculation.strategy, sequence.request.mask is not None
+        strategy, masked = row.request.speculation.strategy, row.request.mask is not None
         if strategy.off or self.off_reason is not None:
             return None
         if drafter is self._grammar:  # under every strategy that is not off

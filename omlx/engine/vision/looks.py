@@ -13,7 +13,7 @@ from typing import Final
 
 from omlx.engine.image import PreparedImage, TowerFacts, spans_within
 from omlx.engine.plan import CacheOp, Forget, Look
-from omlx.engine.sequence import Sequence
+from omlx.engine.row import Row
 from omlx.engine.types import Request
 
 MAX_IDLE_BYTES: Final = 128 << 20
@@ -50,25 +50,25 @@ class Looks:
         features = sum(image.features for image in missing) * tower.feature_bytes
         return features + max(tower.activation_bytes(image.patches) for image in missing)
 
-    def plan(self, sequence: Sequence, budget: int) -> tuple[list[CacheOp], int, int]:
+    def plan(self, row: Row, budget: int) -> tuple[list[CacheOp], int, int]:
         """Look at the images that the row's next `budget` tokens show, in order.
 
         Return the operations, how much of the budget they take, and the position before which all
         features are there. At least one step of a tower fits any budget.
         """
         tower, ops = self.tower, list[CacheOp]()
-        stop, spent = sequence.computed + budget, 0
-        if tower is None or not sequence.request.spans:
+        stop, spent = row.computed + budget, 0
+        if tower is None or not row.request.spans:
             return ops, spent, stop
-        for span in spans_within(sequence.request.spans, sequence.computed, stop):
-            image = self._use(sequence, span.image)
+        for span in spans_within(row.request.spans, row.computed, stop):
+            image = self._use(row, span.image)
             if image.done < tower.steps and spent < budget:
-                prepared = next(i for i in sequence.request.images if i.name == span.image)
+                prepared = next(i for i in row.request.images if i.name == span.image)
                 cost = tower.step_cost(prepared.patches)
                 steps = min(tower.steps - image.done, max(1, int((budget - spent) / cost)))
-                ops.append(Look(sequence.row, span.image, image.done, image.done + steps))
+                ops.append(Look(row.id, span.image, image.done, image.done + steps))
                 image.done += steps
-                image.looker = sequence.row
+                image.looker = row.id
                 spent = min(budget, spent + round(steps * cost))
             if image.done < tower.steps:
                 return ops, spent, span.start
@@ -92,12 +92,12 @@ class Looks:
         """Forget all features that no row needs."""
         return self._forget(list(self._excess(0)))
 
-    def prepared(self, ops: list[CacheOp], sequences: list[Sequence]) -> dict[str, PreparedImage]:
+    def prepared(self, ops: list[CacheOp], rows: list[Row]) -> dict[str, PreparedImage]:
         """Return the images that the operations look at, by name."""
         names = {op.image for op in ops if isinstance(op, Look)}
         if not names:
             return {}
-        images = [image for sequence in sequences for image in sequence.request.images]
+        images = [image for row in rows for image in row.request.images]
         return {image.name: image for image in images if image.name in names}
 
     def check(self) -> None:
@@ -105,13 +105,13 @@ class Looks:
         for name, image in self._images.items():
             assert image.rows or self._complete(name), name
 
-    def _use(self, sequence: Sequence, name: str) -> _Image:
+    def _use(self, row: Row, name: str) -> _Image:
         image = self._images.pop(name, None)
         if image is None:
-            features = next(i.features for i in sequence.request.images if i.name == name)
+            features = next(i.features for i in row.request.images if i.name == name)
             image = _Image(features * self.tower.feature_bytes if self.tower else 0)
         self._images[name] = image
-        image.rows.add(sequence.row)
+        image.rows.add(row.id)
         return image
 
     def _complete(self, name: str) -> bool:

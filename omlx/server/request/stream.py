@@ -1,7 +1,7 @@
-"""The running choices of one request: n sequences of the engine, one stream of events.
+"""The running choices of one request: n rows of the engine, one stream of events.
 
 Events cross from the engine thread through one `EventDispatcher`. A stream that is closed early
-cancels its running sequences; its lease on the model ends with the last of them, not with the
+cancels its running rows; its lease on the model ends with the last of them, not with the
 client.
 """
 

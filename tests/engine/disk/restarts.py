@@ -58,7 +58,7 @@ class DiskBench(Bench):
         self.submit(*requests)
         scheduler = self.loop.scheduler
         rows = [*scheduler.running, *scheduler.queue.waiting]
-        names = {sequence.request.id for sequence in rows}
+        names = {row.request.id for row in rows}
         ended = (self.finished, self.failed)
         return self.until(lambda: names <= {*ended[0], *ended[1]} and not self.loop.has_work)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence as Seq
+from collections.abc import Sequence
 
 import pytest
 
@@ -13,7 +13,7 @@ from omlx.engine.disk.tier import DiskTier, Worth
 from omlx.engine.piece import Piece
 from omlx.engine.plan import CacheOp, Evict, Save
 from omlx.engine.prefix.reuse import PrefixReuse
-from omlx.engine.sequence import Clock, Sequence
+from omlx.engine.row import Clock, Row
 from omlx.engine.types import Request
 from tests.engine.prefix.test_index import LAYOUTS, PLENTY
 
@@ -55,11 +55,11 @@ class Server:
         self._held: dict[int, tuple[int, ...]] = {}
         self._rows = 0
 
-    def serve(self, prompt: Seq[int], stable: int, output: Seq[int], chunk: int) -> None:
+    def serve(self, prompt: Sequence[int], stable: int, output: Sequence[int], chunk: int) -> None:
         self._rows += 1
         request = Request(id=str(self._rows), tokens=tuple(prompt), stable=stable)
         end = len(prompt) + len(output)
-        row = Sequence(self._rows, request, list(prompt), end, Clock(0.0))
+        row = Row(self._rows, request, list(prompt), end, Clock(0.0))
         match = self.reuse.match(row)
         self._apply(row, self.reuse.restore(row, match))
         if match is not None:
@@ -73,7 +73,7 @@ class Server:
         self._apply(row, self.reuse.close(row, lambda: None))
         self.reuse.disk.pump(busy=False)
 
-    def _apply(self, row: Sequence, ops: list[CacheOp]) -> None:
+    def _apply(self, row: Row, ops: list[CacheOp]) -> None:
         for op in ops:
             if isinstance(op, Evict):
                 for piece in op.pieces:

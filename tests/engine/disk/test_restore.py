@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from omlx.engine.disk.tier import Worth
-from omlx.engine.sequence import Sequence
+from omlx.engine.row import Row
 from omlx.engine.types import Sampling
 from tests.engine.disk.restarts import LONG, DiskBench, started
 from tests.engine.harness import (
@@ -48,7 +48,7 @@ def test_after_a_restart_a_prompt_comes_from_disk(
         assert bench.tokens["b"] == plain(family, follow_up)
 
 
-def started_rows(bench: DiskBench) -> list[Sequence]:
+def started_rows(bench: DiskBench) -> list[Row]:
     return [row for row in bench.loop.scheduler.running if not row.restoring]
 
 
@@ -63,7 +63,7 @@ def test_after_a_restart_the_draft_model_continues_too(family: str, tmp_path: Pa
         bench.until(lambda: bool(started_rows(bench)))
         (row,) = started_rows(bench)
         fetches = bench.loop.scheduler.speculator.drafters[1]._prefixes._restores._fetches
-        fetch = fetches.get(row.row)  # its last record, which else may come when all is said
+        fetch = fetches.get(row.id)  # its last record, which else may come when all is said
         bench.wait(lambda: fetch is None or fetch.length is not None)
         bench.run()
         assert bench.tokens["b"] == plain(family, unassisted(follow_up))

@@ -12,7 +12,7 @@ from functools import lru_cache
 from itertools import product
 
 from omlx.draft_length import DraftLength
-from omlx.engine.sequence import Clock, Interval, Sequence
+from omlx.engine.row import Clock, Interval, Row
 from omlx.engine.speculation.cost_model import PLAIN, CostModel
 from omlx.engine.speculation.drafter import Drafter
 from omlx.engine.speculation.drafters.draft_model import LOOK_BACK
@@ -50,20 +50,20 @@ class SimulatedDraftModel(Drafter):
         self._drafted = 0
         self._rounds = 0
 
-    def propose(self, sequence: Sequence, limit: int, clause: Clause) -> Proposal | None:
+    def propose(self, row: Row, limit: int, clause: Clause) -> Proposal | None:
         length = min(limit, LONGEST_DRAFT)
         if length < 1:
             return None
-        if not self._rounds and len(sequence.tokens) > 2 * LOOK_BACK:
-            self._read = self._skipped = len(sequence.tokens) - LOOK_BACK
-        lag = len(sequence.tokens) - self._read
+        if not self._rounds and len(row.tokens) > 2 * LOOK_BACK:
+            self._read = self._skipped = len(row.tokens) - LOOK_BACK
+        lag = len(row.tokens) - self._read
         return Proposal(self.name, length, lag=lag, skipped=self._skipped, clause=clause)
 
-    def read_whole(self, sequence: Sequence) -> None:
+    def read_whole(self, row: Row) -> None:
         self._read = self._skipped = 0
 
-    def draft(self, sequence: Sequence, limit: int) -> Draft | None:
-        context, text = len(sequence.tokens), self._run.text
+    def draft(self, row: Row, limit: int) -> Draft | None:
+        context, text = len(row.tokens), self._run.text
         at = context - text.prompt
         noise = self._run.noise[at]
         self.seconds = self._run.machine.drafting(limit, context - self._read, context) * noise
@@ -76,7 +76,7 @@ class SimulatedDraftModel(Drafter):
         timed = self._rounds <= FIRST_TIMED or self._rounds % TIMED_EVERY == 0
         return Draft(self.name, limit, tokens, seconds=self.seconds if timed else None)
 
-    def observe(self, sequence: Sequence, accepted: int) -> None:
+    def observe(self, row: Row, accepted: int) -> None:
         # The last token of a draft was never read.
         self._read = self._first + min(accepted, self._drafted - 1)
 
@@ -119,7 +119,7 @@ class Engine:
         text, machine = run.text, run.machine
         request = Request("simulated", text.prompt_tokens, speculation=speculation)
         end = text.prompt + text.size
-        self.row = Sequence(0, request, list(text.prompt_tokens), end, Clock(0.0))
+        self.row = Row(0, request, list(text.prompt_tokens), end, Clock(0.0))
         self.row.computed = text.prompt - 1
         self.model = SimulatedDraftModel(run)
         drafters: list[Drafter] = [NgramDrafter()]
@@ -162,7 +162,7 @@ class Engine:
     def _launch(self) -> Launch:
         run, row, draft = self._run, self.row, None
         if not self.speculator.record_refusal(row) and not row.unread:
-            draft = self.speculator.draft([row]).get(row.row)
+            draft = self.speculator.draft([row]).get(row.id)
         start, pending, context = row.computed, row.pending, len(row.tokens) + row.unread
         at = context - run.text.prompt
         drafted = draft.n if draft is not None else 0

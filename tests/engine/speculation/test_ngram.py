@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from omlx.engine.image import image_ids
-from omlx.engine.sequence import Clock, Sequence
+from omlx.engine.row import Clock, Row
 from omlx.engine.speculation.drafters.ngram import (
     BARRIER,
     LONG_MATCH,
@@ -96,20 +96,20 @@ def record(
     tokens: tuple[int, ...],
     prediction: tuple[int, ...] = (),
     stop_ids: frozenset[int] = frozenset(),
-) -> Sequence:
+) -> Row:
     request = Request(
         "a", tokens, stop_ids=stop_ids, speculation=Speculation(prediction=prediction)
     )
-    return Sequence(1, request, list(tokens), 1000, Clock(0.0))
+    return Row(1, request, list(tokens), 1000, Clock(0.0))
 
 
-def proposed(sequence: Sequence, limit: int, clause: Clause = CLAUSE) -> tuple[int, ...]:
+def proposed(row: Row, limit: int, clause: Clause = CLAUSE) -> tuple[int, ...]:
     """Return the draft, and check that the proposal announced it."""
     drafter = NgramDrafter()
-    if (proposal := drafter.propose(sequence, limit, clause)) is None:
-        assert drafter.draft(sequence, limit) is None
+    if (proposal := drafter.propose(row, limit, clause)) is None:
+        assert drafter.draft(row, limit) is None
         return ()
-    draft = drafter.draft(sequence, proposal.max_length)
+    draft = drafter.draft(row, proposal.max_length)
     assert draft is not None
     assert draft.tokens is not None
     assert proposal.max_length == draft.n == len(draft.tokens) <= limit
@@ -118,10 +118,10 @@ def proposed(sequence: Sequence, limit: int, clause: Clause = CLAUSE) -> tuple[i
 
 
 def test_a_proposal_is_as_long_as_what_followed() -> None:
-    sequence = record((1, 2, 3, 4, 5, 6, 7, 1, 2, 3))
-    assert proposed(sequence, 4) == (4, 5, 6, 7)
-    assert proposed(sequence, 99)[:9] == (4, 5, 6, 7, 1, 2, 3, 4, 5)
-    assert proposed(sequence, 0) == ()
+    row = record((1, 2, 3, 4, 5, 6, 7, 1, 2, 3))
+    assert proposed(row, 4) == (4, 5, 6, 7)
+    assert proposed(row, 99)[:9] == (4, 5, 6, 7, 1, 2, 3, 4, 5)
+    assert proposed(row, 0) == ()
     assert proposed(record((1, 2, 3)), 9) == proposed(record((1,)), 9) == ()
 
 
@@ -140,10 +140,10 @@ def test_where_long_matches_are_asked_for_shorter_ones_do_not_outvote_them(
     strategy: str, coming: int
 ) -> None:
     same = range(100, 130)
-    sequence = record((*same, 1, 5, *same[10:], 2, 6, *same[10:], 2, 7, *same))
+    row = record((*same, 1, 5, *same[10:], 2, 6, *same[10:], 2, 7, *same))
     asked = parse(strategy)
-    sequence.request = replace(sequence.request, speculation=Speculation(asked))
-    proposal = NgramDrafter().propose(sequence, 1, asked.clauses[0])
+    row.request = replace(row.request, speculation=Speculation(asked))
+    proposal = NgramDrafter().propose(row, 1, asked.clauses[0])
     assert proposal is not None
     assert (proposal.tokens, proposal.match) == ((coming,), 30 if coming == 1 else 20)
 
@@ -163,13 +163,13 @@ def test_nothing_is_proposed_behind_what_ends_the_answer() -> None:
 
 
 def test_an_index_follows_its_row_and_is_gone_with_it() -> None:
-    drafter, sequence = NgramDrafter(), record((1, 2, 3, 4))
-    assert drafter.draft(sequence, 4) is None
-    sequence.tokens += [9, 1, 2, 3]
-    draft = drafter.draft(sequence, 2)
+    drafter, row = NgramDrafter(), record((1, 2, 3, 4))
+    assert drafter.draft(row, 4) is None
+    row.tokens += [9, 1, 2, 3]
+    draft = drafter.draft(row, 2)
     assert draft is not None
     assert draft.tokens == (4, 9)
-    drafter.drop(sequence.row)
+    drafter.drop(row.id)
     other = record((5, 1, 2, 3))
     assert drafter.draft(other, 2) is None
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from omlx.draft_length import DEFAULT_DRAFT_LENGTH, DraftLength
-from omlx.engine.sequence import Interval
+from omlx.engine.row import Interval
 from omlx.engine.speculation.acceptance import Acceptance
 from omlx.engine.speculation.config import CONFIG
 from omlx.engine.speculation.cost_model import PLAIN, CostModel, LatencyTable

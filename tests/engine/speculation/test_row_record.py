@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from omlx.engine.sequence import Clock, Interval, Sequence
+from omlx.engine.row import Clock, Interval, Row
 from omlx.engine.speculation.cost_model import PLAIN, CostModel
 from omlx.engine.speculation.policy import History, RowPolicy
 from omlx.engine.speculation.proposal import Draft, Proposal
@@ -19,26 +19,26 @@ def lookup(match: int, *tokens: int) -> Proposal:
 
 def test_an_unused_lookup_counts_where_the_next_match_is_drafted():
     """Every second lookup of three tokens is right, and the match of four behind it is drafted."""
-    sequence = Sequence(0, Request("a", (1,)), [1], 9, Clock(0.0))
-    row = RowRecord(sequence, RowPolicy(CostModel(), History()), [], {}, {})
+    row = Row(0, Request("a", (1,)), [1], 9, Clock(0.0))
+    record = RowRecord(row, RowPolicy(CostModel(), History()), [], {}, {})
     for _ in range(10):
-        row.unused = lookup(3, 6, 6)
-        row.observe([5], Interval(1.0, PLAIN))
-        row.unused = lookup(3, 7, 8, 9)
-        row.observe([7], Interval(1.0, PLAIN))
+        record.unused = lookup(3, 6, 6)
+        record.observe([5], Interval(1.0, PLAIN))
+        record.unused = lookup(3, 7, 8, 9)
+        record.observe([7], Interval(1.0, PLAIN))
         longer = lookup(4, 8, 9)
-        row.unused = longer
-        row.begin_round(longer, Draft("ngram", 2, (8, 9)))
-        row.policy.observe_verification(longer, 2, 2)
-        row.observe([8, 9, 1], Interval(1.1, 3))
-    rates = row.policy.records["ngram"].acceptance.rates()
+        record.unused = longer
+        record.begin_round(longer, Draft("ngram", 2, (8, 9)))
+        record.policy.observe_verification(longer, 2, 2)
+        record.observe([8, 9, 1], Interval(1.1, 3))
+    rates = record.policy.records["ngram"].acceptance.rates()
     assert 0.35 < rates[0] < 0.65 < rates[1]
 
 
 def test_rows_of_a_batch_are_compared_with_one_plain_step_of_its_longest():
     speculator = Speculator([])
     rows = [
-        Sequence(row, Request(str(row), (1,)), [1] * tokens, 9_999, Clock(0.0))
+        Row(row, Request(str(row), (1,)), [1] * tokens, 9_999, Clock(0.0))
         for row, tokens in enumerate((40, 900))
     ]
     interval = Interval(0.1, PLAIN, rows=2)

@@ -15,8 +15,8 @@ from mlx import nn
 from omlx.engine.loop import EngineLoop
 from omlx.engine.model import cache_maker
 from omlx.engine.plan import LAST, Window
+from omlx.engine.row import Row, Status
 from omlx.engine.runner import Runner
-from omlx.engine.sequence import Sequence, Status
 from omlx.engine.speculation.drafters.ngram import NgramDrafter
 from omlx.engine.strategy import NGRAM
 from omlx.engine.types import (
@@ -93,18 +93,18 @@ class Play:
         self.run(cancel={})
         return self.bench
 
-    def sequence(self, name: str) -> Sequence | None:
+    def row(self, name: str) -> Row | None:
         """The row of a request, if it has one."""
         running = self.bench.loop.scheduler.running
         return next((row for row in running if row.request.id == name), None)
 
     def window(self, name: str) -> Window | None:
         """What the step in flight reads of a request."""
-        sequence, launch = self.sequence(name), self.bench.loop._in_flight
-        if sequence is None or launch is None:
+        row, launch = self.row(name), self.bench.loop._in_flight
+        if row is None or launch is None:
             return None
         windows = launch.plan.windows
-        return next((window for window in windows if window.row == sequence.row), None)
+        return next((window for window in windows if window.row == row.id), None)
 
 
 def of_every_kind() -> list[Request]:
@@ -136,12 +136,12 @@ def choices() -> list[Request]:
 
 def waiting(play: Play, name: str) -> bool:
     rows = len(play.bench.loop.scheduler.running)
-    return rows == MAX_ROWS and play.sequence(name) is None
+    return rows == MAX_ROWS and play.row(name) is None
 
 
 def in_prefill(play: Play, name: str) -> bool:
-    sequence = play.sequence(name)
-    return sequence is not None and sequence.status is Status.PREFILL and sequence.computed > 0
+    row = play.row(name)
+    return row is not None and row.status is Status.PREFILL and row.computed > 0
 
 
 def in_flight(play: Play, name: str) -> bool:
@@ -159,10 +159,10 @@ def being_verified(play: Play, name: str) -> bool:
 def in_batch(play: Play, name: str) -> bool:
     """As `in_flight`, in company: in one batch where the model's caches merge."""
     batch = play.bench.loop.scheduler.batch
-    sequence = play.sequence(name)
-    if sequence is None or not sequence.unread:
+    row = play.row(name)
+    if row is None or not row.unread:
         return False
-    return batch.off_reason is not None or sequence.row in batch.members
+    return batch.off_reason is not None or row.id in batch.members
 
 
 CANCELLED = {

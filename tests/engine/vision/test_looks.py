@@ -11,7 +11,7 @@ import pytest
 from omlx.engine.image import PreparedImage, TowerFacts
 from omlx.engine.memory.guard import MemoryGuard
 from omlx.engine.plan import Forget, Look
-from omlx.engine.sequence import Clock, Sequence
+from omlx.engine.row import Clock, Row
 from omlx.engine.strategy import OFF
 from omlx.engine.types import Request, Speculation
 from omlx.engine.vision import looks as looks_module
@@ -227,7 +227,7 @@ def test_admission_counts_features_and_activations() -> None:
     facts = TowerFacts(2, patch_bytes=1000, feature_bytes=10)
     looks, request = Looks(facts), shown("llama", (CAT, DOG), GREEDY)
     assert looks.need(request) == (24 + 24) * 10 + 24 * 1000
-    looks.plan(Sequence(1, request, list(request.tokens), 200, Clock(0.0)), 10_000)
+    looks.plan(Row(1, request, list(request.tokens), 200, Clock(0.0)), 10_000)
     assert looks.need(request) == 0
     vision = sighted("llama")
     guard = MemoryGuard()

@@ -9,7 +9,7 @@ remaining tokens stay pending. Prefixes are cached in a separate index.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence as Seq
+from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import ClassVar, Final, cast
 
@@ -21,8 +21,8 @@ from omlx.engine.masking import Lookahead
 from omlx.engine.model import MakeCache, Model, id_limit
 from omlx.engine.prefill import FitPass
 from omlx.engine.rewind import traits
+from omlx.engine.row import Row
 from omlx.engine.sampling import Draw, RowSampler, draw, permit, process
-from omlx.engine.sequence import Sequence
 from omlx.engine.speculation.drafter import Drafter
 from omlx.engine.speculation.drafters.draft_cache import DraftCache, DraftCaches
 from omlx.engine.speculation.drafters.draft_prefixes import DraftPrefixes
@@ -98,8 +98,8 @@ class DraftModel(Drafter):
         passes = self._shared_passes
         return DraftModel(*same, prefix_bytes=None, shared_passes=passes, fit=self._fit)
 
-    def open(self, sequence: Sequence) -> None:
-        self._prefixes.begin(sequence)
+    def open(self, row: Row) -> None:
+        self._prefixes.begin(row)
 
     def cache_bytes(self, tokens: int) -> int:
         return self._prefixes.cache_bytes(tokens)
@@ -108,41 +108,41 @@ class DraftModel(Drafter):
     def held_bytes(self) -> int:
         return self._caches.nbytes
 
-    def propose(self, sequence: Sequence, limit: int, clause: Clause) -> Proposal | None:
-        if not self._prefixes.ready(sequence.row):
+    def propose(self, row: Row, limit: int, clause: Clause) -> Proposal | None:
+        if not self._prefixes.ready(row.id):
             return None
-        row = self._row(sequence)
-        if limit < 1 or row.has_id_from(self._id_limit):
+        own = self._row(row)
+        if limit < 1 or own.has_id_from(self._id_limit):
             return None
-        more = row.lag - LOOK_BACK
-        if row.skipped and not self._caches.held(row.name) and more > 0:  # nothing was read yet
-            row.skip(more)
-        return Proposal(self.name, limit, lag=row.lag, skipped=row.unread, clause=clause)
+        more = own.lag - LOOK_BACK
+        if own.skipped and not self._caches.held(own.id) and more > 0:  # nothing was read yet
+            own.skip(more)
+        return Proposal(self.name, limit, lag=own.lag, skipped=own.unread, clause=clause)
 
-    def catch_up(self, sequence: Sequence, limit: int) -> int:
-        row = self._row(sequence)
-        self._rewind(row)
-        self._read_ahead(row, limit)
-        row.valid = self._caches.held(row.name)
-        return row.lag
+    def catch_up(self, row: Row, limit: int) -> int:
+        own = self._row(row)
+        self._rewind(own)
+        self._read_ahead(own, limit)
+        own.valid = self._caches.held(own.id)
+        return own.lag
 
-    def draft(self, sequence: Sequence, limit: int) -> Draft | None:
-        return self._draft([(self._row(sequence), limit)]).get(sequence.row) if limit > 0 else None
+    def draft(self, row: Row, limit: int) -> Draft | None:
+        return self._draft([(self._row(row), limit)]).get(row.id) if limit > 0 else None
 
-    def draft_together(self, limits: Seq[tuple[Sequence, int]]) -> dict[int, Draft]:
-        rows = [(self._row(sequence), limit) for sequence, limit in limits]
+    def draft_together(self, limits: Sequence[tuple[Row, int]]) -> dict[int, Draft]:
+        rows = [(self._row(row), limit) for row, limit in limits]
         return self._draft(rows) if self._may_share([row for row, _ in rows]) else {}
 
-    def _may_share(self, rows: Seq[DraftRow]) -> bool:
+    def _may_share(self, rows: Sequence[DraftRow]) -> bool:
         """Return whether rows can draft in shared passes."""
-        if any(row.sequence.mask is not None or row.size < 2 for row in rows):
+        if any(row.target.mask is not None or row.size < 2 for row in rows):
             return False  # tokens are read back one by one; a row that holds nothing cannot join
-        names = {*self._caches.members, *(row.name for row in rows)}
+        names = {*self._caches.members, *(row.id for row in rows)}
         sizes = [self._rows[name].size for name in names]
         fits = len(sizes) * max(sizes) < MAX_PADDING * sum(sizes)
         return fits and self._shared_passes.refusal is None
 
-    def _draft(self, limits: Seq[tuple[DraftRow, int]]) -> dict[int, Draft]:
+    def _draft(self, limits: Sequence[tuple[DraftRow, int]]) -> dict[int, Draft]:
         """Draft so many tokens for each row in the same passes, by row."""
         started = time.perf_counter()
         rows = [row for row, _ in limits]
@@ -151,10 +151,10 @@ class DraftModel(Drafter):
         with self._caches.dropping_on_error(cache):
             drafts = self._draft_tokens(cache, members, max(limit for _, limit in limits))
         self._rounds += 1
-        if rows[0].sequence.mask is not None:
+        if rows[0].target.mask is not None:
             tokens = tuple(cast(list[int], drafts[0].tolist()))
             elapsed = time.perf_counter() - started
-            return {rows[0].name: Draft(self.name, len(tokens), tokens, seconds=elapsed)}
+            return {rows[0].id: Draft(self.name, len(tokens), tokens, seconds=elapsed)}
         seconds = None
         if self._rounds <= FIRST_TIMED or self._rounds % TIMED_EVERY == 0:
             mx.eval(drafts)
@@ -162,12 +162,12 @@ class DraftModel(Drafter):
         places = [members.index(row) for row in rows]
         return _shares(self.name, limits, [drafts[place] for place in places], seconds)
 
-    def _gather(self, rows: Seq[DraftRow]) -> DraftCache:
+    def _gather(self, rows: Sequence[DraftRow]) -> DraftCache:
         """Return a cache of these rows, rolled back and caught up but for the first window.
 
         Other rows of the shared cache stay in it for a while, and are read along.
         """
-        asked = [row.name for row in rows]
+        asked = [row.id for row in rows]
         members = self._caches.members
         together = len(rows) > 1 or asked[0] in members
         others = [member for member in members if member not in asked] if together else []
@@ -186,13 +186,13 @@ class DraftModel(Drafter):
             self._catch_up(row, together=together)
         return self._caches.gather(asked)
 
-    def _draft_tokens(self, cache: DraftCache, rows: Seq[DraftRow], limit: int) -> mx.array:
+    def _draft_tokens(self, cache: DraftCache, rows: Sequence[DraftRow], limit: int) -> mx.array:
         """Draft tokens [rows, limit]; fewer at the end of an output with a mask."""
-        known = [row.words(row.skipped + self._caches.held(row.name)) for row in rows]
+        known = [row.words(row.skipped + self._caches.held(row.id)) for row in rows]
         widths = [len(tokens) for tokens in known]
         window = mx.array([[*ids, *[0] * (max(widths) - len(ids))] for ids in known], mx.uint32)
         places = [row.first_place for row in rows]
-        mask, proposed = rows[0].sequence.mask, list[mx.array]()
+        mask, proposed = rows[0].target.mask, list[mx.array]()
         for row in rows:
             row.valid = row.size
         cache.forget_marks()
@@ -214,24 +214,24 @@ class DraftModel(Drafter):
                 window, widths = chosen[:, None], [1] * len(rows)
         return mx.stack(proposed, axis=1)
 
-    def read_whole(self, sequence: Sequence) -> None:
-        self._rows[sequence.row] = self._new_row(sequence, whole=True)
+    def read_whole(self, row: Row) -> None:
+        self._rows[row.id] = self._new_row(row, whole=True)
 
-    def observe(self, sequence: Sequence, accepted: int) -> None:
-        row = self._rows[sequence.row]
+    def observe(self, row: Row, accepted: int) -> None:
+        own = self._rows[row.id]
         # The last token of a draft was never read. The others are valid up to the first rejection.
-        row.valid = min(row.valid + accepted, self._caches.held(row.name))
+        own.valid = min(own.valid + accepted, self._caches.held(own.id))
 
-    def drop(self, row: int) -> None:
-        self._rows.pop(row, None)
-        self._caches.drop(row)
-        self._prefixes.release(row)
+    def drop(self, row_id: int) -> None:
+        self._rows.pop(row_id, None)
+        self._caches.drop(row_id)
+        self._prefixes.release(row_id)
 
-    def store(self, sequence: Sequence) -> None:
-        row = self._rows.get(sequence.row)
-        if row is not None:
-            self._rewind(row)
-            self._prefixes.save(row, self._caches)
+    def store(self, row: Row) -> None:
+        own = self._rows.get(row.id)
+        if own is not None:
+            self._rewind(own)
+            self._prefixes.save(own, self._caches)
 
     def clear(self) -> None:
         self._prefixes.clear()
@@ -248,32 +248,32 @@ class DraftModel(Drafter):
         self._prefixes.check()
         self._caches.check()
         for row in self._rows.values():
-            assert row.valid <= self._caches.held(row.name)
+            assert row.valid <= self._caches.held(row.id)
 
-    def _row(self, sequence: Sequence) -> DraftRow:
-        row = self._rows.get(sequence.row)
-        if row is None or sequence.row not in self._caches:
-            row = self._rows[sequence.row] = self._new_row(sequence, whole=False)
-        return row
+    def _row(self, row: Row) -> DraftRow:
+        own = self._rows.get(row.id)
+        if own is None or row.id not in self._caches:
+            own = self._rows[row.id] = self._new_row(row, whole=False)
+        return own
 
-    def _new_row(self, sequence: Sequence, *, whole: bool) -> DraftRow:
+    def _new_row(self, row: Row, *, whole: bool) -> DraftRow:
         """Return a row whose cache is restored from the longest cached prefix.
 
         Where that leaves more than twice `LOOK_BACK` tokens to read, the cache begins with the last
-        `LOOK_BACK`, unless it is for the `whole` sequence.
+        `LOOK_BACK`, unless it is for the `whole` row.
         """
-        row = DraftRow(sequence, RowSampler(sequence.request.sampling, self._vocab_size))
-        words = row.words(0)
-        row.unseen = len(sequence.tokens) - len(words)  # images
+        own = DraftRow(row, RowSampler(row.request.sampling, self._vocab_size))
+        words = own.words(0)
+        own.unseen = len(row.tokens) - len(words)  # images
         known = self._prefixes.length(words)
         if not whole and len(words) - known > 2 * LOOK_BACK:
-            self._caches.open(sequence.row, self._make_cache())
-            row.skip(len(words) - LOOK_BACK)
-            row.unread -= known
-            return row
-        layers, row.valid = self._prefixes.restore(sequence.row, words)
-        self._caches.open(sequence.row, layers, row.valid)
-        return row
+            self._caches.open(row.id, self._make_cache())
+            own.skip(len(words) - LOOK_BACK)
+            own.unread -= known
+            return own
+        layers, own.valid = self._prefixes.restore(row.id, words)
+        self._caches.open(row.id, layers, own.valid)
+        return own
 
     def _rewind(self, row: DraftRow) -> None:
         """Roll the cache back to what is committed, but for a token to read; to none if it cannot
@@ -281,10 +281,10 @@ class DraftModel(Drafter):
         """
         row.valid = min(row.valid, row.size - 1)
         try:
-            self._caches[row.name].rewind(row.name, row.valid)
+            self._caches[row.id].rewind(row.id, row.valid)
         except RewindError:
-            self._caches.open(row.name, self._make_cache())
-        row.valid = min(row.valid, self._caches.held(row.name))
+            self._caches.open(row.id, self._make_cache())
+        row.valid = min(row.valid, self._caches.held(row.id))
 
     def _catch_up(self, row: DraftRow, *, together: bool) -> None:
         """Read what the row has committed, but for a round's first window.
@@ -292,15 +292,15 @@ class DraftModel(Drafter):
         A cache that resumes only at saved positions stops at the prompt's stable end to be saved.
         """
         most = MAX_SHARED_WINDOW if together else MAX_WINDOW
-        held, size = self._caches.held(row.name), row.size
+        held, size = self._caches.held(row.id), row.size
         if size - held > most or held < self._prefixes.stable(row) or (together and not held):
             self._read_ahead(row, size)
 
     def _read_ahead(self, row: DraftRow, limit: int) -> None:
         """Read at most `limit` tokens into a cache of the row's own, and leave the newest one."""
-        cache, stable = self._caches.separate(row.name), self._prefixes.stable(row)
+        cache, stable = self._caches.separate(row.id), self._prefixes.stable(row)
         cache.forget_marks()
-        held = self._caches.held(row.name)
+        held = self._caches.held(row.id)
         end = min(row.size - 1, held + limit)
         while held < end:
             stop = held + self._fit(held, min(stable if held < stable else end, end) - held)
@@ -311,15 +311,15 @@ class DraftModel(Drafter):
             if held == stable:
                 self._prefixes.save(row, self._caches)
 
-    def _sample(self, logits: mx.array, places: Seq[Draw]) -> mx.array:
+    def _sample(self, logits: mx.array, places: Sequence[Draw]) -> mx.array:
         """Sample one token of each row, [rows]."""
         return draw(process(logits, places), places)
 
 
 def _shares(
     name: str,
-    limits: Seq[tuple[DraftRow, int]],
-    drafts: Seq[mx.array],
+    limits: Sequence[tuple[DraftRow, int]],
+    drafts: Sequence[mx.array],
     seconds: float | None,
 ) -> dict[int, Draft]:
     """Return the draft of each row, of tokens [n], with its share of the seconds."""
@@ -328,7 +328,7 @@ def _shares(
     for (row, limit), tokens in zip(limits, drafts, strict=True):
         share = None if seconds is None else seconds * limit / total
         array = tokens[:limit]
-        made[row.name] = Draft(name, limit, array=array, seconds=share, rows=len(limits))
+        made[row.id] = Draft(name, limit, array=array, seconds=share, rows=len(limits))
     return made
 
 

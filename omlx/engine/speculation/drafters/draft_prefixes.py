@@ -14,7 +14,7 @@ from omlx.engine.prefix.payload import (
     read_payloads,
     uncacheable,
 )
-from omlx.engine.sequence import Sequence
+from omlx.engine.row import Row
 from omlx.engine.speculation.drafters.draft_cache import DraftCaches
 from omlx.engine.speculation.drafters.draft_row import DraftRow
 
@@ -44,14 +44,14 @@ class DraftPrefixes:
         if self._disk is not None:
             self._disk.dump = self._kept.to_record
 
-    def begin(self, sequence: Sequence) -> None:
+    def begin(self, row: Row) -> None:
         """Look for a longer prefix on disk for a new row."""
         if self._restores is None:
             return
-        tokens = sequence.tokens
-        words = words_between(tokens, sequence.request.spans, 0, len(tokens))
-        if self._restores.begin(sequence.row, words, self.length(words)):
-            self._fetching[sequence.row] = words, []
+        tokens = row.tokens
+        words = words_between(tokens, row.request.spans, 0, len(tokens))
+        if self._restores.begin(row.id, words, self.length(words)):
+            self._fetching[row.id] = words, []
 
     def ready(self, row: int) -> bool:
         """Take what has come from disk for a row. Return whether nothing more comes."""
@@ -107,11 +107,11 @@ class DraftPrefixes:
         """
         if self._index is None or row.skipped or self._index.layout.resumes_anywhere:
             return 0
-        return min(row.words_before(row.sequence.request.stable), row.size - 1)
+        return min(row.words_before(row.target.request.stable), row.size - 1)
 
     def save(self, row: DraftRow, caches: DraftCaches) -> None:
         """Store what the row's cache holds; it leaves a shared one."""
-        name = row.sequence.row
+        name = row.target.id
         held = caches.held(name)
         if self._index is not None and held and not row.skipped:
             words = row.words(0, held)

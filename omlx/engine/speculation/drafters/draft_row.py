@@ -1,4 +1,4 @@
-"""One row of a draft model: which tokens of the sequence its cache holds and lacks."""
+"""One row of a draft model: which of the target row's tokens its cache holds and lacks."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from dataclasses import dataclass
 import mlx.core as mx
 
 from omlx.engine.image import words_before, words_between
+from omlx.engine.row import Row
 from omlx.engine.sampling import Draw, RowSampler
-from omlx.engine.sequence import Sequence
 
 
 @dataclass(slots=True)
 class DraftRow:
     """The first `valid` tokens of the row's cache are committed.
 
-    `unreadable`: the sequence has an id outside the model's embedding; the first `scanned` tokens
+    `unreadable`: the row has an id outside the model's embedding; the first `scanned` tokens
     were checked. `unseen` tokens of the prompt are images, of which a draft model reads nothing, or
     words that it skipped: the cache holds words behind the first `skipped`, of which no cached
     prefix has `unread`. `idle` counts rounds in which only others drafted.
     """
 
-    sequence: Sequence
+    target: Row
     sampler: RowSampler
     valid: int = 0
     scanned: int = 0
@@ -32,14 +32,14 @@ class DraftRow:
     idle: int = 0
 
     @property
-    def name(self) -> int:
+    def id(self) -> int:
         """The id of the row."""
-        return self.sequence.row
+        return self.target.id
 
     @property
     def size(self) -> int:
-        """Tokens of the sequence that the cache is to hold."""
-        return len(self.sequence.tokens) - self.unseen
+        """Tokens of the row that the cache is to hold."""
+        return len(self.target.tokens) - self.unseen
 
     @property
     def lag(self) -> int:
@@ -55,28 +55,28 @@ class DraftRow:
     def has_id_from(self, limit: int) -> bool:
         """Return whether an id is not below `limit`. Looks at new tokens only."""
         if not self.unreadable:
-            new = self.sequence.tokens[self.scanned :]
-            self.scanned = len(self.sequence.tokens)
+            new = self.target.tokens[self.scanned :]
+            self.scanned = len(self.target.tokens)
             self.unreadable = any(token >= limit for token in new)
         return self.unreadable
 
     def words(self, start: int, stop: int | None = None) -> list[int]:
-        """Return words [start, stop) of the sequence, counted without image tokens."""
-        last = len(self.sequence.tokens) if stop is None else stop
-        return words_between(self.sequence.tokens, self.sequence.request.spans, start, last)
+        """Return words [start, stop) of the row, counted without image tokens."""
+        last = len(self.target.tokens) if stop is None else stop
+        return words_between(self.target.tokens, self.target.request.spans, start, last)
 
     def words_before(self, at: int) -> int:
         """Return how many of the first `at` tokens, which end in no image, are words."""
-        spans = self.sequence.request.spans
+        spans = self.target.request.spans
         return at - sum(span.stop - span.start for span in spans if span.stop <= at)
 
     @property
     def first_place(self) -> Draw:
         """Where the first token of a draft is sampled."""
-        at, sampling, history = len(self.sequence.tokens), self.sampler.sampling, None
+        at, sampling, history = len(self.target.tokens), self.sampler.sampling, None
         if sampling.penalised:
-            spans = self.sequence.request.spans
-            known = words_before(self.sequence.tokens, spans, at, sampling.history)
+            spans = self.target.request.spans
+            known = words_before(self.target.tokens, spans, at, sampling.history)
             history = mx.array(known, mx.uint32)
         return Draw(self.sampler, at, history)
 

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from omlx.draft_length import MAX_DRAFT_LENGTH
 from omlx.engine.masking import forced_tokens
-from omlx.engine.sequence import Sequence
+from omlx.engine.row import Row
 from omlx.engine.speculation.drafter import Drafter
 from omlx.engine.speculation.proposal import Draft, Proposal
 from omlx.engine.strategy import Clause
@@ -24,21 +24,21 @@ class GrammarDrafter(Drafter):
     def __init__(self) -> None:
         self._forced: dict[int, tuple[int, ...]] = {}
 
-    def propose(self, sequence: Sequence, limit: int, clause: Clause) -> Proposal | None:
+    def propose(self, row: Row, limit: int, clause: Clause) -> Proposal | None:
         tokens: tuple[int, ...] = ()
-        if sequence.mask is not None:
-            tokens = forced_tokens(sequence.mask, min(limit, MAX_DRAFT_LENGTH))
-        self._forced[sequence.row] = tokens
+        if row.mask is not None:
+            tokens = forced_tokens(row.mask, min(limit, MAX_DRAFT_LENGTH))
+        self._forced[row.id] = tokens
         if not tokens:
             return None
         return Proposal(self.name, len(tokens), certain=True, clause=clause)
 
-    def draft(self, sequence: Sequence, limit: int) -> Draft | None:
+    def draft(self, row: Row, limit: int) -> Draft | None:
         """Return the tokens of the latest proposal."""
-        tokens = self._forced.get(sequence.row, ())[:limit]
+        tokens = self._forced.get(row.id, ())[:limit]
         if not tokens:
             return None
         return Draft(self.name, len(tokens), tokens)
 
-    def drop(self, row: int) -> None:
-        self._forced.pop(row, None)
+    def drop(self, row_id: int) -> None:
+        self._forced.pop(row_id, None)

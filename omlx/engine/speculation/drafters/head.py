@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Sequence as Seq
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import ClassVar, Final, Protocol, cast
@@ -27,8 +27,8 @@ from omlx.engine.piece import Layout
 from omlx.engine.plan import Window
 from omlx.engine.prefix.payload import layout_of, uncacheable
 from omlx.engine.rewind import length_of, rewind
+from omlx.engine.row import Row
 from omlx.engine.sampling import Draw, RowSampler, draw, permit, process
-from omlx.engine.sequence import Sequence
 from omlx.engine.speculation.drafter import Drafter
 from omlx.engine.speculation.drafters.shortlist import Shortlist
 from omlx.engine.speculation.proposal import Draft, Proposal
@@ -135,12 +135,12 @@ class HeadDrafter(Drafter):
         same = self.name, self._head, self.parts, self._vocab_size
         return HeadDrafter(*same, self._layout, self._shortlist)
 
-    def refusal(self, sequence: Sequence) -> Reason | None:
-        return Reason("spec.off.images") if sequence.request.spans else None
+    def refusal(self, row: Row) -> Reason | None:
+        return Reason("spec.off.images") if row.request.spans else None
 
-    def open(self, sequence: Sequence) -> None:
-        start = sequence.computed
-        self._rows[sequence.row] = _Row(self._head.make_cache(), start, start, start, start)
+    def open(self, row: Row) -> None:
+        start = row.computed
+        self._rows[row.id] = _Row(self._head.make_cache(), start, start, start, start)
 
     def cache_bytes(self, tokens: int) -> int:
         return self._layout.cache_bytes(tokens)
@@ -150,7 +150,7 @@ class HeadDrafter(Drafter):
         rows = [row for row in self._rows.values() if row.entered > row.first]
         return sum(int(layer.nbytes) for row in rows for layer in row.cache)
 
-    def listen(self, windows: Seq[Window], tokens: mx.array, hidden: mx.array) -> None:
+    def listen(self, windows: Sequence[Window], tokens: mx.array, hidden: mx.array) -> None:
         """Take in a pass of the target: ids [rows, widest] and hidden states [rows, widest, D].
 
         Entries of prompts are made at once, along with the pass. An error is kept for the row that
@@ -169,23 +169,23 @@ class HeadDrafter(Drafter):
                     mx.async_eval([layer.state for layer in row.cache])
             row.error = outcome.error
 
-    def propose(self, sequence: Sequence, limit: int, clause: Clause) -> Proposal | None:
-        row = self._rows.get(sequence.row)
-        if row is None or limit < 1:
+    def propose(self, row: Row, limit: int, clause: Clause) -> Proposal | None:
+        own = self._rows.get(row.id)
+        if own is None or limit < 1:
             return None
-        if row.error is not None:
-            raise row.error
-        lag = len(sequence.tokens) - 1 - max(row.start, row.entered)
-        if not row.states or lag < 1:  # the prompt was restored, and nothing has been read since
+        if own.error is not None:
+            raise own.error
+        lag = len(row.tokens) - 1 - max(own.start, own.entered)
+        if not own.states or lag < 1:  # the prompt was restored, and nothing has been read since
             return None
         return Proposal(self.name, limit, lag=lag if lag > MAX_WINDOW else 1, clause=clause)
 
-    def draft(self, sequence: Sequence, limit: int) -> Draft | None:
+    def draft(self, row: Row, limit: int) -> Draft | None:
         if limit < 1:
             return None
         started = time.perf_counter()
-        row, mask = self._rows[sequence.row], sequence.mask
-        draft = mx.concatenate(self._draft_tokens(row, sequence, limit))
+        own, mask = self._rows[row.id], row.mask
+        draft = mx.concatenate(self._draft_tokens(own, row, limit))
         self._rounds += 1
         if mask is not None:
             tokens = tuple(cast(list[int], draft.tolist()))
@@ -195,8 +195,8 @@ class HeadDrafter(Drafter):
         mx.eval(draft)
         return Draft(self.name, limit, array=draft, seconds=time.perf_counter() - started)
 
-    def drop(self, row: int) -> None:
-        self._rows.pop(row, None)
+    def drop(self, row_id: int) -> None:
+        self._rows.pop(row_id, None)
 
     def check(self) -> None:
         """Raise AssertionError if a cache holds fewer entries than its record says."""
@@ -204,22 +204,22 @@ class HeadDrafter(Drafter):
             held = length_of(row.cache)
             assert held is None or held >= row.entered - row.first, (held, row.first, row.entered)
 
-    def _draft_tokens(self, row: _Row, sequence: Sequence, limit: int) -> list[mx.array]:
+    def _draft_tokens(self, own: _Row, row: Row, limit: int) -> list[mx.array]:
         """Draft up to `limit` tokens, [1] each; fewer at the end of an output with a mask."""
-        request, size = sequence.request, len(sequence.tokens)
-        sampling, mask = request.sampling, sequence.mask
-        if row.sampler is None:
-            row.sampler = RowSampler(sampling, self._vocab_size)
+        request, size = row.request, len(row.tokens)
+        sampling, mask = request.sampling, row.mask
+        if own.sampler is None:
+            own.sampler = RowSampler(sampling, self._vocab_size)
         history = None
         if sampling.penalised:
-            history = mx.array(sequence.tokens[-sampling.history :], mx.uint32)
-        self._begin(row)
-        known = mx.array(sequence.tokens[row.entered + 1 :], mx.uint32)
-        hidden = self._enter(row, known, size - 1)[-1:]
+            history = mx.array(row.tokens[-sampling.history :], mx.uint32)
+        self._begin(own)
+        known = mx.array(row.tokens[own.entered + 1 :], mx.uint32)
+        hidden = self._enter(own, known, size - 1)[-1:]
         proposed: list[mx.array] = []
         with nullcontext() if mask is None else Lookahead(mask) as ahead:
             for i in range(limit):
-                token = self._sample(hidden, Draw(row.sampler, size + i, history), mask)
+                token = self._sample(hidden, Draw(own.sampler, size + i, history), mask)
                 if history is not None:
                     history = mx.concatenate([history, token])[-sampling.history :]
                 mx.async_eval(token)
@@ -227,7 +227,7 @@ class HeadDrafter(Drafter):
                 if ahead is not None and not ahead.advance(cast(int, token.item())):
                     break
                 if i + 1 < limit:
-                    hidden = self._head(self.parts.embed(token[None]), hidden[None], row.cache)[0]
+                    hidden = self._head(self.parts.embed(token[None]), hidden[None], own.cache)[0]
         return proposed
 
     def _sample(self, hidden: mx.array, place: Draw, mask: TokenMask | None) -> mx.array:

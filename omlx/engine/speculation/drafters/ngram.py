@@ -14,7 +14,7 @@ from typing import ClassVar, Final
 
 from omlx.draft_length import MAX_DRAFT_LENGTH
 from omlx.engine.masking import allowed_prefix
-from omlx.engine.sequence import Sequence
+from omlx.engine.row import Row
 from omlx.engine.speculation.drafter import Drafter
 from omlx.engine.speculation.proposal import Draft, Proposal
 from omlx.engine.strategy import Clause
@@ -145,43 +145,43 @@ class NgramDrafter(Drafter):
     def __init__(self) -> None:
         self._rows: dict[int, _RowLookup] = {}
 
-    def propose(self, sequence: Sequence, limit: int, clause: Clause) -> Proposal | None:
-        match = self._current(sequence).match
+    def propose(self, row: Row, limit: int, clause: Clause) -> Proposal | None:
+        match = self._current(row).match
         if match is None or match.length < (clause.shortest_match or GRAM):
             return None
-        tokens = self._after(sequence, min(limit, MAX_DRAFT_LENGTH))
+        tokens = self._after(row, min(limit, MAX_DRAFT_LENGTH))
         if not tokens:
             return None
         return Proposal(self.name, len(tokens), match=match.length, clause=clause, tokens=tokens)
 
-    def draft(self, sequence: Sequence, limit: int) -> Draft | None:
-        tokens = allowed_prefix(sequence.mask, self._after(sequence, limit))
+    def draft(self, row: Row, limit: int) -> Draft | None:
+        tokens = allowed_prefix(row.mask, self._after(row, limit))
         if not tokens:
             return None
         return Draft(self.name, len(tokens), tokens)
 
-    def drop(self, row: int) -> None:
-        self._rows.pop(row, None)
+    def drop(self, row_id: int) -> None:
+        self._rows.pop(row_id, None)
 
-    def _after(self, sequence: Sequence, limit: int) -> tuple[int, ...]:
+    def _after(self, row: Row, limit: int) -> tuple[int, ...]:
         """Return what followed the match, up to a stop token."""
-        row = self._current(sequence)
-        if row.match is None:
+        lookup = self._current(row)
+        if lookup.match is None:
             return ()
-        return row.index.after(row.match, limit, sequence.request.stop_ids)
+        return lookup.index.after(lookup.match, limit, row.request.stop_ids)
 
-    def _current(self, sequence: Sequence) -> _RowLookup:
+    def _current(self, row: Row) -> _RowLookup:
         """Return the row's index and match, brought up to date."""
-        row = self._rows.get(sequence.row)
-        if row is None:
-            row = self._rows[sequence.row] = self._new_row(sequence)
-        if row.seen < len(sequence.tokens):
-            row.index.extend(sequence.tokens[len(row.index.tokens) - row.offset :])
-            row.match, row.seen = row.index.lookup(row.long), len(sequence.tokens)
-        return row
+        lookup = self._rows.get(row.id)
+        if lookup is None:
+            lookup = self._rows[row.id] = self._new_row(row)
+        if lookup.seen < len(row.tokens):
+            lookup.index.extend(row.tokens[len(lookup.index.tokens) - lookup.offset :])
+            lookup.match, lookup.seen = lookup.index.lookup(lookup.long), len(row.tokens)
+        return lookup
 
-    def _new_row(self, sequence: Sequence) -> _RowLookup:
-        speculation = sequence.request.speculation
+    def _new_row(self, row: Row) -> _RowLookup:
+        speculation = row.request.speculation
         prediction = speculation.prediction
         index = NgramIndex([*prediction, BARRIER] if prediction else [])
         clause, long = speculation.strategy.clause(self.kind), LONG_MATCH

@@ -71,8 +71,8 @@ class Interval:
 
 
 @dataclass(slots=True)
-class Sequence:
-    """One row: a request with its tokens so far, prompt included.
+class Row:
+    """A request with its tokens so far, prompt included. `id` is a running number.
 
     `end` is the length at which it is full: prompt plus max_tokens, bounded by the context.
     `computed` counts the tokens that the target's KV cache holds once every launched step has run,
@@ -83,7 +83,7 @@ class Sequence:
     `restarted_at` tokens; `cold`: without a cached prefix.
     """
 
-    row: int
+    id: int
     request: Request
     tokens: list[int]
     end: int
@@ -140,7 +140,7 @@ class Sequence:
     def move(self, status: Status) -> None:
         """Change the status. Raises ValueError for a transition that MOVES does not list."""
         if status not in MOVES[self.status]:
-            raise ValueError(f"a {self.status} sequence cannot become {status}")
+            raise ValueError(f"a {self.status} row cannot become {status}")
         self.status = status
 
     def start(self, cached: int, *, restoring: bool = False) -> None:
@@ -154,11 +154,11 @@ class Sequence:
             self.move(Status.PREFILL)
         self.begin_decode()
 
-    def again(self, row: int, *, cold: bool) -> Sequence:
+    def again(self, new_id: int, *, cold: bool) -> Row:
         """Return a waiting row that computes the same tokens again, and continues behind them."""
         return replace(
             self,
-            row=row,
+            id=new_id,
             status=Status.WAITING,
             computed=0,
             unread=0,
@@ -176,9 +176,9 @@ class Sequence:
 
     def check(self) -> None:
         """Raise AssertionError if the record contradicts itself. For tests, after every step."""
-        assert self.computed >= 0, (self.row, self.computed)
-        assert self.pending >= 0, (self.row, self.computed, len(self.tokens))
-        assert 0 <= self.unread <= 1, (self.row, self.unread)
-        assert len(self.tokens) <= self.end, (self.row, len(self.tokens), self.end)
+        assert self.computed >= 0, (self.id, self.computed)
+        assert self.pending >= 0, (self.id, self.computed, len(self.tokens))
+        assert 0 <= self.unread <= 1, (self.id, self.unread)
+        assert len(self.tokens) <= self.end, (self.id, len(self.tokens), self.end)
         if self.status is Status.DECODE:
-            assert self.pending >= 1, (self.row, self.pending)
+            assert self.pending >= 1, (self.id, self.pending)
