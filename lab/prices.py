@@ -36,8 +36,8 @@ FEATURES: Final[dict[str, str]] = {
         tests/engine/test_speculation_stats tests/engine/test_strategy omlx/engine/strategy
         tests/server/test_speculation tests/server/test_head tests/test_draft_length""",
     "images": """
-        omlx/engine/vision/ omlx/engine/image tests/engine/vision/ omlx/models/eyes/
-        tests/models/eyes/ omlx/server/request/media/ tests/server/media/""",
+        omlx/engine/vision/ omlx/engine/image tests/engine/vision/ omlx/models/vision/
+        tests/models/vision/ omlx/server/request/media/ tests/server/media/""",
     "models over several machines": """
         omlx/engine/stage/ tests/engine/stage/ omlx/cli/stage omlx/cli/group omlx/cli/hostfile
         omlx/cli/supervisor omlx/models/pool/stage tests/cli/test_stage tests/cli/test_group

@@ -12,11 +12,11 @@ from omlx.errors import ModelError, NotFound, OmlxError, Reason
 from omlx.models.catalog.files import count_parameters, read_config, weight_files
 from omlx.models.catalog.model_config import declared_context, longest_context
 from omlx.models.catalog.registry import ModelEntry, Status
-from omlx.models.eyes.sight import read_blind_reason
 from omlx.models.package.package import FILE
-from omlx.models.pool.pool import Pool, why_blind
+from omlx.models.pool.pool import Pool, why_no_vision
 from omlx.models.pool.served import ModelStatus, ServedModel, State
 from omlx.models.pool.speculation import SpeculationConfig
+from omlx.models.vision.support import read_vision_off
 from omlx.records import PrefixStats, RequestStats
 from omlx.server.services import Services
 from omlx.settings.file import FileStamp, file_stamp
@@ -61,12 +61,12 @@ class ModelSnapshot:
     def blind(self) -> Reason | None:
         """Why the model does not read images; None if it does."""
         vision = self.speculative is None or self.speculative.settings.vision
-        return why_blind(self.served, self.facts.blind, vision=vision)
+        return why_no_vision(self.served, self.facts.blind, vision=vision)
 
     @property
     def tower_bytes(self) -> int:
         """Memory of the vision tower, part of the loaded weights."""
-        return 0 if self.served is None else self.served.sight.tower_bytes
+        return 0 if self.served is None else self.served.vision.tower_bytes
 
     @property
     def usable(self) -> bool:
@@ -206,4 +206,4 @@ def _read(directory: Path) -> CheckpointFacts:
         return NO_FACTS
     declared = declared_context(config)
     longest = None if declared is None else longest_context(config, 0)
-    return CheckpointFacts(parameters, declared, read_blind_reason(directory), longest)
+    return CheckpointFacts(parameters, declared, read_vision_off(directory), longest)

@@ -23,7 +23,7 @@ from PIL import Image
 
 from lab.fuzz.campaign import Faults
 from omlx.models.pool.footprint import footprint
-from tests.models.eyes.sighted import picture
+from tests.models.vision.loaded import picture
 from tests.server.media.pictures import QWEN, SMOL, file_of, seeing, uri
 from tests.server.running import PATIENCE_S, TARGET, Running
 

@@ -75,7 +75,7 @@ def test_a_model_that_sees_looks_at_the_image(
     assert not [w for w in warnings(events) if w["code"] == "content.media_in_result"]
     assert server.engine.newest is not None
     assert server.pool.last_used is not None
-    eye = server.pool.last_used.sight.eye
+    eye = server.pool.last_used.vision.family
     assert eye is not None
     (span,) = server.engine.newest.spans
     assert span.image == eye.image_name(image_of(request))

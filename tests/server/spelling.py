@@ -115,7 +115,7 @@ def read(
     *,
     tokenizer: TokenizerWrapper | None,
     trusted: bool,
-    sees: bool,
+    vision: bool,
     kind: type[Spelling] = Spelling,
     context: int = CONTEXT,
 ) -> LoadSteps:

@@ -34,7 +34,6 @@ from omlx.models.catalog.model_config import (
     sampling_defaults,
 )
 from omlx.models.catalog.registry import ModelEntry
-from omlx.models.eyes.sight import LazySight, Sight, has_vision, lazy_sight
 from omlx.models.heads.files import HeadFiles, head_directory, own_head
 from omlx.models.heads.load_head import build_head, is_quantized
 from omlx.models.package.tokenizer import read_tokenizer, tokenizer_length
@@ -51,6 +50,7 @@ from omlx.models.pool.opening import (
     read_weights,
 )
 from omlx.models.pool.speculation import DraftChoice
+from omlx.models.vision.support import LazyVision, VisionSupport, has_vision, open_lazily
 
 if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
@@ -81,7 +81,7 @@ class StagedLoop:
 class LoadedModel:
     """A model in memory. `vocab_size` is that of its tokenizer; its logits may be wider.
 
-    `stage` is what a loop needs of a model of which this process holds some layers only. `sight`
+    `stage` is what a loop needs of a model of which this process holds some layers only. `vision`
     says how it reads images. One that does not `generate` is an encoder. A user may raise the
     context to `longest_context`.
     """
@@ -95,7 +95,7 @@ class LoadedModel:
     facts: ModelFacts
     size_bytes: int
     stage: StagedLoop | None = None
-    sight: Sight = field(default_factory=Sight)
+    vision: VisionSupport = field(default_factory=VisionSupport)
     generates: bool = True
     longest_context: int = 0
 
@@ -129,12 +129,12 @@ def load_steps(
     *,
     tokenizer: TokenizerWrapper | None = None,
     trusted: bool = False,
-    sees: bool = False,
+    vision: bool = False,
 ) -> LoadSteps:
     """Load a checked model in steps, so that other work can run in between; return it.
 
     The first progress has the total size, before anything is read; None is a step without progress.
-    `tokenizer`: the one to use, if it has been read already. `sees`: read its vision tower too.
+    `tokenizer`: the one to use, if it has been read already. `vision`: read its vision tower too.
     Raises ModelError, ProbeFailed for a model whose passes fail.
     """
     with _naming(entry):
@@ -144,17 +144,17 @@ def load_steps(
         if is_encoder(config := read_config(entry.path, "config.json")):
             return (yield from _encoder_steps(entry, config, dtype, tokenizer))
         model, config = open_model(entry.path, dtype, trusted=trusted)
-        lazy = LazySight(off_reason=Reason("vision.off.setting"))
-        if sees or not has_vision(config):
-            lazy = lazy_sight(entry.path, config, tokenizer)
+        lazy = LazyVision(off_reason=Reason("vision.off.setting"))
+        if vision or not has_vision(config):
+            lazy = open_lazily(entry.path, config, tokenizer)
         towers = [] if lazy.vlm is None else [lazy.vlm]
         for tower in towers:
             cast_weights(tower, config, dtype)
         yield from read_weights(model, *towers)
-        sight = lazy.open(cast("Model", model), sum(map(nbytes_of, towers)))
+        support = lazy.open(cast("Model", model), sum(map(nbytes_of, towers)))
         facts = yield from probe(cast("Model", model), tokenizer_length(tokenizer))
         loaded = describe(entry, model, config, tokenizer, facts)
-        return replace(loaded, sight=sight, size_bytes=loaded.size_bytes + sight.tower_bytes)
+        return replace(loaded, vision=support, size_bytes=loaded.size_bytes + support.tower_bytes)
 
 
 @contextmanager
@@ -249,7 +249,7 @@ class WeightReader(Protocol):
         *,
         tokenizer: TokenizerWrapper | None,
         trusted: bool,
-        sees: bool,
+        vision: bool,
     ) -> LoadSteps: ...
 
 
@@ -271,8 +271,8 @@ class Reading:
         if tokenizer is None:
             tokenizer = await asyncio.to_thread(read_tokenizer, entry)
         settings, is_target = choice.speculation.settings, entry == choice.target
-        trusted, sees = settings.trust_remote_code and is_target, settings.vision and is_target
-        steps = self._read(entry, self.dtype, tokenizer=tokenizer, trusted=trusted, sees=sees)
+        trusted, vision = settings.trust_remote_code and is_target, settings.vision and is_target
+        steps = self._read(entry, self.dtype, tokenizer=tokenizer, trusted=trusted, vision=vision)
         self._begun[entry.path] = steps
         progress = None
         while progress is None:  # others are asked first whether they can read it too

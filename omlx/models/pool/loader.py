@@ -133,7 +133,7 @@ class ModelLoader:
     ) -> tuple[LoadedModel, LoadedModel | None, DraftChoice]:
         target, draft = weights_of(choice.target, reading.dtype), None
         vision = choice.speculation.settings.vision
-        if target is not None and not target.sight.follows(vision=vision):
+        if target is not None and not target.vision.follows(vision=vision):
             target = None
         nbytes = 0 if target is not None else await reading.begin(choice.target, choice)
         if choice.draft_model is not None:
@@ -228,7 +228,7 @@ class ModelLoader:
             no_head_reason=snapshot.no_head_reason,
             off_reason=snapshot.off_reason,
             narrow=Reason("model.narrow", missing) if loop.limits.missing_ids else None,
-            sight=target.sight,
+            vision=target.vision,
             speculation=speculation,
             identity=identity,
             cost_model=loop.cost_model,
@@ -261,7 +261,7 @@ class ModelLoader:
                 memory=self._memory,
                 facts=target.facts,
                 runner=None if target.stage is None else target.stage.runner(),
-                vision=None if target.sight.vision is None else target.sight.vision.sibling(),
+                vision=None if target.vision.reader is None else target.vision.reader.sibling(),
                 disks=tiers,
                 draft_shape=draft.facts.shape if draft is not None else None,
             )
@@ -289,7 +289,7 @@ def _log_loaded(served: ServedModel) -> None:
     fields = {"model": served.id}
     if served.narrow is not None:
         log.warning(served.narrow.message, extra={"fields": fields})
-    blind = served.sight.off_reason
+    blind = served.vision.off_reason
     if blind is not None and blind.code not in ("vision.off.text", "vision.off.setting"):
         log.warning(blind.message, extra={"fields": fields})
     if served.draft is not None:

@@ -26,7 +26,6 @@ from omlx.errors import BadRequest, ModelError, Reason
 from omlx.models.catalog.catalog import Catalog
 from omlx.models.catalog.reference import MissingDraft, Reference
 from omlx.models.catalog.registry import ModelEntry, Registry
-from omlx.models.eyes.sight import Sight, read_sight
 from omlx.models.package.tokenizer import TokenizerCache
 from omlx.models.pool.cost_file import CostFiles
 from omlx.models.pool.eviction import Evictor, ResidentModels, background
@@ -41,6 +40,7 @@ from omlx.models.pool.speculation import (
     resolve_speculation,
 )
 from omlx.models.pool.texts import ReadText
+from omlx.models.vision.support import VisionSupport, read_support
 
 if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
@@ -343,28 +343,31 @@ def load_pinned(pool: Pool) -> None:
             pool.load_queue.submit(LoadJob(registry.get_usable(model), persistent=True))
 
 
-async def find_sight(pool: Pool, model: str) -> Sight:
-    """Return the sight of a model; of one that is not loaded without its tower.
+async def find_vision(pool: Pool, model: str) -> VisionSupport:
+    """Return the vision support of a model; of one that is not loaded without its tower.
 
     Raises as `Pool.tokenizer`; reads no weights.
     """
     entry, tokenizer = pool.resolve(model), await pool.tokenizer(model)
     resident = pool.residents.find(entry.id)
     if resident is not None:
-        return resident.served.sight
+        return resident.served.vision
     if not pool.speculation(model).settings.vision:
-        return Sight(off_reason=Reason("vision.off.setting"))
-    return await asyncio.to_thread(read_sight, entry.path, tokenizer)
+        return VisionSupport(off_reason=Reason("vision.off.setting"))
+    return await asyncio.to_thread(read_support, entry.path, tokenizer)
 
 
-def why_blind(served: ServedModel | None, files: Reason | None, *, vision: bool) -> Reason | None:
+def why_no_vision(
+    served: ServedModel | None, files: Reason | None, *, vision: bool
+) -> Reason | None:
     """Return why a model does not read images; None if it does.
 
-    `files` is what its files say (`read_blind_reason`), `vision` the setting.
+    `files` is what its files say (`read_vision_off`), `vision` the setting.
     """
     if served is not None:
-        sight = served.sight
-        return None if sight.eye is not None else sight.off_reason or Reason("vision.off.text")
+        if served.vision.family is not None:
+            return None
+        return served.vision.off_reason or Reason("vision.off.text")
     if files is None and not vision:
         return Reason("vision.off.setting")
     return files

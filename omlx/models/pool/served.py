@@ -17,11 +17,11 @@ from omlx.errors import Reason
 from omlx.exactness import ExactnessClaim
 from omlx.models.catalog.files import ModelIdentity
 from omlx.models.catalog.registry import ModelEntry
-from omlx.models.eyes.sight import Sight
 from omlx.models.pool.cost_file import LoadedCosts
 from omlx.models.pool.load_weights import LoadedModel
 from omlx.models.pool.opening import Dtype, LoadProgress
 from omlx.models.pool.speculation import SpeculationConfig
+from omlx.models.vision.support import VisionSupport
 from omlx.settings.layer import Source
 from omlx.settings.schema import STRICT, Group, Settings, table
 from omlx.text.constraint import ThinkingBudgets
@@ -75,7 +75,7 @@ class ServedModel:
     `no_draft_reason` says why no draft model is in use, `no_head_reason` why no trained head is;
     `off_reason` why no drafter can be, where
     the cache cannot roll back; `narrow` how many tokens of the tokenizer the model lacks, if any.
-    `speculation` is the configuration that the model was loaded with. `sight` has the eye that
+    `speculation` is the configuration that the model was loaded with. `vision` has the family that
     prepares images, or says why there is none. `identity` was read with the weights. `cost_model`
     has what was measured of its passes. A model that does not `generate` is an encoder.
     """
@@ -93,7 +93,7 @@ class ServedModel:
     off_reason: Reason | None = None
     narrow: Reason | None = None
     speculation: SpeculationConfig = field(default_factory=SpeculationConfig)
-    sight: Sight = field(default_factory=Sight)
+    vision: VisionSupport = field(default_factory=VisionSupport)
     identity: ModelIdentity = field(default_factory=ModelIdentity)
     generates: bool = True
     cost_model: CostModel = field(default_factory=CostModel)
@@ -227,8 +227,8 @@ class ResidentModel:
         return now - self.used_at >= timeout
 
     def can_keep_weights(self, settings: Settings) -> bool:
-        sight = self.served.sight
-        return settings.dtype == self.dtype and sight.follows(vision=settings.vision)
+        support = self.served.vision
+        return settings.dtype == self.dtype and support.follows(vision=settings.vision)
 
     def can_keep_loop(self, speculation: SpeculationConfig, limits: Limits) -> bool:
         """Return whether changed settings take effect without building a new engine loop.

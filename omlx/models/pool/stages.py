@@ -35,11 +35,11 @@ from omlx.engine.types import run_through
 from omlx.errors import ModelError, Reason, StageError
 from omlx.models.catalog.files import check_same, fingerprint
 from omlx.models.catalog.registry import ModelEntry
-from omlx.models.eyes.sight import Sight, has_vision
 from omlx.models.package.tokenizer import read_tokenizer, tokenizer_length
 from omlx.models.pool.footprint import release_memory
 from omlx.models.pool.load_weights import LoadSteps, StagedLoop, describe, load_steps
 from omlx.models.pool.opening import Dtype, nbytes_of, open_model, read_weights
+from omlx.models.vision.support import VisionSupport, has_vision
 
 if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
@@ -62,10 +62,10 @@ class StagedReader:
         *,
         tokenizer: TokenizerWrapper | None,
         trusted: bool,
-        sees: bool,
+        vision: bool,
     ) -> LoadSteps:
         if entry.id != self._model:
-            return load_steps(entry, dtype, tokenizer=tokenizer, trusted=trusted, sees=sees)
+            return load_steps(entry, dtype, tokenizer=tokenizer, trusted=trusted, vision=vision)
         return self._steps(entry, dtype, tokenizer or read_tokenizer(entry), trusted)
 
     def _steps(
@@ -102,7 +102,7 @@ class StagedReader:
         stage = StagedLoop(layout, runner, lambda: self.stages.statuses)
         off = "vision.off.staged" if has_vision(config) else "vision.off.text"
         loaded_model = describe(entry, whole, config, tokenizer, facts)
-        return replace(loaded_model, stage=stage, sight=Sight(off_reason=Reason(off)))
+        return replace(loaded_model, stage=stage, vision=VisionSupport(off_reason=Reason(off)))
 
     def _counts(self, whole: nn.Module) -> list[int]:
         """Layers by rank; none if each rank has a part of every layer. Raises ModelError for an

@@ -14,10 +14,10 @@ from pathlib import Path
 from omlx.errors import Reason
 from omlx.models.catalog.catalog import Profile
 from omlx.models.catalog.registry import ModelEntry
-from omlx.models.eyes.sight import read_blind_reason
 from omlx.models.package.model_facts import ModelFacts, ModelFactsCache
-from omlx.models.pool.pool import Pool, why_blind
+from omlx.models.pool.pool import Pool, why_no_vision
 from omlx.models.pool.served import ServedModel
+from omlx.models.vision.support import read_vision_off
 from omlx.server.request.dialect import Json
 from omlx.settings.configuration import Configuration
 from omlx.settings.schema import Settings
@@ -135,7 +135,7 @@ class ModelCards:
     def _card(self, entry: ModelEntry, served: ServedModel | None) -> ModelCard:
         facts = self._facts.get(entry)
         settings = self._settings(entry.id)
-        blind = why_blind(served, self._blind_reason(entry, facts), vision=settings.vision)
+        blind = why_no_vision(served, self._blind_reason(entry, facts), vision=settings.vision)
         if served is not None:
             return ModelCard(entry, facts, served.context_length, served, blind)
         length = min(facts.longest_context, settings.max_context or facts.context_length)
@@ -155,5 +155,5 @@ class ModelCards:
         """Why the files of a model have no eye, read again when its config changes."""
         known = self._blind.get(entry.path)
         if known is None or known[0] != facts.created:
-            known = self._blind[entry.path] = facts.created, read_blind_reason(entry.path)
+            known = self._blind[entry.path] = facts.created, read_vision_off(entry.path)
         return known[1]

@@ -92,7 +92,7 @@ def vocabulary(served: ServedModel | None) -> Json | None:
 def vision(blind: Reason | None, served: ServedModel | None) -> Json:
     """Whether a model reads images, else why not; the memory of its tower is part of its
     weights."""
-    tower = None if served is None else served.sight.tower_bytes
+    tower = None if served is None else served.vision.tower_bytes
     return {"on": blind is None, "reason": optional_reason(blind), "tower_bytes": tower}
 
 

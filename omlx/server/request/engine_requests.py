@@ -83,7 +83,7 @@ def tokenize(served: ServedModel, request: GenerationRequest) -> TokenizedReques
     else:
         prompts = [
             render_conversation(
-                served.tokenizer, request, served.context_length, placer=served.sight.eye
+                served.tokenizer, request, served.context_length, placer=served.vision.family
             )
         ]
     thinking = tuple(_without_effect(served, request))

@@ -17,10 +17,10 @@ from omlx.engine.thread import EngineThread
 from omlx.engine.types import Request
 from omlx.errors import BadRequest, ModelError, NotFound, Stopped
 from omlx.models.catalog.files import fingerprint
-from omlx.models.eyes.sight import Sight
 from omlx.models.package.tokenizer import tokenizer_length
-from omlx.models.pool.pool import Pool, find_sight
+from omlx.models.pool.pool import Pool, find_vision
 from omlx.models.pool.served import Lease, ServedModel
+from omlx.models.vision.support import VisionSupport
 from omlx.receipts.recorder import Recorder
 from omlx.receipts.store import AnswerStore
 from omlx.server.beginnings.beginning import beginning_of, is_new
@@ -153,12 +153,12 @@ class GenerationService:
         configured = await asyncio.to_thread(self._pool.speculation, request.model)
         request = with_profile(request, self._pool.catalog.profile(request.model))
         request = with_settings(request, configured.settings)
-        sight = Sight()
+        support = VisionSupport()
         if any(map(shows_images, request.messages)):
-            sight = await find_sight(self._pool, model)
+            support = await find_vision(self._pool, model)
         request = await self._files.attach(request)
-        request = await attach(request, Reader(model, sight), self._images)
-        work = partial(render_conversation, tokenizer, request, placer=sight.eye)
+        request = await attach(request, Reader(model, support), self._images)
+        work = partial(render_conversation, tokenizer, request, placer=support.family)
         return await self._text.run((model, request.long), work)
 
     async def tokenize(

@@ -221,7 +221,7 @@ IMAGE: Final = "image"
 
 
 class ImagePlacer(Protocol):
-    """Placer of images in the text of a prompt: see `omlx.models.eyes.family.FamilyEye`."""
+    """Placer of images in the text of a prompt: see `omlx.models.vision.family.VisionFamily`."""
 
     @property
     def marker(self) -> str: ...

@@ -11,7 +11,7 @@ from omlx.models.catalog.inspect_checkpoint import inspect_checkpoint
 from omlx.models.catalog.registry import Registry
 from tests.admin.browser.site import open_site
 from tests.admin.browser.test_chat import answers, ask, expect_answers, open_chat
-from tests.models.eyes.folders import save_vlm
+from tests.models.vision.folders import save_vlm
 from tests.server.running import DEMO, TARGET
 
 pytestmark = [pytest.mark.needs_extra, pytest.mark.slow]

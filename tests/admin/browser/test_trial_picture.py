@@ -11,7 +11,7 @@ from tests.admin.browser.checks import check_accessible, check_fits, check_keybo
 from tests.admin.browser.chromium import VIEWPORTS
 from tests.admin.browser.site import Site, open_site
 from tests.admin.browser.test_trial import ESTIMATE, TIMEOUT_MS
-from tests.models.eyes.sighted import picture
+from tests.models.vision.loaded import picture
 from tests.server.media.pictures import file_of
 from tests.server.running import SEEING, TARGET, VISION
 

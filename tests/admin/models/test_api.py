@@ -21,7 +21,7 @@ from omlx.models.pool.served import State
 from omlx.settings.schema import Settings
 from omlx.settings.store import Store
 from tests.admin.running import API, Administered, administered, change
-from tests.models.eyes.folders import save_vlm
+from tests.models.vision.folders import save_vlm
 from tests.server.running import DEMO, DRAFT, HYBRID, PATIENCE_S, TARGET, omlx
 
 CHAT = "/v1/chat/completions"

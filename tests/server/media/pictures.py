@@ -13,8 +13,8 @@ from omlx.models.catalog.inspect_checkpoint import inspect_checkpoint
 from omlx.models.catalog.registry import Registry
 from omlx.server.request.media.fetch import UrlReader
 from omlx.settings.schema import Settings
-from tests.models.eyes.folders import save_vlm
-from tests.models.eyes.sighted import picture
+from tests.models.vision.folders import save_vlm
+from tests.models.vision.loaded import picture
 from tests.server.running import DEMO, Running, omlx
 
 QWEN, SMOL = "qwen2_5_vl", "smolvlm"

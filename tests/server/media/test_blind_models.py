@@ -11,9 +11,9 @@ import httpx
 import pytest
 
 from omlx.errors import Reason
-from omlx.models.eyes import sight as eyes
+from omlx.models.vision import support
 from omlx.settings.schema import Settings
-from tests.models.eyes.test_sight import drop_tensors
+from tests.models.vision.test_support import drop_tensors
 from tests.server.media.pictures import QWEN, asking, seeing, some_uri
 
 pytestmark = pytest.mark.needs_extra
@@ -54,7 +54,7 @@ def test_a_directory_without_vision_weights(tmp_path: Path) -> None:
 
 def test_the_extra_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with client(tmp_path) as http:
-        monkeypatch.setattr(eyes, "_PACKAGES", ("no_such_package",))
+        monkeypatch.setattr(support, "_PACKAGES", ("no_such_package",))
         reason = Reason("vision.off.extra", {"extra": "omlx[vision]"})
         assert "omlx[vision]" in reason.message
         check(http, reason)

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from omlx.errors import BadRequest
-from tests.models.eyes.sighted import picture
+from tests.models.vision.loaded import picture
 from tests.server.media.pictures import file_of
 
 pytestmark = pytest.mark.needs_extra

@@ -14,7 +14,7 @@ import pytest
 
 from omlx.models.catalog.inspect_checkpoint import inspect_checkpoint
 from omlx.models.catalog.registry import ModelEntry, Registry
-from tests.models.eyes.folders import FIRST, save_vlm
+from tests.models.vision.folders import FIRST, save_vlm
 from tests.server.media.pictures import QWEN, asking, some_uri
 from tests.server.running import PATIENCE_S, omlx
 

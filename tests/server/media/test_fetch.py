@@ -16,7 +16,7 @@ import pytest
 from omlx.errors import BadRequest
 from omlx.server.request.media.fetch import Address, UrlReader, is_public
 from omlx.server.request.media.source import MAX_BYTES
-from tests.models.eyes.sighted import picture
+from tests.models.vision.loaded import picture
 from tests.server.media.pictures import SMOL, asking, file_of, seeing
 
 PUBLIC = ("93.184.216.34", "8.8.8.8", "2606:2800:220:1:248:1893:25c8:1946")

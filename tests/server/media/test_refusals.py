@@ -12,7 +12,7 @@ from PIL import Image
 
 from omlx.server.request.media.attach import MAX_IMAGES
 from omlx.server.request.media.source import MAX_BYTES
-from tests.models.eyes.sighted import picture
+from tests.models.vision.loaded import picture
 from tests.server.media.pictures import QWEN, asking, file_of, some_uri, uri
 from tests.server.running import TARGET, Running
 

@@ -1,1 +1,1 @@
-"""Images of requests: where they come from, what they may be, and how a model's eye gets them."""
+"""Images of requests: sources, limits, and preparation for a model."""

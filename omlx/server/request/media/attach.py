@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from omlx.engine.image import PreparedImage
 from omlx.errors import BadRequest, Reason
-from omlx.models.eyes.sight import Sight
 from omlx.models.pool.served import ServedModel
+from omlx.models.vision.support import VisionSupport
 from omlx.server.http.errors import field_error
 from omlx.server.request.dialect import Json
 from omlx.server.request.generation_request import GenerationRequest
@@ -36,12 +36,12 @@ class Reader:
     """The model that a request is for; more than `context_length` tokens are never prepared."""
 
     model: str
-    sight: Sight
+    vision: VisionSupport
     context_length: int = MAX_TOKENS
 
     @classmethod
     def of(cls, served: ServedModel) -> Reader:
-        return cls(served.id, served.sight, served.context_length)
+        return cls(served.id, served.vision, served.context_length)
 
 
 async def attach(
@@ -54,14 +54,14 @@ async def attach(
     parts = [part for message in request.messages for part in images_of(message)]
     if not parts:
         return request
-    eye = reader.sight.eye
-    if eye is None:
+    family = reader.vision.family
+    if family is None:
         return _without_images(request, reader)
     if len(parts) > MAX_IMAGES:
         raise BadRequest("image.too_many", param="messages", count=len(parts), limit=MAX_IMAGES)
     prepared, tokens = list[PreparedImage](), 0
     for part in parts:
-        image = await loader.load(part, eye)
+        image = await loader.load(part, family)
         tokens += image.features
         if tokens > reader.context_length:  # before the next one takes memory
             limit = reader.context_length
@@ -114,7 +114,7 @@ def _noted(content: Sequence[Json], note: Callable[[Json], str]) -> str:
 
 def _without_images(request: GenerationRequest, reader: Reader) -> GenerationRequest:
     """Raises BadRequest for an image that is not in a tool result."""
-    reason = reader.sight.off_reason or Reason("vision.off.text")
+    reason = reader.vision.off_reason or Reason("vision.off.text")
     messages, warnings = [], list(request.warnings)
     for message in request.messages:
         for part in images_of(message):

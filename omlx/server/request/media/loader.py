@@ -16,14 +16,14 @@ from threading import Lock
 from typing import TYPE_CHECKING, Final
 
 from omlx.engine.image import PreparedImage
-from omlx.models.eyes.sight import MAX_TOKENS
+from omlx.models.vision.support import MAX_TOKENS
 from omlx.server.http.errors import field_error
 from omlx.server.request.dialect import Json
 from omlx.server.request.media.fetch import UrlReader
 from omlx.server.request.media.source import data_bytes, is_address
 
 if TYPE_CHECKING:
-    from omlx.models.eyes.family import FamilyEye as Eye
+    from omlx.models.vision.family import VisionFamily
 
 THREADS: Final = 2
 LOW_TOKENS: Final = 256
@@ -40,8 +40,8 @@ class ImageLoader:
         self._pool = ThreadPoolExecutor(THREADS, "omlx-media")
         self._kept = PreparedImages()
 
-    async def load(self, part: Json, eye: Eye) -> PreparedImage:
-        """Return the image of a part as the eye's tower reads it. Raises BadRequest."""
+    async def load(self, part: Json, family: VisionFamily) -> PreparedImage:
+        """Return the image of a part as the model's tower reads it. Raises BadRequest."""
         url, field = part["url"], part["field"]
         if is_address(url):
             if self._urls is None:
@@ -52,20 +52,20 @@ class ImageLoader:
         most = LOW_TOKENS if part["detail"] == "low" else MAX_TOKENS
 
         def prepare() -> PreparedImage:
-            return self._prepared(read(), eye, most, field)
+            return self._prepared(read(), family, most, field)
 
         return await asyncio.get_running_loop().run_in_executor(self._pool, prepare)
 
     def shut_down(self) -> None:
         self._pool.shutdown(wait=False)
 
-    def _prepared(self, data: bytes, eye: Eye, most: int, field: str) -> PreparedImage:
+    def _prepared(self, data: bytes, family: VisionFamily, most: int, field: str) -> PreparedImage:
         from omlx.server.request.media.decode import decode  # noqa: PLC0415 — needs the extra
 
-        name = eye.image_name(data, most)
+        name = family.image_name(data, most)
         image = self._kept.get(name)
         if image is None:
-            image = eye.patches(decode(data, field), name, most)
+            image = family.patches(decode(data, field), name, most)
             self._kept.put(image)
         return image
 

@@ -12,10 +12,10 @@ import pytest
 from PIL import Image
 from transformers import LlavaNextProcessor
 
-from omlx.models.eyes.sight import open_eye
 from omlx.models.package.tokenizer import read_tokenizer
-from tests.models.eyes.folders import save_vlm
-from tests.models.eyes.sighted import SIZES, entry, picture
+from omlx.models.vision.support import open_family
+from tests.models.vision.folders import save_vlm
+from tests.models.vision.loaded import SIZES, entry, picture
 
 pytestmark = pytest.mark.needs_extra
 NEWLINE = -9.0
@@ -26,7 +26,7 @@ def eye(tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder: Path = tmp_path_factory.mktemp("next")
     save_vlm("llava_next", folder)
     config = json.loads((folder / "config.json").read_text())
-    return open_eye(folder, config, read_tokenizer(entry(folder)))
+    return open_family(folder, config, read_tokenizer(entry(folder)))
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
@@ -63,7 +63,7 @@ def test_features_follow_the_image_row_by_row(eye: Any, size: tuple[int, int]) -
     ramps[..., 1] = np.linspace(0, 255, height)[:, None]
     image = eye.patches(Image.fromarray(ramps), "name")
     arrays = {name: mx.array(array) for name, array in image.arrays.items()}
-    features = np.array(eye.look(MeanColours(), arrays).rows)
+    features = np.array(eye.features(MeanColours(), arrays).rows)
     assert len(features) == image.features
     overview, packed = features[:64].reshape(8, 8, 3), features[64:]
     (ends,) = np.nonzero(packed[:, 0] == NEWLINE)

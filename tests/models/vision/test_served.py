@@ -14,8 +14,8 @@ from omlx.engine.strategy import NGRAM, OFF
 from omlx.engine.types import Request, Speculation
 from tests.engine.harness import GREEDY, LIMITS, WARM, Bench
 from tests.engine.vision.sighted import decode
-from tests.models.eyes.folders import CONFIGS, MARKERS, save_vlm
-from tests.models.eyes.sighted import load_sighted, picture
+from tests.models.vision.folders import CONFIGS, MARKERS, save_vlm
+from tests.models.vision.loaded import load_with_vision, picture
 
 pytestmark = pytest.mark.needs_extra
 OFTEN = ("qwen2_5_vl", "gemma3")
@@ -40,8 +40,8 @@ def count_looks(vision: Any) -> list[str]:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_two_turns_look_once(tmp_path: Path, family: str) -> None:
     save_vlm(family, tmp_path)
-    model = load_sighted(tmp_path)
-    eye, vision = model.sight.eye, model.sight.vision
+    model = load_with_vision(tmp_path)
+    eye, vision = model.vision.family, model.vision.reader
     image = eye.patches(picture(60, 40), eye.image_name(b"file"))
     text = eye.expand(f"Here {MARKERS[family]} we see, and so on", [image])
     ids = model.tokenizer.encode(text, add_special_tokens=False)

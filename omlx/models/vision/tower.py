@@ -19,7 +19,7 @@ from omlx.engine.image import PreparedImage, TowerFacts
 from omlx.engine.model import Model, weight_bytes
 from omlx.engine.prefill import SCORE_COPIES, VECTOR_QUERIES, has_fused_kernel
 from omlx.engine.vision.reader import Features, Looking, Seeing, Vision
-from omlx.models.eyes.family import FamilyEye
+from omlx.models.vision.family import VisionFamily
 
 ACTIVATIONS = 24
 """Bytes of activations of a tower per byte of a patch's hidden state, at most."""
@@ -32,9 +32,9 @@ attends to: 6 widths of patches double the work."""
 class BorrowedTower:
     """A `Tower`. `vlm` is mlx-vlm's model without its language model."""
 
-    def __init__(self, eye: FamilyEye, vlm: nn.Module, facts: TowerFacts) -> None:
+    def __init__(self, family: VisionFamily, vlm: nn.Module, facts: TowerFacts) -> None:
         self.facts = facts
-        self._eye = eye
+        self._family = family
         self._vlm = vlm
         self._recorded: list[mx.array] = []
         _record(_layers(vlm), self._recorded)
@@ -43,7 +43,7 @@ class BorrowedTower:
         dtype = _dtype(self._vlm)
         self._recorded.clear()
         arrays = {name: _array(value, dtype) for name, value in image.arrays.items()}
-        features = self._eye.look(self._vlm, arrays)
+        features = self._family.features(self._vlm, arrays)
         steps = list(self._recorded)
         self._recorded.clear()
         del arrays
@@ -77,9 +77,9 @@ def read_vlm(directory: Path) -> nn.Module:
     return cast(nn.Module, vlm)
 
 
-def open_vision(eye: FamilyEye, vlm: nn.Module, model: Model) -> Vision:
-    seeing, body = eye.seeing(model), body_of(model)
-    return Vision(model, body, seeing, BorrowedTower(eye, vlm, _facts(eye, vlm, model, seeing)))
+def open_vision(family: VisionFamily, vlm: nn.Module, model: Model) -> Vision:
+    spec, body = family.spec(model), body_of(model)
+    return Vision(model, body, spec, BorrowedTower(family, vlm, _facts(family, vlm, model, spec)))
 
 
 def body_of(model: Any) -> Any:
@@ -88,19 +88,19 @@ def body_of(model: Any) -> Any:
     return whole.model
 
 
-def _facts(eye: FamilyEye, vlm: nn.Module, model: Model, seeing: Seeing) -> TowerFacts:
+def _facts(family: VisionFamily, vlm: nn.Module, model: Model, spec: Seeing) -> TowerFacts:
     dtype = _dtype(vlm)
-    hidden, width = _text_width(eye.config), int(eye.vision.get("hidden_size", 1024))
-    width = int(eye.vision.get("embed_dim", width))  # Qwen2-VL calls its output hidden
+    hidden, width = _text_width(family.config), int(family.vision.get("hidden_size", 1024))
+    width = int(family.vision.get("embed_dim", width))  # Qwen2-VL calls its output hidden
     return TowerFacts(
         steps=max(1, len(_layers(vlm))),
-        patch_cost=weight_bytes(cast(Model, vlm)) / max(1.0, _active_bytes(eye.config, model)),
+        patch_cost=weight_bytes(cast(Model, vlm)) / max(1.0, _active_bytes(family.config, model)),
         attention=1 / (WEIGHTS_PER_ATTENDED * width),
-        attended=_tile_patches(eye.vision),
+        attended=_tile_patches(family.vision),
         patch_bytes=ACTIVATIONS * width * dtype.size,
-        feature_bytes=hidden * dtype.size * (1 + seeing.marks),
-        pair_bytes=_pair_bytes(eye.vision, width, dtype.size),
-        whole=seeing.open_layers != "none",
+        feature_bytes=hidden * dtype.size * (1 + spec.marks),
+        pair_bytes=_pair_bytes(family.vision, width, dtype.size),
+        whole=spec.open_layers != "none",
     )
 
 

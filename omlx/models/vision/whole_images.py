@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any, Final
 import mlx.core as mx
 
 from omlx.engine.vision.reader import Features, Rotary, Seeing
-from omlx.models.eyes.family import Arrays, FamilyEye, shape_errors, single
-from omlx.models.eyes.sight import MAX_TOKENS
+from omlx.models.vision.family import Arrays, VisionFamily, shape_errors, single
+from omlx.models.vision.support import MAX_TOKENS
 
 if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
     from PIL.Image import Image
 
 
-class Qwen2Eye(FamilyEye):
+class Qwen2Family(VisionFamily):
     token = "<|image_pad|>"
     interleaved = False
 
@@ -47,31 +47,31 @@ class Qwen2Eye(FamilyEye):
         rows, columns = self.grid(arrays)
         return self.token * (rows * columns)
 
-    def seeing(self, model: Any) -> Seeing:
+    def spec(self, model: Any) -> Seeing:
         sections = tuple(_rope(self.config)["mrope_section"])
         return Seeing(self.token_id, rotary=Rotary(sections, interleaved=self.interleaved))
 
-    def look(self, vlm: Any, arrays: Arrays) -> Features:
+    def features(self, vlm: Any, arrays: Arrays) -> Features:
         return single(vlm.vision_tower(arrays["pixel_values"], arrays["image_grid_thw"]))
 
 
-class Qwen35Eye(Qwen2Eye):
+class Qwen35Family(Qwen2Family):
     interleaved = True
 
-    def look(self, vlm: Any, arrays: Arrays) -> Features:
+    def features(self, vlm: Any, arrays: Arrays) -> Features:
         rows, _ = vlm.vision_tower(arrays["pixel_values"], arrays["image_grid_thw"])
         return single(rows)
 
 
-class Qwen3Eye(Qwen35Eye):
+class Qwen3Family(Qwen35Family):
     """Features of some layers of the tower are added behind the first layers of the text model."""
 
-    def seeing(self, model: Any) -> Seeing:
+    def spec(self, model: Any) -> Seeing:
         marks = len(self.vision.get("deepstack_visual_indexes", (8, 16, 24)))
         sections = tuple(_rope(self.config)["mrope_section"])
         return Seeing(self.token_id, rotary=Rotary(sections, interleaved=True), marks=marks)
 
-    def look(self, vlm: Any, arrays: Arrays) -> Features:
+    def features(self, vlm: Any, arrays: Arrays) -> Features:
         rows, marks = vlm.vision_tower(arrays["pixel_values"], arrays["image_grid_thw"])
         return Features(rows, tuple(marks))
 
@@ -90,7 +90,7 @@ SOFT_TOKENS: Final = (70, 140, 280, 560, 1120)
 """Sizes of an image that Gemma 4 knows, in tokens."""
 
 
-class Gemma3Eye(FamilyEye):
+class Gemma3Family(VisionFamily):
     """Every image has the same size. Its features attend to each other on all layers."""
 
     token = "<image_soft_token>"
@@ -105,18 +105,18 @@ class Gemma3Eye(FamilyEye):
     def expansion(self, arrays: Arrays) -> str:
         return f"\n\n<start_of_image>{self.token * self.tokens(1, 1)}<end_of_image>\n\n"
 
-    def seeing(self, model: Any) -> Seeing:
+    def spec(self, model: Any) -> Seeing:
         # mlx-lm rounds the factor of the embeddings to bfloat16
         hidden = self.config["text_config"].get("hidden_size", 2304)
         scale = mx.array(hidden**0.5, mx.bfloat16).astype(mx.float32).item()
         return Seeing(self.token_id, scale=float(str(scale)), open_layers="all")
 
-    def look(self, vlm: Any, arrays: Arrays) -> Features:
+    def features(self, vlm: Any, arrays: Arrays) -> Features:
         hidden, *_ = vlm.vision_tower(arrays["pixel_values"].transpose(0, 2, 3, 1))
         return single(vlm.multi_modal_projector(hidden))
 
 
-class Gemma4Eye(FamilyEye):
+class Gemma4Family(VisionFamily):
     """Images keep their ratio. In the larger models features attend to each other on the
     sliding-window layers; in the smaller ones ids at images must be 0, for per-layer embeddings.
     """
@@ -144,7 +144,7 @@ class Gemma4Eye(FamilyEye):
         count = int(arrays["num_soft_tokens_per_image"][0])
         return f"{self._begin}{self.token * count}{self._end}"
 
-    def seeing(self, model: Any) -> Seeing:
+    def spec(self, model: Any) -> Seeing:
         text = self.config["text_config"]
         opens = text.get("use_bidirectional_attention") == "vision"
         return Seeing(
@@ -153,12 +153,12 @@ class Gemma4Eye(FamilyEye):
             open_layers="sliding" if opens else "none",
         )
 
-    def look(self, vlm: Any, arrays: Arrays) -> Features:
+    def features(self, vlm: Any, arrays: Arrays) -> Features:
         places = arrays["image_position_ids"]
         return single(vlm.encode_image(arrays["pixel_values"], places))
 
 
-class Gemma4UnifiedEye(Gemma4Eye):
+class Gemma4UnifiedFamily(Gemma4Family):
     """Patches are projected, without a tower. The processor is mlx-vlm's: transformers' needs
     PyTorch.
     """
@@ -173,7 +173,7 @@ class Gemma4UnifiedEye(Gemma4Eye):
         return dict(found)
 
 
-class PixtralEye(FamilyEye):
+class PixtralFamily(VisionFamily):
     token = "[IMG]"
 
     @property
@@ -192,10 +192,10 @@ class PixtralEye(FamilyEye):
         row = self.token * (int(width) // self.side)
         return "[IMG_BREAK]".join([row] * (int(height) // self.side)) + "[IMG_END]"
 
-    def seeing(self, model: Any) -> Seeing:
+    def spec(self, model: Any) -> Seeing:
         return Seeing(self.token_id)
 
-    def look(self, vlm: Any, arrays: Arrays) -> Features:
+    def features(self, vlm: Any, arrays: Arrays) -> Features:
         return single(vlm.multi_modal_projector(self._hidden(vlm, arrays)))
 
     def _hidden(self, vlm: Any, arrays: Arrays) -> mx.array:
@@ -206,9 +206,9 @@ class PixtralEye(FamilyEye):
         return hidden
 
 
-class Mistral3Eye(PixtralEye):
+class Mistral3Family(PixtralFamily):
     """Neighbouring patches are merged."""
 
-    def look(self, vlm: Any, arrays: Arrays) -> Features:
+    def features(self, vlm: Any, arrays: Arrays) -> Features:
         hidden = self._hidden(vlm, arrays)[0]
         return single(vlm.multi_modal_projector(hidden, arrays["image_sizes"]))

@@ -13,10 +13,10 @@ from PIL import Image
 from transformers import AutoImageProcessor
 
 from omlx.errors import BadRequest
-from omlx.models.eyes.sight import open_eye
 from omlx.models.package.tokenizer import read_tokenizer
-from tests.models.eyes.folders import CONFIGS, save_vlm
-from tests.models.eyes.sighted import SIZES, entry, picture
+from omlx.models.vision.support import open_family
+from tests.models.vision.folders import CONFIGS, save_vlm
+from tests.models.vision.loaded import SIZES, entry, picture
 
 pytestmark = pytest.mark.needs_extra
 FAMILIES = (
@@ -54,7 +54,7 @@ def eyes(tmp_path_factory: pytest.TempPathFactory) -> Any:
             folder = tmp_path_factory.mktemp("eyes") / family
             save_vlm(family, folder)
             config = json.loads((folder / "config.json").read_text())
-            made[family] = open_eye(folder, config, read_tokenizer(entry(folder))), folder
+            made[family] = open_family(folder, config, read_tokenizer(entry(folder))), folder
         return made[family]
 
     return make

@@ -17,9 +17,9 @@ from omlx.models.pool.pool import Pool
 from omlx.models.pool.served import ServedModel
 from omlx.settings.configuration import LiveConfiguration
 from omlx.settings.store import Store
-from tests.models.eyes.folders import MARKERS, save_vlm
-from tests.models.eyes.sighted import entry, picture
 from tests.models.pools import make_pool
+from tests.models.vision.folders import MARKERS, save_vlm
+from tests.models.vision.loaded import entry, picture
 
 pytestmark = pytest.mark.needs_extra
 FAMILIES = {"a": "qwen3_vl", "b": "qwen2_5_vl"}
@@ -60,8 +60,8 @@ async def leased(pool: Pool, name: str) -> ServedModel:
 
 def ask(engine: EngineThread, served: ServedModel) -> Event:
     """Send a request with an image, and return its last event."""
-    eye = served.sight.eye
-    assert eye is not None, served.sight.off_reason
+    eye = served.vision.family
+    assert eye is not None, served.vision.off_reason
     image = eye.patches(picture(40, 60), eye.image_name(b"file"))
     text = eye.expand(f"A {MARKERS['qwen3_vl']} so", [image])
     ids = served.tokenizer.encode(text, add_special_tokens=False)
@@ -88,7 +88,7 @@ def test_a_request_with_an_image_is_answered(engine: EngineThread, tmp_path: Pat
         event = ask(engine, served)
         assert isinstance(event, Finished), event
         assert event.stats.predicted_n == 4
-        assert served.sight.tower_bytes > 0
+        assert served.vision.tower_bytes > 0
 
     in_pool(engine, tmp_path, work, "a")
 
@@ -101,7 +101,7 @@ def test_the_setting_loads_a_tower_or_not(engine: EngineThread, tmp_path: Path) 
             jobs = await pool.reconfigure()
             await asyncio.gather(*(job.task for job in jobs if job.task is not None))
             served = await leased(pool, "a")
-            reason = served.sight.off_reason
+            reason = served.vision.off_reason
             codes.append(None if reason is None else reason.code)
         assert codes == ["vision.off.setting", None, "vision.off.setting"]
 

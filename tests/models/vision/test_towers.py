@@ -12,11 +12,11 @@ import pytest
 from omlx.engine.plan import Look
 from omlx.errors import BadRequest
 from tests import zoo
-from tests.models.eyes.folders import CONFIGS, MARKERS, save_vlm
-from tests.models.eyes.sighted import (
+from tests.models.vision.folders import CONFIGS, MARKERS, save_vlm
+from tests.models.vision.loaded import (
     difference,
     features_of,
-    load_sighted,
+    load_with_vision,
     picture,
 )
 
@@ -58,9 +58,9 @@ def whole_features(family: str, whole: Any, ids: list[int], image: Any, token_id
 @pytest.mark.parametrize("family", WHOLE)
 def test_features_are_those_of_mlx_vlm(folders: Any, family: str, size: tuple[int, int]) -> None:
     folder, whole = folders(family)
-    model = load_sighted(folder)
-    eye, vision = model.sight.eye, model.sight.vision
-    assert eye is not None, model.sight.off_reason
+    model = load_with_vision(folder)
+    eye, vision = model.vision.family, model.vision.reader
+    assert eye is not None, model.vision.off_reason
     image = eye.patches(picture(*size), "name")
     text = eye.expand(f"Look: {MARKERS[family]} What is it?", [image])
     ids = model.tokenizer.encode(text, add_special_tokens=False)
@@ -76,8 +76,8 @@ def test_features_are_those_of_mlx_vlm(folders: Any, family: str, size: tuple[in
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_slices_of_a_tower_make_the_same_features(folders: Any, family: str) -> None:
-    model = load_sighted(folders(family)[0])
-    eye, vision = model.sight.eye, model.sight.vision
+    model = load_with_vision(folders(family)[0])
+    eye, vision = model.vision.family, model.vision.reader
     image = eye.patches(picture(50, 70), "name")
     at_once = features_of(vision, image, stride=vision.tower.facts.steps)
     assert vision.tower.facts.steps > 1 or family == "gemma4_unified"  # it has no layers
@@ -86,8 +86,8 @@ def test_slices_of_a_tower_make_the_same_features(folders: Any, family: str) -> 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_places_of_images_are_spans_of_ids_below_zero(folders: Any, family: str) -> None:
-    model = load_sighted(folders(family)[0])
-    eye = model.sight.eye
+    model = load_with_vision(folders(family)[0])
+    eye = model.vision.family
     images = [eye.patches(picture(40, 60, seed), f"image {seed}") for seed in (1, 2)]
     text = eye.expand(f"{MARKERS[family]} and {MARKERS[family]}, so", images)
     ids = model.tokenizer.encode(text, add_special_tokens=False)
@@ -105,8 +105,8 @@ def test_places_of_images_are_spans_of_ids_below_zero(folders: Any, family: str)
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_placeholders_that_a_user_types_are_refused(folders: Any, family: str) -> None:
-    model = load_sighted(folders(family)[0])
-    eye = model.sight.eye
+    model = load_with_vision(folders(family)[0])
+    eye = model.vision.family
     image = eye.patches(picture(40, 60), "name")
     for text in (f"{MARKERS[family]} and {eye.marker}", "none"):
         with pytest.raises(BadRequest) as refused:
@@ -120,20 +120,20 @@ def test_placeholders_that_a_user_types_are_refused(folders: Any, family: str) -
 @pytest.mark.parametrize("family", FAMILIES)
 def test_text_alone_is_bit_equal(folders: Any, family: str) -> None:
     folder, _ = folders(family)
-    sees, blind = load_sighted(folder), load_sighted(folder, sees=False)
-    assert blind.sight.off_reason.code == "vision.off.setting"
+    sees, blind = load_with_vision(folder), load_with_vision(folder, vision=False)
+    assert blind.vision.off_reason.code == "vision.off.setting"
     ids = mx.array([[5, 9, 200, 31, 7, 7, 1500]])
     logits = [each.model(ids, cache=zoo.make_cache(each.model)) for each in (sees, blind)]
     assert (logits[0] == logits[1]).all().item()
-    assert sees.size_bytes == blind.size_bytes + sees.sight.tower_bytes
+    assert sees.size_bytes == blind.size_bytes + sees.vision.tower_bytes
 
 
 @pytest.mark.parametrize("family", WHOLE)
 def test_logits_are_those_of_mlx_vlm(folders: Any, family: str) -> None:
     """Positions, marks and scales of a prompt with two images; masks are tested by themselves."""
     folder, whole = folders(family)
-    model = load_sighted(folder)
-    eye, vision = model.sight.eye, model.sight.vision
+    model = load_with_vision(folder)
+    eye, vision = model.vision.family, model.vision.reader
     images = [eye.patches(picture(40, 60, 1), "one")]
     text = f"Say {MARKERS[family]} and more."
     ids = model.tokenizer.encode(eye.expand(text, images), add_special_tokens=False)
@@ -159,9 +159,11 @@ def whole_logits(family: str, whole: Any, ids: list[int], image: Any, token_id: 
 def test_of_a_mixture_the_weights_of_the_chosen_experts_count(folders: Any) -> None:
     """A tower beside few active weights takes the time of more tokens."""
     dense, mixture = (
-        load_sighted(folders(family)[0]).sight.vision.tower.facts.patch_cost
+        load_with_vision(folders(family)[0]).vision.reader.tower.facts.patch_cost
         for family in ("qwen3_vl", "qwen3_vl_moe")
     )
-    sizes = [load_sighted(folders(family)[0]).size_bytes for family in ("qwen3_vl", "qwen3_vl_moe")]
+    sizes = [
+        load_with_vision(folders(family)[0]).size_bytes for family in ("qwen3_vl", "qwen3_vl_moe")
+    ]
     assert sizes[1] > sizes[0]
     assert mixture > dense

@@ -15,17 +15,17 @@ from mlx.utils import tree_flatten
 
 from omlx.engine.plan import Look
 from omlx.models.catalog.registry import Status
-from omlx.models.eyes import sight as eyes
+from omlx.models.vision import support
 from tests import zoo
-from tests.models.eyes.folders import DEMO, MARKERS, save_vlm
-from tests.models.eyes.sighted import entry, load_sighted, picture
+from tests.models.vision.folders import DEMO, MARKERS, save_vlm
+from tests.models.vision.loaded import entry, load_with_vision, picture
 
 
 def off_code(folder: Path) -> str:
-    sight = load_sighted(folder).sight
-    assert sight.eye is None
-    assert sight.vision is None
-    return sight.off_reason.code
+    loaded = load_with_vision(folder).vision
+    assert loaded.family is None
+    assert loaded.reader is None
+    return loaded.off_reason.code
 
 
 def change(folder: Path, **values: Any) -> None:
@@ -50,10 +50,10 @@ def test_a_text_model_imports_no_package_of_the_extra() -> None:
         "import sys; from pathlib import Path; "
         "from omlx.models.catalog.registry import ModelEntry; "
         "from omlx.models.pool.load_weights import load_steps; import omlx.cli.serve; "
-        f"steps = load_steps(ModelEntry('demo', Path({str(DEMO)!r}), ''), 'auto', sees=True); "
+        f"steps = load_steps(ModelEntry('demo', Path({str(DEMO)!r}), ''), 'auto', vision=True); "
         "print(*steps, file=sys.stderr); "
         "assert 'mlx_lm' in sys.modules; "
-        "used = ('mlx_vlm', 'mlx_audio', 'cv2', 'scipy', 'omlx.models.eyes.family', "
+        "used = ('mlx_vlm', 'mlx_audio', 'cv2', 'scipy', 'omlx.models.vision.family', "
         "'omlx.server.request.media.decode'); "
         "print([name for name in used if name in sys.modules])"
     )
@@ -69,7 +69,7 @@ def test_a_text_model_imports_no_package_of_the_extra() -> None:
 def test_other_families_are_named(tmp_path: Path, model_type: str, code: str) -> None:
     save_vlm("qwen2_5_vl", tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
-    reason = eyes.open_eye(tmp_path, {**config, "model_type": model_type}, None)  # type: ignore[arg-type]
+    reason = support.open_family(tmp_path, {**config, "model_type": model_type}, None)  # type: ignore[arg-type]
     assert (reason.code, reason.params) == (code, {"model_type": model_type})
 
 
@@ -91,9 +91,9 @@ def test_a_tower_that_cannot_be_built_leaves_the_text(tmp_path: Path) -> None:
 @pytest.mark.needs_extra
 def test_without_the_extra_text_is_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save_vlm("qwen2_5_vl", tmp_path)
-    monkeypatch.setattr(eyes, "_PACKAGES", ("no_such_package",))
-    model = load_sighted(tmp_path)
-    reason = model.sight.off_reason
+    monkeypatch.setattr(support, "_PACKAGES", ("no_such_package",))
+    model = load_with_vision(tmp_path)
+    reason = model.vision.off_reason
     assert (reason.code, reason.params) == ("vision.off.extra", {"extra": "omlx[vision]"})
     assert "omlx[vision]" in reason.message
     ids = mx.array([[5, 6, 7]])
@@ -118,10 +118,10 @@ def test_a_folder_that_mlx_lm_cannot_open_serves_its_text_half(
         }
         mx.eval(renamed)
         mx.save_safetensors(path, renamed)
-    monkeypatch.setattr(eyes, "_PACKAGES", ("no_such_package",))
+    monkeypatch.setattr(support, "_PACKAGES", ("no_such_package",))
     assert entry(tmp_path).status is Status.USABLE
-    model = load_sighted(tmp_path)
-    assert model.sight.off_reason.code == "vision.off.extra"
+    model = load_with_vision(tmp_path)
+    assert model.vision.off_reason.code == "vision.off.extra"
     ids = mx.array([[5, 9, 200, 31]])
     logits = model.model(ids, cache=zoo.make_cache(model.model))
     wanted = whole.language_model(ids).logits
@@ -135,9 +135,9 @@ def test_quantized_conversions_see(tmp_path: Path, family: str) -> None:
     nn.quantize(whole, group_size=32, bits=8, class_predicate=_divisible)
     mx.save_safetensors(str(tmp_path / "model.safetensors"), dict(tree_flatten(whole.parameters())))
     change(tmp_path, quantization={"group_size": 32, "bits": 8})
-    model = load_sighted(tmp_path)
-    eye, vision = model.sight.eye, model.sight.vision
-    assert eye is not None, model.sight.off_reason
+    model = load_with_vision(tmp_path)
+    eye, vision = model.vision.family, model.vision.reader
+    assert eye is not None, model.vision.off_reason
     image = eye.patches(picture(40, 60), "name")
     text = eye.expand(f"A {MARKERS[family]} so", [image])
     tokens, spans = eye.place(model.tokenizer.encode(text, add_special_tokens=False), [image])

@@ -14,10 +14,10 @@ from transformers.models.smolvlm.processing_smolvlm import get_image_prompt_stri
 from transformers.utils.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 
 from omlx.engine.vision.reader import Features, Seeing
-from omlx.models.eyes.family import Arrays, FamilyEye, single
+from omlx.models.vision.family import Arrays, VisionFamily, single
 
 
-class LlavaEye(FamilyEye):
+class LlavaFamily(VisionFamily):
     token = "<image>"
 
     @property
@@ -27,10 +27,10 @@ class LlavaEye(FamilyEye):
     def expansion(self, arrays: Arrays) -> str:
         return self.token * (self.patch_count(arrays) + self.keeps_class_token)
 
-    def seeing(self, model: Any) -> Seeing:
+    def spec(self, model: Any) -> Seeing:
         return Seeing(self.token_id)
 
-    def look(self, vlm: Any, arrays: Arrays) -> Features:
+    def features(self, vlm: Any, arrays: Arrays) -> Features:
         return single(self._projected(vlm, arrays["pixel_values"]))
 
     def _projected(self, vlm: Any, pixels: mx.array) -> mx.array:
@@ -43,7 +43,7 @@ class LlavaEye(FamilyEye):
         return projected
 
 
-class LlavaNextEye(LlavaEye):
+class LlavaNextFamily(LlavaFamily):
     """Tiles are put together, without the padding around the image, and each row of them ends with
     a feature of its own. Source: `pack_image_features` in transformers' model; mlx-vlm's model puts
     the overview alone into the prompt.
@@ -61,7 +61,7 @@ class LlavaNextEye(LlavaEye):
         overview = self._side(arrays["pixel_values"].shape[-1]) ** 2 + self.keeps_class_token
         return self.token * (overview + (last_row - first_row) * (last - first + 1))
 
-    def look(self, vlm: Any, arrays: Arrays) -> Features:
+    def features(self, vlm: Any, arrays: Arrays) -> Features:
         overview, *tiles = self._projected(vlm, arrays["pixel_values"][0])
         side = self._side(arrays["pixel_values"].shape[-1])
         rows, columns = (size // side for size in self._size(arrays))
@@ -102,7 +102,7 @@ def _image_size(arrays: Arrays) -> tuple[int, int]:
     return int(height), int(width)
 
 
-class IdeficsEye(FamilyEye):
+class IdeficsFamily(VisionFamily):
     token = "<image>"
 
     @property
@@ -127,10 +127,10 @@ class IdeficsEye(FamilyEye):
         )
         return text
 
-    def seeing(self, model: Any) -> Seeing:
+    def spec(self, model: Any) -> Seeing:
         return Seeing(self.token_id)
 
-    def look(self, vlm: Any, arrays: Arrays) -> Features:
+    def features(self, vlm: Any, arrays: Arrays) -> Features:
         tiles = arrays["pixel_values"][0].transpose(0, 2, 3, 1)
         size, mask = self.vision.get("patch_size", 14), arrays["pixel_attention_mask"][0]
         mask = mask[:, : mask.shape[1] // size * size : size, : mask.shape[2] // size * size : size]
@@ -138,7 +138,7 @@ class IdeficsEye(FamilyEye):
         return single(vlm.connector(hidden))
 
 
-class Lfm2Eye(FamilyEye):
+class Lfm2Family(VisionFamily):
     token = "<image>"
 
     def _read_processor(self, directory: Path) -> Any:
@@ -167,10 +167,10 @@ class Lfm2Eye(FamilyEye):
         factor = int(self.processor.downsample_factor)
         return -(-int(rows) // factor) * -(-int(columns) // factor)
 
-    def seeing(self, model: Any) -> Seeing:
+    def spec(self, model: Any) -> Seeing:
         return Seeing(self.token_id)
 
-    def look(self, vlm: Any, arrays: Arrays) -> Features:
+    def features(self, vlm: Any, arrays: Arrays) -> Features:
         views = vlm.encode_images(
             arrays["pixel_values"],
             spatial_shapes=arrays["spatial_shapes"],
@@ -179,7 +179,7 @@ class Lfm2Eye(FamilyEye):
         return single(mx.concatenate(views))
 
 
-class InternEye(FamilyEye):
+class InternFamily(VisionFamily):
     """The layout of transformers."""
 
     token = "<IMG_CONTEXT>"
@@ -196,16 +196,16 @@ class InternEye(FamilyEye):
         tiles = arrays["pixel_values"].shape[0]
         return f"<img>{self.token * (self.tile_tokens * tiles)}</img>"
 
-    def seeing(self, model: Any) -> Seeing:
+    def spec(self, model: Any) -> Seeing:
         return Seeing(self.token_id)
 
-    def look(self, vlm: Any, arrays: Arrays) -> Features:
+    def features(self, vlm: Any, arrays: Arrays) -> Features:
         hidden, _ = vlm.vision_tower(arrays["pixel_values"].transpose(0, 2, 3, 1))
         merged = pixel_shuffle(hidden[:, 1:], vlm.config.downsample_ratio)
         return single(vlm.multi_modal_projector(merged))
 
 
-class InternChatEye(InternEye):
+class InternChatFamily(InternFamily):
     """The layout of the models' authors, whose settings of images are in the config. Their chat
     templates know texts alone, in which images are written.
     """
@@ -235,7 +235,7 @@ class InternChatEye(InternEye):
             image_std=IMAGENET_DEFAULT_STD,
         )
 
-    def look(self, vlm: Any, arrays: Arrays) -> Features:
+    def features(self, vlm: Any, arrays: Arrays) -> Features:
         pixels = arrays["pixel_values"].transpose(0, 2, 3, 1)
         hidden, *_ = vlm.vision_model(pixels, output_hidden_states=True)
         hidden = pixel_shuffle(hidden[:, 1:], vlm.downsample_ratio)

@@ -1,4 +1,4 @@
-"""What all eyes have in common: a Pillow processor of transformers, and placeholders."""
+"""Image family: a Pillow processor of transformers, and placeholders in prompts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from transformers import AutoImageProcessor
 from omlx.engine.image import ImageSpan, PreparedImage, image_ids
 from omlx.engine.vision.reader import Features, Seeing
 from omlx.errors import BadRequest
-from omlx.models.eyes.sight import MAX_TOKENS
+from omlx.models.vision.support import MAX_TOKENS
 
 if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
@@ -26,8 +26,8 @@ Arrays = Mapping[str, Any]
 """What an image processor returns for one image: numpy arrays, or mlx arrays for the tower."""
 
 
-class FamilyEye(ABC):
-    """An eye: what a server must know of images before any weights are read.
+class VisionFamily(ABC):
+    """Preprocessing and prompt text of images, before any weights are read.
 
     `token` is repeated for each feature. `text_marker` stands for an image in the text of a message
     where chat templates know texts alone; None: they know parts, and write the `marker`. `most`
@@ -45,7 +45,7 @@ class FamilyEye(ABC):
         self.vision = config["vision_config"]
         self.processor = self._read_processor(directory)
         self.token_id: int = tokenizer.convert_tokens_to_ids(self.token)
-        settings = {**self.processor.to_dict(), "eye": type(self).__name__}
+        settings = {**self.processor.to_dict(), "family": type(self).__name__}
         self._settings = json.dumps(settings, sort_keys=True, default=str).encode()
 
     @property
@@ -106,7 +106,7 @@ class FamilyEye(ABC):
                 at, start = at + stop - start, stop
         return tuple(tokens), tuple(spans)
 
-    # -- what differs ------------------------------------------------------------------------------
+    # -- per family --------------------------------------------------------------------------------
 
     def _read_processor(self, directory: Path) -> Any:
         read: Any = AutoImageProcessor.from_pretrained
@@ -137,11 +137,11 @@ class FamilyEye(ABC):
         """Return the text of an image: `token` for each feature, with what stands around them."""
 
     @abstractmethod
-    def seeing(self, model: Any) -> Seeing:
+    def spec(self, model: Any) -> Seeing:
         """Return how the text model reads features."""
 
     @abstractmethod
-    def look(self, vlm: Any, arrays: Arrays) -> Features:
+    def features(self, vlm: Any, arrays: Arrays) -> Features:
         """Compute features with tower and projector of mlx-vlm's model, lazily."""
 
 

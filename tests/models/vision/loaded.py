@@ -28,8 +28,8 @@ def entry(folder: Path) -> ModelEntry:
     return inspect_checkpoint(folder.name, folder, "test")
 
 
-def load_sighted(folder: Path, *, sees: bool = True) -> LoadedModel:
-    steps = load_steps(entry(folder), "float32", sees=sees)
+def load_with_vision(folder: Path, *, vision: bool = True) -> LoadedModel:
+    steps = load_steps(entry(folder), "float32", vision=vision)
     while True:
         try:
             next(steps)

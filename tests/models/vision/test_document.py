@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from omlx.models.catalog.architectures import WRAPPERS
-from omlx.models.eyes.sight import CROSS_ATTENTION, EXTRA, FAMILIES, MAX_TOKENS
+from omlx.models.vision.support import CROSS_ATTENTION, EXTRA, FAMILIES, MAX_TOKENS
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs/vision.md").read_text(encoding="utf-8")
 

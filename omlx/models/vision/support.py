@@ -1,0 +1,177 @@
+"""Vision support of a model: its image family, known before any weights are read, then its tower.
+
+    bytes ─ image_name ─► image ─ patches ─► PreparedImage
+    rendered prompt ─ expand ─► text ─ tokenizer ─► ids ─ place ─► ids and spans of the request
+
+A family is made of the JSON files of a model directory. It needs Pillow, which images are of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from omlx.engine.device_errors import isolate
+from omlx.errors import Reason
+from omlx.models.catalog.files import read_config, tensor_names, weight_files
+
+if TYPE_CHECKING:
+    from mlx import nn
+    from mlx_lm.tokenizer_utils import TokenizerWrapper
+
+    from omlx.engine.model import Model
+    from omlx.engine.vision.reader import Vision
+    from omlx.models.vision.family import VisionFamily
+
+MAX_TOKENS: Final = 1280
+"""Tokens of one image at most, where a family lets images have many: 1 megapixel for Qwen."""
+
+
+FAMILIES: Final = {
+    "qwen2_vl": "whole_images:Qwen2Family",
+    "qwen2_5_vl": "whole_images:Qwen2Family",
+    "qwen3_vl": "whole_images:Qwen3Family",
+    "qwen3_vl_moe": "whole_images:Qwen3Family",
+    "qwen3_5": "whole_images:Qwen35Family",
+    "qwen3_5_moe": "whole_images:Qwen35Family",
+    "idefics3": "tiled_images:IdeficsFamily",
+    "smolvlm": "tiled_images:IdeficsFamily",
+    "gemma3": "whole_images:Gemma3Family",
+    "gemma4": "whole_images:Gemma4Family",
+    "gemma4_unified": "whole_images:Gemma4UnifiedFamily",
+    "pixtral": "whole_images:PixtralFamily",
+    "mistral3": "whole_images:Mistral3Family",
+    "llava": "tiled_images:LlavaFamily",
+    "llava_next": "tiled_images:LlavaNextFamily",
+    "lfm2_vl": "tiled_images:Lfm2Family",
+    "internvl": "tiled_images:InternFamily",
+    "internvl_chat": "tiled_images:InternChatFamily",
+}
+"""Module and class, by `model_type`."""
+
+CROSS_ATTENTION: Final = frozenset({"mllama", "florence2"})
+"""Families whose layers attend to images instead of reading them as tokens."""
+
+EXTRA: Final = "omlx[vision]"
+_PACKAGES = ("mlx_vlm", "PIL")
+_TOWERS = ("vision", "visual", "connector", "multi_modal_projector", "mlp1", "embed_vision")
+
+
+def has_vision(config: Mapping[str, Any]) -> bool:
+    return isinstance(config.get("vision_config"), Mapping)
+
+
+def open_family(
+    directory: Path, config: Mapping[str, Any], tokenizer: TokenizerWrapper
+) -> VisionFamily | Reason:
+    """Return the image family of a model directory, or why it has none. Reads no weights.
+
+    Raises what a processor raises for settings that it cannot read.
+    """
+    reason = vision_off(directory, config)
+    if reason is not None:
+        return reason
+    module, _, name = FAMILIES[str(config["model_type"])].partition(":")
+    found = getattr(import_module(f"omlx.models.vision.{module}"), name)
+    family: VisionFamily = found(directory, config, tokenizer)
+    return family
+
+
+def vision_off(directory: Path, config: Mapping[str, Any]) -> Reason | None:
+    """Return why a model directory reads no images; None if it does. Reads names of tensors."""
+    model_type = str(config.get("model_type"))
+    if not has_vision(config):
+        return Reason("vision.off.text")
+    if model_type in CROSS_ATTENTION:
+        return Reason("vision.off.cross_attention", {"model_type": model_type})
+    if model_type not in FAMILIES:
+        return Reason("vision.off.family", {"model_type": model_type})
+    names = [name for file in weight_files(directory) for name in tensor_names(file)]
+    if not any(part in name for name in names for part in _TOWERS):
+        return Reason("vision.off.no_weights")
+    if any(find_spec(package) is None for package in _PACKAGES):
+        return Reason("vision.off.extra", {"extra": EXTRA})
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class VisionSupport:
+    """Image family of a model and, once it is loaded, `reader` with its tower; else `off_reason`.
+
+    `tower_bytes` are part of the model's weights.
+    """
+
+    family: VisionFamily | None = None
+    reader: Vision | None = None
+    off_reason: Reason | None = None
+    tower_bytes: int = 0
+
+    def follows(self, *, vision: bool) -> bool:
+        """Return whether it is what the setting `vision` asks for.
+
+        The weights of a draft model are read without a tower, as if the setting were off.
+        """
+        if self.off_reason is not None and self.off_reason.code == "vision.off.setting":
+            return not vision
+        return vision or self.family is None
+
+
+@dataclass(frozen=True, slots=True)
+class LazyVision:
+    """An image family with the lazy weights of its tower, `vlm`; else `off_reason`."""
+
+    family: VisionFamily | None = None
+    vlm: nn.Module | None = None
+    off_reason: Reason | None = None
+
+    def open(self, model: Model, tower_bytes: int) -> VisionSupport:
+        """Connect the tower, whose weights are read, to its text model."""
+        if self.family is None or self.vlm is None:
+            return VisionSupport(off_reason=self.off_reason)
+        from omlx.models.vision.tower import open_vision  # noqa: PLC0415 — needs the extra
+
+        with isolate() as outcome:
+            reader = open_vision(self.family, self.vlm, model)
+            return VisionSupport(self.family, reader, tower_bytes=tower_bytes)
+        return VisionSupport(off_reason=_failure(outcome.error))
+
+
+def read_vision_off(directory: Path) -> Reason | None:
+    """Return why a model directory reads no images; None if it does. Raises nothing."""
+    with isolate() as outcome:
+        return vision_off(directory, read_config(directory, "config.json"))
+    return _failure(outcome.error)
+
+
+def open_lazily(
+    directory: Path, config: Mapping[str, Any], tokenizer: TokenizerWrapper
+) -> LazyVision:
+    """Return family and tower of a model directory; reads no weights. Raises nothing."""
+    with isolate() as outcome:
+        family = open_family(directory, config, tokenizer)
+        if isinstance(family, Reason):
+            return LazyVision(off_reason=family)
+        from omlx.models.vision.tower import read_vlm  # noqa: PLC0415 — needs the extra
+
+        return LazyVision(family, read_vlm(directory))
+    return LazyVision(off_reason=_failure(outcome.error))
+
+
+def read_support(directory: Path, tokenizer: TokenizerWrapper) -> VisionSupport:
+    """Return the support of a model directory, without its tower. Raises nothing."""
+    with isolate() as outcome:
+        config = read_config(directory, "config.json")
+        family = open_family(directory, config, tokenizer)
+        if isinstance(family, Reason):
+            return VisionSupport(off_reason=family)
+        return VisionSupport(family)
+    return VisionSupport(off_reason=_failure(outcome.error))
+
+
+def _failure(error: Exception | None) -> Reason:
+    detail = f"{type(error).__name__}: {' '.join(str(error).split())}"[:400]
+    return Reason("vision.off.failed", {"detail": detail})
