@@ -14,7 +14,7 @@ import pytest
 from omlx.cli.main import main
 from omlx.models.pool.speculation import check_value
 from omlx.settings.configuration import LiveConfiguration
-from omlx.settings.layer import Source
+from omlx.settings.layers import Source
 from omlx.settings.schema import AppliesAt, Scope, Setting, table
 from omlx.settings.store import MODELS_FILE, Store
 from tests.admin.running import API, Administered, administered, change

@@ -25,7 +25,7 @@ from omlx.server.endpoints.prefixes import PrefixService
 from omlx.server.http.connection import while_connected
 from omlx.server.request.fields import read
 from omlx.server.request.generation_request import GenerationRequest
-from omlx.settings.layer import Source
+from omlx.settings.layers import Source
 from omlx.settings.schema import Settings
 
 from ..settings.view import Json

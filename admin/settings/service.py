@@ -29,15 +29,14 @@ from omlx.models.pool.pool import Pool, load_pinned
 from omlx.models.pool.speculation import check_value
 from omlx.server.http.guard import check_exposure
 from omlx.settings.configuration import LiveConfiguration
-from omlx.settings.layer import Source
+from omlx.settings.layers import Resolution, Source, resolve
 from omlx.settings.parse import from_json
-from omlx.settings.resolve import Resolution, resolve
 from omlx.settings.schema import Scope, Settings, Value, table
 from omlx.settings.store import Owner
+from omlx.settings.types import Form
 
 from .view import CONFIRMED, PICKED, MapRow, SettingsView, SettingView, applied, setting_views
 
-_ORIGIN: Final = re.compile(r"\*|null|[a-z][a-z0-9+.-]*://[^\s/?#@]+/?", re.IGNORECASE)
 _HOST: Final = re.compile(r"\*|\[[0-9a-f:.]+\]|[\w.-]+", re.IGNORECASE)
 
 
@@ -152,7 +151,7 @@ class SettingsService:
             if name in PICKED:
                 options = models if name == "draft_model" else ids
             hinted[name] = replace(setting, warning=warning, options=options)
-            if setting.row.is_mapping:
+            if setting.row.form is Form.MAP:
                 rows = self._warnings.map_rows(resolution[name].value)
                 hinted[name] = replace(hinted[name], rows=rows)
         return hinted
@@ -195,7 +194,8 @@ class SettingsService:
         try:
             value = from_json(row, raw, name)
             check_value(name, value, name)
-            check_form(name, value)
+            if name == "allow_host":
+                check_hosts(value)
             if name == "alias" and model is not None:
                 self._pool.catalog.check_alias(str(value), model)
         except ConfigError as error:
@@ -228,15 +228,11 @@ def _at_field(error: ConfigError, changed: Collection[str]) -> BadRequest:
     return BadRequest(error.code, param=param, **params)
 
 
-def check_form(name: str, value: Value) -> None:
-    """Raise ConfigError for an origin or a host name that no browser could send."""
-    forms = {"allow_origin": (_ORIGIN, "config.origin"), "allow_host": (_HOST, "config.host_name")}
-    if name not in forms or not isinstance(value, tuple):
-        return
-    form, code = forms[name]
-    for part in map(str, value):
-        if form.fullmatch(part) is None:
-            raise ConfigError(code, where=name, value=part)
+def check_hosts(names: Value) -> None:
+    """Raise ConfigError for a host name that no browser could send."""
+    for name in map(str, names if isinstance(names, tuple) else ()):
+        if _HOST.fullmatch(name) is None:
+            raise ConfigError("config.host_name", where="allow_host", value=name)
 
 
 @dataclass(frozen=True, slots=True)

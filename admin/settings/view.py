@@ -11,10 +11,10 @@ from typing import Any, Final
 from omlx.errors import Reason
 from omlx.models.pool.served import reason_to_json, speculation_to_json
 from omlx.models.pool.speculation import SpeculationConfig
-from omlx.settings.layer import Layer, Source
-from omlx.settings.parse import size_text, to_json
-from omlx.settings.resolve import Resolution
+from omlx.settings.layers import Layer, Resolution, Source
+from omlx.settings.parse import to_json
 from omlx.settings.schema import AppliesAt, Group, Scope, Setting, Value, table
+from omlx.settings.types import Form, size_text
 
 Json = dict[str, Any]
 
@@ -24,15 +24,15 @@ CONFIRMED: Final = frozenset({"trust_remote_code"})
 PICKED: Final = frozenset({"default_model", "draft_model", "model_map"})
 """Settings that name models."""
 
-_KINDS: Final[Mapping[type, tuple[str, str]]] = {
-    str: ("string", "text"),
-    int: ("integer", "number"),
-    float: ("number", "number"),
-    bool: ("boolean", "switch"),
-    dict: ("object", "object"),
-    Path: ("path", "text"),
+_TYPES: Final[Mapping[type, str]] = {
+    str: "string",
+    int: "integer",
+    float: "number",
+    bool: "boolean",
+    dict: "object",
+    Path: "path",
 }
-"""Type in the API, and control in the forms, by the type of a value."""
+"""Type in the API, by the type of a value."""
 
 _LOCKING: Final = (Source.CLI, Source.ENVIRONMENT)
 
@@ -86,25 +86,13 @@ class SettingView:
 
     @property
     def type(self) -> str:
-        return "list" if self.row.repeatable else _KINDS[self.row.kind][0]
+        return "list" if self.row.repeatable else _TYPES[self.row.kind]
 
     @property
     def control(self) -> str:
-        """Kind of form control: text, number, size, switch, choice, model, map, lines, object
-        or secret."""
-        if self.row.is_mapping:
-            return "map"
-        if self.name in PICKED:
-            return "model"
-        if self.row.meta.secret:
-            return "secret"
-        if self.row.meta.is_bytes:
-            return "size"
-        if self.row.choices:
-            return "choice"
-        if self.row.repeatable:
-            return "lines"
-        return _KINDS[self.row.kind][1]
+        """Kind of form control: a `Form`, or `model`."""
+        picks = self.name in PICKED and self.row.form is not Form.MAP
+        return "model" if picks else self.row.form.value
 
     @property
     def text(self) -> str:
@@ -137,8 +125,8 @@ class SettingView:
             "choices": list(self.row.choices) or None,
             "low": low,
             "high": high,
-            "bytes": meta.is_bytes,
-            "secret": meta.secret,
+            "bytes": self.row.form is Form.SIZE,
+            "secret": self.row.form is Form.SECRET,
             "help": self.row.help_key,
             "takes": meta.applies.value,
             "default": _shown(self.row, self.row.default),
@@ -240,7 +228,7 @@ def applied(
 
 
 def _shown(row: Setting, value: Value) -> object:
-    return None if row.meta.secret else to_json(value)
+    return None if row.form is Form.SECRET else to_json(value)
 
 
 def _text(value: object, control: str) -> str:

@@ -6,7 +6,6 @@ import os
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from omlx.errors import ConfigError
@@ -15,7 +14,7 @@ from omlx.models.catalog.discovery import Discovery, Folder, discovery
 from omlx.models.catalog.registry import ModelEntry
 from omlx.models.pool.speculation import check_value, strategy_of
 from omlx.settings.configuration import Configuration, LiveConfiguration
-from omlx.settings.resolve import cli_layer, environment_layer, resolve
+from omlx.settings.layers import cli_layer, environment_layer, resolve
 from omlx.settings.schema import table
 from omlx.settings.store import Store
 
@@ -44,7 +43,7 @@ def find_models(names: Sequence[str], configuration: Configuration) -> Discovery
     folders = [_folder(name) for name in names]
     settings = configuration.resolve().settings
     model_dir = (*filter(None, folders), *settings.model_dir)
-    return discovery(replace(settings, model_dir=model_dir), os.environ)
+    return discovery(settings.model_copy(update={"model_dir": model_dir}), os.environ)
 
 
 def find_model(name: str, configuration: LiveConfiguration) -> ModelEntry:

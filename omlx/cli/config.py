@@ -18,11 +18,11 @@ from omlx.models.catalog.registry import Registry
 from omlx.models.package.compatibility import check_draft
 from omlx.models.package.package import usable_package
 from omlx.settings.configuration import LiveConfiguration
-from omlx.settings.layer import Source
+from omlx.settings.layers import Resolution, Source
 from omlx.settings.parse import parse, to_json
-from omlx.settings.resolve import Resolution
 from omlx.settings.schema import Setting, Value, table
 from omlx.settings.store import Owner
+from omlx.settings.types import Form
 
 _HIDDEN = "********"
 
@@ -128,7 +128,7 @@ def _path(arguments: Namespace, live: LiveConfiguration) -> None:
 def _record(row: Setting, resolution: Resolution) -> dict[str, object]:
     setting = resolution[row.name]
     value = to_json(setting.value)
-    if row.meta.secret and value is not None:
+    if row.form is Form.SECRET and value is not None:
         value = _HIDDEN
     return {"value": value, "source": setting.source.value}
 
@@ -183,7 +183,7 @@ def _shown(row: Setting, value: Value) -> str:
     """Return a value as people read it."""
     if value is None or value == ():
         return ""
-    if row.meta.secret:
+    if row.form is Form.SECRET:
         return _HIDDEN
     if isinstance(value, bool):
         return "on" if value else "off"

@@ -46,7 +46,7 @@ from omlx.settings.configuration import LiveConfiguration
 from omlx.settings.file import read
 from omlx.settings.keys import FILE as KEYS_FILE
 from omlx.settings.keys import KeyFile
-from omlx.settings.resolve import add_flags, cli_layer, flags_of
+from omlx.settings.layers import add_flags, cli_layer, flags_of
 from omlx.settings.schema import Group, Settings
 from omlx.settings.store import GLOBAL_FILE, MODELS_FILE
 from omlx.telemetry.log_tail import read_tail

@@ -15,7 +15,7 @@ from omlx.cli.hostfile import read_hosts
 from omlx.cli.supervisor import Supervisor
 from omlx.engine.stage.order import Order
 from omlx.errors import ConfigError
-from omlx.settings.resolve import cli_layer, flags_of
+from omlx.settings.layers import cli_layer, flags_of
 from omlx.settings.schema import Group
 
 TIMEOUT_S: Final = 10.0

@@ -13,7 +13,7 @@ from omlx.cli.output import columns, size
 from omlx.models.catalog.catalog import Catalog
 from omlx.models.catalog.discovery import discover
 from omlx.models.catalog.registry import ModelEntry, Registry, Status
-from omlx.settings.resolve import add_flags
+from omlx.settings.layers import add_flags
 from omlx.settings.schema import Group, Scope
 
 

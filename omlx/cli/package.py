@@ -36,7 +36,7 @@ from omlx.models.package.package import (
 from omlx.models.pool.served import speculation_to_json
 from omlx.models.pool.speculation import SpeculationConfig, resolve_speculation
 from omlx.settings.configuration import Configuration
-from omlx.settings.resolve import add_flags
+from omlx.settings.layers import add_flags
 from omlx.settings.schema import Group
 
 

@@ -26,7 +26,7 @@ from omlx.models.package.compatibility import checkpoint_mismatch, draft_problem
 from omlx.models.package.package import DeclaredDraftModel, usable_package
 from omlx.models.pool.speculation import FETCHABLE
 from omlx.settings.configuration import LiveConfiguration
-from omlx.settings.resolve import add_flags
+from omlx.settings.layers import add_flags
 from omlx.settings.schema import Group, Settings
 
 

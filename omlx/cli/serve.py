@@ -72,11 +72,9 @@ from omlx.server.http.protocol import TimeoutProtocol
 from omlx.server.journal.journal import Journal
 from omlx.server.request.media.fetch import UrlReader
 from omlx.server.services import Services, Stores, build_services
-from omlx.settings.configuration import LiveConfiguration
-from omlx.settings.layer import Layer
-from omlx.settings.resolve import add_flags
+from omlx.settings.configuration import ConfigurationWatcher, LiveConfiguration
+from omlx.settings.layers import Layer, add_flags
 from omlx.settings.schema import Settings
-from omlx.settings.watcher import ConfigurationWatcher
 from omlx.telemetry import log
 from omlx.text.template import process as template_process
 

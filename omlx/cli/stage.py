@@ -30,7 +30,7 @@ from omlx.models.package.tokenizer import import_mlx_lm
 from omlx.models.pool.footprint import bound_mlx, free_bytes, limit_bytes, wire
 from omlx.models.pool.stages import FollowerStage
 from omlx.process_memory import set_up_allocator
-from omlx.settings.resolve import add_flags
+from omlx.settings.layers import add_flags
 
 
 def add_arguments(parser: ArgumentParser) -> None:

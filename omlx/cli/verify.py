@@ -26,7 +26,7 @@ from omlx.receipts.store import FOLDER, AnswerStore
 from omlx.receipts.verdict import Verdict
 from omlx.receipts.verifier import Verifier
 from omlx.settings.configuration import LiveConfiguration
-from omlx.settings.resolve import add_flags
+from omlx.settings.layers import add_flags
 from omlx.settings.schema import Group
 
 

@@ -6,17 +6,20 @@ off the event loop.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
 
-from omlx.errors import Reason
+from omlx.errors import ConfigError, Reason
 from omlx.settings.file import FileStamp, file_stamp
-from omlx.settings.layer import Layer, Source
-from omlx.settings.resolve import Resolution, resolve
+from omlx.settings.layers import Layer, Resolution, Source, resolve
 from omlx.settings.schema import Settings, Value, table
 from omlx.settings.store import Store, StoredSettings
+
+log = logging.getLogger("omlx.settings")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,3 +97,60 @@ class LiveConfiguration:
             self.stamps = {path: file_stamp(path) for path in self.store.paths}
             self.current = Configuration(self.current.run, self.store.read())
         return self.current
+
+
+class ConfigurationWatcher:
+    """Publisher of settings that another process wrote, with `omlx config` or an editor.
+
+    `packages` returns the package files to watch. `apply` is awaited on the event loop after each
+    change, to make the loaded models take up the new snapshot. All files are read in a thread.
+    """
+
+    def __init__(
+        self,
+        live: LiveConfiguration,
+        packages: Callable[[], Iterable[Path]],
+        apply: Callable[[], Awaitable[object]],
+    ) -> None:
+        self._live = live
+        self._packages = packages
+        self._apply = apply
+        self._seen = dict(live.stamps)
+        self._logged: list[str] = []
+
+    async def run(self, interval_s: float) -> None:
+        """Check every `interval_s` seconds. An error in one check does not end it."""
+        while True:
+            await asyncio.sleep(interval_s)
+            try:
+                await self.check()
+            except (
+                Exception
+            ):  # the edge of a background task; the files are read again once they change
+                log.exception("settings watcher")
+
+    async def check(self) -> bool:
+        """Read the files if one has changed, publish and apply them. Return whether one had
+        changed.
+        """
+        packages = tuple(self._packages())
+        before, self._seen = self._seen, await asyncio.to_thread(self._stamps, packages)
+        if all(before.get(path, stamp) == stamp for path, stamp in self._seen.items()):
+            return False
+        configuration = await asyncio.to_thread(self._live.refresh)
+        self._log([note for note in configuration.stored.notes if "kept" not in note.params])
+        await self._apply()
+        return True
+
+    def _log(self, notes: Iterable[ConfigError]) -> None:
+        """Log the files that became invalid since the last check."""
+        messages = []
+        for note in notes:
+            messages.append(note.message)
+            if note.message not in self._logged:
+                details = {"code": note.code, "detail": note.message}
+                log.warning("settings not applied", extra={"fields": details})
+        self._logged = messages
+
+    def _stamps(self, packages: Iterable[Path]) -> dict[Path, FileStamp]:
+        return {path: file_stamp(path) for path in (*self._live.stamps, *packages)}

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from omlx.catalog import sentence
 from omlx.settings.schema import Group, Scope, Setting, table
+from omlx.settings.types import Form
 
 HEAD = """# Settings
 
@@ -81,19 +82,23 @@ def _own(setting: Setting) -> str:
 
 
 def _values(setting: Setting) -> str:
-    if setting.choices:
-        return " ".join(f"`{choice}`" for choice in setting.choices)
-    if setting.kind is bool:
-        return "on, off"
-    if setting.kind is dict:
-        return "a JSON object"
-    if setting.meta.is_bytes:
-        return "a size such as `512MB`" + (", or `off`" if setting.may_be_off else "")
-    if setting.kind in (int, float):
-        return f"{setting.meta.low:,} to {setting.meta.high:,}"
-    if setting.repeatable:
-        return f"{setting.meta.metavar}, repeatable"
-    return setting.meta.metavar
+    meta = setting.meta
+    match setting.form:
+        case Form.CHOICE:
+            return " ".join(f"`{choice}`" for choice in setting.choices)
+        case Form.SWITCH:
+            return "on, off"
+        case Form.OBJECT:
+            return "a JSON object"
+        case Form.SIZE:
+            off = ", or `off`" if meta.metavar.endswith("|off") else ""
+            return f"a size such as `512MB`{off}"
+        case Form.NUMBER:
+            return f"{meta.low:,} to {meta.high:,}"
+        case Form.LINES | Form.MAP:
+            return f"{meta.metavar}, repeatable"
+        case _:
+            return meta.metavar
 
 
 def _default(setting: Setting) -> str:
@@ -102,7 +107,7 @@ def _default(setting: Setting) -> str:
         return ""
     if isinstance(value, bool):
         return "on" if value else "off"
-    if setting.meta.is_bytes and isinstance(value, int):
+    if setting.form is Form.SIZE and isinstance(value, int):
         return f"{value >> 20}MB"
     if isinstance(value, Path):
         return f"`{str(value).replace(os.path.expanduser('~'), '~')}`"

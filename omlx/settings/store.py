@@ -21,11 +21,11 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from omlx.errors import ConfigError, Outdated
 from omlx.settings.file import locked, read, write
-from omlx.settings.layer import Layer, Source, check_bounds
+from omlx.settings.layers import Layer, Source, check_bounds
 from omlx.settings.parse import from_json, to_json
 from omlx.settings.schema import Scope, Setting, Value, table
 
@@ -37,7 +37,8 @@ RESERVED: Final = "latest"
 
 _PROFILE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
-Check = Callable[[str, Value, str], None]
+Tree: TypeAlias = "dict[str, Setting | Tree]"
+Check: TypeAlias = Callable[[str, Value, str], None]
 """Given a setting's name, its value and where it was set, raises ConfigError for what the table
 cannot validate.
 """
@@ -226,7 +227,7 @@ class Store:
         path, scope = self.path(owner.model), owner.scope
         values = {}
         # A list: an unknown key is reported before an invalid value.
-        for row, raw in list(_leaves(section, _rows(scope), path, owner.place)):
+        for row, raw in list(_leaves(section, _tree(scope), path, owner.place)):
             where = f"{path}: {'.'.join(owner.key_path(row))}"
             if not row.allowed_in(scope):
                 raise ConfigError("config.misplaced", where=where, name=row.name)
@@ -269,23 +270,23 @@ def _model_sections(values: Mapping[str, Any], path: Path) -> Iterator[tuple[Own
 
 
 def _leaves(
-    section: object, rows: Mapping[tuple[str, ...], Setting], path: Path, above: tuple[str, ...]
+    section: object, tree: Tree, path: Path, above: tuple[str, ...]
 ) -> Iterator[tuple[Setting, object]]:
-    """Yield the settings in nested objects with their raw values. Raises ConfigError for a key
-    without a row.
+    """Yield the settings in nested objects with their raw values. Raises ConfigError for a key that
+    `tree` lacks.
 
     `above` is the place of the section in the file.
     """
     if not isinstance(section, dict):
         raise ConfigError("config.object", where=f"{path}: {'.'.join(above)}")
     for key, value in section.items():
-        below = {keys[1:]: row for keys, row in rows.items() if keys[0] == key}
-        if not below:
-            raise ConfigError("config.key", file=str(path), key=".".join((*above, key)))
-        if () in below:
-            yield below[()], value
-        else:
-            yield from _leaves(value, below, path, (*above, key))
+        match tree.get(key):
+            case None:
+                raise ConfigError("config.key", file=str(path), key=".".join((*above, key)))
+            case Setting() as row:
+                yield row, value
+            case below:
+                yield from _leaves(value, below, path, (*above, key))
 
 
 def _set(values: dict[str, Any], keys: tuple[str, ...], value: object) -> None:
@@ -305,11 +306,15 @@ def _set(values: dict[str, Any], keys: tuple[str, ...], value: object) -> None:
 
 
 @cache
-def _rows(scope: Scope) -> Mapping[tuple[str, ...], Setting]:
-    """Return the settings by their place in config.json, or in a section of models.json."""
-    if scope is Scope.GLOBAL:
-        return {Owner().key_path(row): row for row in table().values()}
-    return {Owner("").key_path(row)[2:]: row for row in table().values() if row.allowed_in(scope)}
+def _tree(scope: Scope) -> Tree:
+    """Return the settings as nested in config.json, or in a section of models.json."""
+    tree: Tree = {}
+    for row in table().values():
+        if scope is Scope.GLOBAL:
+            _set(tree, Owner().key_path(row), row)
+        elif row.allowed_in(scope):
+            _set(tree, Owner("").key_path(row)[2:], row)
+    return tree
 
 
 def _row(name: str, scope: Scope) -> Setting:

@@ -21,7 +21,7 @@ from omlx.models.pool.pool import build_pool
 from omlx.models.pool.speculation import check_value
 from omlx.server.beginnings.store import FILE, BeginningStore
 from omlx.settings.configuration import LiveConfiguration
-from omlx.settings.layer import Layer, Source
+from omlx.settings.layers import Layer, Source
 from omlx.settings.schema import Value
 from omlx.settings.store import Store
 from tests.server.running import DEMO, OFFLINE, PATIENCE_S, TARGET, Running, omlx

@@ -15,7 +15,7 @@ from omlx.models.catalog.catalog import Catalog, restricted_to
 from omlx.models.catalog.discovery import BUNDLED, Folder, scan_places
 from omlx.models.catalog.registry import Registry
 from omlx.settings.configuration import LiveConfiguration
-from omlx.settings.layer import Layer, Source
+from omlx.settings.layers import Layer, Source
 from omlx.settings.store import Store
 from tests.models.pools import make_pool
 from tests.models.trees import model

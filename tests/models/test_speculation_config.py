@@ -16,7 +16,7 @@ from omlx.models.package.package import FILE
 from omlx.models.pool.served import speculation_to_json
 from omlx.models.pool.speculation import SpeculationConfig, check_value, resolve_speculation
 from omlx.settings.configuration import Configuration
-from omlx.settings.layer import Layer, Source
+from omlx.settings.layers import Layer, Source
 from omlx.settings.schema import Value
 from omlx.settings.store import Store
 from tests.models.test_package import package

@@ -13,7 +13,7 @@ from openai import NotFoundError, OpenAI
 
 from omlx.models.pool.speculation import check_value
 from omlx.settings.configuration import LiveConfiguration
-from omlx.settings.layer import Layer, Source
+from omlx.settings.layers import Layer, Source
 from omlx.settings.schema import Scope, Value, table
 from omlx.settings.store import Store
 from tests.server.running import TARGET, Running, omlx

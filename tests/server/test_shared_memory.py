@@ -17,7 +17,7 @@ import pytest
 from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.catalog.registry import ModelEntry, Registry
 from omlx.settings.configuration import LiveConfiguration
-from omlx.settings.layer import Layer, Source
+from omlx.settings.layers import Layer, Source
 from omlx.settings.store import Store
 from tests.server.running import HYBRID, TARGET, Running, omlx
 

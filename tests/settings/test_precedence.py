@@ -16,11 +16,11 @@ from pathlib import Path
 import pytest
 
 from omlx.settings.configuration import LiveConfiguration
-from omlx.settings.layer import Layer, Source
+from omlx.settings.layers import Layer, Resolution, Source, add_flags, cli_layer, environment_layer
 from omlx.settings.parse import to_json
-from omlx.settings.resolve import Resolution, add_flags, cli_layer, environment_layer
 from omlx.settings.schema import Scope, Setting, Settings, Value, table
 from omlx.settings.store import Store
+from omlx.settings.types import Form
 
 MODEL = "org/model"
 SCOPE = {
@@ -65,9 +65,9 @@ def value(row: Setting, source: Source) -> Value:
         one = not row.default if at % 2 else bool(row.default)
     elif row.kind is str:
         one = f"{source.value}/model"
-        if row.is_mapping:
+        if row.form is Form.MAP:
             one = f"name-*={one}"
-        if row.is_origin:
+        if row.meta.metavar == "ORIGIN":
             one = f"{source.value}://model"
     elif row.kind is dict:
         one = {"from": source.value}

@@ -9,16 +9,17 @@ from pathlib import Path
 import pytest
 
 from omlx.errors import ConfigError
-from omlx.settings.layer import Layer, Source
-from omlx.settings.parse import from_json
-from omlx.settings.resolve import (
+from omlx.settings.layers import (
+    Layer,
     Resolution,
+    Source,
     add_flags,
     cli_layer,
     environment_layer,
     flags_of,
     resolve,
 )
+from omlx.settings.parse import from_json
 from omlx.settings.schema import Group, table
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from omlx.catalog import catalog
 from omlx.settings.document import document
-from omlx.settings.resolve import add_flags
+from omlx.settings.layers import add_flags
 from omlx.settings.schema import Scope, Setting, Settings, table
 
 ROOT = Path(__file__).resolve().parents[2]

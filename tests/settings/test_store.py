@@ -15,9 +15,10 @@ import pytest
 
 from omlx.errors import ConfigError, Outdated
 from omlx.settings.file import FORMAT, FileStamp, file_stamp, locked
-from omlx.settings.layer import Source
+from omlx.settings.layers import Source
 from omlx.settings.schema import Scope, Setting, Value, table
 from omlx.settings.store import GLOBAL_FILE, MODELS_FILE, Store
+from omlx.settings.types import Form
 
 MODEL = "org/name.with.dots"
 
@@ -116,9 +117,9 @@ def test_a_profile_that_cannot_be_is_refused_where_it_stands(
 
 def sample(row: Setting, folder: Path) -> Value:
     """Return a valid value of a setting."""
-    if row.is_mapping:
+    if row.form is Form.MAP:
         return ("a=x", "b=y")
-    if row.is_origin:
+    if row.meta.metavar == "ORIGIN":
         return ("a://x", "b://*")
     if row.repeatable:
         return (folder / "x",) if row.kind is Path else ("a", "b")

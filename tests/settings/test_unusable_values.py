@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from argparse import ArgumentParser
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from transformers import PreTrainedTokenizerBase
 
 from omlx.errors import ConfigError
-from omlx.settings.layer import Layer
-from omlx.settings.resolve import add_flags, cli_layer, environment_layer
-from omlx.settings.schema import RENDERER_ARGUMENTS, table
+from omlx.settings.layers import Layer, add_flags, cli_layer, environment_layer
+from omlx.settings.schema import table
 from omlx.settings.store import GLOBAL_FILE, Store
-from omlx.text.template import render as template
+from omlx.settings.types import RENDERER_ARGUMENTS
 
 Read = Callable[[str, str, Path], Layer]
 
@@ -74,4 +75,5 @@ def test_a_usable_value_is_taken(read: Read, name: str, text: str, tmp_path: Pat
 
 
 def test_the_reserved_names_are_those_of_the_renderer() -> None:
-    assert template._reserved() == RENDERER_ARGUMENTS
+    signature = inspect.signature(PreTrainedTokenizerBase.apply_chat_template)
+    assert {*signature.parameters, "messages"} == RENDERER_ARGUMENTS

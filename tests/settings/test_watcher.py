@@ -14,9 +14,9 @@ from omlx.models.catalog.reference import Reference
 from omlx.models.package.package import FILE, DeclaredDraftModel, write_package
 from omlx.models.pool.load_queue import LoadJob
 from omlx.models.pool.pool import Pool
+from omlx.settings.configuration import ConfigurationWatcher
 from omlx.settings.schema import Settings
 from omlx.settings.store import GLOBAL_FILE, Store
-from omlx.settings.watcher import ConfigurationWatcher
 from omlx.telemetry.log import fields_of
 from tests.models.pools import make_pool
 from tests.models.test_pool import DRAFT, TARGET, engine, pool

@@ -21,8 +21,7 @@ from omlx.draft_length import DraftLength
 from omlx.errors import BadRequest, ConfigError, NotFound
 from omlx.models.catalog.registry import ModelEntry, Registry, Status, check_usable
 from omlx.settings.configuration import Configuration, LiveConfiguration
-from omlx.settings.layer import Layer, Source
-from omlx.settings.resolve import resolve
+from omlx.settings.layers import Layer, Source, resolve
 from omlx.settings.schema import Settings, Value
 from omlx.settings.store import check_profile_name
 

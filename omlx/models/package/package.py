@@ -26,7 +26,7 @@ from omlx.models.catalog.files import read_config
 from omlx.models.catalog.reference import Reference, find_draft
 from omlx.models.catalog.registry import ModelEntry, Registry
 from omlx.models.package.compatibility import draft_mismatch
-from omlx.settings.layer import Layer, Source
+from omlx.settings.layers import Layer, Source
 from omlx.settings.schema import Value
 
 

@@ -22,7 +22,7 @@ from omlx.models.pool.load_weights import LoadedModel
 from omlx.models.pool.opening import Dtype, LoadProgress
 from omlx.models.pool.speculation import SpeculationConfig
 from omlx.models.vision.support import VisionSupport
-from omlx.settings.layer import Source
+from omlx.settings.layers import Source
 from omlx.settings.schema import STRICT, Group, Settings, table
 from omlx.text.constraint import ThinkingBudgets
 from omlx.text.grammar import GrammarCompiler

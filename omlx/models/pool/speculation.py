@@ -17,8 +17,7 @@ from omlx.models.heads.files import is_head
 from omlx.models.package.compatibility import checkpoint_mismatch, tokenizer_mismatch
 from omlx.models.package.package import DeclaredDraftModel, Package, usable_package
 from omlx.settings.configuration import Configuration
-from omlx.settings.layer import Source
-from omlx.settings.resolve import Resolution
+from omlx.settings.layers import Resolution, Source
 from omlx.settings.schema import Settings, Value, table
 
 if TYPE_CHECKING:

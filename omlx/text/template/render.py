@@ -8,15 +8,15 @@ have it in their chat template, with the roles `query` and `document`.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from omlx.engine.image import ImageSpan, PreparedImage, words
 from omlx.errors import BadRequest, Param, Reason
+from omlx.settings.types import RENDERER_ARGUMENTS
 from omlx.text.calls.markup import call_format, write_calls
 from omlx.text.reasoning import opens_reasoning
 from omlx.text.template.abilities import TemplateAbilities, template_abilities
@@ -169,7 +169,7 @@ def _check(
     another role.
     """
     for name in variables:
-        if name in _reserved():
+        if name in RENDERER_ARGUMENTS:  # with those a request could bring its own template
             raise BadRequest("template.reserved", param="chat_template_kwargs", name=name)
     if not tokenizer.has_chat_template:
         raise BadRequest("template.missing", param="messages")
@@ -201,16 +201,6 @@ def _template_errors(param: str) -> Iterator[None]:
     except Exception as error:  # of any type: a template is a program, and some are Python
         detail = str(error) or type(error).__name__
         raise BadRequest("template.failed", param=param, detail=detail) from error
-
-
-@cache
-def _reserved() -> frozenset[str]:
-    """Arguments of the renderer: a request that could set them could bring its own template."""
-    # Imported with the first tokenizer: slow.
-    from transformers import PreTrainedTokenizerBase  # noqa: PLC0415
-
-    signature = inspect.signature(PreTrainedTokenizerBase.apply_chat_template)
-    return frozenset(signature.parameters) | {"messages"}
 
 
 Images: TypeAlias = Sequence[PreparedImage]

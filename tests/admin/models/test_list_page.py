@@ -27,7 +27,7 @@ from omlx.models.pool.opening import LoadProgress
 from omlx.models.pool.served import ModelStatus, State
 from omlx.models.pool.speculation import SpeculationConfig
 from omlx.records import DrafterStats, RequestStats
-from omlx.settings.layer import Source
+from omlx.settings.layers import Source
 from omlx.settings.schema import Settings, table
 from tests.admin.running import API, administered, change
 from tests.server.running import HYBRID, TARGET

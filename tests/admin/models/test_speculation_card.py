@@ -16,8 +16,7 @@ from omlx.draft_length import DraftLength
 from omlx.engine.strategy import parse
 from omlx.errors import Reason
 from omlx.models.pool.speculation import SpeculationConfig
-from omlx.settings.layer import Layer, Source
-from omlx.settings.resolve import resolve
+from omlx.settings.layers import Layer, Source, resolve
 from omlx.settings.schema import Scope, Settings, Value, table
 
 NO_DRAFTS = DraftPicker(none_chosen=True, without=None, fit=[], unfit=[])

@@ -18,11 +18,11 @@ from omlx.errors import ConfigError
 from omlx.models.pool.speculation import check_value
 from omlx.settings.configuration import LiveConfiguration
 from omlx.settings.file import FORMAT
-from omlx.settings.layer import Source
+from omlx.settings.layers import Source, add_flags, cli_layer, environment_layer
 from omlx.settings.parse import to_json
-from omlx.settings.resolve import add_flags, cli_layer, environment_layer
 from omlx.settings.schema import Scope, Setting, table
 from omlx.settings.store import GLOBAL_FILE, MODELS_FILE, Store
+from omlx.settings.types import Form
 from tests.admin.running import API, Administered, change
 from tests.server.running import DRAFT, TARGET
 
@@ -141,7 +141,7 @@ def test_every_setting_by_every_way(
         if row.allowed_in(Scope.GLOBAL):
             store = Store(tmp_path / "home", check_value)
             view = setting_views(Scope.GLOBAL, resolution, store.read().layer())[row.name]
-            assert view.value == (None if row.meta.secret else value)
+            assert view.value == (None if row.form is Form.SECRET else value)
             assert view.source is SOURCES[way]
             assert view.locked is (way in ("cli", "environment"))
 
@@ -153,7 +153,7 @@ def through_the_api(row: Setting, value: Any, model: str | None, browser: httpx.
     if row.name == "api_key":
         browser.headers["Authorization"] = f"Bearer {value}"
     view = browser.get(f"{API}/{path}").json()["settings"][row.name]
-    shown = None if row.meta.secret else value
+    shown = None if row.form is Form.SECRET else value
     source = "global" if model is None else "model"
     assert (view["value"], view["stored"], view["source"], view["set"]) == (
         shown,

@@ -7,8 +7,7 @@ import pytest
 from omlx.admin.models.model_page import SETTINGS
 from omlx.admin.settings.view import FieldGroup, SettingsView, SettingView, setting_views
 from omlx.catalog import catalog
-from omlx.settings.layer import Layer, Source
-from omlx.settings.resolve import resolve
+from omlx.settings.layers import Layer, Source, resolve
 from omlx.settings.schema import Scope, Value, table
 
 

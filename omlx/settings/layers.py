@@ -1,18 +1,61 @@
-"""Resolution of settings: which source decides each of them; layers of flags and variables."""
+"""Layers of settings: the values of each source, and which source decides each setting.
+
+pydantic-settings is not used: its sources do not say which of them set a value, it writes other
+help and other errors, and its import takes longer than `omlx config` does.
+"""
 
 from __future__ import annotations
 
 from argparse import ArgumentParser, BooleanOptionalAction, Namespace
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from enum import StrEnum
+from typing import Any, Final
 
+from omlx.draft_length import DraftLength
 from omlx.errors import ConfigError
-from omlx.settings.layer import Layer, Source, check_bounds
 from omlx.settings.parse import parse
 from omlx.settings.schema import Group, Scope, Setting, Settings, Value, table
 
-_METAVARS = {int: "N", dict: "JSON"}
+_METAVARS: Final = {int: "N", dict: "JSON"}
+
+
+class Source(StrEnum):
+    """Source of a value; earlier ones take precedence. A request precedes all, and is no layer.
+
+    The profile comes first: the request names it.
+    """
+
+    PROFILE = "profile"
+    CLI = "cli"
+    ENVIRONMENT = "environment"
+    MODEL = "model"
+    GLOBAL = "global"
+    PACKAGE = "package"
+    BUILT_IN = "built_in"
+
+    @property
+    def rank(self) -> int:
+        """0 for the source of the highest precedence."""
+        return list(Source).index(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """The values that one source sets."""
+
+    source: Source
+    values: Mapping[str, Value]
+
+
+def check_bounds(layer: Layer, where: str) -> None:
+    """Raise ConfigError if the draft lengths of one source contradict each other.
+
+    Between two sources that is no error: the one of higher precedence bounds the other.
+    """
+    contradiction = DraftLength.parse(layer.values).contradiction
+    if contradiction is not None:
+        raise ConfigError("config.bounds", where=where, **contradiction._asdict())
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +86,7 @@ def resolve(layers: Iterable[Layer] = ()) -> Resolution:
             if name not in sources:
                 raise ConfigError("config.unknown", name=name)
             values[name], sources[name] = value, layer.source
-    return Resolution(Settings(**values), sources)
+    return Resolution(Settings().model_copy(update=values), sources)
 
 
 def environment_layer(environ: Mapping[str, str]) -> Layer:

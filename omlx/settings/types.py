@@ -1,0 +1,146 @@
+"""Types of settings: pydantic reads the JSON form of a value, and refuses any other type.
+
+Validators raise ConfigError without `where`, which `omlx.settings.parse` adds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, Final, TypeAlias
+
+from pydantic import AfterValidator, BeforeValidator
+
+from omlx.errors import ConfigError
+from omlx.settings.origins import is_pattern
+
+SHOWN: Final = 80
+"""Characters of a rejected value that an error repeats."""
+
+PAIR: Final = "PATTERN=MODEL"
+
+MAX_SECRET: Final = 4096
+"""Characters of a secret: a server reads a head of at most 64 KB, many proxies one of 8 KB."""
+
+RENDERER_ARGUMENTS: Final = frozenset(
+    {"add_generation_prompt", "chat_template", "continue_final_message", "conversation"}
+    | {"documents", "kwargs", "max_length", "messages", "padding", "return_assistant_tokens_mask"}
+    | {"return_dict", "return_tensors", "sanitize_control_tokens", "self", "tokenize"}
+    | {"tokenizer_kwargs", "tools", "truncation"}
+)
+"""Names that the renderer of chat templates takes itself: no template variable can have them."""
+
+_UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_SIZE: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?\s*", re.IGNORECASE)
+_MAX_SIZE: Final = 1 << 62
+
+
+class Form(StrEnum):
+    """Control for a value in the dashboard's forms."""
+
+    TEXT = "text"
+    SECRET = "secret"
+    NUMBER = "number"
+    SIZE = "size"
+    SWITCH = "switch"
+    CHOICE = "choice"
+    OBJECT = "object"
+    LINES = "lines"
+    MAP = "map"
+
+
+def shown(raw: object) -> str:
+    """Return a rejected value for an error, as JSON."""
+    return json.dumps(raw, default=str, ensure_ascii=False)[:SHOWN]
+
+
+def size_text(nbytes: int) -> str:
+    """Return the shortest exact way to write a size: `2GB`. Units are powers of 1024."""
+    for unit, scale in reversed(_UNITS.items()):
+        if unit and nbytes >= scale and nbytes % scale == 0:
+            return f"{nbytes // scale}{unit.upper()}B"
+    return str(nbytes)
+
+
+def _text(raw: str) -> str:
+    if not raw.strip():
+        raise ConfigError("config.empty")
+    return raw
+
+
+def _secret(raw: str) -> str:
+    """Refuse text that no HTTP header can carry. The error does not repeat it."""
+    _text(raw)
+    if not (raw.isascii() and raw.isprintable() and raw == raw.strip()) or len(raw) > MAX_SECRET:
+        raise ConfigError("config.secret", limit=MAX_SECRET)
+    return raw
+
+
+def _size(raw: object) -> object:
+    if not isinstance(raw, str):
+        return raw
+    match = _SIZE.fullmatch(raw)
+    if match is None:
+        raise ConfigError("config.size", value=raw)
+    return int(min(float(match[1]) * _UNITS[match[2].lower()], _MAX_SIZE))
+
+
+def _size_or_off(raw: object) -> object:
+    return 0 if isinstance(raw, str) and raw.strip().lower() == "off" else _size(raw)
+
+
+def _folder(raw: object) -> object:
+    if not isinstance(raw, str):
+        return raw
+    path = os.path.expanduser(_text(raw))
+    if path.startswith("~"):
+        raise ConfigError("config.home_unknown", value=raw)
+    return Path(path).absolute()
+
+
+def _object(raw: dict[str, Any]) -> dict[str, Any]:
+    """Refuse NaN and Infinity, which Python's parser accepts and JSON does not have."""
+    try:
+        json.dumps(raw, allow_nan=False)
+    except ValueError:
+        raise ConfigError("config.object_text", value=shown(raw)) from None
+    for name in raw:
+        if name in RENDERER_ARGUMENTS:
+            raise ConfigError("config.reserved", name=name)
+    return raw
+
+
+def _listed(raw: object) -> object:
+    return tuple(raw) if isinstance(raw, list) else raw
+
+
+def _pairs(parts: tuple[str, ...]) -> tuple[str, ...]:
+    for part in parts:
+        if not all(part.partition("=")):
+            raise ConfigError("config.map", value=part, form=PAIR)
+    return parts
+
+
+def _origins(patterns: tuple[str, ...]) -> tuple[str, ...]:
+    for pattern in patterns:
+        if not is_pattern(pattern):
+            raise ConfigError("config.origin", value=pattern)
+    return patterns
+
+
+Text: TypeAlias = Annotated[str, AfterValidator(_text)]
+Secret: TypeAlias = Annotated[str, Form.SECRET, AfterValidator(_secret)]
+Size: TypeAlias = Annotated[int, Form.SIZE, BeforeValidator(_size)]
+SizeOrOff: TypeAlias = Annotated[int, Form.SIZE, BeforeValidator(_size_or_off)]
+Folder: TypeAlias = Annotated[Path, BeforeValidator(_folder)]
+TemplateVariables: TypeAlias = Annotated[dict[str, Any], AfterValidator(_object)]
+Folders: TypeAlias = Annotated[tuple[Folder, ...], Form.LINES, BeforeValidator(_listed)]
+_Listed: TypeAlias = Annotated[
+    tuple[Annotated[str, AfterValidator(str.strip)], ...], BeforeValidator(_listed)
+]
+Texts: TypeAlias = Annotated[_Listed, Form.LINES]
+Origins: TypeAlias = Annotated[_Listed, Form.LINES, AfterValidator(_origins)]
+Pairs: TypeAlias = Annotated[_Listed, Form.MAP, AfterValidator(_pairs)]
