@@ -13,7 +13,7 @@ from typing import Any
 
 from omlx.catalog import sentence
 from omlx.errors import BadRequest, ConfigError, Conflict, Reason
-from omlx.models.package.package import (
+from omlx.models.catalog.package import (
     DeclaredNgram,
     DeclaredStrategy,
     declare_draft,

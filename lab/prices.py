@@ -27,7 +27,8 @@ FEATURES: Final[dict[str, str]] = {
         tests/models/test_prefix_disk tests/cli/test_prefix_restart""",
     "speculation": """
         omlx/engine/speculation/ tests/engine/speculation/ omlx/engine/inspection/ omlx/draft_length
-        omlx/models/heads/ tests/models/test_heads tests/models/heads tests/models/drafts
+        omlx/models/catalog/head_files omlx/models/pool/head
+        omlx/models/pool/load_head tests/models/test_heads tests/models/heads tests/models/drafts
         omlx/models/pool/cost_file omlx/models/pool/speculation tests/models/test_cost_file
         tests/models/test_draft_
         tests/models/test_speculation_ tests/models/test_bundled_head tests/engine/test_head
@@ -40,7 +41,7 @@ FEATURES: Final[dict[str, str]] = {
         tests/models/vision/ omlx/server/request/media/ tests/server/media/""",
     "models over several machines": """
         omlx/engine/stage/ tests/engine/stage/ omlx/cli/stage omlx/cli/group omlx/cli/hostfile
-        omlx/cli/supervisor omlx/models/pool/stage tests/cli/test_stage tests/cli/test_group
+        omlx/cli/supervisor omlx/models/stages tests/cli/test_stage tests/cli/test_group
         tests/cli/test_hostfile tests/cli/staged_group tests/cli/changed_rank tests/cli/rank_site/
         tests/models/test_stage tests/cli/test_doctor_hosts""",
     "model folders: catalog and packages": """

@@ -13,12 +13,12 @@ from statistics import median
 from typing import Final, TypeAlias
 
 from omlx.errors import ModelError, Reason
+from omlx.models.catalog.compatibility import Tokenizer, checkpoint_mismatch, tokenizer_mismatch
+from omlx.models.catalog.head_files import is_head
+from omlx.models.catalog.package import DeclaredDraftModel, usable_package
 from omlx.models.catalog.reference import find_draft
 from omlx.models.catalog.registry import ModelEntry, Status
-from omlx.models.heads.files import is_head
-from omlx.models.package.compatibility import Tokenizer, checkpoint_mismatch, tokenizer_mismatch
-from omlx.models.package.package import DeclaredDraftModel, usable_package
-from omlx.models.package.tokenizer import read_tokenizer
+from omlx.models.catalog.tokenizer import read_tokenizer
 from omlx.models.pool.pool import Pool
 from omlx.models.pool.speculation import SpeculationConfig
 from omlx.records import RequestStats, sum_drafters

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Final
 
 from omlx.errors import ModelError, NotFound, OmlxError, Reason
+from omlx.models.catalog.config import declared_context, longest_context
 from omlx.models.catalog.files import count_parameters, read_config, weight_files
-from omlx.models.catalog.model_config import declared_context, longest_context
+from omlx.models.catalog.package import FILE
 from omlx.models.catalog.registry import ModelEntry, Status
-from omlx.models.package.package import FILE
 from omlx.models.pool.pool import Pool, why_no_vision
 from omlx.models.pool.served import ModelStatus, ServedModel, State
 from omlx.models.pool.speculation import SpeculationConfig

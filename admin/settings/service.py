@@ -19,12 +19,12 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from omlx.errors import BadRequest, ConfigError, ModelError, NotFound, Reason
 from omlx.models.catalog.catalog import Profile
+from omlx.models.catalog.compatibility import check_draft
+from omlx.models.catalog.config import longest_context
 from omlx.models.catalog.files import read_config
-from omlx.models.catalog.model_config import longest_context
+from omlx.models.catalog.package import usable_package
 from omlx.models.catalog.reference import find_draft
 from omlx.models.catalog.registry import ModelEntry, Status
-from omlx.models.package.compatibility import check_draft
-from omlx.models.package.package import usable_package
 from omlx.models.pool.pool import Pool, load_pinned
 from omlx.models.pool.speculation import check_value
 from omlx.server.http.guard import check_exposure

@@ -34,7 +34,7 @@ from lab.fuzz.near_tie import near_tie
 from lab.fuzz.token_requests import Json, TokenRequest, token_request
 from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.catalog.registry import ModelEntry, Registry
-from omlx.models.package.tokenizer import read_tokenizer, tokenizer_length
+from omlx.models.catalog.tokenizer import read_tokenizer, tokenizer_length
 from omlx.settings.schema import Settings
 from tests import zoo
 from tests.server.running import TARGET, omlx

@@ -14,7 +14,7 @@ from lab.fuzz.token_requests import SCHEMA
 from lab.soak.requests import Json, SoakRequest
 from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.catalog.registry import ModelEntry
-from omlx.models.package.tokenizer import read_tokenizer, tokenizer_length
+from omlx.models.catalog.tokenizer import read_tokenizer, tokenizer_length
 from tests.server.running import TARGET
 
 TEXTS: Final = ("content", "reasoning_content")

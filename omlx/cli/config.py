@@ -13,10 +13,10 @@ from omlx.cli.arguments import configured
 from omlx.cli.output import columns
 from omlx.errors import ConfigError, NotFound
 from omlx.models.catalog.catalog import Catalog
+from omlx.models.catalog.compatibility import check_draft
 from omlx.models.catalog.discovery import discover
+from omlx.models.catalog.package import usable_package
 from omlx.models.catalog.registry import Registry
-from omlx.models.package.compatibility import check_draft
-from omlx.models.package.package import usable_package
 from omlx.settings.configuration import LiveConfiguration
 from omlx.settings.layers import Resolution, Source
 from omlx.settings.parse import parse, to_json

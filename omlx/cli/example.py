@@ -8,8 +8,8 @@ from typing import TypeAlias
 from omlx.catalog import sentence
 from omlx.clients.endpoint import Endpoint
 from omlx.clients.snippets import Snippet, curl, embeddings_curl, rerank_curl
+from omlx.models.catalog.facts import ModelFacts, ModelFactsCache
 from omlx.models.catalog.registry import BUNDLED, ModelEntry
-from omlx.models.package.model_facts import ModelFacts, ModelFactsCache
 
 _Command: TypeAlias = Callable[..., Snippet]
 

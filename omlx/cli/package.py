@@ -18,10 +18,8 @@ from omlx.cli.download import download_hint
 from omlx.cli.output import columns
 from omlx.errors import BadRequest, ModelError, Reason
 from omlx.models.catalog.catalog import Catalog
-from omlx.models.catalog.reference import find_draft
-from omlx.models.catalog.registry import ModelEntry, Registry
-from omlx.models.package.compatibility import draft_problem
-from omlx.models.package.package import (
+from omlx.models.catalog.compatibility import draft_problem
+from omlx.models.catalog.package import (
     DeclaredDraftModel,
     Package,
     WindowPolicy,
@@ -33,6 +31,8 @@ from omlx.models.package.package import (
     window_from_bench,
     write_package,
 )
+from omlx.models.catalog.reference import find_draft
+from omlx.models.catalog.registry import ModelEntry, Registry
 from omlx.models.pool.served import speculation_to_json
 from omlx.models.pool.speculation import SpeculationConfig, resolve_speculation
 from omlx.settings.configuration import Configuration

@@ -16,14 +16,14 @@ from omlx.catalog import sentence
 from omlx.cli.arguments import configured
 from omlx.cli.output import size
 from omlx.errors import ModelError, Param, Reason
+from omlx.models.catalog.compatibility import checkpoint_mismatch, draft_problem
 from omlx.models.catalog.discovery import HUB_CACHE, discover
+from omlx.models.catalog.package import DeclaredDraftModel, usable_package
 from omlx.models.catalog.reference import Reference, find_draft
 from omlx.models.catalog.registry import ModelEntry, Status
 from omlx.models.gguf.package import MODEL
 from omlx.models.hub.converted import is_gguf, pull_file, pull_package
 from omlx.models.hub.pull import download
-from omlx.models.package.compatibility import checkpoint_mismatch, draft_problem
-from omlx.models.package.package import DeclaredDraftModel, usable_package
 from omlx.models.pool.speculation import FETCHABLE
 from omlx.settings.configuration import LiveConfiguration
 from omlx.settings.layers import add_flags

@@ -50,10 +50,10 @@ from omlx.engine.thread import EngineThread
 from omlx.engine.warm import warm_gpu
 from omlx.errors import ConfigError, EngineDead, StageLost
 from omlx.models.catalog.catalog import Catalog
+from omlx.models.catalog.package import FILE as PACKAGE_FILE
 from omlx.models.catalog.registry import Registry
+from omlx.models.catalog.tokenizer import import_mlx_lm
 from omlx.models.hub.downloads import Downloads
-from omlx.models.package.package import FILE as PACKAGE_FILE
-from omlx.models.package.tokenizer import import_mlx_lm
 from omlx.models.pool.cost_file import CostFiles
 from omlx.models.pool.footprint import bound_mlx, free_bytes, limit_bytes, wire
 from omlx.models.pool.load_weights import WeightReader, load_steps
@@ -79,7 +79,7 @@ from omlx.telemetry import log
 from omlx.text.template import process as template_process
 
 if TYPE_CHECKING:
-    from omlx.models.pool.stages import StagedReader
+    from omlx.models.stages import StagedReader
 
 _FAILED = 1
 _KEEP_ALIVE_S = 75
@@ -254,7 +254,7 @@ def open_stores(settings: Settings) -> Stores:
 def _staged_reader(order: Order, engine: EngineThread, selection: Selection) -> StagedReader:
     """Bring the group together; the reader gives the selected model to it. Raises StageError."""
     from omlx.cli.stage_join import lead  # noqa: PLC0415 — both import mlx-lm, which is slow
-    from omlx.models.pool.stages import StagedReader  # noqa: PLC0415 — imports mlx-lm, too
+    from omlx.models.stages import StagedReader  # noqa: PLC0415 — imports mlx-lm, too
 
     def lost(failure: StageLost) -> None:
         """Fail open requests, let them hear of it, and end; the supervisor starts again."""

@@ -26,9 +26,9 @@ from omlx.engine.stage.group import join
 from omlx.engine.stage.link import Frame, Kind, Link
 from omlx.engine.stage.order import Order
 from omlx.errors import ModelError, NotFound, StageError
-from omlx.models.package.tokenizer import import_mlx_lm
+from omlx.models.catalog.tokenizer import import_mlx_lm
 from omlx.models.pool.footprint import bound_mlx, free_bytes, limit_bytes, wire
-from omlx.models.pool.stages import FollowerStage
+from omlx.models.stages import FollowerStage
 from omlx.process_memory import set_up_allocator
 from omlx.settings.layers import add_flags
 

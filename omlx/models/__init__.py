@@ -1,1 +1,1 @@
-"""Models: `catalog` (on disk), `package` (what they declare), `pool` (in memory)."""
+"""Models: `catalog` (on disk), `library` (their classes), `pool` (in memory), `hub` (downloads)."""

@@ -11,9 +11,9 @@ from typing import Final
 from omlx.engine.speculation.cost_model import PLAIN
 from omlx.engine.thread import EngineThread
 from omlx.errors import BadRequest, EngineDead, ModelError, Reason
+from omlx.models.catalog.compatibility import draft_mismatch
 from omlx.models.catalog.reference import find_draft
 from omlx.models.catalog.registry import ModelEntry
-from omlx.models.package.compatibility import draft_mismatch
 from omlx.models.pool.footprint import device
 from omlx.models.pool.pool import Pool
 from omlx.server.request.generation import GenerationService

@@ -11,7 +11,7 @@ import pytest
 
 from omlx.bench.cli import add_arguments, run
 from omlx.models.catalog.discovery import BUNDLED
-from omlx.models.package.package import window_from_bench
+from omlx.models.catalog.package import window_from_bench
 
 DRAFT = BUNDLED / "omlx-demo/draft"
 MODEL = ("--model", str(DRAFT), "--dtype", "float32")

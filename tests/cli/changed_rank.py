@@ -27,7 +27,7 @@ from omlx.engine.stage.link import Link, introduce
 from omlx.engine.stage.order import Order
 from omlx.engine.stage.stages import Stages
 from omlx.errors import StageError
-from omlx.models.pool import stages as staged
+from omlx.models import stages as staged
 
 WAYS: Final = ("kill", "exception", "stop", "exit")
 STARTING: Final = ("init", "loading")

@@ -15,7 +15,7 @@ import pytest
 from omlx.cli.address import published
 from omlx.cli.main import main
 from omlx.models.catalog.discovery import BUNDLED
-from omlx.models.package.package import window_from
+from omlx.models.catalog.package import window_from
 from tests.cli.test_main import Capture, alone
 from tests.models.trees import LLAMA, model
 from tests.processes import environment

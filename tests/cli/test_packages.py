@@ -19,7 +19,7 @@ from openai import OpenAI
 from openai.types.chat import ChatCompletion
 
 from omlx.models.catalog.discovery import BUNDLED
-from omlx.models.package.package import FILE
+from omlx.models.catalog.package import FILE
 from tests import zoo
 from tests.cli.serving import Serving, serving
 from tests.cli.test_main import omlx

@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 from omlx.models.catalog.discovery import BUNDLED, discover
-from omlx.models.package.package import FILE
+from omlx.models.catalog.package import FILE
 from omlx.settings.schema import Settings
 from tests.cli.test_main import omlx
 from tests.models.hub import Hub, running

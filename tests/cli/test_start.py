@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.catalog.registry import ModelEntry
-from omlx.models.package.tokenizer import import_mlx_lm, read_tokenizer
+from omlx.models.catalog.tokenizer import import_mlx_lm, read_tokenizer
 import omlx.cli.serve
 
 demo = BUNDLED / "omlx-demo"

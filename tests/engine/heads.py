@@ -23,7 +23,7 @@ from omlx.engine.speculation.drafters.shortlist import Shortlist
 from omlx.engine.speculation.proposal import Draft
 from omlx.engine.types import Limits
 from omlx.errors import Reason
-from omlx.models.heads.module import LAYERS, HeadModule
+from omlx.models.pool.head import LAYERS, HeadModule
 from tests import zoo
 from tests.engine.fakes import VOCAB
 from tests.engine.harness import LIMITS, facts, model

@@ -22,7 +22,7 @@ from omlx.engine.model import cache_maker, float_bytes
 from omlx.engine.prefill import FLOOR
 from omlx.engine.types import Limits, Request, Sampling, run_through
 from omlx.errors import BadRequest
-from omlx.models.catalog.model_config import pass_shape
+from omlx.models.catalog.config import pass_shape
 from tests.engine.harness import LIMITS, Bench, unassisted
 
 VOCAB, HEADS, TOKENS = 64, 8, 1200

@@ -14,9 +14,9 @@ import pytest
 from omlx.engine.thread import EngineThread
 from omlx.errors import Reason
 from omlx.models.catalog.discovery import BUNDLED, Folder, scan_places
+from omlx.models.catalog.package import FILE
 from omlx.models.catalog.reference import Reference
 from omlx.models.catalog.registry import Registry
-from omlx.models.package.package import FILE
 from omlx.models.pool.pool import Pool
 from omlx.models.pool.watchers import DraftWatcher
 from omlx.settings.schema import Settings

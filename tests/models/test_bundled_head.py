@@ -10,10 +10,10 @@ from omlx.engine.speculation.drafters.head import HeadDrafter
 from omlx.engine.strategy import OFF, only
 from omlx.engine.types import Limits, Request, Sampling, Speculation
 from omlx.models.catalog.discovery import BUNDLED
+from omlx.models.catalog.head_files import HeadFiles, own_head
 from omlx.models.catalog.registry import ModelEntry
-from omlx.models.heads.files import HeadFiles, own_head
-from omlx.models.heads.load_head import build_head
-from omlx.models.package.tokenizer import read_tokenizer
+from omlx.models.catalog.tokenizer import read_tokenizer
+from omlx.models.pool.load_head import build_head
 from omlx.models.pool.opening import open_model
 from tests.engine.harness import Bench
 from tests.server.running import TARGET

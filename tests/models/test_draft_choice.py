@@ -11,8 +11,8 @@ import pytest
 from omlx.engine.strategy import AUTO, DRAFT
 from omlx.engine.thread import EngineThread
 from omlx.errors import BadRequest, ModelError
+from omlx.models.catalog.package import FILE
 from omlx.models.catalog.registry import ModelEntry
-from omlx.models.package.package import FILE
 from omlx.models.pool.load_weights import LoadSteps, load_steps
 from omlx.models.pool.pool import Pool
 from omlx.settings.schema import Settings

@@ -10,9 +10,9 @@ from typing import Any
 import httpx
 import pytest
 
-from omlx.models.catalog import model_config
+from omlx.models.catalog import config as model_config
+from omlx.models.catalog.config import encoder_window
 from omlx.models.catalog.inspect_checkpoint import inspect_checkpoint
-from omlx.models.catalog.model_config import encoder_window
 from omlx.models.catalog.registry import Registry, Status
 from tests.server.running import PATIENCE_S, omlx
 

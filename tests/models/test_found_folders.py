@@ -11,9 +11,9 @@ from pathlib import Path
 import httpx
 import pytest
 
+from omlx.models.catalog.config import context_length, longest_context, stop_tokens
 from omlx.models.catalog.discovery import BUNDLED, Folder, scan_places
-from omlx.models.catalog.model_config import context_length, longest_context, stop_tokens
-from omlx.models.package.model_facts import ModelFactsCache
+from omlx.models.catalog.facts import ModelFactsCache
 from omlx.settings.schema import Settings
 from tests.models.breakage import (
     CONFIG,

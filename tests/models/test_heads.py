@@ -13,10 +13,16 @@ from mlx.utils import tree_flatten
 
 from omlx.engine.hidden import parts_of
 from omlx.errors import ModelError, Reason
+from omlx.models.catalog.head_files import (
+    HeadFiles,
+    head_directory,
+    head_mismatch,
+    is_head,
+    own_head,
+)
 from omlx.models.catalog.inspect_checkpoint import inspect_checkpoint
 from omlx.models.catalog.registry import ModelEntry
-from omlx.models.heads.files import HeadFiles, head_directory, head_mismatch, is_head, own_head
-from omlx.models.heads.load_head import build_head, is_quantized
+from omlx.models.pool.load_head import build_head, is_quantized
 from omlx.models.pool.opening import head_bytes, open_model
 from tests import zoo
 from tests.engine.harness import model

@@ -16,8 +16,8 @@ from mlx_lm.utils import save_config
 
 from omlx.catalog import catalog
 from omlx.errors import ModelError
+from omlx.models.catalog.config import check_counts
 from omlx.models.catalog.discovery import BUNDLED
-from omlx.models.catalog.model_config import check_counts
 from omlx.models.catalog.registry import ModelEntry
 from omlx.models.pool.load_weights import load, load_steps
 from omlx.models.pool.opening import LoadProgress, open_model

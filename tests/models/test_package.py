@@ -10,8 +10,7 @@ import pytest
 
 from omlx.draft_length import DraftLength
 from omlx.errors import ModelError, Reason
-from omlx.models.catalog.reference import Reference
-from omlx.models.package.package import (
+from omlx.models.catalog.package import (
     FILE,
     DeclaredDraftModel,
     DeclaredNgram,
@@ -22,6 +21,7 @@ from omlx.models.package.package import (
     usable_package,
     window_from,
 )
+from omlx.models.catalog.reference import Reference
 
 DRAFT = {"type": "draft-model", "draft_model": "org/small"}
 PLACE = "generation.speculative_decoding"

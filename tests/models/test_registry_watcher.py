@@ -15,7 +15,7 @@ from omlx.errors import ModelGone, NotFound, OmlxError
 from omlx.models.catalog import discovery
 from omlx.models.catalog.discovery import BUNDLED, Discovery, Folder, HubCache
 from omlx.models.catalog.registry import ModelEntry
-from omlx.models.package.tokenizer import read_tokenizer
+from omlx.models.catalog.tokenizer import read_tokenizer
 from omlx.models.pool.pool import Pool
 from omlx.models.pool.watchers import RegistryWatcher
 from tests.models import trees

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from omlx.errors import BadRequest
-from omlx.models.package.model_facts import Reranking, is_reranker, reranking
+from omlx.models.catalog.facts import Reranking, is_reranker, reranking
 
 
 def declare(folder: Path, *kinds: str) -> None:

@@ -14,9 +14,9 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
+from omlx.models.catalog.config import context_length, longest_context
 from omlx.models.catalog.discovery import BUNDLED
-from omlx.models.catalog.model_config import context_length, longest_context
-from omlx.models.catalog.rope import rope_overrides, rope_reason
+from omlx.models.library.rope import rope_overrides, rope_reason
 from omlx.models.pool.opening import open_model
 from tests import zoo
 from tests.models.trees import code, model, only

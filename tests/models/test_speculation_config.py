@@ -10,9 +10,9 @@ import pytest
 from omlx.draft_length import DraftLength
 from omlx.errors import ConfigError
 from omlx.models.catalog.discovery import Folder, HubCache, Place, scan_places
+from omlx.models.catalog.package import FILE
 from omlx.models.catalog.reference import MissingDraft, Reference
 from omlx.models.catalog.registry import Registry
-from omlx.models.package.package import FILE
 from omlx.models.pool.served import speculation_to_json
 from omlx.models.pool.speculation import SpeculationConfig, check_value, resolve_speculation
 from omlx.settings.configuration import Configuration

@@ -15,7 +15,7 @@ from omlx.errors import ModelError, StageError
 from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.catalog.files import fingerprint
 from omlx.models.catalog.registry import ModelEntry
-from omlx.models.pool.stages import FollowerStage
+from omlx.models.stages import FollowerStage
 from tests.server.running import TARGET
 
 LEADERS = BUNDLED / TARGET

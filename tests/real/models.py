@@ -18,7 +18,7 @@ from mlx_lm.sample_utils import make_logits_processors
 
 from omlx.measure.exactness import TOLERANCE, first_difference
 from omlx.models.catalog.registry import ModelEntry, Registry
-from omlx.models.package.tokenizer import read_tokenizer
+from omlx.models.catalog.tokenizer import read_tokenizer
 from omlx.text.tokens import decode_byte_level
 
 ROOT: Final = Path(__file__).resolve().parents[2]

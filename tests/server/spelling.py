@@ -19,7 +19,7 @@ from mlx_lm.models.cache import KVCache
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from omlx.models.catalog.registry import ModelEntry
-from omlx.models.package.tokenizer import read_tokenizer, tokenizer_length
+from omlx.models.catalog.tokenizer import read_tokenizer, tokenizer_length
 from omlx.models.pool.load_weights import LoadedModel, LoadSteps, probe
 from omlx.models.pool.opening import Dtype, LoadProgress
 from omlx.models.pool.pool import build_pool

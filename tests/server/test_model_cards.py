@@ -14,8 +14,8 @@ from anthropic import Anthropic
 from openai import OpenAI
 
 from omlx.models.catalog.discovery import BUNDLED
+from omlx.models.catalog.facts import ModelFactsCache
 from omlx.models.catalog.registry import ModelEntry
-from omlx.models.package.model_facts import ModelFactsCache
 from tests.server.running import DEMO, TARGET, Running, omlx
 
 CONTEXT = 4096

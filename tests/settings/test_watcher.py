@@ -10,8 +10,8 @@ import pytest
 
 from omlx.engine.thread import EngineThread
 from omlx.models.catalog.discovery import BUNDLED, Folder, scan_places
+from omlx.models.catalog.package import FILE, DeclaredDraftModel, write_package
 from omlx.models.catalog.reference import Reference
-from omlx.models.package.package import FILE, DeclaredDraftModel, write_package
 from omlx.models.pool.load_queue import LoadJob
 from omlx.models.pool.pool import Pool
 from omlx.settings.configuration import ConfigurationWatcher

@@ -19,7 +19,7 @@ from omlx.engine.masking import forced_tokens, only_token
 from omlx.errors import BadRequest
 from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.catalog.registry import ModelEntry
-from omlx.models.package.tokenizer import read_tokenizer
+from omlx.models.catalog.tokenizer import read_tokenizer
 from omlx.text.grammar import GrammarCompiler, GrammarKind, Preamble, StructuredOutput
 from omlx.text.mask import GrammarMask
 from tests.schemas import SCHEMAS

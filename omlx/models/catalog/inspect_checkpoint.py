@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from omlx.errors import Reason
-from omlx.models.catalog.architectures import is_supported, text_half
+from omlx.models.catalog.config import encoder_reason, is_encoder, text_config
 from omlx.models.catalog.files import MAX_CONFIG_BYTES, MAX_INDEX_BYTES, read_object
-from omlx.models.catalog.model_config import encoder_reason, is_encoder, text_config
 from omlx.models.catalog.registry import ModelEntry, Status
-from omlx.models.catalog.rope import rope_reason
+from omlx.models.library.rope import rope_reason
+from omlx.models.library.sources import is_supported, text_half
 from omlx.terminal_text import escaped
 
 _INDEX = "model.safetensors.index.json"

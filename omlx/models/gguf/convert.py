@@ -22,8 +22,13 @@ import mlx.core as mx
 from omlx.errors import Conflict, ModelError
 from omlx.models.catalog.files import check_whole, read_config
 from omlx.models.gguf.header import BLOCKS, Header, read_header
-from omlx.models.gguf.llama import llama_config, mlx_name, paired_heads
-from omlx.models.gguf.tokenizer import check_tokenizer, save_tokenizer
+from omlx.models.gguf.llama import (
+    check_tokenizer,
+    llama_config,
+    mlx_name,
+    paired_heads,
+    save_tokenizer,
+)
 
 WEIGHTS: Final = "model.safetensors"
 GROUP_SIZE: Final = 32

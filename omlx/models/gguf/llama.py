@@ -1,11 +1,14 @@
-"""The architecture `llama` of GGUF: its config, and the names and shapes of its tensors.
+"""The architecture `llama` of GGUF: config, names and shapes of tensors, byte-level BPE tokenizer.
 
 llama.cpp stores query and key rows in pairs, for a rotation of neighbours; mlx-lm rotates halves.
+`tokenizer.ggml.pre` names how a text is split before merges apply: a rule of llama.cpp's source.
+An unknown one is refused, as the ids would be other ones.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final
 
 from omlx.errors import ModelError
@@ -30,6 +33,12 @@ _OUTER: Final = {
     "output_norm": "model.norm",
     "output": "lm_head",
 }
+_TOKENS: Final = "tokenizer.ggml."
+_BPE: Final = "gpt2"
+_DIGITS: Final = frozenset({"smollm"})
+"""Rules that split digits one by one, then like GPT-2."""
+_SPECIAL, _USER = 3, 4
+"""Types of tokens that no text is merged into."""
 _PAIRED: Final = {"q_proj": "num_attention_heads", "k_proj": "num_key_value_heads"}
 
 
@@ -158,3 +167,71 @@ def _number(values: Mapping[str, Any], key: str, default: float | None) -> float
 
 def _unexpected(key: str, value: object) -> ModelError:
     return ModelError("gguf.value", key=f"{ARCHITECTURE}.{key}", value=str(value)[:100])
+
+
+def check_tokenizer(metadata: Mapping[str, Any]) -> int:
+    """Return the number of tokens. Raises ModelError for a tokenizer that is not known here."""
+    model, rule = metadata.get(f"{_TOKENS}model"), metadata.get(f"{_TOKENS}pre")
+    if model != _BPE or rule not in _DIGITS:
+        known = ", ".join(f"{_BPE}/{rule}" for rule in sorted(_DIGITS))
+        raise ModelError("gguf.tokenizer", tokenizer=f"{model}/{rule}", known=known)
+    tokens, merges, types = (_list(metadata, name) for name in ("tokens", "merges", "token_type"))
+    if not tokens or len(types) != len(tokens) or len(set(tokens)) != len(tokens):
+        raise ModelError("gguf.value", key=f"{_TOKENS}tokens", value=f"{len(tokens)}, {len(types)}")
+    vocabulary = set(tokens)
+    for merge in merges:
+        first, _, second = str(merge).partition(" ")
+        if not {first, second, first + second} <= vocabulary:
+            raise ModelError("gguf.value", key=f"{_TOKENS}merges", value=str(merge)[:100])
+    for name in ("bos", "eos", "padding", "unknown"):
+        token = metadata.get(f"{_TOKENS}{name}_token_id", 0)
+        if type(token) is not int or not 0 <= token < len(tokens):
+            raise ModelError("gguf.value", key=f"{_TOKENS}{name}_token_id", value=str(token)[:100])
+    return len(tokens)
+
+
+def save_tokenizer(metadata: Mapping[str, Any], directory: Path) -> None:
+    """Write the tokenizer of a checked file, with its chat template, into a model's folder."""
+    from tokenizers import (  # noqa: PLC0415 — slow, and needed for a conversion alone
+        AddedToken,
+        Tokenizer,
+        decoders,
+        models,
+        pre_tokenizers,
+    )
+    from transformers import PreTrainedTokenizerFast  # noqa: PLC0415 — as above
+
+    tokens: list[str] = metadata[f"{_TOKENS}tokens"]
+    merges = [tuple(merge.split(" ", 1)) for merge in metadata[f"{_TOKENS}merges"]]
+    vocabulary = {token: number for number, token in enumerate(tokens)}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Digits(individual_digits=True),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    types = zip(tokens, metadata[f"{_TOKENS}token_type"], strict=True)
+    added = [(token, kind) for token, kind in types if kind in (_SPECIAL, _USER)]
+    tokenizer.add_tokens(
+        [AddedToken(token, special=kind == _SPECIAL, normalized=False) for token, kind in added]
+    )
+    options: dict[str, Any] = {"clean_up_tokenization_spaces": False}
+    for name, key in (("bos", "bos"), ("eos", "eos"), ("pad", "padding"), ("unk", "unknown")):
+        token = metadata.get(f"{_TOKENS}{key}_token_id")
+        if token is not None:
+            options[f"{name}_token"] = tokens[token]
+    made: Any = PreTrainedTokenizerFast
+    fast = made(tokenizer_object=tokenizer, **options)
+    template = metadata.get("tokenizer.chat_template")
+    if isinstance(template, str):
+        fast.chat_template = template
+    fast.save_pretrained(directory)
+
+
+def _list(metadata: Mapping[str, Any], name: str) -> list[Any]:
+    value = metadata.get(f"{_TOKENS}{name}")
+    if not isinstance(value, list):
+        raise ModelError("gguf.value", key=f"{_TOKENS}{name}", value=str(value)[:100])
+    return value

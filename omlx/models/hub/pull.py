@@ -34,9 +34,9 @@ from huggingface_hub.hf_api import ModelInfo, RepoSibling
 from huggingface_hub.utils._headers import build_hf_headers
 
 from omlx.errors import ModelError, Reason
+from omlx.models.catalog.package import FILE
 from omlx.models.catalog.reference import Reference
 from omlx.models.hub.job import Job, JobRecord, folder_name, missing_bytes, part_of
-from omlx.models.package.package import FILE
 
 WEIGHTS: Final = ("model*.safetensors", "mtp.safetensors", "mtp/*.safetensors")
 """Files that are loaded: the model's, and a draft head that comes with it."""

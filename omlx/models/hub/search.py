@@ -17,14 +17,14 @@ from huggingface_hub.utils._headers import build_hf_headers
 from huggingface_hub.utils._http import hf_raise_for_status, http_backoff
 
 from omlx.errors import ModelError, Reason
+from omlx.models.catalog.config import declared_context
 from omlx.models.catalog.files import MAX_CONFIG_BYTES, json_object
+from omlx.models.catalog.head_files import declared_layers, head_repository
 from omlx.models.catalog.inspect_checkpoint import config_reason, kind_of
-from omlx.models.catalog.model_config import declared_context
+from omlx.models.catalog.package import FILE, DeclaredDraftModel, usable_package
 from omlx.models.catalog.reference import Reference
-from omlx.models.heads.files import declared_layers, head_repository
 from omlx.models.hub.offer import Companion, Offer, known_draft, layout_of_config
 from omlx.models.hub.pull import translated, usable_files, weight_bytes
-from omlx.models.package.package import FILE, DeclaredDraftModel, usable_package
 
 RESULTS: Final = 20
 _AT_ONCE: Final = 8

@@ -13,7 +13,7 @@ from omlx.engine.thread import EngineThread
 from omlx.engine.types import RequestCounts
 from omlx.errors import Conflict, EngineDead, ModelError, Reason
 from omlx.models.catalog.registry import ModelEntry
-from omlx.models.package.tokenizer import read_tokenizer
+from omlx.models.catalog.tokenizer import read_tokenizer
 from omlx.models.pool.cost_file import CostFiles
 from omlx.models.pool.footprint import release_memory
 from omlx.models.pool.load_weights import LoadedModel

@@ -22,8 +22,7 @@ from omlx.engine.device_errors import isolate
 from omlx.engine.thread import EngineThread
 from omlx.engine.types import Steps, run_through
 from omlx.errors import EngineDead, ModelError, ModelGone, OmlxError, ProbeFailed, Reason
-from omlx.models.catalog.files import check_whole, read_config, weight_files
-from omlx.models.catalog.model_config import (
+from omlx.models.catalog.config import (
     Number,
     check_counts,
     context_length,
@@ -33,11 +32,12 @@ from omlx.models.catalog.model_config import (
     pass_shape,
     sampling_defaults,
 )
+from omlx.models.catalog.files import check_whole, read_config, weight_files
+from omlx.models.catalog.head_files import HeadFiles, head_directory, own_head
 from omlx.models.catalog.registry import ModelEntry
-from omlx.models.heads.files import HeadFiles, head_directory, own_head
-from omlx.models.heads.load_head import build_head, is_quantized
-from omlx.models.package.tokenizer import read_tokenizer, tokenizer_length
+from omlx.models.catalog.tokenizer import read_tokenizer, tokenizer_length
 from omlx.models.pool.footprint import release_memory
+from omlx.models.pool.load_head import build_head, is_quantized
 from omlx.models.pool.opening import (
     Dtype,
     LoadProgress,
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from omlx.engine.speculation.cost_model import CostModel
     from omlx.engine.speculation.drafters.head import HeadDrafter
     from omlx.engine.stage.stages import StageStatus
-    from omlx.models.heads.module import HeadModule
+    from omlx.models.pool.head import HeadModule
 
 
 @dataclass(frozen=True, slots=True)

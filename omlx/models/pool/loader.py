@@ -45,7 +45,7 @@ from omlx.text.tokens import TokenBytes
 
 if TYPE_CHECKING:
     from omlx.engine.loop import EngineLoop
-    from omlx.models.heads.module import HeadModule
+    from omlx.models.pool.head import HeadModule
 
 T = TypeVar("T")
 Y = TypeVar("Y")

@@ -20,15 +20,15 @@ from mlx.utils import tree_flatten
 from omlx.engine.piece import Layout
 from omlx.engine.types import Traits
 from omlx.errors import ModelError, ProbeFailed, Reason
-from omlx.models.catalog.architectures import text_half
+from omlx.models.catalog.config import ENCODERS, is_classifier
 from omlx.models.catalog.files import read_config, tensor_names, weight_files
-from omlx.models.catalog.model_config import ENCODERS, is_classifier
-from omlx.models.catalog.rope import rope_overrides
+from omlx.models.library.rope import rope_overrides
+from omlx.models.library.sources import text_half
 
 if TYPE_CHECKING:
     from omlx.engine.inspection.facts import ModelFacts
     from omlx.engine.model import Model
-    from omlx.models.heads.files import HeadFiles
+    from omlx.models.catalog.head_files import HeadFiles
 
 Dtype: TypeAlias = Literal["auto", "float32", "bfloat16", "float16"]
 

@@ -26,7 +26,7 @@ from omlx.errors import BadRequest, ModelError, Reason
 from omlx.models.catalog.catalog import Catalog
 from omlx.models.catalog.reference import MissingDraft, Reference
 from omlx.models.catalog.registry import ModelEntry, Registry
-from omlx.models.package.tokenizer import TokenizerCache
+from omlx.models.catalog.tokenizer import TokenizerCache
 from omlx.models.pool.cost_file import CostFiles
 from omlx.models.pool.eviction import Evictor, ResidentModels, background
 from omlx.models.pool.footprint import Trimmer, beside_arrays, limit_bytes, taken_bytes

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Final
 from omlx.draft_length import DEFAULT_DRAFT_LENGTH, SETTINGS, DraftLength
 from omlx.engine.strategy import AUTO, Strategy, parse
 from omlx.errors import BadRequest, ConfigError, ModelError, Reason
+from omlx.models.catalog.compatibility import checkpoint_mismatch, tokenizer_mismatch
+from omlx.models.catalog.head_files import is_head
+from omlx.models.catalog.package import DeclaredDraftModel, Package, usable_package
 from omlx.models.catalog.reference import MissingDraft, find_draft
 from omlx.models.catalog.registry import ModelEntry, Registry
-from omlx.models.heads.files import is_head
-from omlx.models.package.compatibility import checkpoint_mismatch, tokenizer_mismatch
-from omlx.models.package.package import DeclaredDraftModel, Package, usable_package
 from omlx.settings.configuration import Configuration
 from omlx.settings.layers import Resolution, Source
 from omlx.settings.schema import Settings, Value, table

@@ -13,7 +13,7 @@ import mlx.nn as nn
 
 from omlx.engine.device_errors import DEVICE, DeviceFault, isolate
 from omlx.errors import BadRequest, EngineError, NonFiniteLogits
-from omlx.models.package.model_facts import PoolingMode
+from omlx.models.catalog.facts import PoolingMode
 from omlx.models.pool.opening import Classifier, Encoder
 
 if TYPE_CHECKING:

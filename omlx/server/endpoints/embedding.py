@@ -9,7 +9,7 @@ from math import sqrt
 from typing import Final, TypeAlias
 
 from omlx.errors import BadRequest
-from omlx.models.package.model_facts import pooling
+from omlx.models.catalog.facts import pooling
 from omlx.models.pool.pool import Pool
 from omlx.models.pool.served import ServedModel
 from omlx.models.pool.texts import Embedding, Encoding

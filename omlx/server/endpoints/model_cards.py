@@ -13,8 +13,8 @@ from pathlib import Path
 
 from omlx.errors import Reason
 from omlx.models.catalog.catalog import Profile
+from omlx.models.catalog.facts import ModelFacts, ModelFactsCache
 from omlx.models.catalog.registry import ModelEntry
-from omlx.models.package.model_facts import ModelFacts, ModelFactsCache
 from omlx.models.pool.pool import Pool, why_no_vision
 from omlx.models.pool.served import ServedModel
 from omlx.models.vision.support import read_vision_off

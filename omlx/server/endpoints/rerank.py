@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from omlx.errors import BadRequest
-from omlx.models.package.model_facts import Reranking, reranking
+from omlx.models.catalog.facts import Reranking, reranking
 from omlx.models.pool.pool import Pool
 from omlx.models.pool.served import ServedModel
 from omlx.models.pool.texts import Judgement, PairScore

@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect
 
 from omlx.catalog import languages
 from omlx.models.catalog.discovery import BUNDLED
-from omlx.models.package.package import FILE
+from omlx.models.catalog.package import FILE
 from tests.admin.browser.checks import check_accessible, check_fits, check_keyboard, check_words
 from tests.admin.browser.chromium import PHONE, Complaints, watched
 from tests.admin.browser.process import log_in, serving

@@ -14,8 +14,8 @@ from omlx.admin.models import drafts
 from omlx.admin.models.drafts import FIRST_DRAFTS
 from omlx.admin.models.list_page import FIRST_ROWS
 from omlx.errors import Reason
+from omlx.models.catalog.compatibility import Tokenizer
 from omlx.models.catalog.discovery import BUNDLED, Folder, scan_places
-from omlx.models.package.compatibility import Tokenizer
 from omlx.settings.store import Store
 from tests.admin.browser.checks import check_accessible, check_fits, check_keyboard, check_words
 from tests.admin.browser.site import Site, link_models, open_site

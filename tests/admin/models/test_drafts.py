@@ -27,10 +27,10 @@ from omlx.admin.models.drafts import (
     trial_speedups,
 )
 from omlx.errors import Reason
+from omlx.models.catalog.compatibility import Tokenizer
 from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.catalog.registry import ModelEntry, Status
-from omlx.models.package.compatibility import Tokenizer
-from omlx.models.package.tokenizer import read_tokenizer
+from omlx.models.catalog.tokenizer import read_tokenizer
 from omlx.records import DrafterStats, RequestStats
 from tests.server.running import DRAFT, HYBRID, TARGET
 

@@ -13,7 +13,7 @@ from omlx.engine.prefill import (
     attention_bytes,
     has_fused_kernel,
 )
-from omlx.models.catalog.model_config import pass_shape
+from omlx.models.catalog.config import pass_shape
 
 SHAPE = PassShape(32, 8, 128, 128, token_floats=20_000, itemsize=2)
 WIDE = PassShape(24, 4, 256, 256, token_floats=20_000, itemsize=2)

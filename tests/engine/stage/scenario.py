@@ -32,7 +32,7 @@ from omlx.engine.stage.runners import Follower, Leader
 from omlx.engine.stage.stages import Stages
 from omlx.engine.types import Limits
 from omlx.errors import StageLost
-from omlx.models.pool.stages import cut
+from omlx.models.stages import cut
 from tests import zoo
 from tests.engine.harness import LIMITS, Bench
 from tests.engine.stage.ranks import PATIENCE

@@ -10,7 +10,8 @@ import mlx.core as mx
 import pytest
 
 from omlx.errors import ModelError
-from omlx.models.gguf.bundled_head import GROUP_SIZE, NAME, write_head
+from omlx.models.gguf.package import GROUP_SIZE, write_head
+from omlx.models.gguf.package import HEAD_FILE as NAME
 
 BITS = 6
 IDS = mx.array([4, 2, 9], mx.int32)

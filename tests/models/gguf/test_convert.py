@@ -20,11 +20,10 @@ from omlx.catalog import catalog
 from omlx.errors import ModelError
 from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.catalog.registry import ModelEntry
+from omlx.models.catalog.tokenizer import read_tokenizer
 from omlx.models.gguf.convert import convert
 from omlx.models.gguf.header import read_header
-from omlx.models.gguf.llama import llama_config, mlx_name
-from omlx.models.gguf.tokenizer import check_tokenizer
-from omlx.models.package.tokenizer import read_tokenizer
+from omlx.models.gguf.llama import check_tokenizer, llama_config, mlx_name
 from omlx.models.pool.load_weights import load
 from tests.models.gguf.writer import (
     Tensors,

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 from transformers import LlavaNextProcessor
 
-from omlx.models.package.tokenizer import read_tokenizer
+from omlx.models.catalog.tokenizer import read_tokenizer
 from omlx.models.vision.support import open_family
 from tests.models.vision.folders import save_vlm
 from tests.models.vision.loaded import SIZES, entry, picture

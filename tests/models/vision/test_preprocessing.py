@@ -13,7 +13,7 @@ from PIL import Image
 from transformers import AutoImageProcessor
 
 from omlx.errors import BadRequest
-from omlx.models.package.tokenizer import read_tokenizer
+from omlx.models.catalog.tokenizer import read_tokenizer
 from omlx.models.vision.support import open_family
 from tests.models.vision.folders import CONFIGS, save_vlm
 from tests.models.vision.loaded import SIZES, entry, picture

@@ -35,7 +35,7 @@ from omlx.engine.types import run_through
 from omlx.errors import ModelError, Reason, StageError
 from omlx.models.catalog.files import check_same, fingerprint
 from omlx.models.catalog.registry import ModelEntry
-from omlx.models.package.tokenizer import read_tokenizer, tokenizer_length
+from omlx.models.catalog.tokenizer import read_tokenizer, tokenizer_length
 from omlx.models.pool.footprint import release_memory
 from omlx.models.pool.load_weights import LoadSteps, StagedLoop, describe, load_steps
 from omlx.models.pool.opening import Dtype, nbytes_of, open_model, read_weights

@@ -16,7 +16,7 @@ from typing import Any, Final
 from omlx.engine.prefill import PassShape
 from omlx.errors import ModelError, Reason
 from omlx.models.catalog.files import read_config
-from omlx.models.catalog.rope import ORIGINAL, kind_of_scaling, scaling_of
+from omlx.models.library.rope import ORIGINAL, kind_of_scaling, scaling_of
 
 Number = int | float
 

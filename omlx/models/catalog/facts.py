@@ -17,19 +17,19 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from omlx.errors import BadRequest, ModelError
+from omlx.models.catalog.config import (
+    context_length,
+    encoder_window,
+    is_classifier,
+    is_encoder,
+    longest_context,
+)
 from omlx.models.catalog.files import (
     PROCESSOR_FILES,
     TEMPLATE_FILE,
     TEMPLATE_FOLDER,
     chat_templates,
     read_config,
-)
-from omlx.models.catalog.model_config import (
-    context_length,
-    encoder_window,
-    is_classifier,
-    is_encoder,
-    longest_context,
 )
 from omlx.models.catalog.registry import ModelEntry
 from omlx.text.reasoning import FAMILIES, THINK

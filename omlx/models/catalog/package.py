@@ -22,10 +22,10 @@ from omlx.atomic_write import replace_file
 from omlx.draft_length import MAX_DRAFT_LENGTH, SETTINGS, DraftLength
 from omlx.engine.strategy import BOUNDS
 from omlx.errors import ModelError, Reason
+from omlx.models.catalog.compatibility import draft_mismatch
 from omlx.models.catalog.files import read_config
 from omlx.models.catalog.reference import Reference, find_draft
 from omlx.models.catalog.registry import ModelEntry, Registry
-from omlx.models.package.compatibility import draft_mismatch
 from omlx.settings.layers import Layer, Source
 from omlx.settings.schema import Value
 

@@ -13,7 +13,7 @@ from math import isfinite
 from typing import Any, Final
 
 from omlx.errors import Reason
-from omlx.models.catalog.architectures import (
+from omlx.models.library.sources import (
     INNER_CONFIGS,
     RopeFacts,
     has_rotations,

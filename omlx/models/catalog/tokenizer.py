@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
 
 from omlx.errors import ModelError
+from omlx.models.catalog.config import stop_tokens
 from omlx.models.catalog.files import (
     DEFAULT,
     FolderStamp,
@@ -19,7 +20,6 @@ from omlx.models.catalog.files import (
     folder_stamp,
     read_config,
 )
-from omlx.models.catalog.model_config import stop_tokens
 from omlx.models.catalog.registry import ModelEntry
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from omlx.errors import ModelError, Reason
+from omlx.models.catalog.config import text_config
 from omlx.models.catalog.files import check_whole, read_config, tensor_bytes, weight_files
-from omlx.models.catalog.model_config import text_config
 from omlx.models.catalog.registry import ModelEntry
 
 PREFIX: Final = "mtp."

@@ -8,10 +8,10 @@ from typing import Protocol
 
 from omlx.errors import BadRequest, ModelError, Reason
 from omlx.models.catalog.discovery import HUB_CACHE
+from omlx.models.catalog.head_files import head_mismatch, is_head
 from omlx.models.catalog.reference import Reference, find_draft
 from omlx.models.catalog.registry import ModelEntry, Registry, Status
-from omlx.models.heads.files import head_mismatch, is_head
-from omlx.models.package.tokenizer import read_tokenizer
+from omlx.models.catalog.tokenizer import read_tokenizer
 
 PROBE = (
     "def f(x):\n\treturn {'a': [1, 23, 4567], \"b\": x ** -0.5}  # why?\r\n\n"

@@ -19,11 +19,11 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from omlx.errors import ModelError
-from omlx.models.heads.files import PREFIX, SHORTLIST, HeadFiles
+from omlx.models.catalog.head_files import PREFIX, SHORTLIST, HeadFiles
 
 if TYPE_CHECKING:
     from omlx.engine.model import Model
-    from omlx.models.heads.module import HeadModule
+    from omlx.models.pool.head import HeadModule
 
 _SHIFTED: Final = frozenset({"qwen3_5", "qwen3_5_moe", "qwen3_next"})
 """Architectures whose published norms count from zero."""
@@ -40,7 +40,7 @@ def is_quantized(head: nn.Module) -> bool:
 def build_head(files: HeadFiles, target: Model) -> HeadModule:
     """Return a head with lazy weights for `target`. Raises ModelError `spec.off.head_weights`."""
     from omlx.engine.hidden import parts_of  # noqa: PLC0415 — see `import_mlx_lm`
-    from omlx.models.heads.module import LAYERS, HeadModule  # noqa: PLC0415 — as above
+    from omlx.models.pool.head import LAYERS, HeadModule  # noqa: PLC0415 — as above
 
     architecture, parts = type(target).__module__.rpartition(".")[2], parts_of(target)
     if architecture not in LAYERS or parts is None:

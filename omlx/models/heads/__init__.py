@@ -1,1 +1,0 @@
-"""Trained heads (multi-token prediction) of models: their files and their layers."""

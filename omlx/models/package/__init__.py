@@ -1,1 +1,0 @@
-"""What a directory declares beyond its weights (package, tokenizer, pooling), and its download."""
