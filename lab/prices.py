@@ -58,7 +58,7 @@ FEATURES: Final[dict[str, str]] = {
         tests/cli/test_example tests/models/downloads/ tests/models/hub""",
     "chat templates, detokenizer, reasoning": "omlx/text/ tests/text/ tests/templates/",
     "schemas and grammars": """
-        omlx/text/grammar omlx/text/mask omlx/text/schema omlx/text/constraint
+        omlx/text/grammar omlx/text/mask omlx/text/schema omlx/text/text_bounds omlx/text/constraint
         tests/text/test_grammar tests/text/test_schema
         tests/text/test_structured_ omlx/server/request/structured_output
         tests/server/test_response_format""",

@@ -17,13 +17,8 @@ from llguidance.gbnf_to_lark import any_to_lark
 
 from omlx.errors import BadRequest, Reason
 from omlx.process_memory import trim
-from omlx.text.calls.grammar import (
-    LENIENT,
-    SPACING,
-    CallGrammar,
-    Schema,
-    arguments_schema,
-)
+from omlx.text.calls.arguments import JSON, LENIENT, SPACING
+from omlx.text.calls.grammar import CallGrammar, arguments_schema
 from omlx.text.calls.markup import CallMarkup, call_markup
 from omlx.text.mask import (
     AnswerStart,
@@ -37,7 +32,8 @@ from omlx.text.mask import (
     Thought,
 )
 from omlx.text.reasoning import channel_markers
-from omlx.text.schema import (
+from omlx.text.schema import Schema
+from omlx.text.schema_limits import (
     TIMES,
     check_depth,
     check_integers,
@@ -165,7 +161,7 @@ class GrammarCompiler:
     def _compiled_calls(
         self, use: ToolUse, markup: CallMarkup, removed: Sequence[str]
     ) -> CompiledGrammar:
-        if markup.form.parameter is not None or markup.form.syntax is not None:
+        if markup.form.syntax is not JSON:
             # Schemas that are not JSON in the grammar fail silently.
             removed = [*removed, *self._check_schemas(use)]
         grammar = CallGrammar(markup, use, self._tokens.added)

@@ -18,7 +18,8 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 from omlx.engine.masking import allows, with_ids
 from omlx.errors import BadRequest, EngineError
-from omlx.text.calls.grammar import answer_text, split_added
+from omlx.text.calls.arguments import split_added
+from omlx.text.calls.grammar import answer_text
 from omlx.text.calls.markup import call_markup
 from omlx.text.reasoning import channel_markers, reasoning_format
 

@@ -1,45 +1,29 @@
-"""JSON schemas: walk and resolve them, and change what llguidance cannot hold.
-
-`prune_nonterminating` removes references that no generated value could complete: a definition may
-require another value of its own kind, so that a model which has begun one never reaches its end.
-`relax` is for requests that do not insist on every keyword. Numbers count as rounded where
-llguidance would lose digits: constants are 64-bit floats there, bounds of integers 64-bit integers
-read from floats.
-"""
+"""JSON schemas: walk them, follow their references, and read what types and members they allow."""
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Callable, Iterator, Mapping
-from functools import cache
-from typing import Any, Final, TypeAlias
+from itertools import product
+from typing import Any, Final, TypeAlias, TypeVar
 from urllib.parse import unquote
 
-MAX_DEPTH: Final = 500
-"""llguidance compiles by recursion, and its stack overflows at some 2,000 levels: that would end
-the process."""
-MAX_PATTERNS: Final = 64
-"""Different patterns of one schema that are tried: each costs up to 0.1 CPU seconds."""
-MAX_REFERENCES: Final = 256
-"""Different references: which of them are circular takes time by the square of their number."""
-LARGEST: Final = 2**53
-"""Up to here, every integer is a 64-bit float of its own."""
+T = TypeVar("T")
+Schema: TypeAlias = Mapping[str, Any]
+
+TYPES: Final = frozenset({"string", "integer", "number", "boolean", "null", "array", "object"})
 BOUNDS: Final = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
+NUMBER_BOUNDS: Final = (*BOUNDS, "multipleOf")
 DEFINITIONS: Final = ("$defs", "definitions")
 BY_NAME: Final = ("properties", "patternProperties", *DEFINITIONS)
 """Keywords whose value is schemas by name."""
-TIMES: Final = ('"date-time"', '"time"')
-"""The formats as they stand in the text of a schema."""
+NOTES: Final = frozenset({"title", "description", "default", "examples", "$comment", "$schema"})
+"""Keywords that constrain nothing."""
+COMBINED: Final = ("$ref", "allOf", "anyOf", "oneOf")
+SHARED: Final = (*DEFINITIONS, "x-guidance")
+"""Keywords at the root that a part of the schema needs, too."""
+MAX_ALTERNATIVES: Final = 32
 _DATA: Final = frozenset({"const", "enum", "default", "examples"})
 """Keywords whose content is data, not schemas."""
-_LARGEST_BOUND: Final = 2**63 - 1
-_MAYBE_LARGE: Final = re.compile(r"\d{16}")
-_COMMON_TIME: Final = "^[^:t]*:[^:]*:[0-5][^z]*$"
-_SHOWN: Final = 80  # characters of a pattern or reference in a description
-
-Terminates: TypeAlias = Callable[[str], bool]
-"""Whether the target of a reference has a value that terminates."""
 
 
 def map_schemas(schema: Any, change: Callable[[dict[str, Any]], Any]) -> Any:
@@ -92,257 +76,272 @@ def references(schema: Any) -> Iterator[str]:
         yield from references(part)
 
 
-def check_depth(schema: Any) -> None:
-    """Raise ValueError if objects, lists and references are nested deeper than `MAX_DEPTH`."""
-    heights: dict[int, int] = {}
+def embedded(schema: Schema, root: Schema) -> dict[str, Any]:
+    """Return a part of a schema as a schema of its own, with what its references lead to."""
+    shared = {key: root[key] for key in SHARED if key in root}
+    definitions = tuple(f"#/{key}/" for key in DEFINITIONS)
+    if all(name.startswith(definitions) for name in references([schema, shared])):
+        return {**schema, **shared}
 
-    def parts(node: Mapping[str, Any] | list[Any]) -> Iterator[Any]:
-        if isinstance(node, list):
-            yield from node
-            return
-        for name, part in node.items():
-            if name == "$ref" and isinstance(part, str):
-                yield resolve(schema, part)
-            elif name not in DEFINITIONS:
-                yield part
-
-    def height(node: Any, depth: int) -> int:
-        """Return how many levels lie below a node, itself included; each is visited once."""
-        if not isinstance(node, Mapping | list):
-            return 0
-        below = heights.get(id(node))
-        if below is None:
-            heights[id(node)] = below = 0  # where a cycle leads back to this node
-            if depth < MAX_DEPTH:
-                for part in parts(node):
-                    below = max(below, height(part, depth + 1))
-            heights[id(node)] = below = below + 1
-        if depth + below > MAX_DEPTH:
-            raise ValueError(f"it is nested deeper than {MAX_DEPTH} levels")
-        return below
-
-    height(schema, 0)
-
-
-def prune_nonterminating(schema: Any) -> Any:
-    """Return the schema, or a copy in which references to definitions that never terminate are
-    `false`: alternatives, optional properties and items disappear.
-
-    Only references by JSON pointers within the schema are followed. Raises ValueError if no value
-    terminates.
-    """
-
-    def change(part: dict[str, Any]) -> Any:
+    def moved(part: dict[str, Any]) -> dict[str, Any]:
         reference = part.get("$ref")
-        return False if isinstance(reference, str) and reference in nonterminating else part
+        if isinstance(reference, str) and reference.startswith("#"):
+            part["$ref"] = f"#/$defs/root{reference[1:]}"
+        return part
 
-    try:
-        known = {"#", *references(schema)}
-        terminating: set[str] = set()
-        while len(more := _iterate(schema, known, terminating)) > len(terminating):
-            terminating = more  # up to the least fixed point
-        if "#" not in terminating:
-            raise ValueError("its values would never end")
-        nonterminating = known - terminating
-        return map_schemas(schema, change) if nonterminating else schema
-    except RecursionError as error:
-        raise ValueError(str(error)) from error
+    whole = {key: value for key, value in root.items() if key != "x-guidance"}
+    part = {key: value for key, value in schema.items() if key not in SHARED}
+    guidance = {key: value for key, value in shared.items() if key == "x-guidance"}
+    defined = {"$defs": {"root": map_schemas(whole, moved)}}
+    return {**map_schemas(part, moved), **defined, **guidance}
 
 
-def _iterate(root: Any, references: set[str], known: set[str]) -> set[str]:
-    """Evaluate each reference once; one that leads back to itself does not terminate as far as is
-    `known`.
+def holds(schema: Any, test: Callable[[Schema], bool], follow: Callable[[str], bool]) -> bool:
+    """Return whether `test` holds of a schema, of all that it combines, and of one alternative.
+
+    `follow` decides for the target of a reference.
     """
-    terminating, evaluated = set(known), set(known)
-
-    def terminates(reference: str) -> bool:
-        if reference not in evaluated:
-            evaluated.add(reference)
-            if _has_value(resolve(root, reference), terminates):
-                terminating.add(reference)
-        return reference in terminating
-
-    return {reference for reference in sorted(references) if terminates(reference)}
-
-
-def _has_value(schema: Any, terminates: Terminates) -> bool:
-    """Return whether a value terminates, by the keywords that lead to other schemas."""
     if not isinstance(schema, Mapping):
         return schema is not False
     reference = schema.get("$ref")
-    if isinstance(reference, str) and not terminates(reference):
+    if isinstance(reference, str) and not follow(reference):
         return False
-    if not all(_has_value(part, terminates) for part in listed(schema.get("allOf"))):
+    if not all(holds(part, test, follow) for part in listed(schema.get("allOf"))):
         return False
-    for keyword in ("anyOf", "oneOf"):
-        options = listed(schema.get(keyword))
-        if options and not any(_has_value(option, terminates) for option in options):
+    for key in ("anyOf", "oneOf"):
+        options = listed(schema.get(key))
+        if options and not any(holds(option, test, follow) for option in options):
             return False
-    if "type" not in schema or "const" in schema or "enum" in schema:
-        return True
-    kinds = listed(schema["type"]) or [schema["type"]]
-    having = {"object": _has_object, "array": _has_array}
-    return any(
-        not isinstance(kind, str) or kind not in having or having[kind](schema, terminates)
-        for kind in kinds
-    )
+    return test(schema)
 
 
-def _has_object(schema: Mapping[str, Any], terminates: Terminates) -> bool:
-    named = schema.get("properties")
-    named = named if isinstance(named, Mapping) else {}
-    other = "patternProperties" in schema or schema.get("additionalProperties", True)
-    required = [name for name in listed(schema.get("required")) if isinstance(name, str)]
-    if not required and schema.get("minProperties"):
-        return any(_has_value(value, terminates) for value in (*named.values(), other))
-    return all(_has_value(named.get(name, other), terminates) for name in required)
+class SchemaTypes:
+    """Types of the values that a JSON schema allows; `root` is where its references begin."""
 
+    def __init__(self, root: Any) -> None:
+        self.root: Schema = root if isinstance(root, Mapping) else {}
+        self._known: dict[int, tuple[Schema, frozenset[str]]] = {}
+        self._properties: dict[str, Any] = {}
 
-def _has_array(schema: Mapping[str, Any], terminates: Terminates) -> bool:
-    items, length = schema.get("items", True), schema.get("minItems", 0)
-    first = listed(schema.get("prefixItems")) or listed(items)
-    rest = schema.get("additionalItems", True) if isinstance(items, list) else items
-    if not isinstance(length, int):
-        return True
-    return all(_has_value(item, terminates) for item in [*first, rest][:length])
+    def resolve(self, reference: Any) -> Any:
+        return resolve(self.root, reference)
 
+    def kinds(self, schema: Any) -> frozenset[str]:
+        """Return the allowed types; all of them where they contradict each other."""
+        return self._kinds(schema) or TYPES
 
-def without_leap_seconds(schema: Any) -> Any:
-    """Return the schema with a pattern for each time: RFC 3339 allows leap seconds and lower-case
-    letters, Pydantic and JavaScript refuse them. Raises ValueError for one nested too deep.
-    """
-
-    def change(part: dict[str, Any]) -> dict[str, Any]:
-        if part.get("format") not in ("date-time", "time"):
-            return part
-        if "pattern" not in part:
-            return part | {"pattern": _COMMON_TIME}
-        also = part.get("allOf", [])
-        if not isinstance(also, list):
-            return part
-        return part | {"allOf": [*also, {"pattern": _COMMON_TIME}]}
-
-    try:
-        return map_schemas(schema, change)
-    except RecursionError as error:
-        raise ValueError(str(error)) from error
-
-
-def check_integers(text: str) -> None:
-    """Raise ValueError, naming the number, if a constant or bound of a schema's text would be
-    rounded."""
-    if _MAYBE_LARGE.search(text) is None:
-        return
-
-    def check(part: dict[str, Any]) -> dict[str, Any]:
-        for numbers in _rounded(part).values():
-            raise ValueError(f"{numbers[0]} would be rounded")
-        return part
-
-    map_schemas(json.loads(text), check)
-
-
-def _rounded(part: Mapping[str, Any]) -> dict[str, list[int | float]]:
-    """Return the numbers that a schema's own constants and bounds would lose, by keyword."""
-    lost: dict[str, list[int | float]] = {
-        key: [number for number in _integers(part.get(key)) if abs(number) > LARGEST]
-        for key in ("const", "enum")
-    }
-    for key in BOUNDS:
-        bound = part.get(key)
-        if isinstance(bound, int | float) and not _is_exact(part, key, bound):
-            lost[key] = [bound]
-    return {key: numbers for key, numbers in lost.items() if numbers}
-
-
-def _is_exact(part: Mapping[str, Any], key: str, bound: float) -> bool:
-    """Whether the compiler bounds values just there; it writes no integers beyond 64 bits."""
-    if part.get("type") == "integer" and key == "maximum" and bound >= _LARGEST_BOUND:
-        return True
-    if key.startswith("exclusive") and isinstance(bound, int):
-        return abs(bound) < LARGEST  # the next integer is the bound
-    return abs(bound) < _LARGEST_BOUND and bound == float(bound)
-
-
-def _integers(value: Any) -> Iterator[int]:
-    if isinstance(value, Mapping):
-        value = list(value.values())
-    if isinstance(value, list):
-        for part in value:
-            yield from _integers(part)
-    elif isinstance(value, int):
-        yield value
-
-
-def relax(schema: Any, pattern_error: Callable[[str], str | None]) -> tuple[Any, list[str]]:
-    """Return the schema without what cannot be enforced, and a description of each removed part:
-    patterns with look-ahead, references to other documents, keywords beside a circular reference,
-    numbers that would be rounded.
-
-    `pattern_error` says what is wrong with a pattern, if anything. Raises ValueError for too many
-    patterns or references, and for a schema that is nested too deep.
-    """
-    removed: list[str] = []
-    count = 0
-
-    @cache
-    def tried(pattern: str) -> str | None:
-        nonlocal count
-        count += 1
-        if count > MAX_PATTERNS:
-            raise ValueError(f"it has more than {MAX_PATTERNS} patterns")
-        return pattern_error(pattern)
-
-    def fails(pattern: str) -> bool:
-        if (error := tried(pattern)) is not None:
-            removed.append(f"pattern '{pattern[:_SHOWN]}' ({error})")
-        return error is not None
-
-    def change(part: dict[str, Any]) -> dict[str, Any]:
-        if isinstance(part.get("pattern"), str) and fails(part["pattern"]):
-            del part["pattern"]
-        named = part.get("patternProperties")
-        if isinstance(named, dict):
-            kept = {name: value for name, value in named.items() if not fails(name)}
-            part["patternProperties"] = kept
-        for key, numbers in _rounded(part).items():
-            del part[key]
-            removed.extend(f"{key} {str(each)[:_SHOWN]} (would be rounded)" for each in numbers)
-        reference = part.get("$ref")
-        if not isinstance(reference, str):
-            return part
-        if not reference.startswith("#"):
-            removed.append(f"$ref '{reference[:_SHOWN]}'")
-            del part["$ref"]
-        elif reference in circular and len(part) > 1 and "$defs" not in part:
-            removed.append(f"keywords beside $ref '{reference[:_SHOWN]}'")
-            return {"$ref": reference}
-        return part
-
-    try:
-        circular = _circular(schema)
-        relaxed = map_schemas(schema, change)
-    except RecursionError as error:
-        raise ValueError(str(error)) from error
-    return relaxed, list(dict.fromkeys(removed))
-
-
-def _circular(schema: Any) -> set[str]:
-    names = set(references(schema))
-    if len(names) > MAX_REFERENCES:
-        raise ValueError(f"it has more than {MAX_REFERENCES} references")
-    steps = {name: set(references(resolve(schema, name))) for name in names}
-    circular = set()
-    for name in steps:
-        reached, waiting = set[str](), [name]
+    def branches(self, schema: Any) -> Iterator[Schema]:
+        """Yield a schema, and those that it refers to or combines, each once."""
+        seen, waiting = set[int](), [schema]
         while waiting:
-            new = steps.get(waiting.pop(), set()) - reached
-            reached |= new
-            waiting += new
-        if name in reached:
-            circular.add(name)
-    return circular
+            part = waiting.pop()
+            if not isinstance(part, Mapping) or id(part) in seen:
+                continue
+            seen.add(id(part))
+            yield part
+            for key in ("allOf", "oneOf", "anyOf"):
+                waiting += reversed(listed(part.get(key)))
+            waiting.append(self.resolve(part.get("$ref")))
+
+    def choices(self, schema: Any) -> list[str]:
+        """Return the strings that a schema enumerates anywhere."""
+        found: list[str] = []
+        for branch in self.branches(schema):
+            for values in (branch.get("enum"), [branch.get("const")]):
+                found += (choice for choice in listed(values) if isinstance(choice, str))
+        return list(dict.fromkeys(found))
+
+    def lists(self, schema: Any, text: str) -> bool:
+        """Return whether the enumerations of a schema allow a text."""
+        return self._holds(
+            schema,
+            lambda part: text in part.get("enum", [text]) and part.get("const", text) == text,
+        )
+
+    def free_text(self, schema: Any) -> bool:
+        """Return whether a schema allows strings that it does not enumerate."""
+        return self._holds(schema, self._allows_text)
+
+    def declared(self, name: str) -> list[Any]:
+        """Return the schemas of a property, by all alternatives at the root."""
+        parts = (branch.get("properties") for branch in self.branches(self.root))
+        return [part[name] for part in parts if isinstance(part, Mapping) and name in part]
+
+    def property(self, name: str) -> Any:
+        """Return the schema of a property of the root, or of its additional properties."""
+        if name not in self._properties:
+            declared = self.declared(name)
+            schema = self.root.get("additionalProperties", True)
+            if declared:
+                schema = declared[0] if len(declared) == 1 else {"anyOf": declared}
+            self._properties[name] = schema
+        return self._properties[name]
+
+    def texts(self, schema: Any, own: Callable[[Schema], T], both: Callable[[T, T], T]) -> list[T]:
+        """Return `alternatives` of the strings that a schema does not enumerate."""
+        return self.alternatives(schema, own, both, self._allows_text)
+
+    def alternatives(
+        self,
+        schema: Any,
+        own: Callable[[Schema], T],
+        both: Callable[[T, T], T | None],
+        takes: Callable[[Schema], bool],
+    ) -> list[T]:
+        """Return the disjunctive normal form of a schema: what one of its alternatives demands.
+
+        `own` reads the keywords of one schema, `both` combines two of its results, None if no
+        value follows both; schemas that `takes` refuses are no alternatives. Raises ValueError for
+        a circular reference, and for too many alternatives.
+        """
+        known: dict[str, list[T] | None] = {}
+
+        def follow(reference: str) -> list[T]:
+            if reference not in known:
+                known[reference] = None
+                known[reference] = of(self.resolve(reference))
+            found = known[reference]
+            if found is None:
+                raise ValueError("a circular reference")
+            return found
+
+        def of(part: Any) -> list[T]:
+            if not isinstance(part, Mapping):
+                return [] if part is False else [own({})]
+            if not takes(part):
+                return []
+            demands = []
+            if isinstance(part.get("$ref"), str):
+                demands.append(follow(part["$ref"]))
+            demands += map(of, listed(part.get("allOf")))
+            for key in ("anyOf", "oneOf"):
+                if key in part:
+                    demands.append([one for option in listed(part[key]) for one in of(option)])
+            found = [own(part)]
+            for demand in demands:
+                pairs = (both(first, second) for first, second in product(found, demand))
+                found = [pair for pair in pairs if pair is not None]
+                if len(found) > MAX_ALTERNATIVES:
+                    raise ValueError(f"it has more than {MAX_ALTERNATIVES} alternatives")
+            return found
+
+        return of(schema)
+
+    def _holds(self, schema: Any, test: Callable[[Schema], bool]) -> bool:
+        known: dict[str, bool] = {}
+
+        def follow(reference: str) -> bool:
+            if reference not in known:
+                known[reference] = False  # where it leads back to itself
+                known[reference] = holds(self.resolve(reference), test, follow)
+            return known[reference]
+
+        return holds(schema, test, follow)
+
+    def _allows_text(self, part: Schema) -> bool:
+        return "enum" not in part and "const" not in part and "string" in self.kinds(part)
+
+    def _kinds(self, schema: Any) -> frozenset[str]:
+        """Return the types that a schema allows; none while the same schema is being examined."""
+        if not isinstance(schema, Mapping):
+            return TYPES
+        if id(schema) not in self._known:
+            self._known[id(schema)] = schema, frozenset()
+            # The schema is kept with its types: another one could get the same id.
+            self._known[id(schema)] = schema, self._examine(schema)
+        return self._known[id(schema)][1]
+
+    def _examine(self, schema: Schema) -> frozenset[str]:
+        kinds = _named_types(schema.get("type"))
+        if "const" in schema:
+            kinds &= {type_of(schema["const"])}
+        if isinstance(schema.get("enum"), list):
+            kinds &= set(map(type_of, schema["enum"]))
+        target = self.resolve(schema.get("$ref"))
+        if target is not None:
+            kinds &= self._kinds(target)
+        for key in ("anyOf", "oneOf"):
+            if isinstance(schema.get(key), list):
+                kinds &= frozenset[str]().union(*map(self._kinds, schema[key]))
+        return kinds.intersection(*map(self._kinds, listed(schema.get("allOf"))))
+
+
+def object_alternatives(schema: Schema) -> list[Schema]:
+    """Return schemas of objects without combinations, one of which the object must follow.
+
+    Raises ValueError for too many alternatives, circular references, and if nothing is allowed.
+    """
+    if not any(key in schema for key in COMBINED):
+        return [schema]
+    types = SchemaTypes(schema)
+    found = types.alternatives(schema, _own, _both, lambda part: "object" in types.kinds(part))
+    if not found:
+        raise ValueError("nothing has this form")
+    return found
+
+
+def _own(schema: Schema) -> Schema:
+    return {key: value for key, value in schema.items() if key not in COMBINED}
+
+
+def _both(first: Schema, second: Schema) -> Schema | None:
+    """Return a schema of the objects that both allow; None if there are none."""
+    properties = dict(first.get("properties", {}))
+    for name, value in second.get("properties", {}).items():
+        if name in properties and properties[name] != value:
+            value = {"allOf": [properties[name], value]}
+        properties[name] = value
+    required = list(dict.fromkeys([*first.get("required", ()), *second.get("required", ())]))
+    for part in (first, second):
+        if part.get("additionalProperties") is False:
+            properties = {name: properties[name] for name in part.get("properties", {})}
+            if not set(required) <= set(properties):
+                return None
+    both = {**first, **second, "properties": properties, "required": required}
+    if first.get("additionalProperties") is False:
+        both["additionalProperties"] = False
+    return both
+
+
+def members(schema: Schema) -> Iterator[tuple[str, Any, bool]]:
+    """Yield name, schema and whether it is required of each member of an object."""
+    required = schema.get("required", ())
+    properties = {**schema.get("properties", {})}
+    for name in required:
+        properties.setdefault(name, True)
+    for name, value in properties.items():
+        if value is not False or name in required:
+            yield name, value, name in required
+
+
+def is_open(schema: Schema) -> bool:
+    return not any(members(schema)) and schema.get("additionalProperties") is not False
 
 
 def listed(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
+
+
+def type_of(value: Any) -> str:
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "boolean"
+        case int():
+            return "integer"
+        case float():
+            return "number"
+        case str():
+            return "string"
+        case list():
+            return "array"
+    return "object"
+
+
+def _named_types(types: Any) -> frozenset[str]:
+    names = types if isinstance(types, list) else [types]
+    kinds = TYPES.intersection(name for name in names if isinstance(name, str))
+    if "number" in kinds:
+        kinds |= {"integer"}
+    return kinds or TYPES

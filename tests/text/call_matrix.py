@@ -59,7 +59,7 @@ FORMATS: Final[Mapping[str, CallFormat]] = dict(_formats())
 def written(form: CallFormat, *calls: tuple[str, Mapping[str, Any]]) -> str:
     """Return calls as a model of the family writes them in one output."""
     bodies = [
-        markup._call(
+        markup.write_call(
             form, {"id": "a1b2c3d4e", "function": {"name": name, "arguments": arguments}}, at
         )
         for at, (name, arguments) in enumerate(calls)

@@ -54,11 +54,8 @@ def calls(output: Output) -> list[tuple[str, Any]]:
 
 def walk(of: GrammarMask, model: TokenizerWrapper, family: str, seed: int) -> list[int]:
     """Say something at random that the mask allows, and now and then the tag that ends a text."""
-    form, closing = EXAMPLES[family].form, '"'
-    if form.tags is not None:
-        closing = form.tags.closes
-    elif form.syntax is not None:
-        closing = form.syntax.ender
+    form = EXAMPLES[family].form
+    closing = form.tags.closes if form.tags is not None else form.syntax.ender or '"'
     return test_tag_grammar.walk(of, model, seed, closing)
 
 

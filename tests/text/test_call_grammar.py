@@ -18,6 +18,7 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 from omlx.engine.masking import forced_tokens, only_token
 from omlx.engine.types import FinishReason
 from omlx.errors import BadRequest
+from omlx.text.calls.arguments import JSON
 from omlx.text.calls.markup import PARSERS as CALL_FORMATS
 from omlx.text.events import Finish, ReasoningDelta, TextDelta, ToolCallArguments, ToolCallStart
 from omlx.text.grammar import GrammarCompiler, GrammarKind, Preamble, StructuredOutput
@@ -164,7 +165,7 @@ def test_every_format_with_json_in_it_is_tried() -> None:
     written = {
         name
         for name, form in CALL_FORMATS.items()
-        if form.written is not None and form.parameter is None and form.syntax is None
+        if form.written is not None and form.syntax is JSON
     }
     assert {each.partition(",")[0] for each in FORMATS} == written
 

@@ -14,7 +14,13 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 from omlx.engine.masking import only_token
 from omlx.errors import BadRequest
 from omlx.text.grammar import GrammarCompiler, GrammarKind, Preamble, StructuredOutput
-from omlx.text.schema import MAX_DEPTH, MAX_PATTERNS, check_depth, prune_nonterminating, relax
+from omlx.text.schema_limits import (
+    MAX_DEPTH,
+    MAX_PATTERNS,
+    check_depth,
+    prune_nonterminating,
+    relax,
+)
 from tests.schemas import REFERENCES, SMALL, listed, record
 from tests.text.test_grammar import walk
 

@@ -11,24 +11,23 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 import regex
 
-from omlx.text.calls.format import (
-    NAME,
-    CallFormat,
-    Incomplete,
+from omlx.text.calls.arguments import (
     Notation,
-    Tools,
-    alternatives_of,
-    embedded,
+    TagArguments,
+    TagRules,
+    object_rules,
     repeated,
 )
-from omlx.text.calls.tag_grammar import Syntax, value_rule
-from omlx.text.calls.values import ArgumentTypes, argument_types, parse_json
+from omlx.text.calls.format import NAME, CallFormat, Incomplete, Tools
+from omlx.text.calls.values import argument_types, parse_json, typed_value
+from omlx.text.schema import COMBINED, NOTES, SHARED, Schema, SchemaTypes, embedded
 
 ITEM: Final = "item"
 _DEPTH: Final = 64
@@ -67,14 +66,14 @@ def elements(text: str, tag: regex.Pattern[str]) -> list[Element]:
     return root.children
 
 
-def value_of(element: Element, text: str, schema: Any, types: ArgumentTypes) -> Any:
+def value_of(element: Element, text: str, schema: Any, types: SchemaTypes) -> Any:
     """Return the value of an element, typed by its schema: what may be a string is one."""
     inside = text[element.start : element.end]
     kinds = types.kinds(schema)
     if not element.children:
         if not inside.strip() and "string" not in kinds:
             return [] if "array" in kinds else {} if "object" in kinds else None
-        return types.value(schema, inside)
+        return typed_value(types, schema, inside)
     if "string" in kinds and kinds != types.kinds(True):
         return inside
     listed = all(child.name == ITEM for child in element.children)
@@ -87,7 +86,7 @@ def value_of(element: Element, text: str, schema: Any, types: ArgumentTypes) -> 
     }
 
 
-def property_of(types: ArgumentTypes, schema: Any, name: str) -> Any:
+def property_of(types: SchemaTypes, schema: Any, name: str) -> Any:
     """Return the schema of a property; True, which allows any value, for an unknown one."""
     for branch in types.branches(schema):
         properties = branch.get("properties")
@@ -96,7 +95,7 @@ def property_of(types: ArgumentTypes, schema: Any, name: str) -> Any:
     return _first(types, schema, "additionalProperties")
 
 
-def _first(types: ArgumentTypes, schema: Any, key: str) -> Any:
+def _first(types: SchemaTypes, schema: Any, key: str) -> Any:
     for branch in types.branches(schema):
         if isinstance(branch.get(key), dict):
             return branch[key]
@@ -104,13 +103,11 @@ def _first(types: ArgumentTypes, schema: Any, key: str) -> Any:
 
 
 _NAME: Final = re.compile(r"[^<>\s/]+")
-_NOTES: Final = frozenset({"title", "description", "default", "examples", "$comment", "$schema"})
-_KEYS: Final[Mapping[str, Collection[str]]] = {
-    "object": {"type", "properties", "required", "additionalProperties"},
-    "array": {"type", "items", "minItems", "maxItems"},
+_KEYS: Final[Mapping[str, Set[str]]] = {
+    "object": {"type", "properties", "required", "additionalProperties", *NOTES, *SHARED},
+    "array": {"type", "items", "minItems", "maxItems", *NOTES, *SHARED},
 }
-"""Keywords of objects and of lists that elements express."""
-_DEFINITIONS: Final = frozenset({"$defs", "definitions", "x-guidance"})
+"""Keywords of objects and of lists that elements express, or need not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,28 +116,19 @@ class ElementArguments:
 
     ender: str
 
-    def rules(
-        self,
-        schema: Mapping[str, Any] | None,
-        rule: str,
-        notation: Notation,
-    ) -> Iterator[str]:
-        token = notation.literal(self.ender)
+    def rules(self, schema: Schema | None, rule: str, notation: Notation) -> Iterator[str]:
         if schema is None:
+            token = notation.literal(self.ender)
             yield f"{rule}: (/(?s:.+)/? {token} {rule}_tag)* /(?s:.+)/?"
             yield rf"{rule}_tag: {rule.upper()}_TAG"
             yield rf"{rule.upper()}_TAG: /<\/?[^<>\s\/]+>/ & ~/<\/invoke>/"
             return
-        objects = alternatives_of(schema, notation)
-        rules = _Rules(objects[0], rule, Syntax(f"{{value}}{self.ender}", notation))
-        members = None
-        if len(objects) == 1:
-            members = rules.members(objects[0], frozenset())
-        if members is None:
+        first, *others = notation.alternatives_of(schema)
+        if others or not _has_elements(first):
             yield f"{rule}: %json {json.dumps(embedded(schema, schema))}"
             return
-        yield from rules.rules
-        yield f"{rule}: {members}"
+        tags = TagArguments(f"{{value}}{self.ender}")
+        yield from object_rules([first], rule, partial(ElementRules, tags, notation))
 
     def text(self, arguments: Mapping[str, Any]) -> str:
         return "".join(self._element(name, value) for name, value in arguments.items())
@@ -159,106 +147,73 @@ class ElementArguments:
         return json.dumps(value)
 
 
-class _Rules:
-    """Rules for the values of one function's arguments, each with the token behind it."""
+def _has_elements(schema: Schema) -> bool:
+    """Return whether elements express an object of this schema."""
+    properties = schema.get("properties", {})
+    return (
+        schema.keys() <= _KEYS["object"]
+        and set(schema.get("required", ())) <= set(properties)
+        and (bool(properties) or schema.get("additionalProperties") is False)
+        and all(_NAME.fullmatch(name) and part is not False for name, part in properties.items())
+    )
 
-    def __init__(self, root: Mapping[str, Any], rule: str, syntax: Syntax) -> None:
-        self.rules: list[str] = []
-        self._root = root
-        self._rule = rule
-        self._syntax = syntax
-        self._count = 0
 
-    def members(self, schema: Mapping[str, Any], seen: frozenset[str]) -> str | None:
-        """Return the term for the members of an object; None if elements cannot express it.
+class ElementRules(TagRules):
+    """Rules for values as elements, each with the token behind it.
 
-        `seen` are the references that lead here.
-        """
-        properties = schema.get("properties", {})
-        required = schema.get("required", ())
-        if not _expressible("object", schema) or not set(required) <= set(properties):
-            return None
-        if not properties and schema.get("additionalProperties") is not False:
-            return None
-        terms = []
-        for name, value in properties.items():
-            if _NAME.fullmatch(name) is None or value is False:
-                return None
-            needed = "" if name in required else "?"
-            terms.append(self._element(name, value, seen) + needed)
-        return " ".join(terms) or '""'
+    A value that elements do not express is a text, or JSON, inside of its element.
+    """
 
-    def _element(self, name: str, schema: Any, seen: frozenset[str]) -> str:
-        rule = self._new_rule()
+    _within: frozenset[str] = frozenset()
+    """The references that lead to the value at hand."""
+
+    def member(self, name: str, schema: Any) -> str:
         # Two terms: as one, the lexer would take it for longer than the end of the list.
-        literal = self._syntax.literal
-        opens = f"{literal(self._syntax.behind)} {literal(f'<{name}>')}"
-        closes = literal(f"</{name}>")
-        self.rules.append(f"{rule}: {opens} {self._value(schema, seen)} {closes}")
-        return rule
+        opens = f"{self._closing} {self.literal(f'<{name}>')}"
+        return self.add("element", f"{opens} {self.value(schema)} {self.literal(f'</{name}>')}")
 
-    def _value(self, schema: Any, seen: frozenset[str]) -> str:
+    def value(self, schema: Any) -> str:
         """Return the rule for a value and the token behind it."""
-        plain, null, seen = self._plain(schema, seen)
-        rule = self._new_rule()
-        inside = None
-        kinds = ArgumentTypes(self._root).kinds(plain)
-        if kinds == {"object"}:
-            inside = self.members(plain, seen)
-        elif kinds == {"array"} and _expressible("array", plain):
-            inside = repeated(self._element(ITEM, plain.get("items", True), seen), '""', plain)
+        before = self._within
+        plain, null = self._plain(schema)
+        kinds, inside = self.types.kinds(plain), None
+        if kinds == {"object"} and _has_elements(plain):
+            inside = self.members(plain)
+        elif kinds == {"array"} and plain.keys() <= _KEYS["array"]:
+            inside = repeated(self.member(ITEM, plain.get("items", True)), '""', plain)
+        self._within = before
         if inside is None:
-            self.rules += value_rule(self._syntax, self._root, schema, rule)
-            return rule
-        token = self._syntax.literal(self._syntax.behind)
-        also = f' | "null" {token}' if null else ""
-        self.rules.append(f"{rule}: {inside} {token}{also}")
-        return rule
+            return super().value(schema)
+        also = f' | "null" {self._closing}' if null else ""
+        return self.add("value", f"{inside} {self._closing}{also}")
 
-    def _plain(
-        self, schema: Any, seen: frozenset[str]
-    ) -> tuple[Mapping[str, Any], bool, frozenset[str]]:
-        """Return a schema without references and without the alternative null, whether it had that,
-        and the references seen; an empty schema for one that needs more than that.
+    def _plain(self, schema: Any) -> tuple[Schema, bool]:
+        """Return a schema without references and without the alternative null, and whether it had
+        that; an empty schema for one that combines more.
         """
         null = False
-        types = ArgumentTypes(self._root)
         while isinstance(schema, Mapping):
-            rest = {key: value for key, value in schema.items() if key not in _NOTES}
-            reference = rest.pop("$ref", None)
-            options = rest.pop("anyOf", None) or rest.pop("oneOf", None)
-            parts = rest.pop("allOf", None)
-            if reference is None and options is None and parts is None:
-                if isinstance(rest.get("type"), list) and "null" in rest["type"]:
+            schema = {key: value for key, value in schema.items() if key not in NOTES}
+            if not any(key in schema for key in COMBINED):
+                if isinstance(schema.get("type"), list) and "null" in schema["type"]:
                     null = True
-                    rest["type"] = [kind for kind in rest["type"] if kind != "null"]
-                return rest, null, seen
-            if rest.keys() - _DEFINITIONS:
-                break
-            if isinstance(reference, str) and options is None and parts is None:
-                if reference in seen:
+                    schema["type"] = [kind for kind in schema["type"] if kind != "null"]
+                return schema, null
+            match [(key, value) for key, value in schema.items() if key not in SHARED]:
+                case [("$ref", str(reference))] if reference not in self._within:
+                    self._within |= {reference}
+                    schema = self.types.resolve(reference)
+                case [("allOf", [part])]:
+                    schema = part
+                case [("anyOf" | "oneOf", [*options])]:
+                    others = [part for part in options if self.types.kinds(part) != {"null"}]
+                    null = null or len(others) < len(options)
+                    if len(others) != 1:
+                        break
+                    schema = others[0]
+                case _:
                     break
-                seen = seen | {reference}
-                schema = types.resolve(reference)
-            elif isinstance(parts, list) and len(parts) == 1 and reference is options is None:
-                schema = parts[0]
-            elif isinstance(options, list) and reference is parts is None:
-                others = [option for option in options if types.kinds(option) != {"null"}]
-                null = null or len(others) < len(options)
-                if len(others) != 1:
-                    break
-                schema = others[0]
-            else:
-                break
-        return {}, null, seen
-
-    def _new_rule(self) -> str:
-        self._count += 1
-        return f"{self._rule}_part{self._count}"
-
-
-def _expressible(kind: str, schema: Mapping[str, Any]) -> bool:
-    return not schema.keys() - _KEYS[kind] - _NOTES - _DEFINITIONS
+        return {}, null
 
 
 TOKEN: Final = "]<]minimax[>["

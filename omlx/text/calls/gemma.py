@@ -11,31 +11,18 @@ import json
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import regex
 
-from omlx.text.calls.format import (
-    NAME,
-    NUMBER_BOUNDS,
-    CallFormat,
-    Incomplete,
-    Notation,
-    Tools,
-    alternatives_of,
-    in_alternatives,
-    in_order,
-    is_open,
-    members,
-    repeated,
-    unheld_of_object,
-)
-from omlx.text.calls.tag_grammar import Syntax, bounds_of
-from omlx.text.calls.values import ArgumentTypes, argument_types
+from omlx.text.calls.arguments import ArgumentRules, Notation, object_rules, repeated
+from omlx.text.calls.format import NAME, CallFormat, Incomplete, Tools
+from omlx.text.calls.values import argument_types, convert
+from omlx.text.schema import NOTES, NUMBER_BOUNDS, Schema, SchemaTypes
 
 _NUMBER: Final = r"/-?(0|[1-9][0-9]{0,99})(\.[0-9]+)?([eE][+\-]?[0-9]{1,2})?/"
 _INTEGER: Final = "/-?(0|[1-9][0-9]{0,999})/"
-_ANNOTATIONS: Final = frozenset({"title", "description", "default", "examples", "$comment"})
 _NAME: Final = regex.compile(r"[\s,]*(?:call:\s*)?([\w.:/-]+)\s*(?=\{)")
 _JSON_STRING: Final = regex.compile(r'"(?:[^"\\]|\\.)*"', regex.DOTALL)
 _SPACE: Final = regex.compile(r"\s*")
@@ -43,7 +30,7 @@ _KEY: Final = regex.compile(r"[^{}\[\],:]*")
 _BARE: Final = regex.compile(r"[^{}\[\],]*")
 _PYTHON: Final = {"None": "null", "True": "true", "False": "false"}
 _MAX_DEPTH: Final = 64
-_ANY: Final = ArgumentTypes({})
+_ANY: Final = SchemaTypes({})
 
 
 class _Scanner:
@@ -68,7 +55,7 @@ class _Scanner:
             raise ValueError("text after the call")
         return calls
 
-    def _members(self, types: ArgumentTypes, depth: int) -> dict[str, Any]:
+    def _members(self, types: SchemaTypes, depth: int) -> dict[str, Any]:
         """Parse the members of an object after its bracket; `types` types bare words."""
         members: dict[str, Any] = {}
         while not self._skip("}"):
@@ -84,7 +71,7 @@ class _Scanner:
             self._skip(",")
         return members
 
-    def _value(self, types: ArgumentTypes, key: str, depth: int) -> Any:
+    def _value(self, types: SchemaTypes, key: str, depth: int) -> Any:
         if depth > _MAX_DEPTH:
             raise ValueError("nested too deep")
         if self._skip(self._quote):
@@ -100,7 +87,7 @@ class _Scanner:
                 self._skip(",")
             return items
         word = self._word(_BARE)
-        return types.convert(key, _PYTHON.get(word, word))
+        return convert(types, key, _PYTHON.get(word, word))
 
     def _skip(self, token: str) -> bool:
         space = _SPACE.match(self._text, self._at)
@@ -143,80 +130,66 @@ class GemmaArguments:
 
     ender: str
 
-    def rules(
-        self, schema: Mapping[str, Any] | None, rule: str, notation: Notation
-    ) -> Iterator[str]:
-        def of_object(part: Mapping[str, Any], name: str) -> Iterator[str]:
-            values = _Rules(part, name, notation, self)
-            values.rules.append(f"{name}: {values.members(part, name)}")
-            yield from values.rules
-
-        alternatives = alternatives_of(schema or {}, notation)
-        yield from in_alternatives(alternatives, rule, of_object)
+    def rules(self, schema: Schema | None, rule: str, notation: Notation) -> Iterator[str]:
+        alternatives = notation.alternatives_of(schema or {})
+        yield from object_rules(alternatives, rule, partial(GemmaRules, self, notation))
 
     def text(self, arguments: Mapping[str, Any]) -> str:
         return ",".join(f"{self.key(name)}:{self.value(arguments[name])}" for name in arguments)
 
     def key(self, name: str) -> str:
-        if _PLAIN_KEY.fullmatch(name):
-            return name
-        return self._quoted(name)
+        return name if _PLAIN_KEY.fullmatch(name) else f"{self.ender}{name}{self.ender}"
 
     def value(self, value: Any) -> str:
-        """Return the text of a value. Raises ValueError for a text that holds the quote."""
-        if isinstance(value, str):
-            return self._quoted(value)
-        if isinstance(value, list):
-            return f"[{','.join(map(self.value, value))}]"
-        if isinstance(value, Mapping):
-            return "{" + self.text(value) + "}"
+        match value:
+            case str():
+                return f"{self.ender}{value}{self.ender}"
+            case list():
+                return f"[{','.join(map(self.value, value))}]"
+            case Mapping():
+                return f"{{{self.text(value)}}}"
         return json.dumps(value)
 
-    def _quoted(self, text: str) -> str:
-        return f"{self.ender}{text}{self.ender}"
 
+class GemmaRules(ArgumentRules):
+    """Rules for nested values, one for each schema."""
 
-class _Rules:
-    """Rules for the values of one function's arguments, a rule for each schema.
+    separator = ","
 
-    Raises ValueError for a schema that cannot be written.
-    """
-
-    def __init__(
-        self, root: Mapping[str, Any], rule: str, notation: Notation, syntax: GemmaArguments
-    ) -> None:
-        self.root = root
-        self.notation = notation
-        self.literal = notation.literal
-        self.rules: list[str] = []
-        self.name = rule
-        self._known: dict[str, str] = {}
+    def __init__(self, syntax: GemmaArguments, notation: Notation, root: Schema, rule: str) -> None:
+        super().__init__(notation, root, rule)
         self._syntax = syntax
-        self._texts = Syntax("{value}" + syntax.ender, notation)
+        self._known: dict[str, str] = {}
+
+    def member(self, name: str, schema: Any) -> str:
+        key = self.literal(self._syntax.key(name))
+        return self.add("member", f"{key} {self.literal(':')} {self.value(schema)}")
+
+    def other(self, schema: Any) -> str:
+        return f"/[a-zA-Z_][a-zA-Z0-9_.\\-]*/ {self.literal(':')} {self.value(schema)}"
 
     def value(self, schema: Any) -> str:
         """Return the name of the rule for a value."""
         schema = _plain(schema)
         key = json.dumps(schema, sort_keys=True)
         if key not in self._known:
-            rule = self._known[key] = f"{self.name}_value{len(self._known)}"
-            self.rules.append(f"{rule}: {self.alternatives(schema, rule)}")
+            # Known before it is written: a schema may refer to itself.
+            name = self._known[key] = f"{self._rule}_schema{len(self._known)}"
+            terms = " | ".join(self._terms(schema))
+            if not terms:
+                raise ValueError("nothing has this form")
+            self.rules.append(f"{name}: {terms}")
         return self._known[key]
 
-    def alternatives(self, schema: Mapping[str, Any], rule: str) -> str:
-        terms = list(self._terms(schema, rule))
-        if not terms:
-            raise ValueError("nothing has this form")
-        return " | ".join(terms)
-
-    def _terms(self, schema: Mapping[str, Any], rule: str) -> Iterator[str]:
+    def _terms(self, schema: Schema) -> Iterator[str]:
+        """Yield a term for each alternative: a given value, another schema, or a type."""
         rest = dict(schema)
         if "const" in schema or "enum" in schema:
             for value in schema.get("enum", [schema.get("const")]):
                 if "const" not in schema or value == schema["const"]:
                     yield self.literal(self._syntax.value(value))
         elif "$ref" in schema:
-            target = ArgumentTypes(self.root).resolve(rest.pop("$ref"))
+            target = self.types.resolve(rest.pop("$ref"))
             if target is None:
                 raise ValueError(f"{schema['$ref']} is not in the schema")
             yield self.value(_merged(_plain(target), rest))
@@ -230,28 +203,23 @@ class _Rules:
                     yield self.value(_merged(rest, _plain(option)))
         else:
             for kind in self._kinds(schema):
-                yield self._kind(kind, schema, rule)
+                yield self._kind(kind, schema)
 
-    def _resolved(self, schema: Any) -> Mapping[str, Any]:
-        plain = _plain(schema)
-        if "$ref" not in plain:
-            return plain
-        rest = {key: plain[key] for key in plain if key != "$ref"}
-        return _merged(self._resolved(ArgumentTypes(self.root).resolve(plain["$ref"])), rest)
+    def _resolved(self, schema: Any) -> Schema:
+        rest = dict(_plain(schema))
+        if "$ref" not in rest:
+            return rest
+        return _merged(self._resolved(self.types.resolve(rest.pop("$ref"))), rest)
 
-    def _kinds(self, schema: Mapping[str, Any]) -> Collection[str]:
-        if "type" not in schema:
-            if "properties" in schema:
-                return ("object",)
-            if "items" in schema:
-                return ("array",)
-        # Types know schemas by their identity, and these are made for a moment.
-        kinds = ArgumentTypes(self.root).kinds(schema)
-        if "number" in kinds:
-            kinds -= {"integer"}
-        return sorted(kinds)
+    def _kinds(self, schema: Schema) -> Collection[str]:
+        if "type" not in schema and "properties" in schema:
+            return ("object",)
+        if "type" not in schema and "items" in schema:
+            return ("array",)
+        kinds = self.types.kinds(schema)
+        return sorted(kinds - {"integer"} if "number" in kinds else kinds)
 
-    def _kind(self, kind: str, schema: Mapping[str, Any], rule: str) -> str:
+    def _kind(self, kind: str, schema: Schema) -> str:
         match kind:
             case "string":
                 return self._string(schema)
@@ -261,7 +229,7 @@ class _Rules:
                 items = repeated(self.value(schema.get("items", {})), self.literal(","), schema)
                 return f"{self.literal('[')} {items} {self.literal(']')}"
             case "object":
-                return f"{self.literal('{')} {self.members(schema, rule)} {self.literal('}')}"
+                return f"{self.literal('{')} {self.members(schema)} {self.literal('}')}"
             case "boolean":
                 return '("true" | "false")'
             case "null":
@@ -271,45 +239,27 @@ class _Rules:
             return f"%json {json.dumps({'type': kind, **bounds})}"
         return _NUMBER if kind == "number" else _INTEGER
 
-    def members(self, schema: Mapping[str, Any], rule: str) -> str:
-        comma, colon = self.literal(","), self.literal(":")
-        for detail in unheld_of_object(schema):
-            self.notation.unheld(detail)
-        if is_open(schema):
-            other = self.value(schema.get("additionalProperties", {}))
-            member = f"/[a-zA-Z_][a-zA-Z0-9_.\\-]*/ {colon} {other}"
-            return f"({member} ({comma} {member})*)?"
-        parts: list[tuple[str, bool]] = []
-        for name, value, needed in members(schema):
-            part = f"{rule}_member{len(parts)}"
-            key = self.literal(self._syntax.key(name))
-            self.rules.append(f"{part}: {key} {colon} {self.value(value)}")
-            parts.append((part, needed))
-        self.rules += in_order(parts, comma, f"{rule}_members")
-        return f"{rule}_members"
-
-    def _string(self, schema: Mapping[str, Any]) -> str:
-        bounds = bounds_of(self.notation, ArgumentTypes(self.root), schema)
-        ender = self.literal(self._syntax.ender)
-        if all(each.free for each in bounds):
-            return f"{ender} text"
+    def _string(self, schema: Schema) -> str:
+        quote = self.literal(self._syntax.ender)
+        alternatives = self.notation.bounds_of(self.types, schema)
+        if all(bounds.free for bounds in alternatives):
+            return f"{quote} text"
         texts = []
-        for each in bounds:
-            texts.append(f"{self.name}_text{len(self.rules)}")
-            self.rules += self._texts.texts(texts[-1], bounds=each)
-        return f"{ender} ({' | '.join(texts)})"
+        for bounds in alternatives:
+            texts.append(self.new_name("text"))
+            self.rules += self.notation.texts(self._syntax.ender, texts[-1], bounds=bounds)
+        return f"{quote} ({' | '.join(texts)})"
 
 
-def _plain(schema: Any) -> Mapping[str, Any]:
+def _plain(schema: Any) -> Schema:
     if schema is False:
         raise ValueError("nothing has this form")
     if not isinstance(schema, Mapping):
         return {}
-    plain: dict[str, Any] = {key: schema[key] for key in schema if key not in _ANNOTATIONS}
-    return plain
+    return {key: schema[key] for key in schema if key not in NOTES}
 
 
-def _merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+def _merged(first: Schema, second: Schema) -> dict[str, Any]:
     both = {**first, **second}
     if "properties" in first and "properties" in second:
         both["properties"] = {**first["properties"], **second["properties"]}

@@ -9,33 +9,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
 from omlx.errors import BadRequest
-from omlx.text.calls import tag_grammar
-from omlx.text.calls.format import Messages, Notation
+from omlx.text.calls.arguments import ANY_OBJECT, LENIENT, SPACING, Notation
+from omlx.text.calls.format import Messages
 from omlx.text.calls.markup import CallMarkup
-from omlx.text.schema import check_depth, check_integers, prune_nonterminating
+from omlx.text.schema import Schema
+from omlx.text.schema_limits import check_depth, check_integers, prune_nonterminating
 from omlx.text.tools import ToolUse
-
-if TYPE_CHECKING:
-    from llguidance._lib import JsonCompileOptions
-
-Schema = Mapping[str, Any]
-
-SPACING: Final[JsonCompileOptions] = {
-    "whitespace_flexible": False,
-    "item_separator": ", ",
-    "key_separator": ": ",
-}
-"""White space as in `json.dumps`: more tokens are forced, and a model cannot emit blanks for ever.
-"""
-LENIENT: Final[JsonCompileOptions] = {"lenient": True}
-"""Keywords that llguidance does not enforce are ignored."""
-
-ANY_ARGUMENTS: Final[Schema] = {"type": "object"}
 
 _PLACES: Final = re.compile(r"(\{name\}|\{number\}|\{id\}|\{arguments\})")
 
@@ -54,8 +38,8 @@ class CallGrammar:
         self.unheld: list[str] = []
         self._form = markup.form
         self._use = use
-        self._added = added
-        self._literal = partial(_literal, added=added)
+        self._notation = Notation(added, self.unheld.append)
+        self._literal = self._notation.literal
 
     def forced(self) -> str:
         """Return the grammar of an answer that consists of calls to the allowed functions: of one,
@@ -93,7 +77,7 @@ class CallGrammar:
         """
         start, begins = self._form.start, _slashed(self._form.begins)
         prose = f"/(?s:.+)/ & ~/(?s:{begins}.*)/"
-        if start in self._added:
+        if start in self._notation.added:
             yield f"start: inside | PROSE | PROSE? {self._literal(start)} inside"
         else:
             marker = _slashed(re.escape(start))
@@ -117,7 +101,7 @@ class CallGrammar:
         else:
             yield f"start: (({thought} | {preamble}) said)* (call | {answer} ANSWER?)"
             yield answer_text(messages)
-        yield from self._syntax("{value}" + messages.between).texts("said", [markup])
+        yield from self._notation.texts(messages.between, "said", [markup])
         yield from self._calls(messages.calls)
 
     def _inside(self) -> Iterator[str]:
@@ -130,10 +114,8 @@ class CallGrammar:
         ends = self._literal(behind + (form.end if form.messages is None else ""))
         yield f"inside: {self._literal(before)} call{several} {ends}"
         yield from self._calls((form.written,))
-        if form.parameter is not None:
-            yield from self._syntax(form.parameter).texts()
-        if form.syntax is not None and form.syntax.ender:
-            yield from self._syntax("{value}" + form.syntax.ender).texts()
+        if form.syntax.ender:
+            yield from self._notation.texts(form.syntax.ender)
 
     def _calls(self, written: Sequence[str]) -> Iterator[str]:
         yield "call: " + " | ".join(f"call_{i}" for i in range(len(self._use.allowed)))
@@ -155,23 +137,15 @@ class CallGrammar:
         return " ".join([*terms, self._literal(text)])
 
     def _arguments(self, function: Schema, rule: str) -> Iterator[str]:
-        form, name = self._form, function["name"]
-        schema = arguments_schema(function, self._use)
-        syntax = self._syntax(form.parameter or "{value}", name)
+        name = function["name"]
+        schema: Schema | None = arguments_schema(function, self._use)
+        if schema is ANY_OBJECT:
+            schema = None
+        notation = Notation(self._notation.added, partial(self._note, name))
         try:
-            if form.syntax is not None:
-                obliged = self._use.forced or name in self._use.strict
-                yield from form.syntax.rules(schema if obliged else None, rule, syntax.notation)
-            elif form.parameter is not None:
-                yield from tag_grammar.arguments(syntax, schema, rule)
-            else:
-                yield f"{rule}: %json {json.dumps(schema)}"
+            yield from self._form.syntax.rules(schema, rule, notation)
         except ValueError as error:
             raise BadRequest("tools.schema", param="tools", name=name, detail=str(error)) from error
-
-    def _syntax(self, parameter: str, name: str = "") -> tag_grammar.Syntax:
-        notation = Notation(self._added, self._literal, partial(self._note, name))
-        return tag_grammar.Syntax(parameter, notation)
 
     def _note(self, name: str, detail: str) -> None:
         """Note what is not enforced. Raises ValueError for a strict function."""
@@ -186,28 +160,24 @@ def answer_text(messages: Messages) -> str:
 
 
 def arguments_schema(function: Schema, use: ToolUse) -> Schema:
-    """Return the schema that the arguments of a call must follow; without an obligation, any
-    object.
+    """Return the schema that the arguments of a call must follow; without an obligation,
+    `ANY_OBJECT`.
 
     Keywords that are not enforced are ignored unless the function is strict. Raises BadRequest if
     the schema allows no object, or none that terminates.
     """
     name, strict = function["name"], function["name"] in use.strict
-    schema = ANY_ARGUMENTS
-    if strict or use.forced:
-        schema = function.get("parameters", ANY_ARGUMENTS)
+    if not (strict or use.forced):
+        return ANY_OBJECT
+    schema: Schema = function.get("parameters", {"type": "object"})
     kinds = schema.get("type", "object")
-    if kinds != "object" and not (isinstance(kinds, list) and "object" in kinds):
-        detail = f"type {kinds}, not object"
-        raise BadRequest("tools.schema", param="tools", name=name, detail=detail)
-    options = schema.get("x-guidance", {})
-    if isinstance(options, Mapping):
-        defaults = SPACING
-        if not strict:
-            defaults = {**SPACING, **LENIENT}
-        options = {**defaults, **options}
-    schema = {**schema, "type": "object", "x-guidance": options}
     try:
+        if "object" not in (kinds if isinstance(kinds, list) else [kinds]):
+            raise ValueError(f"type {kinds}, not object")
+        options = schema.get("x-guidance", {})
+        if isinstance(options, Mapping):
+            options = {**SPACING, **({} if strict else LENIENT), **options}
+        schema = {**schema, "type": "object", "x-guidance": options}
         text = json.dumps(schema)
         check_integers(text)
         if "$ref" in text:
@@ -220,22 +190,3 @@ def arguments_schema(function: Schema, use: ToolUse) -> Schema:
 
 def _slashed(pattern: str) -> str:
     return pattern.replace("/", r"\/")
-
-
-def _literal(text: str, added: Mapping[str, int]) -> str:
-    """Return a text in the grammar's form, with added tokens by their ids."""
-    terms = []
-    for part in split_added(text, added):
-        if part in added:
-            terms.append(f"<[{added[part]}]>")
-        else:
-            terms.append(json.dumps(part, ensure_ascii=False))
-    return " ".join(terms) or '""'
-
-
-def split_added(text: str, added: Collection[str]) -> list[str]:
-    """Split a text into added tokens and what is between; longer tokens take precedence."""
-    known = sorted((token for token in added if token and token in text), key=len, reverse=True)
-    if not known:
-        return [text] if text else []
-    return [part for part in re.split(f"({'|'.join(map(re.escape, known))})", text) if part]

@@ -15,21 +15,11 @@ from typing import Any, Final
 
 import regex
 
-from omlx.text.calls.format import (
-    CallFormat,
-    Incomplete,
-    Notation,
-    Tools,
-    alternatives_of,
-    embedded,
-    in_alternatives,
-    in_order,
-    is_open,
-    members,
-    unheld_of_object,
-)
+from omlx.text.calls.arguments import ArgumentRules, Notation, object_rules
+from omlx.text.calls.format import CallFormat, Incomplete, Tools
 from omlx.text.calls.repair import JsonRepair
-from omlx.text.calls.values import argument_types, parse_json, properties
+from omlx.text.calls.values import argument_types, convert, parse_json, properties
+from omlx.text.schema import Schema, embedded
 
 _NAME: Final = regex.compile(r"\s*([\w.:/-]+)\s*\(\s*")
 _KEY: Final = regex.compile(r"([\w.-]+)\s*=\s*")
@@ -84,7 +74,7 @@ class _Scanner:
                     raise ValueError("an argument without a name")
             value = self._value()
             if isinstance(value, _Bare):
-                value = types.convert(name, value)
+                value = convert(types, name, value)
             arguments[name] = value
         return arguments
 
@@ -138,37 +128,33 @@ class PythonArguments:
 
     ender = ""
 
-    def rules(
-        self, schema: Mapping[str, Any] | None, rule: str, notation: Notation
-    ) -> Iterator[str]:
-        of_object = partial(self._object, notation)
-        yield from in_alternatives(alternatives_of(schema or {}, notation), rule, of_object)
-
-    def _object(self, notation: Notation, schema: Mapping[str, Any], rule: str) -> Iterator[str]:
-        literal = notation.literal
-        for detail in unheld_of_object(schema):
-            notation.unheld(detail)
-        if is_open(schema):
-            other = schema.get("additionalProperties", {})
-            any_value = json.dumps(embedded(other if isinstance(other, Mapping) else {}, schema))
-            value = f"/[a-zA-Z_][a-zA-Z0-9_]*/ {literal('=')} %json {any_value}"
-            yield f"{rule}: ({rule}_any ({literal(', ')} {rule}_any)*)?"
-            yield f"{rule}_any: {value}"
-            return
-        parts = []
-        for number, (name, value, needed) in enumerate(members(schema)):
-            if _KEY.fullmatch(f"{name}=") is None:
-                raise ValueError(f"the parameter '{name}' cannot be written as a keyword")
-            value_schema = embedded(value if isinstance(value, Mapping) else {}, schema)
-            yield f"{rule}_{number}: {literal(f'{name}=')} %json {json.dumps(value_schema)}"
-            parts.append((f"{rule}_{number}", needed))
-        yield from in_order(parts, literal(", "), rule)
+    def rules(self, schema: Schema | None, rule: str, notation: Notation) -> Iterator[str]:
+        alternatives = notation.alternatives_of(schema or {})
+        yield from object_rules(alternatives, rule, partial(PythonRules, notation))
 
     def text(self, arguments: Mapping[str, Any]) -> str:
         written = (
             f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in arguments.items()
         )
         return ", ".join(written)
+
+
+class PythonRules(ArgumentRules):
+    separator = ", "
+
+    def member(self, name: str, schema: Any) -> str:
+        if _KEY.fullmatch(f"{name}=") is None:
+            raise ValueError(f"the parameter '{name}' cannot be written as a keyword")
+        return self.add("member", f"{self.literal(f'{name}=')} {self._value(schema)}")
+
+    def other(self, schema: Any) -> str:
+        return self.add(
+            "other", f"/[a-zA-Z_][a-zA-Z0-9_]*/ {self.literal('=')} {self._value(schema)}"
+        )
+
+    def _value(self, schema: Any) -> str:
+        own = embedded(schema if isinstance(schema, Mapping) else {}, self.types.root)
+        return f"%json {json.dumps(own)}"
 
 
 LFM2: Final = CallFormat(

@@ -8,7 +8,6 @@ format for templates that do not render calls.
 from __future__ import annotations
 
 import inspect
-import json
 import string
 import sys
 from collections.abc import Mapping, Sequence
@@ -22,11 +21,12 @@ import regex as re
 
 from omlx.text import harmony
 from omlx.text.calls import json_formats, tag_formats
+from omlx.text.calls.arguments import filled
 from omlx.text.calls.elements import MINIMAX_M3
 from omlx.text.calls.format import CallFormat, Read, Tools
 from omlx.text.calls.gemma import FUNCTION_GEMMA, GEMMA_4
 from omlx.text.calls.lfm2 import LFM2
-from omlx.text.calls.values import is_function, type_of
+from omlx.text.calls.values import is_function
 from omlx.text.filters import overlap
 
 if TYPE_CHECKING:
@@ -238,16 +238,16 @@ def _mistral(template: str) -> CallFormat:
     return json_formats.MISTRAL_LISTING
 
 
-_ANY_CALL: Final = '{"name": "{name}", "arguments": {arguments}}'
-"""A call in a family whose text is not known."""
-_NO_FORMAT: Final = CallFormat(start="", end="", between="\n")
-_PLACES: Final = re.compile(r"\{(name|number|id|arguments|value|text|type)\}")
+_NO_FORMAT: Final = CallFormat(
+    start="", end="", between="\n", written='{"name": "{name}", "arguments": {arguments}}'
+)
+"""Calls of a family whose text is not known."""
 
 
 def write_calls(tokenizer: TokenizerWrapper, calls: Sequence[Mapping[str, Any]]) -> str:
     """Write calls between the markers of the model's family, as JSON if its form is not known."""
     form = call_format(tokenizer) or _NO_FORMAT
-    bodies = [_call(form, call, number) for number, call in enumerate(calls)]
+    bodies = [write_call(form, call, number) for number, call in enumerate(calls)]
     if form.together:
         bodies = [form.separator.join(bodies)]
     before, behind = form.section
@@ -256,33 +256,10 @@ def write_calls(tokenizer: TokenizerWrapper, calls: Sequence[Mapping[str, Any]])
     return (form.between or "\n").join(bodies)
 
 
-def _call(form: CallFormat, call: Mapping[str, Any], number: int) -> str:
+def write_call(form: CallFormat, call: Mapping[str, Any], number: int) -> str:
     function = call["function"]
-    values = {
-        "name": function["name"],
-        "number": str(number),
-        "id": call["id"],
-        "arguments": _arguments(form, function["arguments"]),
-    }
-    return _filled(form.written or _ANY_CALL, values)
-
-
-def _arguments(form: CallFormat, arguments: Mapping[str, Any] | str) -> str:
-    if isinstance(arguments, str):
-        return arguments
-    if form.syntax is not None:
-        return form.syntax.text(arguments)
-    if form.parameter is None:
-        return json.dumps(arguments, ensure_ascii=False)
-    parameters = []
-    for name, value in arguments.items():
-        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-        kind = type_of(value)
-        places = {"name": name, "value": text, "type": "number" if kind == "integer" else kind}
-        places["text"] = json.dumps(isinstance(value, str))
-        parameters.append(_filled(form.parameter, places))
-    return "".join(parameters)
-
-
-def _filled(text: str, values: Mapping[str, str]) -> str:
-    return str(_PLACES.sub(lambda place: values[place[1]], text))
+    arguments = function["arguments"]
+    if not isinstance(arguments, str):
+        arguments = form.syntax.text(arguments)
+    values = {"name": function["name"], "number": str(number), "id": call["id"]}
+    return filled(form.written or str(_NO_FORMAT.written), values | {"arguments": arguments})

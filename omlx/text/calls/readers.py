@@ -19,7 +19,7 @@ import regex as re
 from omlx.text.calls.format import CallFormat, Incomplete, Tags, Tools
 from omlx.text.calls.markup import CallMarkup
 from omlx.text.calls.repair import JsonRepair, repaired_whole
-from omlx.text.calls.values import argument_types, is_function, parse_json
+from omlx.text.calls.values import argument_types, convert, is_function, parse_json
 
 PARSE_ERRORS: Final = (
     ValueError,
@@ -240,7 +240,7 @@ class TagReader:
         name = unescape(value.tag["name"])
         for tag in self._patterns.opens.finditer(text, value.start, value.end):
             closed = text.find(self._tags.closes, tag.end(), value.end) >= 0
-            unclosed = tag["name"] not in (*arguments, name) and self._types.declares(tag["name"])
+            unclosed = tag["name"] not in (*arguments, name) and self._types.declared(tag["name"])
             if unclosed and not closed:
                 arguments[name] = self._convert(value.tag, text[value.start : tag.start()])
                 self._add(arguments, _Value(tag, tag.end(), value.end), text)
@@ -261,7 +261,7 @@ class TagReader:
                 return parse_json(text)
             except ValueError:
                 return text
-        return self._types.convert(unescape(tag["name"]), text)
+        return convert(self._types, unescape(tag["name"]), text)
 
 
 @dataclass(frozen=True, slots=True)

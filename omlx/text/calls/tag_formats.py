@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from omlx.text.calls.arguments import TagArguments
 from omlx.text.calls.format import NAME, CallFormat, Tags
 
 MINIMAX_M2: Final = CallFormat(
@@ -19,7 +20,7 @@ MINIMAX_M2: Final = CallFormat(
         ends="</invoke>",
     ),
     written='\n<invoke name="{name}">\n{arguments}</invoke>\n',
-    parameter='<parameter name="{name}">{value}</parameter>\n',
+    syntax=TagArguments('<parameter name="{name}">{value}</parameter>\n'),
     together=True,
 )
 SEED_OSS: Final = CallFormat(
@@ -31,7 +32,7 @@ SEED_OSS: Final = CallFormat(
     head=rf"\s*<function={NAME}>?\s*(?=<(?:parameter=|/function>|/seed:tool_call>)|\{{)",
     tags=Tags(opens=r"<parameter=(?P<name>[^<>\n]+)>", closes="</parameter>", ends="</function>"),
     written="\n<function={name}>\n{arguments}</function>\n",
-    parameter="<parameter={name}>{value}</parameter>\n",
+    syntax=TagArguments("<parameter={name}>{value}</parameter>\n"),
     between="\n",
 )
 QWEN3_CODER: Final = CallFormat(
@@ -48,7 +49,7 @@ QWEN3_CODER: Final = CallFormat(
         padding="\n",
     ),
     written="\n<function={name}>\n{arguments}</function>\n",
-    parameter="<parameter={name}>\n{value}\n</parameter>\n",
+    syntax=TagArguments("<parameter={name}>\n{value}\n</parameter>\n"),
     between="\n",
 )
 """Qwen3-Coder, Qwen3.5, Nemotron 3, Step 3.5. They forget the opening marker, or write several
@@ -66,7 +67,7 @@ MINICPM5: Final = CallFormat(
         cdata=True,
     ),
     written='"{name}">{arguments}',
-    parameter='<param name="{name}">{value}</param>',
+    syntax=TagArguments('<param name="{name}">{value}</param>'),
 )
 
 
@@ -84,7 +85,7 @@ def _glm(prefix: str, line: str, templates: tuple[tuple[str, ...], ...]) -> Call
             closes=f"</{value}>",
         ),
         written=f"{{name}}{line}{{arguments}}",
-        parameter=f"<{key}>{{name}}</{key}>{line}<{value}>{{value}}</{value}>{line}",
+        syntax=TagArguments(f"<{key}>{{name}}</{key}>{line}<{value}>{{value}}</{value}>{line}"),
         between="\n",
     )
 
@@ -116,8 +117,10 @@ HY3: Final = CallFormat(
         ends=_tag("/tool_call"),
     ),
     written=f"{_tag('tool_call')}{{name}}{_tag('tool_sep')}\n{{arguments}}{_tag('/tool_call')}\n",
-    parameter=f"{_tag('arg_key')}{{name}}{_tag('/arg_key')}\n"
-    f"{_tag('arg_value')}{{value}}{_tag('/arg_value')}\n",
+    syntax=TagArguments(
+        f"{_tag('arg_key')}{{name}}{_tag('/arg_key')}\n"
+        f"{_tag('arg_value')}{{value}}{_tag('/arg_value')}\n"
+    ),
     together=True,
     section=("\n", ""),
 )
@@ -136,7 +139,9 @@ KIMI_K3: Final = CallFormat(
         ends=r"<\|close\|>call<\|sep\|>",
     ),
     written='<|open|>call tool="{name}" index="{number}"<|sep|>{arguments}<|close|>call<|sep|>',
-    parameter='<|open|>argument key="{name}" type="{type}"<|sep|>{value}<|close|>argument<|sep|>',
+    syntax=TagArguments(
+        '<|open|>argument key="{name}" type="{type}"<|sep|>{value}<|close|>argument<|sep|>'
+    ),
     together=True,
 )
 _ATTRIBUTES: Final = r'(?:\s+\w+="[^"<>]*")*'
@@ -152,7 +157,7 @@ MUSE_SPARK: Final = CallFormat(
         ends="</atem:invoke>",
     ),
     written='\n<atem:invoke name="{name}">\n{arguments}</atem:invoke>\n',
-    parameter='<atem:parameter name="{name}">{value}</atem:parameter>\n',
+    syntax=TagArguments('<atem:parameter name="{name}">{value}</atem:parameter>\n'),
     together=True,
 )
 
@@ -174,8 +179,9 @@ def _dsml(section: str) -> CallFormat:
             ends=f"</{token}invoke>",
         ),
         written=f'<{token}invoke name="{{name}}">\n{{arguments}}</{token}invoke>\n',
-        parameter=f'<{token}parameter name="{{name}}" string="{{text}}">{{value}}'
-        f"</{token}parameter>\n",
+        syntax=TagArguments(
+            f'<{token}parameter name="{{name}}" string="{{text}}">{{value}}</{token}parameter>\n'
+        ),
         together=True,
         section=("\n", ""),
     )
