@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import urlencode
 
@@ -22,18 +21,13 @@ from pydantic import Field
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from omlx.catalog import sentence
-from omlx.errors import NotFound, Reason
+from omlx.errors import Conflict, NotFound, Reason
+from omlx.measure.benchmark import SIZES, Benchmark
+from omlx.measure.measurements import Measurements
+from omlx.measure.results import stale
+from omlx.measure.runner import State
+from omlx.models.pool.pool import Pool
 from omlx.server.request.fields import Body, read, read_query
-from omlx.server.services import Services
-from omlx.speed.benchmark import BenchmarkRunner
-from omlx.speed.benchmarks import Benchmarks
-from omlx.speed.points import SIZES
-from omlx.speed.report import report
-from omlx.speed.run_store import RunStore
-from omlx.trial.conditions import Conditions
-from omlx.trial.exclusive import Exclusive
-from omlx.trial.run_sample import SampleRunner
-from omlx.trial.trial import State
 
 from .models.list_page import SECTION
 from .models.model_snapshot import suggested
@@ -62,7 +56,8 @@ class ExportQuery(Body):
 
 @dataclass(frozen=True, slots=True)
 class BenchmarkPage:
-    service: BenchmarkService
+    pool: Pool
+    measurements: Measurements
 
     def register(self, pages: Pages, api: APIRouter) -> None:
         pages.route(BENCHMARK, page("benchmark/page.html", self._view, SECTION))
@@ -76,24 +71,29 @@ class BenchmarkPage:
         api.add_api_route(f"{one}/export", self.export, methods=["GET"])
 
     async def show(self, request: Request, name: str) -> Response:
-        outcome = await self.service.outcome(self._id(name), None, "")
+        outcome = await self.outcome(self._id(name), None, "")
         runs = [to_json(run) for run in outcome.runs]
         record = {"running": outcome.running, "ended": outcome.ended, "runs": runs}
         return JSONResponse(record)
 
     async def begin(self, request: Request, name: str) -> Response:
         asked = read(BenchmarkRequest, await request.body() or b"{}")
-        benchmark = self.service.benchmarks.begin(self._id(name), asked.longest)
-        return JSONResponse(report(benchmark), 202)
+        benchmark = Benchmark(self.pool.resolve(self._id(name)).id, asked.longest)
+        self.measurements.begin(benchmark)
+        return JSONResponse(benchmark.report(), 202)
 
     async def stop(self, request: Request, name: str) -> Response:
         """Answers once it has stopped."""
         await request.body()
-        return JSONResponse(report(await self.service.benchmarks.stop()))
+        running = self.measurements.running(Benchmark)
+        if running is None:
+            raise Conflict("benchmark.not_running")
+        await self.measurements.stop(running)
+        return JSONResponse(running.report())
 
     async def export(self, request: Request, name: str) -> Response:
         query = read_query(ExportQuery, request.query_params)
-        run = await self.service.run(self._id(name), query.run)
+        run = await self.run(self._id(name), query.run)
         file = f'attachment; filename="omlx-benchmark.{query.format}"'
         headers = {"Content-Disposition": file}
         if query.format == "json":
@@ -103,7 +103,7 @@ class BenchmarkPage:
 
     async def _view(self, request: Request) -> BenchmarkView:
         """Raises NotFound for an unknown model."""
-        pool, query = self.service.pool, request.query_params
+        pool, query = self.pool, request.query_params
         model, outcome = query.get("model") or self._first(), OutcomeView("")
         if model is not None:
             outcome = await self._outcome(request, model)
@@ -112,35 +112,25 @@ class BenchmarkPage:
 
     async def _outcome(self, request: Request, model: str | None = None) -> OutcomeView:
         query, name = request.query_params, model or request.path_params["name"]
-        return await self.service.outcome(self._id(name), query.get("run"), query.get("with"))
+        return await self.outcome(self._id(name), query.get("run"), query.get("with"))
 
     def _id(self, name: str) -> str:
         """Raises NotFound."""
-        return self.service.pool.entry(name).id
+        return self.pool.entry(name).id
 
     def _first(self) -> str | None:
         """The model that runs a benchmark, else one in memory, else the suggested one."""
-        pool, running = self.service.pool, self.service.benchmarks.running
+        pool, running = self.pool, self.measurements.running(Benchmark)
         if running is not None:
             return running.model
         if pool.last_used is not None:
             return pool.last_used.id
         return suggested(pool.models, pool.limit_bytes)
 
-
-class BenchmarkService:
-    def __init__(self, services: Services, home: Path, exclusive: Exclusive) -> None:
-        engine, pool = services.engine, services.pool
-        samples = SampleRunner(engine, pool)
-        runner = BenchmarkRunner(engine, pool, services.generations, samples)
-        self.pool = pool
-        self.benchmarks = Benchmarks(pool, runner, RunStore(home), exclusive)
-
     async def runs(self, model: str) -> list[RunView]:
         """Return the stored runs of a model, the newest first."""
-        results = await self.benchmarks.runs(model)
-        entries = [self.pool.entry(model)]
-        now = await asyncio.to_thread(Conditions.now, entries)
+        results = await asyncio.to_thread(self.measurements.store.runs, model)
+        now = await self.measurements.conditions([model])
         return [
             RunView(
                 f"{result.at:.3f}",
@@ -148,19 +138,21 @@ class BenchmarkService:
                 result.conditions.versions.get("omlx", ""),
                 result.conditions.machine,
                 dict(result.record),
-                result.stale(now),
+                stale(result.conditions, now),
             )
             for result in results
         ]
 
     async def outcome(self, model: str, key: str | None, other: str | None) -> OutcomeView:
         """Return what the page shows of a model; `key` and `other` name runs."""
-        newest = self.benchmarks.newest  # before its run is read, which is stored before it ends
+        newest = self.measurements.newest(
+            Benchmark
+        )  # before its run is read, which is stored before it ends
         running = ended = None
         if newest is not None and not newest.state.over:
-            running = report(newest)
+            running = newest.report()
         elif newest is not None and newest.model == model and newest.state is not State.DONE:
-            ended = report(newest)
+            ended = newest.report()
         runs = await self.runs(model)
         shown, compared = choose(runs, key, other)
         return OutcomeView(model, running, ended, runs, shown, compared)

@@ -7,16 +7,17 @@ from pathlib import Path
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
 
+from omlx.measure.measurements import Measurements
+from omlx.measure.results import ResultStore
+from omlx.measure.runner import Runner
 from omlx.server.endpoints.exactness import ExactnessService
 from omlx.server.endpoints.model_cards import ModelCards
 from omlx.server.services import Services
 from omlx.settings.configuration import LiveConfiguration
 from omlx.settings.keys import KeyFile
-from omlx.speed.run_store import RunStore
-from omlx.trial.exclusive import Exclusive
 
 from .activity import ActivityPage
-from .benchmark import BenchmarkPage, BenchmarkService
+from .benchmark import BenchmarkPage
 from .chat import ChatPage
 from .connect import ConnectPage
 from .credentials import Credentials, Sessions, Throttle
@@ -50,25 +51,25 @@ def mount(app: FastAPI, services: Services, configuration: LiveConfiguration, ho
     pages = Pages(gate.logged_in)
     snapshots = ModelSnapshots(services)
     settings = SettingsService(pool, configuration, publish_key)
-    exclusive = Exclusive()
-    trials = TrialService(services, configuration, home, exclusive)
-    benchmarks = BenchmarkService(services, home, exclusive)
+    runner = Runner(services.engine, pool, services.generations)
+    measurements = Measurements(pool, runner, ResultStore(home))
+    trials = TrialService(services, configuration, measurements)
 
     api, downloads, prefixes = gate.router(), services.downloads, services.prefixes
     exactness = ExactnessService(pool, services.engine)
-    runs, drafts = RunStore(home), ModelDrafts(pool)
+    drafts = ModelDrafts(pool)
     requests, history = Requests(services), services.activity.history
     SettingsPage(gate, pool, settings).register(pages, api)
     KeysPage(keys, KeyFile(home), pool.catalog).register(pages, api)
     ChatPage.of(services, snapshots).register(pages, api)
-    OverviewPage(services, requests, snapshots, trials.trials).register(pages, api)
+    OverviewPage(services, requests, snapshots, measurements).register(pages, api)
     ConnectPage(snapshots, ModelCards(pool), keys, services.activity.seen).register(pages)
     # In this order: addresses that end in a model's name come after those with more behind it.
     ModelsPage(snapshots, prefixes, exactness).register(pages, api)
     DownloadPage(downloads, snapshots, configuration).register(pages, api)
-    ModelPage(snapshots, settings, trials, runs, prefixes, drafts).register(pages)
+    ModelPage(snapshots, settings, trials, prefixes, drafts).register(pages)
     TrialApi(gate, trials).register(api)
-    BenchmarkPage(benchmarks).register(pages, api)
+    BenchmarkPage(pool, measurements).register(pages, api)
     ActivityPage(requests, services.generations, services.verifier, home, history).register(
         pages, api
     )

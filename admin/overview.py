@@ -18,13 +18,14 @@ from starlette.responses import JSONResponse, Response
 
 from omlx.catalog import data_dir
 from omlx.errors import Reason
+from omlx.measure.measurements import Measurements
+from omlx.measure.runner import State as TrialState
+from omlx.measure.trial import Trial
 from omlx.models.pool.served import State
 from omlx.server.request.activity import Activity
 from omlx.server.request.fields import Body, read_query
 from omlx.server.services import Services
 from omlx.telemetry.timeline import STEP_S, Step
-from omlx.trial.trial import State as TrialState
-from omlx.trial.trials import Trials
 
 from .download import FirstView, first_view
 from .models.list_page import ModelRow, model_row
@@ -80,7 +81,7 @@ class OverviewPage:
     services: Services
     requests: Requests
     snapshots: ModelSnapshots
-    trials: Trials
+    measurements: Measurements
 
     def register(self, pages: Pages, api: APIRouter) -> None:
         pages.route(HOME, page("overview/page.html", self._whole, "overview"))
@@ -109,10 +110,9 @@ class OverviewPage:
         live, latest = self.figures(), self.requests.latest(answers)
         models = [self.snapshots.default, *(snapshot.entry.id for snapshot in resident)]
         model = next(filter(None, models), None) or suggested(pool.models, live.limit_bytes)
-        trial, shown = self.trials.newest, None
+        trial, shown = self.measurements.newest(Trial), None
         if trial is not None:
-            share = trial.done / trial.total
-            shown = TrialView(trial.plan.model, trial.state, share, trial.left_s, trial.reason)
+            shown = TrialView(trial.model, trial.state, trial.share, trial.left_s, trial.reason)
         return OverviewView(
             live=live,
             trial=shown,

@@ -21,13 +21,12 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import JSONResponse, Response
 
 from omlx.errors import Conflict
+from omlx.measure.planning import MAX_DRAFTS
+from omlx.measure.samples import PLAIN, TrialConfiguration
+from omlx.measure.texts import WRITTEN, Kind
+from omlx.measure.trial import Plan, Trial
 from omlx.server.http import sse
 from omlx.server.request.fields import read
-from omlx.trial.configurations import PLAIN, TrialConfiguration
-from omlx.trial.planning import MAX_DRAFTS
-from omlx.trial.report import report
-from omlx.trial.texts import WRITTEN, Kind
-from omlx.trial.trial import Plan, Trial
 
 from .login import Gate
 from .settings.view import Json
@@ -90,12 +89,13 @@ class TrialApi:
     async def begin(self, request: Request, name: str) -> Response:
         """Begin a trial; answers at once."""
         plan = await self._plan(request, self._id(name))
-        trial = self.service.trials.begin(plan)
-        return JSONResponse(report_record(report(trial), language_of(request)), 202)
+        trial = Trial(plan)
+        self.service.measurements.begin(trial)
+        return JSONResponse(report_record(trial.report(), language_of(request)), 202)
 
     async def follow(self, request: Request, name: str) -> Response:
         model = self._id(name)
-        trial = self.service.trials.of(model)
+        trial = self.service.newest(model)
         if trial is None:
             raise Conflict("trial.not_running", model=model)
         return sse.EventStream(self._frames(request, trial), lambda: None)
@@ -104,8 +104,11 @@ class TrialApi:
         """Stop the trial; answers once it has stopped."""
         model = self._id(name)
         await request.body()
-        trial = await self.service.trials.cancel(model)
-        return JSONResponse(report_record(report(trial), language_of(request)))
+        trial = self.service.newest(model)
+        if trial is None or trial.state.over:
+            raise Conflict("trial.not_running", model=model)
+        await self.service.measurements.stop(trial)
+        return JSONResponse(report_record(trial.report(), language_of(request)))
 
     async def apply(self, request: Request, name: str) -> Response:
         """Store a configuration as the model's settings; say when each of them takes effect."""
@@ -143,7 +146,7 @@ class TrialApi:
         language, begun = language_of(request), time.monotonic()
         yield b"retry: 100\n\n"
         async for _ in trial.follow(EVENT_INTERVAL_S):
-            yield sse.data(report_record(report(trial), language))
+            yield sse.data(report_record(trial.report(), language))
             logged_out = not self.gate.logged_in(request)
             if time.monotonic() - begun > STREAM_S or logged_out:
                 return

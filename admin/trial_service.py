@@ -1,6 +1,6 @@
 """Trials of a model: the one of this run, stored results, and the applied configuration.
 
-A trial has one form, the record of `omlx.trial.report`: it is stored, sent and rendered.
+A trial has one form, the report of `omlx.measure.trial`: it is stored, sent and rendered.
 """
 
 from __future__ import annotations
@@ -13,6 +13,14 @@ from typing import Any
 
 from omlx.catalog import sentence
 from omlx.errors import BadRequest, ConfigError, Conflict, Reason
+from omlx.measure.measurements import Measurements
+from omlx.measure.planning import MAX_DRAFTS, Estimate, Planner
+from omlx.measure.results import Conditions, History, StoredResult, stale
+from omlx.measure.runner import State
+from omlx.measure.samples import PLAIN, TrialConfiguration, find_configuration
+from omlx.measure.texts import WRITTEN
+from omlx.measure.trial import Trial
+from omlx.measure.verdict import render_verdict
 from omlx.models.catalog.package import (
     DeclaredNgram,
     DeclaredStrategy,
@@ -22,18 +30,6 @@ from omlx.models.catalog.package import (
 from omlx.server.services import Services
 from omlx.settings.configuration import LiveConfiguration
 from omlx.settings.schema import Scope, Value
-from omlx.trial.conditions import Conditions
-from omlx.trial.configurations import PLAIN, TrialConfiguration, find_configuration
-from omlx.trial.estimate import Estimate
-from omlx.trial.exclusive import Exclusive
-from omlx.trial.planning import MAX_DRAFTS, Planner
-from omlx.trial.render_verdict import render_verdict
-from omlx.trial.report import configuration_record, report
-from omlx.trial.result_store import ResultStore, StoredResult
-from omlx.trial.run_sample import SampleRunner
-from omlx.trial.texts import WRITTEN
-from omlx.trial.trial import State, TrialRunner
-from omlx.trial.trials import Trials
 
 from .settings.view import Json, applied
 from .web import formats
@@ -55,16 +51,21 @@ class TrialService:
         self,
         services: Services,
         configuration: LiveConfiguration,
-        home: Path,
-        exclusive: Exclusive,
+        measurements: Measurements,
     ) -> None:
-        engine, pool, generations = services.engine, services.pool, services.generations
-        runner = TrialRunner(SampleRunner(engine, pool), pool, generations)
-        self.pool = pool
+        self.pool = services.pool
         self._settings = configuration
         self._applied: dict[str, Applied] = {}
-        self.trials = Trials(pool, runner, ResultStore(home), exclusive)
-        self.planner = Planner(engine, pool, generations)
+        self.measurements = measurements
+        self.planner = Planner(services.engine, services.pool, services.generations)
+
+    def newest(self, model: str) -> Trial | None:
+        """Return the newest trial of this process if it is one of that model."""
+        trial = self.measurements.newest(Trial)
+        return trial if trial is not None and trial.model == model else None
+
+    async def history(self, model: str) -> History:
+        return await asyncio.to_thread(self.measurements.store.trials, model)
 
     async def status(self, model: str, language: str) -> Json:
         """Return the record of a model's trials.
@@ -73,8 +74,8 @@ class TrialService:
         this run, `last` the newest complete one, of earlier runs too, `results` the last one of
         each draft, `applied` the configuration that can be undone.
         """
-        history = await self.trials.history(model)
-        trial, running, last = self.trials.of(model), self.trials.running, history.report
+        history = await self.history(model)
+        trial, running = self.newest(model), self.measurements.running(Trial)
         applied = self._applied.get(model)
         record: Json = {
             "model": model,
@@ -82,27 +83,30 @@ class TrialService:
             "kinds": [kind.value for kind in WRITTEN],
             "conversation": self.planner.has_conversation(model),
             "most_drafts": MAX_DRAFTS,
-            "trial": None if trial is None else report_record(report(trial), language),
+            "trial": None if trial is None else report_record(trial.report(), language),
             "last": None,
             "results": {},
             "applied": None,
         }
         if running is not None:
-            record["running"] = running.plan.model
+            record["running"] = running.model
         if applied is not None:
-            record["applied"] = configuration_record(applied.configuration)
-        if last is not None:
-            conditions = await self.trials.conditions((model, *last.record["drafts"]))
+            record["applied"] = applied.configuration.to_json()
+        if history.report is not None:
+            last = history.report
+            conditions = await self.measurements.conditions((model, *last.record["drafts"]))
             record["last"] = stored_record(last, conditions, language)
         for draft, result in history.drafts.items():
-            conditions = await self.trials.conditions((model, draft))
+            conditions = await self.measurements.conditions((model, draft))
             record["results"][draft] = stored_record(result, conditions, language)
         return record
 
     async def plain_rate(self, model: str) -> float | None:
         """Return tokens per second of plain decoding in the last trial, None if that is stale."""
-        last = (await self.trials.history(model)).report
-        if last is None or last.stale(await self.trials.conditions((model,))):
+        last = (await self.history(model)).report
+        if last is None:
+            return None
+        if stale(last.conditions, await self.measurements.conditions((model,))):
             return None
         plain = [cell for cell in last.record["cells"] if cell["setup"] == PLAIN.name]
         rates = [cell["rate"]["median"] for cell in plain if cell["rate"]]
@@ -113,9 +117,9 @@ class TrialService:
 
         Raises Conflict without such a trial or a recommendation, BadRequest for an unknown name.
         """
-        trial, last = self.trials.of(model), (await self.trials.history(model)).report
+        trial, last = self.newest(model), (await self.history(model)).report
         if trial is not None and trial.state is State.DONE:
-            result: Mapping[str, Any] = report(trial)
+            result: Mapping[str, Any] = trial.report()
         elif last is not None:
             result = last.record
         else:
@@ -208,8 +212,8 @@ def stored_record(result: StoredResult, now: Conditions, language: str) -> Json:
     record = dict(result.record)
     if "verdict" in record:
         record = report_record(record, language)
-    stale = [reason_record(reason, language) for reason in result.stale(now)]
-    return {"record": record, "at": result.at, "stale": stale}
+    reasons = [reason_record(reason, language) for reason in stale(result.conditions, now)]
+    return {"record": record, "at": result.at, "stale": reasons}
 
 
 def estimate_record(estimate: Estimate, language: str = "en") -> Json:

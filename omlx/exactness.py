@@ -17,6 +17,9 @@ WINDOWS: Final = range(2, 17)
 ROWS: Final = range(2, 9)
 """Sizes of batches that are measured, in rows of one token each."""
 
+TOLERANCE: Final = {"float32": 1e-3, "float16": 0.1, "bfloat16": 0.5}
+"""Largest gap in logits that rounding may decide, by the dtype of activations."""
+
 
 @dataclass(frozen=True, slots=True)
 class Exactness:

@@ -12,12 +12,11 @@ from fastapi import Request
 from omlx.clients.apps import client_name
 from omlx.errors import Reason
 from omlx.exactness import ExactnessClaim
+from omlx.measure.results import StoredResult
 from omlx.models.pool.speculation import SpeculationConfig
 from omlx.records import BeginningStats, PrefixStats
 from omlx.server.endpoints.prefixes import Forecast, PrefixService
 from omlx.settings.schema import STRICT, Settings
-from omlx.speed.run_store import RunStore
-from omlx.trial.result_store import StoredResult
 
 from ..settings.page import ProfileRow, profile_rows
 from ..settings.service import SettingsService
@@ -109,7 +108,6 @@ class ModelPage:
     snapshots: ModelSnapshots
     settings: SettingsService
     trials: TrialService
-    runs: RunStore
     prefixes: PrefixService
     drafts: ModelDrafts
 
@@ -168,7 +166,7 @@ class ModelPage:
         if model.speculative is None:
             return ModelView(row, settings.revision, advanced, reason=model.entry.reason)
         inherited = await asyncio.to_thread(self.settings.inherited, row.id)
-        runs = await asyncio.to_thread(self.runs.load, row.id)
+        runs = await asyncio.to_thread(self.trials.measurements.store.runs, row.id)
         return ModelView(
             row,
             settings.revision,

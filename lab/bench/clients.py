@@ -22,8 +22,7 @@ from lab.bench.prefix import side_by_side
 from omlx.bench.arguments import add, numbers, positive
 from omlx.bench.report import Json, environment, table, write_json
 from omlx.bench.workloads import WORKLOADS, questions
-from omlx.measure.interleave import run_pair
-from omlx.measure.spread import Series
+from omlx.measure.spread import Series, run_pair
 
 HEAD: Final = ("clients", "omlx, tokens/s", "mlx-lm, tokens/s", "ratio (median)", "least", "most")
 

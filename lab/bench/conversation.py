@@ -9,11 +9,10 @@ from itertools import cycle, islice
 from typing import Any
 
 from lab.bench.http.server import Message, Server, call
-from omlx.bench.prompts import TEXTS
 from omlx.bench.report import Json
-from omlx.measure.exactness import first_difference
+from omlx.measure.sample import first_difference
 from omlx.measure.spread import Series
-from omlx.measure.texts import read_sections
+from omlx.measure.texts import TEXTS, read_sections
 
 TEXT = TEXTS / "functions.txt"
 
@@ -97,7 +96,7 @@ def converse(
     messages: list[Message] = [{"role": "system", "content": system}]
     seen: list[list[int]] = []
     prompt, computed, new = [], [], []
-    results = cycle(read_sections(TEXT, "\n\n"))
+    results = cycle(read_sections("functions.txt", "\n\n"))
     for turn, result in enumerate(islice(results, turns)):
         messages.append({"role": "user", "content": f"Result {turn}:\n{result}"})
         tokens: list[int] = tokenizer.apply_chat_template(messages, add_generation_prompt=True)

@@ -19,9 +19,9 @@ from typing import Final
 
 from lab.bench.http.server import Message, Server, call, omlx_server, processor_seconds
 from omlx.bench.arguments import add, numbers, positive
-from omlx.bench.prompts import TEXTS
 from omlx.bench.report import Json, environment, table, write_json
 from omlx.measure.spread import Series
+from omlx.measure.texts import TEXTS
 
 FLAGS: Final = ("--prewarm", "off")
 """Of the server: else it could read from disk before it is asked."""

@@ -26,9 +26,10 @@ from typing import Any, Final
 from lab.bench.http import streams
 from lab.bench.http.server import Server, call, omlx_server, processor_seconds
 from omlx.bench.arguments import add, numbers, positive
-from omlx.bench.prompts import TEXTS, prompts
+from omlx.bench.prompts import prompts
 from omlx.bench.report import Json, environment, table, write_json
 from omlx.measure.spread import Series
+from omlx.measure.texts import TEXTS
 
 OFF: Final = ("--prefix-disk", "off", "--answer-disk", "off")
 ON: Final = ("--prefix-disk", "1GB")

@@ -27,10 +27,9 @@ from lab.bench.http.server import Server, processor_seconds
 from lab.bench.http.streams import TIMEOUT_S, post
 from lab.bench.prefix import side_by_side
 from omlx.bench.arguments import add, numbers, positive
-from omlx.bench.prompts import TEXTS
 from omlx.bench.report import Json, environment, table, write_json
-from omlx.measure.interleave import run_pair
-from omlx.measure.spread import Series
+from omlx.measure.spread import Series, run_pair
+from omlx.measure.texts import TEXTS
 
 HEAD: Final = ("streams", "figure", "omlx", "mlx-lm", "omlx is better by", "least", "most")
 LENGTHS: Final = (5, 15, 30, 60)

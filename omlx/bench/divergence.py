@@ -15,7 +15,7 @@ from mlx_lm.models.cache import make_prompt_cache
 from omlx.bench.subject import Subject
 from omlx.engine.sampling import noise_key
 from omlx.engine.types import Request
-from omlx.measure.exactness import first_difference
+from omlx.measure.sample import first_difference
 
 
 @dataclass(frozen=True, slots=True)

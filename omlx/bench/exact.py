@@ -29,7 +29,7 @@ from omlx.bench.strict import compare_strict
 from omlx.bench.subject import Subject, read_subject
 from omlx.bench.workloads import WORKLOADS
 from omlx.engine.types import Request
-from omlx.measure.exactness import TOLERANCE
+from omlx.exactness import TOLERANCE
 from omlx.measure.sample import Sample, total
 
 WARM: Final = 0.8

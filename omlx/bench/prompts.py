@@ -8,12 +8,10 @@ and target part.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Final
 
 from omlx.measure.texts import read_sections
 
-TEXTS: Final = Path(__file__).resolve().parent / "texts"
 WORKLOADS: Final = ("edit", "open")
 
 Message = dict[str, Any]
@@ -21,7 +19,7 @@ Message = dict[str, Any]
 
 def prompts(workload: str) -> tuple[str, ...]:
     """Return the prompts of one of the `WORKLOADS`."""
-    return read_sections(TEXTS / f"{workload}.txt")
+    return read_sections(f"{workload}.txt")
 
 
 def encode(tokenizer: Any, workload: str = "edit") -> list[tuple[int, ...]]:

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from omlx.bench.prompts import TEXTS, Message
-from omlx.measure.texts import read_sections
+from omlx.bench.prompts import Message
+from omlx.measure.texts import FUNCTION_SEPARATOR, read_sections
 
 SLACK: Final = 48
 """Tokens by which an answer may exceed the text that it should repeat."""
@@ -44,7 +44,7 @@ class QuestionMaker:
 
     def file(self, share: float) -> str:
         """Return functions that fill `share` of the context, with varied names and numbers."""
-        functions = read_sections(TEXTS / "functions.txt", "\n\n\n")
+        functions = read_sections("functions.txt", FUNCTION_SEPARATOR)
         chosen: list[str] = []
         for function in self.rng.sample(functions, len(functions)):
             longer = [*chosen, vary(self.rng, function)]
@@ -185,7 +185,7 @@ def _reasoning(maker: QuestionMaker) -> Question:
 
 def _prose(maker: QuestionMaker) -> Question:
     """Continue a story, sampled, to full length: a small model would end it too soon."""
-    text = maker.rng.choice(read_sections(TEXTS / "prose.txt", "\n\n"))
+    text = maker.rng.choice(read_sections("prose.txt", "\n\n"))
     request = f"Continue this story about {maker.words(3)}.\n\n{text}"
     return Question([_user(request)], maker.context * 2 // 5, temperature=0.9, ends=False)
 
@@ -246,4 +246,4 @@ def _declare(name: str, parameter: str) -> Message:
 
 
 def _words() -> tuple[str, ...]:
-    return read_sections(TEXTS / "words.txt", " ")
+    return read_sections("words.txt", " ")

@@ -1,5 +1,5 @@
-"""The measuring core of `omlx bench` and *try a draft*: samples, ratios, spread, exactness.
+"""Measurements of models: samples, ratios, their spread and verdict, in plans of one runner.
 
-Two sides do the same work in turns. A figure is taken of each trial, a ratio within each trial, and
-what is reported is the median of the ratios with their spread. Nothing here imports mlx.
+`trial` (*try a draft*) and `benchmark` measure in the running server; `omlx.bench` drives an engine
+of its own. Sides take turns, a ratio is taken within each turn, the median of ratios is reported.
 """

@@ -1,4 +1,4 @@
-"""One timed run of requests, and the meter that times it.
+"""One timed run of requests, the meter that times it, and the comparison of answers.
 
 The clock starts when every row has its first tokens, so prefill is not part of the rate, and stops
 when the first row ends; the tokens that arrive in between are counted. All rows are busy all the
@@ -8,10 +8,15 @@ time that is measured.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+import zlib
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from math import nan
+from typing import Generic, TypeVar
+
+Place = TypeVar("Place")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,18 +67,6 @@ class Sample:
         return self.accepted / self.proposed if self.proposed else None
 
 
-def decode_rate(sample: Sample) -> float:
-    return sample.rate
-
-
-def overall_rate(sample: Sample) -> float:
-    return sample.overall_rate
-
-
-def wall_seconds(sample: Sample) -> float:
-    return sample.total_s
-
-
 def total(samples: Iterable[Sample]) -> Sample:
     """Add up at least one sample."""
     return reduce(Sample.__add__, samples)
@@ -122,3 +115,49 @@ class Meter:
             proposed=proposed,
             accepted=accepted,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison(Generic[Place]):
+    """`same` of `of` answers equal their references.
+
+    `first` is the first difference, if any: place of the answer, and token in it from 0.
+    """
+
+    same: int
+    of: int
+    first: tuple[Place, int] | None
+
+
+def compare(answers: Iterable[tuple[Place, Sequence[int], Sequence[int]]]) -> Comparison[Place]:
+    """Compare answers with their references: (place, answer, reference) each."""
+    same, count, first = 0, 0, None
+    for place, answer, reference in answers:
+        count += 1
+        token = first_difference(answer, reference)
+        if token is None:
+            same += 1
+        elif first is None:
+            first = (place, token)
+    return Comparison(same, count, first)
+
+
+def first_difference(answer: Sequence[int], reference: Sequence[int]) -> int | None:
+    """Return the first place at which two answers differ, or None if they are the same.
+
+    If one is the beginning of the other, that is the place where the shorter one ends.
+    """
+    for place, (token, other) in enumerate(zip(answer, reference, strict=False)):
+        if token != other:
+            return place
+    if len(answer) == len(reference):
+        return None
+    return min(len(answer), len(reference))
+
+
+def checksum(answers: Iterable[Iterable[int]]) -> str:
+    """Return the CRC-32 of all tokens in order; the ends of answers count."""
+    value = 0
+    for tokens in answers:
+        value = zlib.crc32(array("q", [*tokens, -1]).tobytes(), value)
+    return f"{value:08x}"

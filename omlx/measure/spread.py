@@ -1,4 +1,10 @@
-"""The figures of a quantity, one per trial: their median, their range, and what a ratio means."""
+"""Figures of a quantity, one per trial: their order in time, median, range, and a ratio's meaning.
+
+Sides take turns, so that none always runs on the warmer machine:
+
+trial 1   A B   B A   A B …      two sides: the order alternates from pair to pair and
+trial 2   B A   A B   B A …      from trial to trial
+"""
 
 from __future__ import annotations
 
@@ -8,15 +14,16 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import filterfalse
-from typing import Final
+from typing import Final, TypeVar
 
-from omlx.measure.sample import Sample
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 NOTABLE: Final = 1.05
 """The smallest ratio that counts as a difference."""
 
 _ONE_IN: Final = 40
-"""In one of so many series the median is below its confidence interval, in one above it."""
+"""Reciprocal of each tail's probability — a two-sided 95 % interval."""
 
 TRIMMED_FROM: Final = 5
 """Values from which on `Spread` leaves out the least and the greatest one."""
@@ -67,9 +74,8 @@ class Series:
         return ordered[outside], ordered[-1 - outside]
 
     @classmethod
-    def of(cls, metric: Callable[[Sample], float], samples: Iterable[Sample]) -> Series:
-        """Return the figure that `metric` takes of each trial's sample."""
-        return cls(tuple(map(metric, samples)))
+    def of(cls, values: Iterable[float]) -> Series:
+        return cls(tuple(values))
 
     def over(self, other: Series) -> Series:
         """Return the ratios within trials, NaN where the other side has none or zero.
@@ -91,8 +97,25 @@ class Series:
         }
 
 
+def rotate(items: Sequence[Item], number: int) -> list[Item]:
+    """Return the items beginning with the one at `number`, modulo their count."""
+    first = number % len(items)
+    return [*items[first:], *items[:first]]
+
+
+def run_pair(
+    ours: Callable[[], Result], theirs: Callable[[], Result], *, swap: bool
+) -> tuple[Result, Result]:
+    """Run both sides, theirs first if `swap`. Returns (ours, theirs)."""
+    if swap:
+        their_result = theirs()
+        return ours(), their_result
+    our_result = ours()
+    return our_result, theirs()
+
+
 class Gain(StrEnum):
-    """What a ratio to plain decoding means. `UNCLEAR`: notable, but the spread covers 1."""
+    """Meaning of a ratio to plain decoding. `UNCLEAR`: notable, but the spread covers 1."""
 
     FASTER = "faster"
     SLOWER = "slower"
@@ -119,9 +142,16 @@ class Spread:
             ordered = ordered[1:-1]
         return cls(ordered[0], statistics.median(values), ordered[-1])
 
+    def to_json(self, digits: int) -> dict[str, float]:
+        return {
+            "low": round(self.low, digits),
+            "median": round(self.median, digits),
+            "high": round(self.high, digits),
+        }
+
     @property
     def gain(self) -> Gain:
-        """What these values mean as ratios to plain decoding."""
+        """Meaning of these values as ratios to plain decoding."""
         if self.low > 1 and self.median >= NOTABLE:
             return Gain.FASTER
         if self.high < 1 and self.median <= 1 / NOTABLE:

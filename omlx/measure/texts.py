@@ -1,15 +1,92 @@
-"""Texts of workloads: files of sections, each of which one prompt takes."""
+"""Texts to measure with, the same on every machine: files of sections, one for each prompt.
+
+A trial's kinds range from code edits, most of which prompt lookup predicts, to free prose, of which
+it predicts little.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from enum import StrEnum
 from functools import cache
+from itertools import count, cycle
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
+TEXTS: Final = Path(__file__).resolve().parent / "texts"
 SEPARATOR: Final = "\n\n---\n\n"
+FUNCTION_SEPARATOR: Final = "\n\n\n"
+_TASK_LINES: Final = 2
+"""Lines — beginning of a function that the answer continues."""
 
 
 @cache
-def read_sections(file: Path, separator: str = SEPARATOR) -> tuple[str, ...]:
-    """Return the sections of a text file."""
-    return tuple(file.read_text(encoding="utf-8").strip().split(separator))
+def read_sections(name: str, separator: str = SEPARATOR) -> tuple[str, ...]:
+    """Return the sections of a file below `TEXTS`."""
+    return tuple((TEXTS / name).read_text(encoding="utf-8").strip().split(separator))
+
+
+class Kind(StrEnum):
+    """A kind of text. `CONVERSATION`: the model's last conversation; `PICTURE`: questions about a
+    picture of the user's. Both are held in memory only.
+    """
+
+    CODE = "code"
+    EDIT = "edit"
+    DATA = "data"
+    PROSE = "prose"
+    CONVERSATION = "conversation"
+    PICTURE = "picture"
+
+
+WRITTEN: Final = (Kind.CODE, Kind.EDIT, Kind.DATA, Kind.PROSE)
+"""The kinds whose texts come with omlx."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A prompt. `greedy`: decode at temperature 0, else as the model's settings say.
+
+    `ends`: stop tokens end the answer. Free prose runs to its full length, because a small model
+    would say goodbye too soon to be measured.
+    """
+
+    text: str
+    greedy: bool
+    ends: bool
+
+
+def question(kind: Kind, number: int) -> Question:
+    """Return the question of round `number`, counted from 0, for a kind with texts."""
+    texts = read_sections(f"kinds/{kind}.txt")
+    prose = kind is Kind.PROSE
+    return Question(texts[number % len(texts)], greedy=not prose, ends=not prose)
+
+
+class Encode(Protocol):
+    async def __call__(self, text: str, *, special: bool) -> list[int]:
+        """Return the ids of a text; `special` adds the model's leading tokens."""
+        ...
+
+
+async def prompts_of_length(
+    encode: Encode, name: str, tokens: int, streams: int
+) -> list[tuple[int, ...]]:
+    """Return a prompt for each stream, of exactly `tokens` tokens: functions to continue.
+
+    They share all but their ends. No other `name` gives prompts that begin alike. The text is code,
+    much of which the answer can repeat, as in an agent's edits. No chat template is involved.
+    """
+    functions = read_sections("functions.txt", FUNCTION_SEPARATOR)
+    body = await encode(f"# {name}{FUNCTION_SEPARATOR}", special=True)
+    for number, function in zip(count(1), cycle(functions), strict=False):
+        if len(body) >= tokens:
+            break
+        text = f"# Part {number}\n{function}{FUNCTION_SEPARATOR}"
+        body += await encode(text, special=False)
+    prompts = []
+    for function in functions[:streams]:
+        head = "\n".join(function.split("\n")[:_TASK_LINES])
+        tail = await encode(f"\n# Again\n{head}\n", special=False)
+        prompts.append((*body[: tokens - len(tail)], *tail))
+    return prompts

@@ -19,7 +19,7 @@ from omlx.engine.memory.guard import SMALL, stepped
 from omlx.engine.sampling import Draw, RowSampler, draw, noise, permit, process
 from omlx.engine.types import FinishReason, Request
 from omlx.errors import Reason
-from omlx.measure.exactness import TOLERANCE
+from omlx.exactness import TOLERANCE
 from omlx.receipts.verdict import Difference
 
 if TYPE_CHECKING:

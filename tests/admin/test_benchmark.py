@@ -10,9 +10,9 @@ import httpx
 import pytest
 
 from omlx import __version__
+from omlx.measure import benchmark as benchmarks
 from omlx.models.pool.speculation import check_value
 from omlx.settings.store import Store
-from omlx.speed import points
 from tests.admin.running import API, Administered, administered
 from tests.server.running import DRAFT, TARGET
 
@@ -32,7 +32,7 @@ def drafting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Administered]
 @pytest.fixture(autouse=True)
 def one_round(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three rounds take as long as three tests."""
-    monkeypatch.setattr(points, "ROUNDS", 1)
+    monkeypatch.setattr(benchmarks, "ROUNDS", 1)
 
 
 def code(answer: httpx.Response) -> tuple[int, str]:

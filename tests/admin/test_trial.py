@@ -18,16 +18,15 @@ from omlx.admin.trial_service import estimate_record, report_record
 from omlx.admin.web.rendering import render
 from omlx.catalog import catalog
 from omlx.errors import Reason
+from omlx.measure.planning import Estimate
+from omlx.measure.runner import State
 from omlx.measure.sample import Sample
+from omlx.measure.samples import Place, TrialConfiguration
+from omlx.measure.texts import Kind
+from omlx.measure.trial import Plan, Trial
 from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.catalog.registry import ModelEntry, Registry
 from omlx.settings.store import Store
-from omlx.trial.configurations import TrialConfiguration
-from omlx.trial.estimate import Estimate
-from omlx.trial.report import report
-from omlx.trial.samples import Place
-from omlx.trial.texts import Kind
-from omlx.trial.trial import Plan, State, Trial
 from tests.admin.running import API, Administered, administered
 from tests.server.running import DEMO, DRAFT, HYBRID, TARGET
 
@@ -236,11 +235,14 @@ STATUS: Json = {"model": "org/big", "trial": None, "last": None, "applied": None
 
 def outcome(**fields: Any) -> OutcomeView:
     """The outcome of a trial with one measured place."""
-    trial = Trial("1", Plan("org/big", (SMALL_DRAFT,), (Kind.CODE,), 100), **fields)
+    trial = Trial(Plan("org/big", (SMALL_DRAFT,), (Kind.CODE,), 100))
+    for name, value in fields.items():
+        setattr(trial, name, value)
     place = Place(0, SMALL_DRAFT, Kind.CODE, AUTO)
-    trial.samples.add(place.plain, Sample((tuple(range(101)),), 100, 1.0))
-    trial.samples.add(place, Sample((tuple(range(101)),), 100, 0.5, proposed=80, accepted=60))
-    return outcome_view({**STATUS, "trial": report_record(report(trial), "en")})
+    tokens = (tuple(range(101)),)
+    trial.samples.by_place[place.plain] = Sample(tokens, 100, 1.0)
+    trial.samples.by_place[place] = Sample(tokens, 100, 0.5, proposed=80, accepted=60)
+    return outcome_view({**STATUS, "trial": report_record(trial.report(), "en")})
 
 
 def html(view: OutcomeView) -> str:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from omlx.bench.prompts import TEXTS
 from omlx.bench.workloads import WORKLOADS, Workload, names, questions, renamed, uses, vary
+from omlx.measure.texts import TEXTS
 
 CONTEXT = 600
 FUNCTIONS = (TEXTS / "functions.txt").read_text(encoding="utf-8").strip().split("\n\n\n")

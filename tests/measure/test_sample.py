@@ -1,10 +1,10 @@
-"""The meter: what is counted, between which moments."""
+"""The meter: what is counted, between which moments; answers compared token by token."""
 
 from __future__ import annotations
 
 from math import isnan
 
-from omlx.measure.sample import Meter, Sample, total
+from omlx.measure.sample import Meter, Sample, checksum, compare, first_difference, total
 
 
 def sample(counted: int, seconds: float = 1.0, proposed: int = 0, accepted: int = 0) -> Sample:
@@ -45,3 +45,23 @@ def test_samples_add_up() -> None:
     assert whole.acceptance_rate == 0.5
     assert whole.overall_rate == 5 / 6.0
     assert [len(tokens) for tokens in whole.tokens] == [2, 3]
+
+
+def test_first_difference() -> None:
+    assert first_difference((1, 2, 3), (1, 2, 3)) is None
+    assert first_difference((1, 2, 3), (1, 5, 3)) == 1
+    assert first_difference((1, 2), (1, 2, 3)) == 2
+
+
+def test_equal_answers_are_counted_and_the_first_difference_is_kept() -> None:
+    answers = [("a", (1, 2), (1, 2)), ("b", (1, 2), (1, 3)), ("c", (1,), (2,))]
+    exactness = compare(answers)
+    assert (exactness.same, exactness.of) == (1, 3)
+    assert exactness.first == ("b", 1)
+    assert compare(answers[:1]).first is None
+
+
+def test_a_checksum_depends_on_tokens_and_on_the_ends_of_answers() -> None:
+    assert checksum([(1, 2), (3,)]) == checksum([[1, 2], [3]])
+    assert checksum([(1, 2), (3,)]) != checksum([(1,), (2, 3)])
+    assert checksum([(1, 2)]) != checksum([(1, 3)])

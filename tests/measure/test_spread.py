@@ -1,4 +1,4 @@
-"""Figures by trial: medians, ranges, ratios within trials, and what a ratio means."""
+"""Figures by trial: medians, ranges, ratios within trials and their meaning, turns of sides."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from math import isnan, nan
 
 import pytest
 
-from omlx.measure.spread import Gain, Series, Spread, geometric_mean
+from omlx.measure.spread import Gain, Series, Spread, geometric_mean, rotate, run_pair
 
 
 def test_trials_without_a_figure_count_for_nothing() -> None:
@@ -60,3 +60,23 @@ def test_a_range_that_covers_one_is_no_clear_gain(values: list[float], gain: Gai
 
 def test_geometric_mean() -> None:
     assert geometric_mean([2.0, 8.0]) == pytest.approx(4.0)
+
+
+def test_each_turn_begins_with_the_next_item() -> None:
+    assert [rotate("abc", number) for number in (0, 1, 3)] == [
+        ["a", "b", "c"],
+        ["b", "c", "a"],
+        ["a", "b", "c"],
+    ]
+
+
+@pytest.mark.parametrize("swap", [False, True])
+def test_results_keep_their_sides_whatever_ran_first(swap: bool) -> None:
+    calls: list[str] = []
+
+    def side(name: str) -> str:
+        calls.append(name)
+        return name
+
+    assert run_pair(lambda: side("ours"), lambda: side("theirs"), swap=swap) == ("ours", "theirs")
+    assert calls == (["theirs", "ours"] if swap else ["ours", "theirs"])

@@ -16,7 +16,8 @@ from mlx_lm import load
 from mlx_lm.generate import generate_step
 from mlx_lm.sample_utils import make_logits_processors
 
-from omlx.measure.exactness import TOLERANCE, first_difference
+from omlx.exactness import TOLERANCE
+from omlx.measure.sample import first_difference
 from omlx.models.catalog.registry import ModelEntry, Registry
 from omlx.models.catalog.tokenizer import read_tokenizer
 from omlx.text.tokens import decode_byte_level

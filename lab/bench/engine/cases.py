@@ -10,11 +10,12 @@ import gc
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from operator import attrgetter
 from typing import Final
 
 from omlx.bench.drive import settle
-from omlx.measure.interleave import run_pair
-from omlx.measure.sample import Sample, decode_rate
+from omlx.measure.sample import Sample
+from omlx.measure.spread import run_pair
 
 WARM_UP: Final = -1
 """Number of the trial before the first, which is not counted."""
@@ -33,7 +34,7 @@ class EngineCase:
     pairs: Sequence[tuple[Side, Side]]
     params: Mapping[str, int | float] = field(default_factory=dict)
     unit: str = "tok/s"
-    metric: Callable[[Sample], float] = decode_rate
+    metric: Callable[[Sample], float] = attrgetter("rate")
     smaller_is_better: bool = False
 
 

@@ -13,8 +13,7 @@ from omlx.bench.drive import request, run
 from omlx.bench.report import Json
 from omlx.bench.subject import Subject
 from omlx.engine.types import Request
-from omlx.measure.exactness import compare
-from omlx.measure.sample import Sample, overall_rate, total
+from omlx.measure.sample import Sample, compare, total
 from omlx.measure.spread import Series, geometric_mean
 
 
@@ -78,10 +77,10 @@ def result_of(samples: CaseSamples, exact: AnswerEquality | None = None) -> Engi
     case = samples.case
     our_trials = list(map(total, samples.ours))
     their_trials = list(map(total, samples.theirs))
-    ours = Series.of(case.metric, our_trials)
-    theirs = Series.of(case.metric, their_trials)
-    our_overall = Series.of(overall_rate, our_trials)
-    their_overall = Series.of(overall_rate, their_trials)
+    ours = Series.of(map(case.metric, our_trials))
+    theirs = Series.of(map(case.metric, their_trials))
+    our_overall = Series.of(sample.overall_rate for sample in our_trials)
+    their_overall = Series.of(sample.overall_rate for sample in their_trials)
     return EngineResult(
         case=case,
         ours=ours,
@@ -156,7 +155,7 @@ def _compare(
     exactness = compare(answers)
     if exactness.first is None:
         return AnswerEquality(reference, exactness.same, exactness.of)
-    trial, number = exactness.first.place
+    trial, number = exactness.first[0]
     expected, answer = total(theirs[trial]).tokens[number], total(ours[trial]).tokens[number]
     found = divergence(subject, requests[trial][number], expected, answer)
     assert found is not None

@@ -24,8 +24,7 @@ from lab.bench.http.server import Server, omlx_server
 from omlx.bench.arguments import add, numbers, positive
 from omlx.bench.prompts import prompts
 from omlx.bench.report import Json, environment, table, write_json
-from omlx.measure.interleave import run_pair
-from omlx.measure.spread import Series
+from omlx.measure.spread import Series, run_pair
 
 ERRORS: Final = 50
 HEAD: Final = (

@@ -31,8 +31,7 @@ from lab.bench.stages.cpu import idle_shares
 from omlx.bench.arguments import add, positive
 from omlx.bench.prompts import prompts
 from omlx.bench.report import Json, environment, table, write_json
-from omlx.measure.interleave import rotate
-from omlx.measure.spread import Series
+from omlx.measure.spread import Series, rotate
 from omlx.models.pool.opening import open_model
 
 IDLE_S: Final = 10.0

@@ -11,8 +11,7 @@ from omlx.bench.drive import Driven
 from omlx.bench.report import Json
 from omlx.bench.speculation.trials import CaseTrials, Group, SpeculationCase, Trial
 from omlx.engine.types import Request
-from omlx.measure.exactness import checksum
-from omlx.measure.sample import Sample, decode_rate, total, wall_seconds
+from omlx.measure.sample import Sample, checksum, total
 from omlx.measure.spread import Series
 from omlx.records import RequestStats, sum_drafters
 
@@ -98,7 +97,10 @@ def outcome(measured: CaseTrials) -> Outcome | None:
     """Return the outcome of a case, or None if no trial could be timed."""
     ours = [trial.our_sample for trial in measured.trials]
     theirs = [trial.their_sample for trial in measured.trials]
-    rate, plain_rate = Series.of(decode_rate, ours), Series.of(decode_rate, theirs)
+    rate, plain_rate = (
+        Series.of(sample.rate for sample in ours),
+        Series.of(sample.rate for sample in theirs),
+    )
     gain = rate.over(plain_rate)
     if not gain.known or measured.cold is None:
         return None
@@ -110,7 +112,10 @@ def outcome(measured: CaseTrials) -> Outcome | None:
     stats: list[RequestStats] = []
     for driven in our_groups:
         stats += driven.stats.values()
-    wall, plain_wall = Series.of(wall_seconds, ours), Series.of(wall_seconds, theirs)
+    wall, plain_wall = (
+        Series.of(sample.total_s for sample in ours),
+        Series.of(sample.total_s for sample in theirs),
+    )
     return Outcome(
         case=measured.case,
         rate=rate,

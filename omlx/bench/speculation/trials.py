@@ -23,8 +23,8 @@ from omlx.bench.speculation.modes import PLAIN, LearnedStates, Mode
 from omlx.bench.subject import Subject
 from omlx.bench.workloads import Workload, questions
 from omlx.engine.types import Request
-from omlx.measure.interleave import run_pair
 from omlx.measure.sample import Sample, total
+from omlx.measure.spread import run_pair
 
 COLD: Final = 0
 """Number of the first trial."""

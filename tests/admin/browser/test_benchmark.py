@@ -10,10 +10,8 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from omlx.catalog import languages
-from omlx.speed import points
-from omlx.speed.run_store import RunStore
-from omlx.trial.conditions import Conditions
-from omlx.trial.result_store import StoredResult
+from omlx.measure import benchmark as benchmarks
+from omlx.measure.results import Conditions, ResultStore, StoredResult
 from tests.admin.browser.checks import check_accessible, check_fits, check_keyboard, check_words
 from tests.admin.browser.chromium import DESKTOP
 from tests.admin.browser.site import Site, open_site
@@ -51,10 +49,10 @@ OLD = StoredResult(
 def test_a_benchmark_from_the_button_to_the_file(
     browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(points, "ROUNDS", 1)
-    RunStore(tmp_path).add(TARGET, OLD)
+    monkeypatch.setattr(benchmarks, "ROUNDS", 1)
+    ResultStore(tmp_path).add_run(TARGET, OLD)
     newer = replace(OLD, at=OLD.at + 60)
-    RunStore(tmp_path).add(TARGET, newer)
+    ResultStore(tmp_path).add_run(TARGET, newer)
     with open_site(browser, tmp_path, draft_model=DRAFT) as site, site.visit() as visit:
         page = visit.page
         page.goto(PAGE)
@@ -95,9 +93,9 @@ def test_a_benchmark_from_the_button_to_the_file(
 def test_the_page_is_readable_reachable_and_in_every_language(
     browser: Browser, tmp_path: Path, axe: str
 ) -> None:
-    store = RunStore(tmp_path)
-    store.add(TARGET, OLD)
-    store.add(TARGET, replace(OLD, at=time.time(), conditions=Conditions("m", {"omlx": "0.1"})))
+    store = ResultStore(tmp_path)
+    store.add_run(TARGET, OLD)
+    store.add_run(TARGET, replace(OLD, at=time.time(), conditions=Conditions("m", {"omlx": "0.1"})))
     with open_site(browser, tmp_path, default=None) as site, site.visit() as visit:
         page = visit.page
         page.goto(PAGE)

@@ -7,13 +7,10 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from omlx.trial.configurations import NGRAM, PLAIN, TrialConfiguration, configurations
-from omlx.trial.render_verdict import join_list, render_verdict
-from omlx.trial.report import verdict_record
-from omlx.trial.samples import Place, Samples
-from omlx.trial.texts import Kind
-from omlx.trial.verdict import Verdict, verdict
-from tests.trial.sample_sets import ALONE, AUTO, DRAFT, KINDS, answer, measured, steady
+from omlx.measure.samples import NGRAM, PLAIN, Place, Samples, TrialConfiguration, configurations
+from omlx.measure.texts import Kind
+from omlx.measure.verdict import Verdict, join_list, render_verdict, verdict
+from tests.measure.sample_sets import ALONE, AUTO, DRAFT, KINDS, answer, measured, steady
 
 
 def judged(ratios: Mapping[TrialConfiguration, Mapping[Kind, Sequence[float]]]) -> Verdict:
@@ -24,7 +21,7 @@ def test_a_draft_that_pays_is_recommended_with_its_gains() -> None:
     result = judged({NGRAM: steady(1.3, 1.0), ALONE: steady(1.8, 1.1), AUTO: steady(1.8, 1.12)})
     assert result.code == "trial.verdict.auto"
     assert result.configuration == AUTO
-    record = verdict_record(result)
+    record = result.to_json()
     assert render_verdict(record) == (
         "Faster with draft model org/small: "
         "code edits 1.8× (1.8–1.8) and prose 1.1× (1.1–1.1). Keep auto."
@@ -38,7 +35,7 @@ def test_a_draft_that_pays_is_recommended_with_its_gains() -> None:
 
 def test_a_verdict_states_the_spread_of_its_figures() -> None:
     ratios = {Kind.CODE: [1.5, 1.8, 2.4], Kind.PROSE: [1.0, 1.0, 1.0]}
-    assert "code edits 1.8× (1.5–2.4)" in render_verdict(verdict_record(judged({AUTO: ratios})))
+    assert "code edits 1.8× (1.5–2.4)" in render_verdict(judged({AUTO: ratios}).to_json())
 
 
 def test_a_draft_that_is_no_faster_than_prompt_lookup_is_not_recommended() -> None:
@@ -59,7 +56,7 @@ def test_draft_is_recommended_only_where_it_is_clearly_faster_than_auto() -> Non
 def test_a_verdict_names_what_becomes_slower() -> None:
     result = judged({AUTO: steady(2.0, 0.8)})
     assert result.code == "trial.verdict.auto_but"
-    assert render_verdict(verdict_record(result)) == (
+    assert render_verdict(result.to_json()) == (
         "Faster with draft model org/small: code edits 2.0× (2.0–2.0). "
         "Slower: prose 0.8× (0.8–0.8). Keep auto."
     )
@@ -80,14 +77,14 @@ def test_where_everything_is_slower_off_is_recommended() -> None:
     result = judged({NGRAM: steady(0.9, 0.9), ALONE: steady(0.5, 0.4), AUTO: steady(0.8, 0.8)})
     assert result.code == "trial.verdict.off"
     assert result.configuration == PLAIN
-    assert [round(change.speedup, 1) for change in result.losses] == [0.9, 0.9]
+    assert [round(loss.median, 1) for loss in result.losses.values()] == [0.9, 0.9]
 
 
 def test_without_samples_nothing_is_recommended() -> None:
     assert verdict(Samples(), configurations([DRAFT]), KINDS) == Verdict("trial.verdict.none")
     silent = Samples()  # answers that ended at once
     for configuration in configurations([DRAFT]):
-        silent.add(Place(0, DRAFT, Kind.CODE, configuration), answer((1,), 0.0))
+        silent.by_place[Place(0, DRAFT, Kind.CODE, configuration)] = answer((1,), 0.0)
     assert verdict(silent, configurations([DRAFT]), KINDS).code == "trial.verdict.none"
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from omlx.measure.sample import Sample
-from omlx.trial.configurations import TrialConfiguration
-from omlx.trial.samples import Place, Samples
-from omlx.trial.texts import Kind
+from omlx.measure.samples import Place, Samples, TrialConfiguration
+from omlx.measure.texts import Kind
 
 DRAFT, OTHER = "org/small", "org/tiny"
 AUTO, ALONE = TrialConfiguration("auto", DRAFT), TrialConfiguration("draft", DRAFT)
@@ -26,8 +25,8 @@ def measured(ratios: Mapping[TrialConfiguration, Mapping[Kind, Sequence[float]]]
         for kind, values in by_kind.items():
             for number, ratio in enumerate(values):
                 place = Place(number, DRAFT, kind, configuration)
-                samples.add(place.plain, answer(TOKENS, 1.0))
-                samples.add(place, answer(TOKENS, 1.0 / ratio))
+                samples.by_place[place.plain] = answer(TOKENS, 1.0)
+                samples.by_place[place] = answer(TOKENS, 1.0 / ratio)
     return samples
 
 

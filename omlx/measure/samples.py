@@ -1,24 +1,86 @@
-"""The samples of a trial and their figures: rates, speed-ups with their spread, exactness.
+"""Configurations that a trial compares, their order, and their samples.
 
-A speed-up is the ratio of two answers to the same question in the same visit.
+    visit of a draft   load it, warm up with every configuration, then for each kind of text
+                       plain  ngram  draft  auto      in one round
+                       ngram  draft  auto  plain      in the next: it begins with the next one
+
+Plain decoding is part of every visit, so both answers of a speed-up lie seconds apart. Drafts are
+visited one after another within a round, since only one of them is resident at a time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from math import isnan
+from typing import Final
 
-from omlx.measure.exactness import Exactness, compare
-from omlx.measure.sample import Sample, total
-from omlx.measure.spread import Gain, Spread, geometric_mean
-from omlx.trial.configurations import PLAIN, TrialConfiguration
-from omlx.trial.texts import Kind
+from omlx.measure.sample import Comparison, Sample, compare, total
+from omlx.measure.spread import Gain, Spread, geometric_mean, rotate
+from omlx.measure.texts import Kind
+
+
+@dataclass(frozen=True, slots=True)
+class TrialConfiguration:
+    """A speculation strategy (off, ngram, draft, auto) and the id of its draft model, if any."""
+
+    strategy: str
+    draft: str | None = None
+
+    @property
+    def name(self) -> str:
+        return self.strategy if self.draft is None else f"{self.strategy}:{self.draft}"
+
+    @property
+    def changes(self) -> dict[str, str | None]:
+        """The model settings that apply it; None leaves a setting to the next source."""
+        return {"speculation": self.strategy, "draft_model": self.draft}
+
+    def to_json(self) -> dict[str, str | None]:
+        return {"name": self.name, "strategy": self.strategy, "draft": self.draft}
+
+
+PLAIN: Final = TrialConfiguration("off")
+NGRAM: Final = TrialConfiguration("ngram")
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """Configurations that run while `draft` is resident; None accepts any resident draft."""
+
+    draft: str | None
+    configurations: tuple[TrialConfiguration, ...]
+
+    def order(self, kinds: Sequence[Kind], number: int) -> list[tuple[Kind, TrialConfiguration]]:
+        """Return what round `number`, counted from 0, runs one after another."""
+        return list(product(kinds, rotate(self.configurations, number)))
+
+
+def visits(drafts: Sequence[str]) -> tuple[Visit, ...]:
+    """Return the visits of a round. The first one also measures prompt lookup."""
+    found: list[Visit] = []
+    for draft in drafts:
+        first = (PLAIN, NGRAM) if not found else (PLAIN,)
+        both = (TrialConfiguration("draft", draft), TrialConfiguration("auto", draft))
+        found.append(Visit(draft, (*first, *both)))
+    return tuple(found) or (Visit(None, (PLAIN, NGRAM)),)
+
+
+def configurations(drafts: Sequence[str]) -> tuple[TrialConfiguration, ...]:
+    """Return all that is compared, plain decoding first."""
+    every = [each for visit in visits(drafts) for each in visit.configurations]
+    return tuple(dict.fromkeys(every))
+
+
+def find_configuration(name: str, drafts: Sequence[str]) -> TrialConfiguration | None:
+    """Return the configuration of that name, or None if a trial of these drafts has none."""
+    return {item.name: item for item in configurations(drafts)}.get(name)
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where an answer belongs: its round, counted from 0, and the draft resident in its `visit`."""
+    """Position of an answer: its round, from 0, the draft resident in its `visit`, and the rest."""
 
     number: int
     visit: str | None
@@ -33,12 +95,12 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """Everything measured so far, in order."""
+    """Everything measured so far, in order.
+
+    A speed-up is the ratio of two answers to the same question in the same visit.
+    """
 
     by_place: dict[Place, Sample] = field(default_factory=dict)
-
-    def add(self, place: Place, sample: Sample) -> None:
-        self.by_place[place] = sample
 
     def rates(self, configuration: TrialConfiguration, kind: Kind) -> list[float]:
         """Return tokens per second by round, as far as they could be measured."""
@@ -77,7 +139,7 @@ class Samples:
         samples = list(self._of(configuration, kind))
         return total(samples).acceptance_rate if samples else None
 
-    def exactness(self) -> Exactness[Place]:
+    def exactness(self) -> Comparison[Place]:
         """Compare every answer with the plain answer to the same question."""
         answers = []
         for place, sample in self.by_place.items():
@@ -96,13 +158,12 @@ class Samples:
         self, configurations: Sequence[TrialConfiguration], kinds: Sequence[Kind]
     ) -> bool:
         """Return whether another round could decide: a difference is notable but not clear."""
-        for configuration in configurations:
-            if configuration == PLAIN:
-                continue
-            spreads = (self.spread(configuration, kind) for kind in kinds)
-            if any(spread is not None and spread.gain is Gain.UNCLEAR for spread in spreads):
-                return True
-        return False
+        spreads = [
+            self.spread(configuration, kind)
+            for configuration, kind in product(configurations, kinds)
+            if configuration != PLAIN
+        ]
+        return any(spread is not None and spread.gain is Gain.UNCLEAR for spread in spreads)
 
     def _of(self, configuration: TrialConfiguration, kind: Kind) -> Iterator[Sample]:
         for place, sample in self.by_place.items():

@@ -1,9 +1,15 @@
-"""Which points a benchmark measures, in which order."""
+"""Points that a benchmark measures, their order, and prompts of exactly the wanted length."""
 
 from __future__ import annotations
 
+import asyncio
+
+import pytest
+
 from omlx.engine.piece import Layout
-from omlx.speed.points import ROUNDS, Mode, Point, Room, choose_points, places
+from omlx.measure.benchmark import ROUNDS, Mode, Point, Room, choose_points, places
+from omlx.measure.sample import first_difference
+from omlx.measure.texts import prompts_of_length
 
 MIB = 1 << 20
 BOTH = (Mode.PLAIN, Mode.DRAFTED)
@@ -15,14 +21,15 @@ def room(context: int = 200_000, rows: int = 8, free_bytes: int | None = None) -
 
 def test_everything_is_measured_where_there_is_room() -> None:
     points, left_out = choose_points(room(), 131_072)
-    assert (len(points), left_out) == (12, [])
+    assert (len(points), left_out) == (12, {})
     assert max(points) == Point(131_072, 4)
     assert len(choose_points(room(), 16_384)[0]) == 6
 
 
 def test_context_rows_and_memory_bound_it() -> None:
     def reasons(**bounds: int) -> dict[Point, str]:
-        return {left.point: left.reason.code for left in choose_points(room(**bounds), 4096)[1]}
+        left_out = choose_points(room(**bounds), 4096)[1]
+        return {point: reason.code for point, reason in left_out.items()}
 
     assert reasons(context=4096) == {
         Point(4096, 1): "benchmark.context",
@@ -46,3 +53,27 @@ def test_each_round_reads_its_prompt_once_and_modes_take_turns() -> None:
         (16_384, Mode.PLAIN),
     ]
     assert all(place.point.streams == 1 for place in cold)
+
+
+BEGIN = 256
+
+
+async def encode(text: str, *, special: bool) -> list[int]:
+    """A byte is a token."""
+    return [BEGIN] * special + list(text.encode())
+
+
+@pytest.mark.parametrize("tokens", [1024, 20_000])
+def test_streams_share_all_but_the_end(tokens: int) -> None:
+    prompts = asyncio.run(prompts_of_length(encode, "a", tokens, 4))
+    assert [len(prompt) for prompt in prompts] == [tokens] * 4
+    assert len(set(prompts)) == 4
+    apart = [first_difference(prompts[0], other) for other in prompts[1:]]
+    assert all(place is not None and tokens - 200 < place for place in apart)
+    assert [prompt.count(BEGIN) for prompt in prompts] == [1] * 4
+
+
+def test_another_name_begins_otherwise() -> None:
+    (one,) = asyncio.run(prompts_of_length(encode, "a", 1024, 1))
+    (other,) = asyncio.run(prompts_of_length(encode, "b", 1024, 1))
+    assert first_difference(one, other) == 3

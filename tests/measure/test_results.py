@@ -1,4 +1,4 @@
-"""Results of trials on disk, and the conditions under which they hold."""
+"""Results of trials and benchmarks on disk, and the conditions under which they hold."""
 
 from __future__ import annotations
 
@@ -8,9 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from omlx.measure.results import (
+    KEPT,
+    Conditions,
+    History,
+    ResultStore,
+    StoredResult,
+    keep,
+    stale,
+)
 from omlx.models.catalog.registry import ModelEntry
-from omlx.trial.conditions import Conditions, stale
-from omlx.trial.result_store import History, ResultStore, StoredResult
 from tests.models.trees import model
 
 NOW = Conditions(
@@ -44,12 +51,12 @@ def test_changed_weight_files_make_a_result_stale(tmp_path: Path) -> None:
 
 def test_the_last_result_of_each_draft_is_kept(tmp_path: Path) -> None:
     store = ResultStore(tmp_path)
-    assert store.load("org/big") == History()
-    store.save("org/big", STORED, {"org/small": STORED})
+    assert store.trials("org/big") == History()
+    store.save_trial("org/big", STORED, {"org/small": STORED})
     newer = replace(STORED, at=2000.0)
-    store.save("org/big", newer, {"org/tiny": newer})
-    store.save("org/other", STORED, {})
-    history = store.load("org/big")
+    store.save_trial("org/big", newer, {"org/tiny": newer})
+    store.save_trial("org/other", STORED, {})
+    history = store.trials("org/big")
     assert history.report == newer
     assert history.drafts == {"org/small": STORED, "org/tiny": newer}
     for file in (tmp_path / "trials").iterdir():
@@ -62,18 +69,56 @@ OURS = '{"format": "omlx-config/1", "model": "org/big"'
 @pytest.mark.parametrize("broken", ["", "{", "[]", '{"report": 1}', OURS, f"{OURS}}}"])
 def test_an_unreadable_file_counts_as_missing(tmp_path: Path, broken: str) -> None:
     store = ResultStore(tmp_path)
-    store.save("org/big", STORED, {})
+    store.save_trial("org/big", STORED, {})
     (file,) = (tmp_path / "trials").iterdir()
     file.write_text(broken)
-    assert store.load("org/big") == History()
+    assert store.trials("org/big") == History()
     file.write_text(broken)
-    store.save("org/big", STORED, {})
-    assert store.load("org/big").report == STORED
+    store.save_trial("org/big", STORED, {})
+    assert store.trials("org/big").report == STORED
 
 
 def test_a_file_of_another_model_counts_as_missing(tmp_path: Path) -> None:
     store = ResultStore(tmp_path)
-    store.save("org/big", STORED, {})
+    store.save_trial("org/big", STORED, {})
     (file,) = (tmp_path / "trials").iterdir()
     file.write_text(json.dumps({**json.loads(file.read_text()), "model": "org/other"}))
-    assert store.load("org/big") == History()
+    assert store.trials("org/big") == History()
+
+
+def run(at: float, version: str = "1") -> StoredResult:
+    return StoredResult({"rows": []}, at, Conditions("machine", {"omlx": version}))
+
+
+def test_runs_are_kept_by_model_the_newest_first(tmp_path: Path) -> None:
+    store = ResultStore(tmp_path)
+    assert store.runs("org/a") == []
+    for at in range(3):
+        store.add_run("org/a", run(at))
+    store.add_run("org/b", run(9))
+    assert [kept.at for kept in store.runs("org/a")] == [2, 1, 0]
+    assert [kept.at for kept in ResultStore(tmp_path).runs("org/b")] == [9]
+
+
+def test_a_version_is_not_displaced_by_newer_runs_of_another(tmp_path: Path) -> None:
+    store = ResultStore(tmp_path)
+    store.add_run("m", run(0, "1"))
+    for at in range(1, 2 * KEPT):
+        store.add_run("m", run(at, "2"))
+    kept = store.runs("m")
+    assert len(kept) == KEPT
+    assert (kept[0].at, kept[-1].at) == (2 * KEPT - 1, 0)
+    versions = [run(at, str(at)) for at in range(2 * KEPT)]
+    assert keep(versions) == versions[:KEPT]
+
+
+def test_a_damaged_file_counts_as_none_and_another_model_is_not_shown(tmp_path: Path) -> None:
+    store = ResultStore(tmp_path)
+    store.add_run("m", run(0))
+    (path,) = (tmp_path / "benchmarks").glob("*.json")
+    path.write_text("{")
+    assert store.runs("m") == []
+    store.add_run("m", run(1))
+    assert [kept.at for kept in store.runs("m")] == [1]
+    path.write_text(path.read_text().replace('"model": "m"', '"model": "n"'))
+    assert store.runs("m") == []

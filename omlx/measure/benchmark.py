@@ -1,0 +1,345 @@
+"""Benchmark: prefill and decoding by prompt length and streams, as context and memory allow."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import partial
+from itertools import product
+from math import isnan
+from statistics import median
+from typing import TYPE_CHECKING, Any, Final
+
+from omlx.engine.memory.guard import stepped
+from omlx.engine.piece import Layout
+from omlx.engine.strategy import OFF
+from omlx.engine.types import Request, Sampling, Speculation
+from omlx.errors import BadRequest, Overloaded, Reason
+from omlx.measure.results import Conditions, ResultStore, StoredResult
+from omlx.measure.runner import Measurement, Runner, State, Streams, stop_bias
+from omlx.measure.spread import Spread, rotate
+from omlx.measure.texts import prompts_of_length
+from omlx.models.pool.pool import Pool
+from omlx.models.pool.served import ServedModel
+
+if TYPE_CHECKING:
+    from omlx.engine.loop import EngineLoop
+
+SIZES: Final = (1024, 4096, 16_384, 32_768, 65_536, 131_072)
+"""Tokens of the prompts."""
+STREAMS: Final = (1, 4)
+ANSWER_TOKENS: Final = 64
+ROUNDS: Final = 3
+REPEATED: Final = 4096
+"""Tokens up to which prompts are measured in `ROUNDS` rounds; longer ones take minutes, once."""
+
+PREFILL_SPEEDUP: Final = 8
+"""Prefill rate as a multiple of the decode rate."""
+
+Json = dict[str, Any]
+
+
+class Mode(StrEnum):
+    """`DRAFTED`: with speculation as the model's settings have it."""
+
+    PLAIN = "plain"
+    DRAFTED = "drafted"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Point:
+    """A prompt length in tokens, and the number of streams that decode at once."""
+
+    tokens: int
+    streams: int
+
+    def to_json(self) -> Json:
+        return {"tokens": self.tokens, "streams": self.streams}
+
+
+WARM_UP: Final = Point(128, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A sample: its point, its mode, and the round, counted from 0. `cold`: nothing is cached."""
+
+    point: Point
+    mode: Mode
+    number: int
+    cold: bool = False
+
+    @property
+    def work(self) -> float:
+        """The time that the sample takes, in decoded tokens."""
+        prompt = self.point.tokens / PREFILL_SPEEDUP if self.cold else 0.0
+        return prompt + ANSWER_TOKENS * self.point.streams
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Room of a loaded model: tokens of context, rows, bytes of KV caches (None: any)."""
+
+    context: int
+    rows: int
+    layout: Layout
+    free_bytes: int | None
+
+    @classmethod
+    def of(cls, loop: EngineLoop) -> Room:
+        """Ask the memory guard. Call it on the engine thread. Cached prefixes count as free."""
+        guard, limits = loop.scheduler.queue.memory, loop.limits
+        free_bytes = guard.headroom()
+        if free_bytes is not None:
+            free_bytes += sum(client.cached for client in guard.clients)
+        layout = loop.scheduler.prefix.layout
+        return cls(limits.context_length, limits.max_rows, layout, free_bytes)
+
+    def refusal(self, point: Point) -> Reason | None:
+        """Return why a point cannot be measured; None if it can."""
+        tokens = point.tokens + ANSWER_TOKENS
+        if tokens > self.context:
+            return Reason("benchmark.context", {"tokens": tokens, "limit": self.context})
+        if point.streams > self.rows:
+            return Reason("benchmark.rows", {"streams": point.streams, "limit": self.rows})
+        need = point.streams * self.layout.cache_bytes(stepped(tokens))
+        if self.free_bytes is None or need <= self.free_bytes:
+            return None
+        need_gb, free_gb = round(need / 1e9, 1), round(max(0, self.free_bytes) / 1e9, 1)
+        return Reason("benchmark.memory", {"need_gb": need_gb, "free_gb": free_gb})
+
+
+def choose_points(room: Room, longest: int) -> tuple[list[Point], dict[Point, Reason]]:
+    """Return the points with prompts of at most `longest` tokens, and why others do not fit."""
+    points, left_out = [], {}
+    for tokens, streams in product(SIZES, STREAMS):
+        point = Point(tokens, streams)
+        reason = room.refusal(point)
+        if tokens > longest:
+            continue
+        if reason is None:
+            points.append(point)
+        else:
+            left_out[point] = reason
+    return points, left_out
+
+
+def places(points: Sequence[Point], modes: Sequence[Mode]) -> Iterator[Place]:
+    """Yield all samples in order: modes take turns, and one stream alone reads each prompt first.
+
+    The samples of a round share their prompt, which the first of them prefills.
+    """
+    for tokens in sorted({point.tokens for point in points}):
+        here = [point for point in points if point.tokens == tokens]
+        for number in range(ROUNDS if tokens <= REPEATED else 1):
+            cold = True
+            for point, mode in product(here, rotate(modes, number)):
+                yield Place(point, mode, number, cold)
+                cold = False
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """One sample: tokens per second of prefill and, of all streams together, of decoding.
+
+    `first_s` are the seconds to the first token of a cold prompt; `memory_bytes` the most that the
+    process took meanwhile. None: not measured by this sample, such as decoding of streams that were
+    never all at it.
+    """
+
+    decode: float | None
+    memory_bytes: int
+    prefill: float | None = None
+    first_s: float | None = None
+    acceptance: float | None = None
+
+    @classmethod
+    def of(cls, streams: Streams, memory_bytes: int, *, cold: bool) -> Figures:
+        sample, first = streams.sample, streams.stats[0]
+        decode = None if isnan(sample.rate) else sample.rate
+        prefill = first_s = None
+        if cold:
+            first_s = first.prompt_ms / 1000
+            prefill = (first.prompt_n - first.cached_n) / first_s
+        return cls(decode, memory_bytes, prefill, first_s, sample.acceptance_rate)
+
+
+class Benchmark(Measurement):
+    """A benchmark with prompts of at most `longest` tokens.
+
+    `drafters` are those that the model's settings admit; without any, `no_drafts` says why.
+    """
+
+    RUNNING = "benchmark.running"
+    HELD = "benchmark.unload"
+
+    def __init__(self, model: str, longest: int) -> None:
+        super().__init__(model)
+        self.longest = longest
+        self.points: list[Point] = []
+        self.left_out: dict[Point, Reason] = {}
+        self.drafters: Sequence[str] = ()
+        self.draft: str | None = None
+        self.no_drafts: Reason | None = None
+        self.order: list[Place] = []
+        self.figures: dict[Place, Figures] = {}
+        self.now: Place | None = None
+        self._prompts: list[tuple[int, ...]] = []  # of the round
+
+    @property
+    def models(self) -> list[str]:
+        return [self.model] if self.draft is None else [self.model, self.draft]
+
+    @property
+    def share(self) -> float:
+        total = sum(place.work for place in self.order)
+        return sum(place.work for place in self.figures) / total if total else 0.0
+
+    async def prepare(self, runner: Runner) -> None:
+        """Load the model, and ask what it has room for."""
+        lease = await runner.lease(self)
+        try:
+            served = lease.served
+            room = await asyncio.wrap_future(runner.engine.with_loop(served.id, Room.of))
+        finally:
+            lease.release()
+        self.points, self.left_out = choose_points(room, self.longest)
+        self.draft, self.drafters = served.draft, served.speculation.drafters
+        modes: tuple[Mode, ...] = (Mode.PLAIN, Mode.DRAFTED)
+        self.no_drafts = served.off_reason
+        if not self.drafters:
+            self.no_drafts = served.no_draft_reason
+        if served.off_reason is not None or not self.drafters:
+            self.drafters, modes = (), (Mode.PLAIN,)
+        self.order = list(places(self.points, modes))
+
+    async def measure(self, runner: Runner) -> None:
+        try:
+            await self._sample(runner, Place(WARM_UP, Mode.PLAIN, 0, cold=True))
+            while (place := self._next_place()) is not None:
+                self.now = place
+                started = time.perf_counter()
+                try:
+                    self.figures[place] = await self._sample(runner, place)
+                except (BadRequest, Overloaded) as error:  # the memory guard refuses the prompt
+                    self._leave_out(place.point, Reason(error.code, error.params))
+                self.spent_s += time.perf_counter() - started
+        finally:
+            self.now = None
+            self._prompts = []
+
+    def _next_place(self) -> Place | None:
+        return next((place for place in self.order if place not in self.figures), None)
+
+    def _leave_out(self, point: Point, reason: Reason) -> None:
+        """Measure no more of a point."""
+        self.left_out[point] = reason
+        self.points.remove(point)
+        self.order = [place for place in self.order if place.point != point]
+        self.figures = {place: f for place, f in self.figures.items() if place.point != point}
+
+    async def _sample(self, runner: Runner, place: Place) -> Figures:
+        """Repeat until one sample ran undisturbed."""
+        while True:
+            if place.cold:  # again, too: an interrupted sample has cached a part of its prompt
+                tokens, name = place.point.tokens, uuid.uuid4().hex
+                encode = partial(runner.generations.tokenize, self.model, param="prompt")
+                self._prompts = await prompts_of_length(encode, name, tokens, max(STREAMS))
+            lease = await runner.lease(self)
+            requests = [
+                _request(f"{self.id}-{row}", tokens, place.mode, lease.served)
+                for row, tokens in enumerate(self._prompts[: place.point.streams])
+            ]
+            peak = _Peak(runner.pool)
+            streams = await runner.run(lease, requests, peak.look)
+            if streams is not None:
+                return Figures.of(streams, peak.most_bytes, cold=place.cold)
+            self.discarded += 1
+
+    def report(self) -> Json:
+        """Return the state. What is not measured is null; rates in tokens per second."""
+        now, left_s = self.now, self.left_s
+        return {
+            "id": self.id,
+            "model": self.model,
+            "longest": self.longest,
+            "state": self.state.value,
+            "reason": _reason(self.reason),
+            "share": round(self.share, 4),
+            "left_s": None if left_s is None else round(left_s, 1),
+            "discarded": self.discarded,
+            "now": None if now is None else {**now.point.to_json(), "mode": now.mode.value},
+            "draft": self.draft,
+            "drafters": list(self.drafters),
+            "no_drafts": _reason(self.no_drafts),
+            "rows": [self._row(point) for point in self.points],
+            "left_out": [
+                {**point.to_json(), "reason": _reason(why)} for point, why in self.left_out.items()
+            ],
+        }
+
+    def save(self, store: ResultStore, at: float, conditions: Conditions) -> None:
+        record = {**self.report(), "state": State.DONE.value}
+        store.add_run(self.model, StoredResult(record, at, conditions))
+
+    def _row(self, point: Point) -> Json:
+        by_mode: dict[Mode, list[Figures]] = {mode: [] for mode in Mode}
+        for place, found in self.figures.items():
+            if place.point == point:
+                by_mode[place.mode].append(found)
+        plain, drafted = by_mode[Mode.PLAIN], by_mode[Mode.DRAFTED]
+        figures = [*plain, *drafted]
+        return {
+            **point.to_json(),
+            "prefill": _median(found.prefill for found in figures),
+            "first_s": _median((found.first_s for found in figures), digits=3),
+            "plain": _spread(plain),
+            "drafted": _spread(drafted),
+            "acceptance": _median((found.acceptance for found in drafted), digits=3),
+            "memory_bytes": max((found.memory_bytes for found in figures), default=None),
+        }
+
+
+class _Peak:
+    """The most memory that the process took, in bytes."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self.most_bytes = 0
+
+    def look(self, tokens: int) -> None:
+        self.most_bytes = max(self.most_bytes, self._pool.used_bytes)
+
+
+def _request(request_id: str, tokens: tuple[int, ...], mode: Mode, served: ServedModel) -> Request:
+    """Return a greedy request whose answer has its full length."""
+    speculation = Speculation(OFF)
+    if mode is Mode.DRAFTED:
+        configured = served.speculation
+        speculation = Speculation(configured.strategy, configured.draft_length)
+    return Request(
+        id=f"benchmark-{request_id}",
+        tokens=tokens,
+        sampling=Sampling(temperature=0.0, logit_bias=stop_bias(served)),
+        max_tokens=ANSWER_TOKENS,
+        stop_ids=served.stop_ids,
+        speculation=speculation,
+    )
+
+
+def _median(values: Iterable[float | None], digits: int = 1) -> float | None:
+    known = [value for value in values if value is not None]
+    return round(median(known), digits) if known else None
+
+
+def _spread(figures: Sequence[Figures]) -> Json | None:
+    rates = [found.decode for found in figures if found.decode is not None]
+    return Spread.of(rates).to_json(1) if rates else None
+
+
+def _reason(reason: Reason | None) -> Json | None:
+    return None if reason is None else {"code": reason.code, "params": dict(reason.params)}

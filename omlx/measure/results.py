@@ -1,0 +1,193 @@
+"""Results of measurements on disk, and the conditions under which their figures hold.
+
+One file per model: in `OMLX_HOME/trials` the last trial and the last figures of each draft, in
+`OMLX_HOME/benchmarks` the newest runs, newest first.
+
+    {"format": …, "model": "org/name", "report": {…}, "drafts": {"org/small": {…}}}
+    {"format": …, "model": "org/name", "runs": [{"record": …, "at": …, "conditions": …}, …]}
+
+A file that cannot be read counts as missing, with a line in the log: losing it costs another
+measurement.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import omlx
+from omlx.errors import ConfigError, ModelError, Reason
+from omlx.models.catalog.files import weight_files
+from omlx.models.catalog.registry import ModelEntry
+from omlx.models.pool.cost_file import machine
+from omlx.settings.file import locked, read, write
+
+TRIALS: Final = "trials"
+BENCHMARKS: Final = "benchmarks"
+KEPT: Final = 12
+"""Runs of a model that are kept: the newest of each version of omlx, then the newest others."""
+
+Json = dict[str, Any]
+T = TypeVar("T")
+
+log = logging.getLogger("omlx.measure")
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """`versions` by package, `weights` (fingerprints) by model id."""
+
+    machine: str
+    versions: Mapping[str, str] = field(default_factory=dict)
+    weights: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def now(cls, entries: Iterable[ModelEntry]) -> Conditions:
+        """Return the conditions of this process with these models. Reads their directories."""
+        versions = {"omlx": omlx.__version__, "mlx": version("mlx"), "mlx-lm": version("mlx-lm")}
+        return cls(machine(), versions, {entry.id: fingerprint(entry) for entry in entries})
+
+
+def stale(then: Conditions, now: Conditions) -> tuple[Reason, ...]:
+    """Return why figures measured `then` no longer hold; empty while they do.
+
+    Models that only one side knows do not matter.
+    """
+    reasons = []
+    if then.machine != now.machine:
+        reasons.append(Reason("trial.stale.machine", {"machine": then.machine}))
+    for name, after in now.versions.items():
+        before = then.versions.get(name)
+        if before != after:
+            reasons.append(
+                Reason("trial.stale.version", {"name": name, "before": before, "after": after})
+            )
+    for model, after in now.weights.items():
+        if then.weights.get(model, after) != after:
+            reasons.append(Reason("trial.stale.weights", {"model": model}))
+    return tuple(reasons)
+
+
+def fingerprint(entry: ModelEntry) -> str:
+    """Return a hash over names, sizes and times of the weight files; empty if there are none."""
+    stats = []
+    try:
+        for file in weight_files(entry.path):
+            status = file.stat()
+            stats.append((file.name, status.st_size, status.st_mtime_ns))
+    except (ModelError, OSError):
+        return ""
+    return hashlib.sha256(repr(stats).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredResult:
+    """A record, the time it was measured (seconds since 1970), and the conditions."""
+
+    record: Mapping[str, Any]
+    at: float
+    conditions: Conditions
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> StoredResult:
+        """Raises KeyError, TypeError, ValueError for anything but `asdict` of a result."""
+        then = values["conditions"]
+        conditions = Conditions(str(then["machine"]), dict(then["versions"]), dict(then["weights"]))
+        return cls(dict(values["record"]), float(values["at"]), conditions)
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """The stored trials of one model: the last one, and the last result of each draft."""
+
+    report: StoredResult | None = None
+    drafts: Mapping[str, StoredResult] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ResultStore:
+    """The files below `home`, read at every call. Safe to call from any thread."""
+
+    home: Path
+
+    def trials(self, model: str, *, held: bool = False) -> History:
+        """`held`: the caller is inside `locked`."""
+        return self._load(TRIALS, model, _history, held=held) or History()
+
+    def save_trial(
+        self, model: str, report: StoredResult, drafts: Mapping[str, StoredResult]
+    ) -> None:
+        """Replace the last trial and the results of `drafts`. A failure is logged, not raised."""
+
+        def change() -> Json:
+            merged = {**self.trials(model, held=True).drafts, **drafts}
+            records = {draft: asdict(stored) for draft, stored in merged.items()}
+            return {"report": asdict(report), "drafts": records}
+
+        self._save(TRIALS, model, change)
+
+    def runs(self, model: str, *, held: bool = False) -> list[StoredResult]:
+        """Return the benchmarks of a model, the newest first."""
+        return self._load(BENCHMARKS, model, _runs, held=held) or []
+
+    def add_run(self, model: str, run: StoredResult) -> None:
+        """Add a benchmark; the oldest ones go. A failure is logged, not raised."""
+
+        def change() -> Json:
+            runs = keep([run, *self.runs(model, held=True)])
+            return {"runs": [asdict(kept) for kept in runs]}
+
+        self._save(BENCHMARKS, model, change)
+
+    def _load(self, folder: str, model: str, parse: Callable[[Json], T], *, held: bool) -> T | None:
+        path = self.home / folder / file_name(model)
+        try:
+            content = read(path, held=held)
+            if content.note is not None:
+                raise content.note
+            return parse(dict(content.values)) if content.values.get("model") == model else None
+        except (ConfigError, KeyError, TypeError, ValueError, AttributeError) as error:
+            fields = {"file": str(path), "detail": f"{error!r}"}
+            log.warning("%s not read", folder[:-1], extra={"fields": fields})
+            return None
+
+    def _save(self, folder: str, model: str, change: Callable[[], Json]) -> None:
+        try:
+            with locked(self.home / folder):
+                write(self.home / folder / file_name(model), {"model": model, **change()})
+        except ConfigError as error:
+            fields = {"model": model, "detail": error.message}
+            log.warning("%s not kept", folder[:-1], extra={"fields": fields})
+
+
+def _history(values: Json) -> History:
+    drafts = {str(name): StoredResult.from_json(each) for name, each in values["drafts"].items()}
+    return History(StoredResult.from_json(values["report"]), drafts)
+
+
+def _runs(values: Json) -> list[StoredResult]:
+    return [StoredResult.from_json(run) for run in values["runs"]]
+
+
+def file_name(model: str) -> str:
+    """Return the name of a model's file: readable, and no other model's."""
+    readable = re.sub(r"[^\w.-]+", "--", model)[:80]
+    digest = hashlib.sha256(model.encode()).hexdigest()[:16]
+    return f"{readable}-{digest}.json"
+
+
+def keep(runs: list[StoredResult]) -> list[StoredResult]:
+    """Return at most `KEPT` runs, in their order: the newest of each version before others."""
+    first: dict[str, StoredResult] = {}
+    for run in runs:
+        first.setdefault(run.conditions.versions.get("omlx", ""), run)
+    newest = list(first.values())
+    others = [run for run in runs if run not in newest]
+    chosen = [*newest, *others][:KEPT]
+    return [run for run in runs if run in chosen]

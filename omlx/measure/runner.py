@@ -1,0 +1,281 @@
+"""A measurement of a model, and the runner of its requests in the engine of the running server.
+
+    wait until idle ─► lease the model ─► run requests ─► sample ─► next place
+          ▲                                    │
+          └──── a user's request arrived ◄─────┘ sample discarded, repeated
+
+The model is leased only while a sample runs, so a user's request waits for one engine step at most.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, ClassVar, Final
+
+from omlx.engine.thread import EngineThread
+from omlx.engine.types import Event, Failed, Finished, Request, TokensCommitted
+from omlx.errors import Reason
+from omlx.measure.results import Conditions, ResultStore
+from omlx.measure.sample import Meter, Sample
+from omlx.models.pool.pool import Pool
+from omlx.models.pool.served import Lease, ServedModel
+from omlx.records import DRAFTER_FAILED, RequestStats
+from omlx.server.request.generation import GenerationService
+
+STOP_BIAS: Final = -100.0
+"""Logit bias on stop tokens where an answer is to reach its full length."""
+
+IDLE_S: Final = 1.0
+"""Seconds without a user's request before a paused measurement resumes."""
+
+POLL_S: Final = 0.05
+
+REPEAT_S: Final = 1.0
+"""Seconds after which `Measurement.follow` yields although nothing has changed."""
+
+
+class State(StrEnum):
+    RUNNING = "running"
+    PAUSED = "paused"
+    DONE = "done"
+    CANCELLED = "cancelled"
+    FAILED = "failed"
+
+    @property
+    def over(self) -> bool:
+        return self not in (State.RUNNING, State.PAUSED)
+
+
+class Measurement(ABC):
+    """The state of one measurement, written by its plan (a subclass) and the runner.
+
+    `discarded` counts the samples that a user's request interrupted, `spent_s` the seconds of the
+    others. `RUNNING` and `HELD` are codes: another measurement, or an unloading, is refused.
+    """
+
+    RUNNING: ClassVar[str]
+    HELD: ClassVar[str]
+
+    def __init__(self, model: str) -> None:
+        self.id = uuid.uuid4().hex
+        self.model = model
+        self.state = State.RUNNING
+        self.reason: Reason | None = None
+        self.discarded = 0
+        self.spent_s = 0.0
+        self._changed = asyncio.Event()
+
+    @property
+    @abstractmethod
+    def models(self) -> Iterable[str]:
+        """Ids of the measured model and its drafts."""
+
+    @property
+    @abstractmethod
+    def share(self) -> float:
+        """Finished part of the work, between 0 and 1."""
+
+    async def prepare(self, runner: Runner) -> None:  # noqa: B027 — a trial is planned before
+        """Choose what is measured, with the model loaded."""
+
+    @abstractmethod
+    async def measure(self, runner: Runner) -> None:
+        """Measure to the end. Raises OmlxError; the caller sets the final state."""
+
+    @abstractmethod
+    def report(self) -> dict[str, Any]:
+        """Return the state as JSON: shown while it runs, stored, exported."""
+
+    @abstractmethod
+    def save(self, store: ResultStore, at: float, conditions: Conditions) -> None:
+        """Store the results. `at` in seconds since 1970."""
+
+    @property
+    def left_s(self) -> float | None:
+        """Remaining seconds at the pace so far; None before the first sample."""
+        return self.spent_s / self.share - self.spent_s if self.share else None
+
+    def enter(self, state: State) -> None:
+        self.state = state
+        self.change()
+
+    def change(self) -> None:
+        """Wake the followers."""
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def follow(self, every_s: float) -> AsyncIterator[None]:
+        """Yield at once, after changes (at most once in `every_s` seconds), and when it is over.
+
+        Yields every second while nothing changes.
+        """
+        while True:
+            changed = self._changed
+            yield
+            if self.state.over:
+                return
+            await asyncio.sleep(every_s)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(changed.wait(), REPEAT_S)
+
+
+@dataclass(frozen=True, slots=True)
+class Streams:
+    """Requests that ran together: statistics by row, and their timed sample."""
+
+    stats: tuple[RequestStats, ...]
+    sample: Sample
+
+    @property
+    def alone(self) -> Sample:
+        """The sample of a single request, timed by the engine's clock."""
+        (stats,), (tokens,) = self.stats, self.sample.tokens
+        reasons = [gate.reason for gate in stats.gates.values() if gate.reason is not None]
+        errors = [each for each in reasons if each.code == DRAFTER_FAILED]
+        return Sample(
+            tokens=(tokens,),
+            counted=len(tokens) - 1,  # the clock starts with the first token
+            seconds=stats.predicted_ms / 1000,
+            proposed=stats.proposed,
+            accepted=stats.accepted,
+            draft_error=str(errors[0].params["detail"]) if errors else None,
+        )
+
+
+class Runner:
+    """Runs one sample at a time. Lives on the event loop; engine events are brought there.
+
+    `idle_s`: seconds without a user's request before a paused measurement resumes.
+    """
+
+    def __init__(
+        self,
+        engine: EngineThread,
+        pool: Pool,
+        generations: GenerationService,
+        idle_s: float = IDLE_S,
+    ) -> None:
+        self.engine = engine
+        self.pool = pool
+        self.generations = generations
+        self._idle_s = idle_s
+
+    @property
+    def active_requests(self) -> int:
+        """Requests that run or wait for their model, ours among them, and pending loads."""
+        leases = sum(resident.leases for resident in self.pool.residents)
+        return leases + self.pool.load_queue.requests
+
+    async def lease(self, measurement: Measurement, draft: str | None = None) -> Lease:
+        """Lease the model, with a draft, once no user needs the engine; paused until then."""
+        if self.active_requests:
+            measurement.enter(State.PAUSED)
+            since = time.perf_counter()
+            while time.perf_counter() - since < self._idle_s:
+                await asyncio.sleep(POLL_S)
+                if self.active_requests:
+                    since = time.perf_counter()
+            measurement.enter(State.RUNNING)
+        return await self.pool.lease(measurement.model, draft)
+
+    async def run(
+        self, lease: Lease, requests: Sequence[Request], on_tokens: Callable[[int], None]
+    ) -> Streams | None:
+        """Run requests at once. Returns None if another one arrived meanwhile: they are stopped.
+
+        Takes over the lease and releases it when the engine has ended the requests. `on_tokens` is
+        called with the number of tokens so far. Raises the error that one of them failed with.
+        """
+        ids = [request.id for request in requests]
+        events = _StreamEvents(asyncio.get_running_loop(), lease, ids)
+        before = self.engine.submissions
+        try:
+            for request in requests:
+                self.engine.submit(lease.served.id, request, events)
+        except BaseException:
+            lease.release()
+            raise
+        try:
+            while not events.over:
+                await events.changed()
+                if self.active_requests > (0 if events.over else 1):
+                    return None
+                on_tokens(events.tokens)
+            # Another request may have come and gone between two looks.
+            if self.engine.submissions != before + len(requests):
+                return None
+        finally:
+            for request_id in ids:
+                self.engine.cancel(request_id)
+        return events.streams()
+
+
+class _StreamEvents:
+    """The engine's sink of requests that run together. Releases the lease when all have ended.
+
+    The meter is fed on the engine's thread, everything else changes on the event loop. `tokens`
+    counts those of all rows so far.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, lease: Lease, ids: Sequence[str]) -> None:
+        self._loop = loop
+        self._lease = lease
+        self._rows = {request_id: row for row, request_id in enumerate(ids)}
+        self._meter = Meter(len(ids))
+        self._ends: dict[int, Finished | Failed] = {}
+        self._wake = asyncio.Event()
+        self.tokens = 0
+
+    def __call__(self, events: Sequence[Event], /) -> None:
+        arrived: dict[int, tuple[int, ...]] = {}
+        for event in events:
+            if isinstance(event, TokensCommitted):
+                row = self._rows[event.request_id]
+                arrived[row] = (*arrived.get(row, ()), *event.tokens)
+        ended = any(isinstance(event, Finished | Failed) for event in events)
+        if arrived:
+            self._meter.add(arrived, ended=ended)
+        with suppress(RuntimeError):  # the event loop is closed
+            self._loop.call_soon_threadsafe(self._take, tuple(events))
+
+    @property
+    def over(self) -> bool:
+        return len(self._ends) == len(self._rows)
+
+    async def changed(self) -> None:
+        """Wait for the next events."""
+        await self._wake.wait()
+        self._wake.clear()
+
+    def streams(self) -> Streams:
+        """Raises the error that a request failed with."""
+        stats = []
+        for _, end in sorted(self._ends.items()):
+            if isinstance(end, Failed):
+                raise end.error
+            stats.append(end.stats)
+        proposed = sum(record.proposed for record in stats)
+        accepted = sum(record.accepted for record in stats)
+        return Streams(tuple(stats), self._meter.sample(proposed, accepted))
+
+    def _take(self, events: Sequence[Event]) -> None:
+        for event in events:
+            if isinstance(event, TokensCommitted):
+                self.tokens += len(event.tokens)
+            elif isinstance(event, Finished | Failed):
+                self._ends[self._rows[event.request_id]] = event
+        if self.over:
+            self._lease.release()
+        self._wake.set()
+
+
+def stop_bias(served: ServedModel) -> tuple[tuple[int, float], ...]:
+    """Return the biases with which an answer reaches its full length."""
+    return tuple((stop, STOP_BIAS) for stop in sorted(served.stop_ids))

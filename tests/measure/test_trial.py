@@ -1,0 +1,132 @@
+"""A trial: its order, its estimate, whether its samples decide, and whether answers are equal."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+
+import pytest
+
+from omlx.measure.planning import Estimate, Weights, estimate
+from omlx.measure.samples import (
+    NGRAM,
+    PLAIN,
+    Place,
+    Samples,
+    TrialConfiguration,
+    configurations,
+    find_configuration,
+    visits,
+)
+from omlx.measure.texts import WRITTEN, Kind, question
+from omlx.measure.trial import Plan, Trial
+from tests.measure.sample_sets import (
+    ALONE,
+    AUTO,
+    DRAFT,
+    KINDS,
+    OTHER,
+    TOKENS,
+    answer,
+    measured,
+    steady,
+)
+
+
+def test_another_round_is_needed_only_while_a_speedup_is_unclear() -> None:
+    decided = measured({AUTO: steady(1.8, 1.0)})
+    assert not decided.undecided(configurations([DRAFT]), KINDS)
+    unclear = measured({AUTO: {Kind.CODE: [0.9, 1.4, 1.5]}})
+    assert unclear.undecided(configurations([DRAFT]), KINDS)
+
+
+def test_the_first_difference_is_found() -> None:
+    samples = Samples()
+    samples.by_place[Place(0, DRAFT, Kind.CODE, PLAIN)] = answer((1, 2, 3))
+    samples.by_place[Place(0, DRAFT, Kind.CODE, NGRAM)] = answer((1, 2, 3))
+    samples.by_place[Place(0, DRAFT, Kind.CODE, AUTO)] = answer((1, 2, 4))
+    samples.by_place[Place(0, DRAFT, Kind.CODE, ALONE)] = answer((1, 2))
+    exactness = samples.exactness()
+    assert (exactness.same, exactness.of) == (1, 3)
+    assert exactness.first == (Place(0, DRAFT, Kind.CODE, AUTO), 2)
+
+
+def test_a_drafter_that_failed_is_reported_and_nothing_compared_is_no_equality() -> None:
+    plan = Plan("org/model", (DRAFT,), (Kind.CODE,), 100)
+    trial = Trial(plan)
+    assert trial.report()["exact"] is None
+    assert trial.report()["draft_error"] is None
+    trial.samples.by_place.update(measured({AUTO: {Kind.CODE: [1.1, 1.2]}}).by_place)
+    assert trial.report()["exact"]["same"] == trial.report()["exact"]["of"] == 2
+    assert trial.report()["draft_error"] is None
+    place = Place(1, DRAFT, Kind.CODE, AUTO)
+    failed = replace(answer(TOKENS), draft_error="RuntimeError: a test")
+    trial.samples.by_place[place] = failed
+    assert trial.report()["draft_error"]["params"] == {
+        "failed": 1,
+        "of": 4,
+        "detail": "RuntimeError: a test",
+    }
+
+
+def test_every_round_runs_everything_once_and_begins_with_another_configuration() -> None:
+    assert [configuration.name for configuration in configurations([])] == ["off", "ngram"]
+    names = [configuration.name for configuration in configurations([DRAFT, OTHER])]
+    assert names == [
+        "off",
+        "ngram",
+        "draft:org/small",
+        "auto:org/small",
+        "draft:org/tiny",
+        "auto:org/tiny",
+    ]
+    first, second = visits([DRAFT, OTHER])
+    assert PLAIN in first.configurations
+    assert PLAIN in second.configurations
+    for number in range(5):
+        order = first.order(KINDS, number)
+        assert set(order) == set(product(KINDS, first.configurations))
+        assert len(order) == len(set(order))
+        assert order[0][1] == first.configurations[number % 4]
+    assert find_configuration("auto:org/tiny", [DRAFT, OTHER]) == TrialConfiguration("auto", OTHER)
+    assert find_configuration("auto:org/none", [DRAFT, OTHER]) is None
+
+
+def test_there_is_another_question_for_every_round() -> None:
+    for kind in WRITTEN:
+        texts = [question(kind, number).text for number in range(5)]
+        assert len(set(texts)) == 5
+        assert all(20 < len(text) < 1200 for text in texts)
+
+
+def estimated(
+    drafts: int = 1, *, rate: float | None = 20.0, loaded: bool = True, limit: int = 1 << 40
+) -> Estimate:
+    names = [f"org/{number}" for number in range(drafts)]
+    return estimate(
+        drafts=names,
+        kinds=4,
+        tokens=128,
+        target=Weights(8_000_000_000, loaded),
+        weights=[Weights(1_000_000_000 * (number + 1), False) for number in range(drafts)],
+        rate=rate,
+        device="gpu",
+        limit_bytes=limit,
+    )
+
+
+def test_an_estimate_grows_with_what_is_asked() -> None:
+    one, two = estimated(1), estimated(2)
+    assert 0 < one.least_s < one.most_s < two.most_s
+    assert one.least_s == pytest.approx(3 * 4 * 4 * 128 / 20, rel=0.5)
+    assert estimated(1, loaded=False).least_s > one.least_s
+    assert not one.guessed
+    assert estimated(rate=None).guessed
+
+
+def test_memory_is_that_of_the_model_and_of_two_drafts_at_most() -> None:
+    gb = 1_000_000_000
+    assert [estimated(n).memory_bytes // gb for n in range(4)] == [0, 1, 3, 5]
+    assert estimated(3, loaded=False).memory_bytes == 13 * gb
+    assert estimated(3, limit=13 * gb).fits
+    assert not estimated(3, limit=12 * gb).fits
