@@ -82,7 +82,8 @@ FEATURES: Final[dict[str, str]] = {
         tests/server/encoders/ omlx/models/pool/texts
         tests/models/test_encoders tests/models/test_reranking""",
     "answers that outlive the process": """
-        omlx/server/journal/ tests/server/journal/ tests/cli/test_killed_answers
+        omlx/server/journal/ tests/server/journal/ omlx/storage/ tests/storage/
+        tests/cli/test_killed_answers
         tests/cli/killed""",
     "prewarming": """
         omlx/server/beginnings/ tests/server/beginnings/ tests/server/test_prewarm

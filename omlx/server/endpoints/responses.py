@@ -16,6 +16,7 @@ from omlx.server.dialects.openai import responses_request as response_request
 from omlx.server.dialects.openai.responses_encoder import ResponseEncoder
 from omlx.server.dialects.openai.responses_items import Conversation
 from omlx.server.dialects.openai.responses_request import ResponseRequest
+from omlx.server.dialects.openai.responses_store import Open, ResponseStore
 from omlx.server.endpoints.responder import Responder
 from omlx.server.http.body import read_body
 from omlx.server.http.connection import while_connected
@@ -23,8 +24,7 @@ from omlx.server.http.errors import field_error
 from omlx.server.http.keys import owner_of
 from omlx.server.journal.answer import Answer
 from omlx.server.journal.answers import SOURCE, Answers, Kept, LastEvent, last_event
-from omlx.server.journal.table import Owned, Table
-from omlx.server.openai.responses.store import Open, ResponseStore
+from omlx.server.journal.journal import Owned, Table
 from omlx.server.request.dialect import RESPONSES, Encoder, Json
 from omlx.server.request.exchange import Exchange
 from omlx.server.request.fields import Body, read_query

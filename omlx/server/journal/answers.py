@@ -9,6 +9,7 @@ from, in this process or in the next.
 from __future__ import annotations
 
 import asyncio
+import time
 import zlib
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
@@ -28,10 +29,8 @@ from omlx.server.http.caller import caller_of
 from omlx.server.http.connection import note, while_connected
 from omlx.server.http.errors import field_error
 from omlx.server.http.keys import owner_of
-from omlx.server.journal.answer import Answer, Recording
-from omlx.server.journal.journal import Journal, booted_at, now
-from omlx.server.journal.replay import Replay
-from omlx.server.journal.table import Entry, Header, Owned, Table
+from omlx.server.journal.answer import Answer, Recording, Replay
+from omlx.server.journal.journal import Entry, Header, Journal, Owned, Table, booted_at
 from omlx.server.request.dialect import Wire
 from omlx.server.request.exchange import Exchange
 from omlx.server.request.generation import GenerationService
@@ -269,7 +268,7 @@ class Answers:
                 stream.created,
                 exchange.background,
             )
-            begin = partial(Table.begin, header=header, body=body, now=now())
+            begin = partial(Table.begin, header=header, body=body, now=time.time())
             if await self.journal.run(begin):
                 return Recording(self.journal, stream.id, 0)
             off = self.journal.off or Reason("answer.off.large", {"bytes": len(body)})
@@ -317,7 +316,7 @@ class Answers:
     ) -> Entry | None:
         if self.journal is None:
             return None
-        find = partial(Table.find, now=now(), owner=owner, id=id, key=key)
+        find = partial(Table.find, now=time.time(), owner=owner, id=id, key=key)
         return await self.journal.run(find)
 
     def _count(self, source: str) -> str:

@@ -1,6 +1,10 @@
-"""The journal as the event loop sees it: a thread for the disk, and no error.
+"""Answers on disk: one SQLite file, for one process at a time, and the thread that writes it.
 
-What cannot be written is a warning in the log, and answers continue without a journal; it is tried
+    answers     one row each: what is needed to continue it, its key, its size
+    parts       -1: the request's body; 0, 1, …: what was generated; of a finished answer, all of it
+    responses   stored responses, with the data URIs of their images in `images`
+
+A disk that fails is a warning in the log: answers continue without a journal, and it is tried
 again after a while.
 """
 
@@ -8,20 +12,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sqlite3
+import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import astuple, dataclass, fields
 from functools import partial
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from omlx.errors import Reason
-from omlx.server.journal.table import Locked, Part, Table, remove, sync
+from omlx.storage.database import Database, Failure, Locked, Schema, lock
 
 T = TypeVar("T")
 
+FILE: Final = "answers.sqlite"
+MAX_ANSWERS: Final = 1024
 WAIT_S: Final = 5.0
 """Longest time that an answer waits for the disk."""
 RETRY_S: Final = 30.0
@@ -30,7 +37,239 @@ SYNC_S: Final = 1.0
 process loses nothing that was written.
 """
 
+SCHEMA: Final = Schema(
+    "the file of answers",
+    version=3,
+    script="""
+create table answers (
+    id text primary key, owner text not null, key text, body_hash blob not null,
+    digest blob not null, seed text not null, created integer not null,
+    background integer not null, attempts integer not null, finished integer not null,
+    nbytes integer not null, used real not null, unique (owner, key));
+create table parts (
+    answer text not null references answers (id) on delete cascade, number integer not null,
+    content blob not null, primary key (answer, number)) without rowid;
+create table responses (
+    id text primary key, owner text not null, response blob not null, items blob not null,
+    messages blob not null, kept real not null);
+create table images (name text primary key, uri text not null)
+""",
+    pragmas=("auto_vacuum = full", "synchronous = normal"),
+)
+
+_BODY: Final = -1
+_ADD: Final = "insert into parts select ?, ?, ? where exists (select 1 from answers where id = ?)"
+_RECOUNT: Final = """
+update answers set nbytes = (select sum(length(content)) from parts where answer = id)
+where not finished
+"""
+
 log = logging.getLogger("omlx.server")
+
+
+class Owned(NamedTuple):
+    """A name that counts for one owner: an id, or a client's own name. `owner` is the name of the
+    API key, empty for the server's own and for none."""
+
+    owner: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """An answer but for what was generated. `key`: the client's name for it, with the path.
+
+    `body_hash` is of the request's body. `seed`, `created` and `digest` are those of `Recorded`.
+    `attempts` counts how often it was begun; `finished` says that its parts are the whole answer.
+    """
+
+    id: str
+    owner: str
+    key: str | None
+    body_hash: bytes
+    digest: bytes
+    seed: str
+    created: int
+    background: bool
+    attempts: int = 1
+    finished: bool = False
+
+    @property
+    def owned(self) -> Owned:
+        return Owned(self.owner, self.id)
+
+
+_HEADER: Final = ", ".join(field.name for field in fields(Header))
+
+
+class Part(NamedTuple):
+    """Batch `number` of answer `id`, counted from 0."""
+
+    id: str
+    number: int
+    content: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """`parts`: batches in order, or of a finished answer, all of it. `used`: not after the newest
+    of them, in seconds since the epoch.
+    """
+
+    header: Header
+    used: float
+    body: bytes
+    parts: tuple[bytes, ...]
+
+
+class StoredRow(NamedTuple):
+    """A stored response: JSON texts; `kept` in seconds since the epoch."""
+
+    id: str
+    owner: str
+    response: bytes
+    items: bytes
+    messages: bytes
+    kept: float
+
+
+class Table(Database):
+    """Answers are bounded by `max_bytes`, `max_age_s` and `MAX_ANSWERS`; the oldest leave first,
+    finished ones before others. `count` and `nbytes` are those of answers as of the newest one that
+    began or finished. What unfinished answers have grown by since then is in memory.
+
+    Used by one thread. Every method may raise a `Failure`.
+    """
+
+    def __init__(self, folder: Path, max_bytes: int, max_age_s: float) -> None:
+        """Create folder and file if need be. Raises Locked."""
+        super().__init__(folder / FILE, SCHEMA)
+        self._max_bytes, self._max_age_s = max_bytes, max_age_s
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._lock = lock(folder)
+        try:
+            self.run(lambda: self.db)
+        except BaseException:
+            os.close(self._lock)
+            raise
+
+    def prepare(self) -> None:
+        self._inode = self.path.stat().st_ino
+        self._grown: dict[str, int] = {}
+        with self.transaction():
+            self.db.execute(_RECOUNT)
+            self._evict(time.time())
+
+    def close(self) -> None:
+        self.disconnect()
+        os.close(self._lock)
+
+    def check(self) -> None:
+        """Raise FileNotFoundError if the file is not there any more: writes to it would be lost."""
+        if self.path.stat().st_ino != self._inode:
+            raise FileNotFoundError(str(self.path))
+
+    def begin(self, header: Header, body: bytes, now: float) -> bool:
+        """Enter an answer. Return whether there is room for it."""
+        if len(body) > self._max_bytes // 2:
+            return False
+        row = (*astuple(header), len(body), now)
+        marks = ", ".join("?" * len(row))
+        with self.transaction():
+            if header.key is not None:
+                same = "delete from answers where owner = ? and key = ?"
+                self.db.execute(same, (header.owner, header.key))
+            self.db.execute(f"insert into answers ({_HEADER}, nbytes, used) values ({marks})", row)
+            self.db.execute("insert into parts values (?, ?, ?)", (header.id, _BODY, body))
+            self._evict(now)
+        return True
+
+    def append(self, parts: Sequence[Part]) -> set[str]:
+        """Add what was generated. Return the ids of the answers that are still here."""
+        here = set()
+        with self.transaction():
+            for part in parts:
+                if self.db.execute(_ADD, (*part, part.id)).rowcount:
+                    here.add(part.id)
+                    self._grown[part.id] = self._grown.get(part.id, 0) + len(part.content)
+        return here
+
+    def finish(self, id: str, answer: bytes, now: float) -> None:
+        """Replace what was generated by the whole answer."""
+        with self.transaction():
+            self.db.execute("delete from parts where answer = ? and number > ?", (id, _BODY))
+            total = "(select coalesce(sum(length(content)), 0) from parts where answer = ?) + ?"
+            row = (id, len(answer), now, id)
+            end = f"update answers set finished = 1, nbytes = {total}, used = ? where id = ?"
+            if self.db.execute(end, row).rowcount:
+                self.db.execute("insert into parts values (?, 0, ?)", (id, answer))
+            self._evict(now)
+
+    def drop(self, id: str, owner: str | None = None) -> bool:
+        """Return whether there was such an answer, of any owner or this one."""
+        query = "delete from answers where id = ? and owner = coalesce(?, owner)"
+        return self.db.execute(query, (id, owner)).rowcount > 0
+
+    def find(
+        self, now: float, owner: str, *, id: str | None = None, key: str | None = None
+    ) -> Entry | None:
+        here = "owner = ? and (id = ? or key = ?) and used > ?"
+        query = f"select used, {_HEADER} from answers where {here}"
+        row = self.db.execute(query, (owner, id, key, now - self._max_age_s)).fetchone()
+        if row is None:
+            return None
+        header = Header(*row[1:])
+        content = "select content from parts where answer = ? order by number"
+        body, *parts = (part for (part,) in self.db.execute(content, (header.id,)))
+        return Entry(header, row[0], body, tuple(parts))
+
+    def attempt(self, id: str) -> None:
+        """Count that an answer is begun once more."""
+        self.db.execute("update answers set attempts = attempts + 1 where id = ?", (id,))
+
+    def background(self) -> list[Owned]:
+        """Return the ids of answers in the background that have not finished, the oldest first."""
+        query = "select owner, id from answers where background and not finished order by created"
+        return [Owned(*row) for row in self.db.execute(query)]
+
+    def keep(self, response: StoredRow, images: Mapping[str, str]) -> None:
+        with self.transaction():
+            row = "insert or replace into responses values (?, ?, ?, ?, ?, ?)"
+            self.db.execute(row, response)
+            self.db.executemany("insert or ignore into images values (?, ?)", images.items())
+
+    def forget(self, id: str, images: Iterable[str]) -> None:
+        """Delete a stored response, and these images, which no other has."""
+        with self.transaction():
+            self.db.execute("delete from responses where id = ?", (id,))
+            self.db.executemany("delete from images where name = ?", [(name,) for name in images])
+
+    def responses(self) -> tuple[list[StoredRow], dict[str, str]]:
+        """Return the stored responses, the oldest first, and their images; drop other images."""
+        query = "select * from responses order by rowid"
+        rows = [StoredRow(*row) for row in self.db.execute(query)]
+        images = dict(self.db.execute("select * from images"))
+        texts = b" ".join(text for row in rows for text in (row.items, row.messages))
+        unused = [(name,) for name in images if name.encode() not in texts]
+        self.db.executemany("delete from images where name = ?", unused)
+        return rows, images
+
+    def _evict(self, now: float) -> None:
+        grown = [(nbytes, now, id) for id, nbytes in self._grown.items()]
+        grow = "update answers set nbytes = nbytes + ?, used = ? where id = ? and not finished"
+        self.db.executemany(grow, grown)
+        self._grown.clear()
+        for table, field in (("answers", "used"), ("responses", "kept")):
+            expired = f"delete from {table} where {field} <= ?"
+            self.db.execute(expired, (now - self._max_age_s,))
+        query = "select count(*), coalesce(sum(nbytes), 0) from answers"
+        self.count, self.nbytes = self.db.execute(query).fetchone()
+        oldest = "select id, nbytes from answers order by finished desc, used"
+        for id, nbytes in self.db.execute(oldest).fetchall():
+            if self.count <= MAX_ANSWERS and self.nbytes <= self._max_bytes:
+                return
+            self.drop(id)
+            self.count, self.nbytes = self.count - 1, self.nbytes - nbytes
 
 
 class Journal:
@@ -62,7 +301,7 @@ class Journal:
                 future.add_done_callback(lambda late: late.cancelled() or late.exception())
                 raise TimeoutError(f"{wait_s} s")
             result = future.result()
-        except (OSError, sqlite3.Error) as error:
+        except Failure as error:
             self._retry_at = loop.time() + RETRY_S
             self._failed(error)
             return None
@@ -114,19 +353,15 @@ class Journal:
         return await self.run(partial(Table.append, parts=parts))
 
     def _on_table(self, work: Callable[[Table], T]) -> T:
-        """On the thread of the journal. Closes a table that fails."""
+        """On the thread of the journal. Closes a table that fails; a damaged one is begun again."""
         try:
             if self._table is None:
                 self._table = self._open()
             self._table.check()
-            result = work(self._table)
-        except (OSError, sqlite3.Error) as error:
+            return self._table.run(partial(work, self._table))
+        except Failure:
             self._close()
-            is_damaged = not isinstance(error, OSError | sqlite3.OperationalError)
-            if is_damaged:
-                remove(self._folder)
             raise
-        return result
 
     def _close(self) -> None:
         table, self._table = self._table, None
@@ -145,12 +380,7 @@ class Journal:
         self._sync = None
         table = self._table
         if table is not None:
-            asyncio.get_running_loop().run_in_executor(None, sync, table.path)
-
-
-def now() -> float:
-    """Seconds since the epoch: ages are counted over processes, and over sleep."""
-    return time.time()
+            asyncio.get_running_loop().run_in_executor(None, table.sync)
 
 
 def booted_at() -> float:

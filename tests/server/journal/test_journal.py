@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from omlx.server.journal.journal import Journal, now
-from omlx.server.journal.table import Part, Table
+from omlx.server.journal.journal import Journal, Part, Table
 from tests.server.journal.streams import DAY_S
 from tests.server.journal.test_table import header
 
@@ -36,7 +36,9 @@ def test_parts_of_one_turn_are_one_transaction(
 
     async def write() -> list[bool | None]:
         for name in NAMES:
-            await journal.run(partial(Table.begin, header=header(name), body=b"{}", now=now()))
+            await journal.run(
+                partial(Table.begin, header=header(name), body=b"{}", now=time.time())
+            )
         assert await journal.append(Part(NAMES[0], 1, b"[]"))
         return await written_at_once(journal, [*NAMES, "dropped"])
 

@@ -15,7 +15,7 @@ import pytest
 from anthropic import Anthropic
 from openai import OpenAI
 
-from omlx.server.journal.table import Part, Table
+from omlx.server.journal.journal import Part, Table
 from tests.server.journal.streams import DAY_S, PATHS, copy_files, journaled, numbered
 from tests.server.running import PATIENCE_S, TARGET, Running
 

@@ -12,8 +12,8 @@ import httpx
 import pytest
 
 from omlx.server.journal import answers
-from omlx.server.journal.replay import Replay
-from omlx.server.journal.table import Part, Table
+from omlx.server.journal.answer import Replay
+from omlx.server.journal.journal import Part, Table
 from omlx.server.request.dialect import RESPONSES
 from tests.server.journal.streams import (
     PATHS,

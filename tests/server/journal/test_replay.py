@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import StreamingResponse
 from starlette.routing import Route
 
-from omlx.server.journal.replay import Replay
+from omlx.server.journal.answer import Replay
 from omlx.server.request.dialect import NAMED, OPENAI
 from tests.server.running import serving
 

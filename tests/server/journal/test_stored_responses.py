@@ -13,9 +13,9 @@ from typing import Any
 import httpx
 import pytest
 
+from omlx.server.dialects.openai.responses_store import StoredImages
 from omlx.server.journal.answers import MAX_ATTEMPTS
-from omlx.server.journal.table import FILE, Header, Table
-from omlx.server.openai.responses.stored_images import StoredImages
+from omlx.server.journal.journal import FILE, Header, Table
 from tests.server.journal.streams import (
     DAY_S,
     PATHS,

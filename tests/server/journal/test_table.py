@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import sqlite3
 import stat
 from pathlib import Path
 
 import pytest
 
-from omlx.server.journal import table
-from omlx.server.journal.table import Header, Locked, Part, StoredRow, Table, remove
+from omlx.server.journal import journal
+from omlx.server.journal.journal import Header, Part, StoredRow, Table
+from omlx.storage.database import Locked
 
 NOW = 1e9
 
@@ -23,7 +23,7 @@ def opened(folder: Path, max_bytes: int = 1000, max_age_s: float = 1e12) -> Tabl
 
 
 def ids(file: Table) -> list[str]:
-    return [id for (id,) in file._db.execute("select id from answers order by id")]
+    return [id for (id,) in file.db.execute("select id from answers order by id")]
 
 
 def test_what_was_written_is_read_by_the_next_process(tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_what_answers_grow_by_counts(tmp_path: Path) -> None:
 
 
 def test_the_number_of_answers_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table, "MAX_ANSWERS", 2)
+    monkeypatch.setattr(journal, "MAX_ANSWERS", 2)
     file = opened(tmp_path)
     for at, id in enumerate("abc"):
         file.begin(header(id), b"", NOW + at)
@@ -114,17 +114,37 @@ def test_a_second_process_is_refused(tmp_path: Path) -> None:
     opened(tmp_path).close()
 
 
-def test_a_file_that_is_none_is_removed(tmp_path: Path) -> None:
-    (tmp_path / table.FILE).write_bytes(b"something else" * 100)
-    with pytest.raises(sqlite3.DatabaseError, match="not a database"):
+def test_a_file_that_is_none_is_begun_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / journal.FILE).write_bytes(b"something else" * 100)
+    file = opened(tmp_path)
+    file.begin(header("a"), b"{}", NOW)
+    assert [record.getMessage() for record in caplog.records] == [
+        "the file of answers is damaged: begun again"
+    ]
+    with pytest.raises(Locked):  # the folder was kept all the time
         opened(tmp_path)
-    remove(tmp_path)
-    opened(tmp_path).begin(header("a"), b"{}", NOW)
+
+
+def test_damage_that_is_noticed_late_costs_what_was_stored(tmp_path: Path) -> None:
+    file = opened(tmp_path, max_bytes=1 << 30)
+    for number in range(40):
+        file.begin(header(f"{number}"), bytes(8000), NOW)
+    file.close()
+    content = bytearray((tmp_path / journal.FILE).read_bytes())
+    content[4096 * 20 :] = bytes(len(content) - 4096 * 20)
+    (tmp_path / journal.FILE).write_bytes(content)
+    file = opened(tmp_path, max_bytes=1 << 30)
+    for number in range(40):
+        file.run(lambda number=number: file.find(NOW, "", id=f"{number}"))
+    assert file.run(lambda: file.begin(header("a"), b"{}", NOW))
+    assert "a" in ids(file)
 
 
 def test_a_removed_file_is_noticed(tmp_path: Path) -> None:
     file = opened(tmp_path)
     file.check()
-    (tmp_path / table.FILE).unlink()
+    (tmp_path / journal.FILE).unlink()
     with pytest.raises(FileNotFoundError):
         file.check()

@@ -4,8 +4,8 @@ import pytest
 
 from omlx.errors import BadRequest, NotFound
 from omlx.server.dialects.openai.responses_items import Item
-from omlx.server.journal.table import Owned
-from omlx.server.openai.responses.store import ResponseStore
+from omlx.server.dialects.openai.responses_store import ResponseStore
+from omlx.server.journal.journal import Owned
 from omlx.server.request.dialect import Json
 
 OWNER = "laptop"
