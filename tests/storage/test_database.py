@@ -67,9 +67,14 @@ def test_files_are_for_their_owner_alone(tmp_path: Path) -> None:
 
 def test_what_fails_inside_a_transaction_leaves_nothing(tmp_path: Path) -> None:
     file = Database(tmp_path / "file", FIRST)
-    with pytest.raises(sqlite3.OperationalError), file.transaction() as db:
-        db.execute("insert into words values ('a')")
-        db.execute("insert into others values ('a')")
+
+    def write() -> None:
+        with file.transaction() as db:
+            db.execute("insert into words values ('a')")
+            db.execute("insert into others values ('a')")
+
+    with pytest.raises(sqlite3.OperationalError):
+        write()
     file.disconnect()
     assert words(tmp_path / "file") == []
 
