@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from pydantic import Field, TypeAdapter
 
-from omlx.engine.disk.run import Run
+from omlx.engine.disk.record import Run
 from omlx.engine.image import ImageSpan, PreparedImage
 from omlx.engine.piece import Piece
 from omlx.engine.types import Sampling, TokenLogprob, TokenMask

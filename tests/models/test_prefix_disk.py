@@ -15,8 +15,7 @@ from typing import NoReturn
 
 import pytest
 
-from omlx.engine.disk.folder import CacheFolder, Fingerprint, Locked
-from omlx.engine.disk.store import MAX_BYTES, MIN_FREE, DiskBudget
+from omlx.engine.disk.folder import MAX_BYTES, MIN_FREE, CacheFolder, DiskBudget, Fingerprint
 from omlx.engine.disk.tier import DiskCache
 from omlx.engine.piece import Layout
 from omlx.engine.thread import EngineThread
@@ -29,6 +28,7 @@ from omlx.models.pool.prefix_disk import (
     stop_engine,
 )
 from omlx.settings.schema import Settings
+from omlx.storage.database import Locked
 from tests.engine.disk.records import record
 from tests.models.pools import make_pool
 from tests.models.test_pool import DEMO, DRAFT

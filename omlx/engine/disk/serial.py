@@ -8,8 +8,7 @@ from typing import Any, TypeAlias
 import mlx.core as mx
 import numpy as np
 
-from omlx.engine.disk.record import Record, RecordId, Spec
-from omlx.engine.disk.run import Buffer, Run, with_rows
+from omlx.engine.disk.record import Buffer, Record, RecordId, Run, Spec, with_rows
 
 Arrays: TypeAlias = Any
 """Arrays in nested lists and tuples, with None where a layer has none."""

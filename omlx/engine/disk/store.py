@@ -1,116 +1,232 @@
-"""The records of one model in one folder, opened when need be. Used by one thread of one process.
+"""The records of one model in one folder: append-only files, and a table in SQLite that finds them.
 
 put      append to the newest segment, then enter into the table
 evict    whole segments, the least recently used one first
 open     segments without an entry and entries without a segment are deleted
-error    logged once, the store is closed and opened again after `RETRY_S`; where the table is
-         damaged, at once, in an empty folder
+
+A record is entered after it was written, so after the death of the process the table may lack
+records, but has none that does not exist. Every method may raise a `Failure`.
 """
 
 from __future__ import annotations
 
-import errno
 import logging
-import shutil
-import sqlite3
+import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Any, Final, get_args
 
-from omlx.engine.device_errors import isolate
-from omlx.engine.disk.files import FILE, SEGMENT_BYTES, Segments, Table, TableFailure, is_damaged
-from omlx.engine.disk.folder import CacheFolder, Fingerprint, Locked
-from omlx.engine.disk.record import Damaged, Record, RecordId, TokenChain, decode
-from omlx.engine.disk.run import Part, longest_cover
-from omlx.engine.piece import Layout
-from omlx.errors import Reason
+from omlx.engine.disk.record import (
+    FORMAT,
+    Buffer,
+    Damaged,
+    Part,
+    Place,
+    Record,
+    RecordId,
+    TokenChain,
+    decode,
+    longest_cover,
+)
+from omlx.engine.piece import Kind, Layout
+from omlx.storage.database import Database, Schema
+
+SEGMENT_BYTES: Final = 64 << 20
+"""At this size a file is closed and the next one begun. Files are evicted as a whole."""
+
+_SUFFIX: Final = ".records"
+
+FILE: Final = "index.sqlite"
+
+SCHEMA: Final = Schema(
+    "the index of prefixes on disk",
+    version=FORMAT,
+    script="""
+create table records (
+    key blob not null, kind text not null, start integer not null, stop integer not null,
+    node blob not null, segment integer not null, offset integer not null, nbytes integer not null,
+    primary key (key, kind, start)) without rowid;
+create index by_node on records (node, stop);
+create index by_segment on records (segment);
+create table segments (id integer primary key, used real not null);
+create table days (day text primary key, written integer not null)
+""",
+)
+
+_FIELDS: Final = "kind, start, stop, key, node, segment, offset, nbytes"
+_RECORD: Final = "key = ? and kind = ? and start = ?"
+_BATCH: Final = 256
+"""Keys in one query."""
 
 log = logging.getLogger("omlx.prefix")
 
-Failure = (OSError, *TableFailure)
-"""What a missing or full disk and a damaged table raise."""
+
+class Segments:
+    """The files of one folder, numbered from 1. `sizes` are their bytes, by number.
+
+    A new process begins a new file: the end of the last one may be torn.
+    """
+
+    def __init__(self, folder: Path, segment_bytes: int) -> None:
+        self._folder = folder
+        self._segment_bytes = segment_bytes
+        self.sizes: dict[int, int] = {}
+        for path in folder.glob(f"*{_SUFFIX}"):
+            if path.stem.isdecimal():
+                self.sizes[int(path.stem)] = path.stat().st_size
+        self._newest = max(self.sizes, default=0)
+        self._file: int | None = None
+
+    def append(self, parts: Sequence[Buffer]) -> Place:
+        """Write a record behind the newest one; after an error the next one gets a new file."""
+        if self._file is None or self.sizes[self._newest] >= self._segment_bytes:
+            self._begin()
+        assert self._file is not None
+        offset = self.sizes[self._newest]
+        try:
+            for part in parts:
+                view = memoryview(part)
+                while len(view):
+                    count = os.write(self._file, view)
+                    self.sizes[self._newest] += count
+                    view = view[count:]
+        except OSError:
+            with suppress(OSError):
+                os.ftruncate(self._file, offset)
+                self.sizes[self._newest] = offset
+            self.close()
+            raise
+        return Place(self._newest, offset, self.sizes[self._newest] - offset)
+
+    def read(self, place: Place) -> bytes:
+        """Return the bytes at a place; fewer where the file is shorter."""
+        with self._path(place.segment).open("rb") as file:
+            there = os.fstat(file.fileno()).st_size - place.offset
+            if there <= 0:
+                return b""
+            file.seek(place.offset)
+            return file.read(min(place.nbytes, there))
+
+    def remove(self, segment: int) -> None:
+        """Delete a file, if it is still there."""
+        if segment == self._newest:
+            self.close()
+        self.sizes.pop(segment, None)
+        self._path(segment).unlink(missing_ok=True)
+
+    def close(self) -> None:
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+    def _begin(self) -> None:
+        self.close()
+        newest = self._newest + 1
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+        self._file = os.open(self._path(newest), flags, 0o600)
+        self._newest, self.sizes[newest] = newest, 0
+
+    def _path(self, segment: int) -> Path:
+        return self._folder / f"{segment:08d}{_SUFFIX}"
 
 
-class DiskStore:
-    """Every method may raise a `Failure`; the store can then be closed and opened again, with
-    `begin_again` in between if its table is damaged. Opening begins again by itself.
+class DiskStore(Database):
+    """`records` counts what the table has; `damaged` what was dropped because of its checksum.
 
-    `records` counts what the table has; `damaged` what was dropped because of its checksum.
+    SQLite does not notice every flipped bit: a query may return rows that were not asked for, and
+    those that no record can have, which are dropped.
     """
 
     def __init__(self, folder: Path, block_tokens: int, segment_bytes: int = SEGMENT_BYTES) -> None:
+        super().__init__(folder / FILE, SCHEMA)
         self._block_tokens = block_tokens
+        self._segments = Segments(folder, segment_bytes)
         self.damaged = 0
-        try:
-            self._open(folder, segment_bytes)
-        except Failure as error:
-            if not is_damaged(error):
-                raise
-            begin_again(folder, error)
-            self._open(folder, segment_bytes)
+        self.run(lambda: self.db)
 
-    def _open(self, folder: Path, segment_bytes: int) -> None:
-        self._table = Table(folder)
-        try:
-            self._segments = Segments(folder, segment_bytes)
-            self._reconcile()
-            self.records = self._table.count
-        except Failure:
-            self._table.close()
-            raise
+    def prepare(self) -> None:
+        """Delete what the death of a process left: segments that the table does not know, and the
+        other way round.
+        """
+        there = set(self._segments.sizes)
+        entered = {row[0] for row in self.db.execute("select distinct segment from records")}
+        for segment in there - entered:
+            self._segments.remove(segment)
+        for segment in entered - there:
+            self._forget(segment)
+        self._count()
 
     @property
     def nbytes(self) -> int:
         """Bytes of the segments."""
-        return self._segments.nbytes
+        return sum(self._segments.sizes.values())
 
     @property
     def written_today(self) -> int:
-        return self._table.written(_today())
+        """Bytes that were written today."""
+        query = "select coalesce(sum(cast(written as integer)), 0) from days where day = ?"
+        return int(self.db.execute(query, (_today(),)).fetchone()[0])
 
     def close(self) -> None:
         self._segments.close()
-        self._table.close()
+        self.disconnect()
 
     def has(self, id: RecordId) -> bool:
-        return self._table.has(id)
+        query = f"select stop, node from records where {_RECORD}"
+        row = self.db.execute(query, (id.key, id.kind, id.start)).fetchone()
+        return bool(row == (id.stop, id.node))
 
-    def put(self, record: Record) -> int:
-        """Write a record. Return how many bytes that took."""
-        place = self._segments.append(record.encode())
-        self._table.add(record.id, place, time.time(), _today())
+    def put(self, record: Record) -> None:
+        """Write a record."""
+        place, now, day = self._segments.append(record.encode()), time.time(), _today()
+        enter = f"insert or replace into records ({_FIELDS}) values (?, ?, ?, ?, ?, ?, ?, ?)"
+        count = "insert into days values (?, ?) on conflict do update set written = written + ?"
+        with self.transaction() as db:
+            db.execute(enter, (*record.id, *place))
+            db.execute("insert or replace into segments values (?, ?)", (place.segment, now))
+            db.execute("delete from days where day <> ?", (day,))
+            db.execute(count, (day, place.nbytes, place.nbytes))
         self.records += 1
-        return place.nbytes
 
     def find(self, chain: TokenChain, layout: Layout, longest: int) -> tuple[int, list[Part]]:
         """Return the longest prefix of at most `longest` tokens that can be read, and its parts."""
-        records = list(self._table.along(chain, self._block_tokens))
-        return longest_cover(records, layout, longest)
+        return longest_cover([*self._along(chain)], layout, longest)
 
     def touch(self, parts: Iterable[Part]) -> None:
         """Note that these parts are in use."""
-        self._table.use({part.place.segment for part in parts}, time.time())
+        used = {part.place.segment for part in parts}
+        with self.transaction() as db:
+            query = "update segments set used = ? where id = ?"
+            db.executemany(query, [(time.time(), segment) for segment in used])
 
     def read(self, part: Part) -> Record | None:
         """Return a record; None, once it has been dropped, if it is damaged or missing."""
         try:
             return decode(self._segments.read(part.place), part.id)
         except (Damaged, FileNotFoundError, ValueError) as error:
-            self._drop(part, error)
+            self._drop(part.id)
+            self.records -= 1
+            self.damaged += 1
+            place = {"segment": part.place.segment, "at": part.place.offset}
+            if self.damaged == 1:
+                fields = {**place, "detail": str(error)}
+                log.warning("a damaged prefix on disk was dropped", extra={"fields": fields})
             return None
 
     def shrink(self, nbytes: int) -> None:
-        """Evict segments until `nbytes` are left."""
+        """Evict segments until `nbytes` are left. Of segments that were used at the same time, the
+        newest goes first: what it holds continues what the others hold.
+        """
         while self.nbytes > nbytes:
-            segment = self._table.least_used()
-            if segment is None:
+            query = "select id from segments order by used, id desc limit 1"
+            row = self.db.execute(query).fetchone()
+            if row is None:
                 break
-            self._remove(segment)
-        self.records = self._table.count
+            self._remove(int(row[0]))
+        self._count()
 
     def clear(self) -> None:
         """Delete every record."""
@@ -118,257 +234,59 @@ class DiskStore:
             self._remove(segment)
         self.records = 0
 
+    def _count(self) -> None:
+        self.records = int(self.db.execute("select count(*) from records").fetchone()[0])
+
     def _remove(self, segment: int) -> None:
         self._segments.remove(segment)  # first: on a full disk the table cannot change otherwise
-        self._table.drop_segment(segment)
+        self._forget(segment)
 
-    def _drop(self, part: Part, error: Exception) -> None:
-        self._table.drop(part.id)
-        self.records -= 1
-        self.damaged += 1
-        fields = {"segment": part.place.segment, "at": part.place.offset, "detail": str(error)}
-        if self.damaged == 1:
-            log.warning("a damaged prefix on disk was dropped", extra={"fields": fields})
+    def _forget(self, segment: int) -> None:
+        with self.transaction() as db:
+            db.execute("delete from records where segment = ?", (segment,))
+            db.execute("delete from segments where id = ?", (segment,))
 
-    def _reconcile(self) -> None:
-        """Delete what the death of a process left: segments that the table does not know, and the
-        other way round.
-        """
-        entered, there = self._table.segments, set(self._segments.sizes)
-        for segment in there - entered:
-            self._segments.remove(segment)
-        for segment in entered - there:
-            self._table.drop_segment(segment)
+    def _drop(self, id: RecordId) -> None:
+        self.db.execute(f"delete from records where {_RECORD}", (id.key, id.kind, id.start))
 
+    def _along(self, chain: TokenChain) -> Iterator[tuple[RecordId, Place]]:
+        """Yield the records of prefixes of `chain`, in no order; ends where none continues."""
+        block = self._block_tokens
+        for first in range(1, len(chain) + 1, block * _BATCH):
+            last = min(len(chain) + 1, first + block * _BATCH)
+            starts = {chain.node(end): end - 1 for end in range(first, last, block)}
+            ends = self._query("select distinct node, stop from records where node in", starts)
+            keys = [
+                chain.key(stop)
+                for node, stop in ends
+                if node in starts and type(stop) is int and starts[node] < stop <= len(chain)
+            ]
+            if not keys:
+                return
+            for at in range(0, len(keys), _BATCH):
+                yield from self._records(set(keys[at : at + _BATCH]))
 
-def begin_again(folder: Path, error: Exception) -> None:
-    """Delete a damaged table, which is closed; all segments go when a new one is opened. Raises
-    OSError.
-    """
-    log.warning(
-        "the index of prefixes on disk is damaged: begun again",
-        extra={"fields": {"detail": str(error)}},
-    )
-    for path in folder.glob(f"{FILE}*"):
-        path.unlink()
+    def _records(self, keys: Collection[bytes]) -> Iterator[tuple[RecordId, Place]]:
+        for row in self._query(f"select {_FIELDS} from records where key in", keys):
+            id, place = RecordId(*row[:5]), Place(*row[5:])
+            if not _is_possible(id, place):
+                self._drop(id)
+            elif id.key in keys:
+                yield id, place
+
+    def _query(self, query: str, keys: Collection[bytes]) -> list[tuple[Any, ...]]:
+        marks = ",".join("?" * len(keys))
+        return self.db.execute(f"{query} ({marks})", list(keys)).fetchall()
 
 
 def _today() -> str:
     return date.today().isoformat()
 
 
-RETRY_S: Final = 10.0
-"""Seconds without the disk after an error, or while another process has it."""
-
-FULL_S: Final = 60.0
-"""Seconds without writes after the disk was full."""
-
-CHECK_S: Final = 10.0
-"""Seconds after which the free space is looked at again."""
-
-_FULL: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-
-Work: TypeAlias = Callable[[DiskStore], object]
-
-
-@dataclass(frozen=True, slots=True)
-class StoreState:
-    """What is on disk. `off`: why nothing is read or written, `paused`: why nothing is written."""
-
-    off: Reason | None = None
-    paused: Reason | None = None
-    records: int = 0
-    nbytes: int = 0
-    max_bytes: int = 0
-    written_today: int = 0
-    damaged: int = 0
-
-
-class StoreAccess:
-    """Any thread may read `state`, and set `clearing`: then the store is emptied before anything
-    else is done with it.
-    """
-
-    def __init__(
-        self, root: Path, fingerprint: Fingerprint, block_tokens: int, budget: DiskBudget
-    ) -> None:
-        self.state = StoreState()
-        self.clearing = False
-        self._root = root
-        self._fingerprint = fingerprint
-        self._block_tokens = block_tokens
-        self._budget = budget
-        self._folder: CacheFolder | None = None
-        self._store: DiskStore | None = None
-        self._retry_at = 0.0
-        self._paused_until = 0.0
-        self._no_space: Reason | None = None
-        self._checked_at = 0.0
-
-    def attempt(self, work: Work) -> None:
-        """Do something with the store, which is opened if need be."""
-        if self._retry_at > time.monotonic():
-            return
-        with isolate() as outcome:
-            try:
-                self._do(work)
-            except Failure as error:
-                self._begin_again(error)
-        if isinstance(outcome.error, Locked):
-            self._turn_off(Reason("prefix.disk.off.locked", {"folder": str(self._root)}))
-        elif outcome.error is not None:
-            self._turn_off(_failure(outcome.error))
-
-    def put(self, store: DiskStore, record: Record) -> None:
-        """Write a record, unless it is there or nothing may be written."""
-        if self._paused_until > time.monotonic() or store.has(record.id):
-            return
-        if time.monotonic() - self._checked_at > CHECK_S:
-            self.check_space(store)
-        limit, size = self.state.max_bytes, record.nbytes
-        self._pause(self._no_space or self._enough(store))
-        if self.state.paused is not None or size > limit // 2:
-            return
-        try:
-            if store.nbytes + size > limit:
-                store.shrink(limit - size - limit // 16)
-            store.put(record)
-        except Failure as error:
-            if not _is_full(error):
-                raise
-            self._paused_until = time.monotonic() + FULL_S
-            self._pause(_failure(error))
-            store.shrink(store.nbytes // 2)
-
-    def check_space(self, store: DiskStore) -> None:
-        """Learn how much may be written, and free what is too much."""
-        assert self._folder is not None
-        others = self._folder.others_bytes()
-        limit, paused = self._budget.of(self._root, others + store.nbytes)
-        folders = 0
-        if others + store.nbytes > limit:
-            others, folders = self._folder.shrink_others(max(0, limit - store.nbytes))
-        own = max(limit - others, limit // (folders + 1))
-        self._no_space = paused
-        if store.nbytes > own:
-            store.shrink(own)
-        self._checked_at = time.monotonic()
-        self.state = replace(self.state, max_bytes=own)
-        self._pause(paused or self._enough(store))
-
-    def close(self) -> None:
-        """Give the folder back; empty it before, if that is still to be done."""
-        if self.clearing:
-            self._retry_at = 0.0
-            self.attempt(just_open)
-        self._release()
-
-    def _do(self, work: Work) -> None:
-        store = self._opened()
-        work(store)
-        self.state = replace(
-            self.state,
-            off=None,
-            records=store.records,
-            nbytes=store.nbytes,
-            written_today=store.written_today,
-            damaged=store.damaged,
-        )
-
-    def _opened(self) -> DiskStore:
-        if self._folder is not None and not self._folder.exists:
-            self._release()  # it was removed while in use: begin another one
-        if self._store is None:
-            self._folder = CacheFolder(self._root, self._fingerprint)
-            limit, _ = self._budget.of(self._root, self._folder.others_bytes())
-            segment = min(SEGMENT_BYTES, max(1, limit // 16))
-            self._store = DiskStore(self._folder.path, self._block_tokens, segment)
-            self.check_space(self._store)
-        if self.clearing:
-            self._store.clear()
-            self.clearing = False
-        return self._store
-
-    def _begin_again(self, error: Exception) -> None:
-        """Go on with an empty folder if the table was damaged; raises any other error."""
-        if self._folder is None or self._store is None or not is_damaged(error):
-            raise error
-        self._store.close()
-        begin_again(self._folder.path, error)
-        self._release()
-        self._do(just_open)
-
-    def _release(self) -> None:
-        if self._store is not None:
-            with suppress(*Failure):
-                self._store.close()
-        if self._folder is not None:
-            self._folder.close()
-        self._store = self._folder = None
-
-    def _turn_off(self, reason: Reason) -> None:
-        self._release()
-        self._retry_at = time.monotonic() + RETRY_S
-        if self.state.off != reason:
-            log.warning(reason.message, extra={"fields": {"model": self._fingerprint.model}})
-        self.state = replace(StoreState(), off=reason)
-
-    def _enough(self, store: DiskStore) -> Reason | None:
-        """Say that enough was written today, if so."""
-        written = store.written_today
-        if written < DAILY * self.state.max_bytes:
-            return None
-        return Reason("prefix.disk.daily", {"written": written >> 20})
-
-    def _pause(self, reason: Reason | None) -> None:
-        """Stop writing, or go on; log the change."""
-        before = self.state.paused
-        if reason is not None and (before is None or before.code != reason.code):
-            log.warning(reason.message, extra={"fields": {"model": self._fingerprint.model}})
-        self.state = replace(self.state, paused=reason)
-
-
-def just_open(store: DiskStore) -> None:
-    """Work that needs no more than an open store."""
-
-
-def _is_full(error: Exception) -> bool:
-    if isinstance(error, sqlite3.OperationalError):
-        return error.sqlite_errorcode == sqlite3.SQLITE_FULL
-    return isinstance(error, OSError) and error.errno in _FULL
-
-
-def _failure(error: Exception) -> Reason:
-    return Reason("prefix.disk.off.failed", {"detail": str(error)})
-
-
-MAX_BYTES: Final = 30 << 30
-MIN_FREE: Final = 10 << 30
-
-DAILY: Final = 3
-"""Budgets that may be written a day: 90 GiB at most unless configured. An SSD of 1 TB is made for
-some 300 GB a day over five years.
-"""
-
-
-@dataclass(frozen=True, slots=True)
-class DiskBudget:
-    """`size` is what the user allows in bytes. None: a quarter of what is free, up to `MAX_BYTES`;
-    below `MIN_FREE` nothing is written.
-    """
-
-    size: int | None = None
-
-    def of(self, root: Path, taken: int) -> tuple[int, Reason | None]:
-        """Return the bytes that all folders in `root` may take, which take `taken` now, and why
-        nothing may be written, if so. Raises OSError.
-        """
-        free = shutil.disk_usage(root).free
-        if self.size is not None:
-            return min(self.size, free + taken), None
-        room = min(MAX_BYTES, (free + taken) // 4)
-        if free < MIN_FREE:
-            return room, Reason(
-                "prefix.disk.off.space", {"free": free >> 20, "least": MIN_FREE >> 20}
-            )
-        return room, None
+def _is_possible(id: RecordId, place: Place) -> bool:
+    """Whether these are values of a record."""
+    if id.kind not in get_args(Kind) or type(id.key) is not bytes:
+        return False
+    if not all(type(number) is int for number in (id.start, id.stop, *place)):
+        return False
+    return 0 <= id.start < id.stop and min(place) >= 0

@@ -18,10 +18,8 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from omlx.engine.device_errors import isolate
-from omlx.engine.disk.folder import Fingerprint, remove_unused
-from omlx.engine.disk.record import Record, RecordId, TokenChain
-from omlx.engine.disk.run import Run
-from omlx.engine.disk.store import DiskBudget
+from omlx.engine.disk.folder import DiskBudget, Fingerprint, remove_unused
+from omlx.engine.disk.record import Record, RecordId, Run, TokenChain
 from omlx.engine.disk.worker import DiskWorker, Fetch
 from omlx.engine.piece import Layout, Piece
 from omlx.errors import Reason

@@ -1,7 +1,4 @@
-"""The thread that reads and writes prefixes on disk, and what it reads for the engine's thread.
-
-Requests come before writes.
-"""
+"""The thread that reads and writes the prefixes of one model, requests first."""
 
 from __future__ import annotations
 
@@ -12,10 +9,16 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from omlx.engine.disk.folder import Fingerprint
-from omlx.engine.disk.record import Record, TokenChain
-from omlx.engine.disk.run import Part, Run, join
-from omlx.engine.disk.store import DiskBudget, DiskStore, StoreAccess, StoreState, Work, just_open
+from omlx.engine.disk.folder import (
+    DiskBudget,
+    Fingerprint,
+    StoreAccess,
+    StoreState,
+    Work,
+    just_open,
+)
+from omlx.engine.disk.record import Part, Record, Run, TokenChain, join
+from omlx.engine.disk.store import DiskStore
 from omlx.engine.piece import Layout, runs
 
 IDLE_CHECK_S: Final = 60.0

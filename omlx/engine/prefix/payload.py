@@ -32,8 +32,7 @@ from mlx_lm.models.cache import (
     RotatingKVCache,
 )
 
-from omlx.engine.disk.record import Record, RecordId
-from omlx.engine.disk.run import Run
+from omlx.engine.disk.record import Record, RecordId, Run
 from omlx.engine.disk.serial import to_arrays, to_record
 from omlx.engine.model import Cache, LayerCache, MakeCache, Model
 from omlx.engine.piece import Kind, Layout, Piece, runs

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from omlx.engine.disk.folder import Fingerprint
+from omlx.engine.disk.folder import DiskBudget, Fingerprint
 from omlx.engine.disk.record import FORMAT
-from omlx.engine.disk.store import DiskBudget
 from omlx.engine.disk.tier import Disk, DiskCache, DiskTier
 from omlx.engine.piece import Layout
 from omlx.engine.thread import EngineThread

@@ -11,8 +11,7 @@ from pathlib import Path
 from mlx import nn
 
 from omlx.engine.build import build_loop
-from omlx.engine.disk.folder import Fingerprint
-from omlx.engine.disk.store import DiskBudget
+from omlx.engine.disk.folder import DiskBudget, Fingerprint
 from omlx.engine.disk.tier import DiskCache, Worth
 from omlx.engine.types import Request
 from tests import zoo

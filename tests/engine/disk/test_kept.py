@@ -8,8 +8,7 @@ import mlx.core as mx
 import pytest
 from mlx_lm.models.cache import ArraysCache, KVCache
 
-from omlx.engine.disk.record import RecordId
-from omlx.engine.disk.run import Run
+from omlx.engine.disk.record import RecordId, Run
 from omlx.engine.disk.serial import to_arrays
 from omlx.engine.piece import Piece
 from omlx.engine.prefix.payload import Payload, Payloads, assemble

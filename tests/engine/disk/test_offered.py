@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
+from omlx.engine.disk.folder import StoreState
 from omlx.engine.disk.record import Record, RecordId, TokenChain
-from omlx.engine.disk.store import StoreState
 from omlx.engine.disk.tier import DiskTier, Worth
 from omlx.engine.piece import Piece
 from omlx.engine.plan import CacheOp, Evict, Save

@@ -7,9 +7,7 @@ import random
 import mlx.core as mx
 import pytest
 
-from omlx.engine.disk.files import Place
-from omlx.engine.disk.record import Record, RecordId, decode
-from omlx.engine.disk.run import Part, join
+from omlx.engine.disk.record import Part, Place, Record, RecordId, decode, join
 from omlx.engine.disk.serial import to_arrays, to_record
 from omlx.engine.piece import RUN_BYTES, Piece, runs
 

@@ -8,11 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from omlx.engine.disk.files import FILE, Place
 from omlx.engine.disk.folder import CacheFolder, Fingerprint
-from omlx.engine.disk.record import Damaged, Record, RecordId, TokenChain, decode
-from omlx.engine.disk.run import longest_cover
-from omlx.engine.disk.store import DiskStore
+from omlx.engine.disk.record import (
+    Damaged,
+    Place,
+    Record,
+    RecordId,
+    TokenChain,
+    decode,
+    longest_cover,
+)
+from omlx.engine.disk.store import FILE, DiskStore
 from omlx.engine.piece import Layout
 from tests.engine.disk.records import BLOCK, DENSE, open_store, prefix, record, restored
 

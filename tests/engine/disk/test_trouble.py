@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from omlx.engine.disk.store import DiskBudget
+from omlx.engine.disk.folder import DiskBudget
 from omlx.records import DiskStats
 from tests.engine.disk.restarts import DiskBench, started
 from tests.engine.harness import plain, prompt, request

@@ -13,10 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from omlx.engine.disk.files import FILE
-from omlx.engine.disk.folder import Fingerprint
+from omlx.engine.disk.folder import DiskBudget, Fingerprint
 from omlx.engine.disk.record import Record, TokenChain
-from omlx.engine.disk.store import DiskBudget
+from omlx.engine.disk.store import FILE
 from omlx.engine.disk.tier import DiskCache
 from omlx.engine.disk.worker import DiskWorker, Fetch
 from tests.engine.disk.records import BLOCK, DENSE, open_store, record_id
@@ -245,7 +244,7 @@ def test_a_folder_is_opened_again_without_waiting_for_what_is_still_written(tmp_
 @pytest.fixture
 def locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[DiskWorker]:
     """A worker whose folder, with prefix A, another process uses, and that has been cleared."""
-    monkeypatch.setattr("omlx.engine.disk.store.RETRY_S", 3600.0)
+    monkeypatch.setattr("omlx.engine.disk.folder.RETRY_S", 3600.0)
     write(tmp_path, A)
     lock = os.open(tmp_path / FINGERPRINT.name / "lock", os.O_RDWR)
     fcntl.flock(lock, fcntl.LOCK_EX)
