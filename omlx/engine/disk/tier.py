@@ -1,4 +1,4 @@
-"""Prefixes on disk as the engine thread sees them: what is worth writing, and when.
+"""Prefixes on disk as the engine thread sees them: which are written and read, and when.
 
     saved or hit ─► offer ─► pump, some pieces a step ─► DiskWorker
     a new row    ─► fetch ─► take, some bytes a step  ─► the row's cache
@@ -36,13 +36,13 @@ TOUCH_S: Final = 600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Worth:
-    """Tokens from which a prefix is written before it was ever hit, and tokens that one on disk
-    must have more than the one in memory.
+class DiskThresholds:
+    """`min_write_tokens`: shortest prefix written without a hit. `min_gain_tokens`: how much longer
+    than the prefix in memory one on disk must be.
     """
 
-    writing: int = 512
-    reading: int = 128
+    min_write_tokens: int = 512
+    min_gain_tokens: int = 128
 
 
 Disk: TypeAlias = "DiskTier | Reason | None"
@@ -64,13 +64,13 @@ class DiskTier:
         self,
         worker: DiskWorker,
         block_tokens: int,
-        worth: Worth,
+        thresholds: DiskThresholds,
         close: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._worker = worker
         self._block_tokens = block_tokens
-        self._worth = worth
+        self._thresholds = thresholds
         self.close = close
         self._clock = clock
         self._offered: deque[tuple[TokenChain, Piece]] = deque()
@@ -85,7 +85,7 @@ class DiskTier:
         return bool(self._offered) and self._worker.has_room
 
     def hand_over(self, seconds: float) -> None:
-        """Hand over all that waits, for about so long."""
+        """Hand over all that waits, for about `seconds`."""
         until, before = self._clock() + seconds, -1
         while len(self._offered) != before and self._worker.wait_for_room(until - self._clock()):
             before = len(self._offered)
@@ -93,7 +93,7 @@ class DiskTier:
 
     def offer(self, tokens: Sequence[int], pieces: Sequence[Piece], *, hit: bool = False) -> None:
         """Have pieces written that hold `tokens` or a part of them, if it is worth it."""
-        if len(tokens) < (self._block_tokens if hit else self._worth.writing):
+        if len(tokens) < (self._block_tokens if hit else self._thresholds.min_write_tokens):
             return
         new = [piece for piece in pieces if piece.id not in self._known]
         if not new:
@@ -146,10 +146,10 @@ class DiskTier:
         self._known.difference_update(pieces)
 
     def fetch(self, tokens: Sequence[int], cached: int) -> Fetch | None:
-        """Begin to read what the disk has of a prompt, of which memory has `cached` tokens; None if
-        it is not worth it.
+        """Begin to read what the disk has of a prompt, of which memory has `cached` tokens; None
+        where it cannot gain enough.
         """
-        least = cached + self._worth.reading
+        least = cached + self._thresholds.min_gain_tokens
         if len(tokens) <= least or self._worker.state.off is not None:
             return None
         return self._worker.fetch(TokenChain(tokens, self._block_tokens), least)
@@ -199,9 +199,7 @@ class Restores:
         return row in self._fetches
 
     def begin(self, row: int, tokens: Sequence[int], cached: int) -> bool:
-        """Look for more of a prompt than memory has, `cached` tokens. Return False if that is not
-        worth it.
-        """
+        """Look for more of a prompt than memory has, `cached` tokens. Return False as `fetch`."""
         fetch = self._disk.fetch(tokens, cached)
         if fetch is None:
             return False
@@ -227,8 +225,6 @@ class Restores:
             fetch.cancel()
 
 
-WORTH: Final = Worth()
-
 HAND_OVER_S: Final = 2.0
 WRITE_S: Final = 3.0
 """Seconds that the end of the server may wait, for each model."""
@@ -241,10 +237,14 @@ class DiskCache:
     """
 
     def __init__(
-        self, root: Path, budget: DiskBudget, wake: Callable[[], None], worth: Worth = WORTH
+        self,
+        root: Path,
+        budget: DiskBudget,
+        wake: Callable[[], None],
+        thresholds: DiskThresholds = DiskThresholds(),  # noqa: B008 — frozen
     ) -> None:
         self._root = root
-        self._worth = worth
+        self._thresholds = thresholds
         self._budget = budget
         self._wake = wake
         self._workers: dict[str, DiskWorker] = {}
@@ -272,7 +272,7 @@ class DiskCache:
             if not self._users[name]:
                 self._workers[name].close()
 
-        tier = DiskTier(self._workers[name], block_tokens, self._worth, close)
+        tier = DiskTier(self._workers[name], block_tokens, self._thresholds, close)
         self._tiers.append(tier)
         return tier
 

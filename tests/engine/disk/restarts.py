@@ -12,7 +12,7 @@ from mlx import nn
 
 from omlx.engine.build import build_loop
 from omlx.engine.disk.folder import DiskBudget, Fingerprint
-from omlx.engine.disk.tier import DiskCache, Worth
+from omlx.engine.disk.tier import DiskCache, DiskThresholds
 from omlx.engine.types import Request
 from tests import zoo
 from tests.engine.harness import LIMITS, Bench, facts, model
@@ -69,12 +69,12 @@ def started(
     draft: nn.Module | None = None,
     limits=LONG,
     budget: DiskBudget = DiskBudget(1 << 30),  # noqa: B008 — frozen
-    worth: Worth = Worth(writing=8, reading=8),  # noqa: B008 — frozen
+    thresholds: DiskThresholds = DiskThresholds(8, 8),  # noqa: B008 — frozen
 ) -> Iterator[DiskBench]:
     """A loop over the tiny model `family` whose prefixes are stored below `root`; at the end of the
     block they are on disk."""
     woken = threading.Event()
-    disks = DiskCache(root, budget, woken.set, worth)
+    disks = DiskCache(root, budget, woken.set, thresholds)
     known = facts(family)
     tier = disks.open(Fingerprint(family, "target", {}), known.layout, limits.block_tokens)
     draft_tier = None

@@ -9,7 +9,7 @@ import pytest
 
 from omlx.engine.disk.folder import StoreState
 from omlx.engine.disk.record import Record, RecordId, TokenChain
-from omlx.engine.disk.tier import DiskTier, Worth
+from omlx.engine.disk.tier import DiskTier, DiskThresholds
 from omlx.engine.piece import Piece
 from omlx.engine.plan import CacheOp, Evict, Save
 from omlx.engine.prefix.reuse import PrefixReuse
@@ -47,7 +47,7 @@ class Server:
 
     def __init__(self, layout: str, max_bytes: int) -> None:
         self.disk = Written()
-        tier = DiskTier(self.disk, BLOCK, Worth(writing=3 * BLOCK), lambda: None)
+        tier = DiskTier(self.disk, BLOCK, DiskThresholds(min_write_tokens=3 * BLOCK), lambda: None)
         tier.dump = self._dump
         self.reuse = PrefixReuse(LAYOUTS[layout], BLOCK, max_bytes, disk=tier)
         self.inside = 0

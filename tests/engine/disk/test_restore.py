@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from omlx.engine.disk.tier import Worth
+from omlx.engine.disk.tier import DiskThresholds
 from omlx.engine.row import Row
 from omlx.engine.types import Sampling
 from tests.engine.disk.restarts import LONG, DiskBench, started
@@ -103,7 +103,7 @@ def test_a_hit_that_ends_inside_a_block_does_not_store_what_is_behind_it(
     """The block holds rows of the prompt that filled it: they are no rows of the shorter one."""
     family = "qwen3_next"
     draft = model(family) if drafts else None
-    setup = {"limits": replace(LONG, block_tokens=64), "worth": Worth()}
+    setup = {"limits": replace(LONG, block_tokens=64), "thresholds": DiskThresholds()}
     short = prompt(220)
     turns = [request("a", prompt(300), max_tokens=4)]
     turns += [request(name, short, max_tokens=4) for name in ("b", "b again")]
