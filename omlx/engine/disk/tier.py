@@ -92,7 +92,7 @@ class DiskTier:
             self.pump(busy=False)
 
     def offer(self, tokens: Sequence[int], pieces: Sequence[Piece], *, hit: bool = False) -> None:
-        """Have pieces written that hold `tokens` or a part of them, if it is worth it."""
+        """Have pieces of `tokens` written, where there are enough tokens."""
         if len(tokens) < (self._block_tokens if hit else self._thresholds.min_write_tokens):
             return
         new = [piece for piece in pieces if piece.id not in self._known]
@@ -241,7 +241,7 @@ class DiskCache:
         root: Path,
         budget: DiskBudget,
         wake: Callable[[], None],
-        thresholds: DiskThresholds = DiskThresholds(),  # noqa: B008 — frozen
+        thresholds: DiskThresholds = DiskThresholds(),
     ) -> None:
         self._root = root
         self._thresholds = thresholds

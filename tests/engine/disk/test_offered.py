@@ -9,7 +9,7 @@ import pytest
 
 from omlx.engine.disk.folder import StoreState
 from omlx.engine.disk.record import Record, RecordId, TokenChain
-from omlx.engine.disk.tier import DiskTier, DiskThresholds
+from omlx.engine.disk.tier import DiskThresholds, DiskTier
 from omlx.engine.piece import Piece
 from omlx.engine.plan import CacheOp, Evict, Save
 from omlx.engine.prefix.reuse import PrefixReuse
