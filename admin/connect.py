@@ -10,9 +10,8 @@ from typing import Final
 from fastapi import Request
 
 from omlx.catalog import sentence
-from omlx.clients.apps import APPS, App, Kind
-from omlx.clients.endpoint import Endpoint
-from omlx.clients.snippets import Snippet
+from omlx.clients.agents import Endpoint
+from omlx.clients.apps import APPS, App, Kind, Snippet
 from omlx.server.endpoints.model_cards import ModelCard, ModelCards
 from omlx.server.http.keys import ApiKeys
 from omlx.server.request.last_seen import LastSeen, Seen

@@ -40,8 +40,8 @@ FEATURES: Final[dict[str, str]] = {
         omlx/engine/vision/ omlx/engine/image tests/engine/vision/ omlx/models/vision/
         tests/models/vision/ omlx/server/request/media/ tests/server/media/""",
     "models over several machines": """
-        omlx/engine/stage/ tests/engine/stage/ omlx/cli/stage omlx/cli/group omlx/cli/hostfile
-        omlx/cli/supervisor omlx/models/stages tests/cli/test_stage tests/cli/test_group
+        omlx/engine/stage/ tests/engine/stage/ omlx/cli/stage/
+        omlx/models/stages tests/cli/test_stage tests/cli/test_group
         tests/cli/test_hostfile tests/cli/staged_group tests/cli/changed_rank tests/cli/rank_site/
         tests/models/test_stage tests/cli/test_doctor_hosts""",
     "model folders: catalog and packages": """
@@ -53,8 +53,8 @@ FEATURES: Final[dict[str, str]] = {
         tests/server/test_meeting_unload tests/server/test_shared_memory""",
     "GGUF": "omlx/models/gguf/ tests/models/gguf/ tests/cli/test_pull_gguf",
     "downloads and search": """
-        omlx/models/hub/ admin/download tests/admin/test_download omlx/cli/pull omlx/cli/download
-        omlx/cli/first_start omlx/cli/example tests/cli/test_pull tests/cli/test_first_start
+        omlx/models/hub/ admin/download tests/admin/test_download omlx/cli/pull
+        omlx/cli/serve/announcement tests/cli/test_pull tests/cli/test_first_start
         tests/cli/test_example tests/models/downloads/ tests/models/hub""",
     "chat templates, detokenizer, reasoning": "omlx/text/ tests/text/ tests/templates/",
     "schemas and grammars": """
@@ -90,7 +90,7 @@ FEATURES: Final[dict[str, str]] = {
         tests/cli/test_beginnings_restart""",
     "receipts": "omlx/receipts/ tests/receipts/ omlx/cli/verify tests/cli/test_verify",
     "conformance of servers": """
-        omlx/conformance/ tests/conformance/ omlx/cli/verify_server tests/cli/test_verify_server""",
+        omlx/conformance/ tests/conformance/ tests/cli/test_verify_server""",
     "keys, login, guard": """
         omlx/server/http/access omlx/server/http/keys omlx/server/http/guard
         omlx/server/http/caller omlx/cli/keys
@@ -112,8 +112,8 @@ FEATURES: Final[dict[str, str]] = {
         tests/bench/ tests/admin/test_trial tests/admin/test_benchmark""",
     "command line, service, clients": """
         omlx/__ omlx/atomic_write omlx/catalog omlx/errors omlx/exactness omlx/power
-        omlx/terminal_text omlx/cli/ tests/cli/ omlx/service/ tests/service/ omlx/clients/
-        tests/test_power
+        omlx/terminal_text omlx/cli/ tests/cli/ omlx/service tests/service/ omlx/machine
+        omlx/clients/ tests/test_power
         tests/processes tests/wheel tests/conftest tests/schemas tests/__init__""",
     "dashboard: other pages": "admin/ tests/admin/ tests/js/",
     "rules of the project": "tests/project/",

@@ -8,9 +8,9 @@ import sys
 from argparse import ArgumentParser, Namespace
 
 from omlx.catalog import sentence
-from omlx.cli.address import find_server
 from omlx.cli.arguments import configured
 from omlx.cli.output import columns
+from omlx.cli.serve.address import find_server
 from omlx.errors import ConfigError, NotFound
 from omlx.models.catalog.catalog import Catalog
 from omlx.models.catalog.compatibility import check_draft

@@ -9,8 +9,8 @@ from argparse import ArgumentParser, Namespace
 
 from omlx.admin.credentials import Credentials
 from omlx.catalog import sentence
-from omlx.cli.address import find_server
 from omlx.cli.arguments import configured
+from omlx.cli.serve.address import find_server
 from omlx.errors import ConfigError
 from omlx.settings.schema import table
 

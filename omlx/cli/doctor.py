@@ -10,6 +10,7 @@ written `~`.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import platform
 import stat
@@ -28,19 +29,24 @@ import mlx.core as mx
 from omlx import __version__
 from omlx.admin.credentials import FILE as ADMIN_FILE
 from omlx.catalog import sentence
-from omlx.cli.address import find_server, listen
-from omlx.cli.arguments import configured, find_model
-from omlx.cli.exactness import measure
-from omlx.cli.hostfile import read_hosts
-from omlx.cli.machine import Machine, machine_rows, power_rows, read_machine, warnings
+from omlx.cli.arguments import configured, find_model, find_models
 from omlx.cli.output import columns, size
-from omlx.cli.stage_probe import HEAD, probe_hosts
+from omlx.cli.serve.address import find_server, listen
+from omlx.cli.stage.links import HEAD, probe_hosts
+from omlx.cli.stage.processes import read_hosts
 from omlx.engine.device_errors import DEVICE_ERROR
+from omlx.engine.thread import EngineThread
 from omlx.errors import ConfigError, ModelError
+from omlx.exactness import Exactness
+from omlx.machine import Machine, machine_rows, power_rows, read_machine, warnings
+from omlx.models.catalog.catalog import Catalog
 from omlx.models.catalog.discovery import BUNDLED, places, scan_places
 from omlx.models.catalog.files import weight_files
 from omlx.models.catalog.registry import ModelEntry, Status
+from omlx.models.pool.cost_file import CostFiles
 from omlx.models.pool.footprint import default_limit_bytes, limit_bytes, machine_bytes
+from omlx.models.pool.pool import build_pool
+from omlx.server.endpoints.exactness import ExactnessService
 from omlx.server.http.guard import is_loopback
 from omlx.settings.configuration import LiveConfiguration
 from omlx.settings.file import read
@@ -271,3 +277,47 @@ def _without_user(text: str) -> str:
     if user == "/":
         return text
     return text.replace(user, "~")
+
+
+def measure(model: str, configuration: LiveConfiguration) -> int:
+    """Measure a model in this process, and print a table."""
+    measured = asyncio.run(_measure(model, configuration))
+    rows = [tuple(sentence(f"cli.doctor.exact.{name}", {}) for name in ("pass", "difference"))]
+    rows += _rows("window", measured.windows) + _rows("batch", measured.rows)
+    contexts = ", ".join(map(str, measured.contexts))
+    params = {"width": measured.width, "rows": measured.batch, "contexts": contexts}
+    sys.stdout.write(columns(rows) + "\n" + sentence("cli.doctor.exact.result", params) + "\n")
+    return 0
+
+
+def _rows(kind: str, differences: Mapping[int, float]) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = []
+    for count, value in differences.items():
+        cell = f"{value:.2g}" if value else sentence("cli.doctor.exact.equal", {})
+        rows.append((sentence(f"cli.doctor.exact.{kind}", {"size": count}), cell))
+    return rows
+
+
+async def _measure(model: str, configuration: LiveConfiguration) -> Exactness:
+    passes = 0
+
+    def passed() -> None:
+        nonlocal passes
+        passes += 1
+        if sys.stderr.isatty():
+            sys.stderr.write("\r" + sentence("cli.doctor.exact.progress", {"passes": passes}))
+
+    engine = EngineThread()
+    engine.start()
+    try:
+        settings = configuration.current.resolve().settings
+        registry = await asyncio.to_thread(find_models([], configuration.current).scan)
+        files = CostFiles(settings.home / "costs")
+        pool = build_pool(engine, Catalog(registry, configuration), costs=files)
+        measured = await ExactnessService(pool, engine).measure(model, passed)
+        await pool.residents.save_costs(files)
+        return measured
+    finally:
+        if sys.stderr.isatty():
+            sys.stderr.write("\n")
+        engine.stop()

@@ -25,10 +25,9 @@ from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
 from omlx.catalog import sentence
-from omlx.cli.address import find_server
 from omlx.cli.arguments import configured
-from omlx.clients.agents import AGENTS, Agent
-from omlx.clients.endpoint import NO_KEY, Endpoint
+from omlx.cli.serve.address import find_server
+from omlx.clients.agents import AGENTS, NO_KEY, Agent, Endpoint
 from omlx.errors import ConfigError
 from omlx.settings.schema import Settings, table
 

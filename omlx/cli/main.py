@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from _typeshed import SupportsWrite
 
 COMMANDS = {
-    "serve": "omlx.cli.serve",
-    "stage": "omlx.cli.stage",
+    "serve": "omlx.cli.serve.command",
+    "stage": "omlx.cli.stage.follower",
     "models": "omlx.cli.models",
     "pull": "omlx.cli.pull",
     "package": "omlx.cli.package",

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 from tqdm import tqdm
 
+from omlx.catalog import sentence
+from omlx.models.catalog.reference import MissingDraft
 from omlx.terminal_text import escaped
 
 if TYPE_CHECKING:
@@ -60,3 +62,11 @@ class LoadingBars:
             if progress.done == progress.total:
                 self._bar.close()
                 self._bar = None
+
+
+def download_hint(missing: MissingDraft) -> str:
+    """Return a sentence with the command that downloads a draft, and its size."""
+    known = "?"
+    if missing.size_bytes is not None:
+        known = size(missing.size_bytes)
+    return sentence("cli.package.wanted", {"draft": str(missing.reference), "size": known})

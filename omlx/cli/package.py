@@ -14,8 +14,7 @@ from pathlib import Path
 
 from omlx.catalog import sentence
 from omlx.cli.arguments import configured, find_models, model_id
-from omlx.cli.download import download_hint
-from omlx.cli.output import columns
+from omlx.cli.output import columns, download_hint
 from omlx.errors import BadRequest, ModelError, Reason
 from omlx.models.catalog.catalog import Catalog
 from omlx.models.catalog.compatibility import draft_problem

@@ -12,13 +12,10 @@ from typing import Final
 
 from omlx.atomic_write import replace_file
 from omlx.catalog import sentence
-from omlx.cli.address import find_server
 from omlx.cli.arguments import configured
+from omlx.cli.serve.address import find_server
 from omlx.errors import ConfigError
-from omlx.service.definition import Definition
-from omlx.service.launchd import Launchd
-from omlx.service.manager import Manager
-from omlx.service.systemd import Systemd
+from omlx.service import Definition, Launchd, Manager, Systemd
 from omlx.settings.schema import table
 
 LOG: Final = "service.log"

@@ -1,7 +1,8 @@
 """`omlx verify RECEIPT|ID…`: decode kept answers again, plainly and alone, and compare.
 
-Exit status: 0 if all are the same, near-ties aside; 1 if one is not. With `--server`, a server is
-checked instead (`omlx.cli.verify_server`).
+Exit status: 0 if all are the same, near-ties aside; 1 if one is not. With `--server URL`, any
+server with OpenAI's chat API is checked from outside instead: 0 if no check has failed, 1 if one
+has, 2 if the server does not answer.
 """
 
 from __future__ import annotations
@@ -13,11 +14,16 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
+
+from tqdm import tqdm
 
 from omlx.catalog import sentence
 from omlx.cli.arguments import configured, find_models
-from omlx.cli.verify_server import add_server_arguments, run_server
+from omlx.cli.output import columns
+from omlx.conformance.checks import CHECKS, judge
+from omlx.conformance.client import Client
+from omlx.conformance.report import Report
 from omlx.engine.thread import EngineThread
 from omlx.errors import BadRequest, NotFound
 from omlx.models.catalog.catalog import Catalog
@@ -106,3 +112,34 @@ def _read(path: Path) -> Iterator[Claim]:
             yield Claim(str(choice["id"]), {**receipt, **choice})
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise BadRequest("receipt.unreadable", file=str(path), detail=str(error)) from error
+
+
+def add_server_arguments(parser: ArgumentParser) -> None:
+    group = parser.add_argument_group("server")
+    group.add_argument("--server", metavar="URL", help=sentence("cli.verify.server", {}))
+    group.add_argument("--model", metavar="MODEL", help=sentence("cli.verify.model", {}))
+    group.add_argument("--api-key", metavar="KEY", help=sentence("cli.verify.key", {}))
+    group.add_argument("--markdown", action="store_true", help=sentence("cli.verify.markdown", {}))
+
+
+def run_server(arguments: Namespace) -> int:
+    """Run all checks, and print the report. Raises BadRequest if the server does not answer."""
+    client = Client(arguments.server, arguments.api_key)
+    client.connect(arguments.model)
+    results = []
+    tqdm.monitor_interval = 0  # no thread of its own
+    bar: tqdm[NoReturn]
+    with tqdm(total=len(CHECKS), unit="check", disable=None, leave=False, ncols=80) as bar:
+        for check in CHECKS:
+            bar.set_description(check.title)
+            results.append(judge(check, client))
+            bar.update()
+    report = Report(client.url, client.model, results)
+    if arguments.json:
+        json.dump(report.record(), sys.stdout, indent=2)
+        sys.stdout.write("\n")
+    elif arguments.markdown:
+        sys.stdout.write(report.markdown())
+    else:
+        sys.stdout.write(columns(report.rows) + report.summary + "\n")
+    return 0 if report.passed else 1

@@ -1,4 +1,4 @@
-"""How each coding agent is configured: variables, arguments and files of its own.
+"""How coding agents and other programs are configured for a model of this server.
 
 Nothing of the user's is written: an agent reads variables, flags, or files in a folder that is gone
 afterwards. Names of variables and keys are those of the programs' documentation.
@@ -12,8 +12,50 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from omlx.clients.endpoint import KEY_VARIABLE, NO_KEY, Endpoint
-from omlx.clients.literals import toml
+KEY_VARIABLE: Final = "OMLX_API_KEY"
+"""The environment variable that holds the API key where a program reads it from one."""
+
+NO_KEY: Final = "none"
+"""Programs insist on some key, also for a server without one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """`address` is like `http://127.0.0.1:8000`, `context_length` in tokens, None if unknown;
+    `with_key`: the server has an API key."""
+
+    address: str
+    model: str
+    context_length: int | None = None
+    with_key: bool = False
+
+    @property
+    def openai(self) -> str:
+        """The base URL of OpenAI's API."""
+        return f"{self.address}/v1"
+
+    @property
+    def output_length(self) -> int | None:
+        """Tokens to leave for an answer, of a context that holds the conversation too."""
+        if self.context_length is None:
+            return None
+        return max(min(self.context_length // 4, MAX_OUTPUT), 1)
+
+
+MAX_OUTPUT: Final = 32_000
+"""Tokens that coding agents ask for at most."""
+
+
+def quoted(text: str) -> str:
+    """Return a string literal of Python and of TOML, which both read JSON's escapes."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def toml(value: Any) -> str:
+    """Return a text, a number or a table as TOML."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{name} = {toml(part)}" for name, part in value.items()) + "}"
+    return quoted(value) if isinstance(value, str) else str(value)
 
 
 @dataclass(frozen=True, slots=True)

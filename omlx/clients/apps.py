@@ -1,17 +1,184 @@
-"""The programs that the dashboard says how to connect, and the User-Agents that they send."""
+"""Programs that use this server: how each is connected, and the User-Agents that it sends.
+
+Commands and configurations never hold the API key itself.
+"""
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final
 
-from omlx.clients import snippets
-from omlx.clients.agents import AGENTS
-from omlx.clients.endpoint import Endpoint
-from omlx.clients.snippets import Snippet
+from omlx.clients.agents import (
+    AGENTS,
+    KEY_VARIABLE,
+    NO_KEY,
+    Endpoint,
+    claude_variables,
+    codex_config,
+    opencode_config,
+    quoted,
+    qwen_config,
+    toml,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Snippet:
+    """`file` is the file that the text belongs in, or its language; None for a terminal."""
+
+    text: str
+    file: str | None = None
+
+
+def curl(endpoint: Endpoint, prompt: str, **fields: Any) -> Snippet:
+    """A command that streams a chat completion, with further `fields` of its body."""
+    fields |= {"stream": True, "messages": [{"role": "user", "content": prompt}]}
+    return _post(endpoint, "chat/completions", fields, "-N ")
+
+
+def embeddings_curl(endpoint: Endpoint, text: str) -> Snippet:
+    """A command that prints the vector of a text."""
+    return _post(endpoint, "embeddings", {"input": text})
+
+
+def rerank_curl(endpoint: Endpoint, text: str) -> Snippet:
+    """A command that prints how relevant two documents are."""
+    return _post(endpoint, "rerank", {"query": text, "documents": [text, "?"]})
+
+
+def _post(endpoint: Endpoint, path: str, fields: dict[str, Any], options: str = "") -> Snippet:
+    body = {"model": endpoint.model, **fields}
+    url, data = f"{endpoint.openai}/{path}", json.dumps(body, ensure_ascii=False)
+    parts = [f"curl {options}{shlex.quote(url)}"]
+    if endpoint.with_key:
+        parts.append(f'-H "Authorization: Bearer ${KEY_VARIABLE}"')
+    parts.append(f"-H 'Content-Type: application/json' -d {shlex.quote(data)}")
+    return Snippet(" ".join(parts))
+
+
+def openai_python(endpoint: Endpoint, prompt: str) -> Snippet:
+    imports, key = _python_key(endpoint)
+    return Snippet(
+        f"""{imports}from openai import OpenAI
+
+client = OpenAI(base_url={quoted(endpoint.openai)}, api_key={key})
+answer = client.chat.completions.create(
+    model={quoted(endpoint.model)},
+    messages=[{{"role": "user", "content": {quoted(prompt)}}}],
+)
+print(answer.choices[0].message.content)""",
+        "Python",
+    )
+
+
+def anthropic_python(endpoint: Endpoint, prompt: str) -> Snippet:
+    imports, key = _python_key(endpoint)
+    return Snippet(
+        f"""{imports}from anthropic import Anthropic
+
+client = Anthropic(base_url={quoted(endpoint.address)}, api_key={key})
+message = client.messages.create(
+    model={quoted(endpoint.model)},
+    max_tokens=1024,
+    messages=[{{"role": "user", "content": {quoted(prompt)}}}],
+)
+print("".join(block.text for block in message.content if block.type == "text"))""",
+        "Python",
+    )
+
+
+def ollama_python(endpoint: Endpoint, prompt: str) -> Snippet:
+    imports, headers = "", ""
+    if endpoint.with_key:
+        imports, key = _python_key(endpoint)
+        headers = f', headers={{"Authorization": "Bearer " + {key}}}'
+    return Snippet(
+        f"""{imports}from ollama import Client
+
+client = Client({quoted(endpoint.address)}{headers})
+answer = client.chat(
+    {quoted(endpoint.model)},
+    [{{"role": "user", "content": {quoted(prompt)}}}],
+)
+print(answer.message.content)""",
+        "Python",
+    )
+
+
+def openai_javascript(endpoint: Endpoint, prompt: str) -> Snippet:
+    key = f"process.env.{KEY_VARIABLE}" if endpoint.with_key else quoted(NO_KEY)
+    return Snippet(
+        f"""import OpenAI from "openai";
+
+const client = new OpenAI({{ baseURL: {quoted(endpoint.openai)}, apiKey: {key} }});
+const answer = await client.chat.completions.create({{
+  model: {quoted(endpoint.model)},
+  messages: [{{ role: "user", content: {quoted(prompt)} }}],
+}});
+console.log(answer.choices[0].message.content);""",
+        "JavaScript",
+    )
+
+
+def claude_code(endpoint: Endpoint, prompt: str) -> Snippet:
+    lines = []
+    for name, value in claude_variables(endpoint, NO_KEY).items():
+        secret = name == "ANTHROPIC_AUTH_TOKEN" and endpoint.with_key
+        lines.append(f"export {name}=" + (_SHELL_KEY if secret else shlex.quote(value)))
+    return Snippet("\n".join([*lines, "claude"]))
+
+
+def codex(endpoint: Endpoint, prompt: str) -> Snippet:
+    config = codex_config(endpoint)
+    providers = config.pop("model_providers")
+    lines = [f"{name} = {toml(value)}" for name, value in config.items()]
+    for provider, values in providers.items():
+        lines += ["", f"[model_providers.{provider}]"]
+        lines += [f"{name} = {toml(value)}" for name, value in values.items()]
+    return Snippet("\n".join(lines), "~/.codex/config.toml")
+
+
+def opencode(endpoint: Endpoint, prompt: str) -> Snippet:
+    config = json.dumps(opencode_config(endpoint), indent=2, ensure_ascii=False)
+    return Snippet(config, "opencode.json")
+
+
+def qwen_code(endpoint: Endpoint, prompt: str) -> Snippet:
+    config = json.dumps(qwen_config(endpoint), indent=2, ensure_ascii=False)
+    return Snippet(config, "~/.qwen/settings.json")
+
+
+def aider(endpoint: Endpoint, prompt: str) -> Snippet:
+    key = _SHELL_KEY if endpoint.with_key else NO_KEY
+    words = [
+        f"aider --openai-api-base {shlex.quote(endpoint.openai)}",
+        f"--openai-api-key {key}",
+        f"--model {shlex.quote(f'openai/{endpoint.model}')}",
+    ]
+    return Snippet(" ".join(words))
+
+
+def ollama_address(endpoint: Endpoint, prompt: str) -> Snippet:
+    """What programs for Ollama and LM Studio are given."""
+    return Snippet(endpoint.address)
+
+
+def openai_address(endpoint: Endpoint, prompt: str) -> Snippet:
+    return Snippet(endpoint.openai)
+
+
+_SHELL_KEY = f'"${KEY_VARIABLE}"'
+
+
+def _python_key(endpoint: Endpoint) -> tuple[str, str]:
+    """Return what is imported for the key, and the key as an expression."""
+    if endpoint.with_key:
+        return "import os\n\n", f'os.environ["{KEY_VARIABLE}"]'
+    return "", quoted(NO_KEY)
 
 
 class Kind(StrEnum):
@@ -53,36 +220,36 @@ class App:
 
 
 APPS: Final = (
-    App("claude", "Claude Code", Kind.AGENT, snippets.claude_code, ("claude-cli/",), "claude"),
-    App("codex", "Codex", Kind.AGENT, snippets.codex, ("codex",), "codex"),
-    App("opencode", "OpenCode", Kind.AGENT, snippets.opencode, ("opencode/",), "opencode"),
-    App("qwen", "Qwen Code", Kind.AGENT, snippets.qwen_code, ("QwenCode/",), "qwen"),
-    App("aider", "aider", Kind.AGENT, snippets.aider, (), "aider"),
-    App("copilot", "Copilot", Kind.OLLAMA, snippets.ollama_address, ("GitHubCopilotChat/",)),
-    App("open-webui", "Open WebUI", Kind.OLLAMA, snippets.ollama_address),
-    App("zed", "Zed", Kind.OLLAMA, snippets.ollama_address, ("Zed/",)),
-    App("raycast", "Raycast", Kind.OLLAMA, snippets.ollama_address, ("Raycast/",)),
-    App("enchanted", "Enchanted", Kind.OLLAMA, snippets.ollama_address, ("Enchanted/",)),
-    App("xcode", "Xcode", Kind.OPENAI, snippets.openai_address, ("Xcode/",)),
-    App("cline", "Cline, Roo Code", Kind.OPENAI, snippets.openai_address),
-    App("continue", "Continue", Kind.OPENAI, snippets.openai_address),
-    App("curl", "curl", Kind.LIBRARY, snippets.curl, ("curl/",)),
+    App("claude", "Claude Code", Kind.AGENT, claude_code, ("claude-cli/",), "claude"),
+    App("codex", "Codex", Kind.AGENT, codex, ("codex",), "codex"),
+    App("opencode", "OpenCode", Kind.AGENT, opencode, ("opencode/",), "opencode"),
+    App("qwen", "Qwen Code", Kind.AGENT, qwen_code, ("QwenCode/",), "qwen"),
+    App("aider", "aider", Kind.AGENT, aider, (), "aider"),
+    App("copilot", "Copilot", Kind.OLLAMA, ollama_address, ("GitHubCopilotChat/",)),
+    App("open-webui", "Open WebUI", Kind.OLLAMA, ollama_address),
+    App("zed", "Zed", Kind.OLLAMA, ollama_address, ("Zed/",)),
+    App("raycast", "Raycast", Kind.OLLAMA, ollama_address, ("Raycast/",)),
+    App("enchanted", "Enchanted", Kind.OLLAMA, ollama_address, ("Enchanted/",)),
+    App("xcode", "Xcode", Kind.OPENAI, openai_address, ("Xcode/",)),
+    App("cline", "Cline, Roo Code", Kind.OPENAI, openai_address),
+    App("continue", "Continue", Kind.OPENAI, openai_address),
+    App("curl", "curl", Kind.LIBRARY, curl, ("curl/",)),
     App(
         "openai",
         "OpenAI",
         Kind.LIBRARY,
-        snippets.openai_python,
+        openai_python,
         ("OpenAI/Python", "AsyncOpenAI/Python"),
     ),
-    App("openai-js", "OpenAI", Kind.LIBRARY, snippets.openai_javascript, ("OpenAI/JS",)),
+    App("openai-js", "OpenAI", Kind.LIBRARY, openai_javascript, ("OpenAI/JS",)),
     App(
         "anthropic",
         "Anthropic",
         Kind.LIBRARY,
-        snippets.anthropic_python,
+        anthropic_python,
         ("Anthropic/Python", "AsyncAnthropic/Python"),
     ),
-    App("ollama", "Ollama", Kind.LIBRARY, snippets.ollama_python, ("ollama-python/",)),
+    App("ollama", "Ollama", Kind.LIBRARY, ollama_python, ("ollama-python/",)),
 )
 
 

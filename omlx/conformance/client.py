@@ -1,4 +1,8 @@
-"""A client of one server: whole answers and streams as plain JSON, bounded in bytes and time."""
+"""Conformance: a client of one server, and how a check of it ends.
+
+A server that refuses a feature, or leaves an optional field out, does *not support* it. One that
+accepts a request and does something else *fails*.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +11,37 @@ import json
 import time
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing
+from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any, Final, TypeAlias
 from urllib.parse import urlsplit
 
-from omlx.conformance.outcome import Failed, NotSupported
 from omlx.errors import BadRequest
+
+
+class Outcome(StrEnum):
+    PASSED = "passed"
+    FAILED = "failed"
+    NOT_SUPPORTED = "not supported"
+
+
+class Failed(Exception):
+    """The server accepts a request, and its answer is not what the API promises."""
+
+
+class NotSupported(Exception):
+    """The server refuses a request, or leaves an optional field out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One check: a stable name, a title for people, how it ended, and what was seen."""
+
+    name: str
+    title: str
+    outcome: Outcome
+    seen: str
+
 
 Json: TypeAlias = dict[str, Any]
 
@@ -94,14 +124,14 @@ class Client:
         with closing(self._connect()) as connection:
             response = self._send(connection, body)
             if response.status != http.client.OK:
-                _checked(response.status, _parsed(b"".join(self._pieces(response))))
+                _checked(response.status, parsed(b"".join(self._pieces(response))))
             for line in self._lines(response):
                 name, _, data = line.partition(b":")
                 if name != b"data":
                     continue
                 if data.strip() == b"[DONE]":
                     return
-                yield _parsed(data)
+                yield parsed(data)
         raise Failed("the stream ends without [DONE]")
 
     def post(self, body: str) -> tuple[int, Json]:
@@ -110,7 +140,7 @@ class Client:
         """
         with closing(self._connect()) as connection:
             response = self._send(connection, body)
-            return response.status, _parsed(b"".join(self._pieces(response)))
+            return response.status, parsed(b"".join(self._pieces(response)))
 
     def _greet(self) -> None:
         """Request one token with the fields for no reasoning, and drop those if it is refused."""
@@ -126,7 +156,7 @@ class Client:
         with closing(self._connect()) as connection:
             connection.request("GET", f"{self._base}/models", headers=self._headers)
             response = connection.getresponse()
-            record = _parsed(b"".join(self._pieces(response)))
+            record = parsed(b"".join(self._pieces(response)))
         models = _checked(response.status, record).get("data")
         if not isinstance(models, list) or not models:
             raise BadRequest("conformance.no_model", url=self.url)
@@ -181,11 +211,13 @@ def _checked(status: int, body: Json) -> Json:
     raise Failed(text)
 
 
-def _parsed(text: bytes) -> Json:
+def parsed(text: bytes | str) -> Json:
+    """Return the JSON object that a text is. Raises Failed for another one."""
+    start = text[:_SHOWN] if isinstance(text, str) else text[:_SHOWN].decode(errors="replace")
     try:
         record = json.loads(text)
     except ValueError:
-        raise Failed(f"no JSON: {text[:_SHOWN].decode(errors='replace')!r}") from None
+        raise Failed(f"no JSON: {start!r}") from None
     if not isinstance(record, dict):
-        raise Failed(f"no JSON object: {text[:_SHOWN].decode(errors='replace')!r}")
+        raise Failed(f"no JSON object: {start!r}")
     return record

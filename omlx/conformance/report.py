@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from omlx import __version__
-from omlx.conformance.outcome import Outcome, Result
+from omlx.conformance.client import Outcome, Result
 from omlx.terminal_text import escaped
 
 _MARKS: Final = {Outcome.PASSED: "✓", Outcome.FAILED: "✗", Outcome.NOT_SUPPORTED: "–"}

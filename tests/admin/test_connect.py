@@ -10,9 +10,8 @@ import pytest
 
 from omlx.admin.connect import ProgramView, group_views, other_programs
 from omlx.admin.web.formats import count
-from omlx.clients.agents import AGENTS
+from omlx.clients.agents import AGENTS, Endpoint
 from omlx.clients.apps import APPS, Kind
-from omlx.clients.endpoint import Endpoint
 from omlx.models.catalog.registry import Registry
 from omlx.server.request.last_seen import MAX_PROGRAMS, LastSeen, Seen
 from tests.admin.running import Administered, administered

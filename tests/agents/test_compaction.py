@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 from transformers import AutoTokenizer
 
-from omlx.cli.address import published
+from omlx.cli.serve.address import published
 from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.catalog.registry import ModelEntry, Registry
 from omlx.models.pool.pool import build_pool

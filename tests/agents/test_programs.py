@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from omlx.cli.address import published
+from omlx.cli.serve.address import published
 from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.catalog.registry import ModelEntry, Registry
 from omlx.settings.schema import Settings

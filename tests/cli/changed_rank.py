@@ -18,8 +18,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
-from omlx.cli import stage, stage_join
-from omlx.cli.stage_start import JOIN_S
+from omlx.cli.stage import follower as stage
+from omlx.cli.stage import links as stage_join
+from omlx.cli.stage.processes import JOIN_S
 from omlx.engine.launch import Launch
 from omlx.engine.plan import Plan, ScheduledStep
 from omlx.engine.stage import runners

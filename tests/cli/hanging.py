@@ -14,8 +14,9 @@ import time
 from pathlib import Path
 from typing import Final
 
-from omlx.cli import ending, serve
 from omlx.cli.main import main
+from omlx.cli.serve import command as serve
+from omlx.cli.serve import ending
 from omlx.engine.heartbeat import Bounds, Watchdog
 from omlx.engine.plan import Read
 from omlx.engine.runner import Launch, Runner

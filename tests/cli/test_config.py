@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from omlx.cli.address import published
 from omlx.cli.main import main
+from omlx.cli.serve.address import published
 from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.catalog.package import window_from
 from tests.cli.test_main import Capture, alone

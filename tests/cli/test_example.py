@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from omlx.cli.example import example
+from omlx.cli.serve.announcement import example
 from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.catalog.registry import ModelEntry
 from tests.cli.serving import serving

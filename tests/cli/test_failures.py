@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import httpx
 import pytest
 
-from omlx.cli.supervisor import PAUSES_S
+from omlx.cli.stage.supervisor import PAUSES_S
 from tests.cli.changed_rank import SERVING, STARTING, WAYS, Fault, faults
 from tests.cli.staged_group import (
     PATIENCE_S,

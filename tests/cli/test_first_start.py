@@ -8,13 +8,12 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import httpx
 import pytest
 
-from omlx.cli import first_start
+from omlx.cli.serve import announcement as first_start
 from omlx.models.catalog.discovery import BUNDLED, discover
 from omlx.models.catalog.registry import Registry
 from omlx.models.hub.offer import starters
@@ -167,7 +166,10 @@ def test_nothing_is_offered_where_it_would_not_help(tmp_path: Path) -> None:
     unseen = Settings(home=tmp_path, memory_limit=64 << 30, hf_cache=False)
     _, command, _ = first_start.commands(Registry(), unseen, "http://here")
     assert command.split()[:3] == ["omlx", "pull", "smollm2"]
-    assert first_start.commands(Registry(), replace(unseen, home_models=False), "x") == []
+    assert (
+        first_start.commands(Registry(), unseen.model_copy(update={"home_models": False}), "x")
+        == []
+    )
     small = Settings(home=tmp_path, memory_limit=1 << 20)
     assert first_start.commands(Registry(), small, "http://here") == []
     own = discover(Settings(home=tmp_path, model_dir=(DEMO,), memory_limit=64 << 30), {})

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from omlx.cli import stage_join
-from omlx.cli.hostfile import Host, Hosts
 from omlx.cli.main import main
-from omlx.cli.supervisor import MAX_STARTS, Supervisor
+from omlx.cli.stage import links as stage_join
+from omlx.cli.stage.processes import Host, Hosts
+from omlx.cli.stage.supervisor import MAX_STARTS, Supervisor
 from omlx.engine.stage.order import Order
 from omlx.errors import StageError
 from omlx.models.catalog.discovery import BUNDLED

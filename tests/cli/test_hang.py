@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 import pytest
 
-from omlx.cli.ending import ENGINE_DIED
+from omlx.cli.serve.ending import ENGINE_DIED
 from tests.processes import environment
 from tests.server.running import DRAFT, PATIENCE_S
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from omlx.cli.hostfile import Host, Hosts, read_hosts
+from omlx.cli.stage.processes import Host, Hosts, read_hosts
 from omlx.errors import ConfigError
 
 MACS = {

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from omlx.cli.address import find_server
+from omlx.cli.serve.address import find_server
 from omlx.clients.agents import AGENTS
 from omlx.models.catalog.discovery import BUNDLED
 from tests.cli.serving import Serving, serving

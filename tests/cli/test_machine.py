@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from omlx.cli.machine import Machine, machine_rows, power_rows, read_machine, warnings
+from omlx.machine import Machine, machine_rows, power_rows, read_machine, warnings
 from omlx.power import Heat, Power
 
 MAC = Machine(

@@ -17,8 +17,8 @@ import pytest
 
 from omlx import __version__
 from omlx.cli import ENVIRONMENT
-from omlx.cli.address import listen, url
 from omlx.cli.main import main
+from omlx.cli.serve.address import listen, url
 from omlx.errors import ConfigError
 from omlx.models.catalog.discovery import BUNDLED
 from omlx.server.http.guard import is_loopback

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from omlx.cli.ending import ENGINE_DIED
+from omlx.cli.serve.ending import ENGINE_DIED
 from tests.processes import environment
 
 # Ends as `omlx` itself does: in CPython before 3.13 a thread counts as ended while MLX still clears
@@ -18,7 +18,7 @@ from threading import Barrier
 from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.catalog.registry import ModelEntry
 from omlx.models.catalog.tokenizer import import_mlx_lm, read_tokenizer
-import omlx.cli.serve
+import omlx.cli.serve.command
 
 demo = BUNDLED / "omlx-demo"
 entries = [ModelEntry(f"omlx-demo/{name}", demo / name, "bundled") for name in ("target", "draft")]
@@ -41,7 +41,7 @@ def test_threads_that_need_them_at_the_same_time_do_not_stand_in_each_others_way
 
 def test_mlx_lm_and_transformers_are_imported_with_the_first_model_and_not_before() -> None:
     look = (
-        "import sys, omlx.cli.serve; "
+        "import sys, omlx.cli.serve.command; "
         "print(*(name in sys.modules for name in ('mlx_lm', 'transformers')))"
     )
     said = subprocess.run(
@@ -53,7 +53,8 @@ def test_mlx_lm_and_transformers_are_imported_with_the_first_model_and_not_befor
 # The engine thread runs out of memory once the server accepts requests.
 DYING = """
 import sys, threading
-from omlx.cli import main, serve
+from omlx.cli import main
+from omlx.cli.serve import command as serve
 from omlx.engine.thread import EngineThread
 
 class Dying(EngineThread):

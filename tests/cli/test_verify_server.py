@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from omlx.cli.main import main
-from omlx.conformance.suite import CHECKS
+from omlx.conformance.checks import CHECKS
 from omlx.settings.schema import Settings
 from tests.conformance import flaws
 from tests.server.running import DRAFT, HYBRID, TARGET, omlx, serving

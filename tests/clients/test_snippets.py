@@ -14,9 +14,8 @@ from typing import Any
 
 import pytest
 
-from omlx.clients.apps import APPS
-from omlx.clients.endpoint import Endpoint
-from omlx.clients.snippets import Snippet
+from omlx.clients.agents import Endpoint
+from omlx.clients.apps import APPS, Snippet
 from tests.admin.running import Administered, administered
 from tests.server.running import TARGET
 

@@ -9,9 +9,8 @@ import pytest
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from omlx.conformance.client import Client
-from omlx.conformance.outcome import Outcome, Result
-from omlx.conformance.suite import CHECKS, judge
+from omlx.conformance.checks import CHECKS, judge
+from omlx.conformance.client import Client, Outcome, Result
 from omlx.errors import BadRequest
 from tests.conformance import flaws
 from tests.conformance.word_server import WordServer

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from omlx.clients.agents import Endpoint
 from omlx.clients.apps import APPS
-from omlx.clients.endpoint import Endpoint
 from tests.server.conftest import speller as speller
 from tests.server.running import PATIENCE_S, TARGET, Running
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
 
-from omlx.cli.stage_start import reserve_port
+from omlx.cli.stage.processes import reserve_port
 
 PATIENCE_S = 300
 STARTING_S = 120

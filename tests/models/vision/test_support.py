@@ -49,7 +49,7 @@ def test_a_text_model_imports_no_package_of_the_extra() -> None:
     code = (
         "import sys; from pathlib import Path; "
         "from omlx.models.catalog.registry import ModelEntry; "
-        "from omlx.models.pool.load_weights import load_steps; import omlx.cli.serve; "
+        "from omlx.models.pool.load_weights import load_steps; import omlx.cli.serve.command; "
         f"steps = load_steps(ModelEntry('demo', Path({str(DEMO)!r}), ''), 'auto', vision=True); "
         "print(*steps, file=sys.stderr); "
         "assert 'mlx_lm' in sys.modules; "

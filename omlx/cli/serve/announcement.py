@@ -1,7 +1,8 @@
-"""The first start: a machine that has no models but the bundled ones is offered some that fit.
+"""Texts of `omlx serve`: the offer of the first start, the address, a login link, an example.
 
-On a terminal `omlx serve` asks and downloads the one chosen, with its draft model, by `omlx pull`
-in a process of its own: a server stays offline. Elsewhere it prints the commands.
+A machine that has no models but the bundled ones is offered some that fit. On a terminal `omlx
+serve` asks and downloads the one chosen, with its draft model, by `omlx pull` in a process of its
+own: a server stays offline. Elsewhere it prints the commands.
 """
 
 from __future__ import annotations
@@ -10,16 +11,70 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
+from omlx import __version__
+from omlx.admin.credentials import Credentials
 from omlx.admin.web.addresses import DOWNLOAD
 from omlx.admin.web.formats import context, disk, memory, parameters
 from omlx.catalog import sentence
 from omlx.cli import online_environment
-from omlx.cli.output import columns, size
-from omlx.models.catalog.registry import Registry
+from omlx.cli.output import columns, download_hint, size
+from omlx.clients.agents import Endpoint
+from omlx.clients.apps import Snippet, curl, embeddings_curl, rerank_curl
+from omlx.errors import ConfigError
+from omlx.models.catalog.facts import ModelFacts, ModelFactsCache
+from omlx.models.catalog.registry import BUNDLED, ModelEntry, Registry
 from omlx.models.hub.offer import Offer, starters
 from omlx.models.pool.footprint import limit_bytes
+from omlx.models.pool.served import ServedModel
+from omlx.server.services import Services
 from omlx.settings.schema import Settings
+
+
+def announce(services: Services, settings: Settings, address: str) -> None:
+    """Print the address, the loaded model and its draft, a login link and an example request."""
+    pool = services.pool
+    lines = [sentence("cli.serve.ready", {"version": __version__, "url": address})]
+    served = next(reversed(pool.loaded), None)
+    models = list(pool.models)
+    if served is not None:
+        models = [entry for entry in models if entry.id == served.id]
+        lines.append(sentence("cli.serve.model_ready", {"model": served.id}))
+        lines += _draft_lines(served)
+    lines += _login_link(settings, address)
+    offer = commands(pool.registry, settings, address)
+    lines += offer
+    if not models and not offer:
+        lines.append(sentence("cli.models.none", {}))
+    lines += example(models, address, with_key=services.api_keys.required)
+    sys.stdout.write("\n".join(lines) + "\n")
+    sys.stdout.flush()
+
+
+def _draft_lines(served: ServedModel) -> list[str]:
+    """Say which draft model serves; else why none does, and how to download it."""
+    if served.draft is not None:
+        return [sentence("cli.serve.draft_ready", {"draft": served.draft})]
+    if served.no_draft_reason is None or served.no_draft_reason.code == "spec.off.no_draft_model":
+        return []
+    lines = [served.no_draft_reason.message]
+    missing = served.speculation.missing_draft
+    if missing is not None and served.speculation.settings.draft_download == "ask":
+        lines.append(download_hint(missing))
+    return lines
+
+
+def _login_link(settings: Settings, address: str) -> list[str]:
+    """Return a login link while the dashboard has no password."""
+    credentials = Credentials(settings.home)
+    try:
+        if credentials.has_password:
+            return []
+        return [sentence("cli.serve.link", {"link": credentials.link(address)})]
+    except ConfigError as error:
+        sys.stderr.write(f"omlx: {error.message}\n")
+        return []
 
 
 def ask(discover: Callable[[], Registry], settings: Settings) -> str | None:
@@ -124,3 +179,40 @@ def _arguments(offer: Offer) -> list[str]:
 def _size(offer: Offer) -> str:
     draft = offer.companion
     return size(offer.download_bytes + (0 if draft is None else draft.download_bytes))
+
+
+_Command: TypeAlias = Callable[..., Snippet]
+
+
+def example(models: Sequence[ModelEntry], address: str, *, with_key: bool) -> list[str]:
+    """Return a request to the first model that chats, else to the first one that embeds or ranks.
+
+    Reads files of the models; empty if there is none.
+    """
+    facts = ModelFactsCache()
+    first: dict[_Command, ModelEntry] = {}
+    for entry in models:
+        command = _command(facts.get(entry))
+        if command is not None:
+            first.setdefault(command, entry)
+        if command is curl:
+            break
+    if not first:
+        return []
+    command = curl if curl in first else next(iter(first))
+    entry = first[command]
+    endpoint = Endpoint(address, entry.id, with_key=with_key)
+    # The bundled models know no facts.
+    prompt = "cli.serve.prompt" if entry.source == BUNDLED else "cli.serve.question"
+    # The likeliest answer: a small model that samples says something else half of the time.
+    fields = {"temperature": 0} if command is curl else {}
+    text = command(endpoint, sentence(prompt, {}), **fields).text
+    return [sentence("cli.serve.try", {}), f"  {text}"]
+
+
+def _command(facts: ModelFacts) -> _Command | None:
+    if facts.embeddings:
+        return embeddings_curl
+    if facts.reranks:
+        return rerank_curl
+    return curl if facts.generates else None

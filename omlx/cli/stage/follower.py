@@ -20,8 +20,8 @@ from typing import NoReturn
 
 from omlx.catalog import sentence
 from omlx.cli.arguments import configured, find_model
-from omlx.cli.stage_join import introduced
-from omlx.cli.stage_start import LOST, SILENT
+from omlx.cli.stage.links import introduced
+from omlx.cli.stage.processes import LOST, SILENT
 from omlx.engine.stage.group import join
 from omlx.engine.stage.link import Frame, Kind, Link
 from omlx.engine.stage.order import Order

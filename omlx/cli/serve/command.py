@@ -2,7 +2,7 @@
 
     settings ─► catalog ─► socket ─► engine thread ─► pool ─► services ─► app ─► uvicorn
 
-The first SIGTERM or Ctrl-C drains, a second one ends at once (`omlx.cli.ending`).
+The first SIGTERM or Ctrl-C drains, a second one ends at once (`omlx.cli.serve.ending`).
 """
 
 from __future__ import annotations
@@ -23,15 +23,14 @@ from typing import TYPE_CHECKING
 import uvicorn
 from fastapi import FastAPI
 
-from omlx import __version__
-from omlx.admin.credentials import Credentials
 from omlx.admin.mount import mount
 from omlx.catalog import sentence
-from omlx.cli import first_start, online_environment
-from omlx.cli.address import BACKLOG, listen, published, url
+from omlx.cli import online_environment
 from omlx.cli.arguments import configured, find_models, model_id
-from omlx.cli.download import download_hint
-from omlx.cli.ending import (
+from omlx.cli.output import LoadingBars
+from omlx.cli.serve.address import BACKLOG, listen, published, url
+from omlx.cli.serve.announcement import announce, ask
+from omlx.cli.serve.ending import (
     ENGINE_DIED,
     LAST_WORDS_S,
     STOP_S,
@@ -40,15 +39,13 @@ from omlx.cli.ending import (
     Server,
     handle_signals,
 )
-from omlx.cli.example import example
-from omlx.cli.group import add_group_flags, refuse_misuse, supervisor
-from omlx.cli.output import LoadingBars
-from omlx.cli.stage_start import JOINED, LOST, SERVING, end_without_supervisor
+from omlx.cli.stage.processes import JOINED, LOST, SERVING, end_without_supervisor
+from omlx.cli.stage.supervisor import add_group_flags, refuse_misuse, supervisor
 from omlx.engine.heartbeat import Watchdog
 from omlx.engine.stage.order import Order
 from omlx.engine.thread import EngineThread
 from omlx.engine.warm import warm_gpu
-from omlx.errors import ConfigError, EngineDead, StageLost
+from omlx.errors import EngineDead, StageLost
 from omlx.models.catalog.catalog import Catalog
 from omlx.models.catalog.package import FILE as PACKAGE_FILE
 from omlx.models.catalog.registry import Registry
@@ -59,7 +56,6 @@ from omlx.models.pool.footprint import bound_mlx, free_bytes, limit_bytes, wire
 from omlx.models.pool.load_weights import WeightReader, load_steps
 from omlx.models.pool.pool import Pool, build_pool
 from omlx.models.pool.prefix_disk import open_disks, prefix_root, stop_engine
-from omlx.models.pool.served import ServedModel
 from omlx.models.pool.watchers import DraftWatcher, RegistryWatcher
 from omlx.process_memory import set_up_allocator
 from omlx.receipts.store import FOLDER, AnswerStore
@@ -71,7 +67,7 @@ from omlx.server.http.guard import check_keys
 from omlx.server.http.protocol import TimeoutProtocol
 from omlx.server.journal.journal import Journal
 from omlx.server.request.media.fetch import UrlReader
-from omlx.server.services import Services, Stores, build_services
+from omlx.server.services import Stores, build_services
 from omlx.settings.configuration import ConfigurationWatcher, LiveConfiguration
 from omlx.settings.layers import Layer, add_flags
 from omlx.settings.schema import Settings
@@ -113,7 +109,7 @@ def run(arguments: Namespace) -> int:
     try:
         chosen = None
         if selection.model is None:
-            chosen = first_start.ask(selection.discover, settings)
+            chosen = ask(selection.discover, settings)
         if chosen is not None:
             selection = select(chosen, configuration)
         log.set_up(settings.home, sys.stderr, level)
@@ -206,7 +202,7 @@ async def serve(
         config, address = _uvicorn_config(app), url(listening)
 
         def ready() -> None:
-            _announce(services, settings, address)
+            announce(services, settings, address)
             if order is not None:
                 os.write(order.report, SERVING)
 
@@ -253,7 +249,7 @@ def open_stores(settings: Settings) -> Stores:
 
 def _staged_reader(order: Order, engine: EngineThread, selection: Selection) -> StagedReader:
     """Bring the group together; the reader gives the selected model to it. Raises StageError."""
-    from omlx.cli.stage_join import lead  # noqa: PLC0415 — both import mlx-lm, which is slow
+    from omlx.cli.stage.links import lead  # noqa: PLC0415 — both import mlx-lm, which is slow
     from omlx.models.stages import StagedReader  # noqa: PLC0415 — imports mlx-lm, too
 
     def lost(failure: StageLost) -> None:
@@ -300,48 +296,3 @@ async def _warm_up() -> None:
     await asyncio.sleep(_WARM_UP_S)
     await asyncio.to_thread(import_mlx_lm)
     await asyncio.to_thread(template_process.start_early)
-
-
-def _announce(services: Services, settings: Settings, address: str) -> None:
-    """Print the address, the loaded model and its draft, a login link and an example request."""
-    pool = services.pool
-    lines = [sentence("cli.serve.ready", {"version": __version__, "url": address})]
-    served = next(reversed(pool.loaded), None)
-    models = list(pool.models)
-    if served is not None:
-        models = [entry for entry in models if entry.id == served.id]
-        lines.append(sentence("cli.serve.model_ready", {"model": served.id}))
-        lines += _draft_lines(served)
-    lines += _login_link(settings, address)
-    offer = first_start.commands(pool.registry, settings, address)
-    lines += offer
-    if not models and not offer:
-        lines.append(sentence("cli.models.none", {}))
-    lines += example(models, address, with_key=services.api_keys.required)
-    sys.stdout.write("\n".join(lines) + "\n")
-    sys.stdout.flush()
-
-
-def _draft_lines(served: ServedModel) -> list[str]:
-    """Say which draft model serves; else why none does, and how to download it."""
-    if served.draft is not None:
-        return [sentence("cli.serve.draft_ready", {"draft": served.draft})]
-    if served.no_draft_reason is None or served.no_draft_reason.code == "spec.off.no_draft_model":
-        return []
-    lines = [served.no_draft_reason.message]
-    missing = served.speculation.missing_draft
-    if missing is not None and served.speculation.settings.draft_download == "ask":
-        lines.append(download_hint(missing))
-    return lines
-
-
-def _login_link(settings: Settings, address: str) -> list[str]:
-    """Return a login link while the dashboard has no password."""
-    credentials = Credentials(settings.home)
-    try:
-        if credentials.has_password:
-            return []
-        return [sentence("cli.serve.link", {"link": credentials.link(address)})]
-    except ConfigError as error:
-        sys.stderr.write(f"omlx: {error.message}\n")
-        return []

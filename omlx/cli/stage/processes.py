@@ -1,10 +1,10 @@
-"""The machines of a staged model: mlx's hostfile, or a list of addresses.
+"""The processes of a group: the hosts that they run on, and how they start and end. No mlx.
 
     {"backend": "ring", "envs": ["NAME=value"], "hosts": [{"ssh": "mac1", "ips": ["10.0.0.1"]}]}
     127.0.0.1,127.0.0.1
 
-The first host is this machine, which leads. As `mlx.distributed_config` writes it and `mlx.launch`
-reads it; imports no mlx.
+The first host is this machine, which leads. A hostfile is as `mlx.distributed_config` writes it and
+`mlx.launch` reads it.
 """
 
 from __future__ import annotations
@@ -12,9 +12,14 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import signal
 import socket
+import subprocess
 import sys
-from collections.abc import Iterable
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
 from pathlib import Path
@@ -22,7 +27,8 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from omlx.errors import ConfigError
+from omlx.engine.stage.order import Order
+from omlx.errors import ConfigError, StageError
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,3 +122,77 @@ def _checked(hosts: Hosts, text: str) -> Hosts:
 
 def _wrong(where: str, detail: str) -> ConfigError:
     return ConfigError("stage.hostfile", hosts=where, detail=detail)
+
+
+JOINED: Final = b"j"
+SERVING: Final = b"s"
+"""What a leader writes to `report`: how far it has come."""
+
+REFUSED: Final = 2
+"""Exit status for what the user must mend."""
+
+LOST: Final = 75
+"""Exit status after a stage was lost: the supervisor starts the group again."""
+
+SILENT: Final = 76
+"""Exit status of a follower that has not heard of the leader in time: it cannot end by itself."""
+
+GRACE_S: Final = 2.0
+"""Seconds that the leader has to tell open requests why a lost follower ends them."""
+
+_ORPHANED_S: Final = 1.0
+"""Seconds that open requests have after the end of the supervisor."""
+
+JOIN_S: Final = 60.0
+"""Seconds within which all processes of a group must have come together."""
+
+
+def start(
+    command: Sequence[str], order: Order, environment: Mapping[str, str], **options: Any
+) -> subprocess.Popen[bytes]:
+    """Start one process, with `options` of Popen, and hand it its order on standard input. Raises
+    StageError.
+    """
+    try:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            env=environment,
+            start_new_session=True,  # Ctrl-C in the terminal reaches the supervisor only
+            **options,
+        )
+    except OSError as error:
+        raise StageError("stage.not_started", host=order.host, detail=str(error)) from None
+    assert process.stdin is not None
+    with suppress(BrokenPipeError):  # it has ended already, which is found out elsewhere
+        process.stdin.write(order.to_line())
+        process.stdin.flush()
+    return process
+
+
+def reserve_port(address: str) -> socket.socket:
+    """Bind a free port of this machine's address. Only who asks to share it, as mlx does, gets it
+    meanwhile. Raises ConfigError.
+    """
+    reserved = socket.socket()
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    try:
+        reserved.bind((address, 0))
+    except OSError as error:
+        reserved.close()
+        raise ConfigError("stage.address", address=address, detail=str(error)) from None
+    return reserved
+
+
+def end_without_supervisor() -> None:
+    """End this process when the supervisor has gone: its end of standard input closes. Open
+    requests have `_ORPHANED_S` to finish.
+    """
+
+    def watch() -> None:
+        sys.stdin.read()
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(_ORPHANED_S)  # a second signal ends the drain
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=watch, name="omlx-supervisor", daemon=True).start()

@@ -1,1 +1,0 @@
-"""The server as a service of the user's login session: launchd on macOS, systemd on Linux."""
