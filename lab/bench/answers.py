@@ -14,11 +14,9 @@ from typing import Any, Final, cast
 
 import mlx.core as mx
 
-from omlx.bench.arguments import model_dir
+from omlx.bench.cases import LearnedStates, SpeculationCase, chosen_modes, requests
+from omlx.bench.console import Json, model_dir
 from omlx.bench.drive import run as run_requests
-from omlx.bench.report import Json
-from omlx.bench.speculation.modes import LearnedStates, chosen_modes
-from omlx.bench.speculation.trials import SpeculationCase, requests
 from omlx.bench.subject import Subject, read_subject
 from omlx.bench.workloads import WORKLOADS, Workload
 from omlx.engine.sampling import Draw, RowSampler, draw

@@ -21,7 +21,7 @@ import mlx.core as mx
 
 from lab.bench.inflate import add_arguments as add_growth
 from lab.bench.inflate import growth
-from omlx.bench.arguments import add
+from omlx.bench.console import add
 from omlx.bench.subject import read_subject
 from omlx.engine.model import cache_maker
 from omlx.engine.ragged import merge_caches

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from lab.bench.oracle import Bound, RoundCosts, bound, speedup_at
-from omlx.bench.report import Json
-from omlx.bench.speculation.trials import Trial
+from omlx.bench.cases import Trial
+from omlx.bench.console import Json
 from omlx.measure.spread import Series
 
 

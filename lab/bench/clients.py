@@ -19,8 +19,7 @@ from typing import Any, Final
 from lab.bench import inflate
 from lab.bench.http.server import Server, call
 from lab.bench.prefix import side_by_side
-from omlx.bench.arguments import add, numbers, positive
-from omlx.bench.report import Json, environment, table, write_json
+from omlx.bench.console import Json, add, environment, numbers, positive, table, write_json
 from omlx.bench.workloads import WORKLOADS, questions
 from omlx.measure.spread import Series, run_pair
 

@@ -9,7 +9,7 @@ from itertools import cycle, islice
 from typing import Any
 
 from lab.bench.http.server import Message, Server, call
-from omlx.bench.report import Json
+from omlx.bench.console import Json
 from omlx.measure.sample import first_difference
 from omlx.measure.spread import Series
 from omlx.measure.texts import TEXTS, read_sections

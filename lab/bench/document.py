@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from lab.bench import plot
 from lab.bench.speculation import FULL_LEGEND
-from omlx.bench.speculation.report import EVERYTHING, FORMAT, MISSING
+from omlx.bench.speculation import EVERYTHING, FORMAT, MISSING
 
 BEGIN: Final = "<!-- measured: begin -->"
 END: Final = "<!-- measured: end -->"

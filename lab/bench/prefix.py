@@ -24,8 +24,7 @@ from mlx_lm import load
 from lab.bench import inflate
 from lab.bench.conversation import Conversation, FirstToken, ask, converse, first_tokens
 from lab.bench.http.server import Server, free_port, omlx_server, running
-from omlx.bench.arguments import add, positive
-from omlx.bench.report import Json, environment, table, write_json
+from omlx.bench.console import Json, add, environment, positive, table, write_json
 from omlx.bench.subject import flat_parameters, parameter_count
 
 

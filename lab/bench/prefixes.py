@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from lab.bench.http.server import Message, Server, call, omlx_server, processor_seconds
-from omlx.bench.arguments import add, numbers, positive
-from omlx.bench.report import Json, environment, table, write_json
+from omlx.bench.console import Json, add, environment, numbers, positive, table, write_json
 from omlx.measure.spread import Series
 from omlx.measure.texts import TEXTS
 

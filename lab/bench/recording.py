@@ -25,9 +25,8 @@ from typing import Any, Final
 
 from lab.bench.http import streams
 from lab.bench.http.server import Server, call, omlx_server, processor_seconds
-from omlx.bench.arguments import add, numbers, positive
-from omlx.bench.prompts import prompts
-from omlx.bench.report import Json, environment, table, write_json
+from omlx.bench.console import Json, add, environment, numbers, positive, table, write_json
+from omlx.bench.workloads import prompts
 from omlx.measure.spread import Series
 from omlx.measure.texts import TEXTS
 

@@ -16,8 +16,8 @@ import mlx.core as mx
 from mlx_lm.models.cache import make_prompt_cache
 
 from lab.bench.oracle import RoundCosts, break_even
+from omlx.bench.console import Json
 from omlx.bench.drive import drive, request, settle
-from omlx.bench.report import Json
 from omlx.bench.subject import Subject
 from omlx.draft_length import DraftLength
 from omlx.engine.loop import EngineLoop

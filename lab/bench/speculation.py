@@ -18,21 +18,18 @@ from lab.bench import inflate, plot
 from lab.bench.bounds import LookupBound, lookup_bound
 from lab.bench.recital import Recital, Reciter
 from lab.bench.round_costs import REPEATS, WIDTHS, PassCosts, draft_pass_seconds, round_costs
-from omlx.bench.arguments import model_dir, numbers, output
-from omlx.bench.progress import Progress
-from omlx.bench.report import Json, write_json
-from omlx.bench.speculation import command
-from omlx.bench.speculation.command import SpeculationSettings
-from omlx.bench.speculation.compare import MODEL, Comparison
-from omlx.bench.speculation.outcome import Outcome
-from omlx.bench.speculation.report import (
+from omlx.bench import speculation as command
+from omlx.bench.cases import CaseTrials, SpeculationCase
+from omlx.bench.console import Json, Progress, model_dir, numbers, output, write_json
+from omlx.bench.outcome import MODEL, Comparison, Outcome
+from omlx.bench.speculation import (
     LEGEND,
     SpeculationReport,
+    SpeculationSettings,
     TableRows,
     comparison_table,
     percent,
 )
-from omlx.bench.speculation.trials import CaseTrials, SpeculationCase
 from omlx.bench.subject import Subject, read_subject, untrained
 from omlx.draft_length import MAX_DRAFT_LENGTH
 from omlx.engine.speculation.drafters.ngram import NgramDrafter

@@ -26,8 +26,7 @@ from lab.bench import inflate
 from lab.bench.http.server import Server, processor_seconds
 from lab.bench.http.streams import TIMEOUT_S, post
 from lab.bench.prefix import side_by_side
-from omlx.bench.arguments import add, numbers, positive
-from omlx.bench.report import Json, environment, table, write_json
+from omlx.bench.console import Json, add, environment, numbers, positive, table, write_json
 from omlx.measure.spread import Series, run_pair
 from omlx.measure.texts import TEXTS
 

@@ -10,7 +10,7 @@ from random import Random
 from typing import Any, Final
 
 from lab.fuzz.token_requests import SCHEMA, STRATEGIES, TOOL
-from omlx.bench.prompts import prompts
+from omlx.bench.workloads import prompts
 from omlx.measure.texts import TEXTS
 
 Json = dict[str, Any]

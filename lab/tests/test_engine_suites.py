@@ -12,8 +12,7 @@ from lab.bench.engine.cases import measure
 from lab.bench.engine.command import run_suites
 from lab.bench.engine.result import EngineResult, equality
 from lab.bench.engine.suites import EngineSettings, batch, plain, speculative
-from omlx.bench.divergence import plain_scores
-from omlx.bench.drive import request, run
+from omlx.bench.drive import plain_scores, request, run
 from omlx.bench.subject import Subject
 from tests.bench.subjects import PROMPTS, subject
 

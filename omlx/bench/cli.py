@@ -7,8 +7,7 @@ import signal
 from types import ModuleType
 from typing import Final
 
-from omlx.bench import exact
-from omlx.bench.speculation import command as speculation
+from omlx.bench import exact, speculation
 
 COMMANDS: Final[dict[str, tuple[ModuleType, str, tuple[str, ...]]]] = {
     "speculation": (speculation, "measure speculation against plain decoding", ("spec",)),

@@ -1,21 +1,33 @@
-"""The engine driven step by step, timed as `omlx.measure.sample` describes."""
+"""The engine driven step by step, timed as `omlx.measure.sample` describes.
+
+Beside it, two aids of comparison. Kernels of different shapes round differently, so two candidates
+that nearly tie may change places: a divergence says how near a tie it was. Where speculation does
+not pay, `auto` rightly drafts nothing and nothing can be compared: fixed costs are those of an
+imagined machine on which it pays, and which no measurement changes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
+from math import inf
 from typing import Final
 
 import mlx.core as mx
 from mlx_lm.generate import generation_stream
+from mlx_lm.models.cache import make_prompt_cache
 
+from omlx.bench.subject import Subject
 from omlx.draft_length import DraftLength
 from omlx.engine.loop import EngineLoop
+from omlx.engine.sampling import noise_key
+from omlx.engine.speculation.config import CONFIG
+from omlx.engine.speculation.cost_model import PLAIN, CostModel, LatencyTable
 from omlx.engine.strategy import DRAFT, OFF
 from omlx.engine.types import Failed, Finished, Request, Sampling, Speculation, TokensCommitted
 from omlx.errors import OmlxError
-from omlx.measure.sample import Meter, Sample
+from omlx.measure.sample import Meter, Sample, first_difference
 from omlx.records import RequestStats
 
 NO_SPECULATION: Final = Speculation(OFF)
@@ -104,3 +116,99 @@ def settle() -> None:
     mx.synchronize()
     mx.synchronize(generation_stream)
     mx.clear_cache()
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """The first `token` at which an answer differs from its reference.
+
+    In logits, as plain decoding sees that position: `margin` lies between its best two candidates,
+    `apart` between the two tokens. Both are infinite where one answer merely ended earlier.
+    """
+
+    token: int
+    margin: float
+    apart: float
+
+
+def divergence(
+    subject: Subject, request: Request, reference: Sequence[int], answer: Sequence[int]
+) -> Divergence | None:
+    """Return where `answer` diverges from `reference`, or None if they are the same."""
+    place = first_difference(reference, answer)
+    if place is None:
+        return None
+    if place >= min(len(reference), len(answer)):
+        return Divergence(place, inf, inf)
+    scores = plain_scores(subject, request, reference[:place])
+    second, best = (float(score) for score in mx.sort(scores)[-2:])
+    apart = abs(float(scores[reference[place]]) - float(scores[answer[place]]))
+    return Divergence(place, best - second, apart)
+
+
+def plain_scores(subject: Subject, request: Request, answer: Sequence[int]) -> mx.array:
+    """Return the scores [V], float32, by which plain decoding chooses the token after `answer`.
+
+    They are logits; with a temperature, plus that many times the position's Gumbel noise. The
+    passes have the shapes that the engine's have.
+    """
+    cache = make_prompt_cache(subject.model)
+    *prompt, newest = request.tokens
+    chunk = subject.loop.limits.prefill_chunk
+    for start in range(0, len(prompt), chunk):
+        subject.model(mx.array([prompt[start : start + chunk]], mx.uint32), cache=cache)
+    for token in (newest, *answer):
+        output = subject.model(mx.array([[token]], mx.uint32), cache=cache)
+        logits = output[0, -1, : subject.vocab_size]
+        mx.eval(logits)
+    scores: mx.array = logits.astype(mx.float32)
+    sampling = request.sampling
+    if sampling.temperature == 0.0:
+        return scores
+    position = len(request.tokens) + len(answer)
+    key = mx.array(noise_key(sampling.seed, sampling.choice, position), mx.uint32)
+    return scores + sampling.temperature * mx.random.gumbel((1, scores.size), key=key)[0]
+
+
+class FixedLatencyTable(LatencyTable):
+    """Passes cost what the table says, however long they take."""
+
+    def learn(self, width: int, context: int, seconds: float) -> bool:
+        return False
+
+
+class FixedCostModel(CostModel):
+    """A batch costs what a single row's pass over as many tokens does."""
+
+    def plain_step(self, rows: int, context: int) -> float:
+        return self.batch_pass(rows, PLAIN, context)
+
+    def learn_batch(self, rows: int, width: int, context: int, seconds: float) -> None:
+        return
+
+
+def flat(width: int) -> float:
+    """Return the seconds of a pass where reading the weights takes nearly all the time."""
+    return 1.0 + 0.01 * width
+
+
+def fixed_costs(
+    pass_seconds: Callable[[int], float] = flat, draft: str = "draft", draft_seconds: float = 0.02
+) -> CostModel:
+    """Return costs in which a plain step takes 1 s and a pass over n rows `pass_seconds(n)`.
+
+    A pass of the draft model of that name takes `draft_seconds`.
+    """
+    target = {PLAIN: 1.0}
+    for width in range(1, 8 * CONFIG.widest_window + 1):
+        target[width] = pass_seconds(width)
+    return FixedCostModel(_fixed(target), {draft: _fixed({1: draft_seconds})})
+
+
+def _fixed(seconds: Mapping[int, float]) -> LatencyTable:
+    return FixedLatencyTable.from_json(
+        [
+            {"bucket": 0, "width": width, "seconds": [value] * CONFIG.samples}
+            for width, value in seconds.items()
+        ]
+    )

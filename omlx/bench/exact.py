@@ -16,15 +16,11 @@ from typing import Final
 
 import mlx.core as mx
 
-from omlx.bench.arguments import not_negative, positive
-from omlx.bench.divergence import Divergence, divergence
+from omlx.bench.cases import PLAIN, LearnedStates, Mode, SpeculationCase, chosen_modes, requests
+from omlx.bench.console import Json, Progress, not_negative, positive, table, write_json
+from omlx.bench.drive import Divergence, divergence, fixed_costs
 from omlx.bench.drive import run as run_requests
-from omlx.bench.fixed_costs import fixed_costs
-from omlx.bench.progress import Progress
-from omlx.bench.report import Json, table, write_json
-from omlx.bench.speculation.command import add_case_arguments
-from omlx.bench.speculation.modes import PLAIN, LearnedStates, Mode, chosen_modes
-from omlx.bench.speculation.trials import SpeculationCase, requests
+from omlx.bench.speculation import add_case_arguments
 from omlx.bench.strict import compare_strict
 from omlx.bench.subject import Subject, read_subject
 from omlx.bench.workloads import WORKLOADS

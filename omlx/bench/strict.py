@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Final
 
-from omlx.bench.fixed_costs import fixed_costs
-from omlx.bench.progress import Progress
+from omlx.bench.console import Progress
+from omlx.bench.drive import fixed_costs
 from omlx.bench.subject import Subject
 from omlx.draft_length import DraftLength
 from omlx.engine.build import build_loop

@@ -16,8 +16,8 @@ from mlx_lm import load
 from mlx_lm.models.cache import can_trim_prompt_cache, make_prompt_cache
 from mlx_lm.models.switch_layers import QuantizedSwitchLinear
 
-from omlx.bench.prompts import encode
-from omlx.bench.report import Json
+from omlx.bench.console import Json
+from omlx.bench.workloads import encode
 from omlx.engine.build import build_loop
 from omlx.engine.loop import EngineLoop
 from omlx.engine.types import Limits

@@ -2,7 +2,7 @@
 
 Every prompt comes from a generator that is seeded with its trial and draws snippets, names and
 numbers, so no trial repeats another, and two runs of the benchmark ask the same. None of the texts
-is in Python's standard library, from which the bundled models learned.
+is in Python's standard library, from which the bundled models learned. Beside them, fixed prompts.
 """
 
 from __future__ import annotations
@@ -11,11 +11,10 @@ import ast
 import json
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
-from omlx.bench.prompts import Message
 from omlx.measure.texts import FUNCTION_SEPARATOR, read_sections
 
 SLACK: Final = 48
@@ -247,3 +246,42 @@ def _declare(name: str, parameter: str) -> Message:
 
 def _words() -> tuple[str, ...]:
     return read_sections("words.txt", " ")
+
+
+PROMPTS: Final = ("edit", "open")
+
+Message = dict[str, Any]
+
+
+def prompts(workload: str) -> tuple[str, ...]:
+    """Return the prompts of one of the `PROMPTS`."""
+    return read_sections(f"{workload}.txt")
+
+
+def encode(tokenizer: Any, workload: str = "edit") -> list[tuple[int, ...]]:
+    """Return the token ids of a workload's prompts, by mlx-lm's tokenizer wrapper."""
+    encoded = []
+    for prompt in prompts(workload):
+        encoded.append(encode_chat(tokenizer, [{"role": "user", "content": prompt}]))
+    return encoded
+
+
+def encode_chat(
+    tokenizer: Any, messages: Sequence[Message], **template_arguments: Any
+) -> tuple[int, ...]:
+    """Return the token ids of a conversation with its generation prompt.
+
+    A model without a chat template reads the texts one after another.
+    """
+    if not tokenizer.has_chat_template:
+        text = "\n\n".join(message["content"] for message in messages)
+        return tuple(tokenizer.encode(text))
+    return tuple(
+        tokenizer.apply_chat_template(
+            messages,
+            add_generation_prompt=True,
+            tokenize=True,
+            return_dict=False,
+            **template_arguments,
+        )
+    )

@@ -125,7 +125,7 @@ def _bench(name: str | None, configuration: LiveConfiguration) -> int:
 
     Without a `name` the bundled model is measured, with its draft.
     """
-    from omlx.bench.machine.page import BUDGET_S, page  # noqa: PLC0415 — both import mlx-lm,
+    from omlx.bench.machine import BUDGET_S, page  # noqa: PLC0415 — both import mlx-lm,
     from omlx.bench.subject import read_subject  # noqa: PLC0415 — which is slow
 
     entry = find_model(name or DEMO, configuration)

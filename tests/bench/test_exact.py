@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from omlx.bench.cli import add_arguments, run
-from omlx.bench.fixed_costs import fixed_costs, flat
+from omlx.bench.drive import fixed_costs, flat
 from omlx.engine.plan import Read
 from omlx.models.catalog.discovery import BUNDLED
 

@@ -12,14 +12,11 @@ from pathlib import Path
 import mlx.core as mx
 import pytest
 
-from omlx.bench.divergence import Divergence, divergence, plain_scores
-from omlx.bench.drive import Driven, request, run
-from omlx.bench.report import write_json
-from omlx.bench.speculation.compare import declared_draft_length
-from omlx.bench.speculation.modes import MODES, LearnedStates
-from omlx.bench.speculation.outcome import Outcome, outcome
-from omlx.bench.speculation.report import row
-from omlx.bench.speculation.trials import CaseTrials, SpeculationCase, Trial
+from omlx.bench.cases import MODES, CaseTrials, LearnedStates, SpeculationCase, Trial
+from omlx.bench.console import write_json
+from omlx.bench.drive import Divergence, Driven, divergence, plain_scores, request, run
+from omlx.bench.outcome import Outcome, declared_draft_length
+from omlx.bench.speculation import row
 from omlx.bench.subject import Subject, untrained
 from omlx.bench.workloads import WORKLOADS
 from omlx.engine.model import weight_bytes
@@ -56,7 +53,7 @@ def case(mode: str = "draft 4", workload: str = "verbatim") -> SpeculationCase:
 
 
 def outcome_of(*trials: Trial, of: SpeculationCase | None = None) -> Outcome | None:
-    return outcome(CaseTrials(of or case(), trial(driven(), driven()), list(trials)))
+    return Outcome.of(CaseTrials(of or case(), trial(driven(), driven()), list(trials)))
 
 
 def gaining(gain: float, mode: str, workload: str) -> Outcome:

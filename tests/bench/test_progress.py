@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from omlx.bench.progress import Progress
+from omlx.bench.console import Progress
 
 
 class Clock:

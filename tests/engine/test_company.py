@@ -7,7 +7,7 @@ from itertools import product
 
 import pytest
 
-from omlx.bench.fixed_costs import fixed_costs, flat
+from omlx.bench.drive import fixed_costs, flat
 from omlx.engine.strategy import parse
 from omlx.engine.types import Request, Sampling, Speculation
 from tests import zoo

@@ -11,7 +11,7 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
-from omlx.bench.fixed_costs import fixed_costs, flat
+from omlx.bench.drive import fixed_costs, flat
 from omlx.engine.build import build_loop
 from omlx.engine.hidden import parts_of, split
 from omlx.engine.loop import EngineLoop

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from omlx.bench.fixed_costs import fixed_costs
+from omlx.bench.drive import fixed_costs
 from omlx.draft_length import DEFAULT_DRAFT_LENGTH, DraftLength
 from omlx.engine.build import build_loop
 from omlx.engine.speculation.drafters.draft_model import LOOK_BACK, DraftModel

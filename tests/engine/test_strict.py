@@ -14,7 +14,7 @@ import mlx.core as mx
 import pytest
 from mlx import nn
 
-from omlx.bench.progress import Progress
+from omlx.bench.console import Progress
 from omlx.bench.strict import CONTEXT, compare_strict
 from omlx.bench.subject import Subject
 from omlx.engine.build import build_loop

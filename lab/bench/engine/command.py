@@ -16,11 +16,9 @@ from lab.bench.engine.report import EngineReport, one_line
 from lab.bench.engine.result import EngineResult, equality, result_of
 from lab.bench.engine.suites import EngineSettings, batch, plain, speculative
 from lab.bench.host import graphs, host
-from omlx.bench.arguments import add, numbers, one_of, output, positive
-from omlx.bench.progress import Progress
-from omlx.bench.prompts import WORKLOADS
-from omlx.bench.report import write_json
+from omlx.bench.console import Progress, add, numbers, one_of, output, positive, write_json
 from omlx.bench.subject import Subject, read_subject
+from omlx.bench.workloads import PROMPTS
 
 Suite = Callable[[Subject, EngineSettings], Iterable[EngineCase]]
 
@@ -49,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--only", type=one_of(names), default=names, metavar="SUITE,…", help=f"of {','.join(names)}"
     )
-    parser.add_argument("--workload", choices=WORKLOADS, default="edit", help="default %(default)s")
+    parser.add_argument("--workload", choices=PROMPTS, default="edit", help="default %(default)s")
     for flag, default, text in (
         ("--trials", defaults.trials, "default %(default)s"),
         ("--prompts", defaults.prompts, "default %(default)s"),

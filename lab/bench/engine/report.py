@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from lab.bench.engine.result import EngineResult, summary
-from omlx.bench.report import Json, environment, table
+from omlx.bench.console import Json, environment, table
 from omlx.measure.spread import Series
 
 FORMAT: Final = 1

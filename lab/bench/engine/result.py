@@ -8,9 +8,8 @@ from functools import partial
 
 from lab.bench.engine.cases import CaseSamples, EngineCase
 from lab.bench.engine.suites import EngineSettings, batch_prompts
-from omlx.bench.divergence import divergence
-from omlx.bench.drive import request, run
-from omlx.bench.report import Json
+from omlx.bench.console import Json
+from omlx.bench.drive import divergence, request, run
 from omlx.bench.subject import Subject
 from omlx.engine.types import Request
 from omlx.measure.sample import Sample, compare, total

@@ -21,9 +21,8 @@ from typing import Any, Final
 from lab.bench.http import streams
 from lab.bench.http.engine_alone import EngineAlone, engine_alone
 from lab.bench.http.server import Server, omlx_server
-from omlx.bench.arguments import add, numbers, positive
-from omlx.bench.prompts import prompts
-from omlx.bench.report import Json, environment, table, write_json
+from omlx.bench.console import Json, add, environment, numbers, positive, table, write_json
+from omlx.bench.workloads import prompts
 from omlx.measure.spread import Series, run_pair
 
 ERRORS: Final = 50

@@ -28,9 +28,8 @@ from lab.bench import inflate
 from lab.bench.http.server import call, free_port, running
 from lab.bench.stages.control import PLANS, control_path
 from lab.bench.stages.cpu import idle_shares
-from omlx.bench.arguments import add, positive
-from omlx.bench.prompts import prompts
-from omlx.bench.report import Json, environment, table, write_json
+from omlx.bench.console import Json, add, environment, positive, table, write_json
+from omlx.bench.workloads import prompts
 from omlx.measure.spread import Series, rotate
 from omlx.models.pool.opening import open_model
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from omlx.bench.fixed_costs import fixed_costs, flat
+from omlx.bench.drive import fixed_costs, flat
 from omlx.engine.speculation.cost_model import PLAIN, CostModel
 from omlx.engine.speculation.policy import History, RowPolicy
 from omlx.engine.speculation.proposal import Proposal

@@ -1,22 +1,76 @@
-"""Kernels by themselves, in the shapes of an 8B model: time, memory, and equality between widths.
+"""Parts of the machine's page, each a table within a time of its own, and those of single kernels.
 
-mlx chooses a kernel by the rows of a product and the queries of an attention, so time and rounding
-change in steps. These are the steps of this machine.
+A part that fails is reported with the rows before; the other parts run all the same. mlx chooses a
+kernel by the rows of a product and the queries of an attention, so time and rounding change in
+steps: the kernels show those of this machine, in the shapes of an 8B model.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from statistics import median
-from typing import Final
+from typing import Final, TypeAlias
 
 import mlx.core as mx
 
-from omlx.bench.machine.part import Expired, Part, Row
-from omlx.bench.progress import Progress
+from omlx.bench.console import Progress, table
 from omlx.bench.subject import GROUP_SIZE
+from omlx.engine.device_errors import isolate
+
+Row: TypeAlias = tuple[str, ...]
+Expired: TypeAlias = Callable[[], bool]
+"""Whether the time of a part is over. A row that has begun is finished."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """`measure(progress, expired)` yields rows below `head`, and ticks `units` times or less."""
+
+    title: str
+    head: Row
+    seconds: float
+    units: int
+    measure: Callable[[Progress, Expired], Iterator[Row]]
+
+
+def run_parts(
+    parts: Sequence[Part], seconds: float, clock: Callable[[], float] = time.monotonic
+) -> Iterator[str]:
+    """Measure each part and yield its text. `seconds` bound all of them together.
+
+    An interrupt ends the measurement; what was measured until then has been yielded.
+    """
+    began, done = clock(), 0
+    end = began + seconds
+    with Progress(sum(part.units for part in parts), "step", end, clock) as progress:
+        for part in parts:
+            progress.start(part.title)
+            deadline = min(end, clock() + part.seconds)
+            yield _run(part, progress, partial(_is_over, clock, deadline))
+            done += part.units
+            progress.reach(done)
+
+
+def _is_over(clock: Callable[[], float], deadline: float) -> bool:
+    return clock() >= deadline
+
+
+def _run(part: Part, progress: Progress, expired: Expired) -> str:
+    if expired():
+        return f"{part.title}\nNo time was left.\n"
+    rows = [part.head]
+    with isolate() as outcome:
+        rows.extend(part.measure(progress, expired))
+    lines = [part.title, table(rows)]
+    if outcome.error is not None:
+        lines.append(f"ERROR {type(outcome.error).__name__}: {outcome.error}")
+    elif expired():
+        lines.append("The time of this part was over: rows may be missing.")
+    return "\n".join(lines) + "\n"
+
 
 ROWS: Final = (1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 12, 13, 16, 32)
 """Rows of a product: both sides of the steps that are known."""

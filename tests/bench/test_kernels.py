@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from omlx.bench.machine.part import Expired, Part, Row, run_parts
-from omlx.bench.progress import Progress
+from omlx.bench.console import Progress
+from omlx.bench.kernels import Expired, Part, Row, run_parts
 
 
 class Clock:

@@ -1,10 +1,12 @@
-"""A model on this machine: passes by width, decoding, exactness, long prompts, the cost of a pause.
+"""`omlx doctor --bench`: one page of measurements of a machine with a model, within ten minutes.
 
-What the engine does anyway is what is measured: its calibration, its passes, its prefill chunks.
+Passes by width, decoding, exactness, long prompts, the cost of a pause: what the engine does anyway
+is what is measured, its calibration, its passes, its prefill chunks.
 """
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -13,12 +15,13 @@ from typing import Final
 
 import mlx.core as mx
 
+from omlx.bench import kernels
+from omlx.bench.cases import MODES
+from omlx.bench.console import Progress
 from omlx.bench.drive import NO_SPECULATION, request, run, settle
 from omlx.bench.exact import HEAD as EXACT_HEAD
 from omlx.bench.exact import compare, questions, tolerance_of
-from omlx.bench.machine.part import Expired, Part, Row
-from omlx.bench.progress import Progress
-from omlx.bench.speculation.modes import MODES
+from omlx.bench.kernels import Expired, Part, Row, run_parts
 from omlx.bench.subject import Subject
 from omlx.engine.calibration import STRIDE, Calibration
 from omlx.engine.loop import EngineLoop
@@ -207,3 +210,36 @@ def _pauses(
         yield pause, f"{median(times):.1f}", f"{min(times):.1f}–{max(times):.1f}"
         if expired():
             return
+
+
+BUDGET_S: Final = 540.0
+"""Seconds of measuring: ten minutes, less the time to load a model."""
+
+
+def parts(subject: Subject) -> list[Part]:
+    """Return the parts of the page, those that may end the process last."""
+    return [
+        kernels.calls(5),
+        decoding(subject, 90),
+        widths(subject, 90),
+        exactness(subject, 120),
+        pauses(subject, 45),
+        kernels.products(45),
+        kernels.attention(45),
+        prefill(subject, 100),
+    ]
+
+
+def page(subject: Subject, seconds: float) -> Iterator[str]:
+    """Measure for so many `seconds`, and yield the text of each part as soon as it is there."""
+    load = os.getloadavg()[0]
+    yield f"Model: {subject.names[0]}, {_weights(subject)}\nLoad average before: {load:.2f}\n"
+    yield from run_parts(parts(subject), seconds)
+
+
+def _weights(subject: Subject) -> str:
+    """Return architecture, parameters and types of the weights."""
+    facts = subject.describe()["model"]
+    assert isinstance(facts, dict)
+    kinds = ", ".join(facts["dtype"])
+    return f"{facts['architecture']}, {facts['parameters'] / 1e6:,.1f} M parameters, {kinds}"

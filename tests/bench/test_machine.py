@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from omlx.bench.machine import kernels, model
-from omlx.bench.machine.page import BUDGET_S, page, parts
-from omlx.bench.machine.part import Part, Row
-from omlx.bench.progress import Progress
+from omlx.bench import kernels, machine
+from omlx.bench.console import Progress
+from omlx.bench.kernels import Part, Row
+from omlx.bench.machine import BUDGET_S, page, parts
 from omlx.bench.subject import Subject, read_subject
 from omlx.cli.main import main
 from omlx.models.catalog.discovery import BUNDLED
@@ -39,7 +39,7 @@ def column(measured: list[Row], place: int) -> list[float]:
 
 
 def test_passes_by_width_are_those_of_the_calibration(subject: Subject) -> None:
-    measured = rows(model.widths(subject, 60))
+    measured = rows(machine.widths(subject, 60))
     names = [row[0] for row in measured]
     assert names[:3] == ["plain", "1", "2"]
     assert min(column(measured, 1)) > 0
@@ -48,35 +48,35 @@ def test_passes_by_width_are_those_of_the_calibration(subject: Subject) -> None:
 
 
 def test_decoding_alone_and_in_batches(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model, "ANSWER", 8)
-    measured = rows(model.decoding(subject, 60))
+    monkeypatch.setattr(machine, "ANSWER", 8)
+    measured = rows(machine.decoding(subject, 60))
     assert [row[0] for row in measured] == ["1", "2", "4"]
     assert min(column(measured, 1)) > 0
     assert measured[0][3] == "1.00"
 
 
 def test_exactness_of_every_mode(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model, "EXACT_TOKENS", 12)
-    *modes, tolerance = rows(model.exactness(subject, 60))
-    assert [row[0] for row in modes] == list(model.EXACT_MODES)
+    monkeypatch.setattr(machine, "EXACT_TOKENS", 12)
+    *modes, tolerance = rows(machine.exactness(subject, 60))
+    assert [row[0] for row in modes] == list(machine.EXACT_MODES)
     assert sum(int(row[4]) for row in modes) > 0, "nothing was accepted, so nothing compared"
     assert all(float(row[6] or 0) <= float(tolerance[6]) for row in modes)
 
 
 def test_a_long_prompt_is_reported_at_doubling_lengths(subject: Subject) -> None:
-    measured = rows(model.prefill(subject, 60, longest=6500))
+    measured = rows(machine.prefill(subject, 60, longest=6500))
     assert [row[0] for row in measured] == ["2,048", "4,096", "6,499"]
     assert min(column(measured, 1)) > 0
     assert min(column(measured, 3)) > 0
-    cut = rows(model.prefill(subject, 60, longest=6500), budget=0)
+    cut = rows(machine.prefill(subject, 60, longest=6500), budget=0)
     assert [row[0] for row in cut] == ["2,048", "ended:"]
     assert cut[-1][1] == "time"
 
 
 def test_pauses_are_kept_warm_only_in_the_last_row(subject: Subject) -> None:
     slept: list[float] = []
-    measured = rows(model.pauses(subject, 60, slept.append))
-    assert [row[0] for row in measured] == list(model.PAUSES)
+    measured = rows(machine.pauses(subject, 60, slept.append))
+    assert [row[0] for row in measured] == list(machine.PAUSES)
     assert slept[:3] == [3.0] * 3
     assert set(slept[3:]) == {0.5}
 
@@ -110,7 +110,7 @@ def test_the_parts_fit_into_the_budget(subject: Subject) -> None:
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """No time to measure anything."""
-    monkeypatch.setattr("omlx.bench.machine.page.BUDGET_S", 0.0)
+    monkeypatch.setattr("omlx.bench.machine.BUDGET_S", 0.0)
 
 
 def test_the_command_prints_one_block_to_paste(alone: Path, short: None, capsys: Capture) -> None:

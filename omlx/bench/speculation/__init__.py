@@ -1,1 +1,0 @@
-"""`omlx bench speculation`: every way to speculate against plain decoding, with tokens compared."""
