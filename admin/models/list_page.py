@@ -63,7 +63,7 @@ class Memory:
 class ModelRow:
     """`context_length` in tokens is the configured limit, if that is shorter than the model's.
 
-    `blind` is why the model does not read images, None if it does; `tower_bytes` is the memory of
+    `no_vision` is why the model reads no images, None if it does; `tower_bytes` is the memory of
     its vision tower.
     """
 
@@ -76,7 +76,7 @@ class ModelRow:
     context_length: int | None = None
     alias: str | None = None
     ttl_s: int | None = None
-    blind: Reason | None = TEXT_ALONE
+    no_vision: Reason | None = TEXT_ALONE
     tower_bytes: int = 0
 
     @property
@@ -220,7 +220,7 @@ def model_row(model: ModelSnapshot, default: str | None) -> ModelRow:
         min(filter(None, lengths), default=None),
         settings.alias,
         settings.ttl_seconds,
-        model.blind,
+        model.no_vision,
         model.tower_bytes,
     )
 

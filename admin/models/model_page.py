@@ -211,7 +211,7 @@ def prefix_card(model: ModelSnapshot) -> PrefixCard:
 def _trial_card(model: ModelSnapshot, status: Json, drafts: DraftPicker) -> TrialCard:
     sizes = {draft.id: draft.size_bytes for draft in drafts.fit}
     likely = [draft.id for draft in drafts.fit if draft.chosen or draft.declared]
-    card = trial_card(status, sizes, likely, sees=model.blind is None)
+    card = trial_card(status, sizes, likely, sees=model.no_vision is None)
     unchecked = frozenset(draft.id for draft in drafts.fit if not draft.checked)
     return replace(card, unchecked=unchecked, more=drafts.more)
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
-from omlx.errors import ModelError, NotFound, OmlxError, Reason
+from omlx.errors import NotFound, OmlxError, Reason
 from omlx.models.catalog.config import declared_context, longest_context
-from omlx.models.catalog.files import count_parameters, read_config, weight_files
+from omlx.models.catalog.facts import parameters
+from omlx.models.catalog.files import ModelFiles
 from omlx.models.catalog.package import FILE
 from omlx.models.catalog.registry import ModelEntry, Status
 from omlx.models.pool.pool import Pool, why_no_vision
@@ -21,20 +21,17 @@ from omlx.records import PrefixStats, RequestStats
 from omlx.server.services import Services
 from omlx.settings.file import FileStamp, file_stamp
 
-_GROUP_SIZE: Final = 64
-"""Quantized values for each scale, where a config does not say."""
-
 TEXT_ALONE: Final = Reason("vision.off.text")
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointFacts:
     """`context_length` in tokens, `longest_context` what a user may raise it to; None for what the
-    files do not say. `blind`: why the model does not read images."""
+    files do not say. `no_vision`: why the model reads no images."""
 
     parameters: int | None = None
     context_length: int | None = None
-    blind: Reason | None = TEXT_ALONE
+    no_vision: Reason | None = TEXT_ALONE
     longest_context: int | None = None
 
 
@@ -58,10 +55,10 @@ class ModelSnapshot:
     facts: CheckpointFacts = NO_FACTS
 
     @property
-    def blind(self) -> Reason | None:
+    def no_vision(self) -> Reason | None:
         """Why the model does not read images; None if it does."""
         vision = self.speculative is None or self.speculative.settings.vision
-        return why_no_vision(self.served, self.facts.blind, vision=vision)
+        return why_no_vision(self.served, self.facts.no_vision, vision=vision)
 
     @property
     def tower_bytes(self) -> int:
@@ -89,7 +86,6 @@ class ModelSnapshots:
         self._activity = services.activity
         self._engine = services.engine
         self._speculation = SpeculationCache(services.pool)
-        self._facts = FactsReader()
 
     @property
     def default(self) -> str | None:
@@ -143,7 +139,7 @@ class ModelSnapshots:
     def _read(
         self, entries: Sequence[ModelEntry]
     ) -> list[tuple[SpeculationConfig | None, CheckpointFacts]]:
-        return [(self._speculation.get(entry), self._facts.get(entry)) for entry in entries]
+        return [(self._speculation.get(entry), checkpoint_facts(entry)) for entry in entries]
 
     def _trusted(self, entry: ModelEntry) -> ModelEntry:
         """Apply the setting that lets a model run the code that it brings along."""
@@ -179,31 +175,14 @@ class SpeculationCache:
         return speculation
 
 
-class FactsReader:
-    """Reads a checkpoint once, and again if the size of its weights has changed."""
-
-    def __init__(self) -> None:
-        self._known: dict[tuple[Path, int], CheckpointFacts] = {}
-
-    def get(self, entry: ModelEntry) -> CheckpointFacts:
-        """Read the facts of a usable model; others have none. Reads files; never raises."""
-        if not entry.usable:
-            return NO_FACTS
-        key = (entry.path, entry.size_bytes)
-        if key not in self._known:
-            self._known[key] = _read(entry.path)
-        return self._known[key]
-
-
-def _read(directory: Path) -> CheckpointFacts:
-    try:
-        config = read_config(directory, "config.json")
-        quantization = config.get("quantization")
-        size = quantization.get("group_size") if isinstance(quantization, Mapping) else None
-        group_size = size if isinstance(size, int) else _GROUP_SIZE
-        parameters = count_parameters(weight_files(directory), group_size)
-    except ModelError:  # the reason is shown when the model is loaded
+def checkpoint_facts(entry: ModelEntry) -> CheckpointFacts:
+    """Return the facts of a usable model; others have none. Reads files; never raises."""
+    if not entry.usable:
         return NO_FACTS
-    declared = declared_context(config)
-    longest = None if declared is None else longest_context(config, 0)
-    return CheckpointFacts(parameters, declared, read_vision_off(directory), longest)
+    files = ModelFiles.recent(entry.path)
+    count = parameters(files)
+    if count is None:
+        return NO_FACTS
+    declared = declared_context(files.config)
+    longest = None if declared is None else longest_context(files.config, 0)
+    return CheckpointFacts(count, declared, read_vision_off(files), longest)

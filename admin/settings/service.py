@@ -21,7 +21,6 @@ from omlx.errors import BadRequest, ConfigError, ModelError, NotFound, Reason
 from omlx.models.catalog.catalog import Profile
 from omlx.models.catalog.compatibility import check_draft
 from omlx.models.catalog.config import longest_context
-from omlx.models.catalog.files import read_config
 from omlx.models.catalog.package import usable_package
 from omlx.models.catalog.reference import find_draft
 from omlx.models.catalog.registry import ModelEntry, Status
@@ -262,7 +261,7 @@ class SettingWarnings:
                 return next(reasons, None)
             case "max_context", int(tokens) if model is not None and model.usable:
                 try:
-                    limit = longest_context(read_config(model.path, "config.json"), 0)
+                    limit = longest_context(model.files.config, 0)
                 except ModelError:  # the model's page says so
                     return None
                 return Reason("config.context_above", {"limit": limit}) if tokens > limit else None

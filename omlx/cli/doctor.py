@@ -41,7 +41,6 @@ from omlx.exactness import Exactness
 from omlx.machine import Machine, machine_rows, power_rows, read_machine, warnings
 from omlx.models.catalog.catalog import Catalog
 from omlx.models.catalog.discovery import BUNDLED, places, scan_places
-from omlx.models.catalog.files import weight_files
 from omlx.models.catalog.registry import ModelEntry, Status
 from omlx.models.pool.cost_file import CostFiles
 from omlx.models.pool.footprint import default_limit_bytes, limit_bytes, machine_bytes
@@ -150,7 +149,7 @@ def _bench(name: str | None, configuration: LiveConfiguration) -> int:
 
 def _check_room(entry: ModelEntry, limit: int) -> None:
     """Raise ModelError for a model whose weights exceed the memory limit."""
-    weights = sum(file.stat().st_size for file in weight_files(entry.path))
+    weights = sum(file.stat().st_size for file in entry.files.weights)
     if weights > limit:
         need_gb, limit_gb = (round(count / (1 << 30), 2) for count in (weights, limit))
         sizes = {"need_gb": need_gb, "limit_gb": limit_gb, "used_gb": 0.0}

@@ -23,7 +23,6 @@ from typing import Any, Final, TypeVar
 
 import omlx
 from omlx.errors import ConfigError, ModelError, Reason
-from omlx.models.catalog.files import weight_files
 from omlx.models.catalog.registry import ModelEntry
 from omlx.models.pool.cost_file import machine
 from omlx.settings.file import locked, read, write
@@ -78,7 +77,7 @@ def fingerprint(entry: ModelEntry) -> str:
     """Return a hash over names, sizes and times of the weight files; empty if there are none."""
     stats = []
     try:
-        for file in weight_files(entry.path):
+        for file in entry.files.weights:
             status = file.stat()
             stats.append((file.name, status.st_size, status.st_mtime_ns))
     except (ModelError, OSError):

@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 
 from omlx import __version__
 from omlx.engine.types import FinishReason, Request, Sampling
-from omlx.models.catalog.files import ModelIdentity, digest, versions
+from omlx.models.catalog.identity import ModelIdentity, digest, versions
 from omlx.models.pool.served import ServedModel
 from omlx.records import Receipt
 from omlx.text.constraint import Constraint

@@ -10,10 +10,11 @@ from typing import Any
 import httpx
 import pytest
 
-from omlx.models.catalog import config as model_config
 from omlx.models.catalog.config import encoder_window
+from omlx.models.catalog.files import ModelFiles
 from omlx.models.catalog.inspect_checkpoint import inspect_checkpoint
 from omlx.models.catalog.registry import Registry, Status
+from omlx.models.library import choose
 from tests.server.running import PATIENCE_S, omlx
 
 
@@ -25,7 +26,7 @@ def folder(directory: Path, **config: Any) -> Path:
 
 @pytest.fixture
 def installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model_config, "find_spec", lambda name: ModuleSpec(name, None))
+    monkeypatch.setattr(choose, "find_spec", lambda name: ModuleSpec(name, None))
 
 
 @pytest.mark.usefixtures("installed")
@@ -60,7 +61,7 @@ def test_configs_that_are_computed_as_they_ask(
 def test_without_the_extra_the_reason_names_the_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(model_config, "find_spec", lambda name: None)
+    monkeypatch.setattr(choose, "find_spec", lambda name: None)
     entry = inspect_checkpoint("e/one", folder(tmp_path), "test")
     assert entry.status is Status.SKIPPED
     with (
@@ -95,4 +96,5 @@ def test_the_window_is_what_positions_and_declaration_allow(
 ) -> None:
     if declared is not None:
         (tmp_path / "sentence_bert_config.json").write_text(json.dumps(declared))
-    assert encoder_window(tmp_path, config) == window
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert encoder_window(ModelFiles.at(tmp_path)) == window

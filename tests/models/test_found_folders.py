@@ -13,7 +13,7 @@ import pytest
 
 from omlx.models.catalog.config import context_length, longest_context, stop_tokens
 from omlx.models.catalog.discovery import BUNDLED, Folder, scan_places
-from omlx.models.catalog.facts import ModelFactsCache
+from omlx.models.catalog.facts import model_facts
 from omlx.settings.schema import Settings
 from tests.models.breakage import (
     CONFIG,
@@ -173,7 +173,7 @@ def test_a_folder_in_another_form_answers_the_same(
 @pytest.mark.parametrize("name", [name for name in SAME if name.startswith("template-")])
 def test_the_template_of_any_form_says_that_a_model_takes_tools(root: Path, name: str) -> None:
     (entry,) = [one for one in scan_places([Folder("m", root)]).entries if one.id == name]
-    assert ModelFactsCache().get(entry).tools
+    assert model_facts(entry.files, entry.id).tools
 
 
 def test_a_template_that_appears_in_another_file_is_noticed(tmp_path: Path) -> None:
@@ -181,11 +181,10 @@ def test_a_template_that_appears_in_another_file_is_noticed(tmp_path: Path) -> N
     shutil.copytree(BUNDLED / TARGET, folder)
     fields(TOKENIZER_CONFIG, "chat_template")(folder)
     (entry,) = scan_places([Folder("m", folder)]).entries
-    facts = ModelFactsCache()
-    assert not facts.get(entry).tools
+    assert not model_facts(entry.files, entry.id).tools
     content("processor_config.json", json.dumps({"chat_template": TEMPLATE}))(folder)
     os.utime(folder / "processor_config.json", (1, 1))
-    assert facts.get(entry).tools
+    assert model_facts(entry.files, entry.id).tools
 
 
 def test_stop_tokens_of_all_forms_are_joined() -> None:

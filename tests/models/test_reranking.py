@@ -9,6 +9,8 @@ import pytest
 
 from omlx.errors import BadRequest
 from omlx.models.catalog.facts import Reranking, is_reranker, reranking
+from omlx.models.catalog.files import ModelFiles
+from omlx.models.catalog.registry import ModelEntry
 
 
 def declare(folder: Path, *kinds: str) -> None:
@@ -28,26 +30,26 @@ def declare(folder: Path, *kinds: str) -> None:
     ],
 )
 def test_models_known_by_name(tmp_path: Path, model: str, known: bool) -> None:
-    assert is_reranker(tmp_path, model) is known
+    assert is_reranker(ModelFiles.at(tmp_path), model) is known
     if known:
-        assert reranking(tmp_path, model) == Reranking()
+        assert reranking(ModelEntry(model, tmp_path, "test")) == Reranking()
     else:
         with pytest.raises(BadRequest) as caught:
-            reranking(tmp_path, model)
+            reranking(ModelEntry(model, tmp_path, "test"))
         assert caught.value.code == "rerank.undeclared"
 
 
 def test_what_a_model_declares_comes_before_its_name(tmp_path: Path) -> None:
     name = "me/Qwen3-Reranker-tuned"
     declare(tmp_path, "Transformer", "Pooling")
-    assert not is_reranker(tmp_path, name)
+    assert not is_reranker(ModelFiles.at(tmp_path), name)
     declare(tmp_path, "Transformer", "LogitScore")
     with pytest.raises(BadRequest) as caught:
-        reranking(tmp_path, name)
+        reranking(ModelEntry(name, tmp_path, "test"))
     assert caught.value.code == "rerank.tokens"
     (tmp_path / "1_LogitScore").mkdir()
     (tmp_path / "1_LogitScore/config.json").write_text('{"true_token_id": 5, "false_token_id": 3}')
-    assert reranking(tmp_path, name) == Reranking((5, 3))
+    assert reranking(ModelEntry(name, tmp_path, "test")) == Reranking((5, 3))
     prompts = {"prompts": {"a": "Judge."}, "default_prompt_name": "a"}
     (tmp_path / "config_sentence_transformers.json").write_text(json.dumps(prompts))
-    assert reranking(tmp_path, "any") == Reranking((5, 3), "Judge.")
+    assert reranking(ModelEntry("any", tmp_path, "test")) == Reranking((5, 3), "Judge.")

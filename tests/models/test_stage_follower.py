@@ -13,7 +13,7 @@ from omlx.engine.stage.group import Group
 from omlx.engine.stage.link import Frame, Kind
 from omlx.errors import ModelError, StageError
 from omlx.models.catalog.discovery import BUNDLED
-from omlx.models.catalog.files import fingerprint
+from omlx.models.catalog.identity import fingerprint
 from omlx.models.catalog.registry import ModelEntry
 from omlx.models.stages import FollowerStage
 from tests.server.running import TARGET

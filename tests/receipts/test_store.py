@@ -10,7 +10,7 @@ import pytest
 
 from omlx.engine.types import FinishReason, Sampling
 from omlx.errors import NotFound
-from omlx.models.catalog.files import ModelIdentity
+from omlx.models.catalog.identity import ModelIdentity
 from omlx.receipts.kept import KeptAnswer
 from omlx.receipts.store import MAX_AGE_S, AnswerStore
 from omlx.text.constraint import Constraint

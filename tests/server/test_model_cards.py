@@ -14,7 +14,7 @@ from anthropic import Anthropic
 from openai import OpenAI
 
 from omlx.models.catalog.discovery import BUNDLED
-from omlx.models.catalog.facts import ModelFactsCache
+from omlx.models.catalog.facts import model_facts
 from omlx.models.catalog.registry import ModelEntry
 from tests.server.running import DEMO, TARGET, Running, omlx
 
@@ -60,17 +60,16 @@ def folder(tmp_path: Path) -> ModelEntry:
 
 
 def test_facts_are_read_again_when_a_file_changes(folder: ModelEntry) -> None:
-    cache = ModelFactsCache()
-    facts = cache.get(folder)
+    facts = model_facts(folder.files, folder.id)
     assert (facts.context_length, facts.tools, facts.reasoning) == (1000, False, False)
-    assert cache.get(folder) is facts
+    assert model_facts(folder.files, folder.id) is facts
     template = folder.path / "chat_template.jinja"
     template.write_text("{% if tools %}{% endif %}[THINK]x[/THINK]")
     (folder.path / "modules.json").write_text("[]")
-    facts = cache.get(folder)
+    facts = model_facts(folder.files, folder.id)
     assert (facts.tools, facts.reasoning, facts.embeddings) == (True, True, True)
     (folder.path / "modules.json").write_text('[{"type": "Transformer"}, {"type": "a.LogitScore"}]')
-    facts = cache.get(folder)
+    facts = model_facts(folder.files, folder.id)
     assert (facts.reranks, facts.embeddings) == (True, False)
 
 
@@ -78,7 +77,7 @@ def test_facts_are_read_again_when_a_file_changes(folder: ModelEntry) -> None:
 def test_broken_files_have_facts_nevertheless(folder: ModelEntry, text: str) -> None:
     for name in ("config.json", "tokenizer_config.json"):
         (folder.path / name).write_text(text)
-    assert ModelFactsCache().get(folder).context_length > 0
+    assert model_facts(folder.files, folder.id).context_length > 0
 
 
 def test_so_has_an_encoder_with_broken_files(folder: ModelEntry) -> None:
@@ -86,7 +85,7 @@ def test_so_has_an_encoder_with_broken_files(folder: ModelEntry) -> None:
     for pad in ("null", '"x"', "1"):
         config = f'{{"model_type": "xlm-roberta", "n_ctx": 100, "pad_token_id": {pad}}}'
         (folder.path / "config.json").write_text(config)
-        facts = ModelFactsCache().get(folder)
+        facts = model_facts(folder.files, folder.id)
         assert (facts.context_length, facts.generates) == (100, False)
 
 

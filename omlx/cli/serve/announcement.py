@@ -23,7 +23,7 @@ from omlx.cli.output import columns, download_hint, size
 from omlx.clients.agents import Endpoint
 from omlx.clients.apps import Snippet, curl, embeddings_curl, rerank_curl
 from omlx.errors import ConfigError
-from omlx.models.catalog.facts import ModelFacts, ModelFactsCache
+from omlx.models.catalog.facts import ModelFacts, model_facts
 from omlx.models.catalog.registry import BUNDLED, ModelEntry, Registry
 from omlx.models.hub.offer import Offer, starters
 from omlx.models.pool.footprint import limit_bytes
@@ -189,10 +189,9 @@ def example(models: Sequence[ModelEntry], address: str, *, with_key: bool) -> li
 
     Reads files of the models; empty if there is none.
     """
-    facts = ModelFactsCache()
     first: dict[_Command, ModelEntry] = {}
     for entry in models:
-        command = _command(facts.get(entry))
+        command = _command(model_facts(entry.files, entry.id))
         if command is not None:
             first.setdefault(command, entry)
         if command is curl:

@@ -30,7 +30,7 @@ from omlx.engine.stage.link import Kind, Link, introduce, welcome
 from omlx.engine.stage.order import Order
 from omlx.engine.stage.stages import Stages
 from omlx.errors import OmlxError, StageError, StageLost
-from omlx.models.catalog.files import fingerprint
+from omlx.models.catalog.identity import fingerprint
 from omlx.models.pool.footprint import device
 from omlx.settings.configuration import LiveConfiguration
 

@@ -1,21 +1,19 @@
-"""Facts of a config: stop tokens, sampling, shapes, context length, counts, encoders.
+"""Facts of a config: stop tokens, sampling, shapes, context length, counts.
 
 Context lengths are in tokens. YaRN lengthens what a config declares, as model cards advise to write
 it. Other scalings are declared with the length that they reach, or do not say: there a user may ask
-for more. Encoders read a text in both directions and generate none; mlx-vlm has three.
+for more.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any, Final
 
 from omlx.engine.prefill import PassShape
-from omlx.errors import ModelError, Reason
-from omlx.models.catalog.files import read_config
+from omlx.errors import ModelError
+from omlx.models.catalog.files import ModelFiles
 from omlx.models.library.rope import ORIGINAL, kind_of_scaling, scaling_of
 
 Number = int | float
@@ -191,55 +189,17 @@ def _fields(config: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
                 pending.append(value)
 
 
-ENCODERS: Final = {"bert": "bert", "modernbert": "modernbert", "xlm-roberta": "xlm_roberta"}
-"""Names of mlx-vlm's modules, by `model_type`."""
-EXTRA: Final = "omlx[encoders]"
-_PACKAGE: Final = "mlx_vlm"
-_CLASSIFIER: Final = "ForSequenceClassification"
-_FIXED: Final = {
-    "hidden_act": "gelu",
-    "hidden_activation": "gelu",
-    "position_embedding_type": "absolute",
-}
-"""Keys of configs which mlx-vlm does not read, with the value that it computes."""
-
-
-def is_encoder(config: Mapping[str, Any]) -> bool:
-    return str(config.get("model_type")) in ENCODERS
-
-
-def is_classifier(config: Mapping[str, Any]) -> bool:
-    """Return whether a config is that of an encoder with a head that scores a text or a pair."""
-    architectures = config.get("architectures")
-    if not is_encoder(config) or not isinstance(architectures, list):
-        return False
-    return any(str(name).endswith(_CLASSIFIER) for name in architectures)
-
-
-def encoder_reason(config: Mapping[str, Any]) -> Reason | None:
-    """Return why an encoder cannot be loaded; None if it can."""
-    if find_spec(_PACKAGE) is None:
-        model_type = str(config["model_type"])
-        return Reason("model.encoder_extra", {"model_type": model_type, "extra": EXTRA})
-    for key, value in _FIXED.items():
-        if config.get(key, value) != value:
-            return Reason("model.encoder_config", {"key": key, "value": str(config[key])})
-    labels = config.get("id2label")
-    if is_classifier(config) and isinstance(labels, dict) and len(labels) != 1:
-        return Reason("model.encoder_config", {"key": "id2label", "value": str(len(labels))})
-    return None
-
-
-def encoder_window(directory: Path, config: Mapping[str, Any]) -> int | None:
+def encoder_window(files: ModelFiles) -> int | None:
     """Return the tokens that an encoder reads at most, None if it does not say.
 
     XLM-R counts positions from behind that of padding. sentence-transformers may declare fewer
     tokens than there are positions. Raises ModelError.
     """
+    config = files.config
     length = declared_context(config)
     if length is not None and config.get("model_type") == "xlm-roberta":
         padding = config.get("pad_token_id")
         length -= 1 + (padding if isinstance(padding, int) else 1)
-    declared = read_config(directory, "sentence_bert_config.json").get("max_seq_length")
+    declared = files.json("sentence_bert_config.json").get("max_seq_length")
     lengths = [one for one in (length, declared) if isinstance(one, int) and one > 0]
     return min(lengths, default=None)

@@ -16,9 +16,8 @@ from threading import Lock
 from typing import Final, Protocol, TypeAlias
 
 from omlx.errors import Reason
-from omlx.models.catalog.files import FolderStamp, folder_stamp
+from omlx.models.catalog.files import ModelFiles
 from omlx.models.catalog.inspect_checkpoint import (
-    download_folders,
     has_config,
     inspect_checkpoint,
     looks_like_model,
@@ -26,8 +25,6 @@ from omlx.models.catalog.inspect_checkpoint import (
 from omlx.models.catalog.registry import BUNDLED as BUNDLED_SOURCE
 from omlx.models.catalog.registry import ModelEntry, Registry, Status
 from omlx.settings.schema import Settings
-
-_Stamp: TypeAlias = tuple[FolderStamp, ...]
 
 BUNDLED = Path(__file__).resolve().parents[2] / "bundled"
 
@@ -52,7 +49,7 @@ class Discovery:
 
     def __init__(self, searched: Iterable[Place]) -> None:
         self._places = tuple(searched)
-        self._known: dict[tuple[str, Path], tuple[_Stamp, ModelEntry]] = {}
+        self._known: dict[tuple[str, Path], tuple[ModelFiles, ModelEntry]] = {}
         self._registry = Registry()
         self._lock = Lock()
 
@@ -77,21 +74,16 @@ class Discovery:
                 if resolved in seen:
                     continue
                 seen.add(resolved)
-                key, stamp = (model_id, directory), _stamp(directory)
+                key, files = (model_id, directory), ModelFiles.at(directory)
                 before, entry = known.get(key, (None, None))
-                if entry is None or before != stamp:
+                if entry is None or before != files:
                     entry = inspect_checkpoint(model_id, directory, place.source)
-                self._known[key] = stamp, entry
+                self._known[key] = files, entry
                 if entry.usable:
                     winner = first.setdefault(model_id, entry)
                     if winner is not entry:
                         entry = _shadowed(entry, winner)
                 yield entry
-
-
-def _stamp(directory: Path) -> _Stamp:
-    """Return the stamps of all files that an inspection looks at."""
-    return tuple(folder_stamp(folder) for folder in (directory, *download_folders(directory)))
 
 
 def _shadowed(entry: ModelEntry, winner: ModelEntry) -> ModelEntry:

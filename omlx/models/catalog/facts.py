@@ -10,37 +10,25 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final, Literal
 
 from omlx.errors import BadRequest, ModelError
 from omlx.models.catalog.config import (
     context_length,
     encoder_window,
-    is_classifier,
-    is_encoder,
     longest_context,
 )
-from omlx.models.catalog.files import (
-    PROCESSOR_FILES,
-    TEMPLATE_FILE,
-    TEMPLATE_FOLDER,
-    chat_templates,
-    read_config,
-)
+from omlx.models.catalog.files import CONFIG, TOKENIZER_CONFIG, ModelFiles
 from omlx.models.catalog.registry import ModelEntry
+from omlx.models.library.choose import is_classifier, is_encoder
 from omlx.text.reasoning import FAMILIES, THINK
 
 MODULES: Final = "modules.json"
-_CONFIG: Final = "config.json"
-_TOKENIZER: Final = "tokenizer_config.json"
-_FILES: Final = (
-    *(_CONFIG, _TOKENIZER, TEMPLATE_FILE, MODULES, TEMPLATE_FOLDER),
-    *PROCESSOR_FILES,
-)
+_GROUP_SIZE: Final = 64
+"""Quantized values for each scale, where a config does not say."""
 _TOOLS: Final = re.compile(r"\btools\b")
 _REASONING: Final = (*FAMILIES, (THINK.opens, THINK.closes), ("<|channel>",), ("<|channel|>",))
 """Texts of chat templates of models that reason, all of a group."""
@@ -65,64 +53,56 @@ class ModelFacts:
     created: int = 0
 
 
-class ModelFactsCache:
-    """Facts by model directory. Thread-safe: at worst, two threads read the same files."""
-
-    def __init__(self) -> None:
-        self._known: dict[Path, tuple[tuple[int, ...], ModelFacts]] = {}
-
-    def get(self, entry: ModelEntry) -> ModelFacts:
-        """Return the facts of a model; those of unreadable files are missing. Reads files."""
-        changed = tuple(_changed_at(entry.path / name) for name in _FILES)
-        known = self._known.get(entry.path)
-        if known is None or known[0] != changed:
-            known = self._known[entry.path] = changed, _read(entry, changed)
-        return known[1]
+def model_facts(files: ModelFiles, model: str) -> ModelFacts:
+    """Return the facts of a model with this id; those of unreadable files are missing."""
+    return files.fact(_facts, model)
 
 
-def _changed_at(path: Path) -> int:
-    """In nanoseconds; 0 without the file."""
-    try:
-        return path.stat().st_mtime_ns
-    except OSError:
-        return 0
-
-
-def _read(entry: ModelEntry, changed: tuple[int, ...]) -> ModelFacts:
-    directory = entry.path
-    config = _readable(read_config, directory, _CONFIG)
-    template = "\n".join(_readable(chat_templates, directory).values())
-    limit = _readable(read_config, directory, _TOKENIZER).get("model_max_length")
-    limit = limit if isinstance(limit, int | float) else 0
+def _facts(files: ModelFiles, model: str) -> ModelFacts:
+    config: Mapping[str, Any] = {}
+    template, limit, reranks = "", 0.0, False
+    with suppress(ModelError):  # of each: the reason is shown when the model is loaded
+        config = files.config
+    with suppress(ModelError):
+        template = "\n".join(files.templates().values())
+    with suppress(ModelError):
+        declared = files.json(TOKENIZER_CONFIG).get("model_max_length")
+        limit = declared if isinstance(declared, int | float) else 0
     context, longest = context_length(config, limit), longest_context(config, limit)
-    reranks = False
-    with suppress(ModelError):  # the reason is shown when the model is loaded
-        reranks = is_reranker(directory, entry.id)
+    with suppress(ModelError):
+        reranks = is_reranker(files, model)
         if is_encoder(config):
-            context = longest = encoder_window(directory, config) or context
+            context = longest = encoder_window(files) or context
     return ModelFacts(
         context_length=context,
         longest_context=longest,
         tools=_TOOLS.search(template) is not None,
         reasoning=any(all(text in template for text in texts) for texts in _REASONING),
-        embeddings=bool(changed[_FILES.index(MODULES)]) and not reranks,
+        embeddings=(files.directory / MODULES).exists() and not reranks,
         reranks=reranks,
         generates=not is_encoder(config),
-        created=changed[0] // 10**9,
+        created=files.created,
     )
 
 
-def _readable(read: Callable[..., dict[str, Any]], *arguments: object) -> dict[str, Any]:
+def parameters(files: ModelFiles) -> int | None:
+    """Return the number of parameters; None for unreadable files. Reads headers once."""
+    return files.fact(_parameters)
+
+
+def _parameters(files: ModelFiles) -> int | None:
     try:
-        return read(*arguments)
+        quantization = files.config.get("quantization")
+        size = quantization.get("group_size") if isinstance(quantization, Mapping) else None
+        return files.tensors.parameters(size if isinstance(size, int) else _GROUP_SIZE)
     except ModelError:  # the reason is shown when the model is loaded
-        return {}
+        return None
 
 
-def read_modules(directory: Path) -> list[dict[str, Any]]:
-    """Return the modules of a model, none without a readable file."""
+def _modules(files: ModelFiles) -> list[dict[str, Any]]:
+    """Return the modules of sentence-transformers, none without a readable file."""
     try:
-        content = json.loads((directory / MODULES).read_text(encoding="utf-8"))
+        content = json.loads((files.directory / MODULES).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return []
     if not isinstance(content, list):
@@ -130,7 +110,7 @@ def read_modules(directory: Path) -> list[dict[str, Any]]:
     return [module for module in content if isinstance(module, dict)]
 
 
-def module_kinds(modules: Sequence[dict[str, Any]]) -> list[str]:
+def _kinds(modules: Sequence[dict[str, Any]]) -> list[str]:
     """Return the names of their classes, such as `Pooling`."""
     return [str(module.get("type", "")).rpartition(".")[2] for module in modules]
 
@@ -156,33 +136,34 @@ class Pooling:
     normalize: bool
 
 
-def pooling(directory: Path, model: str) -> Pooling:
+def pooling(entry: ModelEntry) -> Pooling:
     """Return how a model pools.
 
     Raises BadRequest for a model that declares nothing or an unsupported pooling, ModelError for
     files that cannot be read.
     """
-    modules = read_modules(directory)
-    kinds = module_kinds(modules)
+    files, model = entry.files, entry.id
+    modules = _modules(files)
+    kinds = _kinds(modules)
     if not modules:
         raise BadRequest("embedding.undeclared", param="model", model=model)
     if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
         raise BadRequest("embedding.modules", param="model", model=model, modules=", ".join(kinds))
-    config = read_config(directory, f"{modules[1].get('path') or '1_Pooling'}/config.json")
+    config = files.json(f"{modules[1].get('path') or '1_Pooling'}/{CONFIG}")
     modes = [
         name for name, value in config.items() if name.startswith(f"{_DECLARED}_") and value is True
     ]
     declared = config.get(_DECLARED)  # of newer versions, in place of one flag per mode
     if not modes and isinstance(declared, str):
         modes = [_NAMED.get(declared, f"{_DECLARED}_{declared}")]
-    supported = _ENCODER if is_encoder(read_config(directory, "config.json")) else _CAUSAL
+    supported = _ENCODER if is_encoder(files.config) else _CAUSAL
     if len(modes) != 1 or modes[0] not in supported:
         listed = ", ".join(modes) or "none"
         raise BadRequest("embedding.pooling", param="model", model=model, modes=listed)
     return Pooling(supported[modes[0]], "Normalize" in kinds)
 
 
-_KINDS: Final = ["Transformer", "LogitScore"]
+_SCORED: Final = ["Transformer", "LogitScore"]
 _TYPES: Final = "type_vocab_size"
 _QWEN: Final = re.compile(r"qwen3[-_.]?reranker", re.IGNORECASE)
 
@@ -200,35 +181,36 @@ class Reranking:
     segments: bool = False
 
 
-def is_reranker(directory: Path, model: str) -> bool:
+def is_reranker(files: ModelFiles, model: str) -> bool:
     """Return whether a model judges documents. Reads modules.json and config.json; raises
     ModelError.
     """
-    if is_classifier(read_config(directory, "config.json")):
+    if is_classifier(files.config):
         return True
-    kinds = module_kinds(read_modules(directory))
-    return kinds == _KINDS or (not kinds and _QWEN.search(model) is not None)
+    kinds = _kinds(_modules(files))
+    return kinds == _SCORED or (not kinds and _QWEN.search(model) is not None)
 
 
-def reranking(directory: Path, model: str) -> Reranking:
+def reranking(entry: ModelEntry) -> Reranking:
     """Return how a model judges documents.
 
     Raises BadRequest for a model that does not, or by a single token; ModelError for files that
     cannot be read.
     """
-    if not is_reranker(directory, model):
+    files, model = entry.files, entry.id
+    if not is_reranker(files, model):
         raise BadRequest("rerank.undeclared", param="model", model=model)
-    config = read_config(directory, "config.json")
+    config = files.config
     if is_classifier(config):
         return Reranking(segments=config["model_type"] == "bert" and config.get(_TYPES) != 1)
-    modules = read_modules(directory)
+    modules = _modules(files)
     if not modules:
         return Reranking()
-    score = read_config(directory, f"{modules[1].get('path') or '1_LogitScore'}/config.json")
+    score = files.json(f"{modules[1].get('path') or '1_LogitScore'}/{CONFIG}")
     yes, no = score.get("true_token_id"), score.get("false_token_id")
     if not isinstance(yes, int) or not isinstance(no, int):
         raise BadRequest("rerank.tokens", param="model", model=model)
-    config = read_config(directory, "config_sentence_transformers.json")
+    config = files.json("config_sentence_transformers.json")
     prompts, name = config.get("prompts"), config.get("default_prompt_name")
     instruction = prompts.get(name) if isinstance(prompts, dict) else None
     return Reranking((yes, no), instruction if isinstance(instruction, str) else None)

@@ -1,4 +1,4 @@
-"""The files of a model directory: configs, chat templates, weights' headers, stamps, fingerprints.
+"""Files of a model directory: configs, chat templates, headers of weights.
 
 safetensors: 8 bytes little-endian length of the header, the header (JSON: name -> dtype, shape,
 data_offsets), the data. Checked before mlx maps a file, which a truncated one would crash.
@@ -11,18 +11,28 @@ Chat templates, of which the first of a name counts:
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from stat import S_ISDIR
+from threading import Lock
+from typing import Any, Final, TypeAlias, TypeVar, TypeVarTuple
 
-from omlx.errors import ModelError, ModelGone, StageError
-from omlx.settings.file import FileStamp, file_stamp
+from omlx.errors import ModelError, ModelGone, Param, Reason
+
+CONFIG: Final = "config.json"
+GENERATION_CONFIG: Final = "generation_config.json"
+TOKENIZER_CONFIG: Final = "tokenizer_config.json"
+PROCESSOR_CONFIG: Final = "processor_config.json"
+DEFAULT: Final = "default"
+_TEMPLATE_FILE: Final = "chat_template.jinja"
+_TEMPLATE_FOLDER: Final = "additional_chat_templates"
+_TEMPLATE: Final = "chat_template"
 
 MAX_CONFIG_BYTES: Final = 16 << 20
 """A config with settings for each of thousands of layers has less than 1 MB."""
@@ -30,19 +40,150 @@ MAX_INDEX_BYTES: Final = 64 << 20
 """An index names each tensor: about 10 MB for 100,000 of them."""
 MAX_BYTES: Final = 256 << 20
 """The largest tokenizers, of 260,000 tokens, have 35 MB."""
-
 _SUFFIXES: Final = frozenset({".jinja", ".json", ".model", ".txt"})
 
+_LAYER: Final = re.compile(r"(?<=\.)\d+(?=\.)")
 
-def read_config(directory: Path, name: str) -> dict[str, Any]:
-    """Return the JSON object in `directory/name`, empty without a file. Raises ModelError for other
-    content.
+SNAPSHOTS: Final = 1024
+"""Folders whose facts are kept in memory: some KB each."""
+
+T = TypeVar("T")
+Args = TypeVarTuple("Args")
+_Stamp: TypeAlias = tuple[tuple[str, tuple[int, int, int, int] | None], ...]
+"""Names, and inode, size, modification and change time; None for a link to nothing."""
+
+
+@dataclass(frozen=True)
+class ModelFiles:
+    """Snapshot of a model directory, the only reader of its files. Thread-safe.
+
+    Two snapshots are equal as long as no file has changed. Facts are computed once for each: those
+    of the files alone, not of what is installed here. At worst, two threads read the same file.
     """
-    path = directory / name
+
+    directory: Path
+    stamp: _Stamp = field(repr=False)
+    _facts: dict[tuple[object, ...], Any] = field(default_factory=dict, repr=False, compare=False)
+
+    @classmethod
+    def at(cls, directory: Path) -> ModelFiles:
+        """Return the snapshot of a directory as it is now. Asks for the stamp of each file."""
+        current = cls(directory, _stamp(directory))
+        with _lock:
+            known = _snapshots.pop(directory, current)
+            files = _snapshots[directory] = known if known == current else current
+            if len(_snapshots) > SNAPSHOTS:
+                del _snapshots[next(iter(_snapshots))]
+        return files
+
+    @classmethod
+    def recent(cls, directory: Path) -> ModelFiles:
+        """Return the snapshot that was taken last, as by discovery, without asking for stamps."""
+        return _snapshots.get(directory) or cls.at(directory)
+
+    def fact(self, read: Callable[[ModelFiles, *Args], T], *args: *Args) -> T:
+        """Return `read(self, *args)`, kept for these files. Raises as `read`, again each time."""
+        key = (read, *args)
+        if key not in self._facts:
+            self._facts[key] = read(self, *args)
+        known: T = self._facts[key]
+        return known
+
+    @cached_property
+    def config(self) -> Mapping[str, Any]:
+        """The model's config, empty without a file. Raises ModelError."""
+        return self.json(CONFIG)
+
+    def json(self, name: str) -> dict[str, Any]:
+        """Read a JSON object, empty without the file. Raises ModelError for other content."""
+        return read_json(self.directory / name)
+
+    def has(self, name: str) -> bool:
+        return (self.directory / name).is_file()
+
+    @property
+    def created(self) -> int:
+        """Seconds since 1970 at which the config was written; 0 without one."""
+        try:
+            return int((self.directory / CONFIG).stat().st_mtime)
+        except OSError:
+            return 0
+
+    @cached_property
+    def weights(self) -> Sequence[Path]:
+        """The files of the weights, by name. Raises ModelError if there are none."""
+        files = sorted(self.directory.glob("model*.safetensors"))
+        if not files:
+            raise ModelError("model.no_weights")
+        return files
+
+    @cached_property
+    def tensors(self) -> Tensors:
+        """Summary of the tensors of all weights. Reads headers; raises ModelError."""
+        return _summary(map(read_header, self.weights))
+
+    def templates(self) -> dict[str, str]:
+        """Return chat templates by name, `default` the one for chats; empty without any.
+
+        Raises ModelError for a file that cannot be read.
+        """
+        named = _named(self.json(TOKENIZER_CONFIG).get(_TEMPLATE)) | self._template_files()
+        for name in ("chat_template.json", PROCESSOR_CONFIG):
+            named = named or _named(self.json(name).get(_TEMPLATE))
+        return {DEFAULT: next(iter(named.values()))} if len(named) == 1 else named
+
+    def _template_files(self) -> dict[str, str]:
+        folder = self.directory / _TEMPLATE_FOLDER
+        paths = {path.stem: path for path in sorted(folder.glob("*.jinja"))}
+        paths[DEFAULT] = self.directory / _TEMPLATE_FILE
+        return {name: _read(path) for name, path in paths.items() if path.is_file()}
+
+
+_snapshots: Final[dict[Path, ModelFiles]] = {}
+"""The most recently used last."""
+_lock: Final = Lock()
+
+
+def download_folders(directory: Path) -> list[Path]:
+    """Return the folders in which download clients keep unfinished files of a model directory."""
+    folders = [directory / ".cache/huggingface/download"]
+    if directory.parent.name == "snapshots":
+        folders.append(directory.parent.parent / "blobs")
+    return folders
+
+
+def _stamp(directory: Path) -> _Stamp:
+    folders = (directory, *download_folders(directory))
+    return tuple(stamp for folder in folders for stamp in _stamps(folder))
+
+
+def _stamps(folder: Path | str, depth: int = 1) -> list[tuple[str, Any]]:
+    """Return the stamps of all files in a folder and the folders in it; none for a missing one."""
+    try:
+        names = sorted(os.listdir(folder))
+    except OSError:
+        return []
+    stamps: list[tuple[str, Any]] = []
+    for name in names:
+        path = os.path.join(folder, name)
+        try:
+            status = os.stat(path)
+        except OSError:
+            stamps.append((name, None))
+            continue
+        changed = status.st_mtime_ns, status.st_ctime_ns
+        stamps.append((name, (status.st_ino, status.st_size, *changed)))
+        if depth and S_ISDIR(status.st_mode) and not name.startswith("."):
+            stamps += _stamps(path, depth - 1)
+    return stamps
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the JSON object in a file, empty without one. Raises ModelError for other content."""
     try:
         return read_object(path) if path.is_file() else {}
     except (OSError, ValueError) as error:
-        raise ModelError("model.config_unreadable", file=name, detail=str(error)) from None
+        raise ModelError("model.config_unreadable", file=path.name, detail=str(error)) from None
 
 
 def read_object(path: Path, max_bytes: int = MAX_CONFIG_BYTES) -> dict[str, Any]:
@@ -86,85 +227,52 @@ def check_files(directory: Path) -> None:
             )
 
 
-FolderStamp: TypeAlias = tuple[tuple[str, FileStamp], ...]
+@dataclass(frozen=True, slots=True)
+class Tensors:
+    """Tensors of all files: their `count`, and `kinds`, names with `#` for the number of a layer.
 
+    `dense` are the parameters of those that are not quantized, `scales` the number of scales.
+    `truncated` says which file is shorter than its header promises.
+    """
 
-def folder_stamp(folder: Path) -> FolderStamp:
-    """Return the stamps of all files in a folder; none for a missing folder."""
-    try:
-        names = sorted(os.listdir(folder))
-    except OSError:
-        return ()
-    return tuple((name, file_stamp(os.path.join(folder, name))) for name in names)
+    count: int
+    kinds: frozenset[str]
+    dense: int
+    scales: int
+    truncated: Reason | None
+
+    def parameters(self, group_size: int) -> int:
+        """Return the number of parameters, where each scale stands for `group_size` values."""
+        return self.dense + self.scales * group_size
+
+    def names_any(self, *parts: str) -> bool:
+        """Return whether the name of a tensor has one of these parts."""
+        return any(part in kind for kind in self.kinds for part in parts)
 
 
 _MAX_HEADER_BYTES = 100 << 20
 _LFS = b"version https://git-lfs"
 
 
-def weight_files(directory: Path) -> list[Path]:
-    """Return the files of the model's weights, by name. Raises ModelError if there are none."""
-    files = sorted(directory.glob("model*.safetensors"))
-    if not files:
-        raise ModelError("model.no_weights")
-    return files
-
-
-def check_whole(file: Path) -> int:
-    """Return how many tensors a safetensors file has. Raises ModelError unless it is complete.
-
-    Reads its header only.
-    """
-    header = _read_header(file)
-    if header.file_bytes < header.promised_bytes:
-        size, promised = header.file_bytes, header.promised_bytes
-        raise ModelError("model.truncated", file=file.name, size=size, promised=promised)
-    return len(header.shapes)
-
-
-def tensor_names(file: Path) -> list[str]:
-    """Return the names of the tensors of a safetensors file. Raises ModelError."""
-    return list(_read_header(file).shapes)
-
-
-def tensor_bytes(file: Path) -> Mapping[str, int]:
-    """Return the bytes of each tensor of a safetensors file, by name. Raises ModelError."""
-    return _read_header(file).sizes
-
-
-def count_parameters(files: Iterable[Path], group_size: int) -> int:
-    """Return the number of parameters in safetensors files. Reads headers; raises ModelError.
-
-    A quantized weight counts as what it stands for: `group_size` values for each of its scales.
-    """
-    shapes: dict[str, Sequence[int]] = {}
-    for file in files:
-        shapes |= _read_header(file).shapes
-    total = 0
-    for name, shape in shapes.items():
-        layer, _, kind = name.rpartition(".")
-        scales = shapes.get(f"{layer}.scales")
-        if scales is None:
-            total += math.prod(shape)
-        elif kind == "scales":
-            total += math.prod(scales) * group_size
-        elif kind == "bias":
-            total += math.prod(shape)
-    return total
-
-
 @dataclass(frozen=True, slots=True)
-class _Header:
-    """Shape and bytes of each tensor, the bytes of the file, and those that its tensors need."""
+class Header:
+    """Shape and bytes of each tensor of a file; `truncated`: it is shorter than they need."""
 
     shapes: Mapping[str, Sequence[int]]
     sizes: Mapping[str, int]
-    file_bytes: int
-    promised_bytes: int
+    truncated: Reason | None
 
 
-def _read_header(file: Path) -> _Header:
-    """Raises ModelError for another format."""
+def whole_header(file: Path) -> Header:
+    """Return the header of a safetensors file. Raises ModelError unless the file is complete."""
+    header = read_header(file)
+    if header.truncated is not None:
+        raise ModelError(header.truncated.code, param=None, **header.truncated.params)
+    return header
+
+
+def read_header(file: Path) -> Header:
+    """Return the header of a safetensors file, complete or not. Raises ModelError."""
     if file.exists() and not file.is_file():  # the end of a pipe may never come
         raise ModelError("model.not_a_file", file=file.name)
     try:
@@ -189,36 +297,30 @@ def _read_header(file: Path) -> _Header:
         end = max((stop for _, stop in places.values()), default=0)
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
         raise ModelError("model.not_safetensors", file=file.name) from None
-    return _Header(shapes, sizes, size, 8 + length + end)
+    truncated, promised = None, 8 + length + end
+    if size < promised:
+        params: dict[str, Param] = {"file": file.name, "size": size, "promised": promised}
+        truncated = Reason("model.truncated", params)
+    return Header(shapes, sizes, truncated)
 
 
-DEFAULT: Final = "default"
-TEMPLATE_FILE: Final = "chat_template.jinja"
-TEMPLATE_FOLDER: Final = "additional_chat_templates"
-PROCESSOR_FILES: Final = ("chat_template.json", "processor_config.json")
-_KEY: Final = "chat_template"
-_TOKENIZER_CONFIG: Final = "tokenizer_config.json"
-
-
-def chat_templates(directory: Path) -> dict[str, str]:
-    """Return the templates of a model by name, `default` the one for chats; empty without any.
-
-    Raises ModelError for a file that cannot be read.
-    """
-    named = {**_named(read_config(directory, _TOKENIZER_CONFIG).get(_KEY)), **_files(directory)}
-    for name in PROCESSOR_FILES:
-        if named:
-            break
-        named = _named(read_config(directory, name).get(_KEY))
-    if len(named) == 1:
-        return {DEFAULT: next(iter(named.values()))}
-    return named
-
-
-def _files(directory: Path) -> dict[str, str]:
-    paths = {path.stem: path for path in sorted((directory / TEMPLATE_FOLDER).glob("*.jinja"))}
-    paths[DEFAULT] = directory / TEMPLATE_FILE
-    return {name: _read(path) for name, path in paths.items() if path.is_file()}
+def _summary(headers: Iterable[Header]) -> Tensors:
+    """Summarise headers. A tensor that two files have counts once, with the shape of the last."""
+    shapes: dict[str, Sequence[int]] = {}
+    count, truncated = 0, None
+    for header in headers:
+        shapes |= header.shapes
+        count += len(header.shapes)
+        truncated = truncated or header.truncated
+    dense = scales = 0
+    for name, shape in shapes.items():
+        layer, _, kind = name.rpartition(".")
+        if f"{layer}.scales" not in shapes or kind == "bias":
+            dense += math.prod(shape)
+        elif kind == "scales":
+            scales += math.prod(shape)
+    kinds = frozenset(_LAYER.sub("#", name) for name in shapes)
+    return Tensors(count, kinds, dense, scales, truncated)
 
 
 def _read(path: Path) -> str:
@@ -242,88 +344,3 @@ def _named(value: Any) -> dict[str, str]:
             return {str(name or DEFAULT): text for name, text in pairs if isinstance(text, str)}
         case _:
             return {}
-
-
-_SAMPLE: Final = 64 << 10
-"""Bytes hashed at the beginning (the header, or most of it) and in the middle of each file."""
-
-_LIBRARIES: Final = ("mlx", "mlx-lm", "mlx-vlm")
-"""What computes logits."""
-
-_TOKENIZER_FILES: Final = ("tokenizer*", "vocab*", "merges.txt", "added_tokens.json", "*.model")
-_PROCESSOR_CONFIG: Final = "processor_config.json"
-_TEMPLATES: Final = ("chat_template*", "additional_chat_templates/*")
-
-
-@dataclass(frozen=True, slots=True)
-class ModelIdentity:
-    """What the tokens of a model depend on, as hashes of its files; `dtype` is the setting."""
-
-    weights: str = ""
-    tokenizer: str = ""
-    template: str = ""
-    dtype: str = ""
-
-
-def model_identity(directory: Path, dtype: str) -> ModelIdentity:
-    """Read what identifies a model: of its weights the fingerprint, of the small files everything.
-
-    A chat template inside of the tokenizer's config counts as template alone. Raises OSError,
-    ModelError.
-    """
-    config = read_config(directory, _TOKENIZER_CONFIG)
-    template = config.pop("chat_template", None)
-    template = template or read_config(directory, _PROCESSOR_CONFIG).get("chat_template")
-    tokenizer = _contents(directory, _TOKENIZER_FILES) | {_TOKENIZER_CONFIG: digest(config)}
-    return ModelIdentity(
-        weights=digest(fingerprint(directory)),
-        tokenizer=digest(tokenizer),
-        template=digest([template, _contents(directory, _TEMPLATES)]),
-        dtype=dtype,
-    )
-
-
-def versions() -> dict[str, str]:
-    """Return the versions of the libraries that compute, of those installed."""
-    found = {}
-    for package in _LIBRARIES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found
-
-
-def digest(value: Any) -> str:
-    """Return the SHA-256 of a JSON value; its sets are in order."""
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"), default=sorted)
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _contents(directory: Path, patterns: tuple[str, ...]) -> dict[str, str]:
-    """Return the hashes of the files that match, by name."""
-    paths = {path for pattern in patterns for path in directory.glob(pattern) if path.is_file()}
-    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
-
-
-def fingerprint(directory: Path) -> dict[str, str]:
-    """Return a hash for the config and for each file of weights: of its size, its first bytes and
-    those in its middle. Raises ModelError if there are no weights.
-    """
-    hashes = {}
-    for file in (directory / "config.json", *weight_files(directory)):
-        digest, size = hashlib.sha256(), file.stat().st_size
-        with file.open("rb") as stream:
-            digest.update(size.to_bytes(8, "big") + stream.read(_SAMPLE))
-            stream.seek(max(0, size // 2 - _SAMPLE // 2))
-            digest.update(stream.read(_SAMPLE))
-        hashes[file.name] = digest.hexdigest()[:16]
-    return hashes
-
-
-def check_same(model: str, leader: Mapping[str, str], follower: Mapping[str, str]) -> None:
-    """Raise StageError for the first file that is not the same on both machines."""
-    for file in sorted({*leader, *follower}):
-        ours, theirs = leader.get(file, "missing"), follower.get(file, "missing")
-        if ours != theirs:
-            raise StageError("stage.files", model=model, file=file, leader=ours, follower=theirs)

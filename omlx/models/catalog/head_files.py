@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from omlx.errors import ModelError, Reason
 from omlx.models.catalog.config import text_config
-from omlx.models.catalog.files import check_whole, read_config, tensor_bytes, weight_files
+from omlx.models.catalog.files import whole_header
 from omlx.models.catalog.registry import ModelEntry
 
 PREFIX: Final = "mtp."
@@ -43,15 +43,17 @@ class HeadFiles:
 
 def own_head(entry: ModelEntry) -> HeadFiles | Reason:
     """Return the head that came with a model, or why it has none. Raises ModelError."""
-    config = read_config(entry.path, "config.json")
+    model = entry.files
     beside = [*entry.path.glob("mtp.safetensors")]
     beside += sorted((entry.path / "mtp").glob("*.safetensors"))
     # Without prefixes: a directory of its own, moved beside the weights.
-    for files, prefix in ((beside, PREFIX), (weight_files(entry.path), PREFIX), (beside, "")):
-        found = _collect(files, prefix, config)
+    for files, prefix in ((beside, PREFIX), (model.weights, PREFIX), (beside, "")):
+        if files is model.weights and not model.tensors.names_any(PREFIX):
+            continue
+        found = _collect(files, prefix, model.config)
         if found is not None:
             return found
-    if declared_layers(config):
+    if declared_layers(model.config):
         command = f"omlx pull {head_repository(entry.id)}"
         return Reason("spec.off.head_missing", {"model": entry.id, "command": command})
     return Reason("spec.off.no_head")
@@ -59,9 +61,9 @@ def own_head(entry: ModelEntry) -> HeadFiles | Reason:
 
 def head_directory(entry: ModelEntry) -> HeadFiles:
     """Return the head in a directory of its own. Raises ModelError."""
-    config = read_config(entry.path, "config.json")
-    files = weight_files(entry.path)
-    found = _collect(files, PREFIX, config) or _collect(files, "", config)
+    files = entry.files
+    found = _collect(files.weights, PREFIX, files.config)
+    found = found or _collect(files.weights, "", files.config)
     if found is None:
         raise ModelError("model.no_weights")
     return found
@@ -80,7 +82,7 @@ def is_head(entry: ModelEntry) -> bool:
 def head_mismatch(target: ModelEntry, head: ModelEntry) -> Reason | None:
     """Return why a head in a directory of its own cannot be the target's, judged by configs."""
     try:
-        ours, theirs = (read_config(entry.path, "config.json") for entry in (target, head))
+        ours, theirs = (entry.files.config for entry in (target, head))
     except ModelError as error:
         return Reason("draft.unfit.unusable", {"draft": head.id, "why": error.message})
     if _family(ours) != _family(theirs).removesuffix(_TYPE):
@@ -119,8 +121,8 @@ def _collect(files: Sequence[Path], prefix: str, config: Mapping[str, Any]) -> H
     names: dict[Path, tuple[str, ...]] = {}
     nbytes = draft_ids = 0
     for file in files:
-        check_whole(file)
-        sizes = {n: size for n, size in tensor_bytes(file).items() if n.startswith(prefix)}
+        header = whole_header(file)
+        sizes = {name: size for name, size in header.sizes.items() if name.startswith(prefix)}
         if sizes:
             names[file] = tuple(sizes)
             nbytes += sum(sizes.values())

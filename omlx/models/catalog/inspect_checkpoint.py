@@ -13,12 +13,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from omlx.errors import Reason
-from omlx.models.catalog.config import encoder_reason, is_encoder, text_config
-from omlx.models.catalog.files import MAX_CONFIG_BYTES, MAX_INDEX_BYTES, read_object
+from omlx.errors import ModelError, Reason
+from omlx.models.catalog.config import text_config
+from omlx.models.catalog.files import (
+    CONFIG,
+    MAX_INDEX_BYTES,
+    ModelFiles,
+    download_folders,
+    read_object,
+)
 from omlx.models.catalog.registry import ModelEntry, Status
-from omlx.models.library.rope import rope_reason
-from omlx.models.library.sources import is_supported, text_half
+from omlx.models.library.choose import choose
 from omlx.terminal_text import escaped
 
 _INDEX = "model.safetensors.index.json"
@@ -55,20 +60,13 @@ def has_config(directory: Path) -> bool:
     return any((directory / name).is_file() for name in _MODEL_FILES)
 
 
-def download_folders(directory: Path) -> list[Path]:
-    """Return the folders in which download clients keep unfinished files of a model directory."""
-    folders = [directory / ".cache/huggingface/download"]
-    if directory.parent.name == "snapshots":
-        folders.append(directory.parent.parent / "blobs")
-    return folders
-
-
 def inspect_checkpoint(model_id: str, directory: Path, source: str) -> ModelEntry:
     """Return the entry of one directory. Reads config.json and the shard index; never raises."""
     entry = ModelEntry(model_id, directory, source)
     try:
         entry = replace(entry, size_bytes=_weight_bytes(directory))
-        config = _read_object(directory / "config.json")
+        files = ModelFiles.at(directory)
+        config = files.config if files.has(CONFIG) else None
         if config is not None:
             model_type, quantization = kind_of(config)
             entry = replace(entry, model_type=model_type, quantization=quantization)
@@ -78,10 +76,12 @@ def inspect_checkpoint(model_id: str, directory: Path, source: str) -> ModelEntr
             (Reason("model.name", {"name": shown}) if shown != model_id else None)
             or _head_reason(config or {})
             or _files_reason(directory, config)
-            or _architecture_reason(config or {})
+            or _library_reason(config or {})
         )
-    except (OSError, ValueError) as error:
-        lines = str(error).splitlines() or [type(error).__name__]
+    except OSError as error:
+        reason = Reason("model.unreadable", {"detail": str(error)})
+    except ModelError as error:
+        lines = "{file}: {detail}".format_map(error.params).splitlines()
         reason = Reason("model.unreadable", {"detail": lines[0]})
     if reason is not None:
         entry = replace(entry, status=Status.SKIPPED, reason=reason)
@@ -90,12 +90,18 @@ def inspect_checkpoint(model_id: str, directory: Path, source: str) -> ModelEntr
 
 def kind_of(config: Mapping[str, Any]) -> tuple[str | None, str | None]:
     """Return the model type and the label of the quantization that a config names."""
-    return _model_type(config), _quantization(config)
+    model_type = config.get("model_type")
+    return model_type if isinstance(model_type, str) else None, _quantization(config)
 
 
 def config_reason(config: Mapping[str, Any]) -> Reason | None:
     """Return why a model of this config cannot be loaded; None if the config allows it."""
-    return _head_reason(config) or _architecture_reason(config)
+    return _head_reason(config) or _library_reason(config)
+
+
+def _library_reason(config: Mapping[str, Any]) -> Reason | None:
+    classes = choose(config)
+    return classes if isinstance(classes, Reason) else None
 
 
 def _head_reason(config: Mapping[str, Any]) -> Reason | None:
@@ -149,20 +155,6 @@ def _without_weights(directory: Path) -> Reason:
     return Reason("model.no_weights")
 
 
-def _architecture_reason(config: Mapping[str, Any]) -> Reason | None:
-    if config.get("model_file") is not None:
-        return Reason("model.remote_code", {"file": str(config["model_file"])})
-    model_type = _model_type(config)
-    if model_type is None:
-        return Reason("model.no_type")
-    if is_encoder(config):
-        return encoder_reason(config)
-    text = text_half(config)
-    if not is_supported(model_type if text is None else str(text["model_type"])):
-        return Reason("model.unsupported", {"model_type": model_type})
-    return rope_reason(config)
-
-
 def _missing_shards(directory: Path, weights: list[str]) -> tuple[list[str], int]:
     """Return the shards that are missing, and how many are promised.
 
@@ -188,8 +180,8 @@ def _indexed(directory: Path) -> set[str]:
     since mlx-lm reads all weights, and no index.
     """
     try:
-        index = _read_object(directory / _INDEX, MAX_INDEX_BYTES) or {}
-    except ValueError:
+        index = read_object(directory / _INDEX, MAX_INDEX_BYTES)
+    except (FileNotFoundError, ValueError):
         return set()
     shards = index.get("weight_map")
     if not isinstance(shards, dict):
@@ -199,21 +191,6 @@ def _indexed(directory: Path) -> set[str]:
 
 def _glob(folder: Path, patterns: Iterable[str]) -> list[Path]:
     return [path for pattern in patterns for path in folder.glob(pattern)]
-
-
-def _read_object(path: Path, max_bytes: int = MAX_CONFIG_BYTES) -> dict[str, Any] | None:
-    """Return the JSON object in a file, None without one. Raises ValueError for other content."""
-    if not path.is_file():
-        return None
-    try:
-        return read_object(path, max_bytes)
-    except ValueError as error:
-        raise ValueError(f"{path.name}: {error}") from None
-
-
-def _model_type(config: Mapping[str, Any]) -> str | None:
-    model_type = config.get("model_type")
-    return model_type if isinstance(model_type, str) else None
 
 
 def _quantization(config: Mapping[str, Any]) -> str | None:

@@ -23,7 +23,7 @@ from omlx.draft_length import MAX_DRAFT_LENGTH, SETTINGS, DraftLength
 from omlx.engine.strategy import BOUNDS
 from omlx.errors import ModelError, Reason
 from omlx.models.catalog.compatibility import draft_mismatch
-from omlx.models.catalog.files import read_config
+from omlx.models.catalog.files import ModelFiles, read_json
 from omlx.models.catalog.reference import Reference, find_draft
 from omlx.models.catalog.registry import ModelEntry, Registry
 from omlx.settings.layers import Layer, Source
@@ -171,7 +171,11 @@ def read_package(directory: Path) -> Package:
 
     Raises ModelError for a malformed file.
     """
-    generation = Fields(read_config(directory, FILE)).object("generation")
+    return ModelFiles.at(directory).fact(_package)
+
+
+def _package(files: ModelFiles) -> Package:
+    generation = Fields(files.json(FILE)).object("generation")
     block = generation.object("speculative_decoding") if generation is not None else None
     if block is None or not block:
         return Package()
@@ -324,7 +328,7 @@ def write_package(directory: Path, strategy: DeclaredStrategy, name: str) -> Pat
 
     The rest of the file is kept. Raises ModelError for a malformed file, or if writing fails.
     """
-    content = read_config(directory, FILE)
+    content = read_json(directory / FILE)
     read_package(directory)
     section = _object(_object(content, "generation"), "speculative_decoding")
     _object(section, "strategies")[name] = strategy_to_json(strategy)
@@ -344,7 +348,7 @@ def window_from_bench(file: Path) -> WindowPolicy:
     """Return the window policy in `draft_window` of a benchmark's JSON. Raises ModelError."""
     if not os.path.isfile(file):  # false for too long a name, too, where Path.is_file raises
         raise ModelError("package.no_bench", file=str(file))
-    window = read_window(Fields(read_config(file.parent, file.name)), "draft_window")
+    window = read_window(Fields(read_json(file)), "draft_window")
     if window is None:
         raise ModelError("package.bench_without_window", file=str(file))
     return window

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from omlx.errors import ModelError, NotFound, Reason
+from omlx.models.catalog.files import ModelFiles
 
 BUNDLED: Final = "bundled"
 """Source name of the demonstration models that come with this package."""
@@ -48,6 +49,11 @@ class ModelEntry:
     @property
     def usable(self) -> bool:
         return self.status is Status.USABLE
+
+    @property
+    def files(self) -> ModelFiles:
+        """Its files as they are now."""
+        return ModelFiles.at(self.path)
 
 
 @dataclass(frozen=True)

@@ -13,12 +13,12 @@ from weakref import WeakKeyDictionary
 from omlx.errors import ModelError
 from omlx.models.catalog.config import stop_tokens
 from omlx.models.catalog.files import (
+    CONFIG,
     DEFAULT,
-    FolderStamp,
-    chat_templates,
+    GENERATION_CONFIG,
+    TOKENIZER_CONFIG,
+    ModelFiles,
     check_files,
-    folder_stamp,
-    read_config,
 )
 from omlx.models.catalog.registry import ModelEntry
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 CACHE_SIZE: Final = 4
 """Tokenizers kept for models that are not loaded."""
 
-_STOP_FILES: Final = ("config.json", "generation_config.json", "tokenizer_config.json")
+_STOP_FILES: Final = (CONFIG, GENERATION_CONFIG, TOKENIZER_CONFIG)
 _ENGINE: Final = "omlx.engine.build"
 _IMPORT_LOCK = Lock()
 _lengths: Final[WeakKeyDictionary[TokenizerWrapper, int]] = WeakKeyDictionary()
@@ -56,8 +56,9 @@ def read_tokenizer(entry: ModelEntry) -> TokenizerWrapper:
     import_mlx_lm()
     from mlx_lm import utils  # noqa: PLC0415 — see `import_mlx_lm`
 
-    stops = stop_tokens(*(read_config(entry.path, name) for name in _STOP_FILES))
-    named = chat_templates(entry.path)
+    files = entry.files
+    stops = stop_tokens(*map(files.json, _STOP_FILES))
+    named = files.templates()
     templates = named[DEFAULT] if list(named) == [DEFAULT] else named
     given = {"chat_template": templates} if templates else {}
     try:
@@ -93,18 +94,17 @@ class TokenizerCache:
     """Tokenizers of models that are not loaded, `CACHE_SIZE` at most."""
 
     def __init__(self) -> None:
-        self._by_id: dict[str, tuple[FolderStamp, TokenizerWrapper]] = {}
+        self._known: dict[ModelFiles, TokenizerWrapper] = {}
 
     async def get(self, entry: ModelEntry) -> TokenizerWrapper:
         """Return the tokenizer, read off the event loop if it is not cached or its folder has
         changed. Raises ModelError.
         """
-        stamp = await asyncio.to_thread(folder_stamp, entry.path)
-        cached = self._by_id.get(entry.id)
-        if cached is not None and cached[0] == stamp:
-            return cached[1]
-        tokenizer = await asyncio.to_thread(read_tokenizer, entry)
-        self._by_id[entry.id] = stamp, tokenizer
-        while len(self._by_id) > CACHE_SIZE:
-            del self._by_id[next(iter(self._by_id))]
-        return tokenizer
+        files = await asyncio.to_thread(ModelFiles.at, entry.path)
+        if files not in self._known:
+            tokenizer = await asyncio.to_thread(read_tokenizer, entry)
+            self._known[files] = tokenizer
+            while len(self._known) > CACHE_SIZE:
+                del self._known[next(iter(self._known))]
+            return tokenizer
+        return self._known[files]

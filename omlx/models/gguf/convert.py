@@ -20,7 +20,7 @@ from typing import Any, Final, cast
 import mlx.core as mx
 
 from omlx.errors import Conflict, ModelError
-from omlx.models.catalog.files import check_whole, read_config
+from omlx.models.catalog.files import ModelFiles, whole_header
 from omlx.models.gguf.header import BLOCKS, Header, read_header
 from omlx.models.gguf.llama import (
     check_tokenizer,
@@ -52,10 +52,10 @@ def convert(file: Path, directory: Path, check: Check = lambda folder: None) -> 
     config = llama_config(header, check_tokenizer(header.metadata))
     digest = sha256(file)
     if directory.exists():
-        source = read_config(directory, "config.json").get(_SOURCE)
+        source = ModelFiles.at(directory).config.get(_SOURCE)
         if source != digest or not (directory / WEIGHTS).is_file():
             raise ModelError("gguf.exists", model=directory.name, path=str(directory))
-        check_whole(directory / WEIGHTS)
+        whole_header(directory / WEIGHTS)
         return
     dense = mx.default_device().type == mx.DeviceType.cpu
     with _appearing(directory, _bytes(header, dense=dense)) as folder:
@@ -69,7 +69,7 @@ def convert(file: Path, directory: Path, check: Check = lambda folder: None) -> 
         (folder / "config.json").write_text(json.dumps(whole, indent=2) + "\n", encoding="utf-8")
         save_tokenizer(header.metadata, folder)
         mx.save_safetensors(str(folder / WEIGHTS), weights, metadata={"format": "mlx"})
-        check_whole(folder / WEIGHTS)
+        whole_header(folder / WEIGHTS)
         check(folder)
 
 

@@ -23,7 +23,7 @@ from typing import Final, cast
 import mlx.core as mx
 
 from omlx.errors import ModelError
-from omlx.models.catalog.files import read_config
+from omlx.models.catalog.files import ModelFiles
 from omlx.models.gguf.convert import sha256
 
 MODEL: Final = "smollm2"
@@ -136,7 +136,7 @@ def write_head(bundled: Path, folder: Path) -> None:
     digest = sha256(bundled)
     if (folder / HEAD_FILE).exists() and _source(folder / HEAD_FILE) in (None, digest):
         return
-    dense = "quantization" not in read_config(folder, "config.json")
+    dense = "quantization" not in ModelFiles.at(folder).config
     try:
         tensors = cast(dict[str, mx.array], mx.load(str(bundled)))
         with TemporaryDirectory(prefix=".mtp-", dir=folder) as beside:

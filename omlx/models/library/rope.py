@@ -14,13 +14,14 @@ from typing import Any, Final
 
 from omlx.errors import Reason
 from omlx.models.library.sources import (
-    INNER_CONFIGS,
     RopeFacts,
     has_rotations,
     module_of,
     rope_facts,
 )
 
+INNER_CONFIGS: Final = ("text_config", "llm_config")
+"""Keys under which a vision-language model has the config of its text model."""
 PARAMETERS: Final = "rope_parameters"
 SCALING: Final = "rope_scaling"
 _THETA: Final = "rope_theta"

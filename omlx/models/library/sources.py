@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 _SCALINGS: Final = frozenset(
     {"deepseek_yarn", "dynamic", "linear", "llama3", "longrope", "proportional", "su", "yarn"}
@@ -36,17 +36,6 @@ _ROTATIONS: Final = frozenset({"RoPE", "initialize_rope", "rope"})
 _SHARED_MODULES: Final = frozenset({"base", "cache", "rope_utils"})
 
 
-WRAPPERS: Final = frozenset(
-    {
-        *("idefics3", "smolvlm", "lfm2_vl", "llava_next", "internvl", "internvl_chat"),
-    }
-)
-"""Values of `model_type`."""
-
-INNER_CONFIGS: Final = ("text_config", "llm_config")
-"""Keys under which a vision-language model has the config of its text model."""
-
-
 @dataclass(frozen=True, slots=True)
 class RopeFacts:
     """`keys` of a config that the code reads, `types` of scaling that it computes.
@@ -60,11 +49,6 @@ class RopeFacts:
     newer: bool = False
     keys: frozenset[str] = frozenset()
     types: frozenset[str] = frozenset()
-
-
-def is_supported(model_type: str) -> bool:
-    """Return whether the installed mlx-lm has this architecture, under its own or a mapped name."""
-    return module_of(model_type) is not None
 
 
 def module_of(model_type: object) -> str | None:
@@ -88,17 +72,6 @@ def rope_facts(module: str) -> RopeFacts:
         keys=declared & read,
         types=frozenset().union(*(part.types for part in parts)),
     )
-
-
-def text_half(config: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the config of the text model that has to be unwrapped; None for other models."""
-    if config.get("model_type") not in WRAPPERS:
-        return None
-    inner = next((config[key] for key in INNER_CONFIGS if config.get(key)), None)
-    if not isinstance(inner, Mapping) or "model_type" not in inner:
-        return None
-    shared = {key: config[key] for key in ("tie_word_embeddings",) if key in config}
-    return {**inner, **shared}
 
 
 def _sources(module: str) -> list[_Module]:

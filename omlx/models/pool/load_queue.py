@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from omlx.errors import BadRequest, ModelError, Overloaded
-from omlx.models.catalog.files import FolderStamp, folder_stamp
+from omlx.models.catalog.files import ModelFiles
 from omlx.models.catalog.registry import ModelEntry
 from omlx.models.pool.eviction import Evictor, ResidentModels
 from omlx.models.pool.load_weights import Report
@@ -167,7 +167,7 @@ class LoadQueue:
 
         def read_key() -> FailureKey:
             settings = self._configure(job.entry).settings
-            files = folder_stamp(job.entry.path), folder_stamp(draft.path)
+            files = job.entry.files, draft.files
             return job.entry, draft, settings.dtype, settings.trust_remote_code, *files
 
         with self._failures.remember(await asyncio.to_thread(read_key)):
@@ -237,7 +237,7 @@ TRANSIENT: Final = (
 """Errors that may not recur with the same files."""
 
 
-FailureKey: TypeAlias = tuple[ModelEntry, ModelEntry, str, bool, FolderStamp, FolderStamp]
+FailureKey: TypeAlias = tuple[ModelEntry, ModelEntry, str, bool, ModelFiles, ModelFiles]
 """What a failure depends on: two models, how they are loaded (dtype, trust), their files."""
 
 

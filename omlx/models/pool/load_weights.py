@@ -27,15 +27,15 @@ from omlx.models.catalog.config import (
     check_counts,
     context_length,
     encoder_window,
-    is_encoder,
     longest_context,
     pass_shape,
     sampling_defaults,
 )
-from omlx.models.catalog.files import check_whole, read_config, weight_files
+from omlx.models.catalog.files import GENERATION_CONFIG
 from omlx.models.catalog.head_files import HeadFiles, head_directory, own_head
 from omlx.models.catalog.registry import ModelEntry
 from omlx.models.catalog.tokenizer import read_tokenizer, tokenizer_length
+from omlx.models.library.choose import is_encoder
 from omlx.models.pool.footprint import release_memory
 from omlx.models.pool.load_head import build_head, is_quantized
 from omlx.models.pool.opening import (
@@ -116,11 +116,13 @@ def check_checkpoint(entry: ModelEntry) -> None:
     with _naming(entry):
         if not entry.path.is_dir():
             raise ModelGone("model.folder_missing")
-        tensors = sum(check_whole(file) for file in weight_files(entry.path))
-        config = read_config(entry.path, "config.json")
-        if not config:
+        files = entry.files
+        tensors = files.tensors
+        if tensors.truncated is not None:
+            raise ModelError(tensors.truncated.code, param=None, **tensors.truncated.params)
+        if not files.config:
             raise ModelError("model.no_config")
-        check_counts(config, tensors)
+        check_counts(files.config, tensors.count)
 
 
 def load_steps(
@@ -138,15 +140,15 @@ def load_steps(
     Raises ModelError, ProbeFailed for a model whose passes fail.
     """
     with _naming(entry):
-        read_config(entry.path, "generation_config.json")  # a damaged one is named before its use
+        entry.files.json(GENERATION_CONFIG)  # a damaged one is named before its use
         if tokenizer is None:
             tokenizer = read_tokenizer(entry)
-        if is_encoder(config := read_config(entry.path, "config.json")):
-            return (yield from _encoder_steps(entry, config, dtype, tokenizer))
+        if is_encoder(entry.files.config):
+            return (yield from _encoder_steps(entry, dtype, tokenizer))
         model, config = open_model(entry.path, dtype, trusted=trusted)
         lazy = LazyVision(off_reason=Reason("vision.off.setting"))
         if vision or not has_vision(config):
-            lazy = open_lazily(entry.path, config, tokenizer)
+            lazy = open_lazily(entry.files, tokenizer)
         towers = [] if lazy.vlm is None else [lazy.vlm]
         for tower in towers:
             cast_weights(tower, config, dtype)
@@ -167,15 +169,15 @@ def _naming(entry: ModelEntry) -> Iterator[None]:
         raise type(error)(error.code, param="model", **params) from error
 
 
-def _encoder_steps(
-    entry: ModelEntry, config: dict[str, Any], dtype: Dtype, tokenizer: TokenizerWrapper
-) -> LoadSteps:
+def _encoder_steps(entry: ModelEntry, dtype: Dtype, tokenizer: TokenizerWrapper) -> LoadSteps:
+    files = entry.files
+    config = files.config
     model = open_encoder(entry.path, config, dtype)
     yield from read_weights(model)
     with _probing():
         facts = encoder_facts(model, config, tokenizer_length(tokenizer))
     loaded = describe(entry, model, config, tokenizer, facts)
-    window = encoder_window(entry.path, config) or loaded.context_length
+    window = encoder_window(files) or loaded.context_length
     return replace(loaded, context_length=window, longest_context=window, generates=False)
 
 
@@ -213,7 +215,7 @@ def _probing() -> Iterator[None]:
 def describe(
     entry: ModelEntry,
     model: nn.Module,
-    config: dict[str, Any],
+    config: Mapping[str, Any],
     tokenizer: TokenizerWrapper,
     facts: ModelFacts,
 ) -> LoadedModel:
@@ -227,7 +229,7 @@ def describe(
         context_length=context_length(config, tokenizer.model_max_length),
         vocab_size=size,
         stop_ids=frozenset(token for token in tokenizer.eos_token_ids if 0 <= token < size),
-        sampling=sampling_defaults(read_config(entry.path, "generation_config.json")),
+        sampling=sampling_defaults(entry.files.json(GENERATION_CONFIG)),
         facts=replace(facts, shape=pass_shape(config, float_bytes(cast("Model", model)))),
         size_bytes=facts.weight_bytes,
         longest_context=longest_context(config, tokenizer.model_max_length),

@@ -21,7 +21,7 @@ from omlx.engine.memory.guard import MemoryGuard
 from omlx.engine.thread import EngineThread
 from omlx.engine.types import Limits
 from omlx.errors import BadRequest, ModelError, Overloaded, Param, ProbeFailed, Reason
-from omlx.models.catalog.files import ModelIdentity, model_identity
+from omlx.models.catalog.identity import ModelIdentity, model_identity
 from omlx.models.catalog.registry import ModelEntry
 from omlx.models.pool.cost_file import CostFiles, CostKey, LoadedCosts, machine
 from omlx.models.pool.footprint import release_memory

@@ -20,10 +20,9 @@ from mlx.utils import tree_flatten
 from omlx.engine.piece import Layout
 from omlx.engine.types import Traits
 from omlx.errors import ModelError, ProbeFailed, Reason
-from omlx.models.catalog.config import ENCODERS, is_classifier
-from omlx.models.catalog.files import read_config, tensor_names, weight_files
+from omlx.models.catalog.files import ModelFiles
+from omlx.models.library.choose import ENCODERS, choose, is_classifier, wrapped_text
 from omlx.models.library.rope import rope_overrides
-from omlx.models.library.sources import text_half
 
 if TYPE_CHECKING:
     from omlx.engine.inspection.facts import ModelFacts
@@ -64,17 +63,18 @@ def open_model(directory: Path, dtype: Dtype, *, trusted: bool) -> tuple[nn.Modu
     """Return a model with lazy weights of `dtype`, and its config. Raises ModelError."""
     from mlx_lm import utils  # noqa: PLC0415 — see `import_mlx_lm`
 
-    config = read_config(directory, "config.json")
-    if config.get("model_file") is not None and not trusted:
-        raise ModelError("model.remote_code", file=str(config["model_file"]))
-    options: dict[str, Any] = {"model_config": rope_overrides(config)}
+    files = ModelFiles.at(directory)
+    classes = choose(files.config, trusted=trusted)
+    if isinstance(classes, Reason):
+        raise ModelError(classes.code, param=None, **classes.params)
+    overrides = rope_overrides(files.config)
+    options: dict[str, Any] = {"model_config": overrides}
     try:
-        if text_half(config) is None:
+        if classes.text is None:
             options["trust_remote_code"] = trusted
         else:
-            names = [name for file in weight_files(directory) for name in tensor_names(file)]
-            tied = not any("lm_head" in name for name in names)
-            options["model_config"]["tie_word_embeddings"] = tied  # families disagree on its place
+            # families disagree on the place of this key
+            overrides["tie_word_embeddings"] = not files.tensors.names_any("lm_head")
             options["get_model_classes"] = lambda config: (TextHalf, TextHalfArgs)
         model, config = utils.load_model(directory, lazy=True, **options)
     except Exception as error:  # with a wrong config, architectures of mlx-lm raise anything
@@ -139,7 +139,7 @@ class TextHalfArgs:
 
     @classmethod
     def from_dict(cls, config: Mapping[str, Any]) -> TextHalfArgs:
-        text = text_half(config)
+        text = wrapped_text(config)
         assert text is not None, config.get("model_type")
         return cls(text)
 

@@ -354,7 +354,7 @@ async def find_vision(pool: Pool, model: str) -> VisionSupport:
         return resident.served.vision
     if not pool.speculation(model).settings.vision:
         return VisionSupport(off_reason=Reason("vision.off.setting"))
-    return await asyncio.to_thread(read_support, entry.path, tokenizer)
+    return await asyncio.to_thread(lambda: read_support(entry.files, tokenizer))
 
 
 def why_no_vision(

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from omlx.errors import Reason
-from omlx.models.catalog.files import FolderStamp, folder_stamp
+from omlx.models.catalog.files import ModelFiles
 from omlx.models.catalog.reference import MissingDraft, Reference
 from omlx.models.catalog.registry import Registry
 from omlx.models.pool.pool import Pool
@@ -57,7 +57,7 @@ class DraftWatcher:
         self._discover = discover
         self._fetch = fetch
         self._tried: set[Reference] = set()
-        self._failed: dict[Path, FolderStamp] = {}
+        self._failed: dict[Path, ModelFiles] = {}
 
     async def run(self, interval_s: float) -> None:
         """Check every `interval_s` seconds. An error in one check does not end it."""
@@ -97,8 +97,8 @@ class DraftWatcher:
             served.speculation.active_draft for served in self._pool.loaded if served.draft_failed
         ]
         before, paths = self._failed, [draft.path for draft in failed if draft is not None]
-        self._failed = await asyncio.to_thread(lambda: {path: folder_stamp(path) for path in paths})
-        return any(before.get(path, stamp) != stamp for path, stamp in self._failed.items())
+        self._failed = {path: await asyncio.to_thread(ModelFiles.at, path) for path in paths}
+        return any(before.get(path, files) != files for path, files in self._failed.items())
 
     async def _fetch_once(self, missing: MissingDraft | None) -> None:
         if missing is None or missing.reference in self._tried:

@@ -12,12 +12,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from omlx.engine.device_errors import isolate
 from omlx.errors import Reason
-from omlx.models.catalog.files import read_config, tensor_names, weight_files
+from omlx.models.catalog.files import ModelFiles
 
 if TYPE_CHECKING:
     from mlx import nn
@@ -65,24 +64,23 @@ def has_vision(config: Mapping[str, Any]) -> bool:
     return isinstance(config.get("vision_config"), Mapping)
 
 
-def open_family(
-    directory: Path, config: Mapping[str, Any], tokenizer: TokenizerWrapper
-) -> VisionFamily | Reason:
-    """Return the image family of a model directory, or why it has none. Reads no weights.
+def open_family(files: ModelFiles, tokenizer: TokenizerWrapper) -> VisionFamily | Reason:
+    """Return the image family of a model, or why it has none. Reads no weights.
 
     Raises what a processor raises for settings that it cannot read.
     """
-    reason = vision_off(directory, config)
+    config, reason = files.config, vision_off(files)
     if reason is not None:
         return reason
     module, _, name = FAMILIES[str(config["model_type"])].partition(":")
     found = getattr(import_module(f"omlx.models.vision.{module}"), name)
-    family: VisionFamily = found(directory, config, tokenizer)
+    family: VisionFamily = found(files.directory, config, tokenizer)
     return family
 
 
-def vision_off(directory: Path, config: Mapping[str, Any]) -> Reason | None:
-    """Return why a model directory reads no images; None if it does. Reads names of tensors."""
+def vision_off(files: ModelFiles) -> Reason | None:
+    """Return why a model reads no images; None if it does. Reads names of tensors."""
+    config = files.config
     model_type = str(config.get("model_type"))
     if not has_vision(config):
         return Reason("vision.off.text")
@@ -90,8 +88,7 @@ def vision_off(directory: Path, config: Mapping[str, Any]) -> Reason | None:
         return Reason("vision.off.cross_attention", {"model_type": model_type})
     if model_type not in FAMILIES:
         return Reason("vision.off.family", {"model_type": model_type})
-    names = [name for file in weight_files(directory) for name in tensor_names(file)]
-    if not any(part in name for name in names for part in _TOWERS):
+    if not files.tensors.names_any(*_TOWERS):
         return Reason("vision.off.no_weights")
     if any(find_spec(package) is None for package in _PACKAGES):
         return Reason("vision.off.extra", {"extra": EXTRA})
@@ -140,32 +137,29 @@ class LazyVision:
         return VisionSupport(off_reason=_failure(outcome.error))
 
 
-def read_vision_off(directory: Path) -> Reason | None:
-    """Return why a model directory reads no images; None if it does. Raises nothing."""
+def read_vision_off(files: ModelFiles) -> Reason | None:
+    """Return why a model reads no images; None if it does. Raises nothing."""
     with isolate() as outcome:
-        return vision_off(directory, read_config(directory, "config.json"))
+        return vision_off(files)
     return _failure(outcome.error)
 
 
-def open_lazily(
-    directory: Path, config: Mapping[str, Any], tokenizer: TokenizerWrapper
-) -> LazyVision:
-    """Return family and tower of a model directory; reads no weights. Raises nothing."""
+def open_lazily(files: ModelFiles, tokenizer: TokenizerWrapper) -> LazyVision:
+    """Return family and tower of a model; reads no weights. Raises nothing."""
     with isolate() as outcome:
-        family = open_family(directory, config, tokenizer)
+        family = open_family(files, tokenizer)
         if isinstance(family, Reason):
             return LazyVision(off_reason=family)
         from omlx.models.vision.tower import read_vlm  # noqa: PLC0415 — needs the extra
 
-        return LazyVision(family, read_vlm(directory))
+        return LazyVision(family, read_vlm(files.directory))
     return LazyVision(off_reason=_failure(outcome.error))
 
 
-def read_support(directory: Path, tokenizer: TokenizerWrapper) -> VisionSupport:
-    """Return the support of a model directory, without its tower. Raises nothing."""
+def read_support(files: ModelFiles, tokenizer: TokenizerWrapper) -> VisionSupport:
+    """Return the support of a model, without its tower. Raises nothing."""
     with isolate() as outcome:
-        config = read_config(directory, "config.json")
-        family = open_family(directory, config, tokenizer)
+        family = open_family(files, tokenizer)
         if isinstance(family, Reason):
             return VisionSupport(off_reason=family)
         return VisionSupport(family)

@@ -47,7 +47,7 @@ class EmbeddingService:
         if len(inputs) > MAX_INPUTS:
             raise field_error("request.too_many", param, count=len(inputs), limit=MAX_INPUTS)
         entry = self._pool.resolve(model)
-        declared = await asyncio.to_thread(pooling, entry.path, entry.id)
+        declared = await asyncio.to_thread(pooling, entry)
         lease = await self._pool.lease(entry.id)
         try:
             fields = [f"{param}[{at}]" for at in range(len(inputs))]

@@ -51,4 +51,4 @@ def _record(card: ModelCard) -> Json:
 def _kind(card: ModelCard) -> str:
     if card.facts.embeddings:
         return "embeddings"
-    return "llm" if card.blind is not None else "vlm"
+    return "llm" if card.no_vision is not None else "vlm"

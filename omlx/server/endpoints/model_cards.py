@@ -9,18 +9,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from omlx.errors import Reason
 from omlx.models.catalog.catalog import Profile
-from omlx.models.catalog.facts import ModelFacts, ModelFactsCache
+from omlx.models.catalog.facts import ModelFacts, model_facts
 from omlx.models.catalog.registry import ModelEntry
 from omlx.models.pool.pool import Pool, why_no_vision
 from omlx.models.pool.served import ServedModel
 from omlx.models.vision.support import read_vision_off
 from omlx.server.request.dialect import Json
-from omlx.settings.configuration import Configuration
-from omlx.settings.schema import Settings
 from omlx.text.calls.markup import call_format
 from omlx.text.reasoning import reasoning_format
 
@@ -29,14 +26,14 @@ from omlx.text.reasoning import reasoning_format
 class ModelCard:
     """`served` is None unless the model is loaded; a loaded model knows more than its files.
 
-    `blind` is why it does not read images; `profile` is the one that the card is of.
+    `no_vision` is why it reads no images; `profile` is the one that the card is of.
     """
 
     entry: ModelEntry
     facts: ModelFacts
     context_length: int
     served: ServedModel | None = None
-    blind: Reason | None = None
+    no_vision: Reason | None = None
     profile: Profile | None = None
 
     @property
@@ -46,7 +43,7 @@ class ModelCard:
 
     @property
     def input_modalities(self) -> list[str]:
-        return ["text"] if self.blind is not None else ["text", "image"]
+        return ["text"] if self.no_vision is not None else ["text", "image"]
 
     @property
     def tools(self) -> bool:
@@ -107,9 +104,6 @@ class ModelCards:
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
-        self._facts = ModelFactsCache()
-        self._resolved: tuple[Configuration | None, dict[str, Settings]] = (None, {})
-        self._blind: dict[Path, tuple[int, Reason | None]] = {}
 
     async def all(self) -> list[ModelCard]:
         """Each model, then its profiles."""
@@ -133,27 +127,11 @@ class ModelCards:
         return await asyncio.to_thread(read)
 
     def _card(self, entry: ModelEntry, served: ServedModel | None) -> ModelCard:
-        facts = self._facts.get(entry)
-        settings = self._settings(entry.id)
-        blind = why_no_vision(served, self._blind_reason(entry, facts), vision=settings.vision)
+        files = entry.files
+        facts, no_vision = model_facts(files, entry.id), read_vision_off(files)
+        settings = self._pool.catalog.configuration.resolve(entry.id).settings
+        no_vision = why_no_vision(served, no_vision, vision=settings.vision)
         if served is not None:
-            return ModelCard(entry, facts, served.context_length, served, blind)
+            return ModelCard(entry, facts, served.context_length, served, no_vision)
         length = min(facts.longest_context, settings.max_context or facts.context_length)
-        return ModelCard(entry, facts, length, blind=blind)
-
-    def _settings(self, model: str) -> Settings:
-        """The settings of a model, resolved once for each snapshot of them."""
-        configuration = self._pool.catalog.configuration
-        if self._resolved[0] is not configuration:
-            self._resolved = configuration, {}
-        resolved = self._resolved[1]
-        if model not in resolved:
-            resolved[model] = configuration.resolve(model).settings
-        return resolved[model]
-
-    def _blind_reason(self, entry: ModelEntry, facts: ModelFacts) -> Reason | None:
-        """Why the files of a model have no eye, read again when its config changes."""
-        known = self._blind.get(entry.path)
-        if known is None or known[0] != facts.created:
-            known = self._blind[entry.path] = facts.created, read_vision_off(entry.path)
-        return known[1]
+        return ModelCard(entry, facts, length, no_vision=no_vision)

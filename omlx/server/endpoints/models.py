@@ -67,7 +67,7 @@ class ModelEndpoints:
             configured, served, snapshot, self._activity.recent(entry.id)
         )
         record["vocabulary"] = status.vocabulary(served)
-        record["vision"] = status.vision(card.blind, served)
+        record["vision"] = status.vision(card.no_vision, served)
         record["batching"] = record["prefixes"] = None
         if snapshot is not None:
             record["batching"] = status.batching(snapshot.unbatchable)

@@ -111,7 +111,7 @@ def _tagged(name: str) -> str:
 def _shown(card: ModelCard) -> Json:
     family = card.entry.model_type or ""
     capabilities = [_CAPABILITIES[name] for name in card.capabilities if name in _CAPABILITIES]
-    if card.blind is None:
+    if card.no_vision is None:
         capabilities.append(_VISION)
     return {
         "modelfile": "",

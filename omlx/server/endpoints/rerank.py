@@ -55,7 +55,7 @@ class RerankService:
         document that is too long; all are encoded before the first is computed.
         """
         entry = self._pool.resolve(model)
-        declared = await asyncio.to_thread(reranking, entry.path, entry.id)
+        declared = await asyncio.to_thread(reranking, entry)
         lease = await self._pool.lease(entry.id)
         try:
             served = lease.served

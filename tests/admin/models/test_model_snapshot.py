@@ -10,7 +10,7 @@ import mlx.nn as nn
 import pytest
 from mlx.utils import tree_flatten
 
-from omlx.admin.models.model_snapshot import NO_FACTS, CheckpointFacts, FactsReader
+from omlx.admin.models.model_snapshot import NO_FACTS, CheckpointFacts, checkpoint_facts
 from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.catalog.registry import ModelEntry, Status
 from tests.server.running import TARGET
@@ -37,13 +37,13 @@ def test_quantized_weights_count_as_what_they_stand_for(
     quantization = {"group_size": group_size, "bits": bits}
     quantized = checkpoint(tmp_path / "quantized", layers, quantization=quantization)
     count = 256 * 128 + 128 + 128 * 64 + 64
-    assert FactsReader().get(dense) == CheckpointFacts(count, 4096, longest_context=4096)
-    assert FactsReader().get(quantized) == CheckpointFacts(count, 4096, longest_context=4096)
+    assert checkpoint_facts(dense) == CheckpointFacts(count, 4096, longest_context=4096)
+    assert checkpoint_facts(quantized) == CheckpointFacts(count, 4096, longest_context=4096)
 
 
 def test_a_real_model_has_its_facts() -> None:
     entry = ModelEntry(TARGET, BUNDLED / TARGET, "bundled")
-    facts = FactsReader().get(entry)
+    facts = checkpoint_facts(entry)
     assert facts.parameters is not None
     assert 1_000_000 < facts.parameters < 10_000_000
     assert facts.context_length == 4096
@@ -51,8 +51,8 @@ def test_a_real_model_has_its_facts() -> None:
 
 def test_a_broken_or_unusable_model_has_none(tmp_path: Path) -> None:
     entry = ModelEntry("org/model", tmp_path, "home")
-    assert FactsReader().get(entry) == NO_FACTS
+    assert checkpoint_facts(entry) == NO_FACTS
     (tmp_path / "model.safetensors").write_bytes(b"no header")
-    assert FactsReader().get(entry) == NO_FACTS
+    assert checkpoint_facts(entry) == NO_FACTS
     unusable = ModelEntry(TARGET, BUNDLED / TARGET, "bundled", Status.SKIPPED)
-    assert FactsReader().get(unusable) == NO_FACTS
+    assert checkpoint_facts(unusable) == NO_FACTS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from omlx.models.library.sources import WRAPPERS
+from omlx.models.library.choose import WRAPPERS
 from omlx.models.vision.support import CROSS_ATTENTION, EXTRA, FAMILIES, MAX_TOKENS
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs/vision.md").read_text(encoding="utf-8")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +24,7 @@ NEWLINE = -9.0
 def eye(tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder: Path = tmp_path_factory.mktemp("next")
     save_vlm("llava_next", folder)
-    config = json.loads((folder / "config.json").read_text())
-    return open_family(folder, config, read_tokenizer(entry(folder)))
+    return open_family(entry(folder).files, read_tokenizer(entry(folder)))
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)

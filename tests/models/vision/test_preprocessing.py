@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -46,15 +45,15 @@ PLAIN: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(scope="module")
-def eyes(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def families(tmp_path_factory: pytest.TempPathFactory) -> Any:
     made: dict[str, Any] = {}
 
     def make(family: str) -> tuple[Any, Path]:
         if family not in made:
-            folder = tmp_path_factory.mktemp("eyes") / family
+            folder = tmp_path_factory.mktemp("families") / family
             save_vlm(family, folder)
-            config = json.loads((folder / "config.json").read_text())
-            made[family] = open_family(folder, config, read_tokenizer(entry(folder))), folder
+            model = entry(folder)
+            made[family] = open_family(model.files, read_tokenizer(model)), folder
         return made[family]
 
     return make
@@ -62,8 +61,8 @@ def eyes(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 @pytest.mark.parametrize("size", [*OFTEN, *RARELY])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_arrays_are_bit_equal(eyes: Any, family: str, size: tuple[int, int]) -> None:
-    eye, folder = eyes(family)
+def test_arrays_are_bit_equal(families: Any, family: str, size: tuple[int, int]) -> None:
+    eye, folder = families(family)
     processor: Any = AutoImageProcessor.from_pretrained(str(folder), backend="pil")
     image = picture(*size)
     wanted = processor(images=[image], return_tensors="np", **PLAIN.get(family, {}))
@@ -76,18 +75,18 @@ def test_arrays_are_bit_equal(eyes: Any, family: str, size: tuple[int, int]) -> 
 
 
 @pytest.mark.parametrize("size", [*OFTEN, *RARELY])
-def test_tiles_of_the_authors_of_internvl(eyes: Any, size: tuple[int, int]) -> None:
+def test_tiles_of_the_authors_of_internvl(families: Any, size: tuple[int, int]) -> None:
     """Their layout has no settings of an image processor: mlx-vlm's is the reference."""
     module = import_module("mlx_vlm.models.internvl_chat.processor")
     image = picture(*size)
     wanted = module.InternVLImageProcessor(size=32, dynamic_max_num=4).preprocess([image])
-    tiles = eyes("internvl_chat")[0].patches(image, "name").arrays["pixel_values"]
+    tiles = families("internvl_chat")[0].patches(image, "name").arrays["pixel_values"]
     assert np.allclose(tiles, np.array(wanted["pixel_values"][0]), atol=1e-5)
 
 
 @pytest.mark.parametrize("family", CONFIGS)
-def test_fewer_tokens_where_they_are_bounded(eyes: Any, family: str) -> None:
-    eye, _ = eyes(family)
+def test_fewer_tokens_where_they_are_bounded(families: Any, family: str) -> None:
+    eye, _ = families(family)
     image = picture(640, 480)
     whole, least = eye.patches(image, "name"), eye.patches(image, "name", 16)
     assert least.features <= whole.features
@@ -98,8 +97,8 @@ def test_fewer_tokens_where_they_are_bounded(eyes: Any, family: str) -> None:
 
 
 @pytest.mark.parametrize("family", ["qwen2_5_vl", "qwen3_vl"])
-def test_shapes_that_a_family_refuses_are_bad_requests(eyes: Any, family: str) -> None:
-    eye, _ = eyes(family)
+def test_shapes_that_a_family_refuses_are_bad_requests(families: Any, family: str) -> None:
+    eye, _ = families(family)
     for call in (lambda: eye.patches(picture(1, 300), "name"), lambda: eye.tokens(300, 1)):
         with pytest.raises(BadRequest) as refused:
             call()
@@ -107,12 +106,12 @@ def test_shapes_that_a_family_refuses_are_bad_requests(eyes: Any, family: str) -
 
 
 @pytest.mark.parametrize("family", CONFIGS)
-def test_images_of_one_colour_have_all_their_features(eyes: Any, family: str) -> None:
-    eye, _ = eyes(family)
+def test_images_of_one_colour_have_all_their_features(families: Any, family: str) -> None:
+    eye, _ = families(family)
     gray = Image.new("RGB", (64, 48), (127, 127, 127))
     assert eye.patches(gray, "name").features == eye.patches(picture(64, 48), "name").features
 
 
-def test_names_depend_on_the_preprocessing(eyes: Any) -> None:
-    names = {eyes(family)[0].image_name(b"file") for family in FAMILIES if family != "qwen3_vl"}
+def test_names_depend_on_the_preprocessing(families: Any) -> None:
+    names = {families(family)[0].image_name(b"file") for family in FAMILIES if family != "qwen3_vl"}
     assert len(names) == len(FAMILIES) - 1

@@ -14,6 +14,7 @@ from mlx import nn
 from mlx.utils import tree_flatten
 
 from omlx.engine.plan import Look
+from omlx.models.catalog.files import ModelFiles
 from omlx.models.catalog.registry import Status
 from omlx.models.vision import support
 from tests import zoo
@@ -68,8 +69,9 @@ def test_a_text_model_imports_no_package_of_the_extra() -> None:
 )
 def test_other_families_are_named(tmp_path: Path, model_type: str, code: str) -> None:
     save_vlm("qwen2_5_vl", tmp_path)
-    config = json.loads((tmp_path / "config.json").read_text())
-    reason = support.open_family(tmp_path, {**config, "model_type": model_type}, None)  # type: ignore[arg-type]
+    change(tmp_path, model_type=model_type)
+    reason = support.vision_off(ModelFiles.at(tmp_path))
+    assert reason is not None
     assert (reason.code, reason.params) == (code, {"model_type": model_type})
 
 

@@ -1,0 +1,98 @@
+"""Identity of a model: hashes of the files that its tokens depend on, and versions of libraries."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Final
+
+from omlx.errors import StageError
+from omlx.models.catalog.files import CONFIG, PROCESSOR_CONFIG, TOKENIZER_CONFIG, ModelFiles
+
+_SAMPLE: Final = 64 << 10
+"""Bytes hashed at the beginning (the header, or most of it) and in the middle of each file."""
+
+_LIBRARIES: Final = ("mlx", "mlx-lm", "mlx-vlm")
+"""What computes logits."""
+
+_TOKENIZER_FILES: Final = ("tokenizer*", "vocab*", "merges.txt", "added_tokens.json", "*.model")
+_TEMPLATES: Final = ("chat_template*", "additional_chat_templates/*")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelIdentity:
+    """What the tokens of a model depend on, as hashes of its files; `dtype` is the setting."""
+
+    weights: str = ""
+    tokenizer: str = ""
+    template: str = ""
+    dtype: str = ""
+
+
+def model_identity(directory: Path, dtype: str) -> ModelIdentity:
+    """Read what identifies a model: of its weights the fingerprint, of the small files everything.
+
+    A chat template inside of the tokenizer's config counts as template alone. Raises OSError,
+    ModelError.
+    """
+    files = ModelFiles.at(directory)
+    config = files.json(TOKENIZER_CONFIG)
+    template = config.pop("chat_template", None)
+    template = template or files.json(PROCESSOR_CONFIG).get("chat_template")
+    tokenizer = _contents(directory, _TOKENIZER_FILES) | {TOKENIZER_CONFIG: digest(config)}
+    return ModelIdentity(
+        weights=digest(fingerprint(directory)),
+        tokenizer=digest(tokenizer),
+        template=digest([template, _contents(directory, _TEMPLATES)]),
+        dtype=dtype,
+    )
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of the libraries that compute, of those installed."""
+    found = {}
+    for package in _LIBRARIES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def digest(value: Any) -> str:
+    """Return the SHA-256 of a JSON value; its sets are in order."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), default=sorted)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _contents(directory: Path, patterns: tuple[str, ...]) -> dict[str, str]:
+    """Return the hashes of the files that match, by name."""
+    paths = {path for pattern in patterns for path in directory.glob(pattern) if path.is_file()}
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
+
+
+def fingerprint(directory: Path) -> dict[str, str]:
+    """Return a hash for the config and for each file of weights: of its size, its first bytes and
+    those in its middle. Raises ModelError if there are no weights.
+    """
+    hashes = {}
+    for file in (directory / CONFIG, *ModelFiles.at(directory).weights):
+        digest, size = hashlib.sha256(), file.stat().st_size
+        with file.open("rb") as stream:
+            digest.update(size.to_bytes(8, "big") + stream.read(_SAMPLE))
+            stream.seek(max(0, size // 2 - _SAMPLE // 2))
+            digest.update(stream.read(_SAMPLE))
+        hashes[file.name] = digest.hexdigest()[:16]
+    return hashes
+
+
+def check_same(model: str, leader: Mapping[str, str], follower: Mapping[str, str]) -> None:
+    """Raise StageError for the first file that is not the same on both machines."""
+    for file in sorted({*leader, *follower}):
+        ours, theirs = leader.get(file, "missing"), follower.get(file, "missing")
+        if ours != theirs:
+            raise StageError("stage.files", model=model, file=file, leader=ours, follower=theirs)

@@ -1,0 +1,103 @@
+"""Choice of the library that has a model's classes, by its config and what is installed.
+
+The one answer for the catalog, compatibility, the hub's search and loading. Reads sources and
+imports no library.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from importlib.util import find_spec
+from typing import Any, Final
+
+from omlx.errors import Reason
+from omlx.models.library.rope import INNER_CONFIGS, rope_reason
+from omlx.models.library.sources import module_of
+
+ENCODERS: Final = {"bert": "bert", "modernbert": "modernbert", "xlm-roberta": "xlm_roberta"}
+"""mlx-vlm's modules of encoders, by `model_type`."""
+EXTRA: Final = "omlx[encoders]"
+WRAPPERS: Final = frozenset(
+    {"idefics3", "smolvlm", "lfm2_vl", "llava_next", "internvl", "internvl_chat"}
+)
+"""Values of `model_type` whose text model alone is mlx-lm's."""
+_CLASSIFIER: Final = "ForSequenceClassification"
+_FIXED: Final = {
+    "hidden_act": "gelu",
+    "hidden_activation": "gelu",
+    "position_embedding_type": "absolute",
+}
+"""Keys of encoders' configs that mlx-vlm does not read, with the value that it computes."""
+
+
+class Library(StrEnum):
+    MLX_LM = "mlx-lm"
+    MLX_VLM = "mlx-vlm"
+    OWN = "own code"
+    """Code in the model's folder, which mlx-lm runs if it is trusted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Classes:
+    """`text` is the config of a text model that is loaded without its wrapper."""
+
+    library: Library
+    text: Mapping[str, Any] | None = None
+
+
+def choose(config: Mapping[str, Any], *, trusted: bool = False) -> Classes | Reason:
+    """Return the library with the classes of a model, or why none has them.
+
+    `trusted`: code that the model's folder brings along may run.
+    """
+    if config.get("model_file") is not None:
+        remote = Reason("model.remote_code", {"file": str(config["model_file"])})
+        return Classes(Library.OWN) if trusted else remote
+    model_type = config.get("model_type")
+    if not isinstance(model_type, str):
+        return Reason("model.no_type")
+    if is_encoder(config):
+        return _encoder_reason(config) or Classes(Library.MLX_VLM)
+    text = wrapped_text(config)
+    if module_of(model_type if text is None else text["model_type"]) is None:
+        return Reason("model.unsupported", {"model_type": model_type})
+    return rope_reason(config) or Classes(Library.MLX_LM, text)
+
+
+def wrapped_text(config: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the config of the text model that has to be unwrapped; None for other models."""
+    if config.get("model_type") not in WRAPPERS:
+        return None
+    inner = next((config[key] for key in INNER_CONFIGS if config.get(key)), None)
+    if not isinstance(inner, Mapping) or "model_type" not in inner:
+        return None
+    shared = {key: config[key] for key in ("tie_word_embeddings",) if key in config}
+    return {**inner, **shared}
+
+
+def is_encoder(config: Mapping[str, Any]) -> bool:
+    """Return whether a config is that of a model that reads a text in both directions."""
+    return str(config.get("model_type")) in ENCODERS
+
+
+def is_classifier(config: Mapping[str, Any]) -> bool:
+    """Return whether a config is that of an encoder with a head that scores a text or a pair."""
+    architectures = config.get("architectures")
+    if not is_encoder(config) or not isinstance(architectures, list):
+        return False
+    return any(str(name).endswith(_CLASSIFIER) for name in architectures)
+
+
+def _encoder_reason(config: Mapping[str, Any]) -> Reason | None:
+    if find_spec("mlx_vlm") is None:
+        params = {"model_type": str(config["model_type"]), "extra": EXTRA}
+        return Reason("model.encoder_extra", {**params})
+    for key, value in _FIXED.items():
+        if config.get(key, value) != value:
+            return Reason("model.encoder_config", {"key": key, "value": str(config[key])})
+    labels = config.get("id2label")
+    if is_classifier(config) and isinstance(labels, dict) and len(labels) != 1:
+        return Reason("model.encoder_config", {"key": "id2label", "value": str(len(labels))})
+    return None
