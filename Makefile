@@ -89,7 +89,7 @@ real: setup-dev ## bring SmolLM2 and MiniLM (180 MB)
 	@$(FAST) scripts/real
 
 screenshots: setup-dev ## take pictures of the dashboard into docs/screenshots
-	$(FAST) $(PYTHON) -m tests.admin.browser.screenshots
+	$(FAST) $(PYTHON) -m lab.dashboard.screenshots
 
 wheel: setup-dev assets ## build dist/*.whl
 	mkdir -p dist && $(PYTHON) -c "from setuptools import build_meta; print(build_meta.build_wheel('dist'))"

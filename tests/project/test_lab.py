@@ -9,6 +9,7 @@ import pytest
 
 TOOLS = ("lab.bench.__main__", "lab.fuzz.__main__", "lab.fuzz.stalls", "lab.fuzz.tokens")
 TOOLS += ("lab.soak.__main__", "lab.soak.faults")
+TOOLS += ("lab.dashboard.loads", "lab.dashboard.screenshots")
 
 
 @pytest.mark.parametrize("tool", TOOLS)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import itertools
+import os
 import re
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
+import pytest
 from playwright.sync_api import Page, ViewportSize
 
-from tests.admin.browser.chromium import DESKTOP, PHONE, SCHEMES, VIEWPORTS
+from omlx.catalog import languages
+from tests.admin.browser.chromium import DESKTOP, PHONE, SCHEMES, VIEWPORTS, complaints_of
 
 AXE: Final = Path(__file__).resolve().parents[3] / "node_modules/axe-core/axe.min.js"
 _RAW: Final = re.compile(r"(?<!/)\b(?:ui|spec|draft|settings|model|cli)\.[a-z_]+(?:\.[a-z_]+)*\b")
@@ -102,11 +106,23 @@ def check_keyboard(page: Page) -> None:
     assert [name for number, name in enumerate(controls) if number not in reached] == []
 
 
-def check_accessible(
-    page: Page, axe: str, viewports: Iterable[ViewportSize] = (DESKTOP, PHONE)
-) -> None:
+def check_languages(page: Page, path: str, viewports: Iterable[ViewportSize] = VIEWPORTS) -> None:
+    """The page at `path` has its words in every language, and fits."""
+    for language in languages():
+        page.context.add_cookies([{"name": "omlx_language", "value": language, "url": page.url}])
+        page.goto(path)
+        check_words(page, language)
+        check_fits(page, viewports)
+    page.context.clear_cookies(name="omlx_language")
+    page.goto(path)
+
+
+def check_accessible(page: Page, viewports: Iterable[ViewportSize] = (DESKTOP, PHONE)) -> None:
     """axe-core finds no serious violation, in both themes and at every size of the window."""
-    page.evaluate(axe)
+    complaints = complaints_of(page)
+    complaints.check()
+    complaints.expect("inline")  # axe-core tries to style the page while it looks
+    page.evaluate(_axe())
     for viewport, scheme in itertools.product(viewports, SCHEMES):
         page.set_viewport_size(viewport)
         page.emulate_media(color_scheme=scheme)
@@ -119,3 +135,18 @@ def check_accessible(
             if violation["impact"] in ("serious", "critical"):
                 serious += [(violation["id"], node["html"]) for node in violation["nodes"]]
         assert serious == [], (viewport, scheme)
+
+
+@cache
+def _axe() -> str:
+    """Return the source of axe-core."""
+    if not AXE.exists():
+        missing("no axe-core: `make assets` brings it, where npm is")
+    return AXE.read_text(encoding="utf-8")
+
+
+def missing(reason: str) -> NoReturn:
+    """Skip the test, or fail it in CI."""
+    if os.environ.get("CI"):
+        pytest.fail(reason)
+    pytest.skip(reason)

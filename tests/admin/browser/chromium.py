@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 from playwright.sync_api import (
     Browser,
@@ -21,6 +22,7 @@ from playwright.sync_api import (
     ConsoleMessage,
     Page,
     Request,
+    expect,
     sync_playwright,
 )
 
@@ -34,6 +36,8 @@ PHONE: Final = {"width": 375, "height": 812}
 NARROW: Final = {"width": 320, "height": 640}
 VIEWPORTS: Final = (DESKTOP, PHONE, NARROW)
 SCHEMES: Final = ("light", "dark")
+PATIENCE_MS: Final = 60_000
+"""What is expected of a page comes within this time, also on a busy machine."""
 _FLAGS: Final = (
     *("--disable-background-networking", "--disable-component-update", "--no-first-run"),
     "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
@@ -55,6 +59,7 @@ def find() -> str | None:
 @contextmanager
 def launched(path: str) -> Iterator[Browser]:
     """The browser, headless, while the block runs."""
+    expect.set_options(timeout=PATIENCE_MS)
     # A library preloaded into this process, such as a BLAS, must not be preloaded by the browser.
     preload = os.environ.pop("LD_PRELOAD", None)
     try:
@@ -120,20 +125,33 @@ class Complaints:
             self.found.append(f"console: {message.text} {message.location.get('url', '')}")
 
 
+_COMPLAINTS: Final = WeakKeyDictionary[BrowserContext, Complaints]()
+
+
+def complaints_of(page: Page) -> Complaints:
+    """Return the complaints of all pages of its profile."""
+    return _COMPLAINTS[page.context]
+
+
 @contextmanager
 def watched(
-    browser: Browser, origin: str, **options: Any
-) -> Iterator[tuple[BrowserContext, Complaints]]:
-    """A new profile at `origin`, with `options` of a page. Asserts that nothing failed."""
-    complaints = Complaints(origin)
+    browser: Browser, origin: str, *expected: str, **options: Any
+) -> Iterator[BrowserContext]:
+    """A new profile at `origin`, with `options` of a page.
+
+    Asserts that its pages complained of nothing but what matches a pattern in `expected`.
+    """
+    complaints = Complaints(origin, expected=[*expected])
     context = browser.new_context(
         **{"base_url": origin, "viewport": DESKTOP, "locale": "en-US", **options}
     )
+    context.set_default_timeout(PATIENCE_MS)
+    _COMPLAINTS[context] = complaints
     try:
         context.add_init_script(_VIOLATIONS)
         context.on("request", complaints.asked)
         context.on("page", complaints.watch)
-        yield context, complaints
+        yield context
         complaints.check()
     finally:
         context.close()

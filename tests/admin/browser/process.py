@@ -9,9 +9,11 @@ from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
-from playwright.sync_api import Page
+from playwright.sync_api import Browser, BrowserContext, Page
 
+from tests.admin.browser.chromium import watched
 from tests.processes import environment
 
 OMLX: Final = (sys.executable, "-m", "omlx")
@@ -35,6 +37,23 @@ def serving(
             yield server, next(word for word in words if "/admin/login?token=" in word)
         finally:
             server.kill()
+
+
+def origin_of(link: str) -> str:
+    return "{0.scheme}://{0.netloc}".format(urlsplit(link))
+
+
+@contextmanager
+def logged_in(
+    browser: Browser, home: Path, *arguments: str, expected: str = "(?!)", **variables: str
+) -> Iterator[tuple[BrowserContext, subprocess.Popen[str], str]]:
+    """A profile that is logged in at a server of its own, the server's process and link."""
+    with (
+        serving(home, 0, *arguments, **variables) as (server, link),
+        watched(browser, origin_of(link), expected) as context,
+    ):
+        log_in(context.new_page(), link)
+        yield context, server, link
 
 
 def log_in(page: Page, link: str) -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
-from playwright.sync_api import Browser, BrowserContext, Page
+from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from omlx.admin.credentials import Credentials
 from omlx.models.catalog.discovery import BUNDLED
@@ -20,19 +20,15 @@ from omlx.models.pool.load_weights import Report
 from omlx.models.pool.speculation import check_value
 from omlx.settings.schema import Value
 from omlx.settings.store import Store
-from tests.admin.browser.chromium import Complaints, watched
+from tests.admin.browser.chromium import watched
 from tests.admin.running import API, administered
 from tests.server.running import DEMO, DRAFT, TARGET, Running
 
 CHAT = "/v1/chat/completions"
+CLIPBOARD = ("clipboard-read", "clipboard-write")
+AGENT = f"python-httpx/{httpx.__version__}"
 SCRIPT = re.compile(r"/app(-\w+)?\.js$")
 """The script of a page, bundled or not."""
-
-
-@dataclass(frozen=True)
-class Visit:
-    page: Page
-    complaints: Complaints
 
 
 @dataclass(frozen=True)
@@ -46,16 +42,29 @@ class Site:
         return self.running.url
 
     @contextmanager
-    def visit(self, *, logged_in: bool = True, **options: Any) -> Iterator[Visit]:
-        """A new browser profile, with `options` such as `locale`, `viewport`, `color_scheme`."""
-        with watched(self.browser, self.url, **options) as (context, complaints):
+    def open(
+        self, path: str = "", *expected: str, logged_in: bool = True, **options: Any
+    ) -> Iterator[Page]:
+        """A page at `path` in a new browser profile that may complain of what is `expected`.
+
+        Among the `options` are `locale`, `viewport` and `color_scheme`.
+        """
+        with watched(self.browser, self.url, *expected, **options) as context:
             if logged_in:
                 log_in(context, self.url, self.home)
-            yield Visit(context.new_page(), complaints)
+            page = context.new_page()
+            if path:
+                page.goto(path)
+            yield page
+
+    def post(self, agent: str = "probe/1.0", text: str = "x", **fields: Any) -> httpx.Response:
+        """Ask for a chat completion as the program `agent`."""
+        body, headers = self._body(text, fields), {"User-Agent": agent}
+        return httpx.post(f"{self.url}{CHAT}", json=body, headers=headers, timeout=120)
 
     def ask(self, text: str = "Name three rivers.", **fields: Any) -> dict[str, Any]:
         """Return a complete chat completion of the API."""
-        answer = httpx.post(f"{self.url}{CHAT}", json=self._body(text, fields), timeout=120)
+        answer = self.post(AGENT, text, **fields)
         assert answer.status_code == 200, answer.text
         completion: dict[str, Any] = answer.json()
         return completion
@@ -84,6 +93,27 @@ def log_in(context: BrowserContext, origin: str, home: Path) -> None:
         f"{origin}{API}/login", data={"token": token}, headers={"Origin": origin}
     )
     assert answer.ok
+
+
+def stored(site: Site, model: str | None = None) -> Mapping[str, Value]:
+    """Return the settings that are kept for all models, or for one of them."""
+    return Store(site.home).read().layer(model).values
+
+
+def save(page: Page, said: str) -> None:
+    """Save the form, and wait for a confirmation that says this."""
+    page.get_by_role("button", name="Save").click()
+    expect(page.locator("[data-saved]:visible", has_text=said)).to_be_visible()
+
+
+def copied(page: Page) -> str:
+    """Return the text of the clipboard; the profile needs the permissions `CLIPBOARD`."""
+    return str(page.evaluate("navigator.clipboard.readText()"))
+
+
+def settled(page: Page) -> None:
+    """Wait until buttons that have changed their meaning can be clicked."""
+    expect(page.locator("[data-settling]")).to_have_count(0)
 
 
 def link_models(folder: Path, count: int) -> None:

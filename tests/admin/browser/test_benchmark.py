@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, expect
 
-from omlx.catalog import languages
 from omlx.measure import benchmark as benchmarks
 from omlx.measure.results import Conditions, ResultStore, StoredResult
-from tests.admin.browser.checks import check_accessible, check_fits, check_keyboard, check_words
+from tests.admin.browser.checks import check_accessible, check_fits, check_keyboard, check_languages
 from tests.admin.browser.chromium import DESKTOP
-from tests.admin.browser.site import Site, open_site
+from tests.admin.browser.site import Site, open_site, settled
 from tests.server.running import DRAFT, TARGET
 
 PAGE = f"/admin/benchmark?model={TARGET.replace('/', '%2F')}"
@@ -25,14 +24,8 @@ RATE = {"low": 20.0, "median": 21.5, "high": 23.0}
 ROW = {"prefill": 310.0, "first_s": 3.3, "plain": RATE, "drafted": RATE, "acceptance": 0.5}
 ROWS = [
     {"tokens": 1024, "streams": 1, "memory_bytes": 3 << 28, **ROW},
-    {
-        "tokens": 1024,
-        "streams": 4,
-        "memory_bytes": 3 << 28,
-        **ROW,
-        "prefill": None,
-        "first_s": None,
-    },
+    {"tokens": 1024, "streams": 4, "memory_bytes": 3 << 28, **ROW}
+    | {"prefill": None, "first_s": None},
 ]
 LEFT = {
     "tokens": 4096,
@@ -53,9 +46,7 @@ def test_a_benchmark_from_the_button_to_the_file(
     ResultStore(tmp_path).add_run(TARGET, OLD)
     newer = replace(OLD, at=OLD.at + 60)
     ResultStore(tmp_path).add_run(TARGET, newer)
-    with open_site(browser, tmp_path, draft_model=DRAFT) as site, site.visit() as visit:
-        page = visit.page
-        page.goto(PAGE)
+    with open_site(browser, tmp_path, draft_model=DRAFT) as site, site.open(PAGE) as page:
         expect(page.get_by_role("heading", name=f"Results of {TARGET}")).to_be_visible()
         expect(page.get_by_text("9.0 GB; 1.5 GB are free")).to_be_visible()
         page.get_by_label("Longest prompt").select_option("1024")
@@ -73,7 +64,7 @@ def test_a_benchmark_from_the_button_to_the_file(
         expect(page.locator("#bench-run option")).to_have_count(2)
 
         page.get_by_label("Longest prompt").select_option("1024")
-        expect(page.locator("[data-settling]")).to_have_count(0)
+        settled(page)
         button.click()
         expect(page.locator("#bench-run option")).to_have_count(3, timeout=WAIT_MS)
         expect(page.locator("#bench-with")).to_have_value(f"{newer.at:.3f}")  # another version's
@@ -91,14 +82,12 @@ def test_a_benchmark_from_the_button_to_the_file(
 
 
 def test_the_page_is_readable_reachable_and_in_every_language(
-    browser: Browser, tmp_path: Path, axe: str
+    browser: Browser, tmp_path: Path
 ) -> None:
     store = ResultStore(tmp_path)
     store.add_run(TARGET, OLD)
     store.add_run(TARGET, replace(OLD, at=time.time(), conditions=Conditions("m", {"omlx": "0.1"})))
-    with open_site(browser, tmp_path, default=None) as site, site.visit() as visit:
-        page = visit.page
-        page.goto(PAGE)
+    with open_site(browser, tmp_path, default=None) as site, site.open(PAGE) as page:
         expect(page.get_by_text("before: 310").first).to_be_visible()
         assert "<" not in page.locator("main").inner_text()
         expect(page.locator("ul.bars").first).to_have_css("border-bottom-width", "0px")
@@ -107,25 +96,13 @@ def test_the_page_is_readable_reachable_and_in_every_language(
         check_fits(page)
         page.set_viewport_size(DESKTOP)
         check_keyboard(page)
-        for language in languages():
-            page.context.add_cookies(
-                [{"name": "omlx_language", "value": language, "url": site.url}]
-            )
-            page.goto(PAGE)
-            check_words(page, language)
-            check_fits(page)
-        page.context.clear_cookies(name="omlx_language")
-        page.goto(PAGE)
-        visit.complaints.expect("inline")  # axe-core tries to style the page while it looks
-        check_accessible(page, axe)
+        check_languages(page, PAGE)
+        check_accessible(page)
 
 
 def test_what_another_measurement_prevents_is_said(busy: Site) -> None:
-    with busy.visit() as visit:
-        page = visit.page
-        page.goto(PAGE)
+    with busy.open(PAGE, "409") as page:
         expect(page.get_by_text(f"No benchmark of {TARGET} yet.")).to_be_visible()
-        visit.complaints.expect("409")
         trial = f"/admin/api/models/{TARGET}/trial"
         begun = page.evaluate(
             """(path) => fetch(path, { method: "POST", body: '{"kinds": ["prose"], "tokens": 512}',

@@ -2,37 +2,29 @@
 
 from __future__ import annotations
 
-import httpx
 from playwright.sync_api import expect
 
-from tests.admin.browser.site import CHAT, Site
+from tests.admin.browser.site import CLIPBOARD, Site, copied
 from tests.server.running import HYBRID, TARGET
 
 CONNECT = "/admin/connect"
-LONG_MS = 60_000
 
 
 def test_a_copied_snippet_is_the_shown_one(busy: Site) -> None:
-    with busy.visit(permissions=["clipboard-read", "clipboard-write"]) as visit:
-        page = visit.page
-        page.goto(CONNECT)
+    with busy.open(CONNECT, permissions=CLIPBOARD) as page:
         app = page.locator("#app-claude")
         app.locator("summary").focus()
         page.keyboard.press("Enter")
         app.get_by_role("button", name="Copy Claude Code").press("Enter")
-        copied = page.evaluate("navigator.clipboard.readText()")
-        assert copied == app.locator("pre code").text_content()
-        assert f"ANTHROPIC_BASE_URL={busy.url}\n" in copied
+        assert copied(page) == app.locator("pre code").text_content()
+        assert f"ANTHROPIC_BASE_URL={busy.url}\n" in copied(page)
         expect(page.locator("[data-announcer]")).to_have_text("Copied")
         app.get_by_role("button", name="Copy omlx launch").click()
-        command = page.evaluate("navigator.clipboard.readText()")
-        assert command == f"omlx launch --model {TARGET} claude"
+        assert copied(page) == f"omlx launch --model {TARGET} claude"
 
 
 def test_snippets_are_shown_for_another_model(busy: Site) -> None:
-    with busy.visit() as visit:
-        page = visit.page
-        page.goto(CONNECT)
+    with busy.open(CONNECT) as page:
         app = page.locator("#app-codex")
         app.locator("summary").click()
         expect(app.locator("pre code")).to_contain_text(f'model = "{TARGET}"')
@@ -44,9 +36,7 @@ def test_snippets_are_shown_for_another_model(busy: Site) -> None:
 
 
 def test_another_model_needs_no_script(busy: Site) -> None:
-    with busy.visit(java_script_enabled=False) as visit:
-        page = visit.page
-        page.goto(f"{CONNECT}?model={HYBRID}")
+    with busy.open(f"{CONNECT}?model={HYBRID}", java_script_enabled=False) as page:
         expect(page.locator("#connect-model")).to_have_value(HYBRID)
         expect(page.locator("#app-curl code")).to_contain_text(HYBRID)
         page.goto(f"{CONNECT}?model=no/such")
@@ -55,19 +45,15 @@ def test_another_model_needs_no_script(busy: Site) -> None:
 
 def test_the_first_request_of_a_program_appears_and_programs_are_searched(busy: Site) -> None:
     hostile = "<img/src=x>"
-    body = {"model": TARGET, "messages": [{"role": "user", "content": "x"}], "max_tokens": 1}
-    with busy.visit() as visit:
-        page = visit.page
-        page.goto(CONNECT)
+    with busy.open(CONNECT) as page:
         codex = page.locator("#app-codex summary")
         expect(codex).not_to_contain_text("Last request")
         codex.click()
         waiting = page.locator("#app-codex").get_by_text("Waiting for its first request")
         expect(waiting).to_be_visible()
         for agent in ("codex_exec/0.169.0 (Debian)", hostile):
-            headers = {"User-Agent": agent}
-            httpx.post(f"{busy.url}{CHAT}", json=body, headers=headers, timeout=60)
-        expect(codex).to_contain_text("Last request", timeout=LONG_MS)
+            busy.post(agent, max_tokens=1)
+        expect(codex).to_contain_text("Last request")
         expect(codex).to_contain_text("0.169.0")
         expect(waiting).to_have_count(0)
         expect(page.get_by_role("region", name="Other programs")).to_contain_text(hostile)

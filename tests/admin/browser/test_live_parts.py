@@ -15,11 +15,11 @@ from playwright.sync_api import Browser, Page, expect
 from omlx.models.catalog.registry import ModelEntry
 from omlx.models.pool.opening import Dtype, LoadProgress
 from tests.admin.browser.checks import check_accessible
-from tests.admin.browser.site import Site
+from tests.admin.browser.site import Site, settled
+from tests.admin.browser.test_chat import COUNT, ask, expect_answers, open_chat
 from tests.admin.running import administered
 from tests.server.running import DRAFT, HYBRID, TARGET
 
-LONG_MS = 60_000
 REFRESHES = 3
 _COUNTED = """(count) => new Promise((resolve) => {
   let seen = 0;
@@ -42,8 +42,7 @@ def wait_for_refreshes(page: Page, count: int = REFRESHES) -> None:
 
 
 def test_a_click_at_the_same_place_does_not_reach_another_action(fresh: Site) -> None:
-    with fresh.visit() as visit:
-        page = visit.page
+    with fresh.open() as page:
         page.clock.install()
         page.goto("/admin/models")
         order = page.evaluate(_ORDER)
@@ -65,20 +64,8 @@ def test_a_click_at_the_same_place_does_not_reach_another_action(fresh: Site) ->
         assert {served.id for served in fresh.running.pool.loaded} == {HYBRID}
 
         page.mouse.click(*point)
-        expect(row).to_contain_text("not loaded", timeout=LONG_MS)
+        expect(row).to_contain_text("not loaded")
         assert page.evaluate(_ORDER) == order
-
-
-def test_the_focus_stays_on_the_button_that_loads(fresh: Site) -> None:
-    with fresh.visit() as visit:
-        page = visit.page
-        page.goto("/admin/models")
-        button = page.locator(f'[id="move-{HYBRID}"]')
-        button.focus()
-        page.keyboard.press("Enter")
-        expect(button).to_have_text(f"Unload {HYBRID}", timeout=LONG_MS)
-        expect(button).to_be_focused()
-        expect(page.locator("[data-announcer]")).to_have_text(f"{HYBRID} was loaded.")
 
 
 def test_loading_shows_its_progress_and_is_stopped(browser: Browser, tmp_path: Path) -> None:
@@ -87,29 +74,31 @@ def test_loading_shows_its_progress_and_is_stopped(browser: Browser, tmp_path: P
             yield LoadProgress(34, 100)
             Event().wait(0.05)  # the engine thread would do nothing else
 
-    with administered(tmp_path, default=None, read=stuck) as server:
+    with administered(tmp_path, read=stuck) as server:
         site = Site(browser, server.running, tmp_path)
-        with site.visit() as visit:
-            page = visit.page
-            visit.complaints.expect("503")
-            page.goto("/admin/models")
+        with site.open("/admin/models", "503") as page:
             button = page.locator(f'[id="move-{HYBRID}"]')
             button.focus()
             page.keyboard.press("Enter")
-            expect(button).to_contain_text(re.compile(r"^Loading 34.% · Stop"), timeout=LONG_MS)
-            expect(page.locator("[data-settling]")).to_have_count(0)
+            expect(button).to_contain_text(re.compile(r"^Loading 34.% · Stop"))
+            settled(page)
             expect(button).to_be_focused()
             page.keyboard.press("Enter")
-            expect(button).to_have_text(f"Load {HYBRID}", timeout=LONG_MS)
+            expect(button).to_have_text(f"Load {HYBRID}")
             expect(page.locator("[data-announcer]")).to_have_text(f"Loading {HYBRID} was stopped.")
             expect(page.get_by_role("alert")).to_have_count(0)
+            open_chat(page)
+            ask(page, COUNT)
+            progress = page.locator(".answer-progress")
+            expect(progress).to_contain_text(f"Loading {TARGET}")
+            expect(progress.get_by_role("progressbar")).to_have_attribute("value", "0.34")
+            page.keyboard.press("Escape")
+            expect_answers(page, 1, "stopped")
 
 
 @pytest.mark.slow
 def test_tab_goes_through_models_while_requests_run(busy: Site) -> None:
-    with busy.visit() as visit, traffic(busy):
-        page = visit.page
-        page.goto("/admin/models")
+    with busy.open("/admin/models") as page, traffic(busy):
         for name in (TARGET, DRAFT, HYBRID):
             link = page.locator(f'[id="model-{name}"] a')
             link.focus()
@@ -121,11 +110,9 @@ def test_tab_goes_through_models_while_requests_run(busy: Site) -> None:
 
 
 def test_focus_and_selected_text_of_the_overview_stay(busy: Site) -> None:
-    with busy.visit() as visit, traffic(busy):
-        page = visit.page
-        page.goto("/admin")
+    with busy.open("/admin") as page, traffic(busy):
         row = page.locator("section[aria-labelledby=requests] tbody th")
-        expect(row).to_contain_text(TARGET, timeout=LONG_MS)
+        expect(row).to_contain_text(TARGET)
         row.evaluate("(cell) => getSelection().selectAllChildren(cell)")
         selected = page.evaluate("getSelection().toString()")
         assert TARGET in selected
@@ -137,42 +124,37 @@ def test_focus_and_selected_text_of_the_overview_stay(busy: Site) -> None:
 
 
 def test_text_selected_in_a_table_stays_selected(busy: Site) -> None:
-    with busy.visit() as visit:
-        page = visit.page
-        page.goto("/admin")
+    with busy.open("/admin") as page:
         rows = page.locator("section[aria-labelledby=answers] tbody tr")
         cell = rows.first.locator("td").first
         text = cell.inner_text()
         cell.evaluate("(cell) => getSelection().selectAllChildren(cell)")
         busy.ask(max_tokens=7)
-        expect(rows.nth(1).locator("td").first).to_have_text(text, timeout=LONG_MS)
+        expect(rows.nth(1).locator("td").first).to_have_text(text)
         assert page.evaluate("getSelection().toString().trim()") == text
 
 
 def test_two_windows_show_the_same_and_keep_their_places(fresh: Site) -> None:
-    with fresh.visit() as first, fresh.visit() as second:
-        for visit in (first, second):
-            visit.page.goto("/admin/models")
-        order = second.page.evaluate(_ORDER)
-        button = second.page.locator(f'[id="move-{HYBRID}"]')
-        button.focus()
-        first.page.locator(f'[id="move-{HYBRID}"]').click()
-        expect(button).to_have_text(f"Unload {HYBRID}", timeout=LONG_MS)
-        expect(button).to_be_focused()
-        assert second.page.evaluate(_ORDER) == order
+    with fresh.open("/admin/models") as first, fresh.open("/admin/models") as second:
+        order = second.evaluate(_ORDER)
+        buttons = [page.locator(f'[id="move-{HYBRID}"]') for page in (first, second)]
+        for button in buttons:
+            button.focus()
+        first.keyboard.press("Enter")
+        for button in buttons:
+            expect(button).to_have_text(f"Unload {HYBRID}")
+            expect(button).to_be_focused()
+        expect(first.locator("[data-announcer]")).to_have_text(f"{HYBRID} was loaded.")
+        assert second.evaluate(_ORDER) == order
 
 
-def test_a_model_in_use_is_unloaded_after_a_question(busy: Site, axe: str) -> None:
-    with busy.visit() as visit, traffic(busy):
-        page = visit.page
-        visit.complaints.expect("409")
-        page.goto("/admin/models")
+def test_a_model_in_use_is_unloaded_after_a_question(busy: Site) -> None:
+    with busy.open("/admin/models", "409") as page, traffic(busy):
         button = page.locator(f'[id="move-{TARGET}"]')
         button.click()
         dialog = page.get_by_role("dialog", name="Unload a model in use?")
         expect(dialog).to_contain_text(f"{TARGET} has active requests (1).")
-        visit.complaints.expect("inline")  # axe-core tries to style the page while it looks
-        check_accessible(page, axe)
+        check_accessible(page)
         page.keyboard.press("Enter")
         expect(dialog).to_be_hidden()
         expect(button).to_be_focused()

@@ -1,112 +1,197 @@
-"""Models in a browser: load, unload, pin, drafts; saved settings apply to the next request."""
+"""The list of models in a browser: load, unload, pin; search, filter, order of hundreds; drafts."""
 
 from __future__ import annotations
 
+import re
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
 import httpx
-from playwright.sync_api import Page, expect
+import pytest
+from playwright.sync_api import Browser, Locator, Page, expect
 
-from omlx.settings.store import Store
+from omlx.admin.models import drafts
+from omlx.admin.models.drafts import FIRST_DRAFTS
+from omlx.admin.models.list_page import FIRST_ROWS
+from omlx.errors import Reason
+from omlx.models.catalog.compatibility import Tokenizer
+from omlx.models.catalog.discovery import BUNDLED, Folder, scan_places
+from tests.admin.browser.checks import check_accessible, check_fits, check_keyboard, check_words
 from tests.admin.browser.chromium import PHONE
-from tests.admin.browser.site import Site
-from tests.server.running import DRAFT, HYBRID, TARGET
+from tests.admin.browser.site import Site, link_models, open_site, save, settled, stored
+from tests.server.running import DRAFT, HYBRID, PATIENCE_S, TARGET
 
-LONG_MS = 60_000
-
-
-def saved(page: Page, *, applied: str) -> None:
-    """Save the form, and wait for the confirmation."""
-    page.get_by_role("button", name="Save").click()
-    expect(page.locator("[data-saved]:visible")).to_contain_text(applied)
-
-
-def settled(page: Page) -> None:
-    """Wait until buttons that have changed their meaning can be clicked."""
-    expect(page.locator("[data-settling]")).to_have_count(0)
+MODELS, MODEL = "/admin/models", f"/admin/models/{TARGET}"
+MANY = 40
+OWN = scan_places([Folder("bundled", BUNDLED)]).entries
+ALL = MANY + len(OWN)
 
 
 def test_a_model_is_loaded_pinned_and_unloaded(fresh: Site) -> None:
-    with fresh.visit(viewport=PHONE) as visit:
-        page = visit.page
-        page.goto("/admin/models")
-        page.get_by_role("button", name=f"Load {HYBRID}").click()
-        unload = page.get_by_role("button", name=f"Unload {HYBRID}")
-        expect(unload).to_be_visible(timeout=LONG_MS)
-        assert httpx.get(f"{fresh.url}/v1/models/{HYBRID}").json()["state"] == "ready"
+    with fresh.open(MODELS, viewport=PHONE) as page:
 
-        page.get_by_role("button", name=f"Pin {HYBRID}", exact=True).click()
-        unpin = page.get_by_role("button", name=f"Unpin {HYBRID}")
-        expect(unpin).to_be_focused()
-        assert Store(fresh.home).read().layer(HYBRID).values == {"pinned": True}
+        def button(action: str) -> Locator:
+            return page.get_by_role("button", name=f"{action} {HYBRID}", exact=True)
+
+        def state() -> str:
+            return str(httpx.get(f"{fresh.url}/v1/models/{HYBRID}").json()["state"])
+
+        button("Load").click()
+        expect(button("Unload")).to_be_visible()
+        assert state() == "ready"
+        button("Pin").click()
+        expect(button("Unpin")).to_be_focused()
+        assert stored(fresh, HYBRID) == {"pinned": True}
         settled(page)
-        unpin.click()
-        expect(page.get_by_role("button", name=f"Pin {HYBRID}", exact=True)).to_be_visible()
-        assert Store(fresh.home).read().layer(HYBRID).values == {}
-
+        button("Unpin").click()
+        expect(button("Pin")).to_be_visible()
+        assert stored(fresh, HYBRID) == {}
         settled(page)
-        unload.click()
-        expect(page.get_by_role("button", name=f"Load {HYBRID}")).to_be_visible(timeout=LONG_MS)
-        assert httpx.get(f"{fresh.url}/v1/models/{HYBRID}").json()["state"] == "unloaded"
-
-
-def test_pinning_a_model_loads_it(fresh: Site) -> None:
-    with fresh.visit() as visit:
-        page = visit.page
-        page.goto("/admin/models")
-        page.get_by_role("button", name=f"Pin {HYBRID}", exact=True).click()
+        button("Unload").click()
+        expect(button("Load")).to_be_visible()
+        assert state() == "unloaded"
+        button("Pin").click()  # pinning a model loads it
         row = page.locator(f'[id="model-{HYBRID}"]')
-        expect(row).to_contain_text("in memory", timeout=LONG_MS)
+        expect(row).to_contain_text("in memory")
         expect(row.get_by_role("button", name="Unpin")).to_be_focused()
 
 
-def test_a_chosen_draft_drafts_for_the_next_request(fresh: Site) -> None:
-    with fresh.visit() as visit:
-        page = visit.page
-        page.goto(f"/admin/models/{TARGET}")
+@pytest.fixture(scope="module")
+def many(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """A server with forty more models of one's own, which are the bundled draft's files."""
+    folder = tmp_path_factory.mktemp("models")
+    link_models(folder, MANY)
+    registry = scan_places([Folder("bundled", BUNDLED), Folder("model-dir", folder)])
+    with open_site(browser, tmp_path_factory.mktemp("home"), registry, default=None) as site:
+        yield site
+
+
+def shown(page: Page) -> list[str]:
+    """The ids of the visible rows, in their order."""
+    rows = page.locator(".model:visible")
+    return [str(row.get_attribute("id")).removeprefix("model-") for row in rows.all()]
+
+
+def test_models_are_searched_filtered_and_sorted(many: Site) -> None:
+    with many.open(MODELS) as page:
+        search, sort = page.get_by_label("Search"), page.get_by_label("Sort by")
+        count = page.locator("[data-shown]")
+        expect(count).to_have_text(f"{ALL} of {ALL} models")
+        search.fill("ORG-1 model-0")
+        expect(count).to_have_text(f"3 of {ALL} models")
+        assert shown(page) == ["org-1/model-01", "org-1/model-04", "org-1/model-07"]
+        search.fill("")
+        page.get_by_label("Source").select_option("bundled")
+        sort.select_option("largest")
+        largest = sorted(OWN, key=lambda entry: entry.size_bytes, reverse=True)
+        assert shown(page) == [entry.id for entry in largest]
+        sort.select_option("name")
+        assert shown(page) == sorted(entry.id for entry in OWN)
+        page.get_by_label("Show").select_option("loaded")
+        assert shown(page) == []
+
+
+def test_a_row_stays_where_it_is_although_its_state_no_longer_matches(many: Site) -> None:
+    with many.open(MODELS) as page:
+        many.ask(model=TARGET)
+        row, show = page.locator(f'[id="model-{TARGET}"]'), page.get_by_label("Show")
+        expect(row).to_contain_text("in memory")
+        show.select_option("loaded")
+        assert shown(page) == [TARGET]
+        settled(page)
+        page.get_by_role("button", name=f"Unload {TARGET}").click()
+        expect(row).to_contain_text("not loaded")
+        assert shown(page) == [TARGET]
+        show.select_option("fits")
+        assert len(shown(page)) == ALL
+
+
+def test_the_page_has_every_model_and_its_part_completes_the_rows(many: Site) -> None:
+    with many.open(MODELS, java_script_enabled=False) as page:
+        expect(page.locator(".model")).to_have_count(ALL)
+        expect(page.locator(".model-facts").locator("visible=true")).to_have_count(FIRST_ROWS)
+        link = page.locator(".model").last.get_by_role("link")
+        expect(link).to_have_attribute("href", re.compile("^/admin/models/."))
+    with many.open(MODELS) as page:
+        rows, last = page.locator(".model"), page.locator(".model").last
+        last.get_by_role("link").focus()
+        expect(last.get_by_role("button", name="Load")).to_have_count(1)
+        expect(last.get_by_role("link")).to_be_focused()
+        expect(page.locator(".model-facts")).to_have_count(ALL)
+        # A row far below is reached by keyboard, and found.
+        rows.nth(ALL - 2).get_by_role("button").last.focus()
+        page.keyboard.press("Tab")
+        expect(last.get_by_role("link")).to_be_focused()
+        expect(last).to_be_in_viewport()
+        assert page.evaluate(f"find('{last.get_by_role('link').inner_text()}')")
+
+
+@pytest.mark.slow
+def test_a_long_list_fits_and_is_accessible(many: Site) -> None:
+    with many.open(MODELS) as page:
+        check_words(page, "en")
+        check_fits(page)
+        page.get_by_label("Search").fill("omlx-demo")
+        check_keyboard(page)
+        check_accessible(page)
+
+
+def test_drafts_that_do_not_fit_are_listed_on_demand(many: Site) -> None:
+    with many.open(f"/admin/models/{DRAFT}") as page:
+        unfit = page.locator(".unfit")
+        expect(unfit.locator("summary")).to_have_text(f"Incompatible models ({ALL - 1})")
+        expect(unfit.locator("li")).to_have_count(0)
+        unfit.locator("summary").click()
+        expect(unfit.locator("li")).to_have_count(ALL - 1)
+        expect(unfit.locator("li").filter(has_text=TARGET)).to_have_count(1)
+
+
+def test_the_first_drafts_are_listed_and_all_on_demand_and_chosen(many: Site) -> None:
+    values = "(inputs) => inputs.map(({ value }) => value)"
+    with many.open(MODEL) as page:
+        for name, part in (("draft_model", "drafts"), ("drafts", "trial-drafts")):
+            choices, more = page.locator(f".drafts [name={name}]"), page.locator(f"#more-{part} a")
+            known = set(choices.evaluate_all(values))
+            assert len(known) <= FIRST_DRAFTS + 1  # and none
+            more.focus()
+            page.keyboard.press("Enter")
+            expect(more).to_have_count(0)
+            every = choices.evaluate_all(values)
+            assert len(every) > MANY
+            new = next(at for at, value in enumerate(every) if value not in known)
+            expect(choices.nth(new)).to_be_focused()
+        last = page.locator(".drafts [name=draft_model]").last
+        name = str(last.get_attribute("value"))
+        last.check()
+        save(page, "Draft model")
+        chosen = page.locator(".drafts [name=draft_model]:checked")
+        expect(chosen).to_have_count(1)
+        expect(chosen).to_have_value(name)
+        assert stored(many, TARGET)["draft_model"] == name
+        expect(page.locator("#more-drafts")).to_have_count(1)  # it is one of the first now
+
+
+def test_a_draft_that_is_being_checked_is_known_without_a_reload(
+    browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checked = threading.Event()
+    unfit = Reason("draft.unfit.vocabulary", {"draft": DRAFT})
+
+    def compare(ours: Tokenizer, theirs: Tokenizer) -> Reason:
+        checked.wait(PATIENCE_S)
+        return unfit
+
+    monkeypatch.setattr(drafts, "tokenizer_mismatch", compare)
+    with open_site(browser, tmp_path, default=None) as site, site.open(MODEL) as page:
+        picked, tried = (page.locator(f'[id="{part}-{DRAFT}"]') for part in ("draft", "try"))
+        for choice in (picked, tried):
+            expect(choice).to_contain_text("being checked")
+        picked.get_by_role("radio").check()
+        page.go_back()
+        page.go_forward()
+        checked.set()
+        for choice in (picked, tried):
+            expect(choice).to_have_count(0)
         expect(page.get_by_role("radio", name="No draft model")).to_be_checked()
-        page.get_by_role("radio", name=DRAFT).check()
-        page.get_by_label("Strategy").select_option("draft")
-        page.get_by_text("Draft length", exact=True).click()
-        page.get_by_label("Draft tokens (fixed)").fill("4")
-        saved(page, applied="Saved")
-        page.reload()
-        expect(page.get_by_role("radio", name=DRAFT)).to_be_checked()
-        expect(page.get_by_label("Strategy")).to_have_value("draft")
-        details = fresh.ask(max_tokens=48)["usage"]["completion_tokens_details"]
-        assert details["accepted_prediction_tokens"] > 0
-
-        switch = page.get_by_role("switch", name="Speculation")
-        switch.focus()
-        page.keyboard.press("Space")
-        expect(page.get_by_label("Strategy")).to_have_value("off")
-        saved(page, applied="Strategy")
-        expect(page.locator(".head .chip")).to_have_text("off")
-        details = fresh.ask(max_tokens=48)["usage"]["completion_tokens_details"]
-        assert details["accepted_prediction_tokens"] + details["rejected_prediction_tokens"] == 0
-        assert (
-            Store(fresh.home).read().layer(TARGET).values["draft_model"] == DRAFT
-        )  # kept while speculation is off
-
-
-def test_switch_draft_and_strategy_stay_consistent(fresh: Site) -> None:
-    with fresh.visit() as visit:
-        page = visit.page
-        page.goto(f"/admin/models/{TARGET}")
-        strategy, switch = (
-            page.get_by_label("Strategy"),
-            page.get_by_role("switch", name="Speculation"),
-        )
-        strategy.select_option("ngram")
-        page.get_by_role("radio", name=DRAFT).check()
-        expect(strategy).to_have_value("")
-        strategy.select_option("ngram;draft")
-        page.get_by_role("radio", name="No draft model").check()
-        expect(strategy).to_have_value("ngram")
-        strategy.select_option("off")
-        expect(switch).not_to_be_checked()
-        switch.check()
-        expect(strategy).to_have_value("")
-        expect(page.get_by_role("button", name="Save")).to_be_hidden()  # nothing has changed
-        switch.uncheck()
-        page.get_by_role("button", name="Discard").click()
-        expect(switch).to_be_checked()
-        expect(page.get_by_role("button", name="Save")).to_be_hidden()
+        expect(page.locator(".unfit summary")).to_contain_text("Incompatible models")

@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
 
-import httpx
 import pytest
 from playwright.sync_api import Browser, expect
 
@@ -16,16 +15,17 @@ from omlx.catalog import data_dir, languages
 from omlx.engine.thread import EngineThread
 from omlx.models.catalog.registry import ModelEntry
 from omlx.models.pool.opening import LoadProgress
-from tests.admin.browser.site import CHAT, Site, open_site
+from tests.admin.browser.site import Site, open_site
 from tests.server.running import PATIENCE_S, TARGET
 
-VENDOR = data_dir("static") / "vendor"
+needs_charts = pytest.mark.skipif(
+    not (data_dir("static") / "vendor").exists(),
+    reason="no chart library: `make assets` brings it, where npm is",
+)
 
 
 def test_the_first_visit_offers_to_load_a_model(fresh: Site) -> None:
-    with fresh.visit() as visit:
-        page = visit.page
-        page.goto("/admin")
+    with fresh.open("/admin") as page:
         expect(page.get_by_role("heading", name="Welcome")).to_be_visible()
         expect(page.locator(".figures")).to_be_hidden()
         page.get_by_role("button", name="Load it now").click()
@@ -36,18 +36,16 @@ def test_the_first_visit_offers_to_load_a_model(fresh: Site) -> None:
 
 
 def test_a_request_is_listed_while_it_runs_and_after_its_end(busy: Site) -> None:
-    with busy.visit() as visit:
-        page = visit.page
-        page.goto("/admin")
+    with busy.open("/admin") as page:
         plain = {"logit_bias": busy.running.endless(), "speculation": "off"}
         row = page.locator("section[aria-labelledby=requests] tbody tr")
         with busy.asking(max_tokens=3900, **plain):
-            expect(row).to_have_count(1, timeout=60_000)
+            expect(row).to_have_count(1)
             expect(row).to_contain_text(TARGET)
-        expect(row).to_have_count(0, timeout=60_000)
+        expect(row).to_have_count(0)
         busy.ask(max_tokens=43, **plain)
         newest = page.locator("section[aria-labelledby=answers] tbody tr").first
-        expect(newest.locator("td").nth(5)).to_have_text("43", timeout=60_000)
+        expect(newest.locator("td").nth(5)).to_have_text("43")
         expect(newest).to_contain_text("turned off by the request")
 
 
@@ -72,21 +70,23 @@ def test_a_request_that_waits_for_its_model_is_shown_while_it_loads(
     with (
         open_site(browser, tmp_path, default=None, report=held) as site,
         ThreadPoolExecutor(1) as pool,
-        site.visit() as visit,
+        site.open() as page,
     ):
         held.engine = site.running.engine
-        page = visit.page
         page.goto("/admin")
         asked = pool.submit(site.ask, max_tokens=5)
         try:
-            requests = page.locator("section[aria-labelledby=requests]")
+            requests, here = (
+                page.locator("section[aria-labelledby=requests]"),
+                page.locator(".here"),
+            )
             expect(requests).to_contain_text("loading model")
             expect(requests).to_contain_text("1 queued")
             expect(page.locator(".figures")).to_contain_text("1 queued")
             expect(page.locator(".figures")).to_be_visible()
-            expect(page.locator(".here")).to_contain_text("loading")
+            expect(here).to_contain_text("loading")
             expect(page.locator(".here .chip")).to_have_count(0)
-            assert "ready" not in page.locator(".here").inner_text()
+            assert "ready" not in here.inner_text()
         finally:
             held.resume.set()
         asked.result()
@@ -108,8 +108,7 @@ def test_figures_tables_and_charts_agree_at_every_refresh(busy: Site) -> None:
       return seen;
     }"""
     endless = {"logit_bias": busy.running.endless(), "max_tokens": 40}
-    with busy.visit() as visit, ThreadPoolExecutor(2) as pool:
-        visit.page.goto("/admin")
+    with busy.open("/admin") as page, ThreadPoolExecutor(2) as pool:
         done = Event()
 
         def ask() -> None:
@@ -118,7 +117,7 @@ def test_figures_tables_and_charts_agree_at_every_refresh(busy: Site) -> None:
 
         asking = [pool.submit(ask) for _ in range(2)]
         try:
-            assert visit.page.evaluate(agrees) == [True] * 6
+            assert page.evaluate(agrees) == [True] * 6
         finally:
             done.set()
         for each in asking:
@@ -126,44 +125,34 @@ def test_figures_tables_and_charts_agree_at_every_refresh(busy: Site) -> None:
 
 
 def test_failures_and_cancelled_requests_are_listed(busy: Site) -> None:
-    with busy.visit() as visit:
-        page = visit.page
-        page.goto("/admin")
+    with busy.open("/admin") as page:
         rows = page.locator("section[aria-labelledby=answers] tbody tr")
-        body = {"model": "no/such", "messages": [{"role": "user", "content": "x"}]}
-        assert httpx.post(f"{busy.url}{CHAT}", json=body).status_code == 404
+        assert busy.post(model="no/such").status_code == 404
         expect(rows.first).to_contain_text("Error 404")
         expect(rows.first).to_contain_text("Model 'no/such' not found")
         expect(rows.first).to_contain_text("model.not_found")
         with busy.asking(max_tokens=3900, logit_bias=busy.running.endless()):
             pass
-        expect(rows.first).to_contain_text("Cancelled", timeout=60_000)
+        expect(rows.first).to_contain_text("Cancelled")
 
 
+@needs_charts
 def test_charts_are_drawn_and_described(busy: Site) -> None:
-    if not VENDOR.exists():
-        pytest.skip("no chart library: `make assets` brings it, where npm is")
     busy.ask(max_tokens=60)  # the charts show the last ten minutes
-    with busy.visit() as visit:
-        page = visit.page
-        page.goto("/admin")
+    with busy.open("/admin") as page:
         chart = page.locator("omlx-chart[data-kind=answers]")
         expect(chart.locator("canvas")).to_be_visible()
-        expect(chart).to_have_attribute(
-            "aria-label", re.compile(r"last \d+ requests that used drafts; the newest: .*%")
-        )
-        expect(page.locator("omlx-chart[data-kind=rate]")).to_have_attribute(
-            "aria-label", re.compile("at most")
-        )
-        page.locator("omlx-chart[data-kind=rate] .u-over").hover()
-        expect(page.locator("section[aria-labelledby=chart-rate] .reading")).to_have_text(
-            re.compile(r"\d\d:\d\d:\d\d · [\d.]+ · [\d.]+")
-        )
+        said = re.compile(r"last \d+ requests that used drafts; the newest: .*%")
+        expect(chart).to_have_attribute("aria-label", said)
+        rate = page.locator("omlx-chart[data-kind=rate]")
+        expect(rate).to_have_attribute("aria-label", re.compile("at most"))
+        rate.locator(".u-over").hover()
+        reading = page.locator("section[aria-labelledby=chart-rate] .reading")
+        expect(reading).to_have_text(re.compile(r"\d\d:\d\d:\d\d · [\d.]+ · [\d.]+"))
 
 
+@needs_charts
 def test_a_chart_takes_its_colours_from_the_theme(busy: Site) -> None:
-    if not VENDOR.exists():
-        pytest.skip("no chart library: `make assets` brings it, where npm is")
     pixels = """(canvas) => {
       const { width, height } = canvas;
       const copy = Object.assign(document.createElement("canvas"), { width, height });
@@ -176,9 +165,7 @@ def test_a_chart_takes_its_colours_from_the_theme(busy: Site) -> None:
         if (data[i + 3] === 255) seen.add(data.slice(i, i + 3).join());
       return [...seen];
     }"""
-    with busy.visit(color_scheme="light") as visit:
-        page = visit.page
-        page.goto("/admin")
+    with busy.open("/admin", color_scheme="light") as page:
         canvas = page.locator("omlx-chart[data-kind=answers] canvas")
         canvas.wait_for()
         by_day = page.evaluate(
@@ -201,22 +188,16 @@ def test_without_the_chart_library_pages_name_the_command(
     bare = tmp_path / "static"
     shutil.copytree(data_dir("static"), bare, ignore=shutil.ignore_patterns("vendor"))
     monkeypatch.setattr("omlx.admin.overview.data_dir", lambda name: bare)
-    with busy.visit() as visit:
-        visit.page.goto("/admin")
-        expect(visit.page.locator("omlx-chart")).to_have_count(0)
-        expect(visit.page.locator("section[aria-labelledby=chart-rate]")).to_contain_text(
-            "make assets"
-        )
-        expect(visit.page.locator("section[aria-labelledby=chart-rate] table")).to_be_visible()
+    with busy.open("/admin") as page:
+        expect(page.locator("omlx-chart")).to_have_count(0)
+        expect(page.locator("section[aria-labelledby=chart-rate]")).to_contain_text("make assets")
+        expect(page.locator("section[aria-labelledby=chart-rate] table")).to_be_visible()
 
 
 def test_a_lost_connection_is_shown_until_it_is_back(busy: Site) -> None:
-    with busy.visit() as visit:
-        page = visit.page
-        page.goto("/admin")
+    with busy.open("/admin", "ERR_INTERNET_DISCONNECTED|Failed to fetch") as page:
         notice = page.locator("[data-offline]")
         expect(notice).to_be_hidden()
-        visit.complaints.expect("ERR_INTERNET_DISCONNECTED|Failed to fetch")
         page.context.set_offline(True)
         expect(notice).to_be_visible()
         page.context.set_offline(False)
@@ -225,9 +206,7 @@ def test_a_lost_connection_is_shown_until_it_is_back(busy: Site) -> None:
 
 @pytest.mark.parametrize("language", languages())
 def test_the_latest_requests_fit_a_desktop_without_scrolling(busy: Site, language: str) -> None:
-    body = {"model": "no/such", "messages": [{"role": "user", "content": "x"}]}
-    assert httpx.post(f"{busy.url}{CHAT}", json=body).status_code == 404
-    with busy.visit(locale=language) as visit:
-        visit.page.goto("/admin")
+    assert busy.post(model="no/such").status_code == 404
+    with busy.open("/admin", locale=language) as page:
         hidden = "({ scrollWidth, clientWidth }) => scrollWidth - clientWidth"
-        assert visit.page.locator("#answers-scroll").evaluate(hidden) <= 0
+        assert page.locator("#answers-scroll").evaluate(hidden) <= 0

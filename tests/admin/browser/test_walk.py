@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 from urllib.error import HTTPError, URLError
-from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
 import pytest
@@ -23,7 +22,10 @@ from playwright.sync_api import Browser, Locator, Page, expect
 
 from omlx.models.catalog.discovery import BUNDLED
 from tests.admin.browser.chromium import watched
-from tests.admin.browser.process import log_in, serving
+from tests.admin.browser.process import log_in, origin_of, serving
+from tests.admin.browser.site import CLIPBOARD, copied
+from tests.admin.browser.test_chat import LONG as WORDS
+from tests.admin.browser.test_chat import answers, ask
 from tests.models.hub import Hub, running
 from tests.processes import environment
 from tests.wheel import build_wheel
@@ -38,18 +40,12 @@ MEMORY: Final = "5600MB"
 CONTEXT: Final = 65_536
 """Tokens: room for the instructions of an agent."""
 
-LONG: Final = json.dumps(
-    {"type": "array", "items": {"enum": ["word"]}, "minItems": 900, "maxItems": 900}
-)
-"""A schema whose answers take a while."""
-
 QUESTION: Final = "Count to 20."
 """The bundled model knows the answer."""
 
 PYPI: Final = "https://pypi.org/simple"
 REGISTRY_S: Final = 20
 SLOW_S: Final = 0.3
-WAIT_MS: Final = 60_000
 LONG_MS: Final = 600_000
 
 
@@ -124,11 +120,7 @@ def test_a_person_installs_and_stays(
         serving(
             home, 0, "--memory-limit", MEMORY, program=[str(program)], **hub.environment(home)
         ) as (_, link),
-        watched(
-            browser,
-            "{0.scheme}://{0.netloc}".format(urlsplit(link)),
-            permissions=["clipboard-read", "clipboard-write"],
-        ) as (context, _),
+        watched(browser, origin_of(link), permissions=CLIPBOARD) as context,
     ):
         page = context.new_page()
         log_in(page, link)
@@ -175,25 +167,21 @@ def choose_a_model(page: Page) -> None:
 
 def watch_it_download(page: Page) -> None:
     download = page.locator(f'[id="download-{MODEL}"]')
-    expect(download).to_contain_text(re.compile(r"\d+.MB of \d+.MB"), timeout=WAIT_MS)
+    expect(download).to_contain_text(re.compile(r"\d+.MB of \d+.MB"))
     expect(download.get_by_role("progressbar")).to_be_visible()
     for model in (MODEL, DRAFT):
         done = page.locator(f'[id="download-{model}"]')
-        expect(done).to_have_attribute("data-state", "done", timeout=WAIT_MS)
+        expect(done).to_have_attribute("data-state", "done")
     expect(page.get_by_role("heading", name="Get a model")).to_have_count(0)
 
 
-def open_chat(page: Page) -> None:
+def chat(page: Page) -> None:
     open_section(page, "Chat")
     page.locator("omlx-chat[data-ready]").wait_for()
-
-
-def chat(page: Page) -> None:
-    open_chat(page)
     expect(page.get_by_label("Model")).to_have_value(MODEL)
     ask(page, QUESTION)
-    answer = ended(page, "done").first
-    expect(answer).to_contain_text("18, 19, 20", timeout=WAIT_MS)
+    answer = answers(page).first
+    expect(answer).to_contain_text("18, 19, 20")
     expect(answer).to_contain_text("tok/s")
 
 
@@ -206,9 +194,10 @@ def see_drafted_tokens(page: Page) -> None:
     page.get_by_label("Draft tokens (fixed)").fill("4")
     page.get_by_role("button", name="Save").click()
     expect(page.locator("[data-saved]").first).to_contain_text("Saved and in effect")
-    open_chat(page)
+    open_section(page, "Chat")
+    page.locator("omlx-chat[data-ready]").wait_for()
     ask(page, QUESTION)
-    expect(ended(page, "done").last).to_contain_text("of draft tokens accepted")
+    expect(answers(page).last).to_contain_text("of draft tokens accepted")
     page.get_by_role("button", name="Highlight drafted tokens").last.click()
     assert page.evaluate("CSS.highlights.get('drafted').size") > 0
     expect(page.get_by_text("came from accepted draft tokens").last).to_be_visible()
@@ -217,22 +206,22 @@ def see_drafted_tokens(page: Page) -> None:
 def stop_an_answer(page: Page) -> None:
     page.get_by_role("button", name="Chat settings").click()
     schema = page.get_by_label("JSON schema")
-    schema.fill(LONG)
+    schema.fill(WORDS.replace("100", "900"))
     ask(page, "Write words.")
     stop = page.get_by_role("button", name="Stop")
     expect(stop).to_be_visible()
     stop.click()
-    expect(ended(page, "stopped")).to_contain_text("Stopped", timeout=WAIT_MS)
+    expect(answers(page, "stopped")).to_contain_text("Stopped")
     schema.fill("")
 
 
 def reload_and_go_on(page: Page) -> None:
     page.reload()
     page.locator("omlx-chat[data-ready]").wait_for()
-    expect(ended(page, "done")).to_contain_text("18, 19, 20")
-    expect(ended(page, "stopped")).to_be_visible()
+    expect(answers(page)).to_contain_text("18, 19, 20")
+    expect(answers(page, "stopped")).to_be_visible()
     ask(page, QUESTION)
-    expect(ended(page, "done")).to_have_count(2, timeout=WAIT_MS)
+    expect(answers(page)).to_have_count(2)
 
 
 def run_the_benchmark(page: Page) -> None:
@@ -241,7 +230,7 @@ def run_the_benchmark(page: Page) -> None:
     follow(page, page.get_by_role("link", name="Open the benchmark"))
     page.get_by_label("Longest prompt").select_option("1024")
     page.get_by_role("button", name="Run the benchmark").click()
-    expect(page.get_by_text(f"Measuring {MODEL}")).to_be_visible(timeout=WAIT_MS)
+    expect(page.get_by_text(f"Measuring {MODEL}")).to_be_visible()
     results = page.get_by_role("heading", name=f"Results of {MODEL}")
     expect(results).to_be_visible(timeout=LONG_MS)
     expect(page.locator(".bar-figure").first).to_contain_text("tok")
@@ -265,7 +254,7 @@ def connect_codex(page: Page, codex: Path, home: Path) -> None:
     app.locator("summary").click()
     expect(app).to_contain_text("Waiting for its first request")
     app.get_by_role("button", name="Copy Codex").click()
-    config = page.evaluate("navigator.clipboard.readText()")
+    config = copied(page)
     home.mkdir()
     (home / "config.toml").write_text(config, encoding="utf-8")
     answered_by(tomllib.loads(config))
@@ -275,7 +264,7 @@ def connect_codex(page: Page, codex: Path, home: Path) -> None:
         CODEX_HOME=str(home),
         NO_PROXY="127.0.0.1",
     )
-    expect(app.locator("summary")).to_contain_text("Last request", timeout=WAIT_MS)
+    expect(app.locator("summary")).to_contain_text("Last request")
 
 
 def few_instructions(codex: Path, home: Path) -> list[str]:
@@ -300,12 +289,3 @@ def answered_by(config: Mapping[str, Any]) -> None:
     client = OpenAI(base_url=provider["base_url"], api_key="none")
     answer = client.responses.create(model=config["model"], input=QUESTION)
     assert "18, 19, 20" in answer.output_text
-
-
-def ask(page: Page, question: str) -> None:
-    page.get_by_role("textbox", name="Message").fill(question)
-    page.keyboard.press("Enter")
-
-
-def ended(page: Page, status: str) -> Locator:
-    return page.locator(f'.answer[data-status="{status}"]')

@@ -1,8 +1,10 @@
-"""Time until each page can be used: `scripts/bench-dashboard pages`.
+"""Milliseconds until the dashboard can be used: `scripts/bench-dashboard [pages]`.
 
-From the start of a navigation to the end of DOMContentLoaded, when all behaviours are attached; on
-the chat page until its conversation is shown. *First* is a new browser profile, *again* one that
-has visited the page. Medians, from `omlx serve` on loopback, which has answered requests.
+`startup` runs from the start of `omlx serve`'s process, without a model, to the first paint of the
+dashboard in a browser that is open, login included. `pages` runs from the start of a navigation to
+the end of DOMContentLoaded, when all behaviours are attached; on the chat page until its
+conversation is shown. *First* is a new browser profile, *again* one that has visited the page, both
+from a server on loopback that has answered requests. Medians, on the machine as it is.
 """
 
 from __future__ import annotations
@@ -10,22 +12,21 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from argparse import ArgumentParser
+import time
+from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Final
-from urllib.parse import urlsplit
+from typing import Final, NamedTuple
 
 import httpx
 from playwright.sync_api import Browser, Page
 
 from tests.admin.browser import chromium
 from tests.admin.browser.pages import PAGES, Listed
-from tests.admin.browser.process import serving
+from tests.admin.browser.process import origin_of, serving
 from tests.admin.browser.site import link_models, log_in
 from tests.server.running import TARGET
 
@@ -33,6 +34,7 @@ AT_A_TIME: Final = 8
 FEW: Final = 4
 """Requests that the server has answered in any case."""
 
+_PAINTED = """() => performance.getEntriesByName("first-contentful-paint").length > 0"""
 _USABLE = """() => {
   const [page] = performance.getEntriesByType("navigation");
   const files = performance.getEntriesByType("resource").length;
@@ -47,8 +49,7 @@ _NOTE_READY = """addEventListener("DOMContentLoaded", () => {
 });"""
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
+class Load(NamedTuple):
     """Milliseconds until a page can be used, and the files that it has loaded."""
 
     usable_ms: float
@@ -56,29 +57,58 @@ class Load:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = ArgumentParser(description=__doc__)
+    parser = ArgumentParser(prog="python -m lab.dashboard.loads", description=__doc__)
+    parser.add_argument("measured", choices=("startup", "pages"))
     parser.add_argument("--trials", type=int, default=5)
     parser.add_argument("--models", type=int, default=0, help="models besides the bundled ones")
     parser.add_argument("--requests", type=int, default=FEW, help="requests answered before")
     parser.add_argument("--page", action="append", help="name of a page; default: all")
     arguments = parser.parse_args(argv)
-    pages = [page for page in PAGES if page.logged_in and page.name != "not-found"]
-    with (
-        chromium.opened() as browser,
-        tempfile.TemporaryDirectory() as work,
-        served(Path(work), arguments.models, arguments.requests) as (origin, home),
-    ):
-        for page in pages:
-            if arguments.page and page.name not in arguments.page:
+    measure = measure_startup if arguments.measured == "startup" else measure_pages
+    with chromium.opened() as browser, tempfile.TemporaryDirectory() as work:
+        for line in measure(browser, Path(work), arguments):
+            sys.stdout.write(f"{line}\n")
+            sys.stdout.flush()
+    return 0
+
+
+def measure_startup(browser: Browser, work: Path, arguments: Namespace) -> Iterator[str]:
+    starts = []
+    for number in range(arguments.trials):
+        starts.append(started(browser, work / str(number)))
+        yield "ready {:.2f} s, dashboard {:.2f} s".format(*starts[-1])
+    ready, painted = (median(times) for times in zip(*starts, strict=True))
+    yield f"median of {len(starts)}: ready {ready:.2f} s, dashboard {painted:.2f} s"
+
+
+def started(browser: Browser, home: Path) -> tuple[float, float]:
+    """Seconds since the start of a process until it is ready, and until it has been seen."""
+    begun = time.monotonic()
+    with serving(home, 0) as (_, link):
+        ready = time.monotonic() - begun
+        context = browser.new_context(base_url=origin_of(link))
+        try:
+            log_in(context, origin_of(link), home)
+            page = context.new_page()
+            page.goto("/admin")
+            page.wait_for_function(_PAINTED)
+            return ready, time.monotonic() - begun
+        finally:
+            context.close()
+
+
+def measure_pages(browser: Browser, work: Path, arguments: Namespace) -> Iterator[str]:
+    with served(work, arguments.models, arguments.requests) as (origin, home):
+        for page in PAGES:
+            chosen = not arguments.page or page.name in arguments.page
+            if not chosen or not page.logged_in or page.name == "not-found":
                 continue
             loads = [load_twice(browser, origin, home, page) for _ in range(arguments.trials)]
             first, again = zip(*loads, strict=True)
-            sys.stdout.write(
+            yield (
                 f"{page.name:<12}first {middle(first)}   again {middle(again)}"
-                f"   load {os.getloadavg()[0]:.1f}\n"
+                f"   load {os.getloadavg()[0]:.1f}"
             )
-            sys.stdout.flush()
-    return 0
 
 
 def middle(loads: Sequence[Load]) -> str:
@@ -94,9 +124,7 @@ def served(work: Path, models: int, requests: int) -> Iterator[tuple[str, Path]]
     folder.mkdir(parents=True)
     link_models(folder, models)
     with serving(home, 0, TARGET, "--model-dir", str(folder)) as (_, link):
-        parts = urlsplit(link)
-        origin = f"{parts.scheme}://{parts.netloc}"
-        with httpx.Client(base_url=origin, timeout=60) as client:
+        with httpx.Client(base_url=origin_of(link), timeout=60) as client:
 
             def ask(number: int) -> None:
                 body = {"model": TARGET, "prompt": f"Number {number}", "max_tokens": 1}
@@ -104,7 +132,7 @@ def served(work: Path, models: int, requests: int) -> Iterator[tuple[str, Path]]
 
             with ThreadPoolExecutor(AT_A_TIME) as askers:
                 list(askers.map(ask, range(requests)))
-        yield origin, home
+        yield origin_of(link), home
 
 
 def load_twice(browser: Browser, origin: str, home: Path, listed: Listed) -> tuple[Load, Load]:
@@ -124,8 +152,7 @@ def load(page: Page, listed: Listed) -> Load:
     page.goto(listed.path)
     if listed.name == "chat":
         page.locator("omlx-chat[data-ready]").wait_for(state="attached")
-    usable_ms, files = page.evaluate(_USABLE)
-    return Load(usable_ms, files)
+    return Load(*page.evaluate(_USABLE))
 
 
 if __name__ == "__main__":

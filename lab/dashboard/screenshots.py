@@ -36,7 +36,7 @@ from tests.admin.browser.pages import PAGES, Listed
 from tests.admin.browser.site import Site, open_busy_site, open_site
 from tests.server.running import TARGET
 
-FOLDER: Final = Path(__file__).resolve().parents[3] / "docs" / "screenshots"
+FOLDER: Final = Path(__file__).resolve().parents[2] / "docs" / "screenshots"
 SCREENS: Final = {"desktop": DESKTOP, "phone": PHONE}
 SCHEMES: Final = ("light", "dark")
 LIMIT_BYTES: Final = 150_000
@@ -58,7 +58,7 @@ WELCOME: Final = Listed("welcome", "/admin")
 
 
 def main() -> int:
-    parser = ArgumentParser(description=__doc__)
+    parser = ArgumentParser(prog="python -m lab.dashboard.screenshots", description=__doc__)
     parser.add_argument("--only", metavar="PAGE", help="only this page")
     parser.add_argument("--language", default=SOURCE)
     parser.add_argument("--out", type=Path, default=FOLDER)
@@ -114,24 +114,20 @@ def take_all(site: Site, pages: Sequence[Listed], language: str, out: Path) -> N
 def take(site: Site, listed: Listed, language: str, out: Path) -> None:
     for (screen, viewport), scheme in itertools.product(SCREENS.items(), SCHEMES):
         looks = {"viewport": viewport, "color_scheme": scheme, "locale": language}
-        with site.visit(logged_in=listed.logged_in, **looks) as visit:
-            visit.complaints.expect("404")
-            visit.page.goto(listed.path)
+        with site.open(listed.path, "404", logged_in=listed.logged_in, **looks) as page:
             most = 2  # windows
             if listed.name == "benchmark":
-                measure(visit.page)
+                measure(page)
             if listed.name == "download":
                 half_download(site.home)
-                visit.page.goto(listed.path)
+                page.goto(listed.path)
             if listed.name == "chat":
-                converse(visit.page)
+                converse(page)
                 most = 1  # its panels and field stay in the window
-            for chart in visit.page.locator("omlx-chart:visible").all():
+            for chart in page.locator("omlx-chart:visible").all():
                 chart.locator("canvas").wait_for()
-            picture, file = (
-                taken(visit.page, viewport, most),
-                out / f"{listed.name}-{screen}-{scheme}.png",
-            )
+            picture = taken(page, viewport, most)
+            file = out / f"{listed.name}-{screen}-{scheme}.png"
             file.write_bytes(picture)
             sys.stdout.write(f"{file.name} {len(picture) // 1000} KB\n")
 
