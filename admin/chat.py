@@ -12,9 +12,9 @@ from starlette.responses import Response
 from omlx.catalog import data_dir
 from omlx.errors import NotFound
 from omlx.server.app import KEEP_ALIVE_S
+from omlx.server.endpoints.generation import Responder
 from omlx.server.endpoints.model_cards import ModelCards
 from omlx.server.endpoints.models import ModelEndpoints
-from omlx.server.endpoints.responder import Responder
 from omlx.server.endpoints.responses import ResponseEndpoints, owned_by
 from omlx.server.services import Services
 

@@ -10,9 +10,8 @@ from starlette.exceptions import HTTPException
 from omlx.measure.measurements import Measurements
 from omlx.measure.results import ResultStore
 from omlx.measure.runner import Runner
-from omlx.server.endpoints.exactness import ExactnessService
 from omlx.server.endpoints.model_cards import ModelCards
-from omlx.server.services import Services
+from omlx.server.services import ExactnessService, Services
 from omlx.settings.configuration import LiveConfiguration
 from omlx.settings.keys import KeyFile
 

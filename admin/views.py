@@ -13,8 +13,7 @@ from typing import Final
 from omlx.clients.apps import client_name
 from omlx.errors import Reason
 from omlx.models.pool.served import State
-from omlx.server.request.activity import Running
-from omlx.server.request.outcome import CLIENT_GONE, OK, Outcome
+from omlx.server.request.activity import CLIENT_GONE, OK, Outcome, Running
 from omlx.server.services import Services
 
 MIN_RATE_TOKENS: Final = 16

@@ -21,7 +21,7 @@ FEATURES: Final[dict[str, str]] = {
         tests/cli/test_device_lost""",
     "prefixes in memory": """
         omlx/engine/prefix/ tests/engine/prefix/ tests/engine/test_prefix_reuse
-        omlx/server/endpoints/prefixes tests/server/test_prefixes""",
+        tests/server/test_prefixes""",
     "prefixes on disk": """
         omlx/engine/disk/ tests/engine/disk/ omlx/models/pool/prefix_disk
         tests/models/test_prefix_disk tests/cli/test_prefix_restart""",
@@ -65,19 +65,18 @@ FEATURES: Final[dict[str, str]] = {
     "tool calls": """
         omlx/text/calls/ omlx/text/tools tests/text/call_ tests/text/test_call_
         tests/text/test_tool_ tests/text/test_tag_grammar
-        tests/text/test_value_grammar tests/text/test_json_repair omlx/server/request/tools
+        tests/text/test_value_grammar tests/text/test_json_repair omlx/server/request/tooling
         tests/server/test_tool tests/server/test_skipped_tools
         tests/server/test_bundled_tools tests/server/test_constrained_calls
         tests/server/test_message_calls tests/recorded/ tests/agents/""",
     "server: HTTP and what dialects share": "omlx/server/ tests/server/ tests/clients/",
-    "dialect: OpenAI": "omlx/server/dialects/openai/ omlx/server/openai/ tests/server/openai/",
+    "dialect: OpenAI": "omlx/server/dialects/openai/ tests/server/openai/",
     "dialect: Anthropic": "omlx/server/dialects/anthropic/ tests/server/anthropic/",
     "dialects: Ollama, LM Studio": """
-        omlx/server/dialects/ollama/ omlx/server/endpoints/lmstudio
-        omlx/server/endpoints/ollama tests/server/ollama/ tests/server/test_lmstudio""",
+        omlx/server/dialects/ollama/ omlx/server/endpoints/ollama tests/server/ollama/
+        tests/server/test_lmstudio""",
     "embeddings and rankings": """
-        omlx/server/endpoints/openai_embeddings omlx/server/endpoints/rerank
-        omlx/server/endpoints/embedding
+        omlx/server/endpoints/embeddings omlx/server/endpoints/rerank
         tests/server/rerank/
         tests/server/encoders/ omlx/models/pool/texts
         tests/models/test_encoders tests/models/test_reranking""",
@@ -92,15 +91,14 @@ FEATURES: Final[dict[str, str]] = {
     "conformance of servers": """
         omlx/conformance/ tests/conformance/ tests/cli/test_verify_server""",
     "keys, login, guard": """
-        omlx/server/http/access omlx/server/http/keys omlx/server/http/guard
-        omlx/server/http/caller omlx/cli/keys
+        omlx/server/access omlx/server/http/keys omlx/server/http/guard omlx/cli/keys
         admin/keys admin/login admin/credentials tests/admin/test_keys tests/admin/test_login
         tests/server/test_access
         tests/server/test_api_keys tests/server/test_guard tests/cli/test_keys""",
     "request log, metrics, usage": """
         omlx/telemetry/ tests/telemetry/ omlx/records tests/test_records admin/activity admin/views
         tests/admin/test_activity tests/admin/test_verification omlx/server/request/activity
-        omlx/server/request/usage omlx/server/request/recorded omlx/server/request/outcome
+        omlx/server/request/usage omlx/server/request/recorded
         tests/server/test_activity
         tests/server/test_metrics""",
     "settings": """

@@ -20,11 +20,10 @@ from omlx.models.pool.served import ModelStatus, State, reason_to_json
 from omlx.models.pool.speculation import SpeculationConfig
 from omlx.records import acceptance_rate
 from omlx.server.endpoints import status
-from omlx.server.endpoints.exactness import ExactnessService
-from omlx.server.endpoints.prefixes import PrefixService
 from omlx.server.http.connection import while_connected
 from omlx.server.request.fields import read
 from omlx.server.request.generation_request import GenerationRequest
+from omlx.server.services import ExactnessService, PrefixService
 from omlx.settings.layers import Source
 from omlx.settings.schema import Settings
 

@@ -15,7 +15,7 @@ from omlx.exactness import ExactnessClaim
 from omlx.measure.results import StoredResult
 from omlx.models.pool.speculation import SpeculationConfig
 from omlx.records import BeginningStats, PrefixStats
-from omlx.server.endpoints.prefixes import Forecast, PrefixService
+from omlx.server.services import Forecast, PrefixService
 from omlx.settings.schema import STRICT, Settings
 
 from ..settings.page import ProfileRow, profile_rows

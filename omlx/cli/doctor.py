@@ -45,8 +45,8 @@ from omlx.models.catalog.registry import ModelEntry, Status
 from omlx.models.pool.cost_file import CostFiles
 from omlx.models.pool.footprint import default_limit_bytes, limit_bytes, machine_bytes
 from omlx.models.pool.pool import build_pool
-from omlx.server.endpoints.exactness import ExactnessService
 from omlx.server.http.guard import is_loopback
+from omlx.server.services import ExactnessService
 from omlx.settings.configuration import LiveConfiguration
 from omlx.settings.file import read
 from omlx.settings.keys import FILE as KEYS_FILE

@@ -34,7 +34,7 @@ from omlx.measure.verdict import Verdict, verdict
 from omlx.models.pool.load_queue import LoadJob
 from omlx.models.pool.pool import Pool
 from omlx.models.pool.served import Lease, ServedModel
-from omlx.server.request.dialect import Json
+from omlx.server.http.body import Json
 from omlx.server.request.engine_requests import sampling_of
 from omlx.server.request.generation import GenerationService
 from omlx.server.request.generation_request import GenerationRequest

@@ -5,53 +5,118 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Final, TypeAlias
+from dataclasses import asdict, dataclass
+from typing import Any, Final
 
 from fastapi import FastAPI, Request
+from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 
 from omlx import __version__
+from omlx.engine.device_errors import DEVICE
 from omlx.errors import OmlxError
 from omlx.models.pool.pool import load_pinned
-from omlx.server.endpoints import ollama as ollama_generation
-from omlx.server.endpoints import ollama_downloads as ollama_downloads
-from omlx.server.endpoints import ollama_embeddings as ollama_embeddings
-from omlx.server.endpoints import ollama_models as ollama_models
-from omlx.server.endpoints.anthropic import MessageEndpoints
-from omlx.server.endpoints.chat import ChatEndpoint
-from omlx.server.endpoints.completions import CompletionEndpoint
-from omlx.server.endpoints.embedding import EmbeddingService
-from omlx.server.endpoints.health import HealthEndpoints
-from omlx.server.endpoints.lmstudio import LmStudioEndpoints
+from omlx.server.access import AccessLog, PathVersion
+from omlx.server.dialects.anthropic.request import MessageRequest
+from omlx.server.dialects.ollama.request import ChatRequest as OllamaChatRequest
+from omlx.server.dialects.ollama.request import GenerateRequest
+from omlx.server.dialects.openai.chat_request import ChatRequest
+from omlx.server.dialects.openai.completions_request import CompletionRequest
+from omlx.server.dialects.openai.responses_request import ResponseRequest
+from omlx.server.endpoints.embeddings import (
+    EmbeddingEndpoints,
+    EmbeddingRequest,
+    EmbeddingsRequest,
+    EmbedRequest,
+)
+from omlx.server.endpoints.generation import (
+    DetokenizeRequest,
+    GenerationEndpoints,
+    Responder,
+    TokenizeRequest,
+)
 from omlx.server.endpoints.model_cards import ModelCards
-from omlx.server.endpoints.models import ModelEndpoints
-from omlx.server.endpoints.openai_embeddings import EmbeddingEndpoint
-from omlx.server.endpoints.prefixes import PrefixEndpoints
-from omlx.server.endpoints.rerank import RerankService
-from omlx.server.endpoints.rerank_endpoint import RerankEndpoint
-from omlx.server.endpoints.responder import Responder
+from omlx.server.endpoints.models import LmStudioEndpoints, ModelEndpoints, PrefixEndpoints
+from omlx.server.endpoints.ollama import OllamaEndpoints, PullRequest, ShowRequest
+from omlx.server.endpoints.rerank import RerankEndpoint, RerankRequest
 from omlx.server.endpoints.responses import ResponseEndpoints
-from omlx.server.endpoints.tokens import TokenEndpoints
 from omlx.server.http import errors
-from omlx.server.http.access import AccessLog
+from omlx.server.http.body import Json
 from omlx.server.http.connection import ClientGone, note
 from omlx.server.http.guard import AccessGuard
-from omlx.server.http.paths import PathVersion
-from omlx.server.openapi import Application
-from omlx.server.request.outcome import CLIENT_GONE
+from omlx.server.http.keys import check_main
+from omlx.server.request.activity import CLIENT_GONE
+from omlx.server.request.fields import Body
 from omlx.server.services import Services
 from omlx.settings.schema import Settings
 
-Route: TypeAlias = tuple[str, str, Callable[..., Awaitable[Response]]]
+_ERRORS: Final[Json] = {
+    "4XX": {"description": "What is wrong with the request, in the dialect of the path"},
+    "5XX": {"description": "What is wrong here: no room, or the engine is gone"},
+}
 KEEP_ALIVE_S: Final = 5.0
 SAVE_COSTS_S: Final = 300.0
 SAVE_STATISTICS_S: Final = 10.0
 SWEEP_S: Final = 1.0
 PREWARM_S: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """`body` is the model of what the endpoint reads, for the document; `name` the one there,
+    by default the endpoint's.
+    """
+
+    method: str
+    path: str
+    endpoint: Callable[..., Awaitable[Response]]
+    body: type[Body] | None = None
+    name: str | None = None
+
+
+class Application(FastAPI):
+    """Documents the bodies that its endpoints read: the framework does not see them, so that their
+    errors are in the dialect of the path.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._bodies: dict[str, type[Body]] = {}
+
+    def add(self, route: Route) -> None:
+        self.add_api_route(route.path, route.endpoint, methods=[route.method], name=route.name)
+        if route.method == "GET":
+            self.add_api_route(
+                route.path, route.endpoint, methods=["HEAD"], include_in_schema=False
+            )
+        if route.body is not None:
+            self._bodies[route.path.replace(":path", "")] = route.body
+
+    def openapi(self) -> dict[str, Any]:
+        """The framework's document, with request bodies from our pydantic models, and our errors in
+        place of its own.
+        """
+        if self.openapi_schema is not None:
+            return self.openapi_schema
+        document = super().openapi()
+        schemas, shared = models_json_schema(
+            [(body, "validation") for body in dict.fromkeys(self._bodies.values())],
+            ref_template="#/components/schemas/{model}",
+        )
+        references = {body: schema for (body, _), schema in schemas.items()}
+        for path, operations in document["paths"].items():
+            for operation in operations.values():
+                ok = operation["responses"].get("200", {"description": "OK"})
+                operation["responses"] = {"200": ok, **_ERRORS}
+                if (body := self._bodies.get(path)) is not None:
+                    content = {"application/json": {"schema": references[body]}}
+                    operation["requestBody"] = {"required": True, "content": content}
+        document["components"] = {"schemas": shared["$defs"]}
+        return document
 
 
 def create_app(
@@ -72,12 +137,8 @@ def create_app(
         docs_url=None,
         redoc_url=None,
     )
-    cards = ModelCards(services.pool)
-    routes = _routes(services, responder, responses, cards)
-    for method, path, endpoint in routes + _local_routes(services, responder, cards):
-        app.add_api_route(path, endpoint, methods=[method])
-        if method == "GET":
-            app.add_api_route(path, endpoint, methods=["HEAD"], include_in_schema=False)
+    for route in _routes(services, responder, responses):
+        app.add(route)
     app.add_exception_handler(OmlxError, _refused)
     app.add_exception_handler(HTTPException, misrouted)
     app.add_exception_handler(ClientGone, _gone)
@@ -85,73 +146,59 @@ def create_app(
     return app
 
 
-def _routes(
-    services: Services, responder: Responder, responses: ResponseEndpoints, cards: ModelCards
-) -> list[Route]:
-    """The routes of OpenAI's and Anthropic's APIs and of our own: method, path, endpoint."""
+def _routes(services: Services, responder: Responder, responses: ResponseEndpoints) -> list[Route]:
+    """Every address of the API, in the order of its document."""
+    pool, generations, cards = services.pool, services.generations, ModelCards(services.pool)
     health = HealthEndpoints(services)
     models = ModelEndpoints(services, cards)
+    answers = GenerationEndpoints(responder, generations)
+    embeddings = EmbeddingEndpoints(pool, generations)
+    rerank = RerankEndpoint(pool, generations).rerank
     prefixes = PrefixEndpoints(services.prefixes)
-    tokens = TokenEndpoints(services.generations)
-    chat = ChatEndpoint(responder)
-    completions = CompletionEndpoint(responder)
-    embeddings = EmbeddingEndpoint(EmbeddingService(services.pool, services.generations))
-    reranking = RerankEndpoint(RerankService(services.pool, services.generations))
-    messages = MessageEndpoints(responder, services.generations)
-    return [
-        ("GET", "/health", health.health),
-        ("GET", "/metrics", health.metrics),
-        ("GET", "/v1/models", models.list_models),
-        ("GET", "/v1/models/{name:path}", models.show_model),
-        ("GET", "/v1/responses/{id}", responses.show),
-        ("GET", "/v1/responses/{id}/input_items", responses.items),
-        ("POST", "/v1/chat/completions", chat.chat_completions),
-        ("POST", "/v1/completions", completions.completions),
-        ("POST", "/v1/embeddings", embeddings.embeddings),
-        ("POST", "/v1/rerank", reranking.rerank),
-        ("POST", "/v2/rerank", reranking.rerank),
-        ("POST", "/v1/messages", messages.messages),
-        ("POST", "/v1/messages/count_tokens", messages.count_tokens),
-        ("POST", "/tokenize", tokens.tokenize),
-        ("POST", "/detokenize", tokens.detokenize),
-        ("POST", "/v1/models/{name:path}/load", models.load_model),
-        ("POST", "/v1/models/{name:path}/unload", models.unload_model),
-        ("POST", "/v1/responses", responses.create),
-        ("POST", "/v1/responses/input_tokens", responses.input_tokens),
-        ("POST", "/v1/responses/compact", responses.compact),
-        ("DELETE", "/v1/responses/{id}", responses.delete),
-        ("POST", "/v1/responses/{id}/cancel", responses.cancel),
-        ("DELETE", "/v1/models/{name:path}/prefixes", prefixes.clear),
-        ("POST", "/v1/models/{name:path}/prefixes/probe", prefixes.probe),
-    ]
-
-
-def _local_routes(services: Services, responder: Responder, cards: ModelCards) -> list[Route]:
-    """The routes of Ollama's API, and of LM Studio's about models."""
-    pool = services.pool
-    models = ollama_models.ModelEndpoints(pool, cards)
-    generation = ollama_generation.GenerationEndpoints(responder, pool, cards)
-    service = EmbeddingService(pool, services.generations)
-    embeddings = ollama_embeddings.EmbeddingEndpoints(service, pool)
-    downloads = ollama_downloads.DownloadEndpoints(pool, services.downloads)
+    ollama = OllamaEndpoints(responder, pool, cards, services.downloads)
     lmstudio = LmStudioEndpoints(cards)
+    model, response = "/v1/models/{name:path}", "/v1/responses/{id}"
     return [
-        ("GET", "/", models.root),
-        ("GET", "/api/version", models.version),
-        ("GET", "/api/tags", models.tags),
-        ("GET", "/api/ps", models.running),
-        ("POST", "/api/show", models.show),
-        ("POST", "/api/chat", generation.chat),
-        ("POST", "/api/generate", generation.generate),
-        ("POST", "/api/embed", embeddings.embed),
-        ("POST", "/api/embeddings", embeddings.embeddings),
-        ("POST", "/api/pull", downloads.pull),
-        ("POST", "/api/create", models.unsupported),
-        ("POST", "/api/copy", models.unsupported),
-        ("POST", "/api/push", models.unsupported),
-        ("DELETE", "/api/delete", models.unsupported),
-        ("GET", "/api/v0/models", lmstudio.models),
-        ("GET", "/api/v0/models/{name:path}", lmstudio.model),
+        Route("GET", "/health", health.health),
+        Route("GET", "/metrics", health.metrics),
+        Route("GET", "/v1/models", models.list_models),
+        Route("GET", model, models.show_model),
+        Route("GET", response, responses.show),
+        Route("GET", f"{response}/input_items", responses.items),
+        Route("POST", "/v1/chat/completions", answers.chat_completions, ChatRequest),
+        Route("POST", "/v1/completions", answers.completions, CompletionRequest),
+        Route("POST", "/v1/embeddings", embeddings.embeddings, EmbeddingRequest),
+        Route("POST", "/v1/rerank", rerank, RerankRequest),
+        Route("POST", "/v2/rerank", rerank, RerankRequest),
+        Route("POST", "/v1/messages", answers.messages, MessageRequest),
+        Route("POST", "/v1/messages/count_tokens", answers.count_tokens, MessageRequest),
+        Route("POST", "/tokenize", answers.tokenize, TokenizeRequest),
+        Route("POST", "/detokenize", answers.detokenize, DetokenizeRequest),
+        Route("POST", f"{model}/load", models.load_model),
+        Route("POST", f"{model}/unload", models.unload_model),
+        Route("POST", "/v1/responses", responses.create, ResponseRequest),
+        Route("POST", "/v1/responses/input_tokens", responses.input_tokens, ResponseRequest),
+        Route("POST", "/v1/responses/compact", responses.compact),
+        Route("DELETE", response, responses.delete),
+        Route("POST", f"{response}/cancel", responses.cancel),
+        Route("DELETE", f"{model}/prefixes", prefixes.clear),
+        Route("POST", f"{model}/prefixes/probe", prefixes.probe, ChatRequest),
+        Route("GET", "/", ollama.root),
+        Route("GET", "/api/version", ollama.version),
+        Route("GET", "/api/tags", ollama.tags),
+        Route("GET", "/api/ps", ollama.running),
+        Route("POST", "/api/show", ollama.show, ShowRequest),
+        Route("POST", "/api/chat", ollama.chat, OllamaChatRequest),
+        Route("POST", "/api/generate", ollama.generate, GenerateRequest),
+        Route("POST", "/api/embed", embeddings.embed, EmbedRequest),
+        Route("POST", "/api/embeddings", embeddings.embed_one, EmbeddingsRequest, "embeddings"),
+        Route("POST", "/api/pull", ollama.pull, PullRequest),
+        Route("POST", "/api/create", ollama.unsupported),
+        Route("POST", "/api/copy", ollama.unsupported),
+        Route("POST", "/api/push", ollama.unsupported),
+        Route("DELETE", "/api/delete", ollama.unsupported),
+        Route("GET", "/api/v0/models", lmstudio.models),
+        Route("GET", "/api/v0/models/{name:path}", lmstudio.model),
     ]
 
 
@@ -234,3 +281,28 @@ async def _refused(request: Request, error: Exception) -> Response:
 async def _gone(request: Request, error: Exception) -> Response:
     """The client has disconnected: only the access log sees this response."""
     return Response(status_code=CLIENT_GONE)
+
+
+class HealthEndpoints:
+    def __init__(self, services: Services) -> None:
+        self._engine = services.engine
+        self._metrics = services.metrics
+
+    async def health(self, request: Request) -> Response:
+        """200 while the engine thread lives, with the newest error of the device, if there was one.
+        Says nothing about models."""
+        if self._engine.failure is not None:
+            failed = {"status": "error", **errors.openai(self._engine.failure)}
+            return JSONResponse({**failed, **_device_error()}, 503)
+        return JSONResponse({"status": "ok", **_device_error()})
+
+    async def metrics(self, request: Request) -> Response:
+        """Metrics in the format of Prometheus."""
+        check_main(request.scope)
+        content, content_type = self._metrics.scrape(request.headers.get("accept", ""))
+        return Response(content, headers={"Content-Type": content_type})
+
+
+def _device_error() -> dict[str, Any]:
+    """The newest device error: kind, mlx's text, Unix time; nothing if there was none."""
+    return {} if DEVICE.last is None else {"device_error": asdict(DEVICE.last)}

@@ -3,24 +3,34 @@ on."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import Final
 
 from omlx.engine.device_errors import DEVICE
 from omlx.engine.stage.stages import Stages
 from omlx.engine.thread import EngineThread
+from omlx.engine.types import PromptForecast
+from omlx.errors import BadRequest, EngineDead
+from omlx.exactness import Exactness
 from omlx.models.hub.downloads import Downloads
 from omlx.models.pool.footprint import mlx_bytes
 from omlx.models.pool.pool import Pool
 from omlx.receipts.store import AnswerStore
 from omlx.receipts.verifier import Verifier
+from omlx.records import BeginningStats
 from omlx.server.beginnings.prewarmer import Prewarmer
-from omlx.server.beginnings.store import BeginningStore
-from omlx.server.endpoints.prefixes import PrefixService
+from omlx.server.beginnings.store import BeginningStore, Known
+from omlx.server.http.body import Json
 from omlx.server.http.keys import ApiKeys
 from omlx.server.journal.journal import Journal
 from omlx.server.request.activity import Activity
 from omlx.server.request.generation import GenerationService
+from omlx.server.request.generation_request import GenerationRequest
 from omlx.server.request.media.fetch import UrlReader
 from omlx.settings.keys import KeyFile
 from omlx.telemetry import usage_file
@@ -123,3 +133,135 @@ def _round_trips(stages: Stages | None) -> dict[int, float]:
         return {}
     trips = {rank: status.rtt_ms for rank, status in enumerate(stages.statuses)}
     return {rank: ms / 1000 for rank, ms in trips.items() if ms is not None}
+
+
+_END: Final = object()
+
+
+@dataclass(frozen=True, slots=True)
+class ExactnessService:
+    """Compares wide passes of models with single steps, between the steps of running requests."""
+
+    pool: Pool
+    engine: EngineThread
+
+    async def measure(self, name: str, passed: Callable[[], None] = lambda: None) -> Exactness:
+        """Measure a model, which is loaded for it; `passed` is called after each pass.
+
+        Raises BadRequest for an encoder, ModelError if it cannot be measured, and what loading
+        raises.
+        """
+        from omlx.models.pool.load_weights import exactness_steps  # noqa: PLC0415 — see `import_mlx_lm`
+
+        lease = await self.pool.lease(name)
+        try:
+            served = lease.served
+            if not served.generates:
+                raise BadRequest("exact.no_answers", param="model", model=served.id)
+            resident = self.pool.residents.find(served.id)
+            assert resident is not None
+            target, cost_model = resident.weights[resident.entry.path], served.cost_model
+            steps = exactness_steps(served.id, target, cost_model, served.context_length)
+            while (
+                await asyncio.wrap_future(self.engine.call(partial(next, steps, _END))) is not _END
+            ):
+                passed()
+            assert cost_model.exactness is not None
+            return cost_model.exactness
+        finally:
+            lease.release()
+
+
+FORECAST_TIMEOUT_S: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """A beginning of `tokens` tokens, and what it would take now; None while the engine is busy
+    with something long.
+    """
+
+    known: Known
+    tokens: int
+    now: PromptForecast | None
+
+    def to_json(self) -> Json:
+        return {
+            "client": self.known.client,
+            "conversations": self.known.conversations,
+            "used_at": self.known.used_at,
+            "tokens": self.tokens,
+            "cached_tokens": None if self.now is None else self.now.cached,
+            "first_token_s": None if self.now is None else self.now.first_token_s,
+        }
+
+
+class PrefixService:
+    """Prefix caches by model, for the API and the dashboard."""
+
+    def __init__(
+        self,
+        engine: EngineThread,
+        pool: Pool,
+        generations: GenerationService,
+        prewarmer: Prewarmer | None = None,
+    ) -> None:
+        self._engine = engine
+        self._prewarmer = prewarmer
+        self._pool = pool
+        self._generations = generations
+
+    def check(self, name: str) -> None:
+        """Raise NotFound for an unknown model."""
+        self._pool.resolve(name)
+
+    async def clear(self, name: str) -> None:
+        """Forget every prefix of a model and how its prompts begin, in memory and on disk; returns
+        after the current step.
+
+        Raises NotFound, EngineDead.
+        """
+        model = self._pool.resolve(name).id
+        await asyncio.wrap_future(self._engine.clear_prefixes(model))
+        await self._pool.residents.remove_prefixes(model)
+        if self._prewarmer is not None:
+            await self._prewarmer.forget(model)
+
+    async def probe(self, name: str, request: GenerationRequest) -> Json:
+        """Return how many tokens the prompt has, how many of them are cached and when its first
+        token would come, null if the model is not loaded.
+
+        Modifies nothing, loads nothing. Raises NotFound, EngineDead, and BadRequest for an invalid
+        prompt.
+        """
+        model = self._pool.resolve(name).id
+        tokens = await self._generations.prompt_ids(replace(request, model=model))
+        forecast = await asyncio.wrap_future(self._engine.forecast(model, tokens))
+        return {
+            "object": "prefix.probe",
+            "model": model,
+            "prompt_tokens": len(tokens),
+            "cached_tokens": None if forecast is None else forecast.cached,
+            "first_token_s": None if forecast is None else forecast.first_token_s,
+        }
+
+    async def beginnings(self, model: str) -> list[Forecast]:
+        """Return the beginnings of a loaded model's prompts that return, the one used last first,
+        and what each would take now. Does not wait for a busy engine.
+        """
+        if self._prewarmer is None:
+            return []
+        known = await self._prewarmer.known(model)
+        prompts = [(*tokens, *tokens[-1:]) for _, tokens in known]  # a user's message follows
+        forecasts: Sequence[PromptForecast | None] = [None] * len(prompts)
+        with suppress(TimeoutError, EngineDead):
+            asked = [asyncio.wrap_future(self._engine.forecast(model, each)) for each in prompts]
+            forecasts = await asyncio.wait_for(asyncio.gather(*asked), FORECAST_TIMEOUT_S)
+        return [
+            Forecast(one, len(tokens), forecast)
+            for (one, tokens), forecast in zip(known, forecasts, strict=True)
+        ]
+
+    def prewarming(self, model: str) -> BeginningStats | None:
+        """Return how far a model's beginnings are; None if it is not loaded, or none are stored."""
+        return None if self._prewarmer is None else self._prewarmer.stats().get(model)

@@ -19,7 +19,7 @@ from omlx.admin.activity import statistics_view
 from omlx.admin.web.addresses import ACTIVITY
 from omlx.engine.types import Event as EngineEvent
 from omlx.engine.types import TokensCommitted
-from omlx.server.request.event_dispatcher import EventDispatcher
+from omlx.server.request.stream import EventDispatcher
 from omlx.telemetry import log
 from omlx.telemetry.usage import FAILURE, Usage
 from tests.admin.running import API, Administered, administered, change, held

@@ -19,8 +19,7 @@ from omlx.errors import Reason
 from omlx.models.catalog.registry import ModelEntry
 from omlx.models.pool.served import ModelStatus, State
 from omlx.records import DrafterStats, RequestStats
-from omlx.server.request.activity import Activity, Running
-from omlx.server.request.outcome import Outcome
+from omlx.server.request.activity import Activity, Outcome, Running
 from omlx.telemetry.metrics import Gauges, Metrics
 from omlx.telemetry.timeline import STEP_S, Step
 from tests.admin.running import API, Administered, administered

@@ -25,7 +25,7 @@ from omlx.cli.serve.address import published
 from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.catalog.registry import ModelEntry, Registry
 from omlx.models.pool.pool import build_pool
-from omlx.server.request.outcome import OK
+from omlx.server.request.activity import OK
 from omlx.server.services import Services
 from omlx.settings.schema import Settings
 from tests.agents.scripted import REPORT, Scripted, Step

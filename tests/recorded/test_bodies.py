@@ -16,10 +16,10 @@ import httpx
 import pytest
 
 from omlx.errors import BadRequest
-from omlx.server.dialects.anthropic import request as message_request
-from omlx.server.dialects.openai import chat_request as chat_request
-from omlx.server.dialects.openai import completions_request as completion_request
-from omlx.server.dialects.openai import responses_request as response_request
+from omlx.server.dialects.anthropic.request import MessageRequest
+from omlx.server.dialects.openai.chat_request import ChatRequest
+from omlx.server.dialects.openai.completions_request import CompletionRequest
+from omlx.server.dialects.openai.responses_request import ResponseRequest
 from omlx.settings.schema import Settings
 from tests.server.running import TARGET, omlx
 
@@ -51,15 +51,15 @@ def read(path: str, body: Mapping[str, Any]) -> None:
     data = json.dumps(body).encode()
     match path:
         case "/v1/messages" | "/v1/messages/count_tokens":
-            message_request.parse(data).generation_request()
+            MessageRequest.parse(data).generation_request()
         case "/v1/responses":
-            response = response_request.parse(data)
+            response = ResponseRequest.parse(data)
             before = [{"role": "user", "content": "a"}] if response.previous_response_id else []
             response.generation_request(response.conversation(before))
         case "/v1/completions":
-            completion_request.parse(data).generation_request()
+            CompletionRequest.parse(data).generation_request()
         case _:
-            chat_request.parse(data).generation_request()
+            ChatRequest.parse(data).generation_request()
 
 
 def test_no_body_is_refused_but_for_what_is_documented() -> None:

@@ -14,7 +14,7 @@ from fastapi import FastAPI
 from starlette.middleware import Middleware
 from starlette.types import Message, Receive, Scope, Send
 
-from omlx.server.http.access import AccessLog
+from omlx.server.access import AccessLog
 from omlx.telemetry import log
 from tests.server.running import DRAFT, TARGET, Running, serving
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from omlx.engine.types import Event, Finished, FinishReason, PrefillProgress
 from omlx.errors import Reason
 from omlx.records import RequestStats
-from omlx.server.request.event_dispatcher import EventDispatcher
+from omlx.server.request.stream import EventDispatcher
 
 STATS = RequestStats(1, 0, 1, 0.0, 0.0, 0.0, 0, {}, Reason("spec.off.requested"))
 

@@ -14,7 +14,7 @@ from omlx.server.dialects.ollama import request as ollama
 from omlx.server.dialects.openai import chat_request as chat
 from omlx.server.dialects.openai import completions_request as completions
 from omlx.server.dialects.openai import responses_request as responses
-from omlx.server.request import known_fields
+from omlx.server.request.fields import WITHOUT_EFFECT
 from tests.server.running import TARGET, Running
 
 DOCS = Path(__file__).parents[2] / "docs/api.md"
@@ -62,13 +62,13 @@ def test_fields_without_effect_are_named(server: Running, path: str) -> None:
 
 def test_verbosity_of_responses_is_nested() -> None:
     body = json.dumps({"input": "a", "text": {"verbosity": "low"}}).encode()
-    (warning,) = responses.parse(body).without_effect()
+    (warning,) = responses.ResponseRequest.parse(body).without_effect()
     assert warning.params == {"fields": "verbosity", "count": 1}
 
 
 def test_the_documentation_lists_every_field() -> None:
     table = DOCS.read_text(encoding="utf-8")
-    assert [name for name in known_fields.WITHOUT_EFFECT if f"`{name}`" not in table] == []
+    assert [name for name in WITHOUT_EFFECT if f"`{name}`" not in table] == []
 
 
 def test_no_field_is_refused_or_used_as_well() -> None:
@@ -79,6 +79,6 @@ def test_no_field_is_refused_or_used_as_well() -> None:
         (ollama.ChatRequest, ollama.UNSUPPORTED),
     )
     for body, unsupported in bodies:
-        assert not known_fields.WITHOUT_EFFECT.keys() & unsupported.keys()
-        used = known_fields.WITHOUT_EFFECT.keys() & body.model_fields.keys()
+        assert not WITHOUT_EFFECT.keys() & unsupported.keys()
+        used = WITHOUT_EFFECT.keys() & body.model_fields.keys()
         assert used <= {"thinking", "cache_control"}

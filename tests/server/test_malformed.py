@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from omlx.errors import BadRequest
-from omlx.server.dialects.anthropic import request as message_request
-from omlx.server.dialects.openai import chat_request as chat_request
-from omlx.server.dialects.openai import completions_request as completion_request
-from omlx.server.dialects.openai import responses_request as response_request
+from omlx.server.dialects.anthropic.request import MessageRequest
+from omlx.server.dialects.openai.chat_request import ChatRequest
+from omlx.server.dialects.openai.completions_request import CompletionRequest
+from omlx.server.dialects.openai.responses_request import ResponseRequest
 from omlx.server.request.fields import Body
 
 LEAF = (
@@ -42,11 +42,11 @@ ANY = st.recursive(
 
 MANY = 100
 WRONG = [
-    (chat_request.ChatRequest, {"messages": [{}] * MANY}),
-    (chat_request.ChatRequest, {"messages": [{"role": "user", "content": [1] * MANY}]}),
-    (completion_request.CompletionRequest, {"prompt": [{}] * MANY}),
-    (message_request.MessageRequest, {"messages": [{"role": "user", "content": [{}] * MANY}]}),
-    (response_request.ResponseRequest, {"input": [1] * MANY}),
+    (ChatRequest, {"messages": [{}] * MANY}),
+    (ChatRequest, {"messages": [{"role": "user", "content": [1] * MANY}]}),
+    (CompletionRequest, {"prompt": [{}] * MANY}),
+    (MessageRequest, {"messages": [{"role": "user", "content": [{}] * MANY}]}),
+    (ResponseRequest, {"input": [1] * MANY}),
 ]
 
 
@@ -59,19 +59,19 @@ def test_a_list_is_read_to_its_first_mistake(kind: type[Body], body: object) -> 
 
 
 def read_chat(body: bytes) -> object:
-    return chat_request.parse(body).generation_request()
+    return ChatRequest.parse(body).generation_request()
 
 
 def read_completion(body: bytes) -> object:
-    return completion_request.parse(body).generation_request()
+    return CompletionRequest.parse(body).generation_request()
 
 
 def read_message(body: bytes) -> object:
-    return message_request.parse(body).exchange()
+    return MessageRequest.parse(body).exchange()
 
 
 def read_response(body: bytes) -> object:
-    parsed = response_request.parse(body)
+    parsed = ResponseRequest.parse(body)
     return parsed.generation_request(parsed.conversation(()))
 
 

@@ -9,7 +9,7 @@ import pytest
 from anthropic import Anthropic
 from openai import BadRequestError, OpenAI
 
-from omlx.server.http.paths import canonical
+from omlx.server.access import canonical
 from tests.server.running import TARGET, Running
 
 ASKED: list[Any] = [{"role": "user", "content": "hello"}]

@@ -26,8 +26,7 @@ from omlx.models.pool.served import Lease, ServedModel
 from omlx.records import DrafterStats, RequestStats
 from omlx.server.request.activity import Activity
 from omlx.server.request.engine_requests import ChoiceRequest
-from omlx.server.request.event_dispatcher import EventDispatcher
-from omlx.server.request.stream import GenerationStream
+from omlx.server.request.stream import EventDispatcher, GenerationStream
 from omlx.telemetry.metrics import Gauges, Metrics
 from omlx.text.constraint import Constraint
 from omlx.text.events import Finish, TextDelta

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from omlx.server.request.text_workers import TextWorkers
+from omlx.server.request.generation import TextWorkers
 from tests.server.running import PATIENCE_S
 
 

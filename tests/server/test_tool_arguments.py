@@ -10,9 +10,10 @@ from omlx.engine.types import FinishReason
 from omlx.server.dialects.anthropic import blocks
 from omlx.server.dialects.anthropic.blocks import Block, Message
 from omlx.server.dialects.openai.responses_encoder import ResponseEncoder
-from omlx.server.dialects.openai.responses_tools import ToolName
+from omlx.server.dialects.openai.responses_items import ToolName
 from omlx.server.request.content import Reading
-from omlx.server.request.dialect import ChoiceEvent, Encoder
+from omlx.server.request.dialect import Encoder
+from omlx.server.request.stream import ChoiceEvent
 from omlx.text.events import (
     Finish,
     OutputEvent,

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from omlx.server.request import tools as tooling
+from omlx.server.request import tooling
 
 DEEP = '{"a": ' * 600 + "1" + "}" * 600
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from omlx.errors import BadRequest
-from omlx.server.dialects.anthropic import request as message_request
+from omlx.server.dialects.anthropic.request import MessageRequest
 from omlx.server.dialects.ollama import request as ollama_request
-from omlx.server.dialects.openai import chat_request as chat_request
-from omlx.server.dialects.openai import responses_request as response_request
+from omlx.server.dialects.openai.chat_request import ChatRequest
 from omlx.server.dialects.openai.responses_items import Item
+from omlx.server.dialects.openai.responses_request import ResponseRequest
 from omlx.server.request.content import without_attribution
 from omlx.server.request.fields import read
 from omlx.server.request.generation_request import GenerationRequest
@@ -27,16 +27,16 @@ ODD = {"content": {"a": 1}, "source": 5, "input": [1], "name": {}, "text": ["x"]
 
 def messages(*given: Any, **fields: Any) -> GenerationRequest:
     body = {"max_tokens": 9, "messages": list(given), **fields}
-    return message_request.parse(json.dumps(body).encode()).generation_request()
+    return MessageRequest.parse(json.dumps(body).encode()).generation_request()
 
 
 def responses(*items: Any, **fields: Any) -> GenerationRequest:
-    body = response_request.parse(json.dumps({"input": list(items), **fields}).encode())
+    body = ResponseRequest.parse(json.dumps({"input": list(items), **fields}).encode())
     return body.generation_request(body.conversation(()))
 
 
 def chat(*given: Any) -> GenerationRequest:
-    return chat_request.parse(json.dumps({"messages": given}).encode()).generation_request()
+    return ChatRequest.parse(json.dumps({"messages": given}).encode()).generation_request()
 
 
 def left_out(request: GenerationRequest) -> list[str]:
@@ -217,7 +217,7 @@ def test_null_is_the_type_that_is_the_default() -> None:
     tools = [{"type": None, "function": function}]
     conversation = [HELLO, {"role": "assistant", "tool_calls": [call]}]
     body = {"messages": [*conversation, {"role": "tool", "content": "r"}], "tools": tools}
-    assert names(chat_request.parse(json.dumps(body).encode()).generation_request()) == ["look"]
+    assert names(ChatRequest.parse(json.dumps(body).encode()).generation_request()) == ["look"]
     ollama = read(ollama_request.ChatRequest, json.dumps(body).encode())
     assert names(ollama.generation_request()) == ["look"]
     for kind in ({}, {"type": None}):

@@ -27,7 +27,7 @@ WRONG = [
 
 def requests(parent: type[BaseModel] = BaseModel) -> Iterator[type[BaseModel]]:
     for kind in parent.__subclasses__():
-        if kind.__module__.startswith("omlx."):
+        if kind.__module__.startswith(("omlx.server.", "omlx.admin.", "admin.")):
             yield kind
         yield from requests(kind)
 

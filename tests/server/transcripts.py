@@ -16,11 +16,10 @@ from omlx.errors import Reason
 from omlx.records import RequestStats
 from omlx.server.dialects.anthropic.encoder import MessageEncoder
 from omlx.server.dialects.ollama import encoder as ollama
-from omlx.server.dialects.openai.chat_encoder import ChatEncoder
-from omlx.server.dialects.openai.choices import Head
-from omlx.server.dialects.openai.completions_encoder import CompletionEncoder
+from omlx.server.dialects.openai.choices_encoder import ChatEncoder, CompletionEncoder, Head
 from omlx.server.dialects.openai.responses_encoder import ResponseEncoder
-from omlx.server.request.dialect import ChoiceEvent, Encoder
+from omlx.server.request.dialect import Encoder
+from omlx.server.request.stream import ChoiceEvent
 from omlx.text.events import (
     Finish,
     OutputEvent,

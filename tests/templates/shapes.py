@@ -15,7 +15,7 @@ from itertools import product
 from typing import Any, Final
 
 from omlx.errors import BadRequest
-from omlx.server.request import tools as tooling
+from omlx.server.request import tooling
 from omlx.text.calls.markup import call_format
 from omlx.text.template.render import render
 from omlx.text.tools import ToolUse

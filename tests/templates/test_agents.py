@@ -13,9 +13,9 @@ from typing import Any, Final
 
 import pytest
 
-from omlx.server.dialects.anthropic import request as message_request
-from omlx.server.dialects.openai import chat_request as chat_request
-from omlx.server.dialects.openai import responses_request as response_request
+from omlx.server.dialects.anthropic.request import MessageRequest
+from omlx.server.dialects.openai.chat_request import ChatRequest
+from omlx.server.dialects.openai.responses_request import ResponseRequest
 from omlx.server.request.generation_request import GenerationRequest
 from omlx.text.calls.markup import call_format
 from omlx.text.template.render import render
@@ -31,12 +31,12 @@ def parse(recorded: dict[str, Any]) -> GenerationRequest:
     body = json.dumps(recorded["body"]).encode()
     match recorded["path"]:
         case "/v1/messages":
-            return message_request.parse(body).generation_request()
+            return MessageRequest.parse(body).generation_request()
         case "/v1/responses":
-            request = response_request.parse(body)
+            request = ResponseRequest.parse(body)
             return request.generation_request(request.conversation(()))
         case _:
-            return chat_request.parse(body).generation_request()
+            return ChatRequest.parse(body).generation_request()
 
 
 def requests(agent: str) -> Iterator[GenerationRequest]:

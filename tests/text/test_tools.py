@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from omlx.server.request import tools as tooling
+from omlx.server.request import tooling
 from omlx.text.template.render import render
 from omlx.text.tools import MAX_INLINED, ToolUse, template_tools
 from tests.text.tokenizers import decode_byte_level

@@ -17,7 +17,7 @@ from omlx.models.catalog.registry import ModelEntry
 from omlx.models.pool.pool import Pool, why_no_vision
 from omlx.models.pool.served import ServedModel
 from omlx.models.vision.support import read_vision_off
-from omlx.server.request.dialect import Json
+from omlx.server.http.body import Json
 from omlx.text.calls.markup import call_format
 from omlx.text.reasoning import reasoning_format
 

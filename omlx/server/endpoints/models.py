@@ -15,14 +15,15 @@ from starlette.responses import JSONResponse, Response
 from omlx.engine.types import ModelSnapshot
 from omlx.errors import EngineDead, Forbidden
 from omlx.models.pool.served import State
+from omlx.server.dialects.openai.chat_request import ChatRequest
 from omlx.server.endpoints import status
-from omlx.server.endpoints.model_cards import ModelCards
+from omlx.server.endpoints.model_cards import ModelCard, ModelCards
 from omlx.server.http import errors
+from omlx.server.http.body import Json, read_body
 from omlx.server.http.connection import while_connected
 from omlx.server.http.errors import from_validation
 from omlx.server.http.keys import check_main
-from omlx.server.request.dialect import Json
-from omlx.server.services import Services
+from omlx.server.services import PrefixService, Services
 
 SNAPSHOT_TIMEOUT_S: Final = 2.0
 _SHARED: Final = ("context_length", "loaded", "quantization", "size_bytes")
@@ -143,3 +144,64 @@ def _anthropic_record(record: Json) -> Json:
         "created_at": created,
         "max_input_tokens": record["context_length"],
     }
+
+
+_CAPABILITIES: Final = {"tools": "tool_use"}
+"""LM Studio's names of ours."""
+
+
+class LmStudioEndpoints:
+    def __init__(self, cards: ModelCards) -> None:
+        self._cards = cards
+
+    async def models(self, request: Request) -> Response:
+        """The usable models."""
+        records = [_record(card) for card in await self._cards.all()]
+        return JSONResponse({"object": "list", "data": records})
+
+    async def model(self, request: Request, name: str) -> Response:
+        """One model. Its id may contain slashes, raw or percent-encoded."""
+        return JSONResponse(_record(await self._cards.one(name)))
+
+
+def _record(card: ModelCard) -> Json:
+    publisher, slash, _ = card.entry.id.partition("/")
+    abilities = [_CAPABILITIES[name] for name in card.capabilities if name in _CAPABILITIES]
+    record: Json = {
+        "id": card.id,
+        "object": "model",
+        "type": _kind(card),
+        "publisher": publisher if slash else "local",
+        "arch": card.entry.model_type or "",
+        "compatibility_type": "mlx",
+        "quantization": (card.entry.quantization or "").replace("-", ""),
+        "state": "not-loaded" if card.served is None else "loaded",
+        "max_context_length": card.context_length,
+        "capabilities": abilities,
+    }
+    if card.served is not None:
+        record["loaded_context_length"] = card.served.context_length
+    return record
+
+
+def _kind(card: ModelCard) -> str:
+    if card.facts.embeddings:
+        return "embeddings"
+    return "llm" if card.no_vision is not None else "vlm"
+
+
+class PrefixEndpoints:
+    def __init__(self, prefixes: PrefixService) -> None:
+        self._prefixes = prefixes
+
+    async def clear(self, request: Request, name: str) -> Response:
+        """Clear a model's prefix cache, on disk too."""
+        check_main(request.scope)
+        await self._prefixes.clear(name)
+        return Response(status_code=204)
+
+    async def probe(self, request: Request, name: str) -> Response:
+        """How many prompt tokens of a chat request are in the prefix cache. Nothing is computed."""
+        self._prefixes.check(name)  # an unknown model is reported before a body that cannot be read
+        asked = await read_body(request, lambda body: ChatRequest.parse(body).generation_request())
+        return JSONResponse(await self._prefixes.probe(name, asked))

@@ -1,29 +1,117 @@
-"""POST /api/chat and /api/generate."""
+"""Ollama's API: models, chat and completions, downloads."""
 
 from __future__ import annotations
 
+import asyncio
+import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, suppress
 from functools import partial
+from hashlib import sha256
+from math import isinf
 from time import monotonic
+from typing import Any, Final
 
 from fastapi import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 
-from omlx.errors import BadRequest
+from omlx import __version__
+from omlx.errors import BadRequest, Forbidden, ModelError, NotFound, OmlxError
+from omlx.models.catalog.catalog import LATEST
+from omlx.models.catalog.reference import Reference
+from omlx.models.hub.downloads import Downloads
 from omlx.models.pool.pool import Pool
+from omlx.models.pool.served import ModelStatus
+from omlx.server.dialects.ollama.fields import Named, iso
 from omlx.server.dialects.ollama.request import ChatRequest, GenerateRequest, Generating
+from omlx.server.endpoints.generation import Responder
 from omlx.server.endpoints.model_cards import ModelCard, ModelCards
-from omlx.server.endpoints.responder import Responder
-from omlx.server.http.body import read_body
+from omlx.server.http import errors, sse
+from omlx.server.http.body import Json, read_body
 from omlx.server.http.connection import while_connected
-from omlx.server.request.exchange import Exchange
-from omlx.server.request.fields import read
+from omlx.server.http.errors import field_error
+from omlx.server.http.keys import MAIN_KEY, key_of
+from omlx.server.request.dialect import Exchange
+
+VERSION: Final = "0.18.3"
+"""The version of Ollama whose answers these are: programs require a least one."""
+NEVER: Final = "2318-01-01T00:00:00Z"
+"""When a model is unloaded that stays in memory."""
+_CAPABILITIES: Final = {
+    "completion": "completion",
+    "tools": "tools",
+    "reasoning": "thinking",
+    "embeddings": "embedding",
+}
+"""Ollama's names of ours."""
+_VISION: Final = "vision"
 
 
-class GenerationEndpoints:
-    def __init__(self, responder: Responder, pool: Pool, cards: ModelCards) -> None:
+POLL_S: Final = 0.25
+"""Seconds between two reports of progress."""
+LISTED_S: Final = 15.0
+"""Seconds within which a model that has arrived is listed: folders are watched."""
+_SUCCESS: Final[Json] = {"status": "success"}
+
+
+class ShowRequest(Named):
+    """The body of POST /api/show."""
+
+
+class PullRequest(Named):
+    """The body of POST /api/pull."""
+
+    stream: bool | None = None
+
+
+class OllamaEndpoints:
+    """Models, chat and completions, downloads."""
+
+    def __init__(
+        self, responder: Responder, pool: Pool, cards: ModelCards, downloads: Downloads
+    ) -> None:
         self._responder = responder
         self._pool = pool
         self._cards = cards
+        self._downloads = downloads
+
+    async def root(self, request: Request) -> Response:
+        """One line, for programs and people who ask whether a server is here."""
+        return PlainTextResponse(f"omlx {__version__} is running\n")
+
+    async def version(self, request: Request) -> Response:
+        return JSONResponse({"version": VERSION})
+
+    async def tags(self, request: Request) -> Response:
+        """The usable models."""
+        return JSONResponse({"models": [_tag(card) for card in await self._cards.all()]})
+
+    async def running(self, request: Request) -> Response:
+        """The models in memory, and when they are unloaded unless they are used. A profile is no
+        copy of its model."""
+        cards = await self._cards.all()
+        loaded = [card for card in cards if card.served is not None and card.profile is None]
+        return JSONResponse({"models": [self._running(card) for card in loaded]})
+
+    async def show(self, request: Request) -> Response:
+        """One model: its context length and what it can do."""
+        body = await read_body(request, ShowRequest.parse)
+        return JSONResponse(_shown(await self._cards.one(body.id)))
+
+    async def unsupported(self, request: Request) -> Response:
+        """Refused: models are changed in the dashboard and on the command line."""
+        raise BadRequest("ollama.models", param="model", path=request.url.path)
+
+    def _running(self, card: ModelCard) -> Json:
+        status = self._pool.status(card.entry.id)
+        tag = _tag(card)
+        del tag["modified_at"]
+        return tag | {
+            "size": status.weights_bytes,
+            "size_vram": status.weights_bytes,
+            "context_length": card.context_length,
+            "expires_at": _expires_at(status),
+        }
 
     async def chat(self, request: Request) -> Response:
         """The model's answer to a conversation, in Ollama's dialect."""
@@ -56,7 +144,148 @@ class GenerationEndpoints:
         reason = "unload" if keep_s == 0 else "load"
         return JSONResponse(body.no_answer(card.id, reason, (monotonic() - started_at) * 1000))
 
+    async def pull(self, request: Request) -> Response:
+        """Download a model; one that is here is a success. Continues if the client disconnects.
+
+        Raises Forbidden without the key of the setting `api_key`: only its owner may fill the disk.
+        """
+        body = await read_body(request, PullRequest.parse)
+        if body.id is None:
+            raise field_error("request.missing", "model")
+        name = body.id.removesuffix(LATEST)
+        steps = self._steps(name, self._reference(request, name))
+        if body.stream is not False:
+            return sse.EventStream(_frames(steps), lambda: None, sse.NDJSON)
+        return JSONResponse(await while_connected(request.receive, _last(steps)))
+
+    def _reference(self, request: Request, name: str) -> Reference | None:
+        """What to download; None for nothing. Raises Forbidden, and ModelError for other names."""
+        if self._is_here(name):
+            return None
+        if key_of(request.scope) != MAIN_KEY:
+            raise Forbidden("ollama.pull_key")
+        reference = Reference.parse(name)
+        if not reference.on_hub:
+            raise BadRequest("ollama.pull_name", param="model", model=name)
+        return reference
+
+    def _is_here(self, name: str) -> bool:
+        try:
+            self._pool.catalog.target(name)
+        except (NotFound, ModelError):
+            return False
+        return True
+
+    async def _steps(self, name: str, reference: Reference | None) -> AsyncGenerator[Json, None]:
+        """Yield the progress. Raises ModelError for a download that fails."""
+        yield {"status": "pulling manifest"}
+        if reference is not None:
+            async with aclosing(self._progress(reference)) as progress:
+                async for step in progress:
+                    yield step
+            await self._wait_until_listed(name)
+        yield _SUCCESS
+
+    async def _progress(self, reference: Reference) -> AsyncGenerator[Json, None]:
+        digest = f"sha256:{sha256(reference.repository.encode()).hexdigest()}"
+        task = asyncio.create_task(self._downloads.fetch(reference))
+        try:
+            while not task.done():
+                await asyncio.wait([task], timeout=POLL_S)
+                for download in await self._downloads.all():
+                    if download.repository == reference.repository and download.total_bytes:
+                        yield {
+                            "status": f"pulling {reference}",
+                            "digest": digest,
+                            "total": download.total_bytes,
+                            "completed": download.done_bytes,
+                        }
+        finally:
+            task.cancel()  # it only waits: the download continues
+        failure = task.result()
+        if failure is not None:
+            params: dict[str, Any] = failure.params
+            raise ModelError(failure.code, **params)
+
+    async def _wait_until_listed(self, name: str) -> None:
+        """Raises NotFound for a model that does not come, ModelError for one of no use."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LISTED_S):
+                while not self._is_here(name):
+                    await asyncio.sleep(POLL_S)  # another task watches the folders
+        self._pool.catalog.target(name)
+
+
+def _expires_at(status: ModelStatus) -> str:
+    if status.ttl_s is None or isinf(status.ttl_s):
+        return NEVER
+    return iso(time.time() + status.ttl_s - (status.idle_s or 0.0))
+
+
+def _tag(card: ModelCard) -> Json:
+    name = _tagged(card.id)
+    return {
+        "name": name,
+        "model": name,
+        "modified_at": iso(card.facts.created),
+        "size": card.entry.size_bytes,
+        "digest": sha256(card.id.encode()).hexdigest(),
+        "details": _details(card),
+    }
+
+
+def _tagged(name: str) -> str:
+    """Return the name with a tag: clients add one to names without it, and compare."""
+    return name if ":" in name else name + LATEST
+
+
+def _shown(card: ModelCard) -> Json:
+    family = card.entry.model_type or ""
+    capabilities = [_CAPABILITIES[name] for name in card.capabilities if name in _CAPABILITIES]
+    if card.no_vision is None:
+        capabilities.append(_VISION)
+    return {
+        "modelfile": "",
+        "parameters": f"num_ctx {card.context_length}",
+        "template": "",
+        "modified_at": iso(card.facts.created),
+        "details": _details(card),
+        "capabilities": capabilities,
+        "model_info": {
+            "general.architecture": family,
+            "general.basename": card.entry.name,
+            f"{family}.context_length": card.context_length,
+        },
+    }
+
+
+def _details(card: ModelCard) -> Json:
+    family = card.entry.model_type or ""
+    return {
+        "parent_model": "" if card.profile is None else card.entry.id,
+        "format": "safetensors",
+        "family": family,
+        "families": [family],
+        "parameter_size": "",
+        "quantization_level": card.entry.quantization or "",
+    }
+
 
 def _parse(kind: type[Generating], content: bytes) -> tuple[Generating, Exchange | None]:
-    body = read(kind, content)
+    body = kind.parse(content)
     return body, None if body.empty else body.exchange()
+
+
+async def _frames(steps: AsyncGenerator[Json, None]) -> AsyncGenerator[bytes, None]:
+    """Yield a line for each step; an error becomes the last one."""
+    try:
+        async with aclosing(steps):
+            async for step in steps:
+                yield sse.line(step)
+    except OmlxError as error:
+        yield sse.line(errors.ollama(error))
+
+
+async def _last(steps: AsyncGenerator[Json, None]) -> Json:
+    async with aclosing(steps):
+        return [step async for step in steps][-1]

@@ -12,21 +12,19 @@ from pydantic import Field
 from starlette.responses import JSONResponse, Response
 
 from omlx.errors import BadRequest, OmlxError
-from omlx.server.dialects.openai import responses_request as response_request
 from omlx.server.dialects.openai.responses_encoder import ResponseEncoder
 from omlx.server.dialects.openai.responses_items import Conversation
 from omlx.server.dialects.openai.responses_request import ResponseRequest
 from omlx.server.dialects.openai.responses_store import Open, ResponseStore
-from omlx.server.endpoints.responder import Responder
-from omlx.server.http.body import read_body
+from omlx.server.endpoints.generation import Responder
+from omlx.server.http.body import Json, read_body
 from omlx.server.http.connection import while_connected
 from omlx.server.http.errors import field_error
 from omlx.server.http.keys import owner_of
 from omlx.server.journal.answer import Answer
 from omlx.server.journal.answers import SOURCE, Answers, Kept, LastEvent, last_event
 from omlx.server.journal.journal import Owned, Table
-from omlx.server.request.dialect import RESPONSES, Encoder, Json
-from omlx.server.request.exchange import Exchange
+from omlx.server.request.dialect import RESPONSES, Encoder, Exchange
 from omlx.server.request.fields import Body, read_query
 from omlx.server.request.generation import GenerationService
 from omlx.server.request.stream import GenerationStream
@@ -119,7 +117,7 @@ class ResponseEndpoints:
         return await read_body(request, partial(self._read, owner_of(request.scope)))
 
     def _read(self, owner: str, content: bytes) -> Exchange:
-        body = response_request.parse(content)
+        body = ResponseRequest.parse(content)
         if body.input is not None:
             body = body.model_copy(update={"input": self.store.resolved(owner, body.items)})
         before = []

@@ -23,7 +23,7 @@ from omlx.exactness import ExactnessClaim
 from omlx.models.pool.served import ModelStatus, ServedModel, State, speculation_to_json
 from omlx.models.pool.speculation import SpeculationConfig
 from omlx.records import BeginningStats, DrafterStats, PrefixStats, RequestStats, sum_drafters
-from omlx.server.request.dialect import Json
+from omlx.server.http.body import Json
 from omlx.server.request.usage import gate_record, optional_reason
 from omlx.settings.schema import STRICT
 

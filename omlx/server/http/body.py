@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Callable
 from math import isinf
-from typing import Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from starlette.requests import Request
 
@@ -19,6 +19,8 @@ from omlx.errors import BadRequest
 from omlx.process_memory import trim
 
 T = TypeVar("T")
+Json: TypeAlias = dict[str, Any]
+"""An object of JSON."""
 
 LIMITS: Final = {b"{": 25_000, b":": 100_000, b",": 1_200_000}
 """Most objects, fields of objects and values in one body. A prompt of a million token ids fits."""

@@ -25,7 +25,7 @@ from omlx.models.catalog.catalog import restricted_to
 from omlx.server.http import errors
 from omlx.server.http.body import LARGE_BYTES, trim_soon
 from omlx.server.http.connection import note
-from omlx.server.http.keys import ApiKeys
+from omlx.server.http.keys import ApiKeys, is_dashboard
 from omlx.settings.keys import KeyFile
 from omlx.settings.origins import allows
 from omlx.settings.schema import Settings
@@ -34,9 +34,6 @@ DESKTOP_APPS: Final = ("app://*", "tauri://*", "vscode-webview://*", "vscode-fil
 """Origins of web views of installed programs, which no page on the web can have."""
 _HOST: Final = re.compile(r"(?:\[(?P<address>[\w:.%-]+)\]|(?P<name>[\w.-]+))(?::\d*)?")
 OPEN_PATHS: Final = frozenset({"/health"})
-
-DASHBOARD: Final = "/admin"
-"""Paths below it use sessions instead of API keys."""
 
 
 class AccessGuard:
@@ -151,11 +148,6 @@ def hostname(host: str) -> str:
 
 def _is_open(path: str) -> bool:
     return path in OPEN_PATHS or is_dashboard(path)
-
-
-def is_dashboard(path: str) -> bool:
-    """Whether a path belongs to the dashboard."""
-    return path == DASHBOARD or path.startswith(f"{DASHBOARD}/")
 
 
 def check_exposure(host: str, api_key: str | None) -> None:

@@ -14,9 +14,11 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
+from starlette.datastructures import Headers
 from starlette.types import Scope
 
 from omlx.errors import ConfigError, Forbidden, TooManyRequests, Unauthorized
@@ -164,3 +166,42 @@ def _bearer(value: bytes) -> bytes:
     if scheme.lower() == b"bearer":
         return key.strip()
     return value.strip()
+
+
+_DASHBOARD_PATH: Final = "/admin"
+"""Paths below it use sessions instead of API keys."""
+DASHBOARD: Final = "dashboard"
+"""Client, and name of the key, of requests from the dashboard's own pages."""
+
+_SHOWN: Final = 120
+"""Characters of a User-Agent that are kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """`client` is the program as its User-Agent names it, `key` the name of its API key; empty if
+    the request has none."""
+
+    client: str = ""
+    key: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A request whose body arrived `at` seconds on a monotonic clock. `prompt_text` is the end of
+    its prompt, where a setting allows to keep it."""
+
+    at: float
+    caller: Caller = field(default_factory=Caller)
+    prompt_text: str | None = None
+
+
+def is_dashboard(path: str) -> bool:
+    """Whether a path belongs to the dashboard."""
+    return path == _DASHBOARD_PATH or path.startswith(f"{_DASHBOARD_PATH}/")
+
+
+def caller_of(scope: Scope) -> Caller:
+    if is_dashboard(scope["path"]):
+        return Caller(DASHBOARD, DASHBOARD)
+    return Caller(Headers(scope=scope).get("user-agent", "")[:_SHOWN], key_of(scope))

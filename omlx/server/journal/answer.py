@@ -15,11 +15,11 @@ from starlette.responses import JSONResponse
 from omlx.engine.types import Event
 from omlx.errors import EngineDead, OmlxError, Reason
 from omlx.server.http import errors, sse
+from omlx.server.http.body import Json
 from omlx.server.journal.journal import Journal, Owned, Part, Table
-from omlx.server.request.dialect import ChoiceEvent, Json, Wire
-from omlx.server.request.exchange import Exchange
+from omlx.server.request.dialect import Exchange, Wire
 from omlx.server.request.recorded import Recorded, dump
-from omlx.server.request.stream import GenerationStream
+from omlx.server.request.stream import ChoiceEvent, GenerationStream
 
 log = logging.getLogger("omlx.server")
 

@@ -25,14 +25,12 @@ from starlette.types import Message
 
 from omlx.errors import BadRequest, Conflict, NotFound, Reason
 from omlx.server.http import sse
-from omlx.server.http.caller import caller_of
 from omlx.server.http.connection import note, while_connected
 from omlx.server.http.errors import field_error
-from omlx.server.http.keys import owner_of
+from omlx.server.http.keys import caller_of, owner_of
 from omlx.server.journal.answer import Answer, Recording, Replay
 from omlx.server.journal.journal import Entry, Header, Journal, Owned, Table, booted_at
-from omlx.server.request.dialect import Wire
-from omlx.server.request.exchange import Exchange
+from omlx.server.request.dialect import Exchange, Wire
 from omlx.server.request.generation import GenerationService
 from omlx.server.request.recorded import Recorded
 from omlx.server.request.stream import GenerationStream

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections import defaultdict, deque
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -22,15 +22,93 @@ from omlx.engine.types import (
     Request,
     TokensCommitted,
 )
-from omlx.errors import OmlxError
+from omlx.errors import OmlxError, Reason
 from omlx.records import RequestStats
-from omlx.server.http.caller import Arrival, Caller
-from omlx.server.request.last_seen import LastSeen
-from omlx.server.request.outcome import CLIENT_GONE, OK, Outcome, bounded_reason
+from omlx.server.http.keys import DASHBOARD, Arrival, Caller
 from omlx.telemetry.metrics import Metrics
 from omlx.telemetry.timeline import Timeline
 from omlx.telemetry.usage import FAILURE, Usage
 from omlx.telemetry.usage_history import UsageHistory
+
+OK: Final = 200
+CLIENT_GONE: Final = 499
+"""Status of a request whose client disconnected before its response was complete."""
+
+_SHOWN: Final = 200
+"""Characters of a text that an error repeats and a record keeps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A request that ended `at` seconds since the epoch, `seconds` after it arrived.
+
+    One that the engine ran has a `model` and the length of its `prompt`; if it was refused before,
+    `path` is its address. `first_token_s` is the time to first token. `error` says why it failed;
+    it may hold names from the request, and no text of prompt or output. `id` is that of the
+    response, `number` unique in this process, `finish` the finish reason of a complete answer.
+    `prompt_text` is the end of the prompt's text, where a setting allows to keep it.
+    """
+
+    at: float
+    status: int
+    seconds: float
+    model: str | None = None
+    path: str | None = None
+    prompt: int | None = None
+    tokens: int = 0
+    first_token_s: float | None = None
+    stats: RequestStats | None = None
+    error: Reason | None = None
+    number: int = 0
+    id: str | None = None
+    caller: Caller = field(default_factory=Caller)
+    finish: str | None = None
+    prompt_text: str | None = None
+
+
+def bounded_reason(error: OmlxError) -> Reason:
+    """Return an error as a reason whose texts have a bounded length."""
+    params = dict(error.params)
+    for name, value in params.items():
+        if isinstance(value, str):
+            params[name] = value[:_SHOWN]
+    return Reason(error.code, params)
+
+
+MAX_PROGRAMS: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """`client` is the first word of the User-Agent, such as `claude-cli/2.1.197`; its newest
+    request came `at` seconds since the epoch. `refused`: it was not answered."""
+
+    client: str
+    at: float
+    refused: bool
+
+
+class LastSeen:
+    """The programs heard of last, at most `MAX_PROGRAMS`."""
+
+    def __init__(self) -> None:
+        self._programs: OrderedDict[str, Seen] = OrderedDict()
+
+    @property
+    def programs(self) -> Sequence[Seen]:
+        """The newest first."""
+        return tuple(reversed(self._programs.values()))
+
+    def note(self, client: str, at: float, *, refused: bool = False) -> None:
+        """Record a request. Those of the dashboard, and without a User-Agent, are left out."""
+        word = client.partition(" ")[0]
+        if not word or word == DASHBOARD:
+            return
+        self._programs[word] = Seen(word, at, refused)
+        self._programs.move_to_end(word)
+        if len(self._programs) > MAX_PROGRAMS:
+            self._programs.popitem(last=False)
+
 
 MAX_OUTCOMES: Final = 256
 """Newest requests over all models that the engine ran, and as many others."""

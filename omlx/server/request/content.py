@@ -8,26 +8,48 @@ video of earlier answers, which other models made, are left out.
 
 from __future__ import annotations
 
+import binascii
+from base64 import b64decode, b64encode
 from collections.abc import Sequence
 from typing import Any, ClassVar, Final, Self
 
 from pydantic import ModelWrapValidatorHandler, ValidationError, model_validator
 
 from omlx.errors import Reason
+from omlx.server.http.body import Json
 from omlx.server.http.errors import field_error
-from omlx.server.request.dialect import Json
 from omlx.server.request.fields import Body, Listed
-from omlx.server.request.media import result_notes
 from omlx.server.request.media.parts import (
     FILES,
     IMAGES,
     MEDIA,
+    NOTES,
     content_of,
     file_part,
     image_part,
+    result_warning,
     text_part,
 )
 from omlx.text.template.render import Message
+
+REASONING_SHOWN: Final = "omlx"
+"""The field's value where the reasoning itself is shown."""
+_PREFIX: Final = "omlx."
+
+
+def encode_reasoning(reasoning: str) -> str:
+    return _PREFIX + b64encode(reasoning.encode("utf-8", "replace")).decode()
+
+
+def decode_reasoning(shown: str, opaque: str | None) -> str:
+    """The reasoning of a block that a client sends back: the shown text if there is one."""
+    if shown or opaque is None or not opaque.startswith(_PREFIX):
+        return shown
+    try:
+        return b64decode(opaque.removeprefix(_PREFIX), validate=True).decode()
+    except (binascii.Error, UnicodeDecodeError):
+        return ""
+
 
 THINKING: Final = "thinking"
 """The type of a part that holds reasoning."""
@@ -111,8 +133,8 @@ class Reading:
 
     def replace(self, field: str, kind: str) -> str:
         """Return the note in place of a part that no model reads."""
-        self.warnings.append(result_notes.warning(field, kind))
-        return result_notes.NOTES[kind]
+        self.warnings.append(result_warning(field, kind))
+        return NOTES[kind]
 
     def join_texts(
         self, content: str | list[ContentPart], field: str, *, answered: bool = False

@@ -9,19 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Protocol
 
 from omlx.errors import OmlxError
 from omlx.server.http import sse
-from omlx.text.events import OutputEvent
-
-Json: TypeAlias = dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class ChoiceEvent:
-    choice: int
-    event: OutputEvent
+from omlx.server.http.body import Json
+from omlx.server.request.generation_request import GenerationRequest
+from omlx.server.request.stream import ChoiceEvent, GenerationStream
 
 
 class Encoder(Protocol):
@@ -61,3 +55,32 @@ OPENAI = Wire(sse.data, done=sse.DONE)
 NAMED = Wire(sse.named)
 """Frames that repeat their `type` as the event's name."""
 RESPONSES = Wire(sse.named, number="sequence_number")
+
+
+class OnEnd(Protocol):
+    def __call__(self, encoder: Encoder, /, *, final: bool) -> None:
+        """`final`: the answer has ended; else it may be continued."""
+        ...
+
+
+def _ignore(encoder: Encoder, /, *, final: bool) -> None:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """What to generate, and how to answer.
+
+    `encoder` makes the encoder of a started stream. `on_end` is called once with it when nothing
+    more will come, for whatever reason. A `kept` answer is recorded even without a key; one in the
+    `background` is generated without any client.
+    """
+
+    generation: GenerationRequest
+    stream: bool
+    id_prefix: str
+    encoder: Callable[[GenerationStream], Encoder]
+    wire: Wire
+    on_end: OnEnd = _ignore
+    kept: bool = False
+    background: bool = False

@@ -7,6 +7,7 @@ import asyncio
 import secrets
 import uuid
 from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -25,8 +26,8 @@ from omlx.receipts.recorder import Recorder
 from omlx.receipts.store import AnswerStore
 from omlx.server.beginnings.beginning import beginning_of, is_new
 from omlx.server.beginnings.store import RETURNS, BeginningStore
-from omlx.server.http.caller import Arrival, Caller
 from omlx.server.http.errors import field_error
+from omlx.server.http.keys import Arrival, Caller
 from omlx.server.request.activity import Activity
 from omlx.server.request.engine_requests import (
     TokenizedRequest,
@@ -36,18 +37,19 @@ from omlx.server.request.engine_requests import (
     render_conversation,
     tokenize,
 )
-from omlx.server.request.event_dispatcher import EventDispatcher
-from omlx.server.request.generation_request import LONG_TEXT, GenerationRequest
-from omlx.server.request.media.attach import Reader, attach
+from omlx.server.request.generation_request import (
+    LONG_TEXT,
+    GenerationRequest,
+    prompt_text,
+    with_profile,
+    with_settings,
+)
 from omlx.server.request.media.fetch import UrlReader
-from omlx.server.request.media.file_texts import FileTexts
-from omlx.server.request.media.loader import ImageLoader
+from omlx.server.request.media.files import FileTexts
+from omlx.server.request.media.images import ImageLoader, Reader, attach
 from omlx.server.request.media.parts import shows_images
-from omlx.server.request.prompt_text import prompt_text
 from omlx.server.request.recorded import Recorded, digest_of
-from omlx.server.request.request_defaults import with_profile, with_settings
-from omlx.server.request.stream import GenerationStream
-from omlx.server.request.text_workers import TextWorkers
+from omlx.server.request.stream import EventDispatcher, GenerationStream
 from omlx.text.template.render import Prompt
 from omlx.text.tokens import MAX_TOKENS, encode
 
@@ -304,3 +306,36 @@ class _Opening:
             continued = self.recorded.resume(requests, self.digest)
             ids = (request.id for request in requests)
             self.continued = dict(zip(ids, continued, strict=True))
+
+
+THREADS: Final = 16
+"""Lanes that can work at the same time: two for each of eight models."""
+
+
+class TextWorkers:
+    """Runs work in lanes. Lives on the event loop."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(THREADS, "omlx-text")
+        self._lanes: WeakValueDictionary[Hashable, asyncio.Lock] = WeakValueDictionary()
+
+    async def run(self, lane: Hashable, work: Callable[[], T]) -> T:
+        """Run `work` after what came to this lane before. Raises what it does.
+
+        Work whose caller is cancelled while it waits is dropped. Running work continues, and its
+        lane stays occupied.
+        """
+        lock = self._lanes.setdefault(lane, asyncio.Lock())
+        await lock.acquire()
+        future = asyncio.get_running_loop().run_in_executor(self._pool, work)
+        future.add_done_callback(lambda done: _leave(lock, done))
+        return await asyncio.shield(future)
+
+    def shut_down(self) -> None:
+        self._pool.shutdown(wait=False)
+
+
+def _leave(lock: asyncio.Lock, done: asyncio.Future[T]) -> None:
+    lock.release()
+    if not done.cancelled():
+        done.exception()  # retrieved: the caller may have gone

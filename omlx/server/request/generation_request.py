@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from omlx.draft_length import DraftLength
-from omlx.engine.strategy import Strategy
+from omlx.engine.strategy import Strategy, parse
 from omlx.errors import Reason
+from omlx.models.catalog.catalog import Profile
+from omlx.settings.schema import Settings
 from omlx.text.grammar import StructuredOutput
 from omlx.text.template.render import Message, texts_of
 from omlx.text.tools import ToolUse
@@ -25,6 +27,9 @@ SAMPLING: Final = (
 )
 """Sampling parameters of requests, of settings and of a model's generation_config.json."""
 
+NO_LIMIT: Final = -1
+BUDGET: Final = "thinking_budget"
+"""The field, and the template variable."""
 LONG_TEXT: Final = 1 << 16
 """Characters beyond which a text is long, and ids beyond which a list of them is."""
 TOOL_TEXT: Final = 1_000
@@ -110,3 +115,69 @@ def sampling_fields(source: object) -> dict[str, float]:
     """The sampling parameters that settings, or the body of a request, set."""
     values = {name: getattr(source, name) for name in SAMPLING}
     return {name: value for name, value in values.items() if value is not None}
+
+
+MAX_CHARACTERS: Final = 4000
+
+
+def prompt_text(request: GenerationRequest) -> str:
+    """Return the end of all messages or prompts, at most `MAX_CHARACTERS`. Token ids have no
+    text."""
+    parts = [text for text in request.prompts if isinstance(text, str)]
+    for message in request.messages:
+        content = "\n".join(texts_of(message.get("content")))
+        parts.append(f"{message['role']}: {content}")
+    return "\n\n".join(parts)[-MAX_CHARACTERS:]
+
+
+def with_profile(request: GenerationRequest, profile: Profile | None) -> GenerationRequest:
+    """Add the values of a profile, as if the request had sent them; those of the request win."""
+    if profile is None:
+        return request
+    settings, variables = profile.settings, profile.settings.chat_template_kwargs or {}
+    strategy, receipt = request.speculation, request.receipt
+    if strategy is None and request.draft_model is None and "speculation" in profile.values:
+        strategy = parse(settings.speculation)
+    if receipt is None and "receipt" in profile.values:
+        receipt = settings.receipt
+    budget, max_tokens = request.thinking_budget, request.max_tokens
+    if budget is None:
+        budget = settings.thinking_budget
+    if max_tokens is None:
+        max_tokens = settings.max_tokens
+    return replace(
+        request,
+        profile=profile.id,
+        sampling={**sampling_fields(settings), **request.sampling},
+        max_tokens=max_tokens,
+        thinking_budget=budget,
+        template_variables={**variables, **request.template_variables},
+        speculation=strategy,
+        draft_length=request.draft_length.over(profile.draft_length),
+        receipt=receipt,
+    )
+
+
+def with_settings(request: GenerationRequest, settings: Settings) -> GenerationRequest:
+    """Add the model's thinking budget and template variables, and the dialect's defaults; those of
+    the request win.
+
+    A budget is a template variable too; one of 0 switches reasoning off.
+    """
+    budget = request.thinking_budget
+    if budget is None:
+        budget = settings.thinking_budget
+    elif budget == NO_LIMIT:
+        budget = None
+    variables = dict(settings.chat_template_kwargs or {})
+    if budget is not None:
+        variables[BUDGET] = budget
+    if budget == 0:
+        variables["enable_thinking"] = False
+    variables |= {**request.defaults.template_variables, **request.template_variables}
+    max_tokens = request.max_tokens
+    if max_tokens is None:
+        max_tokens = request.defaults.max_tokens
+    return replace(
+        request, thinking_budget=budget, template_variables=variables, max_tokens=max_tokens
+    )

@@ -10,8 +10,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Final
 
 from omlx.engine.device_errors import isolate
 from omlx.engine.thread import EngineThread
@@ -26,16 +29,80 @@ from omlx.engine.types import (
 from omlx.errors import OmlxError, Reason
 from omlx.models.pool.served import Lease, ServedModel
 from omlx.receipts.recorder import Recorder
-from omlx.server.http.caller import Arrival
+from omlx.server.http.keys import Arrival
 from omlx.server.request.activity import Activity
-from omlx.server.request.dialect import ChoiceEvent
 from omlx.server.request.engine_requests import ChoiceRequest
-from omlx.server.request.event_dispatcher import EventDispatcher
 from omlx.server.request.recorded import Recorded
 from omlx.text.events import Finish, OutputEvent, PromptLogprobs
 from omlx.text.output import OutputParser
 
+DELIVERY_INTERVAL_S: Final = 0.033
+"""Between two deliveries, for each open stream: streams share the event loop.
+
+Text at 30 updates a second is fluent.
+"""
+
+MAX_DELIVERY_INTERVAL_S: Final = 0.066
+
+
+class EventDispatcher:
+    """The engine's event sink. `loop`: by default the one that opens the first stream."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
+        self._loop = loop
+        self._handlers: dict[str, Callable[[Event], None]] = {}
+        self._queue: deque[Event] = deque()
+        self._scheduled = False  # a delivery will look at the queue
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __call__(self, events: Sequence[Event], /) -> None:
+        """Queue events. On the engine thread; does not block."""
+        self._queue.extend(events)
+        if self._scheduled and not any(isinstance(event, Finished | Failed) for event in events):
+            return
+        self._scheduled = True
+        assert self._loop is not None, "a stream is open"
+        with suppress(RuntimeError):  # the event loop is closed: no stream is left
+            self._loop.call_soon_threadsafe(self._deliver)
+
+    def open(self, request_id: str, handler: Callable[[Event], None]) -> None:
+        """Deliver the events of a request to `handler`. On the event loop."""
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+        self._handlers[request_id] = handler
+
+    def forget(self, request_id: str) -> None:
+        self._handlers.pop(request_id, None)
+
+    def _deliver(self) -> None:
+        """Deliver the whole queue, and schedule the next delivery unless it was empty.
+
+        While a delivery is scheduled, steps do not wake the event loop.
+        """
+        self._scheduled = (
+            False  # before the queue is read: later events schedule a delivery themselves
+        )
+        if self._timer is not None:
+            self._timer.cancel()
+        if not self._queue:
+            return
+        while self._queue:
+            event = self._queue.popleft()
+            if (handler := self._handlers.get(event.request_id)) is not None:
+                handler(event)
+        self._scheduled = True
+        interval_s = min(DELIVERY_INTERVAL_S * max(1, len(self._handlers)), MAX_DELIVERY_INTERVAL_S)
+        assert self._loop is not None
+        self._timer = self._loop.call_later(interval_s, self._deliver)
+
+
 log = logging.getLogger("omlx.server")
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceEvent:
+    choice: int
+    event: OutputEvent
 
 
 class GenerationStream:

@@ -5,13 +5,15 @@ Pure: finishes in, JSON out.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
+from omlx.engine.types import TokenLogprob
 from omlx.errors import Reason
 from omlx.models.pool.served import reason_to_json
 from omlx.records import DrafterStats, Gate, RequestStats, sum_drafters
+from omlx.server.http.body import Json
 from omlx.text.events import Finish
 
 _OF_A_CHOICE: Final = ("id", "settings", "prompt", "answer", "tokens", "kept")
@@ -146,3 +148,26 @@ def _per_second(tokens: int, ms: float) -> float:
     if ms <= 0:
         return 0.0
     return round(tokens / ms * 1000, 2)
+
+
+_LOWEST_LOGPROB: Final = -9999.0
+
+
+def finite(logprob: float) -> float:
+    """Replace -infinity, which JSON does not have, by the lowest logprob that clients expect."""
+    return logprob if logprob > _LOWEST_LOGPROB else _LOWEST_LOGPROB
+
+
+def logprob_entries(
+    entries: Sequence[TokenLogprob], token_bytes: Callable[[int], bytes]
+) -> list[Json]:
+    def token(id: int, logprob: float) -> Json:
+        raw = token_bytes(id)
+        text = raw.decode("utf-8", "replace")
+        return {"token": text, "logprob": finite(logprob), "bytes": list(raw)}
+
+    encoded = []
+    for entry in entries:
+        top = [token(id, logprob) for id, logprob in entry.top]
+        encoded.append(token(entry.token, entry.logprob) | {"top_logprobs": top})
+    return encoded

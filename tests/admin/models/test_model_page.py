@@ -25,7 +25,7 @@ from omlx.models.pool.served import ModelStatus, State
 from omlx.records import PrefixStats, RequestStats
 from omlx.server.beginnings.beginning import Beginning
 from omlx.server.beginnings.store import Known
-from omlx.server.endpoints.prefixes import Forecast
+from omlx.server.services import Forecast
 
 
 def forecast(*texts: str) -> Forecast:

@@ -8,15 +8,14 @@ import pytest
 
 from omlx.errors import BadRequest
 from omlx.server.dialects.anthropic.blocks import Message, rendered
-from omlx.server.dialects.anthropic.request import parse
-from omlx.server.request import opaque_reasoning
-from omlx.server.request.content import Reading
+from omlx.server.dialects.anthropic.request import MessageRequest
+from omlx.server.request.content import Reading, decode_reasoning, encode_reasoning
 
 HELLO = {"role": "user", "content": "hello"}
 
 
 def neutral(*messages: Any, **fields: Any) -> Any:
-    return parse(
+    return MessageRequest.parse(
         json.dumps({"messages": messages, "max_tokens": 5, **fields}).encode()
     ).generation_request()
 
@@ -153,7 +152,7 @@ def test_what_cannot_be_is_refused(messages: Any, code: str) -> None:
 
 
 def test_a_count_needs_no_bound_and_a_message_does() -> None:
-    body = parse(json.dumps({"messages": [HELLO]}).encode())
+    body = MessageRequest.parse(json.dumps({"messages": [HELLO]}).encode())
     assert body.generation_request().max_tokens is None
     with pytest.raises(BadRequest) as caught:
         body.exchange()
@@ -162,10 +161,10 @@ def test_a_count_needs_no_bound_and_a_message_does() -> None:
 
 @pytest.mark.parametrize("thinking", ["", "Hm. é日本"])
 def test_opaque_reasoning_is_decoded_again(thinking: str) -> None:
-    assert opaque_reasoning.decode("", opaque_reasoning.encode(thinking)) == thinking
-    assert opaque_reasoning.decode("shown", opaque_reasoning.encode(thinking)) == "shown"
-    assert opaque_reasoning.decode("", "of another server") == ""
-    assert opaque_reasoning.decode("", "omlx.&&&") == ""
+    assert decode_reasoning("", encode_reasoning(thinking)) == thinking
+    assert decode_reasoning("shown", encode_reasoning(thinking)) == "shown"
+    assert decode_reasoning("", "of another server") == ""
+    assert decode_reasoning("", "omlx.&&&") == ""
 
 
 def test_a_tool_that_failed_is_told_in_words() -> None:

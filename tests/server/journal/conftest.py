@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from omlx.server.request import event_dispatcher
+from omlx.server.request import stream as event_dispatcher
 
 
 @pytest.fixture(autouse=True)

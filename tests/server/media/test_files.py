@@ -9,11 +9,11 @@ from typing import Any
 import httpx
 import pytest
 
-from omlx.server.dialects.anthropic import request as message_request
-from omlx.server.dialects.openai import chat_request as chat_request
-from omlx.server.dialects.openai import responses_request as response_request
+from omlx.server.dialects.anthropic.request import MessageRequest
+from omlx.server.dialects.openai.chat_request import ChatRequest
+from omlx.server.dialects.openai.responses_request import ResponseRequest
 from omlx.server.request.generation_request import GenerationRequest
-from omlx.server.request.media.file_texts import MAX_FILES, FileTexts
+from omlx.server.request.media.files import MAX_FILES, FileTexts
 from omlx.server.request.media.pdf_worker import READ, reply
 from tests.server.media.pdfs import bomb, encrypted, pdf, uri
 from tests.server.running import TARGET
@@ -32,12 +32,12 @@ def attached(request: GenerationRequest) -> tuple[Any, list[tuple[str, str]]]:
 
 def chat(*parts: Any, role: str = "user") -> GenerationRequest:
     message = {"role": role, "content": list(parts)}
-    return chat_request.parse(json.dumps({"messages": [message]}).encode()).generation_request()
+    return ChatRequest.parse(json.dumps({"messages": [message]}).encode()).generation_request()
 
 
 def message(*blocks: Any) -> GenerationRequest:
     body = {"max_tokens": 9, "messages": [{"role": "user", "content": list(blocks)}]}
-    return message_request.parse(json.dumps(body).encode()).generation_request()
+    return MessageRequest.parse(json.dumps(body).encode()).generation_request()
 
 
 def in_chat(data: str, name: str = "a.pdf") -> Any:
@@ -54,7 +54,7 @@ def test_a_pdf_becomes_its_text_in_every_dialect() -> None:
     )
     part = {"type": "input_file", "filename": "a.pdf", "file_data": uri(PAGES)}
     items = [{"role": "user", "content": [{"type": "input_text", "text": "Read."}, part]}]
-    body = response_request.parse(json.dumps({"input": items}).encode())
+    body = ResponseRequest.parse(json.dumps({"input": items}).encode())
     assert attached(body.generation_request(body.conversation(()))) == expected
 
 
@@ -65,7 +65,7 @@ def test_a_pdf_in_a_result_is_read_too() -> None:
     result = {"type": "tool_result", "tool_use_id": "c", "content": [document]}
     messages = [{"role": "assistant", "content": [call]}, {"role": "user", "content": [result]}]
     body = {"max_tokens": 9, "messages": messages}
-    request = message_request.parse(json.dumps(body).encode()).generation_request()
+    request = MessageRequest.parse(json.dumps(body).encode()).generation_request()
     assert attached(request) == (READ_PAGES, [])
 
 

@@ -11,9 +11,9 @@ import pytest
 from omlx.engine.types import FinishReason, TokenLogprob
 from omlx.errors import Reason
 from omlx.records import DrafterStats, Gate, RequestStats
-from omlx.server.dialects.openai.chat_encoder import ChatEncoder
-from omlx.server.dialects.openai.choices import Head
-from omlx.server.request.dialect import ChoiceEvent, Json
+from omlx.server.dialects.openai.choices_encoder import ChatEncoder, Head
+from omlx.server.http.body import Json
+from omlx.server.request.stream import ChoiceEvent
 from omlx.server.request.usage import timings, usage
 from omlx.text.events import (
     Finish,

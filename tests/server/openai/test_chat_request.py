@@ -7,7 +7,7 @@ import pytest
 
 from omlx.engine.strategy import DRAFT
 from omlx.errors import BadRequest
-from omlx.server.dialects.openai.chat_request import parse
+from omlx.server.dialects.openai.chat_request import ChatRequest
 
 HELLO = [{"role": "user", "content": "hello"}]
 
@@ -160,7 +160,7 @@ def body(**fields: Any) -> bytes:
 )
 def test_what_is_wrong_is_named(raw: bytes, code: str | None, param: str | None) -> None:
     with pytest.raises(BadRequest) as caught:
-        parse(raw).generation_request()
+        ChatRequest.parse(raw).generation_request()
     error = caught.value
     assert (error.param, error.status) == (param, 400)
     assert error.code == code or code is None
@@ -170,7 +170,7 @@ def test_what_is_wrong_is_named(raw: bytes, code: str | None, param: str | None)
 
 
 def test_fields_that_ask_for_nothing_or_are_for_others_are_ignored() -> None:
-    request = parse(
+    request = ChatRequest.parse(
         body(
             tools=[],
             tool_choice="auto",
@@ -189,11 +189,11 @@ def test_fields_that_ask_for_nothing_or_are_for_others_are_ignored() -> None:
 
 @pytest.mark.parametrize("seed", [0, -1, 2**32, 2**63, 2**64 - 1, -(2**63)])
 def test_any_64_bit_seed(seed: int) -> None:
-    assert parse(body(seed=seed)).generation_request().seed == seed
+    assert ChatRequest.parse(body(seed=seed)).generation_request().seed == seed
 
 
 def test_everything_arrives() -> None:
-    request = parse(
+    request = ChatRequest.parse(
         body(
             model="org/name",
             n=2,
@@ -232,7 +232,7 @@ def test_messages_as_templates_know_them() -> None:
         {"role": "assistant", "content": None, "refusal": "I will not."},
         {"role": "assistant", "content": "fine", "refusal": None},
     ]
-    assert parse(body(messages=messages)).generation_request().messages == [
+    assert ChatRequest.parse(body(messages=messages)).generation_request().messages == [
         {"role": "system", "content": "be brief"},
         {"role": "user", "content": "hi", "name": "ann"},
         {"role": "assistant", "content": "", "reasoning_content": "hm"},
@@ -256,16 +256,18 @@ def test_messages_as_templates_know_them() -> None:
 def test_how_tools_may_be_used(
     fields: dict[str, Any], forced: bool, name: str | None, single: bool
 ) -> None:
-    use = parse(body(tools=[LOOK], **fields)).generation_request().tools
+    use = ChatRequest.parse(body(tools=[LOOK], **fields)).generation_request().tools
     assert use is not None
     assert (use.forced, use.name, use.single) == (forced, name, single)
     assert use.functions == (LOOK,)
 
 
 def test_a_model_is_not_told_of_tools_that_it_may_not_use() -> None:
-    assert parse(body(tools=[LOOK], tool_choice="none")).generation_request().tools is None
+    assert (
+        ChatRequest.parse(body(tools=[LOOK], tool_choice="none")).generation_request().tools is None
+    )
     bare = {"type": "function", "function": {"name": "look"}}
-    use = parse(body(tools=[bare])).generation_request().tools
+    use = ChatRequest.parse(body(tools=[bare])).generation_request().tools
     assert use is not None
     assert use.functions[0]["function"]["parameters"] == {"type": "object", "properties": {}}
 
@@ -282,22 +284,24 @@ def test_past_calls_are_objects_for_templates() -> None:
         {"role": "assistant", "tool_calls": [call('{"a": 1}'), call(""), call("{"), call("[1]")]},
         {"role": "tool", "tool_call_id": "c1", "content": "seen"},
     ]
-    asked, answered = parse(body(messages=messages)).generation_request().messages
+    asked, answered = ChatRequest.parse(body(messages=messages)).generation_request().messages
     arguments = [each["function"]["arguments"] for each in asked["tool_calls"]]
     assert arguments == [{"a": 1}, {}, "{", "[1]"]
     assert answered == {"role": "tool", "content": "seen", "tool_call_id": "c1", "name": "look"}
 
 
 def test_reasoning_and_prefill() -> None:
-    request = parse(body(reasoning_effort="none")).generation_request()
+    request = ChatRequest.parse(body(reasoning_effort="none")).generation_request()
     assert request.template_variables == {"enable_thinking": False}
     last = {"role": "assistant", "content": "One,"}
-    assert not parse(body(messages=[*HELLO, last])).generation_request().continue_last
+    assert not ChatRequest.parse(body(messages=[*HELLO, last])).generation_request().continue_last
     assert (
-        parse(body(messages=[*HELLO, {**last, "prefix": True}])).generation_request().continue_last
+        ChatRequest.parse(body(messages=[*HELLO, {**last, "prefix": True}]))
+        .generation_request()
+        .continue_last
     )
     assert (
-        parse(body(messages=[*HELLO, last], continue_final_message=True))
+        ChatRequest.parse(body(messages=[*HELLO, last], continue_final_message=True))
         .generation_request()
         .continue_last
     )
@@ -316,7 +320,9 @@ def test_calls_and_results_without_ids_are_matched_in_order() -> None:
         {"role": "tool", "content": "a"},
         {"role": "tool", "tool_call_id": "", "content": "b"},
     ]
-    _, called, first, second = parse(body(messages=messages)).generation_request().messages
+    _, called, first, second = (
+        ChatRequest.parse(body(messages=messages)).generation_request().messages
+    )
     calls = [(call["id"], call["function"]["arguments"]) for call in called["tool_calls"]]
     assert calls == [("call_1_0", {"at": 1}), ("call_1_1", {})]
     assert (first["tool_call_id"], first["name"]) == ("call_1_0", "look")
@@ -329,6 +335,6 @@ def test_the_type_of_a_tool_may_be_left_out() -> None:
         look,
         {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [look]}},
     ):
-        use = parse(body(tools=[look], tool_choice=choice)).generation_request().tools
+        use = ChatRequest.parse(body(tools=[look], tool_choice=choice)).generation_request().tools
         assert use is not None
         assert [each["name"] for each in use.allowed] == ["look"]

@@ -5,8 +5,8 @@ import pytest
 from omlx.errors import BadRequest, NotFound
 from omlx.server.dialects.openai.responses_items import Item
 from omlx.server.dialects.openai.responses_store import ResponseStore
+from omlx.server.http.body import Json
 from omlx.server.journal.journal import Owned
-from omlx.server.request.dialect import Json
 
 OWNER = "laptop"
 ASKED = [{"role": "user", "content": "a"}]

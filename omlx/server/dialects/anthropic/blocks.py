@@ -11,11 +11,10 @@ from operator import itemgetter
 from typing import Any, Final, Literal
 
 from omlx.errors import BadRequest
+from omlx.server.http.body import Json
 from omlx.server.http.errors import field_error
-from omlx.server.request import opaque_reasoning
-from omlx.server.request import tools as tooling
-from omlx.server.request.content import Reading, Typed
-from omlx.server.request.dialect import Json
+from omlx.server.request import tooling
+from omlx.server.request.content import Reading, Typed, decode_reasoning
 from omlx.server.request.fields import Body, Listed
 from omlx.server.request.media.parts import (
     IMAGE,
@@ -127,7 +126,7 @@ def _assistant(blocks: Sequence[Block], field: str, reading: Reading) -> Json:
         at = f"{field}[{i}]"
         match block.type:
             case "thinking":
-                reasoning.append(opaque_reasoning.decode(block.thinking or "", block.signature))
+                reasoning.append(decode_reasoning(block.thinking or "", block.signature))
             case "redacted_thinking":
                 pass  # only the service that encrypted it can read it
             case "tool_use":

@@ -14,9 +14,10 @@ from typing import Final
 from omlx.engine.types import FinishReason
 from omlx.errors import OmlxError, Reason
 from omlx.server.http import errors
-from omlx.server.request import opaque_reasoning
-from omlx.server.request import tools as tooling
-from omlx.server.request.dialect import ChoiceEvent, Json
+from omlx.server.http.body import Json
+from omlx.server.request import tooling
+from omlx.server.request.content import REASONING_SHOWN, encode_reasoning
+from omlx.server.request.stream import ChoiceEvent
 from omlx.server.request.usage import receipt, timings, warnings
 from omlx.text.events import (
     Finish,
@@ -133,9 +134,9 @@ class MessageEncoder:
             return []
         payloads: list[Json] = []
         if self._open == "thinking":
-            signature = opaque_reasoning.SHOWN
+            signature = REASONING_SHOWN
             if self._hidden:
-                signature = opaque_reasoning.encode(self._reasoning)
+                signature = encode_reasoning(self._reasoning)
             payloads.append(self._delta("signature_delta", signature=signature))
             self._reasoning = ""
         self._open = None

@@ -14,17 +14,17 @@ from omlx.errors import BadRequest, Reason
 from omlx.server.dialects.anthropic import blocks
 from omlx.server.dialects.anthropic.blocks import Block, Message
 from omlx.server.dialects.anthropic.encoder import MessageEncoder
+from omlx.server.http.body import Json
 from omlx.server.http.errors import field_error
 from omlx.server.http.sse import named
-from omlx.server.request import structured_output as response_format
-from omlx.server.request import tools as tooling
+from omlx.server.request import tooling
 from omlx.server.request.content import Reading
-from omlx.server.request.dialect import Encoder, Json, Wire
-from omlx.server.request.exchange import Exchange
-from omlx.server.request.fields import Body, Listed, Stops, Templated, Text, read, stops
+from omlx.server.request.dialect import Encoder, Exchange, Wire
+from omlx.server.request.fields import Body, Listed, Stops, Templated, Text, stops
 from omlx.server.request.generation_request import DialectDefaults, GenerationRequest
 from omlx.server.request.stream import GenerationStream
-from omlx.server.request.tools import skipped
+from omlx.server.request.structured_output import structured_output
+from omlx.server.request.tooling import skipped
 from omlx.text.grammar import StructuredOutput
 from omlx.text.tools import ToolUse
 
@@ -161,8 +161,8 @@ class MessageRequest(Templated):
         """`output_format` was the field's name in betas of this API."""
         config = self.output_config
         if config is not None and config.format is not None:
-            return response_format.structured_output(config.format, "output_config.format")
-        return response_format.structured_output(self.output_format, "output_format")
+            return structured_output(config.format, "output_config.format")
+        return structured_output(self.output_format, "output_format")
 
     def _skipped(self) -> list[Reason]:
         tools = enumerate(self.tools or ())
@@ -207,8 +207,3 @@ def _continues(last: Json) -> bool:
     if last["content"] != last["content"].rstrip():
         raise BadRequest("request.trailing", param="messages")
     return True
-
-
-def parse(body: bytes) -> MessageRequest:
-    """Raises BadRequest, naming the field, for an invalid body."""
-    return read(MessageRequest, body)

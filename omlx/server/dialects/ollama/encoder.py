@@ -14,10 +14,10 @@ from omlx.engine.types import FinishReason, TokenLogprob
 from omlx.errors import OmlxError, Reason
 from omlx.records import RequestStats
 from omlx.server.http import errors
-from omlx.server.request import tools as tooling
-from omlx.server.request.dialect import ChoiceEvent, Json
-from omlx.server.request.logprobs import logprob_entries
-from omlx.server.request.usage import timings, warnings
+from omlx.server.http.body import Json
+from omlx.server.request import tooling
+from omlx.server.request.stream import ChoiceEvent
+from omlx.server.request.usage import logprob_entries, timings, warnings
 from omlx.text.events import (
     Finish,
     HiddenLogprobs,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from datetime import UTC, datetime
 from typing import Annotated, Any, Final
 
 from pydantic import BeforeValidator, Field
@@ -11,6 +12,12 @@ from pydantic import BeforeValidator, Field
 from omlx.errors import Reason
 from omlx.server.http.errors import field_error
 from omlx.server.request.fields import Body, SamplingFields, Stops, stops
+
+
+def iso(seconds: float) -> str:
+    """Return a time in seconds since 1970 in ISO's form."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
+
 
 RANDOM_SEED: Final = -1
 MAX_KEEP_S: Final = 366 * 86400

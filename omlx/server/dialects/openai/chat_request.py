@@ -12,14 +12,12 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field
 
 from omlx.errors import BadRequest, Reason
-from omlx.server.dialects.openai.chat_encoder import ChatEncoder
-from omlx.server.dialects.openai.choices import Head
+from omlx.server.dialects.openai.choices_encoder import ChatEncoder, Head
+from omlx.server.http.body import Json
 from omlx.server.http.errors import field_error
-from omlx.server.request import structured_output as response_format
-from omlx.server.request import tools as tooling
+from omlx.server.request import tooling
 from omlx.server.request.content import ContentPart, Reading, join_thinking
-from omlx.server.request.dialect import OPENAI, Encoder, Json
-from omlx.server.request.exchange import Exchange
+from omlx.server.request.dialect import OPENAI, Encoder, Exchange
 from omlx.server.request.fields import (
     FORCED,
     FUNCTION,
@@ -35,12 +33,12 @@ from omlx.server.request.fields import (
     bias,
     includes_usage,
     limit,
-    read,
     stops,
 )
 from omlx.server.request.generation_request import GenerationRequest
 from omlx.server.request.stream import GenerationStream
-from omlx.server.request.tools import skipped
+from omlx.server.request.structured_output import structured_output
+from omlx.server.request.tooling import skipped
 from omlx.text.tools import ToolUse
 
 UNSUPPORTED: Final[dict[str, tuple[object, ...]]] = {
@@ -236,7 +234,7 @@ class ChatRequest(Templated, Lengths):
             draft_length=self.draft_length,
             receipt=self.receipt,
             prediction=self.prediction.text if self.prediction is not None else "",
-            structured_output=response_format.structured_output(
+            structured_output=structured_output(
                 self.response_format, "response_format", self.model_extra
             ),
             warnings=(*self._skipped(), *reading.warnings, *self.without_effect()),
@@ -333,8 +331,3 @@ def variables(effort: str | None, own: Mapping[str, Any] | None) -> Json:
 def implied_budget(effort: str | None) -> int | None:
     """The thinking budget of a `reasoning_effort`: the model's levels are up to its template."""
     return 0 if effort == NO_THINKING else None
-
-
-def parse(body: bytes) -> ChatRequest:
-    """Raises BadRequest, naming the field, for an invalid body."""
-    return read(ChatRequest, body)

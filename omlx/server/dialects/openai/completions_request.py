@@ -7,12 +7,9 @@ from typing import Annotated, Any, Final, TypeAlias
 from pydantic import Field
 
 from omlx.errors import BadRequest
-from omlx.server.dialects.openai.choices import Head
-from omlx.server.dialects.openai.completions_encoder import CompletionEncoder
+from omlx.server.dialects.openai.choices_encoder import CompletionEncoder, Head
 from omlx.server.http.errors import field_error
-from omlx.server.request import structured_output as response_format
-from omlx.server.request.dialect import OPENAI, Encoder
-from omlx.server.request.exchange import Exchange
+from omlx.server.request.dialect import OPENAI, Encoder, Exchange
 from omlx.server.request.fields import (
     Lengths,
     Listed,
@@ -23,11 +20,11 @@ from omlx.server.request.fields import (
     bias,
     includes_usage,
     limit,
-    read,
     stops,
 )
 from omlx.server.request.generation_request import DialectDefaults, GenerationRequest
 from omlx.server.request.stream import GenerationStream
+from omlx.server.request.structured_output import structured_output
 
 MAX_TOKENS: Final = 16
 """The default of this API."""
@@ -101,7 +98,7 @@ class CompletionRequest(Sampled, Lengths):
             speculation=self.strategy,
             draft_length=self.draft_length,
             receipt=self.receipt,
-            structured_output=response_format.structured_output(
+            structured_output=structured_output(
                 self.response_format, "response_format", self.model_extra
             ),
             warnings=self.without_effect(),
@@ -137,8 +134,3 @@ def separate(given: Given) -> tuple[str | tuple[int, ...], ...]:
         elif not isinstance(item, int):
             texts.append(tuple(item))
     return tuple(texts)
-
-
-def parse(body: bytes) -> CompletionRequest:
-    """Raises BadRequest, naming the field, for an invalid body."""
-    return read(CompletionRequest, body)

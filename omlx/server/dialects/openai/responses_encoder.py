@@ -11,14 +11,14 @@ from typing import Any, Final
 
 from omlx.engine.types import FinishReason, TokenLogprob
 from omlx.errors import OmlxError
-from omlx.server.dialects.openai.choices import Head
-from omlx.server.dialects.openai.responses_tools import ToolName
+from omlx.server.dialects.openai.choices_encoder import Head
+from omlx.server.dialects.openai.responses_items import ToolName
 from omlx.server.http import errors
-from omlx.server.request import opaque_reasoning
-from omlx.server.request import tools as tooling
-from omlx.server.request.dialect import ChoiceEvent, Json
-from omlx.server.request.logprobs import logprob_entries
-from omlx.server.request.usage import receipt, timings, usage, warnings
+from omlx.server.http.body import Json
+from omlx.server.request import tooling
+from omlx.server.request.content import encode_reasoning
+from omlx.server.request.stream import ChoiceEvent
+from omlx.server.request.usage import logprob_entries, receipt, timings, usage, warnings
 from omlx.text.events import (
     Finish,
     HiddenLogprobs,
@@ -191,7 +191,7 @@ class ResponseEncoder:
         else:
             done = self._part("response.reasoning_text.done", text=text)
             if self._encrypted:
-                item["encrypted_content"] = opaque_reasoning.encode(text)
+                item["encrypted_content"] = encode_reasoning(text)
         return [done, self._part("response.content_part.done", part=part)]
 
     def _content(self) -> Json:

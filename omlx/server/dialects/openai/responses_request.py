@@ -8,20 +8,37 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field
 
 from omlx.errors import BadRequest, Reason
-from omlx.server.dialects.openai import responses_tools as response_tools
 from omlx.server.dialects.openai.chat_request import implied_budget, variables
-from omlx.server.dialects.openai.choices import Head
+from omlx.server.dialects.openai.choices_encoder import Head
 from omlx.server.dialects.openai.responses_encoder import ResponseEncoder
-from omlx.server.dialects.openai.responses_items import Conversation, Item
-from omlx.server.dialects.openai.responses_tools import Tool, ToolName
+from omlx.server.dialects.openai.responses_items import (
+    CALLABLE,
+    Conversation,
+    Item,
+    Tool,
+    ToolName,
+    by_qualified_name,
+    declared_functions,
+    joined_tools,
+    skipped_tools,
+    strict_names,
+)
+from omlx.server.http.body import Json
 from omlx.server.http.errors import field_error
-from omlx.server.request import known_fields
-from omlx.server.request import structured_output as response_format
-from omlx.server.request import tools as tooling
-from omlx.server.request.dialect import Json
-from omlx.server.request.fields import FORCED, Body, Choice, Listed, Templated, Text, limit, read
+from omlx.server.request import tooling
+from omlx.server.request.fields import (
+    FORCED,
+    Body,
+    Choice,
+    Listed,
+    Templated,
+    Text,
+    limit,
+    without_effect,
+)
 from omlx.server.request.generation_request import GenerationRequest
 from omlx.server.request.stream import GenerationStream
+from omlx.server.request.structured_output import structured_output
 from omlx.text.tools import ToolUse
 
 UNSUPPORTED: Final[dict[str, tuple[object, ...]]] = {
@@ -135,7 +152,7 @@ class ResponseRequest(Templated):
             speculation=self.strategy,
             draft_length=self.draft_length,
             receipt=self.receipt,
-            structured_output=response_format.structured_output(format, "text.format"),
+            structured_output=structured_output(format, "text.format"),
             warnings=(
                 *self._skipped(conversation),
                 *conversation.reading.warnings,
@@ -148,11 +165,11 @@ class ResponseRequest(Templated):
         """The tools of the request, and those that items add."""
         tools = list(self.tools or ())
         for further in conversation.tools.values():
-            tools = response_tools.joined(tools, further)
+            tools = joined_tools(tools, further)
         return tools
 
     def encoder(self, stream: GenerationStream, conversation: Conversation) -> ResponseEncoder:
-        tools = response_tools.by_qualified_name(self.all_tools(conversation))
+        tools = by_qualified_name(self.all_tools(conversation))
         encrypted = ENCRYPTED in (self.include or ())
         head = Head.of(stream, logprobs=self._logprobs)
         return ResponseEncoder(
@@ -160,14 +177,14 @@ class ResponseRequest(Templated):
         )
 
     def _skipped(self, conversation: Conversation) -> list[Reason]:
-        reasons = response_tools.warnings(self.tools or ())
+        reasons = skipped_tools(self.tools or ())
         for field, tools in conversation.tools.items():
-            reasons += response_tools.warnings(tools, field=field)
+            reasons += skipped_tools(tools, field=field)
         return reasons
 
     def without_effect(self) -> tuple[Reason, ...]:
         nested = self.text.model_extra if self.text is not None else None
-        return known_fields.without_effect({**(self.model_extra or {}), **(nested or {})})
+        return without_effect({**(self.model_extra or {}), **(nested or {})})
 
     @property
     def _logprobs(self) -> bool:
@@ -205,16 +222,16 @@ class ResponseRequest(Templated):
             allowed = [
                 ToolName(tool.name, tool.namespace).qualified
                 for tool in choice.tools
-                if tool.type in response_tools.CALLABLE and tool.name is not None
+                if tool.type in CALLABLE and tool.name is not None
             ]
         return tooling.tool_use(
-            response_tools.functions(tools),
+            declared_functions(tools),
             none=mode == "none",
             forced=name is not None or mode in FORCED,
             name=name,
             allowed=allowed,
             single=self.parallel_tool_calls is False,
-            strict=response_tools.strict(tools),
+            strict=strict_names(tools),
         )
 
 
@@ -226,8 +243,3 @@ def _instructed(instructions: str | None, conversation: Sequence[Json]) -> list[
     if first["role"] == "system":
         return [{"role": "system", "content": f"{instructions}\n\n{first['content']}"}, *rest]
     return [{"role": "system", "content": instructions}, *conversation]
-
-
-def parse(body: bytes) -> ResponseRequest:
-    """Raises BadRequest, naming the field, for an invalid body."""
-    return read(ResponseRequest, body)

@@ -17,7 +17,7 @@ import h11
 
 from omlx.errors import BadRequest
 from omlx.server.http.errors import field_error
-from omlx.server.request.media.source import MAX_BYTES, too_large
+from omlx.server.request.media.parts import MAX_BYTES, too_large
 
 Address: TypeAlias = IPv4Address | IPv6Address
 Resolve: TypeAlias = Callable[[str, int], Awaitable[list[Address]]]

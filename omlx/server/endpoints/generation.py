@@ -1,0 +1,189 @@
+"""From a request's body to an HTTP response, whole or as server-sent events, in any dialect.
+
+    Exchange ─► GenerationService.open ─► GenerationStream ─► Encoder ─► JSON body, or frames
+
+Both kinds of response share everything but the encoding: the same events, the same errors, the same
+cancellation when the client disconnects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from typing import Annotated, Any
+
+from pydantic import Field
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from omlx.errors import BadRequest, OmlxError
+from omlx.server.dialects.anthropic.request import MessageRequest
+from omlx.server.dialects.openai.chat_request import ChatMessage, ChatRequest
+from omlx.server.dialects.openai.completions_request import CompletionRequest
+from omlx.server.http import sse
+from omlx.server.http.body import read_body
+from omlx.server.http.connection import note, while_connected
+from omlx.server.http.keys import caller_of
+from omlx.server.journal.answers import Answers
+from omlx.server.journal.journal import Journal
+from omlx.server.request import tooling
+from omlx.server.request.content import Reading
+from omlx.server.request.dialect import Encoder, Exchange, Wire
+from omlx.server.request.fields import Body, Listed
+from omlx.server.request.generation import GenerationService
+from omlx.server.request.generation_request import GenerationRequest
+from omlx.server.request.stream import ChoiceEvent, GenerationStream
+
+
+class Responder:
+    """A stream that is silent for `keep_alive_s` gets a comment, so that proxies and clients
+    keep it open."""
+
+    def __init__(
+        self, generations: GenerationService, keep_alive_s: float, journal: Journal | None = None
+    ) -> None:
+        self.answers = Answers(generations, keep_alive_s, journal)
+        self._generations = generations
+        self._keep_alive_s = keep_alive_s
+
+    async def respond(self, request: Request, exchange: Exchange) -> Response:
+        """Generate, and answer in the dialect.
+
+        Raises OmlxError for what fails before the first byte.
+        """
+        if self.answers.takes(request, exchange):
+            answer, source = await self.answers.open(request, exchange)
+            return await self.answers.reply(request, exchange, answer, source)
+        caller = caller_of(request.scope)
+        opening = self._generations.open(exchange.generation, exchange.id_prefix, caller)
+        stream = await while_connected(request.receive, opening)
+        note(request.scope, stream)
+        encoder = exchange.encoder(stream)
+
+        def close() -> None:
+            stream.close()
+            exchange.on_end(encoder, final=True)
+
+        try:
+            if not exchange.stream:
+                body = encoder.body(await while_connected(request.receive, collect(stream)))
+                close()
+                await self.answers.flushed()
+                return JSONResponse(body)
+            await while_connected(request.receive, stream.started(self._keep_alive_s))
+        except BaseException:
+            close()
+            raise
+        frames = self._frames(stream, encoder, exchange.wire)
+        return sse.EventStream(frames, close, exchange.wire.media_type)
+
+    async def _frames(
+        self, stream: GenerationStream, encoder: Encoder, wire: Wire
+    ) -> AsyncGenerator[bytes, None]:
+        """Yield one chunk of bytes per batch; an error after the first becomes the last event."""
+        yield b"".join(map(wire.frame, encoder.start()))
+        try:
+            async for batch in stream.batches(self._keep_alive_s):
+                frames = wire.idle
+                if batch:
+                    frames = b"".join(map(wire.frame, encoder.feed(batch)))
+                if frames:
+                    yield frames
+        except OmlxError as error:
+            yield b"".join(map(wire.frame, encoder.failed(error)))
+            return
+        if wire.done:
+            yield wire.done
+
+
+async def collect(stream: GenerationStream) -> list[ChoiceEvent]:
+    """Return all events, once the last choice has ended. Raises the error that ended the stream."""
+    events: list[ChoiceEvent] = []
+    async for batch in stream.batches():
+        events += batch
+    return events
+
+
+class TokenizeRequest(Body):
+    """One of `prompt`, `content` (llama.cpp's name for it) and `messages`."""
+
+    model: str | None = None
+    prompt: str | None = None
+    content: str | None = None
+    messages: Annotated[Listed[ChatMessage], Field(min_length=1)] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    add_special_tokens: bool | None = None
+    add_special: bool | None = None
+
+    @property
+    def text(self) -> str:
+        """Raises BadRequest if there is none."""
+        text = self.prompt if self.prompt is not None else self.content
+        if text is None:
+            raise BadRequest("request.missing", param="prompt", field="prompt")
+        return text
+
+    def conversation(self, messages: Sequence[ChatMessage]) -> GenerationRequest:
+        rendered = [message.rendered(at, Reading()) for at, message in enumerate(messages)]
+        return GenerationRequest(
+            messages=tooling.with_names(rendered),
+            model=self.model,
+            template_variables=self.chat_template_kwargs or {},
+        )
+
+
+class DetokenizeRequest(Body):
+    model: str | None = None
+    tokens: Listed[Annotated[int, Field(ge=0)]]
+
+
+class GenerationEndpoints:
+    """Answers to conversations and prompts, and the token counts of both."""
+
+    def __init__(self, responder: Responder, generations: GenerationService) -> None:
+        self._responder = responder
+        self._generations = generations
+
+    async def chat_completions(self, request: Request) -> Response:
+        """The model's answer to a conversation."""
+        return await self._answer(request, ChatRequest)
+
+    async def completions(self, request: Request) -> Response:
+        """The model's continuation of a text."""
+        return await self._answer(request, CompletionRequest)
+
+    async def messages(self, request: Request) -> Response:
+        """The model's answer to a conversation, in Anthropic's dialect."""
+        return await self._answer(request, MessageRequest)
+
+    async def count_tokens(self, request: Request) -> Response:
+        """The number of prompt tokens of a message request. Nothing is generated."""
+        conversation = await read_body(
+            request, lambda body: MessageRequest.parse(body).generation_request()
+        )
+        work = self._generations.prompt_ids(conversation)
+        tokens = await while_connected(request.receive, work)
+        return JSONResponse({"input_tokens": len(tokens)})
+
+    async def tokenize(self, request: Request) -> Response:
+        body = await read_body(request, TokenizeRequest.parse)
+        if body.messages is not None:
+            work = self._generations.prompt_ids(body.conversation(body.messages))
+        else:
+            special = False not in (body.add_special_tokens, body.add_special)
+            work = self._generations.tokenize(
+                body.model, body.text, special=special, param="prompt"
+            )
+        tokens = await while_connected(request.receive, work)
+        return JSONResponse({"tokens": tokens, "count": len(tokens)})
+
+    async def detokenize(self, request: Request) -> Response:
+        body = await read_body(request, DetokenizeRequest.parse)
+        work = self._generations.detokenize(body.model, body.tokens)
+        text = await while_connected(request.receive, work)
+        return JSONResponse({"prompt": text, "content": text})
+
+    async def _answer(
+        self, request: Request, kind: type[ChatRequest | CompletionRequest | MessageRequest]
+    ) -> Response:
+        exchange = await read_body(request, lambda body: kind.parse(body).exchange())
+        return await self._responder.respond(request, exchange)
