@@ -30,8 +30,7 @@ from .models.model_snapshot import ModelSnapshots
 from .overview import OverviewPage
 from .settings.page import SettingsPage
 from .settings.service import SettingsService
-from .trial import TrialApi
-from .trial_service import TrialService
+from .trial import Trials
 from .views import Requests
 from .web import preferences
 from .web.addresses import HOME
@@ -52,7 +51,7 @@ def mount(app: FastAPI, services: Services, configuration: LiveConfiguration, ho
     settings = SettingsService(pool, configuration, publish_key)
     runner = Runner(services.engine, pool, services.generations)
     measurements = Measurements(pool, runner, ResultStore(home))
-    trials = TrialService(services, configuration, measurements)
+    trials = Trials(gate, services, configuration, measurements)
 
     api, downloads, prefixes = gate.router(), services.downloads, services.prefixes
     exactness = ExactnessService(pool, services.engine)
@@ -67,7 +66,7 @@ def mount(app: FastAPI, services: Services, configuration: LiveConfiguration, ho
     ModelsPage(snapshots, prefixes, exactness).register(pages, api)
     DownloadPage(downloads, snapshots, configuration).register(pages, api)
     ModelPage(snapshots, settings, trials, prefixes, drafts).register(pages)
-    TrialApi(gate, trials).register(api)
+    trials.register(api)
     BenchmarkPage(pool, measurements).register(pages, api)
     ActivityPage(requests, services.generations, services.verifier, home, history).register(
         pages, api

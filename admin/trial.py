@@ -1,4 +1,4 @@
-"""API of trials, below `/admin/api/models/{model}/trial`.
+"""Trials of a model: API, results, and the applied configuration.
 
 GET  …           what can be tried, the running trial, the last result
 POST …/estimate  time and memory of a trial; runs nothing
@@ -7,30 +7,46 @@ GET  …/events    the report as server-sent events until the trial is over
 POST …/cancel    stop
 POST …/apply     store the recommended or the named configuration; …/undo restores what was stored
 POST …/write     declare it in the model's package
+
+Below `/admin/api/models/{model}/trial`. A trial has one form, the report of `omlx.measure.trial`:
+it is stored, sent and rendered.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import JSONResponse, Response
 
-from omlx.errors import Conflict
-from omlx.measure.planning import MAX_DRAFTS
-from omlx.measure.samples import PLAIN, TrialConfiguration
+from omlx.errors import BadRequest, ConfigError, Conflict
+from omlx.measure.measurements import Measurements
+from omlx.measure.planning import MAX_DRAFTS, Planner
+from omlx.measure.results import History, stale
+from omlx.measure.runner import State
+from omlx.measure.samples import PLAIN, TrialConfiguration, find_configuration
 from omlx.measure.texts import WRITTEN, Kind
 from omlx.measure.trial import Plan, Trial
+from omlx.models.catalog.package import (
+    DeclaredNgram,
+    DeclaredStrategy,
+    declare_draft,
+    write_package,
+)
 from omlx.server.http import sse
 from omlx.server.request.fields import read
+from omlx.server.services import Services
+from omlx.settings.configuration import LiveConfiguration
+from omlx.settings.schema import Scope, Value
 
 from .login import Gate
-from .settings.view import Json
-from .trial_service import TrialService, estimate_record, report_record
+from .settings.view import Json, applied
+from .trial_view import estimate_record, report_record, stored_record
 from .web.preferences import Strict, language_of
 
 TOKENS: Final = 128
@@ -64,9 +80,30 @@ class ConfigurationChoice(Strict):
 
 
 @dataclass(frozen=True, slots=True)
-class TrialApi:
-    gate: Gate
-    service: TrialService
+class Applied:
+    """`before` are the values stored before (None: none), `revision` the settings' one after."""
+
+    configuration: TrialConfiguration
+    before: Mapping[str, Value]
+    revision: str
+
+
+class Trials:
+    """API and results. Applied configurations can be undone until the settings change otherwise."""
+
+    def __init__(
+        self,
+        gate: Gate,
+        services: Services,
+        configuration: LiveConfiguration,
+        measurements: Measurements,
+    ) -> None:
+        self._gate = gate
+        self._pool = services.pool
+        self._settings = configuration
+        self._applied: dict[str, Applied] = {}
+        self._planner = Planner(services.engine, services.pool, services.generations)
+        self.measurements = measurements
 
     def register(self, router: APIRouter) -> None:
         trial = "/models/{name:path}/trial"
@@ -77,25 +114,24 @@ class TrialApi:
             router.add_api_route(f"{trial}/{action.__name__}", action, methods=["POST"])
 
     async def show(self, request: Request, name: str) -> Response:
-        return JSONResponse(await self.service.status(self._id(name), language_of(request)))
+        return JSONResponse(await self.status(self._id(name), language_of(request)))
 
     async def estimate(self, request: Request, name: str) -> Response:
         """Estimate time and memory. Loads nothing."""
         plan = await self._plan(request, self._id(name))
-        rate = await self.service.plain_rate(plan.model)
-        estimate = await self.service.planner.estimate(plan, rate)
+        rate = await self.plain_rate(plan.model)
+        estimate = await self._planner.estimate(plan, rate)
         return JSONResponse(estimate_record(estimate, language_of(request)))
 
     async def begin(self, request: Request, name: str) -> Response:
         """Begin a trial; answers at once."""
-        plan = await self._plan(request, self._id(name))
-        trial = Trial(plan)
-        self.service.measurements.begin(trial)
+        trial = Trial(await self._plan(request, self._id(name)))
+        self.measurements.begin(trial)
         return JSONResponse(report_record(trial.report(), language_of(request)), 202)
 
     async def follow(self, request: Request, name: str) -> Response:
         model = self._id(name)
-        trial = self.service.newest(model)
+        trial = self.newest(model)
         if trial is None:
             raise Conflict("trial.not_running", model=model)
         return sse.EventStream(self._frames(request, trial), lambda: None)
@@ -104,141 +140,169 @@ class TrialApi:
         """Stop the trial; answers once it has stopped."""
         model = self._id(name)
         await request.body()
-        trial = self.service.newest(model)
+        trial = self.newest(model)
         if trial is None or trial.state.over:
             raise Conflict("trial.not_running", model=model)
-        await self.service.measurements.stop(trial)
+        await self.measurements.stop(trial)
         return JSONResponse(report_record(trial.report(), language_of(request)))
 
     async def apply(self, request: Request, name: str) -> Response:
         """Store a configuration as the model's settings; say when each of them takes effect."""
         model = self._id(name)
         configuration = await self._configuration(request, model)
-        applied = await self.service.apply(model, configuration)
-        return JSONResponse({"setup": configuration.name, **applied})
+        revision = await self._revision(model)
+        layer = self._settings.current.stored.layer(model)
+        before: Mapping[str, Value] = {
+            name: layer.values.get(name) for name in configuration.changes
+        }
+        earlier = self._applied.get(model)
+        if earlier is not None and earlier.revision == revision:
+            before = earlier.before  # two in a row are undone at once
+        await self._patch(model, configuration.changes, revision)
+        self._applied[model] = Applied(configuration, before, await self._revision(model))
+        taken = await self._reconfigured(model, configuration.changes)
+        return JSONResponse({"setup": configuration.name, **taken})
 
     async def undo(self, request: Request, name: str) -> Response:
+        """Restore the values stored before. Raises Conflict if there are none, Outdated."""
         model = self._id(name)
         await request.body()
-        return JSONResponse(await self.service.undo(model))
+        applied = self._applied.get(model)
+        if applied is None:
+            raise Conflict("trial.nothing_applied", model=model)
+        await self._patch(model, applied.before, applied.revision)
+        del self._applied[model]
+        return JSONResponse(await self._reconfigured(model, applied.before))
 
     async def write(self, request: Request, name: str) -> Response:
+        """Declare a configuration as the default of the model's package.
+
+        Raises ModelError if the draft does not fit or the file cannot be written, BadRequest for
+        plain decoding, which a package cannot declare.
+        """
         model = self._id(name)
         configuration = await self._configuration(request, model)
-        file, strategy = await self.service.write(model, configuration)
-        return JSONResponse({"file": str(file), "name": strategy})
+        entry = self._pool.resolve(model)
+        if configuration == PLAIN:
+            raise BadRequest("trial.not_in_package", param="setup")
+        declared: DeclaredStrategy = DeclaredNgram(None, None)
+        strategy = "ngram"
+        if configuration.draft is not None:
+            draft = await asyncio.to_thread(
+                declare_draft, entry, configuration.draft, None, self._pool.registry
+            )
+            declared, strategy = draft, draft.draft.repository.rpartition("/")[2].lower()
+        path = await asyncio.to_thread(write_package, entry.path, declared, strategy)
+        await self._pool.reconfigure()
+        return JSONResponse({"file": str(path), "name": strategy})
 
     def _id(self, name: str) -> str:
         """Raises NotFound."""
-        return self.service.pool.entry(name).id
+        return self._pool.entry(name).id
 
     async def _plan(self, request: Request, model: str) -> Plan:
         trial = read(TrialRequest, await request.body() or b"{}")
-        return await self.service.planner.plan(
+        return await self._planner.plan(
             model, trial.drafts, trial.kinds, trial.tokens, trial.picture
         )
-
-    async def _configuration(self, request: Request, model: str) -> TrialConfiguration:
-        choice = read(ConfigurationChoice, await request.body() or b"{}")
-        return await self.service.configuration(model, choice.setup)
 
     async def _frames(self, request: Request, trial: Trial) -> AsyncGenerator[bytes, None]:
         language, begun = language_of(request), time.monotonic()
         yield b"retry: 100\n\n"
         async for _ in trial.follow(EVENT_INTERVAL_S):
             yield sse.data(report_record(trial.report(), language))
-            logged_out = not self.gate.logged_in(request)
+            logged_out = not self._gate.logged_in(request)
             if time.monotonic() - begun > STREAM_S or logged_out:
                 return
 
+    def newest(self, model: str) -> Trial | None:
+        """Return the newest trial of this process if it is one of that model."""
+        trial = self.measurements.newest(Trial)
+        return trial if trial is not None and trial.model == model else None
 
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """Records of a configuration and its cell, and the length of the bar in percent.
+    async def history(self, model: str) -> History:
+        return await asyncio.to_thread(self.measurements.store.trials, model)
 
-    The length is the speed-up, or, while none is known, the throughput.
-    """
+    async def status(self, model: str, language: str) -> Json:
+        """Return the record of a model's trials.
 
-    setup: Json
-    cell: Json
-    share: float
+        `running` is the model of the running trial, of all models; `trial` the newest trial of
+        this run, `last` the newest complete one, of earlier runs too, `results` the last one of
+        each draft, `applied` the configuration that can be undone.
+        """
+        history = await self.history(model)
+        trial, running = self.newest(model), self.measurements.running(Trial)
+        applied = self._applied.get(model)
+        record: Json = {
+            "model": model,
+            "running": None,
+            "kinds": [kind.value for kind in WRITTEN],
+            "conversation": self._planner.has_conversation(model),
+            "most_drafts": MAX_DRAFTS,
+            "trial": None if trial is None else report_record(trial.report(), language),
+            "last": None,
+            "results": {},
+            "applied": None,
+        }
+        if running is not None:
+            record["running"] = running.model
+        if applied is not None:
+            record["applied"] = applied.configuration.to_json()
+        if history.report is not None:
+            last = history.report
+            conditions = await self.measurements.conditions((model, *last.record["drafts"]))
+            record["last"] = stored_record(last, conditions, language)
+        for draft, result in history.drafts.items():
+            conditions = await self.measurements.conditions((model, draft))
+            record["results"][draft] = stored_record(result, conditions, language)
+        return record
 
+    async def plain_rate(self, model: str) -> float | None:
+        """Return tokens per second of plain decoding in the last trial, None if that is stale."""
+        last = (await self.history(model)).report
+        if last is None:
+            return None
+        if stale(last.conditions, await self.measurements.conditions((model,))):
+            return None
+        plain = [cell for cell in last.record["cells"] if cell["setup"] == PLAIN.name]
+        rates = [cell["rate"]["median"] for cell in plain if cell["rate"]]
+        return sum(rates) / len(rates) if rates else None
 
-@dataclass(frozen=True, slots=True)
-class Chart:
-    kind: str
-    bars: Sequence[Bar]
+    async def _configuration(self, request: Request, model: str) -> TrialConfiguration:
+        """Return a configuration of the newest complete trial, by default the recommended one.
 
+        Raises Conflict without such a trial or a recommendation, BadRequest for an unknown name.
+        """
+        name = read(ConfigurationChoice, await request.body() or b"{}").setup
+        trial, last = self.newest(model), (await self.history(model)).report
+        if trial is not None and trial.state is State.DONE:
+            result: Mapping[str, Any] = trial.report()
+        elif last is not None:
+            result = last.record
+        else:
+            raise Conflict("trial.no_result", model=model)
+        recommended = result["verdict"]["setup"]
+        if not name and recommended is None:
+            raise Conflict("trial.no_recommendation", model=model)
+        name = name or str(recommended["name"])
+        configuration = find_configuration(name, result["drafts"])
+        if configuration is None:
+            raise BadRequest("trial.unknown_setup", param="setup", setup=name)
+        return configuration
 
-@dataclass(frozen=True, slots=True)
-class OutcomeView:
-    """The part of the card that is refreshed: the record of the API, and charts of its reports."""
+    async def _patch(self, model: str, changes: Mapping[str, Value], revision: str) -> None:
+        try:
+            await asyncio.to_thread(self._settings.patch, changes, model, expected=revision)
+        except ConfigError as error:
+            raise BadRequest(error.code, param=error.param, **error.params) from error
 
-    status: Json
-    running: bool
-    trial_charts: Sequence[Chart]
-    last_charts: Sequence[Chart]
+    async def _revision(self, model: str) -> str:
+        return (await asyncio.to_thread(self._settings.refresh)).stored.revision(model)
 
-
-@dataclass(frozen=True, slots=True)
-class TrialCard:
-    """`drafts` maps ids of drafts that fit to sizes in bytes; `checked` are chosen first.
-
-    `sees`: the model reads images. Whether the `unchecked` drafts fit is not known yet; `more` are
-    not listed.
-    """
-
-    drafts: Mapping[str, int]
-    checked: Collection[str]
-    outcome: OutcomeView
-    sees: bool = False
-    unchecked: Collection[str] = ()
-    more: int = 0
-
-
-def trial_card(
-    status: Json, drafts: Mapping[str, int], likely: Sequence[str], *, sees: bool = False
-) -> TrialCard:
-    """Check the `likely` drafts, at most `MAX_DRAFTS`, or the first one if there are none."""
-    checked = likely[:MAX_DRAFTS] or list(drafts)[:1]
-    return TrialCard(drafts, checked, outcome_view(status), sees)
-
-
-def outcome_view(status: Json) -> OutcomeView:
-    """`status` is the record of `TrialService.status`."""
-    trial, last = status["trial"], status["last"]
-    running = trial is not None and trial["state"] in ("running", "paused")
-    return OutcomeView(
-        status,
-        running,
-        trial_charts=charts(trial) if running else (),
-        last_charts=charts(last["record"]) if last else (),
-    )
-
-
-def charts(report: Json) -> list[Chart]:
-    """Return a chart per kind of text, with a bar per configuration; the best has 100 %."""
-    setups = {setup["name"]: setup for setup in report["setups"]}
-    shown = []
-    for kind in report["kinds"]:
-        cells = [cell for cell in report["cells"] if cell["kind"] == kind]
-        values = _lengths(cells)
-        best = max(values, default=0.0) or 1.0
-        bars = [
-            Bar(setups[cell["setup"]], cell, round(100 * value / best, 1))
-            for cell, value in zip(cells, values, strict=True)
-        ]
-        shown.append(Chart(kind, bars))
-    return shown
-
-
-def _lengths(cells: Sequence[Json]) -> list[float]:
-    """Return each cell's median speed-up, 1 for plain decoding; or all rates if none is known."""
-    if not any(cell["speedup"] for cell in cells):
-        return [float(cell["rate"]["median"]) if cell["rate"] else 0.0 for cell in cells]
-    return [
-        float(bool(cell["rate"]))
-        if cell["setup"] == PLAIN.name
-        else float(cell["speedup"]["median"] if cell["speedup"] else 0)
-        for cell in cells
-    ]
+    async def _reconfigured(self, model: str, changes: Mapping[str, Value]) -> Json:
+        """Have the pool take up the changes. Return when each takes effect, and the revision."""
+        reloading = [loading.entry.id for loading in await self._pool.reconfigure()]
+        busy = model in reloading and self._pool.status(model).active > 0
+        resolution = self._settings.current.resolve(model)
+        takes = applied(changes, resolution, Scope.MODEL, busy=busy)
+        return {"takes": takes, "revision": await self._revision(model)}

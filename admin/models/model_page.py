@@ -21,8 +21,8 @@ from omlx.settings.schema import STRICT, Settings
 from ..settings.page import ProfileRow, profile_rows
 from ..settings.service import SettingsService
 from ..settings.view import FieldGroup, Json, SettingView
-from ..trial import OutcomeView, TrialCard, outcome_view, trial_card
-from ..trial_service import TrialService
+from ..trial import Trials
+from ..trial_view import OutcomeView, TrialCard, outcome_view, trial_card
 from ..web.addresses import MODELS, PARTS
 from ..web.pages import Pages, page
 from ..web.preferences import language_of
@@ -107,7 +107,7 @@ class DraftsView:
 class ModelPage:
     snapshots: ModelSnapshots
     settings: SettingsService
-    trials: TrialService
+    trials: Trials
     prefixes: PrefixService
     drafts: ModelDrafts
 

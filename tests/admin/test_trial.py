@@ -13,8 +13,14 @@ import pytest
 from markupsafe import escape
 
 from omlx.admin.settings.view import Json
-from omlx.admin.trial import OutcomeView, charts, outcome_view, trial_card
-from omlx.admin.trial_service import estimate_record, report_record
+from omlx.admin.trial_view import (
+    OutcomeView,
+    charts,
+    estimate_record,
+    outcome_view,
+    report_record,
+    trial_card,
+)
 from omlx.admin.web.rendering import render
 from omlx.catalog import catalog
 from omlx.errors import Reason
