@@ -41,8 +41,21 @@ class _Next(Enum):
 
     KEY = auto()  # or the end of the object
     COLON = auto()
-    VALUE = auto()  # or the end of the list
-    COMMA = auto()  # or the end of the object or list
+    MEMBER = auto()  # value of a member
+    ITEM = auto()  # or the end of the list
+    AFTER_MEMBER = auto()  # a comma, or the end of the object
+    AFTER_ITEM = auto()  # a comma, or the end of the list
+
+
+_BEFORE_VALUE: Final[Mapping[_Next, str]] = {
+    _Next.KEY: '"": ',
+    _Next.COLON: ": ",
+    _Next.AFTER_MEMBER: ', "": ',
+    _Next.AFTER_ITEM: ", ",
+}
+"""Text that is missing where a value comes, behind a comma that was held back."""
+_BEFORE_END: Final[Mapping[_Next, str]] = {_Next.COLON: ": null", _Next.MEMBER: "null"}
+"""Text that is missing where a comma or a closing bracket comes."""
 
 
 class JsonRepair:
@@ -57,7 +70,7 @@ class JsonRepair:
         self._terminator = terminator
         self._text = ""  # undecided
         self._open: list[str] = []  # brackets
-        self._next = _Next.VALUE
+        self._next = _Next.ITEM
         self._quote = ""  # of the string that is open
         self._comma = ""  # a comma that may be a trailing one, with the white space after it
         self._passed: list[str] = []
@@ -84,17 +97,17 @@ class JsonRepair:
         """
         if complete and not self._quote and self._open:
             passed = self.feed(" ").removesuffix(" ")
-            in_list = self._open[-1] == "["
-            if self._next in (_Next.COMMA, _Next.KEY) or (self._next is _Next.VALUE and in_list):
-                while self._open:
-                    self._close()
+            if self._next not in _BEFORE_END:
+                self._close_all()
             rest, self._passed = "".join(self._passed), []
             return passed + rest
-        if self._quote or self._next is not _Next.VALUE or not _NUMBER.fullmatch(self._text):
+        in_value = self._next in (_Next.MEMBER, _Next.ITEM)
+        if self._quote or not in_value or not _NUMBER.fullmatch(self._text):
             return ""
         return self._comma + self._text
 
     def _string(self, at: int) -> int:
+        """Pass on a part of a string; return its length, 0 if it may continue."""
         plain = _PLAIN.match(self._text, at)
         if plain is not None:
             self._passed.append(plain[0])
@@ -135,84 +148,63 @@ class JsonRepair:
     def _token(self, at: int) -> int:
         """Pass on one token outside of strings; return its length, 0 if it may continue."""
         character = self._text[at]
-        if character in _SPACE:
-            if self._comma:
-                self._comma += character
-            else:
-                self._passed.append(character)
-            return 1
-        if self._terminator and self._open:
+        if self._terminator and self._open and character not in _SPACE:
             text = self._text[at : at + len(self._terminator)]
             if text == self._terminator:
-                while self._open:
-                    self._close()
-                return 0
+                self._close_all()
             if self._terminator.startswith(text):
                 return 0
-        if character in "\"'" and self._next is _Next.COLON:
-            behind = self._text[at + 1 :].lstrip()
-            if behind[:1] in ("", ":"):  # a quote behind a key without one before it
-                return int(bool(behind))
-        if character in "{[\"'":
-            self._start(character)
-        elif character in "}]":
-            self._close()
-        elif character == ":":
-            self._colon()
-        elif character == ",":
-            self._separate()
-        else:
-            return self._word(at)
+        match character:
+            case " " | "\t" | "\r" | "\n" if self._comma:
+                self._comma += character
+            case " " | "\t" | "\r" | "\n":
+                self._passed.append(character)
+            case '"' | "'" if self._next is _Next.COLON and self._ends_key(at):
+                return 1 if self._text[at + 1 :].strip() else 0
+            case '"' | "'":
+                self._begin_string(character)
+            case "{" | "[":
+                self._pass_value(character)
+                self._open.append(character)
+                self._next = _Next.KEY if character == "{" else _Next.ITEM
+            case "}" | "]":
+                self._close()
+            case ":" if self._next is _Next.COLON:
+                self._passed.append(":")
+                self._next = _Next.MEMBER
+            case "," if self._next not in (_Next.KEY, _Next.ITEM):
+                self._passed.append(_BEFORE_END.get(self._next, ""))
+                self._comma = ","
+                self._next = _Next.KEY if self._in_object else _Next.ITEM
+            case ":" | ",":
+                pass  # superfluous
+            case _:
+                return self._word(at)
         return 1
 
-    def _start(self, character: str) -> None:
-        in_object = bool(self._open) and self._open[-1] == "{"
-        forgotten = ", " if self._next is _Next.COMMA and in_object else ""
-        key = (forgotten or self._next is _Next.KEY) and character in "\"'"
-        if key:
-            self._passed.append(self._comma or forgotten)
+    @property
+    def _in_object(self) -> bool:
+        return self._open[-1:] == ["{"]
+
+    @property
+    def _after_value(self) -> _Next:
+        return _Next.AFTER_MEMBER if self._in_object else _Next.AFTER_ITEM
+
+    def _ends_key(self, at: int) -> bool:
+        """Return whether a quote is behind a key that none precedes, as far as the text tells."""
+        return self._text[at + 1 :].lstrip()[:1] in ("", ":")
+
+    def _begin_string(self, quote: str) -> None:
+        if self._next in (_Next.KEY, _Next.AFTER_MEMBER):
+            forgotten = ", " if self._next is _Next.AFTER_MEMBER else ""
+            self._passed.append((self._comma or forgotten) + '"')
+            self._comma, self._next = "", _Next.COLON
         else:
-            self._fill()
-        self._comma = ""
-        if character in "\"'":
-            self._quote = character
-            self._passed.append('"')
-            self._next = _Next.COLON if key else _Next.COMMA
-        else:
-            self._passed.append(character)
-            self._open.append(character)
-            self._next = _Next.KEY if character == "{" else _Next.VALUE
-
-    def _close(self) -> None:
-        if self._next is _Next.COLON:
-            self._passed.append(": null")
-        elif self._next is _Next.VALUE and self._open and self._open[-1] == "{":
-            self._passed.append("null")
-        self._passed.append(self._comma.removeprefix(","))
-        self._comma = ""
-        if self._open:
-            self._passed.append(_CLOSING[self._open.pop()])
-        self._next = _Next.COMMA
-        self.ended = not self._open
-
-    def _colon(self) -> None:
-        if self._next is _Next.COLON:
-            self._passed.append(":")
-            self._next = _Next.VALUE
-
-    def _separate(self) -> None:
-        """Hold a comma back; superfluous ones are dropped."""
-        in_object = bool(self._open) and self._open[-1] == "{"
-        if self._next is _Next.COLON:
-            self._passed.append(": null")
-        elif self._next is _Next.VALUE and in_object:
-            self._passed.append("null")
-        elif self._next is not _Next.COMMA:
-            return
-        self._comma = ","
-        self._next = _Next.KEY if in_object else _Next.VALUE
+            self._pass_value('"')
+        self._quote = quote
 
     def _word(self, at: int) -> int:
+        """Pass on a number, a constant or a text without quotes."""
         found = _WORD.match(self._text, at)
         assert found is not None
         word, end = found[0], len(self._text)
@@ -224,24 +216,27 @@ class JsonRepair:
             return 0
         if self._next is _Next.KEY:
             self._passed += [self._comma, json.dumps(word, ensure_ascii=False)]
-            self._next = _Next.COLON
+            self._comma, self._next = "", _Next.COLON
         else:
-            self._fill()
-            self._passed.append(_constant(word))
-            self._next = _Next.COMMA
-        self._comma = ""
+            self._pass_value(_constant(word))
         return len(word)
 
-    def _fill(self) -> None:
-        missing = self._comma
-        in_object = bool(self._open) and self._open[-1] == "{"
-        if self._next is _Next.COLON:
-            missing = ": "
-        elif self._next is _Next.COMMA:
-            missing = ', "": ' if in_object else ", "
-        elif self._next is _Next.KEY:
-            missing += '"": '
-        self._passed.append(missing)
+    def _pass_value(self, text: str) -> None:
+        """Pass on a value, or its beginning, with what is missing before it."""
+        self._passed += [self._comma, _BEFORE_VALUE.get(self._next, ""), text]
+        self._comma, self._next = "", self._after_value
+
+    def _close(self) -> None:
+        self._passed += [_BEFORE_END.get(self._next, ""), self._comma.removeprefix(",")]
+        self._comma = ""
+        if self._open:
+            self._passed.append(_CLOSING[self._open.pop()])
+        self._next = self._after_value
+        self.ended = not self._open
+
+    def _close_all(self) -> None:
+        while self._open:
+            self._close()
 
 
 def repaired(text: str) -> str:
