@@ -7,7 +7,7 @@ cut into pieces.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -18,8 +18,11 @@ if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 
-class Holder:
-    """Stream parser that holds back undecided text."""
+class StreamParser:
+    """Parser of a text that comes in pieces (`feed`) and ends (`finish`).
+
+    Its results depend on the text alone, not on how it was cut; undecided text is held back.
+    """
 
     _held = ""
 
@@ -28,7 +31,7 @@ class Holder:
         return bool(self._held)
 
 
-class _Filter(Holder):
+class _Filter(StreamParser):
     """Stream filter that holds back what may be the beginning of a pattern."""
 
     def __init__(self, patterns: Sequence[str]) -> None:
@@ -51,9 +54,9 @@ class _Filter(Holder):
 
     def _certain(self, text: str) -> str:
         """Hold back the end of a text without matches; return the rest."""
-        held = max((overlap(text, pattern) for pattern in self._patterns), default=0)
-        self._held = text[len(text) - held :]
-        return text[: len(text) - held]
+        certain = len(text) - longest_overlap(text, self._patterns)
+        self._held = text[certain:]
+        return text[:certain]
 
 
 class StopStringFilter(_Filter):
@@ -86,7 +89,7 @@ class MarkerFilter(_Filter):
         return passed + self._certain(text)
 
 
-class WrapperFilter(Holder):
+class WrapperFilter(StreamParser):
     """Filter that drops a pair of markers around a whole text; elsewhere they are text."""
 
     def __init__(self, markers: tuple[str, str]) -> None:
@@ -143,6 +146,20 @@ def overlap(text: str, marker: str) -> int:
     return next((n for n in range(longest, 0, -1) if marker.startswith(text[len(text) - n :])), 0)
 
 
+def longest_overlap(text: str, markers: Iterable[str]) -> int:
+    """Return the length of the longest suffix of `text` that may be the beginning of a marker."""
+    return max((overlap(text, marker) for marker in markers), default=0)
+
+
+def before_marker(text: str, markers: Collection[str]) -> tuple[str, str]:
+    """Return the text that certainly precedes any of the markers, and the marker after it."""
+    found = [(at, marker) for marker in markers if (at := text.find(marker)) >= 0]
+    if found:
+        at, marker = min(found)
+        return text[:at], marker
+    return text[: len(text) - longest_overlap(text, markers)], ""
+
+
 Piece: TypeAlias = TextDelta | ReasoningDelta
 
 HEADER: Final = "header"
@@ -152,8 +169,11 @@ TOOL: Final = "tool"
 CONTENT: Final = "normal"
 
 
-class Splitter(Holder):
+class Splitter(StreamParser):
     """Stream parser that holds back text until its channel is certain."""
+
+    _pieces: list[Piece]
+    """Results of the text at hand."""
 
     @property
     def thinking(self) -> bool:
@@ -166,25 +186,25 @@ class Splitter(Holder):
 
     def feed(self, text: str) -> list[Piece]:
         self._held += text
-        pieces: list[Piece] = []
-        while self._held and self._step(pieces):
+        self._pieces = []
+        while self._held and self._step():
             pass
-        return pieces
+        return self._pieces
 
     def finish(self, *, complete: bool = True) -> list[Piece]:
         raise NotImplementedError
 
-    def _step(self, pieces: list[Piece]) -> bool:
+    def _step(self) -> bool:
         """Consume what is certain; return whether the rest may be decidable in the new state."""
         raise NotImplementedError
 
-    def _emit(self, text: str, pieces: list[Piece]) -> None:
+    def _emit(self, text: str) -> None:
         if not text:
             return
         if self.thinking:
-            pieces.append(ReasoningDelta(text))
+            self._pieces.append(ReasoningDelta(text))
         else:
-            pieces.append(TextDelta(text))
+            self._pieces.append(TextDelta(text))
 
 
 class _State(Enum):
@@ -230,20 +250,20 @@ class ReasoningSplitter(Splitter):
         return self._state is _State.CONTENT and not self._repeats
 
     def finish(self, *, complete: bool = True) -> list[Piece]:
-        pieces: list[Piece] = []
+        self._pieces = []
         if self._state is not _State.THOUGHT_END:
-            self._emit(self._held, pieces)
+            self._emit(self._held)
         self._held = ""
-        return pieces
+        return self._pieces
 
-    def _step(self, pieces: list[Piece]) -> bool:
+    def _step(self) -> bool:
         match self._state:
             case _State.START:
                 return self._start()
             case _State.THOUGHT:
-                return self._thought(pieces)
+                return self._thought()
             case _State.CONTENT:
-                return self._content(pieces)
+                return self._content()
             case _State.THOUGHT_START:
                 following = _State.THOUGHT
             case _State.THOUGHT_END:
@@ -266,10 +286,10 @@ class ReasoningSplitter(Splitter):
             self._state = _State.CONTENT
         return True
 
-    def _thought(self, pieces: list[Piece]) -> bool:
-        thought, marker = self._until(self._ends)
+    def _thought(self) -> bool:
+        thought, marker = before_marker(self._held, self._ends)
         thought = thought.rstrip()
-        self._emit(thought, pieces)
+        self._emit(thought)
         self._held = self._held[len(thought) :]
         if not marker:
             return False
@@ -279,27 +299,17 @@ class ReasoningSplitter(Splitter):
         self._state = _State.THOUGHT_END
         return True
 
-    def _content(self, pieces: list[Piece]) -> bool:
+    def _content(self) -> bool:
         if not self._repeats:
-            self._emit(self._held, pieces)
+            self._emit(self._held)
             self._held = ""
             return False
-        text, marker = self._until((self._open, self._close))
-        self._emit(text, pieces)
+        text, marker = before_marker(self._held, (self._open, self._close))
+        self._emit(text)
         self._held = self._held[len(text) + len(marker) :]
         if marker == self._open:
             self._state = _State.THOUGHT_START
         return bool(marker)
-
-    def _until(self, markers: tuple[str, ...]) -> tuple[str, str]:
-        """Return the text that certainly precedes any of the markers, and the marker after it."""
-        found = [(self._held.find(marker), marker) for marker in markers]
-        found = [(at, marker) for at, marker in found if at >= 0]
-        if found:
-            at, marker = min(found)
-            return self._held[:at], marker
-        held = max(overlap(self._held, marker) for marker in markers)
-        return self._held[: len(self._held) - held], ""
 
 
 class ChannelSplitter(Splitter):
@@ -322,35 +332,31 @@ class ChannelSplitter(Splitter):
     def finish(self, *, complete: bool = True) -> list[Piece]:
         if not self._matched:
             self._state = CONTENT
-        pieces: list[Piece] = []
-        self._emit(self._held, pieces)
+        self._pieces = []
+        self._emit(self._held)
         self._held = ""
-        return pieces
+        return self._pieces
 
-    def _step(self, pieces: list[Piece]) -> bool:
-        markers = self._transitions.get(self._state, ())
-        matches = [(self._held.find(marker), marker, state) for marker, state in markers]
-        matches = [match for match in matches if match[0] >= 0]
-        if not matches:
-            if self._matched or not self._in_header:
-                held = max((overlap(self._held, marker) for marker, _ in markers), default=0)
-                certain = len(self._held) - held
-                self._emit(self._held[:certain], pieces)
-                self._held = self._held[certain:]
+    def _step(self) -> bool:
+        states = dict(self._transitions.get(self._state, ()))
+        text, marker = before_marker(self._held, states)
+        if not marker and self._in_header and not self._matched:
             return False
-        start, marker, state = min(matches)
-        self._emit(self._held[:start], pieces)
-        self._matched = True
-        self._state = state
-        if state == TOOL:
-            self._state, marker = CONTENT, ""
-        self._held = self._held[start + len(marker) :]
+        self._emit(text)
+        self._held = self._held[len(text) :]
+        if not marker:
+            return False
+        self._matched, self._state = True, states[marker]
+        if self._state == TOOL:
+            self._state = CONTENT  # the marker belongs to the call
+        else:
+            self._held = self._held[len(marker) :]
         return True
 
     @property
     def _in_header(self) -> bool:
         return self._state.startswith(HEADER)
 
-    def _emit(self, text: str, pieces: list[Piece]) -> None:
+    def _emit(self, text: str) -> None:
         if not self._in_header:
-            super()._emit(text, pieces)
+            super()._emit(text)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import regex as re
 
-from omlx.text.filters import CONTENT, HEADER, REASONING, Piece, Splitter, overlap
+from omlx.text.filters import CONTENT, HEADER, REASONING, Piece, Splitter, longest_overlap
 
 if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
@@ -97,36 +97,36 @@ class HarmonySplitter(Splitter):
         """Return what was held back. A call whose arguments have not come calls without any, unless
         the output was cut off.
         """
-        pieces: list[Piece] = []
+        self._pieces = []
         if self._in_header and self._unmarked(len(self._held)):
-            pieces += self.feed("")
+            self.feed("")
         held, self._held = self._held, ""
         if self._in_header:
             if not (self._matched or CALL in held or _MARKER.search(held)):
                 self._state = CONTENT
-                self._emit(held, pieces)
+                self._emit(held)
         elif self._state in (_CALL_START, _CALL_TEXT):
-            self._emit_call(self._arguments(held) if complete else "{", pieces)
+            self._emit_call(self._arguments(held) if complete else "{")
         elif self._state == _CALL_JSON or not (
             self._state == _FOREIGN or held.startswith(_CHANNEL)
         ):
-            self._emit(held, pieces)
-        return pieces
+            self._emit(held)
+        return self._pieces
 
     @property
     def _in_header(self) -> bool:
         return self._state.startswith(HEADER)
 
-    def _step(self, pieces: list[Piece]) -> bool:
+    def _step(self) -> bool:
         if self._in_header:
             return self._header()
         if self._state == _CALL_START:
-            return self._call_start(pieces)
+            return self._call_start()
         if self._state == _CALL_TEXT:
-            return self._call_text(pieces)
+            return self._call_text()
         if self._state == _CALL_JSON:
-            return self._call(pieces)
-        return self._message(pieces)
+            return self._call()
+        return self._message()
 
     def _header(self) -> bool:
         """Read a header up to its end; a text that cannot be one is an answer without a header."""
@@ -162,7 +162,7 @@ class HarmonySplitter(Splitter):
         marker = _MARKER.search(self._held)
         if marker is not None:
             return _LEAD.fullmatch(self._held, 0, marker.start()) is not None
-        held = max(overlap(self._held, text) for text in _MARKERS)
+        held = longest_overlap(self._held, _MARKERS)
         return _LEAD.fullmatch(self._held, 0, len(self._held) - held, partial=True) is not None
 
     def _address(self, header: str) -> None:
@@ -188,13 +188,13 @@ class HarmonySplitter(Splitter):
             return False
         return function != recipient or function in self._parameters
 
-    def _message(self, pieces: list[Piece]) -> bool:
+    def _message(self) -> bool:
         marker = _MARKER.search(self._held)
         if marker is None:
-            certain = len(self._held) - max(overlap(self._held, text) for text in _MARKERS)
-            self._pass(certain, pieces)
+            certain = len(self._held) - longest_overlap(self._held, _MARKERS)
+            self._pass(certain)
             return False
-        self._pass(marker.start(), pieces)
+        self._pass(marker.start())
         if marker[0] == _CHANNEL:
             header = _NEXT.match(self._held, partial=True)
             if header is not None and header.partial:
@@ -208,13 +208,13 @@ class HarmonySplitter(Splitter):
             self._state = _STARTED if marker[0] == _START else HEADER
         return True
 
-    def _pass(self, length: int, pieces: list[Piece]) -> None:
+    def _pass(self, length: int) -> None:
         """Pass on the beginning of the held text; nothing of messages to others."""
         if self._state != _FOREIGN:
-            self._emit(self._held[:length], pieces)
+            self._emit(self._held[:length])
         self._held = self._held[length:]
 
-    def _call_start(self, pieces: list[Piece]) -> bool:
+    def _call_start(self) -> bool:
         """Decide by its first character whether a call has an object."""
         self._held = self._held.lstrip()
         marker = _MARKER.match(self._held)
@@ -222,26 +222,26 @@ class HarmonySplitter(Splitter):
             return False
         if marker is None and self._held[0] == "{":
             self._state = _CALL_JSON
-            self._emit(f"{CALL}{self._name}{MESSAGE}", pieces)
+            self._emit(f"{CALL}{self._name}{MESSAGE}")
         elif marker is None or (marker[0], HEADER) in _ENDS:
             self._state = _CALL_TEXT
         else:
             self._held = self._held[len(marker[0]) :]
         return True
 
-    def _call_text(self, pieces: list[Piece]) -> bool:
+    def _call_text(self) -> bool:
         end = next((m for m in _MARKER.finditer(self._held) if (m[0], HEADER) in _ENDS), None)
         if end is None:
             return False
         text, self._held = self._held[: end.start()], self._held[end.end() :]
-        self._emit_call(self._arguments(text), pieces)
+        self._emit_call(self._arguments(text))
         self._state = _STARTED if end[0] == _START else HEADER
         return True
 
-    def _emit_call(self, arguments: str, pieces: list[Piece]) -> None:
-        self._emit(f"{CALL}{self._name}{MESSAGE}{arguments}", pieces)
+    def _emit_call(self, arguments: str) -> None:
+        self._emit(f"{CALL}{self._name}{MESSAGE}{arguments}")
         if arguments != "{":
-            self._emit(CALL_END, pieces)
+            self._emit(CALL_END)
 
     def _arguments(self, text: str) -> str:
         """Return a text that begins with no object as the arguments of the call: JSON of the object
@@ -256,13 +256,13 @@ class HarmonySplitter(Splitter):
             value = {names[0] if len(names) == 1 else "input": text}
         return json.dumps(value, ensure_ascii=False)
 
-    def _call(self, pieces: list[Piece]) -> bool:
+    def _call(self) -> bool:
         """Pass on a call up to the marker that ends it: arguments may spell markers."""
         at = 0
         while match := (_QUOTED_MARKS if self._quoted else _MARKS).search(self._held, at):
             if match["end"]:
                 quote = '"' if self._quoted else ""  # else the string would swallow what follows
-                self._emit(self._held[: match.start()] + quote + CALL_END, pieces)
+                self._emit(self._held[: match.start()] + quote + CALL_END)
                 self._held = self._held[match.end() :]
                 self._state = _STARTED if match["end"] == _START else HEADER
                 return True
@@ -272,8 +272,8 @@ class HarmonySplitter(Splitter):
             elif match[0] in "{}":
                 self._depth += 1 if match[0] == "{" else -1
         markers: Iterable[str] = _QUOTED_MARKERS if self._quoted else _MARKERS[:4]
-        certain = len(self._held) - max(overlap(self._held[at:], marker) for marker in markers)
-        self._emit(self._held[:certain], pieces)
+        certain = len(self._held) - longest_overlap(self._held[at:], markers)
+        self._emit(self._held[:certain])
         self._held = self._held[certain:]
         return False
 

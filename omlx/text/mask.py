@@ -87,7 +87,7 @@ class GrammarTokens:
     def call_ids(self) -> tuple[int, ...]:
         markup = call_markup(self._tokenizer, ())
         assert markup is not None
-        return self._marker_ids(markup.start)
+        return self._marker_ids(markup.form.start)
 
     def _marker_ids(self, marker: str) -> tuple[int, ...]:
         """Tokens of a marker. llguidance alone finds added tokens only if they look like tags."""

@@ -28,15 +28,15 @@ from omlx.text.events import (
     ToolCallStart,
 )
 from omlx.text.filters import (
-    Holder,
     MarkerFilter,
     ReasoningSplitter,
     Splitter,
     StopStringFilter,
     StopStringMatcher,
+    StreamParser,
     WrapperFilter,
 )
-from omlx.text.reasoning import reasoning_format, reasoning_splitter
+from omlx.text.reasoning import ReasoningFormat, reasoning_format, reasoning_splitter
 from omlx.text.tokens import Detokenizer
 
 if TYPE_CHECKING:
@@ -77,18 +77,19 @@ class OutputParser:
         self._mark_drafted = spec.mark_drafted
         self._detokenizer = Detokenizer(tokenizer, spec.context)
         self._stops = StopStringFilter(spec.stops)
-        form = None if spec.raw else reasoning_format(tokenizer)
+        form, dropped = ReasoningFormat(), tuple[str, ...]()
         self._channels: Splitter = ReasoningSplitter(None)
         if not spec.raw:
+            form = reasoning_format(tokenizer) or form
             self._channels = reasoning_splitter(tokenizer, spec.tools, thinking=spec.thinking)
-        dropped = form.dropped if form is not None else ()
-        self._markers = MarkerFilter(() if spec.raw else (*tokenizer.structural_markers, *dropped))
-        self._wrapper = WrapperFilter(form.answer if form is not None else ("", ""))
+            dropped = (*tokenizer.structural_markers, *form.dropped)
+        self._markers = MarkerFilter(dropped)
+        self._wrapper = WrapperFilter(form.answer)
         markup = None
         if spec.tools:
             markup = call_markup(tokenizer, spec.tools, spec.strict, spec.salt)
         self._calls = ToolCallParser(markup)
-        once = form is not None and not form.repeats
+        once = form.opens and not form.repeats
         self._open = OpenReasoning(markup if once else None)
         self._logprobs: list[TokenLogprob] = []  # of tokens without a piece so far
         self._hidden = 0  # how many of these will never have a piece
@@ -261,7 +262,7 @@ def _merge(first: Piece, second: Piece) -> Piece | None:
     return None
 
 
-class OpenReasoning(Holder):
+class OpenReasoning(StreamParser):
     """Filter of reasoning; `count` is the number of calls in it. Without `markup` all passes."""
 
     def __init__(self, markup: CallMarkup | None) -> None:

@@ -161,7 +161,7 @@ def test_a_call_one_character_at_a_time(parser: str) -> None:
 def test_text_around_a_call_and_no_white_space(parser: str) -> None:
     said = f"Let me see.\n\n{ONE[parser]}\n"
     assert read(parser, said) == ["Let me see.", ("get_weather", ARGUMENTS)]
-    if form(parser).end or form(parser).form.head:
+    if form(parser).form.end or form(parser).form.head:
         assert read(parser, f"{said} Done. ") == [
             "Let me see.",
             ("get_weather", ARGUMENTS),
@@ -196,7 +196,7 @@ def test_two_calls_inside_one_pair_of_markers(parser: str) -> None:
 )
 def test_a_marker_in_prose_is_prose(parser: str, prose: str) -> None:
     markup = form(parser)
-    text = prose.format(markup.start, markup.end)
+    text = prose.format(markup.form.start, markup.form.end)
     expected = [text] if text else []
     assert events(parser, text) == expected
     assert events(parser, [text]) == expected
@@ -204,9 +204,9 @@ def test_a_marker_in_prose_is_prose(parser: str, prose: str) -> None:
 
 @pytest.mark.parametrize("parser", PARSERS)
 def test_prose_with_a_marker_and_then_a_call(parser: str) -> None:
-    text = f"The marker {form(parser).start} means: {ONE[parser]}"
+    text = f"The marker {form(parser).form.start} means: {ONE[parser]}"
     assert read(parser, text) == [
-        f"The marker {form(parser).start} means:",
+        f"The marker {form(parser).form.start} means:",
         ("get_weather", ARGUMENTS),
     ]
 
@@ -214,14 +214,14 @@ def test_prose_with_a_marker_and_then_a_call(parser: str) -> None:
 @pytest.mark.parametrize("parser", PARSERS)
 def test_prose_with_a_marker_is_said_before_the_end(parser: str) -> None:
     machine = ToolCallParser(form(parser))
-    said = machine.feed(f"Write {machine._markup.start} to begin; ")
-    assert normal(said) == [f"Write {form(parser).start} to begin;"]
+    said = machine.feed(f"Write {machine._markup.form.start} to begin; ")
+    assert normal(said) == [f"Write {form(parser).form.start} to begin;"]
 
 
 @pytest.mark.parametrize("parser", PARSERS)
 def test_a_call_without_its_closing_marker_counts_and_one_cut_off_is_not_lost(parser: str) -> None:
     markup = form(parser)
-    whole = ONE[parser].removesuffix(markup.end)
+    whole = ONE[parser].removesuffix(markup.form.end)
     assert read(parser, whole) == [("get_weather", ARGUMENTS)]
     for cut in range(len(whole)):
         said = events(parser, whole[:cut])
@@ -243,11 +243,11 @@ def test_no_call_of_several_is_lost_where_the_output_is_cut_off(parser: str) -> 
 
 @pytest.mark.parametrize("parser", TAGGED)
 def test_a_closing_marker_inside_of_a_value_belongs_to_it(parser: str) -> None:
-    text = ONE[parser].replace("Zürich", f"Write {form(parser).end} to end.\nZürich")
+    text = ONE[parser].replace("Zürich", f"Write {form(parser).form.end} to end.\nZürich")
     for pieces in ([text], list(text)):
         ((name, arguments), behind) = read(parser, [*pieces, " Done."])
         assert (name, behind) == ("get_weather", "Done.")
-        assert form(parser).end in arguments["city"]
+        assert form(parser).form.end in arguments["city"]
 
 
 @pytest.mark.parametrize("parser", ["glm47", "longcat"])
@@ -300,7 +300,7 @@ def test_arguments_of_json_formats_come_as_they_are_written(parser: str) -> None
 @pytest.mark.parametrize("parser", ["json_tools", "mistral", "kimi_k2"])
 def test_markers_inside_of_strings_belong_to_the_arguments(parser: str) -> None:
     markup = form(parser)
-    note = f'{markup.start} }} {markup.end} \\" {{'
+    note = f'{markup.form.start} }} {markup.form.end} \\" {{'
     text = ONE[parser].replace("Zürich", note)
     ((name, arguments),) = read(parser, text)
     assert (name, arguments["city"]) == ("get_weather", note.replace('\\"', '"'))
@@ -407,8 +407,8 @@ def fragments(parser: str) -> list[str]:
     markup = form(parser)
     call = ONE[parser]
     return [
-        markup.start,
-        markup.end,
+        markup.form.start,
+        markup.form.end,
         call,
         call[: len(call) // 2],
         call[len(call) // 2 :],

@@ -70,6 +70,7 @@ class CallFormat:
     end: str  # marker after it; empty if there is none
     templates: tuple[tuple[str, ...], ...] = ()
     """Texts in a chat template by which the family is recognised: all of one group."""
+    parser: str = ""  # mlx-lm's parser of this family, which recognises it too
     begins: str = ""
     """Pattern after the marker of every call; a marker followed by anything else is prose."""
     bare: tuple[str, ...] = ()

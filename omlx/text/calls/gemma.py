@@ -270,10 +270,11 @@ def _merged(first: Schema, second: Schema) -> dict[str, Any]:
     return both
 
 
-def _gemma(start: str, end: str, quote: str) -> CallFormat:
+def _gemma(parser: str, start: str, end: str, quote: str) -> CallFormat:
     return CallFormat(
         start=start,
         end=end,
+        parser=parser,
         begins=rf"\s*(?:call:\s*)?{NAME}\s*\{{",
         read=lambda text, tools: _Scanner(text, quote).calls(tools),
         written="call:{name}{{arguments}}",
@@ -281,5 +282,7 @@ def _gemma(start: str, end: str, quote: str) -> CallFormat:
     )
 
 
-GEMMA_4: Final = _gemma("<|tool_call>", "<tool_call|>", '<|"|>')
-FUNCTION_GEMMA: Final = _gemma("<start_function_call>", "<end_function_call>", "<escape>")
+GEMMA_4: Final = _gemma("gemma4", "<|tool_call>", "<tool_call|>", '<|"|>')
+FUNCTION_GEMMA: Final = _gemma(
+    "function_gemma", "<start_function_call>", "<end_function_call>", "<escape>"
+)

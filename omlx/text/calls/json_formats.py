@@ -99,6 +99,7 @@ JSON_TOOLS: Final = replace(
     start="<tool_call>",
     end="</tool_call>",
     templates=(("<tool_call>", "</tool_call>", "arguments"),),
+    parser="json_tools",
     written=f"\n{_CALL}\n",
     between="\n",
 )
@@ -201,6 +202,8 @@ _ALONE: Final = rf"\s*{NAME}\s*(?=\{{)"  # `[ARGS]` was forgotten: behind the ma
 MISTRAL: Final = CallFormat(
     start="[TOOL_CALLS]",
     end="",
+    templates=(("[TOOL_CALLS]", "[ARGS]"),),
+    parser="mistral",
     begins=r"\s*(?:\[\s*\{|[\w.:/-]+\s*(?:\[(?:CALL_ID|ARGS)\]|\{))",
     head=rf"(?:{_NAMED}|{_ALONE}|{_head()})",
     follows=rf"(?:{_NAMED}|{_head()})",
@@ -210,9 +213,16 @@ MISTRAL: Final = CallFormat(
     short_ids=True,
 )
 """Mistral and Magistral: `[TOOL_CALLS]look[ARGS]{"at": "x"}`, perhaps with an id after the name."""
-MISTRAL_NUMBERED: Final = replace(MISTRAL, written="{name}[CALL_ID]{id}[ARGS]{arguments}")
+MISTRAL_NUMBERED: Final = replace(
+    MISTRAL,
+    templates=(("[TOOL_CALLS]", "[CALL_ID]"),),
+    parser="",
+    written="{name}[CALL_ID]{id}[ARGS]{arguments}",
+)
 MISTRAL_LISTING: Final = replace(
     MISTRAL,
+    templates=(("[TOOL_CALLS]",),),
+    parser="",
     written='{"name": "{name}", "arguments": {arguments}, "id": "{id}"}',
     together=True,
     section=("[", "]"),
@@ -271,6 +281,7 @@ KIMI_K2: Final = CallFormat(
     start="<|tool_calls_section_begin|>",
     end="<|tool_calls_section_end|>",
     templates=(("<|tool_calls_section_begin|>",),),
+    parser="kimi_k2",
     begins=r"\s*(?:<\|tool_call_begin\|>|(?:functions\.)?[\w.-]+:\d)",
     bare=("<|tool_call_begin|>",),
     head=r"\s*(?:<\|tool_call_begin\|>)?\s*(?:(?P<id>(?:functions\.)?(?P<name>[\w.-]+):\d+)|"

@@ -160,6 +160,7 @@ class PythonRules(ArgumentRules):
 LFM2: Final = CallFormat(
     start="<|tool_call_start|>",
     end="<|tool_call_end|>",
+    parser="pythonic",
     begins=r"\s*\[?\s*[\w.:/-]+\(",
     read=lambda text, tools: list(_Scanner(text, tools).calls()),
     json=False,

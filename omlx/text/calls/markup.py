@@ -27,7 +27,7 @@ from omlx.text.calls.format import CallFormat, Read, Tools
 from omlx.text.calls.gemma import FUNCTION_GEMMA, GEMMA_4
 from omlx.text.calls.lfm2 import LFM2
 from omlx.text.calls.values import is_function
-from omlx.text.filters import overlap
+from omlx.text.filters import longest_overlap
 
 if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
@@ -62,28 +62,26 @@ FAMILIES: Final[Sequence[CallFormat]] = (
     json_formats.FIREFUNCTION,
     json_formats.APERTUS,
     json_formats.JSON_TOOLS,
+    json_formats.MISTRAL_NUMBERED,
+    json_formats.MISTRAL,
+    json_formats.MISTRAL_LISTING,
+    tag_formats.KIMI_K3,
+    tag_formats.MUSE_SPARK,
+    GEMMA_4,
+    FUNCTION_GEMMA,
+    LFM2,
 )
-"""Families that are recognised by their chat template; the first match counts."""
+"""All families but gpt-oss; the first whose texts are in the chat template counts, else mlx-lm's
+parser.
+"""
 
-_JSON: Final = re.compile(json_formats.BEGINS)
-_ALPHABET: Final = string.ascii_letters + string.digits
-
-PARSERS: Final[Mapping[str, CallFormat]] = {
-    "function_gemma": FUNCTION_GEMMA,
-    "gemma4": GEMMA_4,
-    "glm47": tag_formats.GLM,
-    "json_tools": json_formats.JSON_TOOLS,
-    "kimi_k2": json_formats.KIMI_K2,
-    "kimi_k3": tag_formats.KIMI_K3,
-    "longcat": tag_formats.LONGCAT,
-    "minicpm5": tag_formats.MINICPM5,
-    "minimax_m2": tag_formats.MINIMAX_M2,
-    "mistral": json_formats.MISTRAL,
-    "muse_spark": tag_formats.MUSE_SPARK,
-    "pythonic": LFM2,
-    "qwen3_coder": tag_formats.QWEN3_CODER,
-}
+PARSERS: Final[Mapping[str, CallFormat]] = {form.parser: form for form in FAMILIES if form.parser}
 """By mlx-lm's parser: all of them but `laguna`, which is glm47's under another name."""
+
+NOTHING: Final = "(?!)"
+JSON_CALL: Final = re.compile(json_formats.BEGINS)
+"""Pattern of a call that is a JSON object, as models of any family write."""
+_ALPHABET: Final = string.ascii_letters + string.digits
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,14 +103,6 @@ class CallMarkup:
     def __post_init__(self) -> None:
         object.__setattr__(self, "patterns", _patterns(self.form))
 
-    @property
-    def start(self) -> str:
-        return self.form.start
-
-    @property
-    def end(self) -> str:
-        return self.form.end
-
     def find(self, text: str) -> tuple[int, str]:
         """Return where the first marker of a call is, and the marker; the text's length and nothing
         if there is none.
@@ -124,14 +114,18 @@ class CallMarkup:
 
     def overlap(self, text: str) -> int:
         """Return the length of the longest end of a text that may be the beginning of a marker."""
-        return max(overlap(text, marker) for marker in (self.form.start, *self.form.bare))
+        return longest_overlap(text, (self.form.start, *self.form.bare))
+
+    def may_call(self, name: str) -> bool:
+        """Return whether a call without its opening marker counts."""
+        return is_function(self.tools, name) and name not in self.enforced
 
     def parse(self, text: str) -> Any:
         """Parse a call that does not begin with the format's head. Raises `parser.PARSE_ERRORS`.
 
         A JSON object that names a function of the request is a call in every family.
         """
-        if self.form.read is not json_formats.read_calls and self.patterns.json.match(text):
+        if self.form.read is not json_formats.read_calls and JSON_CALL.match(text):
             with suppress(ValueError):
                 calls = json_formats.read_calls(text, self.tools)
                 if all(is_function(self.tools, call["name"]) for call in calls):
@@ -151,42 +145,35 @@ class CallMarkup:
 @dataclass(frozen=True, slots=True)
 class CallPatterns:
     starts: re.Pattern[str]  # texts at which a call may begin
-    leading: re.Pattern[str] | None
+    leading: re.Pattern[str]
     begins: re.Pattern[str]
-    head: re.Pattern[str] | None
+    head: re.Pattern[str]
     closes: re.Pattern[str]
     ends: re.Pattern[str]  # `closes` with the closing marker
-    follows: re.Pattern[str] | None  # `head` of a further call inside the same markers
-    json: re.Pattern[str]
-    """The beginning of a call that is a JSON object, as models of any family write."""
-    further: re.Pattern[str] | None
-    """The same behind a call, in families that write calls otherwise."""
+    follows: re.Pattern[str]  # `head` of a further call inside the same markers
+    further: re.Pattern[str]
+    """A JSON object behind a call, in families that write calls otherwise."""
 
 
 @cache
 def _patterns(form: CallFormat) -> CallPatterns:
-    head = follows = further = None
-    begins = form.begins
+    begins, follows, further = form.begins, NOTHING, NOTHING
     if form.messages is None:
         begins = rf"(?:{begins})|(?:\s*```\w*)?{json_formats.BEGINS}"
-    if form.messages is None and form.read is not json_formats.read_calls:
-        further = re.compile(rf"\s*[,;]?(?={json_formats.BEGINS})")
-    starts = "|".join(re.escape(marker) for marker in (form.start, *form.bare))
-    if form.head is not None:
-        head = re.compile(form.head)
-    # Elsewhere each call has the opening marker, and a name alone is the beginning of a text.
-    if form.head is not None and form.messages is None and (form.end or form.read):
-        follows = re.compile(rf"(?:{form.closes})?\s*,?{form.follows or form.head}")
+        if form.read is not json_formats.read_calls:
+            further = rf"\s*[,;]?(?={json_formats.BEGINS})"
+        # Elsewhere each call has the opening marker, and a name alone is the beginning of a text.
+        if form.head is not None and (form.end or form.read):
+            follows = rf"(?:{form.closes})?\s*,?{form.follows or form.head}"
     return CallPatterns(
-        re.compile(starts),
-        re.compile(form.leading) if form.leading else None,
-        re.compile(begins),
-        head,
-        re.compile(form.closes),
-        re.compile(rf"(?:{form.closes})?\s*{re.escape(form.end)}"),
-        follows,
-        _JSON,
-        further,
+        starts=re.compile("|".join(re.escape(marker) for marker in (form.start, *form.bare))),
+        leading=re.compile(form.leading or NOTHING),
+        begins=re.compile(begins),
+        head=re.compile(form.head or NOTHING),
+        closes=re.compile(form.closes),
+        ends=re.compile(rf"(?:{form.closes})?\s*{re.escape(form.end)}"),
+        follows=re.compile(follows),
+        further=re.compile(further),
     )
 
 
@@ -216,26 +203,15 @@ def call_format(tokenizer: TokenizerWrapper) -> CallFormat | None:
             return form
     if not tokenizer.has_tool_calling:
         return None
+    start, end = str(tokenizer.tool_call_start), str(tokenizer.tool_call_end)
     name = tokenizer.tool_parser.__module__.rpartition(".")[2]
-    if name == "mistral":
-        return _mistral(template)
-    if name in PARSERS:
-        return PARSERS[name]
-    return CallFormat(start=str(tokenizer.tool_call_start), end=str(tokenizer.tool_call_end))
+    return PARSERS.get(name) or CallFormat(start=start, end=end)
 
 
 def _python_template(tokenizer: TokenizerWrapper) -> str:
     kind = tokenizer.init_kwargs.get("chat_template_type")
     module = sys.modules.get(f"mlx_lm.chat_templates.{kind}")
     return inspect.getsource(module) if module is not None else ""
-
-
-def _mistral(template: str) -> CallFormat:
-    if "[CALL_ID]" in template:
-        return json_formats.MISTRAL_NUMBERED
-    if "[ARGS]" in template:
-        return json_formats.MISTRAL
-    return json_formats.MISTRAL_LISTING
 
 
 _NO_FORMAT: Final = CallFormat(

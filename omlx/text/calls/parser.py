@@ -14,10 +14,10 @@ from typing import TypeAlias
 
 import regex as re
 
+from omlx.text.calls.format import CallFormat
 from omlx.text.calls.markup import CallMarkup
 from omlx.text.calls.readers import PARSE_ERRORS, Call, CallReader, TagReader, WholeReader
 from omlx.text.calls.repair import JsonRepair
-from omlx.text.calls.values import is_function
 from omlx.text.events import TextDelta, ToolCallArguments, ToolCallEnd, ToolCallStart
 
 Piece: TypeAlias = TextDelta | ToolCallStart | ToolCallArguments | ToolCallEnd
@@ -67,13 +67,16 @@ class ToolCallParser:
 
     def __init__(self, markup: CallMarkup | None) -> None:
         self.count = 0
-        self._markup = markup
+        self._plain = markup is None
+        self._markup = markup or CallMarkup(CallFormat(start="", end=""))
+        self._form, self._patterns = self._markup.form, self._markup.patterns
         self._state = _State.TEXT
         self._held = ""  # undecided text; after a marker, without the marker
         self._marker = ""  # the marker before `_held`, or the beginning of it (`_bare`)
         self._bare = False
         self._space = ""  # white space before the marker
         self._prose = _Prose()
+        self._pieces: list[Piece] = []  # of the text at hand
         self._json = JsonRepair()
         self._reader: CallReader | None = None
 
@@ -82,88 +85,87 @@ class ToolCallParser:
         return bool(self._held) or self._state is not _State.TEXT
 
     def feed(self, text: str) -> list[Piece]:
-        if self._markup is None:
+        if self._plain:
             return [TextDelta(text)] if text else []
         self._held += text
-        pieces: list[Piece] = []
-        while self._step(self._markup, pieces):
+        self._pieces = []
+        while self._step():
             pass
-        return pieces
+        return self._pieces
 
     def finish(self, *, complete: bool = False) -> list[Piece]:
         """Return what was held back: a call without its closing marker, a call that was cut off, or
         prose. `complete`: the model has ended its output.
         """
-        pieces: list[Piece] = []
-        while self._markup is not None and self._state not in (_State.TEXT, _State.ARGUMENTS):
-            self._finish_call(self._markup, pieces)
-            while self._step(self._markup, pieces):
+        self._pieces = []
+        while self._state not in (_State.TEXT, _State.ARGUMENTS):
+            self._finish_call()
+            while self._step():
                 pass
         held, self._held = self._held, ""
         if self._state is _State.ARGUMENTS:
             if arguments := self._json.finish(complete=complete):
-                pieces.append(ToolCallArguments(self.count - 1, arguments))
-            pieces.append(ToolCallEnd(self.count - 1, complete=self._json.ended))
+                self._pieces.append(ToolCallArguments(self.count - 1, arguments))
+            self._pieces.append(ToolCallEnd(self.count - 1, complete=self._json.ended))
         else:
-            self._prose.add(held, pieces)
-        return pieces
+            self._prose.add(held, self._pieces)
+        return self._pieces
 
-    def _finish_call(self, markup: CallMarkup, pieces: list[Piece]) -> None:
+    def _finish_call(self) -> None:
         """Decide a call that the output's end has cut off: parse it, or return its marker to the
         prose.
         """
         match self._state:
             case _State.AFTER:
-                self._leave(markup)
+                self._leave()
             case _State.READING:
-                if not self._read(markup, pieces, final=True):
-                    self._reject(pieces)
+                if not self._read(final=True):
+                    self._reject()
             case _:
-                self._reader = WholeReader(markup)
-                self._read(markup, pieces, final=True)
+                self._reader = WholeReader(self._markup)
+                self._read(final=True)
 
-    def _step(self, markup: CallMarkup, pieces: list[Piece]) -> bool:
+    def _step(self) -> bool:
         """Consume what is certain; return whether the rest may be decidable in the new state."""
         match self._state:
             case _State.TEXT:
-                return self._text(markup, pieces)
+                return self._text()
             case _State.OPENED:
-                return self._opened(markup, pieces)
+                return self._opened()
             case _State.CALL:
-                return self._call(markup, pieces)
+                return self._call()
             case _State.READING:
-                return self._read(markup, pieces)
+                return self._read()
             case _State.ARGUMENTS:
-                return self._arguments(pieces)
+                return self._arguments()
             case _State.AFTER:
-                return self._after(markup, pieces)
+                return self._after()
 
-    def _text(self, markup: CallMarkup, pieces: list[Piece]) -> bool:
-        if self._prose.gap and markup.end and _may_begin(self._held, markup.end):
+    def _text(self) -> bool:
+        if self._prose.gap and self._form.end and _may_begin(self._held, self._form.end):
             text = self._held.lstrip()
-            if text.startswith(markup.end):  # written again
-                self._held = text[len(markup.end) :]
-            return text.startswith(markup.end)
+            if text.startswith(self._form.end):  # written again
+                self._held = text[len(self._form.end) :]
+            return text.startswith(self._form.end)
         self._held = self._prose.strip(self._held)
-        leading = markup.patterns.leading
-        if not self._prose.any and leading is not None and self._leads(leading):
+        if not self._prose.any and self._leads():
             return self._state is _State.OPENED
-        start, self._marker = markup.find(self._held)
+        start, self._marker = self._markup.find(self._held)
         before = self._held[:start]
         if not self._marker:
-            before = before[: len(before) - markup.overlap(before)]
+            before = before[: len(before) - self._markup.overlap(before)]
         text = before.rstrip()
-        self._prose.add(text, pieces)
+        self._prose.add(text, self._pieces)
         if not self._marker:
             self._held = self._held[len(text) :]
             return False
-        self._open(before[len(text) :], start, bare=self._marker != markup.start)
+        self._open(before[len(text) :], start, bare=self._marker != self._form.start)
         return True
 
-    def _leads(self, leading: re.Pattern[str]) -> bool:
+    def _leads(self) -> bool:
         """Return whether the answer begins with `leading`, or may still do so."""
         text = self._held.lstrip()
-        begins = leading.match(text, partial=True)
+        begins = self._patterns.leading.match(text, partial=True)
         if begins is None:
             return False
         if not begins.partial:
@@ -179,12 +181,12 @@ class ToolCallParser:
         self._held = self._held[start:]
         self._state = _State.OPENED
 
-    def _opened(self, markup: CallMarkup, pieces: list[Piece]) -> bool:
-        begins = markup.patterns.begins.match(self._held, partial=True)
-        if begins is None and not self._bare and _may_begin(self._held, markup.start):
+    def _opened(self) -> bool:
+        begins = self._patterns.begins.match(self._held, partial=True)
+        if begins is None and not self._bare and _may_begin(self._held, self._form.start):
             return self._reopen()
         if begins is None:
-            self._reject(pieces)
+            self._reject()
             return True
         if begins.partial:
             return False
@@ -200,41 +202,38 @@ class ToolCallParser:
         self._held = text[len(self._marker) :]
         return True
 
-    def _reject(self, pieces: list[Piece]) -> None:
+    def _reject(self) -> None:
         """Return a marker to the prose; the text after it is parsed again."""
         if self._bare:
             self._held = self._held[len(self._marker) :]
-        self._prose.add(self._space + self._marker, pieces)
+        self._prose.add(self._space + self._marker, self._pieces)
         self._state = _State.TEXT
 
-    def _call(self, markup: CallMarkup, pieces: list[Piece]) -> bool:
-        head = None
-        if markup.patterns.head is not None:
-            head = markup.patterns.head.match(self._held, partial=True)
+    def _call(self) -> bool:
+        head = self._patterns.head.match(self._held, partial=True)
         if head is None:
-            self._state, self._reader = _State.READING, WholeReader(markup)
+            self._state, self._reader = _State.READING, WholeReader(self._markup)
         elif head.partial:
             return False
-        elif self._bare and (
-            not is_function(markup.tools, head["name"]) or head["name"] in markup.enforced
-        ):
-            self._reject(pieces)
+        elif self._bare and not self._markup.may_call(head["name"]):
+            self._reject()
         else:
-            self._begin(markup, head, pieces)
+            self._begin(head)
         return True
 
-    def _begin(self, markup: CallMarkup, head: re.Match[str], pieces: list[Piece]) -> None:
-        if markup.form.tags is not None:
-            self._state, self._reader = _State.READING, TagReader(markup.form, markup.tools, head)
+    def _begin(self, head: re.Match[str]) -> None:
+        if self._form.tags is not None:
+            self._reader = TagReader(self._form, self._markup.tools, head)
+            self._state = _State.READING
             return
-        call_id = head.groupdict().get("id") or markup.id_of(self.count)
-        pieces.append(ToolCallStart(self.count, call_id, head["name"]))
+        call_id = head.groupdict().get("id") or self._markup.id_of(self.count)
+        self._pieces.append(ToolCallStart(self.count, call_id, head["name"]))
         self.count += 1
         self._prose.after_call()
         self._held = self._held[head.end() :]
-        self._state, self._json = _State.ARGUMENTS, JsonRepair(markup.end)
+        self._state, self._json = _State.ARGUMENTS, JsonRepair(self._form.end)
 
-    def _read(self, markup: CallMarkup, pieces: list[Piece], *, final: bool = False) -> bool:
+    def _read(self, *, final: bool = False) -> bool:
         """Add a call whose end has come, or reject it; return whether its end has come."""
         assert self._reader is not None
         end = self._reader.find(self._held, final=final)
@@ -245,58 +244,53 @@ class ToolCallParser:
         except PARSE_ERRORS:
             calls = []
         for call in calls:
-            self._add(markup, call, pieces)
+            self._add(call)
         if calls:
             self._held, self._state = self._held[end:], _State.AFTER
         else:
-            self._reject(pieces)
+            self._reject()
         return True
 
-    def _arguments(self, pieces: list[Piece]) -> bool:
+    def _arguments(self) -> bool:
         arguments = self._json.feed(self._held)
         self._held = self._json.rest
         if arguments:
-            pieces.append(ToolCallArguments(self.count - 1, arguments))
+            self._pieces.append(ToolCallArguments(self.count - 1, arguments))
         if not self._json.ended:
             return False
-        pieces.append(ToolCallEnd(self.count - 1))
+        self._pieces.append(ToolCallEnd(self.count - 1))
         self._state = _State.AFTER
         return True
 
-    def _after(self, markup: CallMarkup, pieces: list[Piece]) -> bool:
-        following = None
-        if markup.patterns.follows is not None:
-            following = markup.patterns.follows.match(self._held, partial=True)
-        if following is not None and not following.partial:
-            self._begin(markup, following, pieces)
-            return True
-        ends = markup.patterns.ends.match(self._held, partial=True)
-        further = None
-        if markup.patterns.further is not None:
-            further = markup.patterns.further.match(self._held, partial=True)
-        if further is not None and not further.partial:
+    def _after(self) -> bool:
+        """Look for a further call between the same markers, or for their end."""
+        patterns = self._patterns
+        candidates = (patterns.follows, patterns.further, patterns.ends)
+        follows, further, ends = (each.match(self._held, partial=True) for each in candidates)
+        if follows is not None and not follows.partial:
+            self._begin(follows)
+        elif further is not None and not further.partial:
             self._held, self._marker, self._space = self._held[further.end() :], "", ""
             self._bare, self._state = False, _State.CALL
-            return True
-        undecided = following is not None or further is not None
-        if undecided or (ends is not None and ends.partial):
+        elif follows is not None or further is not None or (ends is not None and ends.partial):
             return False
-        self._leave(markup)
+        else:
+            self._leave()
         return True
 
-    def _leave(self, markup: CallMarkup) -> None:
+    def _leave(self) -> None:
         """Drop the markup after a call, or the part of it that the output's end has left."""
-        patterns = markup.patterns
-        ends = patterns.ends.match(self._held, partial=True) or patterns.closes.match(self._held)
+        ends = self._patterns.ends.match(self._held, partial=True)
+        ends = ends or self._patterns.closes.match(self._held)
         if ends is not None:
             self._held = self._held[ends.end() :]
         self._state = _State.TEXT
 
-    def _add(self, markup: CallMarkup, call: Call, pieces: list[Piece]) -> None:
-        call_id = call.id or markup.id_of(self.count)
-        pieces.append(ToolCallStart(self.count, call_id, call.name))
-        pieces.append(ToolCallArguments(self.count, call.arguments))
-        pieces.append(ToolCallEnd(self.count))
+    def _add(self, call: Call) -> None:
+        call_id = call.id or self._markup.id_of(self.count)
+        self._pieces.append(ToolCallStart(self.count, call_id, call.name))
+        self._pieces.append(ToolCallArguments(self.count, call.arguments))
+        self._pieces.append(ToolCallEnd(self.count))
         self.count += 1
         self._prose.after_call()
 

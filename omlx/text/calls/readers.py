@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol
 import regex as re
 
 from omlx.text.calls.format import CallFormat, Incomplete, Tags, Tools
-from omlx.text.calls.markup import CallMarkup
+from omlx.text.calls.markup import JSON_CALL, CallMarkup
 from omlx.text.calls.repair import JsonRepair, repaired_whole
 from omlx.text.calls.values import argument_types, convert, is_function, parse_json
 
@@ -67,13 +67,13 @@ class WholeReader:
         self._markup = markup
         self._searched = 0  # length of the text that was searched for its end
         self._fed = 0  # length of the text that was parsed as JSON
-        self._json = JsonRepair(markup.end)
+        self._json = JsonRepair(markup.form.end)
 
     def find(self, text: str, *, final: bool = False) -> int | None:
-        start, marker = self._searched, self._markup.end
+        start, marker = self._searched, self._markup.form.end
         form = self._markup.form
         bracket = form.json and form.read and text.lstrip().startswith(("{", "["))
-        if bracket or self._markup.patterns.json.match(text):
+        if bracket or JSON_CALL.match(text):
             fed, self._fed = self._fed, len(text)
             self._json.feed(text[fed:])
             if self._json.ended:

@@ -11,6 +11,7 @@ MINIMAX_M2: Final = CallFormat(
     start="<minimax:tool_call>",
     end="</minimax:tool_call>",
     templates=(("<minimax:tool_call>",),),
+    parser="minimax_m2",
     begins=r"\s*<invoke name=",
     bare=("<invoke name=",),
     head=rf"""\s*<invoke name=["']?{NAME}["']?>""",
@@ -39,6 +40,7 @@ QWEN3_CODER: Final = CallFormat(
     start="<tool_call>",
     end="</tool_call>",
     templates=(("<tool_call>\\n<function=",), ("<tool_call>\n<function=",)),
+    parser="qwen3_coder",
     begins=r"\s*<function=",
     bare=("<function=",),
     head=rf"\s*<function={NAME}>?\s*(?=<(?:parameter=|/function>|/tool_call>)|\{{)",
@@ -59,6 +61,7 @@ MINICPM5: Final = CallFormat(
     start="<function name=",
     end="</function>",
     templates=(('<function name="', '<param name="'),),
+    parser="minicpm5",
     begins=r"""\s*(?:"[^"<>\n]{1,64}"|'[^'<>\n]{1,64}'|[\w.:-]{1,64})\s*>""",
     head=rf"""\s*["']?{NAME}["']?\s*>\s*(?=<param |</function>|\{{)""",
     tags=Tags(
@@ -71,13 +74,16 @@ MINICPM5: Final = CallFormat(
 )
 
 
-def _glm(prefix: str, line: str, templates: tuple[tuple[str, ...], ...]) -> CallFormat:
+def _glm(
+    prefix: str, line: str, templates: tuple[tuple[str, ...], ...], parser: str = ""
+) -> CallFormat:
     """Return the format with tags that begin with `prefix`; `line` is written between tags."""
     key, value = f"{prefix}arg_key", f"{prefix}arg_value"
     return CallFormat(
         start=f"<{prefix}tool_call>",
         end=f"</{prefix}tool_call>",
         templates=templates,
+        parser=parser,
         begins=rf"\s*(?:[\[{{]|[\w.:/-]+\s*(?:<{key}>|</|\{{|\n))",
         head=rf"\s*{NAME}\s*(?=<{key}>|</{prefix}tool_call>|\{{)",
         tags=Tags(
@@ -96,8 +102,8 @@ GLM_LINES: Final = _glm(
     (("</arg_key>\n<arg_value>", "<tool_call>"), ("</arg_key>\\n", "<arg_value>", "<tool_call>")),
 )
 """GLM 4.5 and 4.6, Ling, Laguna XS."""
-GLM: Final = _glm("", "", (("<arg_key>", "<tool_call>"),))
-LONGCAT: Final = _glm("longcat_", "\n", (("<longcat_arg_key>",),))
+GLM: Final = _glm("", "", (("<arg_key>", "<tool_call>"),), "glm47")
+LONGCAT: Final = _glm("longcat_", "\n", (("<longcat_arg_key>",),), "longcat")
 
 
 def _tag(name: str) -> str:
@@ -128,6 +134,7 @@ HY3: Final = CallFormat(
 KIMI_K3: Final = CallFormat(
     start="<|open|>tools<|sep|>",
     end="<|close|>tools<|sep|>",
+    parser="kimi_k3",
     begins=r"\s*<\|open\|>call",
     bare=("<|open|>call",),
     head=rf'\s*<\|open\|>call\s+tool="{NAME}"(?:(?!<\|sep\|>).)*<\|sep\|>\s*'
@@ -148,6 +155,7 @@ _ATTRIBUTES: Final = r'(?:\s+\w+="[^"<>]*")*'
 MUSE_SPARK: Final = CallFormat(
     start="<atem:function_calls>",
     end="</atem:function_calls>",
+    parser="muse_spark",
     begins=r"\s*<atem:invoke",
     bare=("<atem:invoke",),
     head=rf'\s*<atem:invoke{_ATTRIBUTES}\s+name="{NAME}">',
