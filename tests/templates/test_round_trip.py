@@ -18,7 +18,7 @@ from omlx.text.tools import ToolUse
 from tests.templates.fetched import TEMPLATES, tokenizer
 from tests.templates.parsing import parse
 from tests.templates.values import DEFINITIONS, VALUES
-from tests.text.test_call_grammar import mask
+from tests.text.calls import mask
 
 NAME: Final = "look_up"
 ASKED, RESULT = "zyxasked", "zyxresult"

@@ -16,9 +16,8 @@ from omlx.errors import BadRequest
 from omlx.text.calls.markup import write_calls
 from omlx.text.tools import ToolUse
 from tests.schemas import SMALL, record
-from tests.text.test_call_grammar import grammars, ids_of, mask, read, use, valid
-from tests.text.test_tag_grammar import walk
-from tests.text.tokenizers import CHATML, SPECIAL, decode_byte_level
+from tests.text.calls import family as family_tokenizer
+from tests.text.calls import grammars, ids_of, mask, read, use, valid, walk
 
 TEXT: Final = {"type": "string"}
 NULL: Final = {"type": "null"}
@@ -45,8 +44,7 @@ def family(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="module")
 def model(family: str, tmp_path_factory: pytest.TempPathFactory) -> TokenizerWrapper:
     words, tokens, _ = FAMILIES[family]
-    template = "{% raw %}{# " + words + " #}{% endraw %}" + CHATML
-    return decode_byte_level(tmp_path_factory.mktemp("family"), template, (*SPECIAL, *tokens))
+    return family_tokenizer(tmp_path_factory.mktemp("family"), words, tokens)
 
 
 def forced(schema: Any) -> ToolUse:

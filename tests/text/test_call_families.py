@@ -5,24 +5,20 @@ their chat templates have: whole, cut anywhere, beside prose, cut off, forced an
 from __future__ import annotations
 
 import json
-import random
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
 from mlx_lm.tokenizer_utils import TokenizerWrapper, load
 
-from omlx.engine.types import FinishReason
 from omlx.text.calls.markup import FAMILIES, call_format
 from omlx.text.mask import GrammarMask
-from omlx.text.output import OutputParser, OutputSpec
 from tests.schemas import SMALL, WORD, listed, record
-from tests.templates.parsing import STATS, Output, parse
-from tests.text import test_tag_grammar
+from tests.templates.parsing import parse
+from tests.text import calls
 from tests.text.call_examples import ARGUMENTS, EXAMPLES
-from tests.text.test_call_grammar import mask, read, say, use, valid
-from tests.text.tokenizers import CHATML, decode_byte_level
+from tests.text.calls import mask, read, say, use, valid
+from tests.text.tokenizers import decode_byte_level
 
 TEXT: Final = {"type": "string"}
 WEATHER: Final = record(["city"], city=TEXT, days=SMALL)
@@ -44,30 +40,14 @@ def model(family: str, tmp_path_factory: pytest.TempPathFactory) -> TokenizerWra
     example = EXAMPLES[family]
     words = " ".join(example.form.templates[0])
     special = ("<|im_start|>", "<|im_end|>", *example.tokens)
-    folder = tmp_path_factory.mktemp("family")
-    return decode_byte_level(folder, "{% raw %}{# " + words + " #}{% endraw %}" + CHATML, special)
-
-
-def calls(output: Output) -> list[tuple[str, Any]]:
-    return [(name, json.loads(arguments)) for _, name, arguments in output.calls]
+    return calls.family(tmp_path_factory.mktemp("family"), words, special)
 
 
 def walk(of: GrammarMask, model: TokenizerWrapper, family: str, seed: int) -> list[int]:
     """Say something at random that the mask allows, and now and then the tag that ends a text."""
     form = EXAMPLES[family].form
     closing = form.tags.closes if form.tags is not None else form.syntax.ender or '"'
-    return test_tag_grammar.walk(of, model, seed, closing)
-
-
-def parse_pieces(model: TokenizerWrapper, pieces: Sequence[Sequence[int]]) -> Output:
-    parser = OutputParser(model, OutputSpec(tools=TOOLS.functions))
-    output = Output()
-    for piece in pieces:
-        for event in parser.feed(piece):
-            output.add(event)
-    for event in parser.finish(FinishReason.STOP, STATS):
-        output.add(event)
-    return output
+    return calls.walk(of, model, seed, closing)
 
 
 def test_the_template_shows_the_family(family: str, model: TokenizerWrapper) -> None:
@@ -76,7 +56,7 @@ def test_the_template_shows_the_family(family: str, model: TokenizerWrapper) -> 
 
 def test_a_call(family: str, model: TokenizerWrapper) -> None:
     output = parse(model, EXAMPLES[family].one, TOOLS.functions)
-    assert (output.text, calls(output)) == ("", [("get_weather", ARGUMENTS)])
+    assert (output.text, output.named) == ("", [("get_weather", ARGUMENTS)])
     assert output.calls[0][0]
 
 
@@ -85,7 +65,7 @@ def test_two_calls(family: str, model: TokenizerWrapper) -> None:
     if not text:
         pytest.skip("templates of this family take one call")
     output = parse(model, text, TOOLS.functions)
-    assert (output.text, calls(output)) == ("", [("look", {}), ("look", {"days": 3})])
+    assert (output.text, output.named) == ("", [("look", {}), ("look", {"days": 3})])
 
 
 def test_a_text_before_a_call(family: str, model: TokenizerWrapper) -> None:
@@ -93,20 +73,14 @@ def test_a_text_before_a_call(family: str, model: TokenizerWrapper) -> None:
     if not form.marked:
         text = form.start + text
     output = parse(model, f"{PROSE}\n\n{text}", TOOLS.functions)
-    assert (output.text, calls(output)) == (PROSE, [("get_weather", ARGUMENTS)])
+    assert (output.text, output.named) == (PROSE, [("get_weather", ARGUMENTS)])
 
 
 def test_the_result_does_not_depend_on_the_pieces(family: str, model: TokenizerWrapper) -> None:
-    choose = random.Random(7)
     for text in filter(None, (EXAMPLES[family].one, EXAMPLES[family].two)):
-        tokens = model.encode(text, add_special_tokens=False)
-        whole = parse_pieces(model, [tokens])
-        assert calls(parse_pieces(model, [[token] for token in tokens])) == calls(whole)
-        for _ in range(10):
-            cuts = sorted(choose.choices(range(len(tokens) + 1), k=4))
-            edges = zip([0, *cuts], [*cuts, len(tokens)], strict=True)
-            output = parse_pieces(model, [tokens[start:end] for start, end in edges])
-            assert (output.text, calls(output)) == (whole.text, calls(whole))
+        whole = parse(model, text, TOOLS.functions)
+        for seed in (1, 2, 50):
+            assert parse(model, text, TOOLS.functions, seed) == whole
 
 
 def test_a_marker_in_prose_is_prose(family: str, model: TokenizerWrapper) -> None:
@@ -200,11 +174,5 @@ def test_a_template_of_mlx_lm_in_python_shows_the_family(tmp_path: Path) -> None
 
 def test_every_family_without_a_parser_of_mlx_lm_is_tried() -> None:
     known = {example.form.start for example in EXAMPLES.values()}
-    others = {form.start for form in FAMILIES} - known
-    assert others == {
-        "<minimax:tool_call>",
-        "<longcat_tool_call>",
-        "<tool_call>",
-        "<|tool_calls_section_begin|>",
-        "<function name=",
-    }
+    others = {form.start for form in FAMILIES if not form.parser} - known
+    assert others == {"<tool_call>", "[TOOL_CALLS]"}

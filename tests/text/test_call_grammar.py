@@ -4,30 +4,20 @@ whatever may be said reads as calls of what may be called, with arguments that h
 
 from __future__ import annotations
 
-import json
-import random
-from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-import jsonschema
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from omlx.engine.masking import forced_tokens, only_token
-from omlx.engine.types import FinishReason
 from omlx.errors import BadRequest
 from omlx.text.calls.arguments import JSON
 from omlx.text.calls.markup import PARSERS as CALL_FORMATS
-from omlx.text.events import Finish, ReasoningDelta, TextDelta, ToolCallArguments, ToolCallStart
 from omlx.text.grammar import GrammarCompiler, GrammarKind, Preamble, StructuredOutput
-from omlx.text.mask import GrammarMask
-from omlx.text.output import OutputParser, OutputSpec
-from omlx.text.tools import ToolUse
 from tests.schemas import SCHEMAS, SMALL, WORD, Schema, record
-from tests.text.test_output import STATS
-from tests.text.tokenizers import CHATML, SPECIAL, decode_byte_level
+from tests.text.calls import allowed, family, grammars, ids_of, mask, read, say, use, valid, walk
 
 WEATHER: Final = record(["city"], city={"enum": ["Oslo", "Zürich"]}, days=SMALL)
 LOOK: Final = record(at=WORD)
@@ -59,13 +49,8 @@ have for it.
 """
 
 
-def use(schemas: Mapping[str, Schema] | None = None, **more: Any) -> ToolUse:
-    functions = ({"name": name, "parameters": schema} for name, schema in (schemas or TWO).items())
-    return ToolUse(tuple({"type": "function", "function": each} for each in functions), **more)
-
-
 TWO: Final = {"get_weather": WEATHER, "look": LOOK}
-STRICT: Final = use(strict=frozenset(TWO))
+STRICT: Final = use(TWO, strict=frozenset(TWO))
 
 
 @pytest.fixture(scope="module", params=FORMATS)
@@ -73,92 +58,13 @@ def tokenizer(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> TokenizerWrapper:
     words, special = FORMATS[request.param]
-    return decode_byte_level(
-        tmp_path_factory.mktemp("caller"), f"{{# {words} #}}{CHATML}", (*SPECIAL, *special)
-    )
+    return family(tmp_path_factory.mktemp("caller"), words, special)
 
 
 @pytest.fixture(scope="module")
 def json_tools(tmp_path_factory: pytest.TempPathFactory) -> TokenizerWrapper:
     words, special = FORMATS["json_tools, markers of one token"]
-    return decode_byte_level(
-        tmp_path_factory.mktemp("json"), f"{{# {words} #}}{CHATML}", (*SPECIAL, *special)
-    )
-
-
-def grammars(tokenizer: TokenizerWrapper) -> GrammarCompiler:
-    return GrammarCompiler(tokenizer, tokenizer.eos_token_ids)
-
-
-def mask(tokenizer: TokenizerWrapper, use: ToolUse, **preamble: Any) -> GrammarMask:
-    of = grammars(tokenizer)
-    calls = of.compile_tool_calls(use)
-    assert calls is not None
-    return (
-        of.mask(calls, Preamble(**preamble))
-        if use.forced
-        else of.mask(None, Preamble(may_call=True, calls=calls, **preamble))
-    )
-
-
-def ids_of(tokenizer: TokenizerWrapper, text: str) -> list[int]:
-    return [int(each) for each in tokenizer.encode(text, add_special_tokens=False)]
-
-
-def allowed(of: GrammarMask) -> list[int]:
-    bits = of.bits()
-    assert bits is not None
-    return [i for i in range(8 * len(bits)) if bits[i // 8] >> i % 8 & 1]
-
-
-def say(of: GrammarMask, tokenizer: TokenizerWrapper, text: str) -> list[int]:
-    tokens = ids_of(tokenizer, text)
-    for token in tokens:
-        assert of.advance(token), tokenizer.decode(of.tokens)
-    return tokens
-
-
-def walk(of: GrammarMask, tokenizer: TokenizerWrapper, seed: int) -> list[int]:
-    """Say something at random that the mask allows, while it binds at all."""
-    choose, said = random.Random(seed), list[int]()
-    while not of.ended and of.bits() is not None:
-        assert len(said) < 3000
-        said.append(choose.choice(allowed(of)))
-        assert of.advance(said[-1])
-        if said[-1] in tokenizer.eos_token_ids:
-            break
-    return said
-
-
-def read(
-    tokenizer: TokenizerWrapper, tokens: Sequence[int], use: ToolUse, **spec: Any
-) -> tuple[str, list[Any]]:
-    """The text of an output and its calls, as clients get them."""
-    stops = frozenset(tokenizer.eos_token_ids)
-    output = OutputParser(
-        tokenizer, OutputSpec(stop_ids=stops, tools=use.functions, single=use.single, **spec)
-    )
-    events = [*output.feed(tokens), *output.finish(FinishReason.STOP, STATS)]
-    text, calls = "", list[list[str]]()
-    for event in events:
-        match event:
-            case TextDelta(text=more):
-                text += more
-            case ToolCallStart(name=name):
-                calls.append([name, ""])
-            case ToolCallArguments(text=more):
-                calls[-1][1] += more
-            case Finish(tool_calls=n):
-                assert n == len(calls)
-            case ReasoningDelta():
-                pass
-    return text, [(name, json.loads(arguments)) for name, arguments in calls]
-
-
-def valid(calls: Sequence[tuple[str, Any]], schemas: Mapping[str, Schema]) -> bool:
-    for name, arguments in calls:
-        jsonschema.validate(arguments, schemas[name])
-    return True
+    return family(tmp_path_factory.mktemp("json"), words, special)
 
 
 def test_every_format_with_json_in_it_is_tried() -> None:
@@ -178,7 +84,7 @@ def test_whatever_a_forced_answer_may_say_is_valid_calls(tokenizer: TokenizerWra
     counts, names = set(), set()
     for seed in range(40):
         text, calls = read(
-            tokenizer, walk(mask(tokenizer, use(forced=True)), tokenizer, seed), use()
+            tokenizer, walk(mask(tokenizer, use(TWO, forced=True)), tokenizer, seed), use(TWO)
         )
         assert text == ""
         assert valid(calls, TWO)
@@ -191,18 +97,18 @@ def test_whatever_a_forced_answer_may_say_is_valid_calls(tokenizer: TokenizerWra
 
 def test_a_single_call_ends_the_answer(tokenizer: TokenizerWrapper) -> None:
     for seed in range(10):
-        one = use(forced=True, single=True)
+        one = use(TWO, forced=True, single=True)
         of = mask(tokenizer, one)
         tokens = walk(of, tokenizer, seed)
         assert of.ended
         assert not tokenizer.eos_token_ids.intersection(tokens), "nothing else may come"
-        _, calls = read(tokenizer, tokens, use())
+        _, calls = read(tokenizer, tokens, use(TWO))
         assert valid(calls, TWO)
         assert len(calls) == 1
 
 
 def test_a_named_function_is_the_only_one(tokenizer: TokenizerWrapper) -> None:
-    one = use(forced=True, single=True, name="look")
+    one = use(TWO, forced=True, single=True, name="look")
     for seed in range(5):
         _, calls = read(tokenizer, walk(mask(tokenizer, one), tokenizer, seed), one)
         assert [name for name, _ in calls] == ["look"]
@@ -212,7 +118,7 @@ def test_a_named_function_is_the_only_one(tokenizer: TokenizerWrapper) -> None:
 def test_markup_must_come_and_is_spelled_as_the_tokenizer_spells_it(
     tokenizer: TokenizerWrapper,
 ) -> None:
-    run = list(forced_tokens(mask(tokenizer, use(forced=True, single=True, name="look")), 200))
+    run = list(forced_tokens(mask(tokenizer, use(TWO, forced=True, single=True, name="look")), 200))
     text = str(tokenizer.decode(run))
     assert text.startswith(str(tokenizer.tool_call_start))
     assert text.endswith(('{"at": "', "functions.look:", "look[CALL_ID]"))
@@ -234,19 +140,19 @@ def test_every_schema(json_tools: TokenizerWrapper, name: str) -> None:
 
 
 def test_a_thought_may_come_before_a_forced_call(json_tools: TokenizerWrapper) -> None:
-    of = mask(json_tools, use(forced=True, single=True), thinking=True)
+    of = mask(json_tools, use(TWO, forced=True, single=True), thinking=True)
     tokens = say(of, json_tools, 'Not a call: <tool_call>{"name": 1}. </think>')
     tokens += walk(of, json_tools, 1)
-    text, calls = read(json_tools, tokens, use(single=True), thinking=True)
+    text, calls = read(json_tools, tokens, use(TWO, single=True), thinking=True)
     assert text == ""
     assert valid(calls, TWO)
     assert len(calls) == 1
     opens, calls_marker = ids_of(json_tools, "<think>"), ids_of(json_tools, "<tool_call>")
-    assert set(allowed(mask(json_tools, use(forced=True), may_think=True))) == {
+    assert set(allowed(mask(json_tools, use(TWO, forced=True), may_think=True))) == {
         *opens,
         *calls_marker,
     }
-    assert allowed(mask(json_tools, use(forced=True))) == calls_marker
+    assert allowed(mask(json_tools, use(TWO, forced=True))) == calls_marker
 
 
 # -- calls of strict functions in an answer that is free
@@ -273,7 +179,7 @@ def test_prose_is_free_and_every_call_in_it_is_held(tokenizer: TokenizerWrapper)
 
 
 def test_only_the_strict_functions_are_held_to_their_schema(json_tools: TokenizerWrapper) -> None:
-    of = mask(json_tools, use(strict=frozenset({"look"})))
+    of = mask(json_tools, use(TWO, strict=frozenset({"look"})))
     say(
         of,
         json_tools,
@@ -338,7 +244,7 @@ def test_the_way_back_leads_to_where_it_came_from(
 
 
 def test_nothing_binds_a_model_that_is_free(json_tools: TokenizerWrapper) -> None:
-    assert grammars(json_tools).compile_tool_calls(use()) is None
+    assert grammars(json_tools).compile_tool_calls(use(TWO)) is None
 
 
 @pytest.mark.parametrize(

@@ -1,26 +1,28 @@
-"""Arguments between tags: typed by the function's schema, white space kept, forgotten tags."""
+"""Arguments typed by the function's schema, and forms of calls beside that of a template: forgotten
+tags and keys, dashed names, arguments without a name, broken JSON.
+"""
 
 from __future__ import annotations
 
-import json
-import random
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from typing import Any, Final
 
 import pytest
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from omlx.engine.types import FinishReason
-from omlx.text.events import TextDelta, ToolCallArguments, ToolCallStart
-from omlx.text.output import OutputParser, OutputSpec
-from tests.text.test_output import STATS
+from tests.templates.parsing import parse
 from tests.text.tokenizers import CHATML, decode_byte_level
 
 WORDS: Final = {
     "qwen3_coder": "<tool_call>\n<function=",
     "glm": "<tool_call> <arg_key>",
     "minimax_m2": "<minimax:tool_call>",
+    "gemma": "<|tool_call> <tool_call|>",
+    "pythonic": "<|tool_call_start|>",
+    "json_tools": "<tool_call> tool_call.name",
+    "kimi_k2": "<|tool_calls_section_begin|>",
+    "mistral": "[TOOL_CALLS]",
 }
 """Words of a chat template by which each family is recognised."""
 
@@ -109,27 +111,11 @@ def tokenizers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, TokenizerW
     }
 
 
-def parse(
-    tokenizer: TokenizerWrapper, text: str, tools: Sequence[Mapping[str, Any]], seed: int = 0
+def parsed(
+    tokenizer: TokenizerWrapper, text: str, tools: Sequence[Mapping[str, Any]], seed: int
 ) -> tuple[str, list[tuple[str, Any]]]:
-    """Return text and calls; `seed` cuts the output at random, 0 does not."""
-    parser = OutputParser(tokenizer, OutputSpec(tools=tuple(tools)))
-    tokens = list(tokenizer.encode(text, add_special_tokens=False))
-    cuts = [0, len(tokens)]
-    if seed:
-        choose = random.Random(seed)
-        cuts = sorted({*cuts, *(choose.randrange(len(tokens)) for _ in range(6 * seed))})
-    events = [event for start, end in pairwise(cuts) for event in parser.feed(tokens[start:end])]
-    said, calls = "", list[list[str]]()
-    for event in [*events, *parser.finish(FinishReason.STOP, STATS)]:
-        match event:
-            case TextDelta(text=piece):
-                said += piece
-            case ToolCallStart(name=name):
-                calls.append([name, ""])
-            case ToolCallArguments(text=piece):
-                calls[-1][1] += piece
-    return said, [(name, json.loads(arguments)) for name, arguments in calls]
+    output = parse(tokenizer, text, tools, seed)
+    return output.text, output.named
 
 
 @pytest.mark.parametrize("family", CALLS)
@@ -139,7 +125,7 @@ def test_a_value_has_the_type_of_its_schema(
 ) -> None:
     call = CALLS[family].format(text.replace("{", "{{").replace("}", "}}").format())
     for seed in (0, 1, 9):
-        said, calls = parse(tokenizers[family], call, [tool(schema)], seed)
+        said, calls = parsed(tokenizers[family], call, [tool(schema)], seed)
         assert (said, calls) == ("", [("f", {"v": value})])
         assert type(calls[0][1]["v"]) is type(value)
 
@@ -185,13 +171,13 @@ def test_slips_of_qwen_coder_are_calls(tokenizers: dict[str, TokenizerWrapper], 
     text, said, arguments = SLIPS[slip]
     for seed in (0, 1, 5, 20):
         calls = [("f", each) for each in arguments]
-        assert parse(tokenizers["qwen3_coder"], text, [tool(TEXT, "w")], seed) == (said, calls)
+        assert parsed(tokenizers["qwen3_coder"], text, [tool(TEXT, "w")], seed) == (said, calls)
 
 
 def test_a_bare_tag_of_no_known_function_is_prose(tokenizers: dict[str, TokenizerWrapper]) -> None:
     for text in ("Write <function=g>\n</function> here", "<function=f> is how", "<function="):
         for seed in (0, 3):
-            assert parse(tokenizers["qwen3_coder"], text, [tool(TEXT)], seed) == (text, [])
+            assert parsed(tokenizers["qwen3_coder"], text, [tool(TEXT)], seed) == (text, [])
 
 
 def test_one_line_break_joins_texts_around_calls(tokenizers: dict[str, TokenizerWrapper]) -> None:
@@ -199,5 +185,104 @@ def test_one_line_break_joins_texts_around_calls(tokenizers: dict[str, Tokenizer
     for gap in ("\n", "", " ", "\n\n"):
         for seed in (0, 1, 20):
             text = f"A{gap}{call}{gap}{call}{gap}B{gap}{call}\n"
-            said, calls = parse(tokenizers["qwen3_coder"], text, [tool(TEXT)], seed)
+            said, calls = parsed(tokenizers["qwen3_coder"], text, [tool(TEXT)], seed)
             assert (said, len(calls)) == ("A\nB", 3)
+
+
+def function(name: str, **properties: Any) -> Mapping[str, Any]:
+    parameters = {"type": "object", "properties": properties}
+    return {"type": "function", "function": {"name": name, "parameters": parameters}}
+
+
+TOOLS: Final = (
+    function("f", v=TEXT, n={"type": "integer"}),
+    function("get-docs", v=TEXT),
+    function("none"),
+)
+F: Final = "f"
+
+
+@pytest.mark.parametrize(
+    ("family", "text", "calls"),
+    [
+        ("gemma", "call:f{max-results:5}", [(F, {"max-results": 5})]),
+        (
+            "gemma",
+            'call:get-docs{headers:{Content-Type:<|"|>a<|"|>,X-Id:1},all:[{a-b:null}]}',
+            [("get-docs", {"headers": {"Content-Type": "a", "X-Id": 1}, "all": [{"a-b": None}]})],
+        ),
+        (
+            "gemma",
+            'call:f{v:<|"|>{a:1}, <tool_call|> "x"\n<|"|>}',
+            [(F, {"v": '{a:1}, <tool_call|> "x"\n'})],
+        ),
+        ("gemma", 'call:f{<|"|>v<|"|>:<|"|>x<|"|>,n:-7}', [(F, {"v": "x", "n": -7})]),
+        ("gemma", "call:f{n:None,all:[None,True]}", [(F, {"n": None, "all": [None, True]})]),
+        ("gemma", "call:f{v:12}", [(F, {"v": "12"})]),
+        ("gemma", "call:f{n:9007199254740993}", [(F, {"n": 9007199254740993})]),
+        ("gemma", "call:f{}call:none{}", [(F, {}), ("none", {})]),
+        ("pythonic", '[get-docs(v="a")]', [("get-docs", {"v": "a"})]),
+        ("pythonic", '[f("a", 5)]', [(F, {"v": "a", "n": 5})]),
+        ("pythonic", '[f("a", n=5), none()]', [(F, {"v": "a", "n": 5}), ("none", {})]),
+        ("pythonic", "[f(v='it's, \"so\"')]", [(F, {"v": 'it\'s, "so"'})]),
+        ("pythonic", "[f(v='a\nb\\n')]", [(F, {"v": "a\nb\n"})]),
+        ("pythonic", '[f(v="<|tool_call_end|> [f()]")]', [(F, {"v": "<|tool_call_end|> [f()]"})]),
+        ("pythonic", '[f(o={"a-b": [1, None]}, n=5)]', [(F, {"o": {"a-b": [1, None]}, "n": 5})]),
+        ("json_tools", '{"name": "none"}', [("none", {})]),
+        ("json_tools", '{"name": "f", "parameters": {"v": "a"}}', [(F, {"v": "a"})]),
+        ("json_tools", '{"arguments": {"v": "a"}, "name": "f"}', [(F, {"v": "a"})]),
+        (
+            "json_tools",
+            '[{"name": "f", "arguments": {}}, {"name": "none", "arguments": {}}]',
+            [(F, {}), ("none", {})],
+        ),
+        ("json_tools", '{"name": "f", "arguments": {"v": "a\nb\t"}}', [(F, {"v": "a\nb\t"})]),
+        ("json_tools", '{"name": "f", "arguments": {"v": "a", }}', [(F, {"v": "a"})]),
+        ("json_tools", '{"name": "f", "arguments": {"v": "a"', [(F, {"v": "a"})]),
+        ("json_tools", "{'name': 'f', 'arguments': {'v': None}}", [(F, {"v": None})]),
+    ],
+)
+def test_forms(
+    tokenizers: dict[str, TokenizerWrapper], family: str, text: str, calls: list[Any]
+) -> None:
+    tokenizer = tokenizers[family]
+    whole = f"{tokenizer.tool_call_start}{text}{tokenizer.tool_call_end}"
+    for seed in (0, 1, 12):
+        assert parsed(tokenizer, whole, TOOLS, seed) == ("", calls)
+        assert parsed(tokenizer, f"A\n{whole}\n{whole} B", TOOLS, seed) == ("A\nB", calls + calls)
+
+
+@pytest.mark.parametrize(
+    ("family", "text"),
+    [
+        ("pythonic", '<|tool_call_start|>[g("a")]<|tool_call_end|>'),
+        ("pythonic", '<|tool_call_start|>[f("a", 5, 6)]<|tool_call_end|>'),
+        ("json_tools", '<tool_call>{"name": "g"}</tool_call>'),
+        ("kimi_k2", "<|tool_call_begin|>functions.g:0<|tool_call_argument_begin|>{}"),
+    ],
+)
+def test_what_cannot_be_a_call_is_text(
+    tokenizers: dict[str, TokenizerWrapper], family: str, text: str
+) -> None:
+    for seed in (0, 5):
+        assert parsed(tokenizers[family], text, TOOLS, seed) == (text, [])
+
+
+def test_kimi_may_forget_its_section(tokenizers: dict[str, TokenizerWrapper]) -> None:
+    one = '<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{"v": "a"}<|tool_call_end|>'
+    for seed in (0, 1, 12):
+        said, calls = parsed(tokenizers["kimi_k2"], f"A{one}{one}", TOOLS, seed)
+        assert (said, calls) == ("A", [(F, {"v": "a"})] * 2)
+
+
+def test_a_list_that_was_cut_off_keeps_its_calls(tokenizers: dict[str, TokenizerWrapper]) -> None:
+    tokenizer = tokenizers["mistral"]
+    text = (
+        '[TOOL_CALLS][{"name": "f", "arguments": {"v": "a"}}, {"name": "f", "arguments": {"v": "b'
+    )
+    output = parse(tokenizer, text, TOOLS, reason=FinishReason.LENGTH)
+    assert [(name, arguments) for _, name, arguments in output.calls] == [
+        (F, '{"v": "a"}'),
+        (F, '{"v": "b'),
+    ]
+    assert output.complete == [True, False]

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import groupby, pairwise
+from itertools import groupby
 
 import pytest
 from hypothesis import given
@@ -50,19 +50,6 @@ def test_any_chunking_cuts_at_the_same_place(pieces: list[str], stops: list[str]
 def test_overlap_is_the_longest_proper_beginning(text: str, marker: str) -> None:
     expected = max(n for n in range(len(marker)) if text.endswith(marker[:n]))
     assert overlap(text, marker) == expected
-
-
-@given(
-    pieces=st.lists(WORDS),
-    markers=st.lists(st.text("ab<", min_size=1, max_size=4), min_size=1, max_size=3),
-)
-def test_markers_are_dropped_however_the_text_is_cut(pieces: list[str], markers: list[str]) -> None:
-    def dropped(chunks: Iterable[str]) -> str:
-        machine = MarkerFilter(markers)
-        return "".join([*map(machine.feed, chunks), machine.finish()])
-
-    text = "".join(pieces)
-    assert dropped(pieces) == dropped(text)
 
 
 def test_what_is_dropped() -> None:
@@ -184,16 +171,10 @@ def read(chunks: list[str]) -> tuple[str, str]:
     return "".join(reasoning), "".join(content)
 
 
-@given(cuts=st.lists(st.integers(0, len(WHOLE)), max_size=8))
-def test_channels_do_not_depend_on_chunks(cuts: list[int]) -> None:
-    edges = [0, *sorted(cuts), len(WHOLE)]
-    chunks = [WHOLE[a:b] for a, b in pairwise(edges)]
-    assert read(chunks) == ("Hm. <|eo", f"{CALL}It <rains.")
-
-
 @pytest.mark.parametrize(
     ("text", "found"),
     [
+        (WHOLE, ("Hm. <|eo", f"{CALL}It <rains.")),
         ("No header at all.", ("", "No header at all.")),
         ("to=self<|message|>cut o", ("cut o", "")),
         ("to=self<|message|>a<|eo", ("a<|eo", "")),
@@ -202,6 +183,6 @@ def test_channels_do_not_depend_on_chunks(cuts: list[int]) -> None:
         ("", ("", "")),
     ],
 )
-def test_channels_that_are_cut_off(text: str, found: tuple[str, str]) -> None:
+def test_channels(text: str, found: tuple[str, str]) -> None:
     assert read([text]) == found
     assert read(list(text)) == found

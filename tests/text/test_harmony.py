@@ -3,34 +3,22 @@
 from __future__ import annotations
 
 import json
-from itertools import pairwise
 from typing import Final
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from omlx.engine.masking import forced_tokens
 from omlx.engine.types import FinishReason
 from omlx.text.events import (
-    Finish,
-    HiddenLogprobs,
     ReasoningDelta,
-    TextDelta,
-    ToolCallArguments,
-    ToolCallEnd,
-    ToolCallStart,
 )
 from omlx.text.grammar import GrammarCompiler, GrammarKind, Preamble, StructuredOutput
 from omlx.text.harmony import HarmonySplitter
-from omlx.text.output import OutputParser, OutputSpec
 from omlx.text.tools import ToolUse
 from tests.schemas import SMALL, WORD, record
 from tests.templates.parsing import Output, parse
-from tests.text.test_call_grammar import allowed, ids_of, mask, say, use, valid
-from tests.text.test_output import STATS
-from tests.text.test_tag_grammar import walk
+from tests.text.calls import allowed, ids_of, mask, say, use, valid, walk
 from tests.text.tokenizers import decode_byte_level
 
 TEMPLATE = (
@@ -58,6 +46,9 @@ CALLS = [
 ]
 
 
+Read = tuple[str, str, list[str]]
+
+
 @pytest.fixture(scope="module")
 def oss(tmp_path_factory: pytest.TempPathFactory) -> TokenizerWrapper:
     return decode_byte_level(
@@ -67,29 +58,11 @@ def oss(tmp_path_factory: pytest.TempPathFactory) -> TokenizerWrapper:
     )
 
 
-def read(
-    tokenizer: TokenizerWrapper, chunks: list[list[int]], **spec: object
-) -> tuple[str, str, list[str]]:
-    """Reasoning, text and calls, each call as its name and arguments."""
-    output = OutputParser(tokenizer, OutputSpec(tools=(LOOK,), **spec))
-    events = []
-    for chunk in chunks:
-        events += output.feed(chunk)
-    events += output.finish(FinishReason.STOP, STATS)
-    thought, said, calls = "", "", list[str]()
-    for event in events:
-        match event:
-            case ReasoningDelta(text=text):
-                thought += text
-            case TextDelta(text=text):
-                said += text
-            case ToolCallStart(name=name):
-                calls.append(name)
-            case ToolCallArguments(text=text):
-                calls[-1] += text
-            case ToolCallEnd() | HiddenLogprobs() | Finish():
-                pass
-    return thought, said, calls
+def read(oss: TokenizerWrapper, output: str | list[int], seed: int = 0) -> Read:
+    """Return reasoning, text and calls, each call as its name and arguments."""
+    parsed = parse(oss, output, (LOOK,), seed)
+    calls = [name + arguments for _, name, arguments in parsed.calls]
+    return parsed.reasoning, parsed.text, calls
 
 
 @pytest.mark.parametrize(
@@ -152,9 +125,8 @@ def read(
     ],
 )
 def test_reads(oss: TokenizerWrapper, text: str, expected: object) -> None:
-    tokens = ids_of(oss, text)
-    assert read(oss, [tokens]) == expected
-    assert read(oss, [[token] for token in tokens]) == expected
+    assert read(oss, text) == expected
+    assert read(oss, text, seed=50) == expected
 
 
 F: Final = "<|channel|>commentary to=functions.look <|constrain|>json<|message|>"
@@ -235,9 +207,8 @@ THINK: Final = "<|start|>assistant<|channel|>analysis<|message|>R<|end|>"
 def test_malformed_headers(
     oss: TokenizerWrapper, text: str, expected: tuple[str, str, list[str]]
 ) -> None:
-    tokens = ids_of(oss, text)
-    assert read(oss, [tokens]) == expected
-    assert read(oss, [[token] for token in tokens]) == expected
+    assert read(oss, text) == expected
+    assert read(oss, text, seed=50) == expected
     splitter, pieces = HarmonySplitter((LOOK,)), list[object]()
     for character in text:
         pieces += splitter.feed(character)
@@ -251,32 +222,9 @@ def test_a_call_without_functions_is_dropped(oss: TokenizerWrapper) -> None:
 
 
 def test_a_call_that_is_cut_off_before_its_arguments_has_none(oss: TokenizerWrapper) -> None:
-    parser = OutputParser(oss, OutputSpec(tools=(LOOK,)))
-    events = [*parser.feed(ids_of(oss, F)), *parser.finish(FinishReason.LENGTH, STATS)]
-    assert [e.text for e in events if isinstance(e, ToolCallArguments)] == ["{"]
-    assert [e.complete for e in events if isinstance(e, ToolCallEnd)] == [False]
-
-
-@given(
-    parts=st.lists(
-        st.sampled_from(
-            [
-                *(THOUGHT, NEXT, *CALLS, CALL + QUOTING, "<|channel|>final<|message|>"),
-                *("é", "}", " ", "<|channel|>", "<|message|>", "<|call|>", "to=functions.look"),
-            ]
-        ),
-        max_size=6,
-    ),
-    cuts=st.lists(st.integers(0, 400), max_size=6),
-)
-def test_any_chunking_gives_the_same(
-    oss: TokenizerWrapper, parts: list[str], cuts: list[int]
-) -> None:
-    tokens = ids_of(oss, "".join(parts))
-    edges = sorted({0, len(tokens), *(cut for cut in cuts if cut < len(tokens))})
-    whole = read(oss, [tokens])
-    assert read(oss, [tokens[a:b] for a, b in pairwise(edges)]) == whole
-    assert read(oss, [[token] for token in tokens]) == whole
+    output = parse(oss, F, (LOOK,), reason=FinishReason.LENGTH)
+    assert output.calls[0][1:] == ("look", "{")
+    assert output.complete == [False]
 
 
 SCHEMAS = {"look": record(["at"], at=WORD, days=SMALL), "wait": record()}
@@ -369,5 +317,5 @@ def test_an_answer_in_a_form_comes_behind_a_thought_and_its_header(oss: Tokenize
     assert oss.decode(forced_tokens(of, 20)) in ('{"a": 1}', "")
     tokens += say(of, oss, '{"a": 1}')
     assert of.ended
-    assert read(oss, [tokens]) == ("It is ", '{"a": 1}', [])
+    assert read(oss, tokens) == ("It is ", '{"a": 1}', [])
     assert len(allowed(grammars.mask(yes, Preamble()))) == 1

@@ -4,9 +4,6 @@ with the texts that their chat templates have.
 
 from __future__ import annotations
 
-import json
-import random
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,20 +13,13 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 from omlx.engine.masking import forced_tokens
 from omlx.engine.types import FinishReason
 from omlx.text.events import (
-    Finish,
     ReasoningDelta,
-    TextDelta,
-    ToolCallArguments,
-    ToolCallEnd,
-    ToolCallStart,
 )
-from omlx.text.filters import WrapperFilter
 from omlx.text.grammar import GrammarCompiler, GrammarKind, Preamble, StructuredOutput
 from omlx.text.output import OutputParser, OutputSpec
 from omlx.text.reasoning import FAMILIES
 from omlx.text.template.render import render
 from tests.templates.parsing import parse
-from tests.text.test_output import STATS
 from tests.text.tokenizers import CHATML, decode_byte_level
 
 MISTRAL = "[THINK][/THINK]"
@@ -118,22 +108,6 @@ def test_an_answer_begins_at_once_where_reasoning_would_open_with_a_text(tmp_pat
     assert tokenizer.decode(forced_tokens(mask, 8)) == "yes"
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["<a>b</a>", " <a>b</a> \n", "<a>b", "b</a>", "<a>b</a>c", "<a></a></a>", "<", "<a>", "</a>"],
-)
-def test_a_wrapper_does_not_depend_on_chunks(text: str) -> None:
-    choose = random.Random(1)
-    whole = WrapperFilter(("<a>", "</a>"))
-    expected = whole.feed(text) + whole.finish()
-    for _ in range(20):
-        cuts = sorted(choose.choices(range(len(text) + 1), k=3))
-        pieces = WrapperFilter(("<a>", "</a>"))
-        edges = zip([0, *cuts], [*cuts, len(text)], strict=True)
-        passed = "".join(pieces.feed(text[start:end]) for start, end in edges)
-        assert passed + pieces.finish() == expected
-
-
 LOOK: Final = {
     "type": "function",
     "function": {
@@ -183,28 +157,9 @@ def parse_unclosed(
     **spec: Any,
 ) -> tuple[str, str, list[tuple[str, Any]]]:
     """Return reasoning, text and calls of an output whose reasoning the prompt has opened."""
-    parser = OutputParser(tokenizer, OutputSpec(tools=(LOOK,), thinking=True, **spec))
-    tokens = list(tokenizer.encode(text, add_special_tokens=False))
-    choose = random.Random(seed)
-    cuts = sorted({0, len(tokens), *(choose.randrange(len(tokens)) for _ in range(8 * seed))})
-    events = [event for start, end in pairwise(cuts) for event in parser.feed(tokens[start:end])]
-    thought, said, calls = "", "", list[list[str]]()
-    for event in [*events, *parser.finish(reason, STATS)]:
-        match event:
-            case ReasoningDelta(text=piece):
-                thought += piece
-            case TextDelta(text=piece):
-                said += piece
-            case ToolCallStart(name=name, index=index):
-                assert index == len(calls)
-                calls.append([name, ""])
-            case ToolCallArguments(text=piece):
-                calls[-1][1] += piece
-            case ToolCallEnd(complete=complete):
-                assert complete
-            case Finish(tool_calls=count):
-                assert count == len(calls)
-    return thought, said, [(name, json.loads(arguments)) for name, arguments in calls]
+    output = parse(tokenizer, text, (LOOK,), seed, reason, thinking=True, **spec)
+    assert all(output.complete)
+    return output.reasoning, output.text, output.named
 
 
 @pytest.mark.parametrize("seed", [0, 1, 10])

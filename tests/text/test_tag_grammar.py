@@ -4,7 +4,6 @@ calls of what may be called, with arguments that have their schema as far as it 
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,10 +12,9 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from omlx.engine.masking import forced_tokens
 from omlx.errors import BadRequest
-from omlx.text.mask import GrammarMask
 from omlx.text.tools import ToolUse
 from tests.schemas import SMALL, WORD, listed, record
-from tests.text.test_call_grammar import allowed, grammars, ids_of, mask, read, say, use, valid
+from tests.text.calls import grammars, ids_of, mask, read, say, use, valid, walk
 from tests.text.tokenizers import CHATML, SPECIAL, decode_byte_level
 
 TEXT: Final = {"type": "string"}
@@ -63,32 +61,12 @@ def coder(
     )
 
 
-def walk(
-    of: GrammarMask, tokenizer: TokenizerWrapper, seed: int, closing: str = CLOSE
-) -> list[int]:
-    """Say something at random that the mask allows; now and then close a text, which chance alone
-    would not.
-    """
-    choose, close, start = random.Random(seed), ids_of(tokenizer, closing), len(of.tokens)
-    while not of.ended and of.bits() is not None:
-        assert len(of.tokens) < 3000
-        taken = 0
-        while choose.random() < 0.9 and taken < len(close) and of.advance(close[taken]):
-            taken += 1
-        if taken == len(close):
-            continue
-        of.rollback(taken)
-        token = choose.choice(allowed(of))
-        assert of.advance(token)
-        if token in tokenizer.eos_token_ids:
-            break
-    return of.tokens[start:]
-
-
 def test_whatever_a_forced_answer_may_say_is_valid_calls(coder: TokenizerWrapper) -> None:
     counts, seen_calls = set(), list[tuple[str, Any]]()
     for seed in range(40):
-        text, calls = read(coder, walk(mask(coder, use(TWO, forced=True)), coder, seed), use(TWO))
+        text, calls = read(
+            coder, walk(mask(coder, use(TWO, forced=True)), coder, seed, CLOSE), use(TWO)
+        )
         assert text == ""
         assert valid(calls, TWO)
         counts.add(len(calls))
@@ -112,7 +90,7 @@ def test_a_named_function_is_the_only_one_and_ends_the_answer(coder: TokenizerWr
         coder.decode(forced_tokens(of, 200))
         == "<tool_call>\n<function=get_weather>\n<parameter=city>\n"
     )
-    _, calls = read(coder, walk(of, coder, 1), one)
+    _, calls = read(coder, walk(of, coder, 1, CLOSE), one)
     assert of.ended
     assert [name for name, _ in calls] == ["get_weather"]
 
@@ -125,7 +103,7 @@ def test_strict_calls_in_prose_are_held_and_others_have_any_arguments(
     for seed in range(10):
         of = mask(coder, strict)
         tokens = say(of, coder, "So. <tool_call>")
-        tokens += walk(of, coder, seed)
+        tokens += walk(of, coder, seed, CLOSE)
         tokens += say(
             of,
             coder,
@@ -142,7 +120,7 @@ def test_values_of_several_types_follow_their_schema(coder: TokenizerWrapper) ->
     one = use({"it": UNIONS}, forced=True, single=True)
     seen: dict[str, set[str]] = {}
     for seed in range(25):
-        text, calls = read(coder, walk(mask(coder, one), coder, seed), one)
+        text, calls = read(coder, walk(mask(coder, one), coder, seed, CLOSE), one)
         assert (text, len(calls)) == ("", 1)
         assert valid(calls, {"it": UNIONS})
         for name, value in calls[0][1].items():

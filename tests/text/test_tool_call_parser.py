@@ -11,8 +11,6 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from mlx_lm import tool_parsers
 
 from omlx.text.calls import markup as formats
@@ -387,54 +385,6 @@ def test_ids() -> None:
 def test_a_call_that_is_demanded_is_held_to_a_grammar() -> None:
     known = [*formats.PARSERS.values(), *formats.FAMILIES, HARMONY, MISTRAL_LISTING]
     assert all(form.written is not None for form in known)
-
-
-FRAGMENTS = [
-    "<tool_call>",
-    "</tool_call>",
-    '{"name": "look", "arguments": ',
-    '{"a": "}"}',
-    "}",
-    " ",
-    "\n",
-    "x",
-    "<",
-    '"',
-]
-
-
-def fragments(parser: str) -> list[str]:
-    markup = form(parser)
-    call = ONE[parser]
-    return [
-        markup.form.start,
-        markup.form.end,
-        call,
-        call[: len(call) // 2],
-        call[len(call) // 2 :],
-        " ",
-        "\n",
-        "a<",
-        "}",
-        '{"',
-    ]
-
-
-@pytest.mark.parametrize("parser", PARSERS)
-@given(data=st.data())
-def test_any_chunking_gives_the_same_events(parser: str, data: st.DataObject) -> None:
-    text = "".join(data.draw(st.lists(st.sampled_from(fragments(parser)), max_size=8)))
-    cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=6)))
-    chunks = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
-    whole = events(parser, [text])
-    assert events(parser, chunks) == whole
-    assert events(parser, text) == whole
-
-
-@given(parts=st.lists(st.sampled_from(FRAGMENTS), max_size=14))
-def test_any_chunking_of_json_calls(parts: list[str]) -> None:
-    text = "".join(parts)
-    assert events("json_tools", parts) == events("json_tools", text) == events("json_tools", [text])
 
 
 MORE_KEYS = [', "id": "c1"', ', "id": 1, "x" : {"y": [1, "}"], "z": null}', ', "a": "\\"}"']

@@ -12,9 +12,10 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 from omlx.errors import BadRequest
 from omlx.text.calls.markup import call_format, write_calls
 from tests.schemas import SMALL, WORD, listed, record
-from tests.text.test_call_grammar import grammars, mask, read, say, use, valid
-from tests.text.test_tag_grammar import UNIONS, walk
-from tests.text.tokenizers import CHATML, SPECIAL, decode_byte_level
+from tests.text.calls import family as family_tokenizer
+from tests.text.calls import grammars, mask, read, say, use, valid, walk
+from tests.text.test_tag_grammar import UNIONS
+from tests.text.tokenizers import CHATML, decode_byte_level
 
 TEXT: Final = {"type": "string"}
 TREE: Final = record(["size"], size=SMALL, more=listed({"$ref": "#/$defs/tree"}, most=2))
@@ -63,8 +64,7 @@ def family(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="module")
 def model(family: str, tmp_path_factory: pytest.TempPathFactory) -> TokenizerWrapper:
     words, tokens, _ = WORDS[family]
-    template = "{% raw %}{# " + words + " #}{% endraw %}" + CHATML
-    return decode_byte_level(tmp_path_factory.mktemp("family"), template, (*SPECIAL, *tokens))
+    return family_tokenizer(tmp_path_factory.mktemp("family"), words, tokens)
 
 
 def test_a_forced_answer_is_calls(family: str, model: TokenizerWrapper) -> None:
