@@ -26,7 +26,8 @@ FEATURES: Final[dict[str, str]] = {
         omlx/engine/disk/ tests/engine/disk/ omlx/models/pool/prefix_disk
         tests/models/test_prefix_disk tests/cli/test_prefix_restart""",
     "speculation": """
-        omlx/engine/speculation/ tests/engine/speculation/ omlx/engine/inspection/ omlx/draft_length
+        omlx/engine/speculation/ tests/engine/speculation/ omlx/engine/device/facts
+        omlx/engine/device/batch_probe omlx/engine/device/chip_costs omlx/draft_length
         omlx/models/catalog/head_files omlx/models/pool/head
         omlx/models/pool/load_head tests/models/test_heads tests/models/heads tests/models/drafts
         omlx/models/pool/cost_file omlx/models/pool/speculation tests/models/test_cost_file
@@ -34,10 +35,10 @@ FEATURES: Final[dict[str, str]] = {
         tests/models/test_speculation_ tests/models/test_bundled_head tests/engine/test_head
         tests/engine/heads tests/engine/test_acceptance tests/engine/test_calibration
         tests/engine/test_draft_together tests/engine/test_exact_strategies
-        tests/engine/test_speculation_stats tests/engine/test_strategy omlx/engine/strategy
+        tests/engine/test_speculation_stats tests/engine/test_strategy
         tests/server/test_speculation tests/server/test_head tests/test_draft_length""",
     "images": """
-        omlx/engine/vision/ omlx/engine/image tests/engine/vision/ omlx/models/vision/
+        omlx/engine/vision/ tests/engine/vision/ omlx/models/vision/
         tests/models/vision/ omlx/server/request/media/ tests/server/media/""",
     "models over several machines": """
         omlx/engine/stage/ tests/engine/stage/ omlx/cli/stage/

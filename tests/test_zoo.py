@@ -11,7 +11,7 @@ import mlx.core as mx
 import pytest
 from mlx import nn
 
-from omlx.engine.model import cache_maker, id_limit
+from omlx.engine.device.model import cache_maker, id_limit
 from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.catalog.registry import ModelEntry
 from omlx.models.pool.load_weights import load

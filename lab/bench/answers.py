@@ -19,7 +19,7 @@ from omlx.bench.console import Json, model_dir
 from omlx.bench.drive import run as run_requests
 from omlx.bench.subject import Subject, read_subject
 from omlx.bench.workloads import WORKLOADS, Workload
-from omlx.engine.sampling import Draw, RowSampler, draw
+from omlx.engine.device.sampling import Draw, RowSampler, draw
 from omlx.engine.types import Request
 
 CONTEXT: Final = 600

@@ -23,8 +23,8 @@ from lab.bench.inflate import add_arguments as add_growth
 from lab.bench.inflate import growth
 from omlx.bench.console import add
 from omlx.bench.subject import read_subject
-from omlx.engine.model import cache_maker
-from omlx.engine.ragged import merge_caches
+from omlx.engine.device.model import cache_maker
+from omlx.engine.device.ragged import merge_caches
 
 PADDED: Final = "left-padded"
 RAGGED: Final = "ragged"

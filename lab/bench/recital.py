@@ -16,7 +16,7 @@ from mlx_lm.models.cache import KVCache, make_prompt_cache
 
 from omlx.bench.drive import run
 from omlx.bench.subject import Subject
-from omlx.engine.model import Cache
+from omlx.engine.device.model import Cache
 from omlx.engine.types import Request
 
 RAISED: Final = 1e4

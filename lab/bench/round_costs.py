@@ -21,10 +21,10 @@ from omlx.bench.drive import drive, request, settle
 from omlx.bench.subject import Subject
 from omlx.draft_length import DraftLength
 from omlx.engine.loop import EngineLoop
-from omlx.engine.row import Row
+from omlx.engine.speculation.drafter import Draft, Proposal
 from omlx.engine.speculation.drafters.ngram import NgramDrafter
-from omlx.engine.speculation.proposal import Draft, Proposal
-from omlx.engine.strategy import NGRAM, Clause
+from omlx.engine.speculation.strategy import NGRAM, Clause
+from omlx.engine.step.row import Row
 from omlx.engine.types import Request, Speculation
 
 WIDTHS: Final = (2, 3, 4, 5, 6, 8, 9, 10, 12, 16, 17, 20, 24, 32, 48, 64)

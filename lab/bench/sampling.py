@@ -16,7 +16,7 @@ from typing import Final
 import mlx.core as mx
 from mlx_lm.sample_utils import apply_min_p, apply_top_k, apply_top_p
 
-from omlx.engine.sampling import Draw, RowSampler, draw, noise
+from omlx.engine.device.sampling import Draw, RowSampler, draw, noise
 from omlx.engine.types import Sampling
 
 FILTERS: Final = {

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import mlx.core as mx
 
-from omlx.engine.sampling import noise_key
+from omlx.engine.device.sampling import noise_key
 
 Json = dict[str, Any]
 

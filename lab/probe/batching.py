@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from lab.probe.reference import Row, window
-from omlx.engine.ragged import merge_caches
+from omlx.engine.device.ragged import merge_caches
 from tests import zoo
 
 DECODED = 4

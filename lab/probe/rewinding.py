@@ -17,7 +17,7 @@ import mlx.nn as nn
 from mlx_lm.models.cache import ArraysCache, ConcatenateKVCache, RotatingKVCache
 
 from lab.probe.reference import Row
-from omlx.engine.rewind import leaves, length_of, mark, rewind, unsupported
+from omlx.engine.device.rewind import leaves, length_of, mark, rewind, unsupported
 from omlx.errors import RewindError
 from tests import zoo
 

@@ -15,8 +15,8 @@ import mlx.core as mx
 from mlx_lm.models.cache import ArraysCache
 
 from lab.probe.reference import Row
-from omlx.engine import ragged
-from omlx.engine.rewind import leaves
+from omlx.engine.device import ragged
+from omlx.engine.device.rewind import leaves
 from tests import zoo
 
 LONGEST_DRAFT = 6

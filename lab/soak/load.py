@@ -18,7 +18,7 @@ from openai import APIError, APIStatusError, OpenAI
 from lab.soak.answers import compare, fault, joined, whole
 from lab.soak.models import MODELS
 from lab.soak.requests import REPEAT_SHARE, REPEATED, Json, SoakRequest, soak_request
-from omlx.engine.memory.guard import RETRY_AFTER_S
+from omlx.engine.memory import RETRY_AFTER_S
 
 PHASE_S: Final = 20.0
 """Seconds after which the streams go on to the other model."""

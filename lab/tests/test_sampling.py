@@ -8,7 +8,7 @@ import mlx.core as mx
 import pytest
 
 from lab.bench.sampling import FILTERS, compare, mlx_lm_draw
-from omlx.engine.sampling import Draw, RowSampler, draw
+from omlx.engine.device.sampling import Draw, RowSampler, draw
 
 
 @pytest.mark.parametrize("name", FILTERS)

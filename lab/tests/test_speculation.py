@@ -18,7 +18,7 @@ from lab.bench.__main__ import main
 from lab.bench.recital import Reciter
 from omlx.bench.drive import drive, request
 from omlx.draft_length import DraftLength
-from omlx.engine.strategy import NGRAM
+from omlx.engine.speculation.strategy import NGRAM
 from omlx.engine.types import Speculation
 from omlx.models.catalog.discovery import BUNDLED
 from tests.bench.subjects import subject

@@ -21,13 +21,13 @@ from omlx.bench.drive import Driven, drive, request, settle
 from omlx.bench.subject import Subject
 from omlx.bench.workloads import Workload, encode_chat, questions
 from omlx.draft_length import DraftLength
-from omlx.engine.model import cache_maker, weight_bytes
+from omlx.engine.device.model import cache_maker, weight_bytes
 from omlx.engine.speculation.cost_model import CostModel
 from omlx.engine.speculation.drafter import Drafter
 from omlx.engine.speculation.drafters.draft_model import DraftModel
 from omlx.engine.speculation.drafters.ngram import NgramDrafter
 from omlx.engine.speculation.speculator import Speculator
-from omlx.engine.strategy import parse
+from omlx.engine.speculation.strategy import parse
 from omlx.engine.types import Request, Speculation
 from omlx.measure.sample import Sample, total
 from omlx.measure.spread import run_pair

@@ -20,11 +20,11 @@ from mlx_lm.models.cache import make_prompt_cache
 
 from omlx.bench.subject import Subject
 from omlx.draft_length import DraftLength
+from omlx.engine.device.sampling import noise_key
 from omlx.engine.loop import EngineLoop
-from omlx.engine.sampling import noise_key
 from omlx.engine.speculation.config import CONFIG
 from omlx.engine.speculation.cost_model import PLAIN, CostModel, LatencyTable
-from omlx.engine.strategy import DRAFT, OFF
+from omlx.engine.speculation.strategy import DRAFT, OFF
 from omlx.engine.types import Failed, Finished, Request, Sampling, Speculation, TokensCommitted
 from omlx.errors import OmlxError
 from omlx.measure.sample import Meter, Sample, first_difference

@@ -24,11 +24,11 @@ from omlx.bench.exact import compare, questions, tolerance_of
 from omlx.bench.kernels import Expired, Part, Row, run_parts
 from omlx.bench.subject import Subject
 from omlx.engine.calibration import STRIDE, Calibration
+from omlx.engine.device.gpu import INTERVAL_S, evaluate_little
 from omlx.engine.loop import EngineLoop
 from omlx.engine.speculation.config import CONFIG
 from omlx.engine.speculation.cost_model import PLAIN, CostModel
 from omlx.engine.types import Failed, PrefillProgress, Request, Sampling
-from omlx.engine.warm import INTERVAL_S, evaluate_little
 from omlx.measure.spread import Series
 
 BATCHES: Final = (1, 2, 4)

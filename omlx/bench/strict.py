@@ -18,12 +18,11 @@ from omlx.bench.drive import fixed_costs
 from omlx.bench.subject import Subject
 from omlx.draft_length import DraftLength
 from omlx.engine.build import build_loop
-from omlx.engine.inspection.exactness_probe import measure_exactness
-from omlx.engine.inspection.facts import ModelFacts, facts_of, probed
+from omlx.engine.device.facts import ModelFacts, facts_of, measure_exactness, probed
+from omlx.engine.device.model import cache_maker
 from omlx.engine.loop import EngineLoop
-from omlx.engine.model import cache_maker
 from omlx.engine.speculation.cost_model import CostModel
-from omlx.engine.strategy import OFF, parse
+from omlx.engine.speculation.strategy import OFF, parse
 from omlx.engine.types import (
     Event,
     Failed,

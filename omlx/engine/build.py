@@ -4,26 +4,25 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from omlx.engine.buffers import attention_kernels
+from omlx.engine.device.chip_costs import expected_costs
+from omlx.engine.device.facts import ModelFacts, facts_of, measure_exactness, probed, strict_facts
+from omlx.engine.device.gpu import attention_kernels
+from omlx.engine.device.model import MakeCache, Model, cache_maker, weight_bytes
+from omlx.engine.device.rewind import rewind_refusal
+from omlx.engine.device.runner import Runner
 from omlx.engine.device_errors import isolate
 from omlx.engine.disk.tier import Disk, DiskTier
-from omlx.engine.inspection.chip_costs import expected_costs
-from omlx.engine.inspection.exactness_probe import measure_exactness, strict_facts
-from omlx.engine.inspection.facts import ModelFacts, facts_of, probed
 from omlx.engine.loop import DRAFT_SHARE, EngineLoop
-from omlx.engine.memory.guard import MemoryGuard
-from omlx.engine.model import MakeCache, Model, cache_maker, weight_bytes
-from omlx.engine.prefill import Activations, FitPass, PassShape, PrefillChunk
+from omlx.engine.memory import MemoryGuard
 from omlx.engine.prefix.reuse import PrefixReuse
-from omlx.engine.rewind import rewind_refusal
-from omlx.engine.runner import Runner
-from omlx.engine.scheduler import Scheduler
 from omlx.engine.speculation.cost_model import CostModel
 from omlx.engine.speculation.drafter import Drafter
 from omlx.engine.speculation.drafters.draft_model import CATCH_UP_CHUNK, DraftModel
 from omlx.engine.speculation.drafters.head import HeadDrafter
 from omlx.engine.speculation.drafters.ngram import NgramDrafter
 from omlx.engine.speculation.speculator import Speculator
+from omlx.engine.step.prefill import Activations, FitPass, PassShape, PrefillChunk
+from omlx.engine.step.scheduler import Scheduler
 from omlx.engine.types import Limits, run_through
 from omlx.engine.vision.reader import Vision
 from omlx.errors import Reason

@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Final
 from omlx.draft_length import MAX_DRAFT_LENGTH, DraftLength
 from omlx.engine.device_errors import isolate
 from omlx.engine.heartbeat import Heartbeat
-from omlx.engine.row import Row
 from omlx.engine.speculation.config import CONFIG
 from omlx.engine.speculation.cost_model import FIRST_BUCKET, PLAIN, CostModel
+from omlx.engine.speculation.drafter import Draft, Proposal
 from omlx.engine.speculation.drafters.ngram import NgramDrafter
-from omlx.engine.speculation.proposal import Draft, Proposal
-from omlx.engine.strategy import NGRAM, Clause, only
+from omlx.engine.speculation.strategy import NGRAM, Clause, only
+from omlx.engine.step.row import Row
 from omlx.engine.types import CalibrationState, Failed, Request, Sampling, Speculation
 from omlx.exactness import ROWS
 
@@ -148,7 +148,7 @@ def _warm_up(loop: EngineLoop) -> Iterator[bool]:
 
 def _measure_exactness(loop: EngineLoop, interrupted: Callable[[], bool]) -> bool:
     """Compare wide passes with single steps, once. Return whether that is done, or cannot be."""
-    from omlx.engine.inspection.exactness_probe import (  # noqa: PLC0415 — see `import_mlx_lm`
+    from omlx.engine.device.facts import (  # noqa: PLC0415 — see `import_mlx_lm`
         CONTEXTS,
         measure_exactness,
     )

@@ -20,7 +20,7 @@ from omlx.errors import EngineDead
 
 if TYPE_CHECKING:
     from omlx.engine.loop import EngineLoop
-    from omlx.engine.row import Row
+    from omlx.engine.step.row import Row
 
 SLOWER: Final = 20
 """Times an estimate that work may take: a machine that swaps is slow, and does not hang."""

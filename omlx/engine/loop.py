@@ -12,23 +12,23 @@ from dataclasses import replace
 from typing import Final
 
 from omlx.draft_length import DEFAULT_DRAFT_LENGTH, DraftLength
-from omlx.engine.buffers import release_buffers
+from omlx.engine.device.gpu import release_buffers
+from omlx.engine.device.launch import Launch
+from omlx.engine.device.runner import Runner
 from omlx.engine.device_errors import DEVICE, isolate
 from omlx.engine.disk.tier import Disk, DiskTier
-from omlx.engine.launch import Launch
-from omlx.engine.memory.guard import cache_need
 from omlx.engine.piece import Layout
-from omlx.engine.plan import Load, Look, Plan, Restore, Rewind
-from omlx.engine.prefill import PrefillChunk
 from omlx.engine.prefix.reuse import PrefixReuse
-from omlx.engine.row import Interval, Row, Status
-from omlx.engine.runner import Runner
-from omlx.engine.scheduler import Scheduler
 from omlx.engine.speculation.cost_model import PLAIN, CostModel
 from omlx.engine.speculation.drafter import Drafter
 from omlx.engine.speculation.drafters.draft_model import DraftModel
 from omlx.engine.speculation.drafters.head import HeadDrafter
 from omlx.engine.speculation.speculator import MISSING, Speculator
+from omlx.engine.step.model_memory import cache_need
+from omlx.engine.step.plan import Load, Look, Plan, Restore, Rewind
+from omlx.engine.step.prefill import PrefillChunk
+from omlx.engine.step.row import Interval, Row, Status
+from omlx.engine.step.scheduler import Scheduler
 from omlx.engine.types import Event, Limits, ModelSnapshot, PromptForecast, Request, RequestCounts
 from omlx.errors import Reason
 from omlx.records import PrefixStats

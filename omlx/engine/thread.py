@@ -18,8 +18,8 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 
-from omlx.engine.buffers import release_buffers
 from omlx.engine.calibration import Calibrations
+from omlx.engine.device.gpu import KeepWarm, release_buffers
 from omlx.engine.device_errors import DEVICE, isolate, kind_of
 from omlx.engine.heartbeat import Heartbeat
 from omlx.engine.types import (
@@ -32,7 +32,6 @@ from omlx.engine.types import (
     Request,
     RequestCounts,
 )
-from omlx.engine.warm import KeepWarm
 from omlx.errors import EngineDead, EngineError, OmlxError, Overloaded
 from omlx.records import PrefixStats
 

@@ -9,8 +9,8 @@ from enum import StrEnum
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from omlx.draft_length import DraftLength
-from omlx.engine.image import ImageSpan, PreparedImage
-from omlx.engine.strategy import AUTO, Strategy
+from omlx.engine.speculation.strategy import AUTO, Strategy
+from omlx.engine.vision.spans import ImageSpan, PreparedImage
 from omlx.errors import OmlxError, Reason
 from omlx.exactness import Bounds
 from omlx.records import PrefixStats, RequestStats

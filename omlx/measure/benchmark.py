@@ -14,9 +14,9 @@ from math import isnan
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
-from omlx.engine.memory.guard import stepped
+from omlx.engine.memory import stepped
 from omlx.engine.piece import Layout
-from omlx.engine.strategy import OFF
+from omlx.engine.speculation.strategy import OFF
 from omlx.engine.types import Request, Sampling, Speculation
 from omlx.errors import BadRequest, Overloaded, Reason
 from omlx.measure.results import Conditions, ResultStore, StoredResult

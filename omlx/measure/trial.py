@@ -13,9 +13,9 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
-from omlx.engine.image import ImageSpan, PreparedImage
-from omlx.engine.strategy import parse
+from omlx.engine.speculation.strategy import parse
 from omlx.engine.types import Request, Speculation
+from omlx.engine.vision.spans import ImageSpan, PreparedImage
 from omlx.errors import BadRequest, ModelError, OmlxError, Reason
 from omlx.measure.results import Conditions, ResultStore, StoredResult
 from omlx.measure.runner import Measurement, Runner, State, stop_bias

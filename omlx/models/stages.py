@@ -22,15 +22,14 @@ from typing import TYPE_CHECKING, Any, cast
 import mlx.core as mx
 from mlx import nn
 
-from omlx.engine.inspection.facts import facts_of, forward_failure, probed_in_stages
-from omlx.engine.model import cache_maker
+from omlx.engine.device.facts import facts_of, forward_failure, probed_in_stages
+from omlx.engine.device.model import cache_maker
 from omlx.engine.piece import Layout
-from omlx.engine.plan import Plan
 from omlx.engine.stage import ends
-from omlx.engine.stage.group import Group
 from omlx.engine.stage.link import Frame, Kind
-from omlx.engine.stage.runners import Follower, Leader
+from omlx.engine.stage.runners import Follower, Group, Leader
 from omlx.engine.stage.stages import Stages
+from omlx.engine.step.plan import Plan
 from omlx.engine.types import run_through
 from omlx.errors import ModelError, Reason, StageError
 from omlx.models.catalog.identity import check_same, fingerprint
@@ -44,7 +43,7 @@ from omlx.models.vision.support import VisionSupport, has_vision
 if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
 
-    from omlx.engine.model import Model
+    from omlx.engine.device.model import Model
 
 
 class StagedReader:

@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Final, cast
 
 import mlx.core as mx
 
-from omlx.engine.finish import truncate_at_stop
-from omlx.engine.masking import allows
-from omlx.engine.memory.guard import SMALL, stepped
-from omlx.engine.sampling import Draw, RowSampler, draw, noise, permit, process
+from omlx.engine.device.sampling import Draw, RowSampler, draw, noise, permit, process
+from omlx.engine.memory import SMALL, stepped
+from omlx.engine.step.masking import allows
+from omlx.engine.step.requests import truncate_at_stop
 from omlx.engine.types import FinishReason, Request
 from omlx.errors import Reason
 from omlx.exactness import TOLERANCE
 from omlx.receipts.verdict import Difference
 
 if TYPE_CHECKING:
+    from omlx.engine.device.model import Cache
     from omlx.engine.loop import EngineLoop
-    from omlx.engine.model import Cache
 
 PASSES: Final = 8
 """Passes of one token each that are computed between two steps of running requests."""

@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from omlx.draft_length import MAX_DRAFT_LENGTH
-from omlx.engine.masking import allows, with_ids, without_ids
+from omlx.engine.step.masking import allows, with_ids, without_ids
 from omlx.engine.types import TokenMask
 from omlx.text.filters import REASONING, Splitter
 from omlx.text.grammar import (

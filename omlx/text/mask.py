@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
-from omlx.engine.masking import allows, with_ids
+from omlx.engine.step.masking import allows, with_ids
 from omlx.errors import BadRequest, EngineError
 from omlx.text.calls.arguments import split_added
 from omlx.text.calls.grammar import answer_text

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from omlx.engine.image import words
+from omlx.engine.vision.spans import words
 from omlx.text import harmony
 from omlx.text.filters import (
     CONTENT,

@@ -11,7 +11,7 @@ import pytest
 
 from omlx.bench.cli import add_arguments, run
 from omlx.bench.drive import fixed_costs, flat
-from omlx.engine.plan import Read
+from omlx.engine.step.plan import Read
 from omlx.models.catalog.discovery import BUNDLED
 
 DEMO = BUNDLED / "omlx-demo"

@@ -19,7 +19,7 @@ from omlx.bench.outcome import Outcome, declared_draft_length
 from omlx.bench.speculation import row
 from omlx.bench.subject import Subject, untrained
 from omlx.bench.workloads import WORKLOADS
-from omlx.engine.model import weight_bytes
+from omlx.engine.device.model import weight_bytes
 from omlx.errors import OmlxError, Overloaded
 from omlx.measure.sample import Sample
 from omlx.measure.spread import Series

@@ -21,12 +21,11 @@ from typing import Any, Final
 from omlx.cli.stage import follower as stage
 from omlx.cli.stage import links as stage_join
 from omlx.cli.stage.processes import JOIN_S
-from omlx.engine.launch import Launch
-from omlx.engine.plan import Plan, ScheduledStep
+from omlx.engine.device.launch import Launch
 from omlx.engine.stage import runners
-from omlx.engine.stage.link import Link, introduce
-from omlx.engine.stage.order import Order
+from omlx.engine.stage.link import Link, Order, introduce
 from omlx.engine.stage.stages import Stages
+from omlx.engine.step.plan import Plan, ScheduledStep
 from omlx.errors import StageError
 from omlx.models import stages as staged
 

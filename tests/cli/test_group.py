@@ -17,7 +17,7 @@ from omlx.cli.main import main
 from omlx.cli.stage import links as stage_join
 from omlx.cli.stage.processes import Host, Hosts
 from omlx.cli.stage.supervisor import MAX_STARTS, Supervisor
-from omlx.engine.stage.order import Order
+from omlx.engine.stage.link import Order
 from omlx.errors import StageError
 from omlx.models.catalog.discovery import BUNDLED
 from tests.cli.changed_rank import Fault, faults

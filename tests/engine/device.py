@@ -11,10 +11,13 @@ from itertools import chain
 from typing import TypeVar
 
 from omlx.draft_length import DraftLength
-from omlx.engine.batch import CacheSizes
-from omlx.engine.memory.guard import MemoryGuard
+from omlx.engine.memory import MemoryGuard
 from omlx.engine.piece import Layout, Piece
-from omlx.engine.plan import (
+from omlx.engine.prefix.reuse import PrefixReuse
+from omlx.engine.speculation.drafter import Drafter
+from omlx.engine.speculation.speculator import Speculator
+from omlx.engine.stage.runners import StageSizes
+from omlx.engine.step.plan import (
     LAST,
     Drop,
     Evict,
@@ -29,12 +32,9 @@ from omlx.engine.plan import (
     Save,
     Window,
 )
-from omlx.engine.prefix.reuse import PrefixReuse
-from omlx.engine.row import Status
-from omlx.engine.scheduler import Scheduler
-from omlx.engine.speculation.drafter import Drafter
-from omlx.engine.speculation.speculator import Speculator
-from omlx.engine.stage.sizes import StageSizes
+from omlx.engine.step.planner import CacheSizes
+from omlx.engine.step.row import Status
+from omlx.engine.step.scheduler import Scheduler
 from omlx.engine.types import Event, Limits, Request, Sampling, TokensCommitted, Traits
 from omlx.errors import Reason
 

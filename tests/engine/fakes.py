@@ -10,14 +10,13 @@ import mlx.core as mx
 from mlx import nn
 from mlx_lm.models.cache import KVCache
 
-from omlx.engine.model import Cache, MakeCache, cache_maker
-from omlx.engine.row import Row
-from omlx.engine.sampling import Draw
-from omlx.engine.speculation.drafter import Drafter
+from omlx.engine.device.model import Cache, MakeCache, cache_maker
+from omlx.engine.device.sampling import Draw
+from omlx.engine.speculation.drafter import Draft, Drafter, Proposal
 from omlx.engine.speculation.drafters.draft_model import DraftModel
-from omlx.engine.speculation.drafters.draft_row import DraftRow
-from omlx.engine.speculation.proposal import Draft, Proposal
-from omlx.engine.strategy import Clause
+from omlx.engine.speculation.drafters.draft_rows import DraftRow
+from omlx.engine.speculation.strategy import Clause
+from omlx.engine.step.row import Row
 from tests import zoo
 
 VOCAB = 64

@@ -16,12 +16,11 @@ import mlx.core as mx
 import pytest
 from mlx.utils import tree_map
 
-from omlx.engine import kv, runner
+from omlx.engine.device import caches, payloads, runner
+from omlx.engine.device.rewind import leaves
+from omlx.engine.device.runner import Runner
 from omlx.engine.device_errors import DEVICE
 from omlx.engine.loop import EngineLoop
-from omlx.engine.prefix import payload
-from omlx.engine.rewind import leaves
-from omlx.engine.runner import Runner
 from omlx.engine.vision.reader import Features, Vision
 
 OUT_OF_MEMORY = (
@@ -71,12 +70,12 @@ class FailingDevice:
         self._during(Runner, "_decode", "decode")
         self._during(Runner, "_draft", "draft")
         for owner, name, site_name in (
-            (payload.Payloads, "keep", "save"),
-            (payload.Payloads, "build", "restore"),
-            (payload.Payloads, "to_record", "dump"),
+            (payloads.Payloads, "keep", "save"),
+            (payloads.Payloads, "build", "restore"),
+            (payloads.Payloads, "to_record", "dump"),
         ):
             self._before(owner, name, site_name)
-        self._before(kv, "read_payloads", "load")
+        self._before(caches, "read_payloads", "load")
         read_pass = runner.read_pass
         patch.setattr(runner, "read_pass", lambda launched: (self._look(), read_pass(launched))[1])
         DEVICE.reset()

@@ -17,14 +17,14 @@ from mlx import nn
 from mlx_lm.models.cache import make_prompt_cache
 
 from omlx.engine.build import build_loop
-from omlx.engine.inspection.facts import ModelFacts, facts_of, probed
+from omlx.engine.device.facts import ModelFacts, facts_of, probed
+from omlx.engine.device.model import cache_maker
+from omlx.engine.device.sampling import Draw, RowSampler, draw, permit, process
 from omlx.engine.loop import EngineLoop
-from omlx.engine.memory.guard import MemoryGuard
-from omlx.engine.model import cache_maker
-from omlx.engine.plan import Plan, Window
-from omlx.engine.sampling import Draw, RowSampler, draw, permit, process
+from omlx.engine.memory import MemoryGuard
 from omlx.engine.speculation.cost_model import CostModel
-from omlx.engine.strategy import DRAFT, OFF
+from omlx.engine.speculation.strategy import DRAFT, OFF
+from omlx.engine.step.plan import Plan, Window
 from omlx.engine.types import (
     Event,
     Failed,

@@ -12,15 +12,13 @@ from mlx import nn
 from mlx_lm.models.cache import KVCache
 
 from omlx.engine.build import build_loop
-from omlx.engine.hidden import parts_of
+from omlx.engine.device.model import cache_maker, parts_of
+from omlx.engine.device.sampling import Draw, RowSampler, draw, process
 from omlx.engine.loop import EngineLoop
-from omlx.engine.model import cache_maker
-from omlx.engine.row import Row
-from omlx.engine.sampling import Draw, RowSampler, draw, process
 from omlx.engine.speculation.cost_model import CostModel
-from omlx.engine.speculation.drafters.head import HeadDrafter
-from omlx.engine.speculation.drafters.shortlist import Shortlist
-from omlx.engine.speculation.proposal import Draft
+from omlx.engine.speculation.drafter import Draft
+from omlx.engine.speculation.drafters.head import HeadDrafter, Shortlist
+from omlx.engine.step.row import Row
 from omlx.engine.types import Limits
 from omlx.errors import Reason
 from omlx.models.pool.head import LAYERS, HeadModule

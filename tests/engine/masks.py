@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from omlx.engine.masking import with_ids
+from omlx.engine.step.masking import with_ids
 from omlx.errors import EngineError
 from tests import zoo
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from omlx.engine.image import PreparedImage
-from omlx.engine.kv import CacheTable
-from omlx.engine.plan import Plan, ScheduledStep
-from omlx.engine.runner import Runner
+from omlx.engine.device.caches import CacheTable
+from omlx.engine.device.runner import Runner
+from omlx.engine.step.plan import Plan, ScheduledStep
+from omlx.engine.vision.spans import PreparedImage
 from tests.engine.fakes import same_arrays, same_state
 from tests.engine.harness import Bench
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from omlx.engine.strategy import DRAFT, OFF
+from omlx.engine.speculation.strategy import DRAFT, OFF
 from omlx.engine.types import Speculation
 from tests.engine.harness import LIMITS, Bench, loop_of, noisy, plain, prompt, request
 

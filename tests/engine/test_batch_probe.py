@@ -10,7 +10,7 @@ import mlx.nn as nn
 import pytest
 from mlx_lm.models.cache import KVCache, RotatingKVCache
 
-from omlx.engine.inspection.batch_probe import batching_refusal, uneven_refusal
+from omlx.engine.device.batch_probe import batching_refusal, uneven_refusal
 from omlx.engine.types import run_through
 from omlx.errors import Reason
 from tests import zoo

@@ -26,11 +26,11 @@ from omlx.engine.calibration import (
     longest_pass,
 )
 from omlx.engine.loop import EngineLoop
-from omlx.engine.memory.guard import MemoryGuard
+from omlx.engine.memory import MemoryGuard
 from omlx.engine.speculation.config import CONFIG
 from omlx.engine.speculation.cost_model import PLAIN, CostModel, LatencyTable
 from omlx.engine.speculation.drafters.draft_model import DraftModel
-from omlx.engine.strategy import AUTO
+from omlx.engine.speculation.strategy import AUTO
 from omlx.engine.thread import EngineThread
 from omlx.engine.types import CalibrationState, Finished, Request, Speculation
 from omlx.errors import Reason

@@ -8,7 +8,7 @@ from itertools import product
 import pytest
 
 from omlx.bench.drive import fixed_costs, flat
-from omlx.engine.strategy import parse
+from omlx.engine.speculation.strategy import parse
 from omlx.engine.types import Request, Sampling, Speculation
 from tests import zoo
 from tests.engine.harness import (

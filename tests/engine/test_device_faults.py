@@ -19,8 +19,8 @@ import pytest
 
 from omlx.engine.device_errors import DEVICE, FaultKind, isolate
 from omlx.engine.loop import EngineLoop
-from omlx.engine.memory.guard import MemoryGuard
-from omlx.engine.strategy import DRAFT, NGRAM, OFF
+from omlx.engine.memory import MemoryGuard
+from omlx.engine.speculation.strategy import DRAFT, NGRAM, OFF
 from omlx.engine.types import Request, Speculation
 from omlx.models.pool.texts import Embedding
 from tests.engine.disk.restarts import LONG, started

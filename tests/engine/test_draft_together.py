@@ -11,10 +11,10 @@ import pytest
 from mlx import nn
 
 from omlx.engine.build import build_loop
-from omlx.engine.model import cache_maker
+from omlx.engine.device.model import cache_maker
 from omlx.engine.speculation.drafters.draft_model import LINGER_ROUNDS, DraftModel
 from omlx.engine.speculation.drafting import CATCH_UP_SLICE
-from omlx.engine.strategy import DRAFT, OFF
+from omlx.engine.speculation.strategy import DRAFT, OFF
 from omlx.engine.types import Request, Sampling, Speculation
 from tests import zoo
 from tests.engine.fakes import Corrupted

@@ -7,8 +7,8 @@ from dataclasses import replace
 import mlx.core as mx
 import pytest
 
-from omlx.engine.sampling import Draw, RowSampler, draw, permit, process
-from omlx.engine.strategy import parse
+from omlx.engine.device.sampling import Draw, RowSampler, draw, permit, process
+from omlx.engine.speculation.strategy import parse
 from omlx.engine.types import FinishReason, Sampling, Speculation
 from tests import zoo
 from tests.engine.harness import GREEDY, WARM, Bench, loop_of, model, noisy, plain, prompt, request

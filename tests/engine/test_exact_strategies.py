@@ -14,7 +14,7 @@ import pytest
 from omlx.bench.drive import fixed_costs, flat
 from omlx.draft_length import DEFAULT_DRAFT_LENGTH, DraftLength
 from omlx.engine.speculation.cost_model import CostModel
-from omlx.engine.strategy import NGRAM, parse
+from omlx.engine.speculation.strategy import NGRAM, parse
 from omlx.engine.types import Request, Sampling, Speculation
 from tests import zoo
 from tests.engine.harness import (

@@ -9,13 +9,12 @@ from dataclasses import replace
 import pytest
 
 from omlx.engine.build import build_loop
+from omlx.engine.device.model import cache_maker
 from omlx.engine.loop import EngineLoop
-from omlx.engine.model import cache_maker
-from omlx.engine.speculation.drafter import Drafter
+from omlx.engine.speculation.drafter import Drafter, Proposal
 from omlx.engine.speculation.drafters.draft_model import DraftModel
 from omlx.engine.speculation.drafters.ngram import NgramDrafter
 from omlx.engine.speculation.policy import RowPolicy
-from omlx.engine.speculation.proposal import Proposal
 from omlx.engine.types import Failed, FinishReason, Sampling, Speculation
 from tests import zoo
 from tests.engine.fakes import VOCAB, Broken, Counting, Failing, Scripted, StuckCache

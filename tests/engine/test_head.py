@@ -13,11 +13,10 @@ import pytest
 
 from omlx.bench.drive import fixed_costs, flat
 from omlx.engine.build import build_loop
-from omlx.engine.hidden import parts_of, split
+from omlx.engine.device.model import cache_maker, parts_of, split
 from omlx.engine.loop import EngineLoop
-from omlx.engine.model import cache_maker
 from omlx.engine.speculation.drafters.head import MAX_STATES, HeadDrafter
-from omlx.engine.strategy import only, parse
+from omlx.engine.speculation.strategy import only, parse
 from omlx.engine.types import Request, Sampling, Speculation
 from omlx.errors import Reason
 from tests import zoo

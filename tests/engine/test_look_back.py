@@ -10,7 +10,7 @@ from omlx.bench.drive import fixed_costs
 from omlx.draft_length import DEFAULT_DRAFT_LENGTH, DraftLength
 from omlx.engine.build import build_loop
 from omlx.engine.speculation.drafters.draft_model import LOOK_BACK, DraftModel
-from omlx.engine.strategy import DRAFT
+from omlx.engine.speculation.strategy import DRAFT
 from omlx.engine.types import Sampling, Speculation
 from tests.engine.fakes import VOCAB, Counting
 from tests.engine.harness import (

@@ -9,10 +9,16 @@ from itertools import chain
 import mlx.core as mx
 import pytest
 
-from omlx.engine.masking import Lookahead, allowed_prefix, forced_tokens, masks_along, only_token
-from omlx.engine.plan import LAST, Window
-from omlx.engine.sampling import permit
-from omlx.engine.strategy import OFF, parse
+from omlx.engine.device.sampling import permit
+from omlx.engine.speculation.strategy import OFF, parse
+from omlx.engine.step.masking import (
+    Lookahead,
+    allowed_prefix,
+    forced_tokens,
+    masks_along,
+    only_token,
+)
+from omlx.engine.step.plan import LAST, Window
 from omlx.engine.types import FinishReason, Request, Sampling, Speculation, TokensCommitted
 from tests import zoo
 from tests.engine.fakes import Scripted

@@ -8,19 +8,17 @@ from itertools import chain
 
 import pytest
 
-from omlx.engine.memory.guard import (
+from omlx.engine.memory import (
     SOFT,
     MemoryGuard,
     Verdict,
-    cache_need,
     check_fits,
-    moved_bytes,
-    reserved_tokens,
 )
 from omlx.engine.piece import Layout
-from omlx.engine.plan import Extract
-from omlx.engine.row import Clock, Row
 from omlx.engine.speculation.drafters.ngram import NgramDrafter
+from omlx.engine.step.model_memory import cache_need, moved_bytes, reserved_tokens
+from omlx.engine.step.plan import Extract
+from omlx.engine.step.row import Clock, Row
 from omlx.engine.types import Failed, Finished
 from omlx.errors import BadRequest, Overloaded
 from tests.engine.device import PLAIN, Desk, answer, ask

@@ -13,13 +13,13 @@ import mlx.core as mx
 import pytest
 from mlx_lm.models.llama import Model, ModelArgs
 
-from omlx.engine import buffers
 from omlx.engine.build import build_loop
-from omlx.engine.inspection.facts import ModelFacts, facts_of, probed
+from omlx.engine.device import gpu
+from omlx.engine.device.facts import ModelFacts, facts_of, probed
+from omlx.engine.device.model import cache_maker, float_bytes
 from omlx.engine.loop import EngineLoop
-from omlx.engine.memory.guard import MemoryGuard
-from omlx.engine.model import cache_maker, float_bytes
-from omlx.engine.prefill import FLOOR
+from omlx.engine.memory import MemoryGuard
+from omlx.engine.step.prefill import FLOOR
 from omlx.engine.types import Limits, Request, Sampling, run_through
 from omlx.errors import BadRequest
 from omlx.models.catalog.config import pass_shape
@@ -156,9 +156,9 @@ def test_a_gpu_is_waited_for_before_buffers_are_released(monkeypatch: pytest.Mon
     calls: list[str] = []
     monkeypatch.setattr(mx, "synchronize", lambda: calls.append("synchronize"))
     monkeypatch.setattr(mx, "clear_cache", lambda: calls.append("clear"))
-    buffers.release_buffers()
-    monkeypatch.setattr(buffers, "on_gpu", lambda: True)
-    buffers.release_buffers()
+    gpu.release_buffers()
+    monkeypatch.setattr(gpu, "on_gpu", lambda: True)
+    gpu.release_buffers()
     on_cpu = ["clear"] if mx.default_device() == mx.Device(mx.cpu) else ["synchronize", "clear"]
     assert calls == [*on_cpu, "synchronize", "clear"]
 
@@ -171,7 +171,7 @@ from omlx.process_memory import footprint, set_up_allocator
 import sys, threading, time
 
 set_up_allocator()
-from omlx.engine.memory.guard import MemoryGuard
+from omlx.engine.memory import MemoryGuard
 from tests.engine.harness import Bench
 from tests.engine.test_pass_memory import ROOMY, VOCAB, asked, wide
 

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from omlx.engine.model import cache_maker
+from omlx.engine.device.model import cache_maker
+from omlx.engine.device.payloads import layout_of
+from omlx.engine.device.runner import Runner
 from omlx.engine.piece import Piece
-from omlx.engine.plan import LAST, Evict, Forward, Open, Plan, Restore, Save, Window
-from omlx.engine.prefix.payload import layout_of
-from omlx.engine.runner import Runner
+from omlx.engine.step.plan import LAST, Evict, Forward, Open, Plan, Restore, Save, Window
 from omlx.engine.types import Sampling
 from tests.engine.fakes import Corrupted
 from tests.engine.harness import (

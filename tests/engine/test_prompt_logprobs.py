@@ -9,7 +9,7 @@ import mlx.core as mx
 import pytest
 from mlx_lm.models.cache import make_prompt_cache
 
-from omlx.engine.plan import Plan
+from omlx.engine.step.plan import Plan
 from omlx.engine.types import PrefillProgress, Request, TokenLogprob
 from tests import zoo
 from tests.engine.harness import KINDS, LIMITS, Bench, loop_of, model, plain, prompt, request

@@ -14,8 +14,8 @@ import pytest
 from omlx.bench.drive import fixed_costs, flat
 from omlx.draft_length import DEFAULT_DRAFT_LENGTH, MAX_DRAFT_LENGTH, DraftLength
 from omlx.engine.loop import EngineLoop
-from omlx.engine.plan import Window
-from omlx.engine.strategy import Clause, parse
+from omlx.engine.speculation.strategy import Clause, parse
+from omlx.engine.step.plan import Window
 from omlx.engine.types import FinishReason, Request, Speculation
 from tests import zoo
 from tests.engine.fakes import StopAt

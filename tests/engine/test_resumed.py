@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from omlx.engine.strategy import parse
+from omlx.engine.speculation.strategy import parse
 from omlx.engine.types import FinishReason, Sampling, Speculation
 from tests.engine.harness import Bench, loop_of, noisy, plain, prompt, request, unassisted
 

@@ -1,4 +1,4 @@
-"""Every row of the table in omlx/engine/rewind.py: a rolled back cache equals a new one."""
+"""Every row of the table in omlx/engine/device/rewind.py: a rolled back cache equals a new one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mlx_lm.models.cache import (
     RotatingKVCache,
 )
 
-from omlx.engine.rewind import length_of, mark, rewind, traits, unsupported
+from omlx.engine.device.rewind import length_of, mark, rewind, traits, unsupported
 from omlx.errors import RewindError
 
 WIDTH = 32

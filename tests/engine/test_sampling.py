@@ -9,7 +9,15 @@ import mlx.core as mx
 import pytest
 from mlx_lm.sample_utils import make_logits_processors
 
-from omlx.engine.sampling import Draw, RowSampler, draw, logprobs_of, noise, noise_key, process
+from omlx.engine.device.sampling import (
+    Draw,
+    RowSampler,
+    draw,
+    logprobs_of,
+    noise,
+    noise_key,
+    process,
+)
 from omlx.engine.types import Sampling, TokenLogprob, TokensCommitted
 from tests.engine.harness import Bench, loop_of, model, noisy, plain, prompt, request
 

@@ -9,9 +9,9 @@ from itertools import chain, pairwise, product
 
 import pytest
 
-from omlx.engine.plan import LAST, Filter, Merge, Open, Plan, Rewind
-from omlx.engine.row import MOVES, Clock, Row, Status
-from omlx.engine.speculation.proposal import Draft
+from omlx.engine.speculation.drafter import Draft
+from omlx.engine.step.plan import LAST, Filter, Merge, Open, Plan, Rewind
+from omlx.engine.step.row import MOVES, Clock, Row, Status
 from omlx.engine.types import Failed, Finished, FinishReason, Limits, PrefillProgress
 from omlx.errors import BadRequest, Overloaded, Reason
 from tests.engine.device import PLAIN, RECURRENT, Desk, answer, ask
@@ -333,4 +333,4 @@ def test_only_the_scheduler_writes_to_sequences(monkeypatch: pytest.MonkeyPatch)
     desk = Desk(LIMITS, RECURRENT, drafters=(Guess(wrong=2),))
     desk.run(*(ask(f"r{i}", prompt=40, max_tokens=9) for i in range(3)))
     desk.run(ask("alone", max_tokens=9))
-    assert writers == {"omlx.engine.scheduler", "omlx.engine.row"}
+    assert writers == {"omlx.engine.step.scheduler", "omlx.engine.step.row"}

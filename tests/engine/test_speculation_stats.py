@@ -9,7 +9,7 @@ import pytest
 from omlx.draft_length import DraftLength
 from omlx.engine.speculation.config import CONFIG
 from omlx.engine.speculation.cost_model import PLAIN, CostModel
-from omlx.engine.strategy import AUTO, OFF, Strategy, parse
+from omlx.engine.speculation.strategy import AUTO, OFF, Strategy, parse
 from omlx.engine.thread import EngineThread
 from omlx.engine.types import Speculation
 from omlx.errors import Reason

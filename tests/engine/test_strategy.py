@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from omlx.draft_length import DraftLength
-from omlx.engine.strategy import AUTO, DRAFT, NGRAM, OFF, Clause, Strategy, parse
+from omlx.engine.speculation.strategy import AUTO, DRAFT, NGRAM, OFF, Clause, Strategy, parse
 from omlx.errors import BadRequest
 
 EIGHT = Clause("ngram", draft_length=DraftLength(max=8))

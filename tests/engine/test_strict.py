@@ -19,12 +19,12 @@ from omlx.bench.strict import CONTEXT, compare_strict
 from omlx.bench.subject import Subject
 from omlx.engine.build import build_loop
 from omlx.engine.calibration import Calibration
-from omlx.engine.inspection.exactness_probe import measure_exactness
+from omlx.engine.device.facts import measure_exactness
+from omlx.engine.device.model import cache_maker
 from omlx.engine.loop import EngineLoop
-from omlx.engine.model import cache_maker
-from omlx.engine.plan import Restore, Save
 from omlx.engine.speculation.cost_model import CostModel
-from omlx.engine.strategy import parse
+from omlx.engine.speculation.strategy import parse
+from omlx.engine.step.plan import Restore, Save
 from omlx.engine.types import CalibrationState, Limits, Request, Sampling, Speculation, run_through
 from omlx.exactness import Bounds, Exactness
 from tests import zoo

@@ -8,11 +8,10 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
-from omlx.engine.ragged import RaggedKVCache
-from omlx.engine.row import Row
-from omlx.engine.speculation.drafter import Drafter
-from omlx.engine.speculation.proposal import Draft, Proposal
-from omlx.engine.strategy import Clause
+from omlx.engine.device.ragged import RaggedKVCache
+from omlx.engine.speculation.drafter import Draft, Drafter, Proposal
+from omlx.engine.speculation.strategy import Clause
+from omlx.engine.step.row import Row
 from omlx.engine.types import Request
 from tests import zoo
 from tests.engine.harness import Bench, loop_of, plain, prompt, request

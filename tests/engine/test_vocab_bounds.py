@@ -12,9 +12,9 @@ from itertools import product
 import pytest
 
 from omlx.engine.build import build_loop
+from omlx.engine.device.model import cache_maker, id_limit
 from omlx.engine.loop import EngineLoop
-from omlx.engine.masking import KnownTokensMask, allows, with_ids
-from omlx.engine.model import cache_maker, id_limit
+from omlx.engine.step.masking import KnownTokensMask, allows, with_ids
 from omlx.engine.types import Sampling, Speculation
 from omlx.errors import BadRequest
 from tests import zoo

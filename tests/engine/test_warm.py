@@ -11,8 +11,15 @@ import mlx.core as mx
 import pytest
 
 from omlx.engine.build import build_loop
+from omlx.engine.device.gpu import (
+    DURATION_S,
+    INTERVAL_S,
+    KeepWarm,
+    Posts,
+    evaluate_little,
+    warm_gpu,
+)
 from omlx.engine.thread import EngineThread
-from omlx.engine.warm import DURATION_S, INTERVAL_S, KeepWarm, Posts, evaluate_little, warm_gpu
 from tests.engine.fakes import VOCAB, Counting
 from tests.engine.harness import LIMITS, request
 from tests.engine.test_thread import PATIENCE_S, Listener

@@ -5,9 +5,9 @@ from __future__ import annotations
 import mlx.core as mx
 
 from omlx.engine.build import build_loop
-from omlx.engine.model import cache_maker
+from omlx.engine.device.model import cache_maker
 from omlx.engine.speculation.drafters.head import HeadDrafter
-from omlx.engine.strategy import OFF, only
+from omlx.engine.speculation.strategy import OFF, only
 from omlx.engine.types import Limits, Request, Sampling, Speculation
 from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.catalog.head_files import HeadFiles, own_head

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from omlx.engine.strategy import AUTO, DRAFT
+from omlx.engine.speculation.strategy import AUTO, DRAFT
 from omlx.engine.thread import EngineThread
 from omlx.errors import BadRequest, ModelError
 from omlx.models.catalog.package import FILE

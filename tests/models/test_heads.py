@@ -11,7 +11,7 @@ import pytest
 from mlx import nn
 from mlx.utils import tree_flatten
 
-from omlx.engine.hidden import parts_of
+from omlx.engine.device.model import parts_of
 from omlx.errors import ModelError, Reason
 from omlx.models.catalog.head_files import (
     HeadFiles,

@@ -11,7 +11,7 @@ import mlx.core as mx
 import pytest
 from mlx_lm.models import lfm2
 
-from omlx.engine.strategy import OFF
+from omlx.engine.speculation.strategy import OFF
 from omlx.engine.thread import EngineThread
 from omlx.engine.types import Event, Speculation, TokensCommitted
 from omlx.errors import Overloaded

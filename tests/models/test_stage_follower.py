@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from omlx.engine.stage.group import Group
 from omlx.engine.stage.link import Frame, Kind
+from omlx.engine.stage.runners import Group
 from omlx.errors import ModelError, StageError
 from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.catalog.identity import fingerprint

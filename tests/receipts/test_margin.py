@@ -7,7 +7,7 @@ from math import inf
 import mlx.core as mx
 import pytest
 
-from omlx.engine.sampling import Draw, RowSampler, draw
+from omlx.engine.device.sampling import Draw, RowSampler, draw
 from omlx.engine.types import Sampling
 from omlx.receipts.plain import margin
 

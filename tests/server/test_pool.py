@@ -17,8 +17,8 @@ import mlx.core as mx
 import pytest
 from openai import OpenAI
 
-from omlx.engine.inspection.facts import ModelFacts
-from omlx.engine.model import Model
+from omlx.engine.device.facts import ModelFacts
+from omlx.engine.device.model import Model
 from omlx.engine.types import Steps
 from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.catalog.registry import ModelEntry, Registry

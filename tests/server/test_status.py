@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from omlx.engine.speculation.cost_model import CostModel
-from omlx.engine.strategy import parse
+from omlx.engine.speculation.strategy import parse
 from omlx.engine.types import ModelSnapshot
 from omlx.errors import Reason
 from omlx.models.pool.speculation import SpeculationConfig

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
-from omlx.engine.masking import forced_tokens, only_token
+from omlx.engine.step.masking import forced_tokens, only_token
 from omlx.errors import BadRequest
 from omlx.text.calls.arguments import JSON
 from omlx.text.calls.markup import PARSERS as CALL_FORMATS

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
-from omlx.engine.masking import forced_tokens, only_token
+from omlx.engine.step.masking import forced_tokens, only_token
 from omlx.errors import BadRequest
 from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.catalog.registry import ModelEntry

@@ -10,7 +10,7 @@ from typing import Any, Final
 import pytest
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
-from omlx.engine.masking import forced_tokens
+from omlx.engine.step.masking import forced_tokens
 from omlx.engine.types import FinishReason
 from omlx.text.events import (
     ReasoningDelta,

@@ -11,7 +11,7 @@ import jsonschema
 import pytest
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
-from omlx.engine.masking import only_token
+from omlx.engine.step.masking import only_token
 from omlx.errors import BadRequest
 from omlx.text.grammar import GrammarCompiler, GrammarKind, Preamble, StructuredOutput
 from omlx.text.schema_limits import (

@@ -16,7 +16,7 @@ import jsonschema
 import pytest
 
 from omlx.engine.build import build_loop
-from omlx.engine.strategy import parse
+from omlx.engine.speculation.strategy import parse
 from omlx.engine.types import (
     Finished,
     FinishReason,

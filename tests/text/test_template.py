@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from mlx_lm.tokenizer_utils import TokenizerWrapper, load
 
-from omlx.engine.image import PreparedImage
+from omlx.engine.vision.spans import PreparedImage
 from omlx.errors import BadRequest
 from omlx.text.template.abilities import TemplateAbilities, probe
 from omlx.text.template.conversation import IMAGE_LEFT_OUT, adapt

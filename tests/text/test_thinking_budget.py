@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
-from omlx.engine.masking import allows, forced_tokens, only_token
+from omlx.engine.step.masking import allows, forced_tokens, only_token
 from omlx.engine.types import TokenMask
 from omlx.text.constraint import CLOSING_SENTENCE, ThinkingBudgets
 from omlx.text.grammar import GrammarCompiler, GrammarKind, Preamble, StructuredOutput

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from omlx.engine.build import build_loop
-from omlx.engine.strategy import OFF
+from omlx.engine.speculation.strategy import OFF
 from omlx.engine.thread import EngineThread
 from omlx.engine.types import (
     Event,

@@ -8,8 +8,8 @@ from statistics import median
 from time import perf_counter
 from typing import Final
 
-from omlx.engine.plan import Forward, Plan, Window
 from omlx.engine.stage.link import Kind, Link
+from omlx.engine.step.plan import Forward, Plan, Window
 from omlx.measure.spread import Series
 
 STEPS: Final = 200

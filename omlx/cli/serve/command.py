@@ -41,10 +41,10 @@ from omlx.cli.serve.ending import (
 )
 from omlx.cli.stage.processes import JOINED, LOST, SERVING, end_without_supervisor
 from omlx.cli.stage.supervisor import add_group_flags, refuse_misuse, supervisor
+from omlx.engine.device.gpu import warm_gpu
 from omlx.engine.heartbeat import Watchdog
-from omlx.engine.stage.order import Order
+from omlx.engine.stage.link import Order
 from omlx.engine.thread import EngineThread
-from omlx.engine.warm import warm_gpu
 from omlx.errors import EngineDead, StageLost
 from omlx.models.catalog.catalog import Catalog
 from omlx.models.catalog.package import FILE as PACKAGE_FILE

@@ -22,9 +22,8 @@ from omlx.catalog import sentence
 from omlx.cli.arguments import configured, find_model
 from omlx.cli.stage.links import introduced
 from omlx.cli.stage.processes import LOST, SILENT
-from omlx.engine.stage.group import join
-from omlx.engine.stage.link import Frame, Kind, Link
-from omlx.engine.stage.order import Order
+from omlx.engine.stage.link import Frame, Kind, Link, Order
+from omlx.engine.stage.runners import join
 from omlx.errors import ModelError, NotFound, StageError
 from omlx.models.catalog.tokenizer import import_mlx_lm
 from omlx.models.pool.footprint import bound_mlx, free_bytes, limit_bytes, wire

@@ -25,9 +25,8 @@ from omlx import __version__
 from omlx.cli.arguments import find_model
 from omlx.cli.output import size
 from omlx.cli.stage.processes import JOIN_S, REFUSED, Hosts, reserve_port, start
-from omlx.engine.stage.group import Group, join
-from omlx.engine.stage.link import Kind, Link, introduce, welcome
-from omlx.engine.stage.order import Order
+from omlx.engine.stage.link import Kind, Link, Order, introduce, welcome
+from omlx.engine.stage.runners import Group, join
 from omlx.engine.stage.stages import Stages
 from omlx.errors import OmlxError, StageError, StageLost
 from omlx.models.catalog.identity import fingerprint

@@ -27,7 +27,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from omlx.engine.stage.order import Order
+from omlx.engine.stage.link import Order
 from omlx.errors import ConfigError, StageError
 
 

@@ -35,7 +35,7 @@ from omlx.cli.stage.processes import (
     reserve_port,
     start,
 )
-from omlx.engine.stage.order import Order
+from omlx.engine.stage.link import Order
 from omlx.errors import ConfigError, OmlxError, StageError
 from omlx.settings.layers import cli_layer, flags_of
 from omlx.settings.schema import Group

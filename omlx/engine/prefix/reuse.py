@@ -17,9 +17,9 @@ from typing import TypeAlias
 
 from omlx.engine.disk.tier import LOAD_BYTES, Disk, Restores
 from omlx.engine.piece import Layout
-from omlx.engine.plan import CacheOp, Evict, Load, Loaded, Open, PendingOps, Restore, Save
 from omlx.engine.prefix.index import PrefixIndex, PrefixMatch
-from omlx.engine.row import Row
+from omlx.engine.step.plan import CacheOp, Evict, Load, Loaded, Open, PendingOps, Restore, Save
+from omlx.engine.step.row import Row
 from omlx.errors import Reason
 from omlx.exactness import Bounds
 from omlx.records import DiskStats, PrefixStats

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from omlx.engine.speculation.config import CONFIG
 from omlx.engine.speculation.decide import Pass
-from omlx.engine.speculation.proposal import Proposal
+from omlx.engine.speculation.drafter import Proposal
 from omlx.exactness import Exactness
 
 FIRST_BUCKET: Final = 256

@@ -17,13 +17,12 @@ from math import inf
 from typing import NamedTuple
 
 from omlx.draft_length import DEFAULT_DRAFT_LENGTH, MAX_DRAFT_LENGTH, DraftLength
-from omlx.engine.row import Interval
-from omlx.engine.speculation.acceptance import Acceptance, bin_of
+from omlx.engine.speculation.acceptance import Acceptance, ExplorationBudget, Savings, bin_of
 from omlx.engine.speculation.config import CONFIG
 from omlx.engine.speculation.cost_model import PLAIN, SHORT_LAG, CostModel
 from omlx.engine.speculation.decide import Decision, Pass, RowForecast, certain
-from omlx.engine.speculation.exploration import ExplorationBudget, Savings
-from omlx.engine.speculation.proposal import PROMPT_END, Proposal
+from omlx.engine.speculation.drafter import PROMPT_END, Proposal
+from omlx.engine.step.row import Interval
 from omlx.errors import Reason
 
 

@@ -9,16 +9,14 @@ from typing import Final
 
 from omlx.draft_length import DEFAULT_DRAFT_LENGTH, DraftLength
 from omlx.engine.device_errors import isolate
-from omlx.engine.row import Interval, Row
 from omlx.engine.speculation.config import CONFIG
 from omlx.engine.speculation.cost_model import SHORT_LAG, CostModel
-from omlx.engine.speculation.drafter import Drafter
+from omlx.engine.speculation.drafter import Draft, Drafter
 from omlx.engine.speculation.drafters.grammar import GrammarDrafter
-from omlx.engine.speculation.drafting import Drafting, longest_of
+from omlx.engine.speculation.drafting import Drafting, RowRecord, longest_of
 from omlx.engine.speculation.policy import GateState, History, RowPolicy
-from omlx.engine.speculation.proposal import Draft
-from omlx.engine.speculation.row_record import RowRecord
-from omlx.engine.strategy import Clause, Strategy
+from omlx.engine.speculation.strategy import Clause, Strategy
+from omlx.engine.step.row import Interval, Row
 from omlx.engine.types import Request
 from omlx.errors import Reason
 from omlx.records import DrafterStats, Gate

@@ -3,11 +3,8 @@
 Rank 0, the leader, has the last layers, the head, and everything that decides. Ranks 1 to size - 1
 carry out its plans; the last of them has the embedding and the first layers.
 
-    order     what the processes of a group are given at their start
-    link      frames of bytes between leader and follower; plans travel here
-    group     hidden states and ids between neighbours, by mx.distributed
+    link      orders of processes; frames of bytes, in which plans travel
     ends      cuts a model: which layers a rank keeps, what they receive and send
-    runners   leader and followers: they carry out the same plans
+    runners   leader and followers carry out the same plans; hidden states go by mx.distributed
     stages    what the leader knows of its followers
-    sizes     what the memory guard counts for their caches
 """

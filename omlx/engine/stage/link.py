@@ -1,9 +1,11 @@
-"""The control link between leader and follower: frames over one TCP connection. Imports no mlx.
+"""Orders and links of a group's processes: lines of JSON, frames over TCP. No mlx.
 
     length of the payload (4 bytes) | kind (1) | lane (4) | payload
 
-A lane is one runner: that of the engine loop is 0, calibrations have others. Before anything else
-both sides prove that they know the secret, by an HMAC of the other's nonce, and compare versions.
+The supervisor hands each process its order on standard input: the secret in it appears in no list
+of processes. A lane is one runner: that of the engine loop is 0, calibrations have others. Before
+anything else both sides prove that they know the secret, by an HMAC of the other's nonce, and
+compare versions.
 """
 
 from __future__ import annotations
@@ -21,7 +23,50 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final
 
+from pydantic import TypeAdapter
+
 from omlx.errors import Param, StageError
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What a process of a group must know.
+
+    `hosts` are names by rank, `ring` their addresses for mlx, `rdma` their devices. `control` is
+    the address at which the leader accepts links. `layers` by rank override the split that follows
+    from memory. The leader has file descriptors: `listening` of the server's socket, `links` of the
+    one for links, `report` of a file which the supervisor reads.
+    """
+
+    hosts: tuple[str, ...]
+    secret: str = ""
+    rank: int = 0
+    control: tuple[str, int] = ("", 0)
+    backend: str = "ring"
+    ring: tuple[str, ...] = ()
+    rdma: tuple[Any, ...] = ()
+    tensor: bool = False
+    layers: tuple[int, ...] = ()
+    timeout_s: float = 10.0
+    restarts: int = 0
+    listening: int = -1
+    links: int = -1
+    report: int = -1
+
+    @property
+    def host(self) -> str:
+        return self.hosts[self.rank]
+
+    def to_line(self) -> bytes:
+        return _JSON.dump_json(self) + b"\n"
+
+    @staticmethod
+    def from_line(line: str) -> Order:
+        return _JSON.validate_json(line)
+
+
+_JSON: Final = TypeAdapter(Order)
+
 
 MAX_PAYLOAD: Final = 64 << 20
 """Bytes. A plan that prefills 2,048 ids takes 15 KB."""

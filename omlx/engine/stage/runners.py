@@ -5,28 +5,110 @@
     the newest ids, a device draft ── Group.share ───►  embedding, first layers ─┐
     last layers, head, sampling  ◄─── hidden states ────────────────────────────┘
 
-An error on any rank ends the group: ranks whose caches differ would go on with wrong answers.
+Every collective is dispatched at once, in the order of the plan: two in one lazy graph could be
+paired with the wrong ones of another rank, which gives wrong numbers without an error. An error on
+any rank ends the group: ranks whose caches differ would go on with wrong answers.
 """
 
 from __future__ import annotations
 
+import json
+import os
+import signal
+import tempfile
 import weakref
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import ceil
+from typing import Any, Final
 
 import mlx.core as mx
 
-from omlx.engine.inspection.facts import ModelFacts
-from omlx.engine.launch import ForwardPass, Launch
-from omlx.engine.model import Cache, MakeCache, Model
-from omlx.engine.plan import Plan, Read, ScheduledStep, Window
-from omlx.engine.prefill import FIRST
-from omlx.engine.runner import Runner
-from omlx.engine.sampling import Draw
-from omlx.engine.stage.group import Group
-from omlx.engine.stage.link import Kind
-from omlx.engine.stage.sizes import StageSizes
+from omlx.engine.device.facts import ModelFacts
+from omlx.engine.device.launch import ForwardPass, Launch
+from omlx.engine.device.model import Cache, MakeCache, Model
+from omlx.engine.device.runner import Runner
+from omlx.engine.device.sampling import Draw
+from omlx.engine.memory import stepped
+from omlx.engine.piece import Layout
+from omlx.engine.stage.link import Kind, Order
 from omlx.engine.stage.stages import Stages
+from omlx.engine.step.plan import Plan, Read, ScheduledStep, Window
+from omlx.engine.step.prefill import FIRST
+
+INIT_S: Final = 5
+"""Least seconds in which processes that know each other's addresses must connect."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """`rank` of `size` processes. `tensor`: each has a part of every layer, not some layers."""
+
+    rank: int
+    size: int
+    tensor: bool = False
+
+    def share(self, ids: mx.array) -> mx.array:
+        """Send ids [n] from rank 0 to the ranks that embed them; return them on every such rank.
+
+        Other ranks give zeros [n] and get zeros where they embed nothing. In a pipeline the last
+        rank embeds, a neighbour of rank 0 in every ring.
+        """
+        ids, first = ids.astype(mx.uint32), self.size - 1
+        if self.tensor:
+            ids = mx.distributed.all_sum(ids if self.rank == 0 else mx.zeros_like(ids))
+        elif self.rank == 0:
+            ids = mx.distributed.send(ids, first)
+        elif self.rank == first:
+            ids = mx.distributed.recv_like(ids, 0)
+        mx.async_eval(ids)
+        return ids
+
+
+def join(order: Order) -> Group:
+    """Connect this process to its group, by mlx's distributed engine.
+
+    Blocks until all ranks have joined, in part without letting other threads run: call it once all
+    are known to be there. Raises RuntimeError; the process ends by SIGALRM if the others do not
+    join in time.
+    """
+    variable, content = "MLX_HOSTFILE", [[address] for address in order.ring]
+    if order.backend == "jaccl":
+        variable, content = "MLX_IBV_DEVICES", [*order.rdma]
+        os.environ["MLX_JACCL_COORDINATOR"] = order.ring[0]
+    with tempfile.TemporaryFile("w+") as file:  # has no name: a killed process leaves nothing
+        file.write(json.dumps(content))
+        file.flush()
+        file.seek(0)
+        os.environ |= {"MLX_RANK": str(order.rank), variable: f"/dev/fd/{file.fileno()}"}
+        # No thread of Python's could end this process meanwhile.
+        signal.alarm(max(INIT_S, ceil(order.timeout_s)))
+        try:
+            world = mx.distributed.init(strict=True, backend=order.backend)
+        finally:
+            signal.alarm(0)
+            del os.environ["MLX_RANK"], os.environ[variable]
+    return Group(world.rank(), world.size(), order.tensor)
+
+
+class StageSizes:
+    """`CacheSizes` by arithmetic: `length` returns the tokens of a row, `own` is the layout of this
+    rank's layers, `whole` the one for all ranks.
+    """
+
+    def __init__(self, length: Callable[[int], int], own: Layout, whole: Layout) -> None:
+        self._length = length
+        self._whole = whole
+        pairs = (
+            (own.row_bytes, whole.row_bytes),
+            (own.window_bytes, whole.window_bytes),
+            (own.state_bytes, whole.state_bytes),
+        )
+        self.unseen = max(1 - held / nbytes if nbytes else 0.0 for held, nbytes in pairs)
+
+    def row_bytes(self, row: int) -> int:
+        length = self._length(row)
+        return self._whole.cache_bytes(stepped(length)) if length else 0
 
 
 class _StageRunner(Runner):

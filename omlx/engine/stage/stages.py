@@ -18,8 +18,7 @@ from dataclasses import asdict, dataclass, field
 from ipaddress import ip_address
 from typing import Any, Final
 
-from omlx.engine.stage.link import Frame, Kind, Link
-from omlx.engine.stage.order import Order
+from omlx.engine.stage.link import Frame, Kind, Link, Order
 from omlx.engine.types import Steps
 from omlx.errors import StageLost
 

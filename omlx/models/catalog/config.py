@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from omlx.engine.prefill import PassShape
+from omlx.engine.step.prefill import PassShape
 from omlx.errors import ModelError
 from omlx.models.catalog.files import ModelFiles
 from omlx.models.library.rope import ORIGINAL, kind_of_scaling, scaling_of

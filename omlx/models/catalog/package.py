@@ -20,7 +20,7 @@ from typing import Any, Final, TypeAlias
 
 from omlx.atomic_write import replace_file
 from omlx.draft_length import MAX_DRAFT_LENGTH, SETTINGS, DraftLength
-from omlx.engine.strategy import BOUNDS
+from omlx.engine.speculation.strategy import BOUNDS
 from omlx.errors import ModelError, Reason
 from omlx.models.catalog.compatibility import draft_mismatch
 from omlx.models.catalog.files import ModelFiles, read_json

@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from omlx.engine.memory.guard import HARD
+from omlx.engine.memory import HARD
 from omlx.engine.piece import Layout
 from omlx.errors import Reason
 from omlx.models.catalog.config import declared_context, text_config

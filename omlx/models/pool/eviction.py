@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from omlx.engine.memory.guard import MemoryGuard
+from omlx.engine.memory import MemoryGuard
 from omlx.engine.thread import EngineThread
 from omlx.engine.types import RequestCounts
 from omlx.errors import Conflict, EngineDead, ModelError, Reason

@@ -10,8 +10,8 @@ from typing import Final
 
 import mlx.core as mx
 
-from omlx.engine.buffers import release_buffers
-from omlx.engine.memory.guard import PASSES
+from omlx.engine.device.gpu import release_buffers
+from omlx.engine.memory import PASSES
 from omlx.errors import ConfigError
 from omlx.process_memory import footprint, trim
 

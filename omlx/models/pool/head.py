@@ -18,7 +18,7 @@ from mlx_lm.models import llama, qwen3_5, qwen3_next
 from mlx_lm.models.base import create_attention_mask
 from mlx_lm.models.cache import KVCache
 
-from omlx.engine.model import Cache
+from omlx.engine.device.model import Cache
 
 
 def _full_attention(args: Any) -> int:

@@ -22,7 +22,7 @@ from omlx.errors import ModelError
 from omlx.models.catalog.head_files import PREFIX, SHORTLIST, HeadFiles
 
 if TYPE_CHECKING:
-    from omlx.engine.model import Model
+    from omlx.engine.device.model import Model
     from omlx.models.pool.head import HeadModule
 
 _SHIFTED: Final = frozenset({"qwen3_5", "qwen3_5_moe", "qwen3_next"})
@@ -39,7 +39,7 @@ def is_quantized(head: nn.Module) -> bool:
 
 def build_head(files: HeadFiles, target: Model) -> HeadModule:
     """Return a head with lazy weights for `target`. Raises ModelError `spec.off.head_weights`."""
-    from omlx.engine.hidden import parts_of  # noqa: PLC0415 — see `import_mlx_lm`
+    from omlx.engine.device.model import parts_of  # noqa: PLC0415 — see `import_mlx_lm`
     from omlx.models.pool.head import LAYERS, HeadModule  # noqa: PLC0415 — as above
 
     architecture, parts = type(target).__module__.rpartition(".")[2], parts_of(target)

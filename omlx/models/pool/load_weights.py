@@ -55,9 +55,9 @@ from omlx.models.vision.support import LazyVision, VisionSupport, has_vision, op
 if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
 
-    from omlx.engine.inspection.facts import ModelFacts
-    from omlx.engine.model import Model
-    from omlx.engine.runner import Runner
+    from omlx.engine.device.facts import ModelFacts
+    from omlx.engine.device.model import Model
+    from omlx.engine.device.runner import Runner
     from omlx.engine.speculation.cost_model import CostModel
     from omlx.engine.speculation.drafters.head import HeadDrafter
     from omlx.engine.stage.stages import StageStatus
@@ -183,12 +183,12 @@ def _encoder_steps(entry: ModelEntry, dtype: Dtype, tokenizer: TokenizerWrapper)
 
 def probe(model: Model, vocab_size: int) -> Steps[ModelFacts]:
     """Return what the engine must know of a model in memory: a pass a step. Raises ProbeFailed."""
-    from omlx.engine.inspection.facts import (  # noqa: PLC0415 — see `import_mlx_lm`
+    from omlx.engine.device.facts import (  # noqa: PLC0415 — see `import_mlx_lm`
         facts_of,
         forward_failure,
         probed,
     )
-    from omlx.engine.model import cache_maker  # noqa: PLC0415 — as above
+    from omlx.engine.device.model import cache_maker  # noqa: PLC0415 — as above
 
     with _probing():
         make_cache = cache_maker(model)
@@ -220,7 +220,7 @@ def describe(
     facts: ModelFacts,
 ) -> LoadedModel:
     """Return a model in memory with what its files say of it."""
-    from omlx.engine.model import float_bytes  # noqa: PLC0415 — see `import_mlx_lm`
+    from omlx.engine.device.model import float_bytes  # noqa: PLC0415 — see `import_mlx_lm`
 
     size = tokenizer_length(tokenizer)
     return LoadedModel(
@@ -362,7 +362,7 @@ def head_drafter(
     choice: DraftChoice, target: LoadedModel, head: HeadModule | Reason
 ) -> HeadDrafter | Reason:
     """Return the drafter of a head, or why there is none. Runs short passes."""
-    from omlx.engine.model import cache_maker  # noqa: PLC0415 — see `import_mlx_lm`
+    from omlx.engine.device.model import cache_maker  # noqa: PLC0415 — see `import_mlx_lm`
     from omlx.engine.speculation.drafters.head import HeadDrafter  # noqa: PLC0415 — as above
 
     if isinstance(head, Reason):
@@ -383,8 +383,8 @@ def exactness_steps(
     It is kept with the costs. Requires the engine thread. Raises ModelError if it cannot be
     measured.
     """
-    from omlx.engine.inspection.exactness_probe import measure_exactness  # noqa: PLC0415 — as above
-    from omlx.engine.model import cache_maker  # noqa: PLC0415 — as above
+    from omlx.engine.device.facts import measure_exactness  # noqa: PLC0415 — as above
+    from omlx.engine.device.model import cache_maker  # noqa: PLC0415 — as above
 
     if target.stage is not None:
         raise ModelError("exact.stages", model=model)

@@ -15,9 +15,9 @@ from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from omlx.engine.buffers import fill_workspace
+from omlx.engine.device.gpu import fill_workspace
 from omlx.engine.disk.tier import DiskCache
-from omlx.engine.memory.guard import MemoryGuard
+from omlx.engine.memory import MemoryGuard
 from omlx.engine.thread import EngineThread
 from omlx.engine.types import Limits
 from omlx.errors import BadRequest, ModelError, Overloaded, Param, ProbeFailed, Reason

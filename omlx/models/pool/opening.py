@@ -25,8 +25,8 @@ from omlx.models.library.choose import ENCODERS, choose, is_classifier, wrapped_
 from omlx.models.library.rope import rope_overrides
 
 if TYPE_CHECKING:
-    from omlx.engine.inspection.facts import ModelFacts
-    from omlx.engine.model import Model
+    from omlx.engine.device.facts import ModelFacts
+    from omlx.engine.device.model import Model
     from omlx.models.catalog.head_files import HeadFiles
 
 Dtype: TypeAlias = Literal["auto", "float32", "bfloat16", "float16"]
@@ -230,8 +230,8 @@ def encoder_facts(model: nn.Module, config: Mapping[str, Any], vocab_size: int) 
 
     Raises ProbeFailed if its numbers are not finite, and what the model raises.
     """
-    from omlx.engine.inspection.facts import ModelFacts  # noqa: PLC0415 — see `import_mlx_lm`
-    from omlx.engine.model import weight_bytes  # noqa: PLC0415 — as above
+    from omlx.engine.device.facts import ModelFacts  # noqa: PLC0415 — see `import_mlx_lm`
+    from omlx.engine.device.model import weight_bytes  # noqa: PLC0415 — as above
 
     ids = mx.zeros((1, 2), mx.int32)
     if is_classifier(config):
@@ -259,8 +259,8 @@ def one_line(error: Exception) -> str:
 
 def head_bytes(files: HeadFiles, target: Model) -> int:
     """Return the bytes of a head of `target` in memory, with the output rows of its shortlist."""
-    from omlx.engine.hidden import parts_of  # noqa: PLC0415 — see `import_mlx_lm`
-    from omlx.engine.speculation.drafters.shortlist import (  # noqa: PLC0415 — as above
+    from omlx.engine.device.model import parts_of  # noqa: PLC0415 — see `import_mlx_lm`
+    from omlx.engine.speculation.drafters.head import (  # noqa: PLC0415 — as above
         shortlist_bytes,
     )
 

@@ -19,8 +19,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from omlx.engine.disk.tier import DiskCache
-from omlx.engine.memory.guard import MemoryGuard
-from omlx.engine.strategy import Strategy
+from omlx.engine.memory import MemoryGuard
+from omlx.engine.speculation.strategy import Strategy
 from omlx.engine.thread import EngineThread
 from omlx.errors import BadRequest, ModelError, Reason
 from omlx.models.catalog.catalog import Catalog

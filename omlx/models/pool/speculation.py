@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from omlx.draft_length import DEFAULT_DRAFT_LENGTH, SETTINGS, DraftLength
-from omlx.engine.strategy import AUTO, Strategy, parse
+from omlx.engine.speculation.strategy import AUTO, Strategy, parse
 from omlx.errors import BadRequest, ConfigError, ModelError, Reason
 from omlx.models.catalog.compatibility import checkpoint_mismatch, tokenizer_mismatch
 from omlx.models.catalog.head_files import is_head

@@ -17,9 +17,9 @@ from omlx.models.catalog.facts import PoolingMode
 from omlx.models.pool.opening import Classifier, Encoder
 
 if TYPE_CHECKING:
+    from omlx.engine.device.model import Cache, Model
     from omlx.engine.loop import EngineLoop
-    from omlx.engine.memory.guard import MemoryGuard
-    from omlx.engine.model import Cache, Model
+    from omlx.engine.memory import MemoryGuard
 
 
 class ReadText(ABC):

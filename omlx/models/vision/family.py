@@ -14,8 +14,8 @@ import mlx.core as mx
 from PIL import Image
 from transformers import AutoImageProcessor
 
-from omlx.engine.image import ImageSpan, PreparedImage, image_ids
 from omlx.engine.vision.reader import Features, Seeing
+from omlx.engine.vision.spans import ImageSpan, PreparedImage, image_ids
 from omlx.errors import BadRequest
 from omlx.models.vision.support import MAX_TOKENS
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from mlx import nn
     from mlx_lm.tokenizer_utils import TokenizerWrapper
 
-    from omlx.engine.model import Model
+    from omlx.engine.device.model import Model
     from omlx.engine.vision.reader import Vision
     from omlx.models.vision.family import VisionFamily
 

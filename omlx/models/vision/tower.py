@@ -14,11 +14,11 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_flatten
 
-from omlx.engine.buffers import attention_kernels
-from omlx.engine.image import PreparedImage, TowerFacts
-from omlx.engine.model import Model, weight_bytes
-from omlx.engine.prefill import SCORE_COPIES, VECTOR_QUERIES, has_fused_kernel
+from omlx.engine.device.gpu import attention_kernels
+from omlx.engine.device.model import Model, weight_bytes
+from omlx.engine.step.prefill import SCORE_COPIES, VECTOR_QUERIES, has_fused_kernel
 from omlx.engine.vision.reader import Features, Looking, Seeing, Vision
+from omlx.engine.vision.spans import PreparedImage, TowerFacts
 from omlx.models.vision.family import VisionFamily
 
 ACTIVATIONS = 24

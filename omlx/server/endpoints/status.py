@@ -16,7 +16,7 @@ from statistics import median
 from typing import Any, Final
 
 from omlx.engine.speculation.cost_model import FIRST_BUCKET, PLAIN
-from omlx.engine.strategy import Strategy
+from omlx.engine.speculation.strategy import Strategy
 from omlx.engine.types import ModelSnapshot
 from omlx.errors import Reason
 from omlx.exactness import ExactnessClaim

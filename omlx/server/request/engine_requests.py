@@ -13,7 +13,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from omlx.draft_length import DraftLength
-from omlx.engine.strategy import AUTO
+from omlx.engine.speculation.strategy import AUTO
 from omlx.engine.types import Request, Sampling, Speculation
 from omlx.errors import BadRequest, Reason
 from omlx.models.pool.served import ServedModel

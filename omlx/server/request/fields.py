@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, Literal, Self, TypeAlias, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from omlx.draft_length import MAX_DRAFT_LENGTH, DraftLength
-from omlx.engine import strategy
+from omlx.engine.speculation import strategy
 from omlx.errors import BadRequest, Reason
 from omlx.server.http import errors
 from omlx.server.http.body import check_finite, outside_strings

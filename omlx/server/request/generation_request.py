@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from omlx.draft_length import DraftLength
-from omlx.engine.strategy import Strategy, parse
+from omlx.engine.speculation.strategy import Strategy, parse
 from omlx.errors import Reason
 from omlx.models.catalog.catalog import Profile
 from omlx.settings.schema import Settings

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
-from omlx.engine.image import ImageSpan, PreparedImage, words
+from omlx.engine.vision.spans import ImageSpan, PreparedImage, words
 from omlx.errors import BadRequest, Param, Reason
 from omlx.settings.types import RENDERER_ARGUMENTS
 from omlx.text.calls.markup import call_format, write_calls

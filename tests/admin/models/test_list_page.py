@@ -19,7 +19,7 @@ from omlx.admin.models.list_page import (
     models_view,
 )
 from omlx.admin.models.model_snapshot import CheckpointFacts, ModelSnapshot
-from omlx.engine.strategy import NGRAM, OFF
+from omlx.engine.speculation.strategy import NGRAM, OFF
 from omlx.errors import Reason
 from omlx.models.catalog.reference import MissingDraft, Reference
 from omlx.models.catalog.registry import ModelEntry, Status

@@ -13,7 +13,7 @@ from omlx.admin.models.model_page import (
 )
 from omlx.admin.settings.view import setting_views
 from omlx.draft_length import DraftLength
-from omlx.engine.strategy import parse
+from omlx.engine.speculation.strategy import parse
 from omlx.errors import Reason
 from omlx.models.pool.speculation import SpeculationConfig
 from omlx.settings.layers import Layer, Source, resolve

@@ -8,10 +8,10 @@ import mlx.core as mx
 import pytest
 from mlx_lm.models.cache import ArraysCache, KVCache
 
+from omlx.engine.device.payloads import Payload, Payloads, assemble
 from omlx.engine.disk.record import RecordId, Run
 from omlx.engine.disk.serial import to_arrays
 from omlx.engine.piece import Piece
-from omlx.engine.prefix.payload import Payload, Payloads, assemble
 
 ROWS = 64
 SLACK_BYTES = 64 << 10

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from omlx.engine.strategy import AUTO, DRAFT, NGRAM, OFF
+from omlx.engine.speculation.strategy import AUTO, DRAFT, NGRAM, OFF
 from omlx.engine.types import Request, Sampling, Speculation
 from tests import zoo
 from tests.engine.disk.restarts import started

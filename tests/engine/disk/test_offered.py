@@ -11,9 +11,9 @@ from omlx.engine.disk.folder import StoreState
 from omlx.engine.disk.record import Record, RecordId, TokenChain
 from omlx.engine.disk.tier import DiskThresholds, DiskTier
 from omlx.engine.piece import Piece
-from omlx.engine.plan import CacheOp, Evict, Save
 from omlx.engine.prefix.reuse import PrefixReuse
-from omlx.engine.row import Clock, Row
+from omlx.engine.step.plan import CacheOp, Evict, Save
+from omlx.engine.step.row import Clock, Row
 from omlx.engine.types import Request
 from tests.engine.prefix.test_index import LAYOUTS, PLENTY
 

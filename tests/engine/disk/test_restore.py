@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from omlx.engine.disk.tier import DiskThresholds
-from omlx.engine.row import Row
+from omlx.engine.step.row import Row
 from omlx.engine.types import Sampling
 from tests.engine.disk.restarts import LONG, DiskBench, started
 from tests.engine.harness import (

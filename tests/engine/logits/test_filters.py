@@ -12,7 +12,7 @@ import mlx.core as mx
 import pytest
 
 from lab.bench.sampling import mlx_lm_draw
-from omlx.engine.sampling import (
+from omlx.engine.device.sampling import (
     BLOCK,
     STRIDE,
     Draw,

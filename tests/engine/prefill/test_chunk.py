@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from omlx.engine.prefill import (
+from omlx.engine.step.prefill import (
     FIRST,
     FLOOR,
     GPU_PAIRS,

@@ -10,7 +10,7 @@ import mlx.core as mx
 import pytest
 from mlx_lm.models.cache import KVCache, RotatingKVCache
 
-from omlx.engine.ragged import SPARE, RaggedKVCache
+from omlx.engine.device.ragged import SPARE, RaggedKVCache
 from omlx.errors import RewindError
 
 GARBAGE = 1e4

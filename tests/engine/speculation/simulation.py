@@ -12,16 +12,15 @@ from functools import lru_cache
 from itertools import product
 
 from omlx.draft_length import DraftLength
-from omlx.engine.row import Clock, Interval, Row
 from omlx.engine.speculation.cost_model import PLAIN, CostModel
-from omlx.engine.speculation.drafter import Drafter
+from omlx.engine.speculation.drafter import Draft, Drafter, Proposal
 from omlx.engine.speculation.drafters.draft_model import LOOK_BACK
 from omlx.engine.speculation.drafters.ngram import NgramDrafter
 from omlx.engine.speculation.drafting import MAX_PENDING
 from omlx.engine.speculation.policy import History, RowPolicy
-from omlx.engine.speculation.proposal import Draft, Proposal
 from omlx.engine.speculation.speculator import Speculator
-from omlx.engine.strategy import AUTO, Clause, Strategy
+from omlx.engine.speculation.strategy import AUTO, Clause, Strategy
+from omlx.engine.step.row import Clock, Interval, Row
 from omlx.engine.types import Request, Speculation
 from tests.engine.speculation.worlds import LONGEST_DRAFT, Machine, Part, Text, text
 

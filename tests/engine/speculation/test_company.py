@@ -6,8 +6,8 @@ import pytest
 
 from omlx.bench.drive import fixed_costs, flat
 from omlx.engine.speculation.cost_model import PLAIN, CostModel
+from omlx.engine.speculation.drafter import Proposal
 from omlx.engine.speculation.policy import History, RowPolicy
-from omlx.engine.speculation.proposal import Proposal
 
 
 def test_of_rows_that_share_a_pass_hybrids_draft_only_likely_tokens() -> None:

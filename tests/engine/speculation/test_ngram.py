@@ -7,8 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-from omlx.engine.image import image_ids
-from omlx.engine.row import Clock, Row
 from omlx.engine.speculation.drafters.ngram import (
     BARRIER,
     LONG_MATCH,
@@ -18,8 +16,10 @@ from omlx.engine.speculation.drafters.ngram import (
     NgramIndex,
     NgramMatch,
 )
-from omlx.engine.strategy import Clause, parse
+from omlx.engine.speculation.strategy import Clause, parse
+from omlx.engine.step.row import Clock, Row
 from omlx.engine.types import Request, Speculation
+from omlx.engine.vision.spans import image_ids
 
 CLAUSE = Clause("ngram")
 

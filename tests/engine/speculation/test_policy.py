@@ -7,14 +7,14 @@ from itertools import pairwise
 import pytest
 
 from omlx.draft_length import DEFAULT_DRAFT_LENGTH, DraftLength
-from omlx.engine.row import Interval
 from omlx.engine.speculation.acceptance import Acceptance
 from omlx.engine.speculation.config import CONFIG
 from omlx.engine.speculation.cost_model import PLAIN, CostModel, LatencyTable
 from omlx.engine.speculation.decide import Decision
+from omlx.engine.speculation.drafter import Proposal
 from omlx.engine.speculation.policy import GateState, History, RowPolicy
-from omlx.engine.speculation.proposal import Proposal
-from omlx.engine.strategy import Clause
+from omlx.engine.speculation.strategy import Clause
+from omlx.engine.step.row import Interval
 
 CONTEXT = 100
 EIGHT = Clause("draft", draft_length=DraftLength(min=8))

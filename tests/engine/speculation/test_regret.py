@@ -13,7 +13,7 @@ import pytest
 from omlx.draft_length import DraftLength
 from omlx.engine.speculation.cost_model import CostModel
 from omlx.engine.speculation.policy import GateState, History
-from omlx.engine.strategy import parse
+from omlx.engine.speculation.strategy import parse
 from tests.engine.speculation.simulation import Outcome, Run, outcome
 from tests.engine.speculation.worlds import Machine, Part, text
 

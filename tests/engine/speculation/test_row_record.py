@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from omlx.engine.row import Clock, Interval, Row
 from omlx.engine.speculation.cost_model import PLAIN, CostModel
+from omlx.engine.speculation.drafter import Draft, Proposal
+from omlx.engine.speculation.drafting import RowRecord
 from omlx.engine.speculation.policy import History, RowPolicy
-from omlx.engine.speculation.proposal import Draft, Proposal
-from omlx.engine.speculation.row_record import RowRecord
 from omlx.engine.speculation.speculator import Speculator
+from omlx.engine.step.row import Clock, Interval, Row
 from omlx.engine.types import Request
 
 

@@ -21,15 +21,13 @@ import mlx.core as mx
 from mlx import nn
 
 from omlx.engine.build import build_loop
-from omlx.engine.inspection.facts import facts_of, probed_in_stages
-from omlx.engine.model import cache_maker
-from omlx.engine.plan import Plan
-from omlx.engine.prefix.payload import layout_of
-from omlx.engine.stage.group import Group
-from omlx.engine.stage.link import Kind, Link
-from omlx.engine.stage.order import Order
-from omlx.engine.stage.runners import Follower, Leader
+from omlx.engine.device.facts import facts_of, probed_in_stages
+from omlx.engine.device.model import cache_maker
+from omlx.engine.device.payloads import layout_of
+from omlx.engine.stage.link import Kind, Link, Order
+from omlx.engine.stage.runners import Follower, Group, Leader
 from omlx.engine.stage.stages import Stages
+from omlx.engine.step.plan import Plan
 from omlx.engine.types import Limits
 from omlx.errors import StageLost
 from omlx.models.stages import cut

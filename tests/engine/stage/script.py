@@ -12,13 +12,13 @@ from itertools import chain
 
 from mlx import nn
 
+from omlx.engine.device.model import cache_maker
+from omlx.engine.device.runner import Runner
 from omlx.engine.loop import EngineLoop
-from omlx.engine.model import cache_maker
-from omlx.engine.plan import LAST, Window
-from omlx.engine.row import Row, Status
-from omlx.engine.runner import Runner
 from omlx.engine.speculation.drafters.ngram import NgramDrafter
-from omlx.engine.strategy import NGRAM
+from omlx.engine.speculation.strategy import NGRAM
+from omlx.engine.step.plan import LAST, Window
+from omlx.engine.step.row import Row, Status
 from omlx.engine.types import (
     Event,
     PrefillProgress,

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from omlx.engine.stage.link import MAX_PAYLOAD, Frame, Kind, Link, introduce, welcome
-from omlx.engine.stage.order import Order
+from omlx.engine.stage.link import MAX_PAYLOAD, Frame, Kind, Link, Order, introduce, welcome
 from omlx.engine.stage.stages import Stages
 from omlx.errors import StageError, StageLost
 

@@ -13,14 +13,14 @@ from mlx import nn
 from mlx_lm.models.cache import make_prompt_cache
 
 from omlx.engine.build import build_loop
-from omlx.engine.image import ImageSpan, PreparedImage, TowerFacts, image_ids, words
+from omlx.engine.device.sampling import Draw, RowSampler, draw, process
 from omlx.engine.loop import EngineLoop
-from omlx.engine.memory.guard import MemoryGuard
-from omlx.engine.plan import Look
-from omlx.engine.sampling import Draw, RowSampler, draw, process
-from omlx.engine.strategy import DRAFT, Strategy
+from omlx.engine.memory import MemoryGuard
+from omlx.engine.speculation.strategy import DRAFT, Strategy
+from omlx.engine.step.plan import Look
 from omlx.engine.types import Limits, Request, Sampling, Speculation
 from omlx.engine.vision.reader import Features, Looking, Rotary, Seeing, Vision
+from omlx.engine.vision.spans import ImageSpan, PreparedImage, TowerFacts, image_ids, words
 from tests import zoo
 from tests.engine.harness import LIMITS, prompt
 

@@ -11,8 +11,8 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
-from omlx.engine.plan import Plan
-from omlx.engine.strategy import DRAFT, NGRAM, OFF
+from omlx.engine.speculation.strategy import DRAFT, NGRAM, OFF
+from omlx.engine.step.plan import Plan
 from omlx.engine.types import Request, Speculation
 from tests import zoo
 from tests.engine import harness

@@ -8,14 +8,14 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
-from omlx.engine.image import PreparedImage, TowerFacts
-from omlx.engine.memory.guard import MemoryGuard
-from omlx.engine.plan import Forget, Look
-from omlx.engine.row import Clock, Row
-from omlx.engine.strategy import OFF
+from omlx.engine.memory import MemoryGuard
+from omlx.engine.speculation.strategy import OFF
+from omlx.engine.step.plan import Forget, Look
+from omlx.engine.step.row import Clock, Row
 from omlx.engine.types import Request, Speculation
-from omlx.engine.vision import looks as looks_module
-from omlx.engine.vision.looks import Looks
+from omlx.engine.vision import features as looks_module
+from omlx.engine.vision.features import Looks
+from omlx.engine.vision.spans import PreparedImage, TowerFacts
 from omlx.errors import BadRequest, EngineError
 from tests.engine.harness import GREEDY, LIMITS, Bench, prompt
 from tests.engine.harness import loop_of as text_loop

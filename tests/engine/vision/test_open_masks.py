@@ -14,10 +14,10 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
-from omlx.engine.image import ImageSpan, PreparedImage
-from omlx.engine.plan import Look
+from omlx.engine.step.plan import Look
 from omlx.engine.types import Request
 from omlx.engine.vision.reader import Vision
+from omlx.engine.vision.spans import ImageSpan, PreparedImage
 from tests import zoo
 from tests.engine.harness import GREEDY
 from tests.engine.vision.sighted import DOG, body_of, image, shown, sighted

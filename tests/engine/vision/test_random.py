@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from omlx.engine.strategy import AUTO, DRAFT, NGRAM, OFF
+from omlx.engine.speculation.strategy import AUTO, DRAFT, NGRAM, OFF
 from omlx.engine.types import Request
 from tests import zoo
 from tests.engine.harness import GREEDY, LIMITS, WARM, Bench

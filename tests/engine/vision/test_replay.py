@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from omlx.engine.model import cache_maker
-from omlx.engine.runner import Runner
+from omlx.engine.device.model import cache_maker
+from omlx.engine.device.runner import Runner
 from omlx.engine.types import Request
 from tests.engine.fakes import Corrupted
 from tests.engine.harness import GREEDY, LIMITS, WARM, Bench, prompt

@@ -9,9 +9,9 @@ import mlx.core as mx
 import numpy as np
 from PIL import Image
 
-from omlx.engine.image import PreparedImage
-from omlx.engine.plan import Look
+from omlx.engine.step.plan import Look
 from omlx.engine.vision.reader import Features, Vision
+from omlx.engine.vision.spans import PreparedImage
 from omlx.models.catalog.inspect_checkpoint import inspect_checkpoint
 from omlx.models.catalog.registry import ModelEntry
 from omlx.models.pool.load_weights import LoadedModel, load_steps

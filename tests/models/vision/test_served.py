@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from omlx.engine.build import build_loop
-from omlx.engine.image import PreparedImage
-from omlx.engine.strategy import NGRAM, OFF
+from omlx.engine.speculation.strategy import NGRAM, OFF
 from omlx.engine.types import Request, Speculation
+from omlx.engine.vision.spans import PreparedImage
 from tests.engine.harness import GREEDY, LIMITS, WARM, Bench
 from tests.engine.vision.sighted import decode
 from tests.models.vision.folders import CONFIGS, MARKERS, save_vlm

@@ -13,7 +13,7 @@ import pytest
 from mlx import nn
 from mlx.utils import tree_flatten
 
-from omlx.engine.plan import Look
+from omlx.engine.step.plan import Look
 from omlx.models.catalog.files import ModelFiles
 from omlx.models.catalog.registry import Status
 from omlx.models.vision import support

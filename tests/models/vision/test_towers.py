@@ -9,7 +9,7 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
-from omlx.engine.plan import Look
+from omlx.engine.step.plan import Look
 from omlx.errors import BadRequest
 from tests import zoo
 from tests.models.vision.folders import CONFIGS, MARKERS, save_vlm

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from omlx.engine.strategy import DRAFT
+from omlx.engine.speculation.strategy import DRAFT
 from omlx.errors import BadRequest
 from omlx.server.dialects.openai.chat_request import ChatRequest
 

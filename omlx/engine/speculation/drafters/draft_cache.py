@@ -8,17 +8,17 @@ from typing import Any
 
 import mlx.core as mx
 
-from omlx.engine import ragged
-from omlx.engine import rewind as single
-from omlx.engine.model import Cache, Model
-from omlx.engine.ragged import RaggedKVCache
+from omlx.engine.device import ragged
+from omlx.engine.device import rewind as single
+from omlx.engine.device.model import Cache, Model
+from omlx.engine.device.ragged import RaggedKVCache
 from omlx.errors import RewindError
 
 
 class DraftCache:
     """Begins with one row. `lengths` counts the tokens that are held, by row, in their order.
 
-    A shared cache keeps the form that `omlx.engine.ragged` describes until its rows have left.
+    A shared cache keeps the form of `omlx.engine.device.ragged` until its rows have left.
     """
 
     def __init__(self, row: int, layers: Cache, length: int = 0) -> None:

@@ -15,20 +15,18 @@ from typing import ClassVar, Final, cast
 
 import mlx.core as mx
 
+from omlx.engine.device.batch_probe import SharedPasses
+from omlx.engine.device.model import MakeCache, Model, id_limit
+from omlx.engine.device.rewind import traits
+from omlx.engine.device.sampling import Draw, RowSampler, draw, permit, process
 from omlx.engine.disk.tier import DiskTier
-from omlx.engine.inspection.batch_probe import SharedPasses
-from omlx.engine.masking import Lookahead
-from omlx.engine.model import MakeCache, Model, id_limit
-from omlx.engine.prefill import FitPass
-from omlx.engine.rewind import traits
-from omlx.engine.row import Row
-from omlx.engine.sampling import Draw, RowSampler, draw, permit, process
-from omlx.engine.speculation.drafter import Drafter
+from omlx.engine.speculation.drafter import Draft, Drafter, Proposal
 from omlx.engine.speculation.drafters.draft_cache import DraftCache, DraftCaches
-from omlx.engine.speculation.drafters.draft_prefixes import DraftPrefixes
-from omlx.engine.speculation.drafters.draft_row import DraftRow, next_place
-from omlx.engine.speculation.proposal import Draft, Proposal
-from omlx.engine.strategy import Clause
+from omlx.engine.speculation.drafters.draft_rows import DraftPrefixes, DraftRow, next_place
+from omlx.engine.speculation.strategy import Clause
+from omlx.engine.step.masking import Lookahead
+from omlx.engine.step.prefill import FitPass
+from omlx.engine.step.row import Row
 from omlx.errors import RewindError
 
 CATCH_UP_CHUNK: Final = 512

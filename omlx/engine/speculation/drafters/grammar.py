@@ -8,11 +8,10 @@ from __future__ import annotations
 from typing import ClassVar
 
 from omlx.draft_length import MAX_DRAFT_LENGTH
-from omlx.engine.masking import forced_tokens
-from omlx.engine.row import Row
-from omlx.engine.speculation.drafter import Drafter
-from omlx.engine.speculation.proposal import Draft, Proposal
-from omlx.engine.strategy import Clause
+from omlx.engine.speculation.drafter import Draft, Drafter, Proposal
+from omlx.engine.speculation.strategy import Clause
+from omlx.engine.step.masking import forced_tokens
+from omlx.engine.step.row import Row
 
 
 class GrammarDrafter(Drafter):

@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from omlx.draft_length import MAX_DRAFT_LENGTH
-from omlx.engine.masking import allowed_prefix
-from omlx.engine.row import Row
-from omlx.engine.speculation.drafter import Drafter
-from omlx.engine.speculation.proposal import Draft, Proposal
-from omlx.engine.strategy import Clause
+from omlx.engine.speculation.drafter import Draft, Drafter, Proposal
+from omlx.engine.speculation.strategy import Clause
+from omlx.engine.step.masking import allowed_prefix
+from omlx.engine.step.row import Row
 
 GRAM: Final = 3
 """Tokens of the shortest match: shorter ones are too often accidental."""

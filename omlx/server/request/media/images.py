@@ -16,7 +16,7 @@ from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
-from omlx.engine.image import PreparedImage
+from omlx.engine.vision.spans import PreparedImage
 from omlx.errors import BadRequest, Reason
 from omlx.models.pool.served import ServedModel
 from omlx.models.vision import support

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from omlx.engine.admission import AdmissionQueue
-from omlx.engine.batch import CacheSizes
-from omlx.engine.memory.guard import cache_need, moved_bytes, reserved_tokens
-from omlx.engine.plan import Extract, PendingOps, Save
-from omlx.engine.planner import Planner
+from collections.abc import Sequence
+
+from omlx.engine.memory import output_tokens, stepped
+from omlx.engine.piece import Layout
 from omlx.engine.prefix.reuse import PrefixReuse
-from omlx.engine.row import Row, Status
+from omlx.engine.step.plan import Extract, PendingOps, Save
+from omlx.engine.step.planner import CacheSizes, Planner
+from omlx.engine.step.requests import AdmissionQueue
+from omlx.engine.step.row import Row, Status
+from omlx.engine.types import Request
 
 
 class ModelMemory:
@@ -123,3 +126,17 @@ class ModelMemory:
             self._planner.speculator.clear()
             self._ops.next += self._planner.looks.clear()
         return before - self.cached
+
+
+def cache_need(request: Request, layout: Layout) -> int:
+    return layout.cache_bytes(reserved_tokens(request))
+
+
+def reserved_tokens(request: Request) -> int:
+    """Tokens for which a request's KV caches have room: its prompt and some output."""
+    return stepped(len(request.tokens) + output_tokens(request))
+
+
+def moved_bytes(rows: Sequence[int]) -> int:
+    """Return the bytes of the largest of several `rows`: what joins or leaves a batch is copied."""
+    return max(rows) if len(rows) > 1 else 0

@@ -31,7 +31,7 @@ from mlx_lm.models.cache import (
     RotatingKVCache,
 )
 
-from omlx.engine.model import LayerCache
+from omlx.engine.device.model import LayerCache
 from omlx.engine.types import Traits
 from omlx.errors import Reason, RewindError
 

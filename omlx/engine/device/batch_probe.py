@@ -15,11 +15,11 @@ from typing import Any, Protocol, runtime_checkable
 import mlx.core as mx
 from mlx_lm.models.cache import ArraysCache, KVCache, RotatingKVCache
 
-from omlx.engine import ragged
+from omlx.engine.device import ragged
+from omlx.engine.device.model import Cache, MakeCache, Model
+from omlx.engine.device.ragged import merge_caches
+from omlx.engine.device.rewind import leaves
 from omlx.engine.device_errors import kind_of
-from omlx.engine.model import Cache, MakeCache, Model
-from omlx.engine.ragged import merge_caches
-from omlx.engine.rewind import leaves
 from omlx.engine.types import Steps, run_through
 from omlx.errors import Reason
 

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from omlx.engine.image import PreparedImage, TowerFacts, spans_within
-from omlx.engine.plan import CacheOp, Forget, Look
-from omlx.engine.row import Row
+from omlx.engine.step.plan import CacheOp, Forget, Look
+from omlx.engine.step.row import Row
 from omlx.engine.types import Request
+from omlx.engine.vision.spans import PreparedImage, TowerFacts, spans_within
 
 MAX_IDLE_BYTES: Final = 128 << 20
 """Bytes of features that no row needs: an image of 1,280 tokens has some 10 MB."""

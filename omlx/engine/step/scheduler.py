@@ -13,14 +13,12 @@ from functools import partial
 from itertools import chain
 from typing import Final
 
-from omlx.engine import finish
-from omlx.engine.admission import AdmissionQueue
-from omlx.engine.batch import Batch, CacheSizes
 from omlx.engine.device_errors import TOO_MUCH, DeviceFault, FaultKind, isolate, kind_of
-from omlx.engine.image import TowerFacts
-from omlx.engine.memory.guard import MemoryGuard
-from omlx.engine.model_memory import ModelMemory
-from omlx.engine.plan import (
+from omlx.engine.memory import MemoryGuard
+from omlx.engine.prefix.reuse import Opening, PrefixReuse
+from omlx.engine.speculation.speculator import Speculator
+from omlx.engine.step.model_memory import ModelMemory
+from omlx.engine.step.plan import (
     Drop,
     Evict,
     Load,
@@ -34,11 +32,16 @@ from omlx.engine.plan import (
     rows_of,
     saved_pieces,
 )
-from omlx.engine.planner import Planner
-from omlx.engine.prefill import Activations, PrefillChunk
-from omlx.engine.prefix.reuse import Opening, PrefixReuse
-from omlx.engine.row import Interval, Row, Status
-from omlx.engine.speculation.speculator import Speculator
+from omlx.engine.step.planner import Batch, CacheSizes, Planner
+from omlx.engine.step.prefill import Activations, PrefillChunk
+from omlx.engine.step.requests import (
+    AdmissionQueue,
+    device_error,
+    failed,
+    request_stats,
+    truncate_at_stop,
+)
+from omlx.engine.step.row import Interval, Row, Status
 from omlx.engine.types import (
     Event,
     Failed,
@@ -50,7 +53,8 @@ from omlx.engine.types import (
     TokensCommitted,
     Traits,
 )
-from omlx.engine.vision.looks import Looks
+from omlx.engine.vision.features import Looks
+from omlx.engine.vision.spans import TowerFacts
 from omlx.errors import NonFiniteLogits, Reason
 from omlx.records import verification_outcome
 
@@ -237,7 +241,7 @@ class Scheduler:
             elif row.may_restart:
                 self._restart(row, cold=error is not None and _restores(plan, row.id))
             else:
-                events.append(self._fail(row, finish.device_error(row, fault, alone)))
+                events.append(self._fail(row, device_error(row, fault, alone)))
         self._remove_done()
         return events
 
@@ -276,7 +280,7 @@ class Scheduler:
         row.unverified = 0
         accepted = read.accepted
         with isolate() as outcome:
-            new, stop = finish.truncate_at_stop(request, read.sampled[: accepted + 1])
+            new, stop = truncate_at_stop(request, read.sampled[: accepted + 1])
         if outcome.error is not None:
             return [self._fail(row, outcome.error)]
         row.tokens += new
@@ -316,7 +320,7 @@ class Scheduler:
     def _finish(self, row: Row, reason: FinishReason, stop_token: int | None) -> Finished:
         """End a request. Save its row's cache as a prefix, and free the row."""
         row_id, admitted = row.id, row.status is not Status.WAITING
-        stats = finish.request_stats(row, self.speculator)
+        stats = request_stats(row, self.speculator)
         row.move(Status.DONE)
         if admitted:
             self.opening.drop(row_id)
@@ -335,7 +339,7 @@ class Scheduler:
         self._give_up(row)
         if isinstance(error, NonFiniteLogits):
             self.clear_prefixes()  # any cached prefix may hold what the fault left
-        return finish.failed(row.request, error)
+        return failed(row.request, error)
 
     def _relieve(self, fault: DeviceFault) -> None:
         """Ask less of the device after an error: shorter passes, and prefixes of all models give

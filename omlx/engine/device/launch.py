@@ -11,9 +11,9 @@ from typing import Any, cast
 
 import mlx.core as mx
 
+from omlx.engine.device.payloads import Payload
 from omlx.engine.device_errors import DEVICE
-from omlx.engine.plan import Forward, LogprobRows, Plan, Read
-from omlx.engine.prefix.payload import Payload
+from omlx.engine.step.plan import Forward, LogprobRows, Plan, Read
 from omlx.engine.types import TokenMask
 from omlx.errors import NonFiniteLogits
 

@@ -15,9 +15,9 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 from pydantic import Field, TypeAdapter
 
 from omlx.engine.disk.record import Run
-from omlx.engine.image import ImageSpan, PreparedImage
 from omlx.engine.piece import Piece
 from omlx.engine.types import Sampling, TokenLogprob, TokenMask
+from omlx.engine.vision.spans import ImageSpan, PreparedImage
 
 LAST: Final = "last"
 

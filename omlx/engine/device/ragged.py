@@ -20,8 +20,8 @@ from typing import Any, Final, TypeAlias, cast
 import mlx.core as mx
 from mlx_lm.models.cache import ArraysCache, CacheList, KVCache, RotatingKVCache
 
-from omlx.engine.model import Cache
-from omlx.engine.rewind import leaves
+from omlx.engine.device.model import Cache
+from omlx.engine.device.rewind import leaves
 from omlx.errors import RewindError
 
 COLUMNS: Final = 256

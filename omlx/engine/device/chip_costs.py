@@ -17,7 +17,7 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx_lm.models.switch_layers import QuantizedSwitchLinear, SwitchLinear
 
-from omlx.engine.model import Model, weight_bytes
+from omlx.engine.device.model import Model, weight_bytes
 
 
 def expected_costs(model: Model) -> Costs | None:

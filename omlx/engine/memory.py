@@ -4,7 +4,7 @@
                                                       └─ activations ─┘
 
 Activations are those of the shortest pass over a prompt; passes are as long as memory allows (see
-omlx.engine.prefill). Where a request would exceed the soft limit: evict cached prefixes, other
+omlx.engine.step.prefill). Where a request would exceed the soft limit: evict cached prefixes, other
 models' first, if that suffices or nothing runs; then have idle models evicted; then let it wait for
 running requests, in order of arrival. With nothing to wait for, admit it below the hard limit and
 refuse it above.
@@ -14,12 +14,11 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
-from omlx.engine.memory.client import MemoryClient
 from omlx.engine.piece import Layout
 from omlx.engine.types import Request
 from omlx.errors import BadRequest, Overloaded
@@ -27,10 +26,7 @@ from omlx.errors import BadRequest, Overloaded
 SOFT: Final = 0.85
 PASSES: Final = 0.9
 HARD: Final = 0.95
-"""Fractions of the limit: for caches, with the activations of passes, with copies.
-
-What lies above is left to what the estimates miss.
-"""
+"""Fractions of the limit: caches, with activations, with copies. The rest covers estimates."""
 
 CACHE_STEP: Final = 256
 """Tokens by which mlx-lm's caches grow; as many tokens of output are reserved with the prompt."""
@@ -55,6 +51,43 @@ class Verdict(StrEnum):
     NEXT_STEP = "next step"
     WAIT_FOR_CHANGE = "wait for change"
     REFUSE = "refuse"
+
+
+class MemoryClient(Protocol):
+    """A loaded model, as the guard sees it. Times are of one monotonic clock, in seconds."""
+
+    @property
+    def used_at(self) -> float:
+        """Submission of its newest request."""
+
+    @property
+    def reserved(self) -> int:
+        """Bytes not yet allocated: prefixes to be saved, and growth of running KV caches up to the
+        prompt and some output tokens. Later growth is left to the space above the limits.
+        """
+
+    @property
+    def activations(self) -> int:
+        """Bytes of the shortest pass over any prompt that is being read."""
+
+    @property
+    def cached(self) -> int:
+        """Bytes of cached prefixes, all of which can be evicted."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether requests run."""
+
+    @property
+    def freeing(self) -> bool:
+        """Whether its next step may free memory."""
+
+    @property
+    def blocked_since(self) -> float | None:
+        """When its first request that waits for memory was submitted; None if none does."""
+
+    def evict_prefixes(self, nbytes: int) -> int:
+        """Evict `nbytes` of cached prefixes, or all, with the next step. Return how many bytes."""
 
 
 @dataclass(slots=True)
@@ -93,10 +126,6 @@ class MemoryGuard:
         return int(HARD * (self.limit or 0))
 
     @property
-    def passes(self) -> int:
-        return int(PASSES * (self.limit or 0))
-
-    @property
     def freeing(self) -> bool:
         """Whether the next step of any model may free memory."""
         return any(client.freeing for client in self.clients)
@@ -110,12 +139,10 @@ class MemoryGuard:
         self.changed()
 
     def configure(self, limit: int | None, weights: int) -> None:
-        """Set the limit, and the bytes of the weights that are loaded."""
         self.limit, self.weights = limit, weights
         self.changed()
 
     def set_model_evictor(self, request_eviction: Callable[[int], None]) -> None:
-        """Set how idle models are evicted."""
         self._assert_writer()
         self.request_eviction = request_eviction
 
@@ -125,7 +152,6 @@ class MemoryGuard:
         self.version += 1
 
     def eviction_done(self) -> None:
-        """The model pool has evicted what idle models it could, if any."""
         self._evicting = False
         self.changed()
         self._evicted_version = self.version
@@ -222,14 +248,14 @@ class MemoryGuard:
         """
         if self.limit is None:
             return None
-        reserved = self._reserved(self.clients)
+        passes, reserved = int(PASSES * self.limit), self._reserved(self.clients)
         total = self._taken() + reserved
-        if total > min(self.soft, self.passes - wanted):
+        if total > min(self.soft, passes - wanted):
             self.trim()
             total = self._taken() + reserved
         if total > self.soft and not self.freeing:
             self.evict_prefixes(total - self.soft)
-        return self.passes - total
+        return passes - total
 
     def headroom(self, freed: int = 0, copied: int = 0) -> int | None:
         """By how many bytes the prefix caches may grow, or, if negative, must shrink; None: no
@@ -246,7 +272,7 @@ class MemoryGuard:
         return min(soft, self.hard - taken - copied)
 
     def copy_room(self, copied: int) -> int | None:
-        """Return the bytes that a step may copy beside `copied` others; None: no limit."""
+        """Bytes that a step may copy beside `copied` others; None: no limit."""
         return None if self.limit is None else self.hard - self._taken() - copied
 
     def reserve(self, need: int, *, last: bool = False) -> int:
@@ -265,7 +291,7 @@ class MemoryGuard:
         return excess
 
     def use_reservation(self, nbytes: int) -> None:
-        """Weights of so many bytes were read: `used` counts them now."""
+        """Weights of `nbytes` were read: `used` counts them now."""
         self._assert_writer()
         self.loading = max(0, self.loading - nbytes)
 
@@ -276,7 +302,6 @@ class MemoryGuard:
             self.changed()
 
     def refusal(self, need: int) -> Overloaded:
-        """The error of a refused request, or of a model that cannot be loaded now."""
         return Overloaded(
             "memory.full",
             retry_after_s=RETRY_AFTER_S,
@@ -286,11 +311,11 @@ class MemoryGuard:
         )
 
     def _alone(self, activations: int) -> int:
-        """Return by how many bytes a request that runs alone may exceed the soft limit."""
+        # Bytes by which a request that runs alone may exceed the soft limit.
         return self.hard - activations - self._soft_with(activations)
 
     def _soft_with(self, activations: int) -> int:
-        return min(self.soft, self.passes - activations)
+        return min(self.soft, int(PASSES * (self.limit or 0)) - activations)
 
     def _taken(self) -> int:
         return max(self.used(), self.weights)  # mapped weights count although no pass has read them
@@ -317,31 +342,11 @@ class MemoryGuard:
         assert self._writer == thread, "the memory guard has one writing thread"
 
 
-def cache_need(request: Request, layout: Layout) -> int:
-    """Bytes of a request's KV cache after its prompt and `CACHE_STEP` tokens of output."""
-    return layout.cache_bytes(reserved_tokens(request))
-
-
-def reserved_tokens(request: Request) -> int:
-    """Tokens for which a request's KV caches have room: its prompt and some output."""
-    return stepped(len(request.tokens) + output_tokens(request))
-
-
-def moved_bytes(rows: Sequence[int]) -> int:
-    """Return the bytes of the largest of several rows: one that joins or leaves a batch is copied.
-
-    `rows` are those of each row's KV cache at its longest.
-    """
-    return max(rows) if len(rows) > 1 else 0
-
-
 def output_tokens(request: Request) -> int:
-    """Tokens of output that are reserved with a prompt."""
     return min(CACHE_STEP, request.max_tokens or CACHE_STEP)
 
 
 def stepped(tokens: int) -> int:
-    """The tokens that a KV cache of so many has room for."""
     return -(-tokens // CACHE_STEP) * CACHE_STEP
 
 
@@ -373,7 +378,6 @@ def _check_length(
     output: int = 0,
 ) -> None:
     """Raise BadRequest, with the longest text that fits beside `weights`, if `tokens` do not."""
-
     fixed = weights + memory.own()
 
     def too_long(length: int) -> bool:

@@ -1,27 +1,31 @@
-"""Admission: which requests may be queued, and when the head of the queue becomes a row.
+"""The beginning and the end of a request: admission; stops, statistics, errors. Pure Python.
 
-The head is a request of the group with the fewest rows, of those the first that came: a client's
-request with many choices does not keep all rows while another one waits. The head waits for a free
-row, for memory, and for a prompt that a sibling choice (`n` > 1) is reading, whose prefix it then
-restores.
+The head of the queue is a request of the group with the fewest rows, of those the first that came:
+a client's request with many choices does not keep all rows while another one waits. The head waits
+for a free row, for memory, and for a prompt that a sibling choice (`n` > 1) is reading, whose
+prefix it then restores.
 """
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Set
-from dataclasses import replace
+from copy import deepcopy
+from dataclasses import dataclass, replace
 
-from omlx.engine.image import words
-from omlx.engine.masking import KnownTokensMask
-from omlx.engine.memory.client import MemoryClient
-from omlx.engine.memory.guard import MemoryGuard, Verdict, check_fits
-from omlx.engine.prefill import PrefillChunk
+from omlx.engine.device_errors import DeviceFault, FaultKind
+from omlx.engine.memory import MemoryClient, MemoryGuard, Verdict, check_fits
 from omlx.engine.prefix.reuse import PrefixReuse
-from omlx.engine.row import Clock, Row, Status
+from omlx.engine.speculation.speculator import Speculator
+from omlx.engine.step.masking import KnownTokensMask
+from omlx.engine.step.prefill import PrefillChunk
+from omlx.engine.step.row import Clock, Row, Status
 from omlx.engine.types import Event, Failed, Limits, Request
-from omlx.engine.vision.looks import Looks
-from omlx.errors import BadRequest, Overloaded
+from omlx.engine.vision.features import Looks
+from omlx.engine.vision.spans import words
+from omlx.errors import BadRequest, DeviceFull, EngineError, OmlxError, Overloaded
+from omlx.records import RequestStats
 
 
 class AdmissionQueue:
@@ -193,3 +197,81 @@ def _prefix_comes(request: Request, running: Iterable[Row]) -> bool:
     if not request.sampling.choice or request.prompt_logprobs is not None:
         return False
     return any(s.status is Status.PREFILL and s.request.tokens is request.tokens for s in running)
+
+
+log = logging.getLogger("omlx.engine")
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """A stop token; `token` None: a stop string, or the end of structured output."""
+
+    token: int | None
+
+
+def truncate_at_stop(
+    request: Request, tokens: tuple[int, ...]
+) -> tuple[tuple[int, ...], Stop | None]:
+    """Return the tokens up to the first stop, it included. Advances stop matcher and mask.
+
+    Raises EngineError for a token that the mask does not allow.
+    """
+    for i, token in enumerate(tokens):
+        if token in request.stop_ids:
+            return tokens[: i + 1], Stop(token)
+        if request.stop is not None and request.stop.push(token):
+            return tokens[: i + 1], Stop(None)
+        if request.mask is not None:
+            if not request.mask.advance(token):
+                raise EngineError("engine.mask", token=token)
+            if request.mask.ended:
+                return tokens[: i + 1], Stop(None)
+    return tokens, None
+
+
+def failed(request: Request, error: Exception) -> Failed:
+    """Return the last event of a request that raised `error`. The log has its frames, the client
+    its type."""
+    if isinstance(error, OmlxError):
+        return Failed(request.id, error)
+    log.error("a step failed", extra={"fields": {"request": request.id}}, exc_info=error)
+    return Failed(request.id, EngineError("engine.step", detail=type(error).__name__))
+
+
+def device_error(row: Row, fault: DeviceFault, alone: bool) -> OmlxError:
+    """Return the error of a request that a failure of the device ended, after a second try.
+
+    A request that was `alone` when memory ran out does not fit at all.
+    """
+    if fault.kind is not FaultKind.OUT_OF_MEMORY:
+        return EngineError("device.failed", kind=str(fault.kind))
+    tokens = len(row.tokens)
+    if alone:
+        return BadRequest("device.prompt_memory", param="messages", tokens=tokens)
+    return DeviceFull("device.memory", tokens=tokens)
+
+
+def request_stats(row: Row, speculator: Speculator) -> RequestStats:
+    clock, strategy = row.clock, speculator.effective_strategy(row)
+    prompt_n = row.request.prompt_n
+    return RequestStats(
+        prompt_n=prompt_n,
+        cached_n=min(row.cached, prompt_n),
+        predicted_n=len(row.tokens) - prompt_n,
+        queue_ms=_ms(clock.submitted, clock.admitted),
+        prompt_ms=_ms(clock.admitted, clock.first_token),
+        predicted_ms=_ms(clock.first_token, clock.last_token),
+        seed=row.request.sampling.seed,
+        drafters=deepcopy(speculator.stats(row.id)),
+        speculation=speculator.reason(row),
+        strategy=str(strategy),
+        strategy_notes=strategy.notes,
+        gates=speculator.gates(row),
+        image_n=sum(span.stop - span.start for span in row.request.spans),
+        speedup=speculator.speedup(row),
+        restarts=row.restarts,
+    )
+
+
+def _ms(start: float, end: float) -> float:
+    return max(0.0, end - start) * 1000 if start and end else 0.0

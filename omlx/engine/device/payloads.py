@@ -32,11 +32,11 @@ from mlx_lm.models.cache import (
     RotatingKVCache,
 )
 
+from omlx.engine.device.model import Cache, LayerCache, MakeCache, Model
+from omlx.engine.device.rewind import leaves
 from omlx.engine.disk.record import Record, RecordId, Run
 from omlx.engine.disk.serial import to_arrays, to_record
-from omlx.engine.model import Cache, LayerCache, MakeCache, Model
 from omlx.engine.piece import Kind, Layout, Piece, runs
-from omlx.engine.rewind import leaves
 from omlx.errors import EngineError, Reason
 
 _STEP: Final = 256

@@ -14,16 +14,15 @@ from typing import Any, cast
 import mlx.core as mx
 from mlx.utils import tree_flatten
 
-from omlx.engine.batch import CacheSizes
-from omlx.engine.buffers import on_gpu
+from omlx.engine.device.caches import CacheTable
+from omlx.engine.device.gpu import on_gpu
+from omlx.engine.device.launch import ForwardPass, Launch, non_finite, read_pass
+from omlx.engine.device.model import Cache, Listener, MakeCache, Model
+from omlx.engine.device.rewind import traits
+from omlx.engine.device.sampling import Draw, RowSampler, draw, logprobs_of, permit, process
 from omlx.engine.device_errors import isolate
-from omlx.engine.hidden import Listener
-from omlx.engine.image import ImageSpan
-from omlx.engine.kv import CacheTable
-from omlx.engine.launch import ForwardPass, Launch, non_finite, read_pass
-from omlx.engine.masking import masks_along
-from omlx.engine.model import Cache, MakeCache, Model
-from omlx.engine.plan import (
+from omlx.engine.step.masking import masks_along
+from omlx.engine.step.plan import (
     LAST,
     CacheOp,
     Drop,
@@ -40,10 +39,10 @@ from omlx.engine.plan import (
     ScheduledStep,
     Window,
 )
-from omlx.engine.rewind import traits
-from omlx.engine.sampling import Draw, RowSampler, draw, logprobs_of, permit, process
+from omlx.engine.step.planner import CacheSizes
 from omlx.engine.types import Traits
 from omlx.engine.vision.reader import Vision
+from omlx.engine.vision.spans import ImageSpan
 
 
 @dataclass(slots=True)

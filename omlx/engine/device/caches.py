@@ -11,9 +11,12 @@ from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any
 
-from omlx.engine import ragged
-from omlx.engine.model import Cache, MakeCache
-from omlx.engine.plan import (
+from omlx.engine.device import ragged
+from omlx.engine.device.model import Cache, MakeCache
+from omlx.engine.device.payloads import Payload, Payloads, assemble, read_payloads
+from omlx.engine.device.ragged import RaggedKVCache
+from omlx.engine.device.rewind import Mark, leaves, length_of, mark, rewind
+from omlx.engine.step.plan import (
     CacheOp,
     Drop,
     Evict,
@@ -28,9 +31,6 @@ from omlx.engine.plan import (
     Rewind,
     Save,
 )
-from omlx.engine.prefix.payload import Payload, Payloads, assemble, read_payloads
-from omlx.engine.ragged import RaggedKVCache
-from omlx.engine.rewind import Mark, leaves, length_of, mark, rewind
 from omlx.errors import RewindError
 
 

@@ -1,0 +1,1 @@
+"""Computing: carries out plans with mlx."""

@@ -1,1 +1,0 @@
-"""Admission control: one memory budget shared by all loaded models. Pure Python."""

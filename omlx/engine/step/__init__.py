@@ -1,0 +1,1 @@
+"""Deciding: which rows run and what each step does. Never imports mlx."""
