@@ -157,7 +157,8 @@ class MemoryGuard:
         self._evicted_version = self.version
 
     def evict_prefixes(self, nbytes: int) -> int:
-        """Evict cached prefixes of any model. Return how many bytes the next steps will free."""
+        """Evict cached prefixes of any model, least recently used models first. Return how many
+        bytes the next steps will free."""
         self._assert_writer()
         return _evict_prefixes(self.clients, nbytes)
 
@@ -296,7 +297,6 @@ class MemoryGuard:
         self.loading = max(0, self.loading - nbytes)
 
     def cancel_reservation(self) -> None:
-        """No weights are being read any more."""
         if self.loading:
             self.loading = 0
             self.changed()
@@ -311,7 +311,6 @@ class MemoryGuard:
         )
 
     def _alone(self, activations: int) -> int:
-        # Bytes by which a request that runs alone may exceed the soft limit.
         return self.hard - activations - self._soft_with(activations)
 
     def _soft_with(self, activations: int) -> int:
@@ -391,7 +390,6 @@ def _check_length(
 
 
 def _evict_prefixes(clients: Iterable[MemoryClient], nbytes: int) -> int:
-    """Evict prefixes of the least recently used model first. Return how many bytes that frees."""
     freed = 0
     for client in sorted(clients, key=lambda client: client.used_at):
         if freed < nbytes:
