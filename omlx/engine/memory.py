@@ -230,8 +230,7 @@ class MemoryGuard:
     def excess(
         self, need: int, clients: Iterable[MemoryClient], freed: int = 0, activations: int = 0
     ) -> int:
-        """By how many bytes `need` more, `freed` fewer exceed the soft limit, or that of passes
-        with `activations`."""
+        """Bytes above the soft limit, or that of passes, with `need` more and `freed` fewer."""
         if self.limit is None:
             return 0
         wanted = self._reserved(clients) + need - freed - self._soft_with(activations)
