@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -18,7 +16,6 @@ from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.catalog.package import window_from
 from tests.cli.test_main import Capture, alone
 from tests.models.trees import LLAMA, model
-from tests.processes import environment
 
 __all__ = ["alone"]
 
@@ -389,28 +386,3 @@ def test_a_draft_that_only_this_command_finds_is_not_declared(
     elsewhere.rename(folder.parent / "tiny")
     said(capsys, "package", "write", str(folder), "--draft", str(folder.parent / "tiny"))
     assert "can be used" in said(capsys, "package", "check", "big")
-
-
-def test_no_terminal_is_needed(folder: Path, tmp_path: Path) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "omlx",
-        "package",
-        "write",
-        "big",
-        "--draft",
-        "draft",
-        "--window",
-        "fixed:2",
-    ]
-    result = subprocess.run(
-        command,
-        env=environment(tmp_path, OMLX_HOME=str(tmp_path / ".omlx")),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (result.returncode, result.stderr) == (0, "")
-    assert declared(folder)["draft_model"] == "omlx-demo/draft"

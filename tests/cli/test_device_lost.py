@@ -4,15 +4,13 @@ the answers that were recorded.
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import httpx
 
 from lab.soak.faults import Restarter, Tally, ask, supervised
+from tests.cli.inside import omlx
 from tests.engine.faults import IGNORED, INTERACTIVITY
-from tests.processes import environment
 from tests.server.running import PATIENCE_S, TARGET
 
 BODY = {
@@ -40,13 +38,7 @@ def test_an_answer_outlives_a_device_that_ignores_work(tmp_path: Path) -> None:
         assert len(server.statuses) == 1
     assert server.statuses == [3, 0]
     assert sum(tally.counts.values()) > 0, "the client was cut off"
-    doctor = subprocess.run(
-        [sys.executable, "-m", "omlx", "doctor", "--home", str(tmp_path / "omlx")],
-        env=environment(tmp_path),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    doctor = omlx(tmp_path, "doctor", "--home", str(tmp_path / "omlx"))
     assert "submissions_ignored · " + IGNORED in doctor.stdout
 
 

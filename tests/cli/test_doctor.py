@@ -13,6 +13,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from omlx.cli.main import main
+from tests.cli.inside import omlx
 from tests.cli.test_main import Capture, alone
 from tests.models.trees import hub_model, model
 from tests.processes import environment
@@ -76,14 +77,7 @@ def test_the_first_run_prints_a_link_and_dashboard_another_one(tmp_path: Path) -
                     links.append(line.split()[-1])
                 if "curl" in line:
                     break
-            printed = subprocess.run(
-                [sys.executable, "-m", "omlx", "dashboard", "--print"],
-                env=environment(tmp_path),
-                capture_output=True,
-                text=True,
-                check=True,
-            )
-            links.append(printed.stdout.strip())
+            links.append(omlx(tmp_path, "dashboard", "--print").stdout.strip())
             assert [log_in(link) for link in [*links, *links]] == [200, 200, 401, 401]
         finally:
             process.terminate()

@@ -18,8 +18,8 @@ from omlx.models.catalog.discovery import BUNDLED, discover
 from omlx.models.catalog.registry import Registry
 from omlx.models.hub.offer import starters
 from omlx.settings.schema import Settings
+from tests.cli.inside import omlx
 from tests.cli.terminal import CTRL_C, Terminal, terminal
-from tests.cli.test_main import omlx
 from tests.models.hub import Hub, running
 from tests.processes import environment
 

@@ -15,8 +15,8 @@ import pytest
 from omlx.cli.serve.address import find_server
 from omlx.clients.agents import AGENTS
 from omlx.models.catalog.discovery import BUNDLED
+from tests.cli.inside import omlx
 from tests.cli.serving import Serving, serving
-from tests.processes import environment
 from tests.server.running import TARGET
 
 MODEL = "target"
@@ -69,14 +69,7 @@ def launch(
     variables = {"OMLX_HOME": str(home), "PATH": str(path), "REPORT": str(home / "report.json")}
     if key:
         variables["OMLX_API_KEY"] = key
-    return subprocess.run(
-        [sys.executable, "-m", "omlx", "launch", *arguments],
-        env=environment(home, **variables),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+    return omlx(home, "launch", *arguments, **variables)
 
 
 def report(home: Path) -> dict[str, Any]:

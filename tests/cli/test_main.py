@@ -22,20 +22,11 @@ from omlx.cli.serve.address import listen, url
 from omlx.errors import ConfigError
 from omlx.models.catalog.discovery import BUNDLED
 from omlx.server.http.guard import is_loopback
+from tests.cli.inside import omlx
 from tests.models.trees import hub_model, model
 from tests.processes import environment
 
 Capture: TypeAlias = pytest.CaptureFixture[str]
-
-
-def omlx(home: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "omlx", *arguments],
-        env=environment(home, **variables),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
 
 
 @pytest.fixture

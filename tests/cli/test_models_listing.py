@@ -4,26 +4,20 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import httpx
 
 from omlx.models.catalog.discovery import BUNDLED
+from tests.cli.inside import omlx
 from tests.cli.serving import serving
 from tests.models import trees
-from tests.processes import environment
 from tests.server.running import PATIENCE_S
 
 
 def listing(home: Path, *arguments: str) -> str:
-    command = [sys.executable, "-m", "omlx", "models", "--no-bundled", *arguments]
-    done = subprocess.run(
-        command, env=environment(home), capture_output=True, text=True, check=True
-    )
-    return done.stdout
+    return omlx(home, "models", "--no-bundled", *arguments).stdout
 
 
 def test_names_and_reasons_cannot_steer_a_terminal(tmp_path: Path) -> None:

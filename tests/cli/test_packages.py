@@ -21,8 +21,8 @@ from openai.types.chat import ChatCompletion
 from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.catalog.package import FILE
 from tests import zoo
+from tests.cli.inside import omlx
 from tests.cli.serving import Serving, serving
-from tests.cli.test_main import omlx
 from tests.zoo.build import save_family
 
 DEMO = BUNDLED / "omlx-demo"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -11,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import IO
 
 import httpx
@@ -19,7 +19,7 @@ import pytest
 from omlx.models.catalog.discovery import BUNDLED, discover
 from omlx.models.catalog.package import FILE
 from omlx.settings.schema import Settings
-from tests.cli.test_main import omlx
+from tests.cli.inside import omlx
 from tests.models.hub import Hub, running
 from tests.processes import environment
 
@@ -287,24 +287,18 @@ def test_what_cannot_be_fetched_is_said_in_one_line(
     assert len(result.stderr.strip().splitlines()) == 1
 
 
-DISK = """\
-import os, shutil, types
-shutil.disk_usage = lambda path: types.SimpleNamespace(free=int(os.environ["FREE"]))
-"""
-"""A disk with as much room as a test says."""
-
-
 @pytest.mark.slow
-def test_only_what_is_still_to_come_needs_room(hub: Hub, tmp_path: Path) -> None:
+def test_only_what_is_still_to_come_needs_room(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     hub.add("org/big", DEMO / "target", package("org/small"))
     hub.add("org/small", DEMO / "draft")
     big = hub.repositories["org/big"]["model.safetensors"]
     spare, room = 1 << 30, 4 << 20  # less than the model, more than the draft
-    (tmp_path / "sitecustomize.py").write_text(DISK)
-    paths = os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH"))))
 
     def code(free: int) -> int:
-        result = pull(hub, tmp_path, "org/big", PYTHONPATH=paths, FREE=str(free))
+        monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=free))
+        result = pull(hub, tmp_path, "org/big")
         assert ("Not enough disk space" in result.stderr) is (result.returncode == 2)
         return result.returncode
 

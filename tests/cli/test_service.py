@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.test_main import omlx
+from tests.cli.inside import omlx
 from tests.processes import environment
 
 pytestmark = pytest.mark.skipif(sys.platform == "darwin", reason="launchd would start it")
