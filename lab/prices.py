@@ -29,7 +29,7 @@ FEATURES: Final[dict[str, str]] = {
         omlx/engine/speculation/ tests/engine/speculation/ omlx/engine/device/facts
         omlx/engine/device/batch_probe omlx/engine/device/chip_costs omlx/draft_length
         omlx/models/catalog/head_files omlx/models/pool/head
-        omlx/models/pool/load_head tests/models/test_heads tests/models/heads tests/models/drafts
+        tests/models/test_heads tests/models/heads tests/models/drafts
         omlx/models/pool/cost_file omlx/models/pool/speculation tests/models/test_cost_file
         tests/models/test_draft_
         tests/models/test_speculation_ tests/models/test_bundled_head tests/engine/test_head

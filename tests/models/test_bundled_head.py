@@ -13,7 +13,7 @@ from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.catalog.head_files import HeadFiles, own_head
 from omlx.models.catalog.registry import ModelEntry
 from omlx.models.catalog.tokenizer import read_tokenizer
-from omlx.models.pool.load_head import build_head
+from omlx.models.pool.head import build_head
 from omlx.models.pool.opening import open_model
 from tests.engine.harness import Bench
 from tests.server.running import TARGET

@@ -22,8 +22,8 @@ from omlx.models.catalog.head_files import (
 )
 from omlx.models.catalog.inspect_checkpoint import inspect_checkpoint
 from omlx.models.catalog.registry import ModelEntry
-from omlx.models.pool.load_head import build_head, is_quantized
-from omlx.models.pool.opening import head_bytes, open_model
+from omlx.models.pool.head import build_head, head_bytes, is_quantized
+from omlx.models.pool.opening import open_model
 from tests import zoo
 from tests.engine.harness import model
 from tests.models.heads import (

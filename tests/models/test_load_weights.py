@@ -210,7 +210,7 @@ def no_tokenizer(folder: Path) -> None:
         (a_shard_short, "model.build", "Missing"),
         (wrong_width, "model.build", "shape"),
         (config_without_fields, "model.build", "hidden_size"),
-        (unknown_type, "model.build", "hal9000"),
+        (unknown_type, "model.unsupported", "hal9000"),
         (own_code, "model.remote_code", "own.py"),
         (no_config, "model.no_config", "config.json"),
         (broken_config, "model.config_unreadable", "config.json"),

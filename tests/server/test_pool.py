@@ -22,7 +22,7 @@ from omlx.engine.device.model import Model
 from omlx.engine.types import Steps
 from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.catalog.registry import ModelEntry, Registry
-from omlx.models.pool import load_weights, opening
+from omlx.models.pool import load_weights, loader, opening
 from omlx.settings.schema import Settings
 from tests.server.running import DEMO, HYBRID, TARGET, Running, omlx
 
@@ -170,8 +170,8 @@ def test_a_stream_goes_on_between_the_portions_of_a_model_that_loads(
         steps.append(roomy.engine.steps)
         return step(reading)
 
-    step = load_weights._step
-    monkeypatch.setattr(load_weights, "_step", portion)
+    step = loader.next_step
+    monkeypatch.setattr(loader, "next_step", portion)
     monkeypatch.setattr(opening, "_STEP_BYTES", 1 << 20)
     with (
         httpx.Client(base_url=roomy.url, timeout=120) as http,

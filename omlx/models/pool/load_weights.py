@@ -8,20 +8,16 @@ a directory is a ModelError that names the model. No code of a model runs unless
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, cast
 
 import mlx.nn as nn
 
 from omlx.engine.device_errors import isolate
-from omlx.engine.thread import EngineThread
 from omlx.engine.types import Steps, run_through
-from omlx.errors import EngineDead, ModelError, ModelGone, OmlxError, ProbeFailed, Reason
+from omlx.errors import ModelError, ModelGone, OmlxError, ProbeFailed, Reason
 from omlx.models.catalog.config import (
     Number,
     check_counts,
@@ -36,8 +32,6 @@ from omlx.models.catalog.head_files import HeadFiles, head_directory, own_head
 from omlx.models.catalog.registry import ModelEntry
 from omlx.models.catalog.tokenizer import read_tokenizer, tokenizer_length
 from omlx.models.library.choose import is_encoder
-from omlx.models.pool.footprint import release_memory
-from omlx.models.pool.load_head import build_head, is_quantized
 from omlx.models.pool.opening import (
     Dtype,
     LoadProgress,
@@ -59,9 +53,7 @@ if TYPE_CHECKING:
     from omlx.engine.device.model import Model
     from omlx.engine.device.runner import Runner
     from omlx.engine.speculation.cost_model import CostModel
-    from omlx.engine.speculation.drafters.head import HeadDrafter
     from omlx.engine.stage.stages import StageStatus
-    from omlx.models.pool.head import HeadModule
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +151,15 @@ def load_steps(
         return replace(loaded, vision=support, size_bytes=loaded.size_bytes + support.tower_bytes)
 
 
+def next_step(steps: Generator[Y, None, T]) -> Y | T:
+    """Return the progress of the next step, or what the steps return at their end."""
+    try:
+        return next(steps)
+    except StopIteration as finished:
+        loaded: T = finished.value
+        return loaded
+
+
 @contextmanager
 def _naming(entry: ModelEntry) -> Iterator[None]:
     """Add the model's id to a ModelError."""
@@ -236,8 +237,6 @@ def describe(
     )
 
 
-# -- between the engine's steps -------------------------------------------------------------------
-
 Report = Callable[[ModelEntry, LoadProgress], None]
 
 
@@ -255,84 +254,6 @@ class WeightReader(Protocol):
     ) -> LoadSteps: ...
 
 
-class Reading:
-    """Weights being read, one portion between two engine steps: `begin` returns their bytes."""
-
-    def __init__(
-        self, engine: EngineThread, read: WeightReader, report: Report, dtype: Dtype
-    ) -> None:
-        self.dtype = dtype
-        self._engine = engine
-        self._read = read
-        self._report = report
-        self._begun: dict[Path, LoadSteps] = {}
-
-    async def begin(self, entry: ModelEntry, choice: DraftChoice) -> int:
-        await asyncio.to_thread(check_checkpoint, entry)
-        tokenizer = choice.tokenizers.get(entry.path)
-        if tokenizer is None:
-            tokenizer = await asyncio.to_thread(read_tokenizer, entry)
-        settings, is_target = choice.speculation.settings, entry == choice.target
-        trusted, vision = settings.trust_remote_code and is_target, settings.vision and is_target
-        steps = self._read(entry, self.dtype, tokenizer=tokenizer, trusted=trusted, vision=vision)
-        self._begun[entry.path] = steps
-        progress = None
-        while progress is None:  # others are asked first whether they can read it too
-            progress = await asyncio.wrap_future(self._engine.call(partial(_step, steps)))
-        assert isinstance(progress, LoadProgress)
-        self._report(entry, progress)
-        return progress.total
-
-    async def finish(self, entry: ModelEntry) -> LoadedModel:
-        loaded = await self.run(entry, self._begun[entry.path])
-        del self._begun[entry.path]
-        return loaded
-
-    async def run(self, entry: ModelEntry, steps: Generator[LoadProgress | None, None, T]) -> T:
-        """Run steps to their end, reporting their progress; return what they return."""
-        while True:
-            result = await asyncio.wrap_future(self._engine.call(partial(_step, steps)))
-            if isinstance(result, LoadProgress):
-                self._report(entry, result)
-            elif result is not None:
-                return result
-
-    async def drop(self, entry: ModelEntry) -> None:
-        """Stop reading one model and free what was read of it."""
-        steps = self._begun.pop(entry.path, None)
-        if steps is not None:
-            closing = self._engine.call(partial(_close_readings, [steps]))
-            await asyncio.wrap_future(closing)
-
-    async def close(self) -> None:
-        """Stop whatever was begun and not finished."""
-        if not self._begun:
-            return
-        unfinished = list(self._begun.values())
-        self._begun.clear()
-        with suppress(EngineDead):
-            closing = self._engine.call(partial(_close_readings, unfinished))
-            await asyncio.shield(asyncio.wrap_future(closing))
-
-
-def _step(steps: Generator[Y, None, T]) -> Y | T:
-    try:
-        return next(steps)
-    except StopIteration as finished:
-        loaded: T = finished.value
-        return loaded
-
-
-def _close_readings(readings: list[LoadSteps]) -> None:
-    for reading in readings:
-        reading.close()
-    readings.clear()
-    release_memory()
-
-
-# -- draft heads -----------------------------------------------------------------------------------
-
-
 def find_head(choice: DraftChoice, target: LoadedModel) -> HeadFiles | Reason:
     """Return the files of the head chosen as a draft, else of the one that came with the target, or
     why there is none. Raises ModelError.
@@ -345,31 +266,6 @@ def find_head(choice: DraftChoice, target: LoadedModel) -> HeadFiles | Reason:
     if isinstance(files, HeadFiles) and target.stage is not None:
         return Reason("spec.off.head_staged")
     return files
-
-
-def head_steps(
-    files: HeadFiles, target: LoadedModel, dtype: Dtype
-) -> Generator[LoadProgress, None, HeadModule]:
-    """Read a head of `target` in steps; return it. Raises ModelError."""
-    head = build_head(files, target.model)
-    if not is_quantized(head):
-        cast_weights(head, {}, dtype)
-    yield from read_weights(head)
-    return head
-
-
-def head_drafter(
-    choice: DraftChoice, target: LoadedModel, head: HeadModule | Reason
-) -> HeadDrafter | Reason:
-    """Return the drafter of a head, or why there is none. Runs short passes."""
-    from omlx.engine.device.model import cache_maker  # noqa: PLC0415 — see `import_mlx_lm`
-    from omlx.engine.speculation.drafters.head import HeadDrafter  # noqa: PLC0415 — as above
-
-    if isinstance(head, Reason):
-        return head
-    name = HeadDrafter.name if choice.head is None else choice.head.id
-    make_cache, vocab_size = cache_maker(target.model), target.facts.vocab_size
-    return HeadDrafter.of(name, head, target.model, make_cache, vocab_size, head.draft_token_ids)
 
 
 # -- exactness -------------------------------------------------------------------------------------

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
+from contextlib import suppress
 from functools import partial
 from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from omlx.engine.device.gpu import fill_workspace
@@ -20,26 +22,27 @@ from omlx.engine.disk.tier import DiskCache
 from omlx.engine.memory import MemoryGuard
 from omlx.engine.thread import EngineThread
 from omlx.engine.types import Limits
-from omlx.errors import BadRequest, ModelError, Overloaded, Param, ProbeFailed, Reason
+from omlx.errors import BadRequest, EngineDead, ModelError, Overloaded, ProbeFailed, Reason
 from omlx.models.catalog.identity import ModelIdentity, model_identity
 from omlx.models.catalog.registry import ModelEntry
+from omlx.models.catalog.tokenizer import read_tokenizer
 from omlx.models.pool.cost_file import CostFiles, CostKey, LoadedCosts, machine
 from omlx.models.pool.footprint import release_memory
 from omlx.models.pool.load_weights import (
     LoadedModel,
-    Reading,
+    LoadSteps,
     Report,
     WeightReader,
+    check_checkpoint,
     exactness_steps,
     find_head,
-    head_drafter,
-    head_steps,
     load_steps,
+    next_step,
 )
-from omlx.models.pool.opening import Dtype, head_bytes
+from omlx.models.pool.opening import Dtype, LoadProgress
 from omlx.models.pool.prefix_disk import ModelDisks, model_disks
-from omlx.models.pool.served import ResidentModel, ServedModel
-from omlx.models.pool.speculation import DraftChoice, SpeculationConfig
+from omlx.models.pool.served import ResidentModel, ServedModel, limits_of, log_loaded
+from omlx.models.pool.speculation import DraftChoice
 from omlx.settings.schema import STRICT
 from omlx.text.tokens import TokenBytes
 
@@ -48,7 +51,6 @@ if TYPE_CHECKING:
     from omlx.models.pool.head import HeadModule
 
 T = TypeVar("T")
-Y = TypeVar("Y")
 DONE: Final = object()
 log = logging.getLogger("omlx.models")
 
@@ -74,11 +76,11 @@ class ModelLoader:
         read: WeightReader = load_steps,
         disks: DiskCache | Reason | None = None,
     ) -> None:
-        self._engine = engine
-        self._memory = memory
-        self._disks = disks
-        self._read = read
-        self._costs = costs
+        self.engine = engine
+        self.memory = memory
+        self.disks = disks
+        self.read = read
+        self.costs = costs
 
     async def load(
         self,
@@ -95,99 +97,207 @@ class ModelLoader:
         `previous` continues. Any other draft that cannot be read or run, or for which there is no
         room, becomes a reason.
         """
-        await self._on_engine(fill_workspace)  # before memory is judged
-        reading = Reading(self._engine, self._read, report, choice.speculation.settings.dtype)
+        load = _Load(self, choice, weights_of, make_room, report)
         try:
-            target, draft, choice = await self._read_both(choice, reading, weights_of, make_room)
-            head = await self._read_head(choice, target, reading, make_room)
-            costs = previous.costs if previous is not None else LoadedCosts(self._costs)
-            if choice.speculation.settings.exactness == STRICT and target.generates:
-                steps = await self._on_engine(partial(_strict_steps, choice, target, costs))
-                while await self._on_engine(partial(next, steps, DONE)) is not DONE:
-                    pass
-            tiers = await asyncio.to_thread(model_disks, self._disks, choice, target, draft)
-            identity = await asyncio.to_thread(_identity, choice)
-            resident = await _uninterrupted(
-                self._on_engine(
-                    partial(self._attach, choice, target, draft, head, costs, tiers, identity, now)
-                )
-            )
-            if draft is not None and resident.served.draft is None:
-                del draft  # it could not be run; this is the last reference to its weights
-                self._engine.call(release_memory)
-            return resident
+            return await load.run(previous, now)
         finally:
-            await reading.close()
+            await load.close()
 
     async def close(self, resident: ResidentModel) -> None:
         """Detach an idle model and free its memory, except weights that other models share."""
-        await asyncio.shield(self._on_engine(partial(self._detach, resident)))
+        await asyncio.shield(self.on_engine(partial(self._detach, resident)))
 
     def remove_prefixes(self, model: str) -> None:
         """Delete from disk the prefixes of a model that is not loaded. Any thread may call."""
-        if isinstance(self._disks, DiskCache):
-            self._disks.remove(model)
+        if isinstance(self.disks, DiskCache):
+            self.disks.remove(model)
 
-    async def _read_both(
-        self, choice: DraftChoice, reading: Reading, weights_of: WeightsOf, make_room: MakeRoom
-    ) -> tuple[LoadedModel, LoadedModel | None, DraftChoice]:
-        target, draft = weights_of(choice.target, reading.dtype), None
-        vision = choice.speculation.settings.vision
-        if target is not None and not target.vision.follows(vision=vision):
+    async def on_engine(self, work: Callable[[], T]) -> T:
+        return await asyncio.wrap_future(self.engine.call(work))
+
+    def _detach(self, resident: ResidentModel) -> None:
+        self.engine.detach(resident.entry.id)
+        resident.costs.close()
+        resident.weights.clear()
+        del resident.loop
+        log.info("unloaded", extra={"fields": {"model": resident.entry.id}})
+        release_memory()
+
+
+class _Load:
+    """One load of a target, its draft and its head, read a portion between two engine steps.
+
+    `_begun` are weights being read. `choice` loses a draft that cannot be read.
+    """
+
+    def __init__(
+        self,
+        loader: ModelLoader,
+        choice: DraftChoice,
+        weights_of: WeightsOf,
+        make_room: MakeRoom,
+        report: Report,
+    ) -> None:
+        self._loader = loader
+        self._choice = choice
+        self._weights_of = weights_of
+        self._make_room = make_room
+        self._report = report
+        self._settings = choice.speculation.settings
+        self._begun: dict[Path, LoadSteps] = {}
+
+    async def run(self, previous: ResidentModel | None, now: float) -> ResidentModel:
+        loader = self._loader
+        await loader.on_engine(fill_workspace)  # before memory is judged
+        target, draft = await self._read_models()
+        head = await self._read_head(target)
+        costs = previous.costs if previous is not None else LoadedCosts(loader.costs)
+        if self._settings.exactness == STRICT and target.generates:
+            steps = await loader.on_engine(partial(self._strict_steps, target, costs))
+            while await loader.on_engine(partial(next, steps, DONE)) is not DONE:
+                pass
+        disks = await asyncio.to_thread(model_disks, loader.disks, self._choice, target, draft)
+        identity = await asyncio.to_thread(self._identity)
+        resident = await _uninterrupted(
+            loader.on_engine(
+                partial(self._attach, target, draft, head, costs, disks, identity, now)
+            )
+        )
+        if draft is not None and resident.served.draft is None:
+            del draft  # it could not be run; this is the last reference to its weights
+            loader.engine.call(release_memory)
+        return resident
+
+    async def close(self) -> None:
+        """Stop whatever was begun and not finished."""
+        with suppress(EngineDead):
+            await asyncio.shield(self._drop(*self._begun))
+
+    # -- weights -----------------------------------------------------------------------------------
+
+    async def _read_models(self) -> tuple[LoadedModel, LoadedModel | None]:
+        """Return target and draft, in memory already or read. Raises as `load`."""
+        target, draft = self._weights_of(self._choice.target, self._settings.dtype), None
+        if target is not None and not target.vision.follows(vision=self._settings.vision):
             target = None
-        nbytes = 0 if target is not None else await reading.begin(choice.target, choice)
-        if choice.draft_model is not None:
-            failure = None
-            try:
-                draft = weights_of(choice.draft_model, reading.dtype)
-                if draft is None:
-                    draft_bytes = await reading.begin(choice.draft_model, choice)
-                    await make_room(nbytes + draft_bytes)
-                    draft = await reading.finish(choice.draft_model)
-                else:
-                    await make_room(nbytes)
-            except (ModelError, Overloaded) as error:
-                failure = error.message
-                if choice.requested and isinstance(error, ProbeFailed):
-                    code = "spec.off.draft_failed"
-                    raise BadRequest(code, param="draft_model", detail=failure) from error
-                if choice.requested:
-                    if error.params.get("model") == choice.draft_model.id:
-                        error.param = "draft_model"
-                    raise
-            if failure is not None:  # the error is gone, and what its traceback held in memory
-                await reading.drop(choice.draft_model)
-                choice = choice.without_draft(failure)
+        nbytes = 0 if target is not None else await self._begin(self._choice.target)
+        if self._choice.draft_model is not None:
+            draft = await self._read_draft(self._choice.draft_model, nbytes)
         if target is None:
-            await make_room(nbytes)
-            target = await reading.finish(choice.target)
-        return target, draft, choice
+            await self._make_room(nbytes)
+            target = await self._finish(self._choice.target)
+        return target, draft
 
-    async def _read_head(
-        self, choice: DraftChoice, target: LoadedModel, reading: Reading, make_room: MakeRoom
-    ) -> HeadModule | Reason:
+    async def _read_draft(self, entry: ModelEntry, target_bytes: int) -> LoadedModel | None:
+        """Return a draft model, with room for the target beside it; None with the reason noted."""
+        try:
+            draft = self._weights_of(entry, self._settings.dtype)
+            nbytes = 0 if draft is not None else await self._begin(entry)
+            await self._make_room(target_bytes + nbytes)
+            return draft if draft is not None else await self._finish(entry)
+        except (ModelError, Overloaded) as error:
+            failure = error.message
+            if self._choice.requested and isinstance(error, ProbeFailed):
+                code = "spec.off.draft_failed"
+                raise BadRequest(code, param="draft_model", detail=failure) from error
+            if self._choice.requested:
+                if error.params.get("model") == entry.id:
+                    error.param = "draft_model"
+                raise
+        # Here the error is gone, and what its traceback held in memory.
+        await self._drop(entry.path)
+        self._choice = self._choice.without_draft(failure)
+        return None
+
+    async def _begin(self, entry: ModelEntry) -> int:
+        """Begin to read a model; return the bytes of its weights."""
+        await asyncio.to_thread(check_checkpoint, entry)
+        tokenizer = self._choice.tokenizers.get(entry.path)
+        if tokenizer is None:
+            tokenizer = await asyncio.to_thread(read_tokenizer, entry)
+        settings, is_target = self._settings, entry == self._choice.target
+        steps = self._begun[entry.path] = self._loader.read(
+            entry,
+            settings.dtype,
+            tokenizer=tokenizer,
+            trusted=settings.trust_remote_code and is_target,
+            vision=settings.vision and is_target,
+        )
+        progress = None
+        while progress is None:  # others are asked first whether they can read it too
+            progress = await self._loader.on_engine(partial(next_step, steps))
+        assert isinstance(progress, LoadProgress)
+        self._report(entry, progress)
+        return progress.total
+
+    async def _finish(self, entry: ModelEntry) -> LoadedModel:
+        loaded = await self._run(entry, self._begun[entry.path])
+        del self._begun[entry.path]
+        return loaded
+
+    async def _run(self, entry: ModelEntry, steps: Generator[LoadProgress | None, None, T]) -> T:
+        """Run steps to their end, reporting their progress; return what they return."""
+        while True:
+            result = await self._loader.on_engine(partial(next_step, steps))
+            if isinstance(result, LoadProgress):
+                self._report(entry, result)
+            elif result is not None:
+                return result
+
+    async def _drop(self, *paths: Path) -> None:
+        """Stop reading models and free what was read of them."""
+        begun = [self._begun.pop(path) for path in paths if path in self._begun]
+
+        def free() -> None:
+            while begun:
+                begun.pop().close()
+            release_memory()
+
+        if begun:
+            await self._loader.on_engine(free)
+
+    async def _read_head(self, target: LoadedModel) -> HeadModule | Reason:
         """Return the head chosen as a draft, else the one that came with the target, or why there
         is none. Raises BadRequest for a requested one.
         """
+        choice = self._choice
         try:
             files = await asyncio.to_thread(find_head, choice, target)
             if isinstance(files, Reason):
                 return files
-            await make_room(await self._on_engine(partial(head_bytes, files, target.model)))
-            return await reading.run(choice.target, head_steps(files, target, reading.dtype))
+            from omlx.models.pool.head import head_bytes, head_steps  # noqa: PLC0415 — as below
+
+            size = partial(head_bytes, files, target.model)
+            await self._make_room(await self._loader.on_engine(size))
+            return await self._run(
+                choice.target, head_steps(files, target.model, self._settings.dtype)
+            )
         except (ModelError, Overloaded) as error:
             if choice.requested and choice.head is not None:
                 raise BadRequest(error.code, param="draft_model", **error.params) from error
             return Reason(error.code, error.params)
 
-    async def _on_engine(self, work: Callable[[], T]) -> T:
-        return await asyncio.wrap_future(self._engine.call(work))
+    def _identity(self) -> ModelIdentity:
+        """Read what identifies a target that has just been loaded. Raises ModelError."""
+        entry = self._choice.target
+        try:
+            return model_identity(entry.path, self._settings.dtype)
+        except OSError as error:
+            detail = str(error.strerror)
+            raise ModelError("model.unreadable", model=entry.id, detail=detail) from error
 
     # -- on the engine thread ----------------------------------------------------------------------
 
+    def _strict_steps(self, target: LoadedModel, costs: LoadedCosts) -> Iterator[None]:
+        """Return the passes that measure a strict model, none if that is known."""
+        cost_model = costs.open(_cost_key(self._choice, target))
+        if cost_model.exactness is not None:
+            return iter(())
+        longest = limits_of(self._choice.speculation, target).context_length
+        return exactness_steps(self._choice.target.id, target, cost_model, longest)
+
     def _attach(
         self,
-        choice: DraftChoice,
         target: LoadedModel,
         draft: LoadedModel | None,
         head: HeadModule | Reason,
@@ -197,28 +307,25 @@ class ModelLoader:
         now: float,
     ) -> ResidentModel:
         """Build the loop of models that have been probed, and attach it. Raises as `load`."""
-        entry, speculation = choice.target, choice.speculation
-        dtype, limits = speculation.settings.dtype, limits_of(speculation, target)
-        loop = self._build(choice, target, draft, head, costs, limits, disks)
+        choice, entry, speculation = self._choice, self._choice.target, self._choice.speculation
+        limits = limits_of(speculation, target)
+        loop = self._build(target, draft, head, costs, limits, disks)
         snapshot = loop.snapshot()
         failure = snapshot.no_draft_reason if choice.head is None else snapshot.no_head_reason
         if choice.requested and failure is not None:
             loop.close_disks()
             raise BadRequest(failure.code, param="draft_model", **failure.params)
-        self._engine.attach(entry.id, loop)
+        self._loader.engine.attach(entry.id, loop)
         weights = {entry.path: target}
         used = None if failure is not None else choice.draft
         if used is not None and draft is not None:
             weights[used.path] = draft
-        missing: dict[str, Param] = {
-            "missing": loop.limits.missing_ids,
-            "size": loop.limits.vocab_size,
-        }
+        narrow, size = loop.limits.missing_ids, loop.limits.vocab_size
         served = ServedModel(
             id=entry.id,
             tokenizer=target.tokenizer,
             token_bytes=TokenBytes(target.tokenizer),
-            vocab_size=loop.limits.vocab_size,
+            vocab_size=size,
             context_length=loop.limits.context_length,
             generates=target.generates,
             stop_ids=target.stop_ids,
@@ -227,18 +334,17 @@ class ModelLoader:
             no_draft_reason=failure,
             no_head_reason=snapshot.no_head_reason,
             off_reason=snapshot.off_reason,
-            narrow=Reason("model.narrow", missing) if loop.limits.missing_ids else None,
+            narrow=Reason("model.narrow", {"missing": narrow, "size": size}) if narrow else None,
             vision=target.vision,
             speculation=speculation,
             identity=identity,
             cost_model=loop.cost_model,
         )
-        _log_loaded(served)
-        return ResidentModel(entry, served, loop, limits, dtype, weights, costs, now)
+        log_loaded(served)
+        return ResidentModel(entry, served, loop, limits, self._settings.dtype, weights, costs, now)
 
     def _build(
         self,
-        choice: DraftChoice,
         target: LoadedModel,
         draft: LoadedModel | None,
         head: HeadModule | Reason,
@@ -247,7 +353,11 @@ class ModelLoader:
         disks: ModelDisks,
     ) -> EngineLoop:
         from omlx.engine.build import build_loop  # noqa: PLC0415 — see `import_mlx_lm`
+        from omlx.models.pool.head import head_drafter  # noqa: PLC0415 — as above
 
+        choice, facts = self._choice, target.facts
+        name = None if choice.head is None else choice.head.id
+        make = partial(head_drafter, name, target.model, facts.vocab_size)
         with disks.opened(limits.block_tokens) as tiers:
             return build_loop(
                 target.model,
@@ -256,45 +366,15 @@ class ModelLoader:
                 draft=draft.model if draft is not None else None,
                 draft_name=choice.draft_model.id if choice.draft_model is not None else None,
                 no_draft_reason=choice.reason,
-                head=head_drafter(choice, target, head),
+                head=head if isinstance(head, Reason) else make(head),
                 cost_model=costs.open(_cost_key(choice, target)),
-                memory=self._memory,
-                facts=target.facts,
+                memory=self._loader.memory,
+                facts=facts,
                 runner=None if target.stage is None else target.stage.runner(),
                 vision=None if target.vision.reader is None else target.vision.reader.sibling(),
                 disks=tiers,
                 draft_shape=draft.facts.shape if draft is not None else None,
             )
-
-    def _detach(self, resident: ResidentModel) -> None:
-        self._engine.detach(resident.entry.id)
-        resident.costs.close()
-        resident.weights.clear()
-        del resident.loop
-        log.info("unloaded", extra={"fields": {"model": resident.entry.id}})
-        release_memory()
-
-
-def _identity(choice: DraftChoice) -> ModelIdentity:
-    """Read what identifies a target that has just been loaded. Raises ModelError."""
-    entry = choice.target
-    try:
-        return model_identity(entry.path, choice.speculation.settings.dtype)
-    except OSError as error:
-        detail = str(error.strerror)
-        raise ModelError("model.unreadable", model=entry.id, detail=detail) from error
-
-
-def _log_loaded(served: ServedModel) -> None:
-    fields = {"model": served.id}
-    if served.narrow is not None:
-        log.warning(served.narrow.message, extra={"fields": fields})
-    blind = served.vision.off_reason
-    if blind is not None and blind.code not in ("vision.off.text", "vision.off.setting"):
-        log.warning(blind.message, extra={"fields": fields})
-    if served.draft is not None:
-        fields["draft"] = served.draft
-    log.info("loaded", extra={"fields": fields})
 
 
 async def _uninterrupted(work: Coroutine[Any, Any, T]) -> T:
@@ -306,33 +386,6 @@ async def _uninterrupted(work: Coroutine[Any, Any, T]) -> T:
         except asyncio.CancelledError:
             if task.cancelled():
                 raise
-
-
-def limits_of(speculation: SpeculationConfig, target: LoadedModel) -> Limits:
-    """Return the limits of a model with these settings.
-
-    The budget of its prefix cache is set later, when it shares memory with other models.
-    """
-    settings = speculation.settings
-    longest = max(target.longest_context, target.context_length)
-    return Limits(
-        context_length=min(longest, settings.max_context or target.context_length),
-        max_rows=settings.max_concurrent_requests,
-        max_waiting=settings.max_waiting,
-        prefill_chunk=settings.prefill_chunk,
-        prefix_bytes=0,
-        generates=target.generates,
-        strict=settings.exactness == STRICT and target.generates,
-    )
-
-
-def _strict_steps(choice: DraftChoice, target: LoadedModel, costs: LoadedCosts) -> Iterator[None]:
-    """Return the passes that measure a strict model, none if that is known."""
-    cost_model = costs.open(_cost_key(choice, target))
-    if cost_model.exactness is not None:
-        return iter(())
-    longest = limits_of(choice.speculation, target).context_length
-    return exactness_steps(choice.target.id, target, cost_model, longest)
 
 
 def _cost_key(choice: DraftChoice, target: LoadedModel) -> CostKey:

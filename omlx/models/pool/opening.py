@@ -26,8 +26,6 @@ from omlx.models.library.rope import rope_overrides
 
 if TYPE_CHECKING:
     from omlx.engine.device.facts import ModelFacts
-    from omlx.engine.device.model import Model
-    from omlx.models.catalog.head_files import HeadFiles
 
 Dtype: TypeAlias = Literal["auto", "float32", "bfloat16", "float16"]
 
@@ -255,15 +253,3 @@ def encoder_facts(model: nn.Module, config: Mapping[str, Any], vocab_size: int) 
 def one_line(error: Exception) -> str:
     """Return type and text of an error, shortened, without line breaks."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}"[:400]
-
-
-def head_bytes(files: HeadFiles, target: Model) -> int:
-    """Return the bytes of a head of `target` in memory, with the output rows of its shortlist."""
-    from omlx.engine.device.model import parts_of  # noqa: PLC0415 — see `import_mlx_lm`
-    from omlx.engine.speculation.drafters.head import (  # noqa: PLC0415 — as above
-        shortlist_bytes,
-    )
-
-    parts = parts_of(target)
-    rows = 0 if parts is None else shortlist_bytes(files.draft_ids, parts.output)
-    return files.nbytes + rows

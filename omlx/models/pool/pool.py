@@ -32,8 +32,8 @@ from omlx.models.pool.eviction import Evictor, ResidentModels, background
 from omlx.models.pool.footprint import Trimmer, beside_arrays, limit_bytes, taken_bytes
 from omlx.models.pool.load_queue import LoadJob, LoadQueue, ignore_progress
 from omlx.models.pool.load_weights import Report, WeightReader, load_steps
-from omlx.models.pool.loader import ModelLoader, limits_of
-from omlx.models.pool.served import Lease, ModelStatus, ServedModel, State
+from omlx.models.pool.loader import ModelLoader
+from omlx.models.pool.served import Lease, ModelStatus, ServedModel, State, limits_of
 from omlx.models.pool.speculation import (
     SpeculationConfig,
     find_requested_draft,

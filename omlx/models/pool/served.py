@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
 
     from omlx.engine.loop import EngineLoop
     from omlx.text.tokens import TokenBytes
+
+
+log = logging.getLogger("omlx.models")
 
 
 class State(StrEnum):
@@ -118,6 +122,18 @@ class ServedModel:
             self.no_draft_reason is not None
             and self.no_draft_reason.code == "spec.off.draft_failed"
         )
+
+
+def log_loaded(served: ServedModel) -> None:
+    fields = {"model": served.id}
+    if served.narrow is not None:
+        log.warning(served.narrow.message, extra={"fields": fields})
+    blind = served.vision.off_reason
+    if blind is not None and blind.code not in ("vision.off.text", "vision.off.setting"):
+        log.warning(blind.message, extra={"fields": fields})
+    if served.draft is not None:
+        fields["draft"] = served.draft
+    log.info("loaded", extra={"fields": fields})
 
 
 class Lease:
@@ -243,6 +259,24 @@ class ResidentModel:
             and speculation.active_draft == current.active_draft
             and speculation.no_draft_reason == current.no_draft_reason
         )
+
+
+def limits_of(speculation: SpeculationConfig, target: LoadedModel) -> Limits:
+    """Return the limits of a model with these settings.
+
+    The budget of its prefix cache is set later, when it shares memory with other models.
+    """
+    settings = speculation.settings
+    longest = max(target.longest_context, target.context_length)
+    return Limits(
+        context_length=min(longest, settings.max_context or target.context_length),
+        max_rows=settings.max_concurrent_requests,
+        max_waiting=settings.max_waiting,
+        prefill_chunk=settings.prefill_chunk,
+        prefix_bytes=0,
+        generates=target.generates,
+        strict=settings.exactness == STRICT and target.generates,
+    )
 
 
 def speculation_to_json(
