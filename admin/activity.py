@@ -25,8 +25,7 @@ from omlx.server.http.connection import while_connected
 from omlx.server.request.fields import Body, read_query
 from omlx.server.request.generation import GenerationService
 from omlx.telemetry.log_tail import LEVELS, LogLine, read_tail
-from omlx.telemetry.usage import Sums, Usage
-from omlx.telemetry.usage_history import KEPT_DAYS, UsageHistory
+from omlx.telemetry.usage import KEPT_DAYS, Sums, Usage, UsageHistory
 
 from .views import AnswerView, LoadingView, Requests, RequestView
 from .web.addresses import ACTIVITY, LOG, PARTS, STATISTICS

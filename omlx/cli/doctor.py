@@ -311,7 +311,7 @@ async def _measure(model: str, configuration: LiveConfiguration) -> Exactness:
     try:
         settings = configuration.current.resolve().settings
         registry = await asyncio.to_thread(find_models([], configuration.current).scan)
-        files = CostFiles(settings.home / "costs")
+        files = CostFiles(settings.home)
         pool = build_pool(engine, Catalog(registry, configuration), costs=files)
         measured = await ExactnessService(pool, engine).measure(model, passed)
         await pool.residents.save_costs(files)

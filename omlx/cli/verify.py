@@ -28,7 +28,7 @@ from omlx.engine.thread import EngineThread
 from omlx.errors import BadRequest, NotFound
 from omlx.models.catalog.catalog import Catalog
 from omlx.models.pool.pool import build_pool
-from omlx.receipts.store import FOLDER, AnswerStore
+from omlx.receipts.store import AnswerStore
 from omlx.receipts.verdict import Verdict
 from omlx.receipts.verifier import Verifier
 from omlx.settings.configuration import LiveConfiguration
@@ -53,7 +53,7 @@ def run(arguments: Namespace) -> int:
         return run_server(arguments)
     arguments.no_draft = True  # only the target's tokens count
     configuration = configured(arguments)
-    store = AnswerStore(configuration.current.resolve().settings.home / FOLDER)
+    store = AnswerStore(configuration.current.resolve().settings.home)
     claims = [claim for name in arguments.receipts for claim in _claims(name, store)]
     verdicts = asyncio.run(_verify(claims, store, configuration))
     if arguments.json:

@@ -1,20 +1,17 @@
-"""Results of measurements on disk, and the conditions under which their figures hold.
+"""Results of measurements in the records of a home, and the conditions of their figures.
 
-One file per model: in `OMLX_HOME/trials` the last trial and the last figures of each draft, in
-`OMLX_HOME/benchmarks` the newest runs, newest first.
+    trials      by model, {"report": {…}, "drafts": {"org/small": {…}}}: the last trial, and the
+                last figures of each draft
+    benchmarks  by model, {"runs": [{"record": …, "at": …, "conditions": …}, …]}, the newest first
 
-    {"format": …, "model": "org/name", "report": {…}, "drafts": {"org/small": {…}}}
-    {"format": …, "model": "org/name", "runs": [{"record": …, "at": …, "conditions": …}, …]}
-
-A file that cannot be read counts as missing, with a line in the log: losing it costs another
-measurement.
+What cannot be read counts as missing, with a line in the log: losing it costs another measurement.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
@@ -22,10 +19,11 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import omlx
-from omlx.errors import ConfigError, ModelError, Reason
+from omlx.errors import ModelError, Reason
 from omlx.models.catalog.registry import ModelEntry
 from omlx.models.pool.cost_file import machine
-from omlx.settings.file import locked, read, write
+from omlx.storage.database import Failure
+from omlx.storage.home import Measurements
 
 TRIALS: Final = "trials"
 BENCHMARKS: Final = "benchmarks"
@@ -111,58 +109,65 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class ResultStore:
-    """The files below `home`, read at every call. Safe to call from any thread."""
+    """The results of `home`, read at every call. Safe to call from any thread."""
 
     home: Path
 
-    def trials(self, model: str, *, held: bool = False) -> History:
-        """`held`: the caller is inside `locked`."""
-        return self._load(TRIALS, model, _history, held=held) or History()
+    def trials(self, model: str) -> History:
+        return self._load(TRIALS, model, _history) or History()
 
     def save_trial(
         self, model: str, report: StoredResult, drafts: Mapping[str, StoredResult]
     ) -> None:
         """Replace the last trial and the results of `drafts`. A failure is logged, not raised."""
 
-        def change() -> Json:
-            merged = {**self.trials(model, held=True).drafts, **drafts}
+        def change(text: str | None) -> Json:
+            before = _parsed(TRIALS, text, _history) or History()
+            merged = {**before.drafts, **drafts}
             records = {draft: asdict(stored) for draft, stored in merged.items()}
             return {"report": asdict(report), "drafts": records}
 
-        self._save(TRIALS, model, change)
+        self._change(TRIALS, model, change)
 
-    def runs(self, model: str, *, held: bool = False) -> list[StoredResult]:
+    def runs(self, model: str) -> list[StoredResult]:
         """Return the benchmarks of a model, the newest first."""
-        return self._load(BENCHMARKS, model, _runs, held=held) or []
+        return self._load(BENCHMARKS, model, _runs) or []
 
     def add_run(self, model: str, run: StoredResult) -> None:
         """Add a benchmark; the oldest ones go. A failure is logged, not raised."""
 
-        def change() -> Json:
-            runs = keep([run, *self.runs(model, held=True)])
-            return {"runs": [asdict(kept) for kept in runs]}
+        def change(text: str | None) -> Json:
+            runs = [run, *(_parsed(BENCHMARKS, text, _runs) or [])]
+            return {"runs": [asdict(kept) for kept in keep(runs)]}
 
-        self._save(BENCHMARKS, model, change)
+        self._change(BENCHMARKS, model, change)
 
-    def _load(self, folder: str, model: str, parse: Callable[[Json], T], *, held: bool) -> T | None:
-        path = self.home / folder / file_name(model)
+    def _load(self, kind: str, model: str, parse: Callable[[Json], T]) -> T | None:
         try:
-            content = read(path, held=held)
-            if content.note is not None:
-                raise content.note
-            return parse(dict(content.values)) if content.values.get("model") == model else None
-        except (ConfigError, KeyError, TypeError, ValueError, AttributeError) as error:
-            fields = {"file": str(path), "detail": f"{error!r}"}
-            log.warning("%s not read", folder[:-1], extra={"fields": fields})
+            return _parsed(kind, Measurements(self.home, kind).load(model), parse)
+        except Failure as error:
+            _warn(f"{kind[:-1]} not read", error)
             return None
 
-    def _save(self, folder: str, model: str, change: Callable[[], Json]) -> None:
+    def _change(self, kind: str, model: str, change: Callable[[str | None], Json]) -> None:
         try:
-            with locked(self.home / folder):
-                write(self.home / folder / file_name(model), {"model": model, **change()})
-        except ConfigError as error:
-            fields = {"model": model, "detail": error.message}
-            log.warning("%s not kept", folder[:-1], extra={"fields": fields})
+            Measurements(self.home, kind).change(model, lambda text: json.dumps(change(text)))
+        except Failure as error:
+            _warn(f"{kind[:-1]} not kept", error)
+
+
+def _parsed(kind: str, text: str | None, parse: Callable[[Json], T]) -> T | None:
+    if text is None:
+        return None
+    try:
+        return parse(json.loads(text))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        _warn(f"{kind[:-1]} not read", error)
+        return None
+
+
+def _warn(event: str, error: Exception) -> None:
+    log.warning(event, extra={"fields": {"detail": f"{error!r}"}})
 
 
 def _history(values: Json) -> History:
@@ -172,13 +177,6 @@ def _history(values: Json) -> History:
 
 def _runs(values: Json) -> list[StoredResult]:
     return [StoredResult.from_json(run) for run in values["runs"]]
-
-
-def file_name(model: str) -> str:
-    """Return the name of a model's file: readable, and no other model's."""
-    readable = re.sub(r"[^\w.-]+", "--", model)[:80]
-    digest = hashlib.sha256(model.encode()).hexdigest()[:16]
-    return f"{readable}-{digest}.json"
 
 
 def keep(runs: list[StoredResult]) -> list[StoredResult]:

@@ -12,6 +12,7 @@ from omlx.models.pool.served import ServedModel
 from omlx.receipts.kept import KeptAnswer, current_versions
 from omlx.receipts.store import AnswerStore
 from omlx.records import Receipt
+from omlx.storage.database import Failure
 from omlx.text.constraint import Constraint
 from omlx.text.output import OutputSpec
 
@@ -81,7 +82,7 @@ class Recorder:
             return replace(receipt, kept=False)
         try:
             self._store.keep(answer, receipt)
-        except OSError as error:
+        except Failure as error:
             log.warning("answer not kept", extra={"fields": {"detail": str(error)}})
             return replace(receipt, kept=False)
         return receipt

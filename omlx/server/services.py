@@ -33,9 +33,8 @@ from omlx.server.request.generation import GenerationService
 from omlx.server.request.generation_request import GenerationRequest
 from omlx.server.request.media.fetch import UrlReader
 from omlx.settings.keys import KeyFile
-from omlx.telemetry import usage_file
 from omlx.telemetry.metrics import Gauges, Metrics
-from omlx.telemetry.usage_history import UsageHistory
+from omlx.telemetry.usage import UsageHistory
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +85,7 @@ def build_services(
             engine, pool, stores.beginnings, lambda: pool.catalog.configuration.resolve().settings
         )
     metrics = Metrics(lambda: _gauges(engine, pool, stages, stores.journal, prewarmer))
-    history = UsageHistory(None if stores.home is None else stores.home / usage_file.FILE)
+    history = UsageHistory(stores.home)
     activity = Activity(metrics, history=history)
     generations = GenerationService(engine, pool, activity, stores.answers, urls, stores.beginnings)
     return Services(

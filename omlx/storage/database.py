@@ -24,8 +24,9 @@ from typing import Final, TypeVar
 
 T = TypeVar("T")
 
-Failure: Final = (OSError, sqlite3.Error, UnicodeDecodeError)
-"""What every use of a file may raise; the last where SQLite's message quotes damaged bytes."""
+Failure: Final = (OSError, sqlite3.Error, UnicodeError)
+"""What every use of a file may raise; the last where SQLite's message quotes damaged bytes, or a
+text is none."""
 
 _DAMAGED: Final = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR}
 """The last one: our queries are correct, unless what the file says of its tables is not."""

@@ -1,15 +1,34 @@
-"""What requests used, and what drafts saved of their time: sums that can be added."""
+"""Usage of requests, summed by day, model and API key: names and numbers that survive restarts.
+
+Requests are added in memory; a thread writes the sums every few seconds. Several servers of one
+home add to one table. What cannot be written stays in memory, and the log says why.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import astuple, dataclass
+import asyncio
+import logging
+import sqlite3
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import astuple, dataclass, fields
+from datetime import date, timedelta
+from pathlib import Path
+from threading import Lock
 from typing import Final, TypeAlias
 
 from omlx.records import RequestStats
+from omlx.storage import home as records
+from omlx.storage.database import Failure
+
+KEPT_DAYS: Final = 400
+MAX_ROWS: Final = 50_000
+"""About 5 MB."""
 
 MIN_COMPUTED: Final = 64
 """Prompt tokens that have to be computed to measure the time of one."""
+
+log = logging.getLogger("omlx.telemetry")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,3 +76,97 @@ FAILURE: Final = Usage(requests=1, failed=1)
 
 Sums: TypeAlias = Mapping[tuple[str, str, str], Usage]
 """Usage by day (`2026-03-14`), model and name of the API key."""
+
+_NAMES: Final = tuple(field.name for field in fields(Usage))
+_ADD: Final = (
+    f"insert into usage (day, model, key, {', '.join(_NAMES)})"
+    f" values (?, ?, ?, {', '.join('?' * len(_NAMES))}) on conflict do update set "
+    + ", ".join(f"{name} = {name} + excluded.{name}" for name in _NAMES)
+)
+
+
+class UsageHistory:
+    """Without a `home` nothing is stored. `wall` is the time of day in seconds.
+
+    `flush` and `sums` block on the disk; any thread may call them.
+    """
+
+    def __init__(self, home: Path | None = None, wall: Callable[[], float] = time.time) -> None:
+        self._home = home
+        self._wall = wall
+        self._pending: dict[tuple[str, str, str], Usage] = {}
+        self._lock = Lock()
+        """Guards `_pending`."""
+        self._flushing = Lock()
+        self._logged = ""
+
+    def add(self, model: str, key: str, usage: Usage) -> None:
+        """Count a request of today, in memory."""
+        self._add({(self._day(), model, key): usage})
+
+    async def flush_every(self, interval_s: float) -> None:
+        while True:
+            await asyncio.sleep(interval_s)
+            await asyncio.to_thread(self.flush)
+
+    def flush(self) -> None:
+        """Write what was added; what cannot be written is kept for the next time."""
+        if self._home is None:
+            return
+        with self._flushing:
+            with self._lock:
+                pending, self._pending = self._pending, {}
+            try:
+                if pending:
+                    records.use(self._home, lambda db: _write(db, pending, self._day(-KEPT_DAYS)))
+                self._logged = ""
+            except Failure as error:
+                self._add(pending)
+                self._warn(error)
+
+    def sums(self, days: int) -> Sums:
+        """Return the sums of the last `days` days, today included, in order."""
+        self.flush()
+        first, sums = self._day(1 - days), dict[tuple[str, str, str], Usage]()
+        if self._home is not None:
+            try:
+                sums = records.use(self._home, lambda db: _read(db, first))
+            except Failure as error:
+                self._warn(error)
+        with self._lock:
+            pending = dict(self._pending)
+        for name, usage in pending.items():
+            sums[name] = sums.get(name, Usage()) + usage
+        return {name: usage for name, usage in sorted(sums.items()) if name[0] >= first}
+
+    def _add(self, sums: Sums) -> None:
+        with self._lock:
+            for name, usage in sums.items():
+                self._pending[name] = self._pending.get(name, Usage()) + usage
+
+    def _day(self, offset: int = 0) -> str:
+        return (date.fromtimestamp(self._wall()) + timedelta(days=offset)).isoformat()
+
+    def _warn(self, error: Exception) -> None:
+        """Log an error once, until a write succeeds."""
+        if str(error) != self._logged:
+            details = {"home": str(self._home), "detail": str(error)}
+            log.warning("statistics not stored", extra={"fields": details})
+        self._logged = str(error)
+
+
+def _write(db: sqlite3.Connection, sums: Sums, oldest: str) -> None:
+    """Add sums, and delete days before `oldest`, and of too many rows the oldest days."""
+    db.executemany(_ADD, [(*name, *astuple(usage)) for name, usage in sums.items()])
+    db.execute("delete from usage where day < ?", (oldest,))
+    (count,) = db.execute("select count(*) from usage").fetchone()
+    if count > MAX_ROWS:
+        days = "select day from usage order by day limit ?"
+        db.execute(f"delete from usage where day in ({days})", (count - MAX_ROWS,))
+
+
+def _read(db: sqlite3.Connection, first: str) -> dict[tuple[str, str, str], Usage]:
+    query = f"select day, model, key, {', '.join(_NAMES)} from usage where day >= ?"
+    return {
+        (day, model, key): Usage(*sums) for day, model, key, *sums in db.execute(query, (first,))
+    }

@@ -19,7 +19,7 @@ from omlx.models.pool.load_queue import ignore_progress
 from omlx.models.pool.load_weights import Report, WeightReader, load_steps
 from omlx.models.pool.pool import build_pool
 from omlx.models.pool.speculation import check_value
-from omlx.server.beginnings.store import FILE, BeginningStore
+from omlx.server.beginnings.store import BeginningStore
 from omlx.settings.configuration import LiveConfiguration
 from omlx.settings.layers import Layer, Source
 from omlx.settings.schema import Value
@@ -96,7 +96,7 @@ def administered(
         prepare=lambda app, services: mount(app, services, configuration, home),
         hub={"HOME": str(home), **hub},
         home=home,
-        beginnings=BeginningStore(home / "cache" / FILE),
+        beginnings=BeginningStore(home),
     ) as running:
         yield Administered(running, home)
 

@@ -35,6 +35,7 @@ from omlx.models.catalog.registry import ModelEntry, Registry
 from omlx.settings.store import Store
 from tests.admin.running import API, Administered, administered
 from tests.server.running import DEMO, DRAFT, HYBRID, TARGET
+from tests.storage import homes
 
 TRIAL = f"{API}/models/{TARGET}/trial"
 SMALL: dict[str, Any] = {"drafts": [DRAFT], "kinds": ["code", "data"], "tokens": 16}
@@ -221,7 +222,7 @@ def test_the_last_conversation_can_be_tried_and_is_not_stored(own: Administered)
         assert last["state"] == "done"
         assert {cell["kind"] for cell in last["cells"]} == {"conversation"}
     files = [path for path in own.home.rglob("*") if path.is_file()]
-    assert any(path.parent.name == "trials" for path in files)
+    assert homes.measured(own.home, "trials")
     assert not [path for path in files if b"heron" in path.read_bytes()]
 
 

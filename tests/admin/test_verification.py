@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -14,6 +12,7 @@ import pytest
 from omlx.engine.loop import EngineLoop
 from tests.admin.running import API, Administered, administered, held
 from tests.server.running import DRAFT, PATIENCE_S, TARGET
+from tests.storage import homes
 
 CHAT = "/v1/chat/completions"
 PART = "/admin/parts/activity/ended"
@@ -39,10 +38,6 @@ def verify(browser: httpx.Client, id: str) -> httpx.Response:
     return browser.post(f"{API}/requests/{id}/verify")
 
 
-def kept_file(server: Administered, id: str) -> Path:
-    return server.home / "receipts" / f"{id}-0.json"
-
-
 def test_all_choices_are_verified_beside_a_running_request(server: Administered) -> None:
     with server.browser() as browser, server.browser() as client:
         id = answer(browser, n=2, temperature=1, seed=4)
@@ -63,10 +58,7 @@ def test_all_choices_are_verified_beside_a_running_request(server: Administered)
 def test_the_first_token_that_differs_is_named_with_its_margin(server: Administered) -> None:
     with server.browser() as browser:
         id = answer(browser, temperature=0, ignore_eos=True)
-        path = kept_file(server, id)
-        content = json.loads(path.read_text())
-        content["answer"]["answer"][5] += 1
-        path.write_text(json.dumps(content))
+        homes.alter(server.home, f"{id}-0", homes.another_token)
         record = verify(browser, id).json()
     assert record["same"] is False
     (choice,) = record["choices"]
@@ -78,7 +70,7 @@ def test_the_first_token_that_differs_is_named_with_its_margin(server: Administe
 def test_only_kept_answers_have_a_button(server: Administered) -> None:
     with server.browser() as browser:
         kept, gone, without = answer(browser), answer(browser), answer(browser, receipt=False)
-        kept_file(server, gone).unlink()
+        homes.rows(server.home, "delete from receipts where id = ?", f"{gone}-0")
         part = browser.get(PART).text
         assert f'data-verify="{kept}"' in part
         assert f'data-verify="{gone}"' not in part

@@ -15,6 +15,7 @@ from omlx.models.catalog.discovery import BUNDLED
 from tests.cli.killed import serving
 from tests.cli.test_prefix_restart import SYSTEM, ask
 from tests.server.running import HYBRID, PATIENCE_S
+from tests.storage import homes
 
 MODEL = "agent/hybrid"
 
@@ -45,8 +46,8 @@ def test_an_updated_model_is_warm_before_its_first_request(tmp_path: Path) -> No
     with serving(tmp_path, MODEL, signal.SIGTERM, *arguments) as (client, _):
         first = ask(client, MODEL, "Name a hill.")
         ask(client, MODEL, "Name a river.")
-        record = tmp_path / ".omlx" / "cache" / "beginnings.json"
-    assert record.stat().st_mode & 0o777 == 0o600
+    assert homes.rows(tmp_path / ".omlx", "select * from beginnings")
+    assert (tmp_path / ".omlx" / "omlx.sqlite").stat().st_mode & 0o777 == 0o600
     os.utime(folder / "model.safetensors", (1, 1))  # another state of the model
     with serving(tmp_path, MODEL, signal.SIGTERM, *arguments) as (client, _):
         wait_until_cached(client, first["prompt"] - 40)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -15,6 +14,7 @@ import pytest
 
 from tests.cli.staged_group import PATIENCE_S, QUESTION, Group, group
 from tests.server.running import TARGET
+from tests.storage import homes
 
 LOCAL_MODEL = "omlx-demo/hybrid"
 
@@ -95,8 +95,8 @@ def test_its_costs_are_those_of_so_many_ranks_over_this_backend_in_this_split(
 ) -> None:
     answer(running)
     assert unload(running, TARGET).status_code == 200
-    files = [json.loads(file.read_text()) for file in (home / "costs").iterdir()]
-    keys = [file["key"]["machine"] for file in files if file["key"]["model"] == TARGET]
+    keys = [costs["key"] for costs in homes.measured(home, "costs").values()]
+    keys = [key["machine"] for key in keys if key["model"] == TARGET]
     assert keys
     assert all(key.endswith(" 5,3 of 2 by ring") for key in keys)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import stat
 import sys
@@ -23,6 +22,7 @@ from omlx.cli.main import main
 from omlx.models.catalog.discovery import BUNDLED
 from omlx.settings.schema import Settings
 from tests.server.running import DRAFT, HYBRID, PATIENCE_S, TARGET, omlx
+from tests.storage import homes
 
 Json: TypeAlias = dict[str, Any]
 Capture: TypeAlias = pytest.CaptureFixture[str]
@@ -79,10 +79,8 @@ class Kept:
     home: Path
     responses: dict[str, Json]
 
-    def file(self, name: str) -> Path:
-        return (
-            self.home / "receipts" / f"{self.responses[name]['receipt']['choices'][0]['id']}.json"
-        )
+    def id(self, name: str) -> str:
+        return str(self.responses[name]["receipt"]["choices"][0]["id"])
 
 
 @pytest.fixture(scope="module")
@@ -143,21 +141,18 @@ def verify(kept: Kept, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> Call
 
 
 @pytest.fixture
-def altered(kept: Kept) -> Iterator[Callable[[str, Callable[[Json], None]], Path]]:
-    """Change the kept file of an answer; afterwards it is as before."""
-    before: dict[Path, bytes] = {}
+def altered(kept: Kept) -> Iterator[Callable[[str, Callable[[Json], object]], None]]:
+    """Change a kept answer; afterwards it is as before."""
+    before: dict[str, Json] = {}
 
-    def change(name: str, edit: Callable[[Json], None]) -> Path:
-        path = kept.file(name)
-        before[path] = path.read_bytes()
-        content = json.loads(before[path])
-        edit(content)
-        path.write_text(json.dumps(content))
-        return path
+    def change(name: str, edit: Callable[[Json], object]) -> None:
+        id = kept.id(name)
+        before[id] = homes.receipt(kept.home, id)
+        homes.alter(kept.home, id, edit)
 
     yield change
-    for path, content in before.items():
-        path.write_bytes(content)
+    for id, content in before.items():
+        homes.alter(kept.home, id, lambda now, content=content: now.update(content))
 
 
 def codes(record: Json) -> list[str]:
@@ -185,17 +180,15 @@ def test_a_receipt_names_what_the_tokens_depend_on(kept: Kept) -> None:
     first, second = receipt["choices"]
     assert first["prompt"] == second["prompt"]
     assert first["answer"] != second["answer"]
-    content = json.loads(kept.file("choices").read_text())["answer"]
+    content = homes.receipt(kept.home, kept.id("choices"))["answer"]
     for name in ("prompt", "answer"):
         ids = b"".join(token.to_bytes(8, "little") for token in content[name])
         assert sha256(ids).hexdigest() == first[name]
 
 
 def test_kept_answers_are_private(kept: Kept) -> None:
-    folder = kept.home / "receipts"
-    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-    assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o600}
-    assert len(list(folder.iterdir())) == len(kept.responses) + 1
+    assert stat.S_IMODE((kept.home / "omlx.sqlite").stat().st_mode) == 0o600
+    assert len(homes.rows(kept.home, "select id from receipts")) == len(kept.responses) + 1
 
 
 def test_the_receipt_of_a_response_is_enough(
@@ -228,7 +221,7 @@ def test_an_altered_receipt_is_refused_by_field(
 
 
 def rehashed(content: Json) -> None:
-    """Make the receipt in a kept file agree with its ids."""
+    """Make the receipt of a kept answer agree with its ids."""
     ids = b"".join(token.to_bytes(8, "little") for token in content["answer"]["answer"])
     content["receipt"] |= {
         "answer": sha256(ids).hexdigest(),
@@ -267,7 +260,7 @@ ALTERED = {
 
 
 def test_an_altered_answer_fails_though_its_hash_agrees(
-    kept: Kept, verify: Callable[..., Any], altered: Callable[..., Path]
+    kept: Kept, verify: Callable[..., Any], altered: Callable[..., None]
 ) -> None:
     def edit(name: str) -> Callable[[Json], None]:
         def change(content: Json) -> None:
@@ -289,7 +282,7 @@ def test_an_altered_answer_fails_though_its_hash_agrees(
 
 
 def test_another_seed_gives_another_answer(
-    kept: Kept, verify: Callable[..., Any], altered: Callable[..., Path]
+    kept: Kept, verify: Callable[..., Any], altered: Callable[..., None]
 ) -> None:
     def edit(content: Json) -> None:
         content["answer"]["sampling"]["seed"] += 1
@@ -302,9 +295,9 @@ def test_another_seed_gives_another_answer(
     assert "verify.differs" in codes(record)
 
 
-def test_a_damaged_file_and_unknown_ids_are_named(
+def test_a_damaged_answer_and_unknown_ids_are_named(
     kept: Kept,
-    altered: Callable[..., Path],
+    altered: Callable[..., None],
     capsys: Capture,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
@@ -378,7 +371,7 @@ def test_the_setting_gives_every_answer_a_receipt_unless_the_request_refuses(
             for more in ({}, {"receipt": False})
         ]
     assert ["receipt" in answer for answer in answers] == [True, False]
-    assert len(os.listdir(tmp_path / "receipts")) == 1
+    assert len(homes.rows(tmp_path, "select id from receipts")) == 1
 
 
 @pytest.mark.slow

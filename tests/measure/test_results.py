@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from omlx.measure.results import (
 )
 from omlx.models.catalog.registry import ModelEntry
 from tests.models.trees import model
+from tests.storage import homes
 
 NOW = Conditions(
     "a Mac", {"omlx": "1", "mlx": "2", "mlx-lm": "3"}, {"org/big": "aa", "org/small": "bb"}
@@ -59,31 +59,17 @@ def test_the_last_result_of_each_draft_is_kept(tmp_path: Path) -> None:
     history = store.trials("org/big")
     assert history.report == newer
     assert history.drafts == {"org/small": STORED, "org/tiny": newer}
-    for file in (tmp_path / "trials").iterdir():
-        assert file.stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "omlx.sqlite").stat().st_mode & 0o777 == 0o600
 
 
-OURS = '{"format": "omlx-config/1", "model": "org/big"'
-
-
-@pytest.mark.parametrize("broken", ["", "{", "[]", '{"report": 1}', OURS, f"{OURS}}}"])
-def test_an_unreadable_file_counts_as_missing(tmp_path: Path, broken: str) -> None:
+@pytest.mark.parametrize("broken", ["", "{", "[]", '{"report": 1}', "null"])
+def test_what_cannot_be_read_counts_as_missing(tmp_path: Path, broken: str) -> None:
     store = ResultStore(tmp_path)
     store.save_trial("org/big", STORED, {})
-    (file,) = (tmp_path / "trials").iterdir()
-    file.write_text(broken)
+    homes.damage(tmp_path, "trials", broken)
     assert store.trials("org/big") == History()
-    file.write_text(broken)
     store.save_trial("org/big", STORED, {})
     assert store.trials("org/big").report == STORED
-
-
-def test_a_file_of_another_model_counts_as_missing(tmp_path: Path) -> None:
-    store = ResultStore(tmp_path)
-    store.save_trial("org/big", STORED, {})
-    (file,) = (tmp_path / "trials").iterdir()
-    file.write_text(json.dumps({**json.loads(file.read_text()), "model": "org/other"}))
-    assert store.trials("org/big") == History()
 
 
 def run(at: float, version: str = "1") -> StoredResult:
@@ -112,13 +98,10 @@ def test_a_version_is_not_displaced_by_newer_runs_of_another(tmp_path: Path) -> 
     assert keep(versions) == versions[:KEPT]
 
 
-def test_a_damaged_file_counts_as_none_and_another_model_is_not_shown(tmp_path: Path) -> None:
+def test_damaged_runs_count_as_none(tmp_path: Path) -> None:
     store = ResultStore(tmp_path)
     store.add_run("m", run(0))
-    (path,) = (tmp_path / "benchmarks").glob("*.json")
-    path.write_text("{")
+    homes.damage(tmp_path, "benchmarks", "{")
     assert store.runs("m") == []
     store.add_run("m", run(1))
     assert [kept.at for kept in store.runs("m")] == [1]
-    path.write_text(path.read_text().replace('"model": "m"', '"model": "n"'))
-    assert store.runs("m") == []

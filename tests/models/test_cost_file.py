@@ -19,6 +19,7 @@ from omlx.models.pool.cost_file import CostFiles, CostKey, LoadedCosts, machine
 from omlx.models.pool.pool import Pool
 from omlx.settings.schema import Settings
 from tests.models.pools import make_pool
+from tests.storage import homes
 
 KEY = CostKey("org/name", "auto", 1000, machine(), "1.2.3")
 TARGET, DRAFT = "omlx-demo/target", "omlx-demo/draft"
@@ -27,7 +28,7 @@ DEMO = Registry(tuple(ModelEntry(name, BUNDLED / name, "bundled") for name in (T
 
 @pytest.fixture
 def files(tmp_path: Path) -> CostFiles:
-    return CostFiles(tmp_path / "home" / "costs")
+    return CostFiles(tmp_path / "home")
 
 
 def measured(seconds: float = 0.01) -> CostModel:
@@ -38,8 +39,8 @@ def measured(seconds: float = 0.01) -> CostModel:
     return costs
 
 
-def kept(files: CostFiles) -> list[Path]:
-    return sorted(files.folder.iterdir()) if files.folder.exists() else []
+def kept(files: CostFiles) -> dict[str, Any]:
+    return homes.measured(files.home, "costs")
 
 
 def test_saved_costs_are_loaded(files: CostFiles) -> None:
@@ -50,10 +51,10 @@ def test_saved_costs_are_loaded(files: CostFiles) -> None:
 
 def test_only_the_owner_can_read(files: CostFiles) -> None:
     files.save(KEY, measured().to_json())
-    (file,) = kept(files)
-    assert file.name.startswith("org--name-")
-    assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    assert stat.S_IMODE(files.folder.stat().st_mode) == 0o700
+    (name,) = kept(files)
+    assert name.startswith("org--name-")
+    assert stat.S_IMODE((files.home / "omlx.sqlite").stat().st_mode) == 0o600
+    assert stat.S_IMODE(files.home.stat().st_mode) == 0o700
 
 
 @pytest.mark.parametrize("field", ["model", "dtype", "machine", "mlx"])
@@ -63,7 +64,7 @@ def test_costs_of_other_conditions_do_not_count(files: CostFiles, field: str) ->
     assert files.load(replace(KEY, weights_bytes=1001)).to_json() == CostModel().to_json()
 
 
-def test_similar_ids_have_separate_files(files: CostFiles) -> None:
+def test_similar_ids_have_separate_costs(files: CostFiles) -> None:
     for model in ("a/b", "a--b", "a/../b", "A/B"):
         files.save(replace(KEY, model=model), measured().to_json())
     assert len(kept(files)) == 4
@@ -89,41 +90,40 @@ def broken(content: dict[str, Any], rows: list[dict[str, Any]]) -> dict[str, Any
         5,
     ],
 )
-def test_a_file_with_impossible_numbers_is_ignored_and_logged(
+def test_impossible_numbers_are_ignored_and_logged(
     files: CostFiles, caplog: pytest.LogCaptureFixture, rows: Any
 ) -> None:
     files.save(KEY, measured().to_json())
-    (file,) = kept(files)
-    file.write_text(json.dumps(broken(json.loads(file.read_text()), rows)))
+    (content,) = kept(files).values()
+    homes.damage(files.home, "costs", json.dumps(broken(content, rows)))
     with caplog.at_level(logging.WARNING, "omlx.models"):
         assert files.load(KEY).to_json() == CostModel().to_json()
     assert [record.getMessage() for record in caplog.records] == ["costs not read"]
 
 
 @pytest.mark.parametrize(
-    "raw", [b"", b"{", b"[]", b"null", b"\xff", b"[" * 100_000, b'{"format": "other"}']
+    "raw", ["", "{", "[]", "null", "\ufffd", "[" * 100_000, '{"key": "other"}']
 )
-def test_a_malformed_file_is_ignored_and_replaced(files: CostFiles, raw: bytes) -> None:
+def test_what_is_malformed_is_ignored_and_replaced(files: CostFiles, raw: str) -> None:
     files.save(KEY, measured().to_json())
-    (file,) = kept(files)
-    file.write_bytes(raw)
+    homes.damage(files.home, "costs", raw)
     assert files.load(KEY).to_json() == CostModel().to_json()
     files.save(KEY, measured().to_json())
     assert files.load(KEY).to_json() == measured().to_json()
-    assert kept(files) == [file]
+    assert len(kept(files)) == 1
 
 
 def test_without_measurements_nothing_is_written(files: CostFiles) -> None:
     files.save(KEY, CostModel().to_json())
-    assert kept(files) == []
+    assert not files.home.exists()
 
 
 def test_a_folder_that_cannot_be_created_is_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (tmp_path / "costs").write_text("a file")
+    (tmp_path / "home").write_text("a file")
     with caplog.at_level(logging.WARNING, "omlx.models"):
-        CostFiles(tmp_path / "costs").save(KEY, measured().to_json())
+        CostFiles(tmp_path / "home").save(KEY, measured().to_json())
     assert [record.getMessage() for record in caplog.records] == ["costs not saved"]
 
 

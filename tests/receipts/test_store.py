@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from omlx.text.constraint import Constraint
 from omlx.text.grammar import GrammarKind, StructuredOutput
 from omlx.text.output import OutputSpec
 from omlx.text.tools import ToolUse
+from tests.storage import homes
 
 
 def answer(id: str, tokens: int = 3) -> KeptAnswer:
@@ -43,7 +43,7 @@ def keep(store: AnswerStore, kept: KeptAnswer) -> None:
 
 
 def test_an_answer_comes_back_as_it_was(tmp_path: Path) -> None:
-    store, kept = AnswerStore(tmp_path / "receipts"), answer("a-0")
+    store, kept = AnswerStore(tmp_path / "home"), answer("a-0")
     keep(store, kept)
     assert store.get("a-0") == (kept, kept.receipt())
     assert store.get("a-0")[0].receipt() == kept.receipt()
@@ -66,9 +66,8 @@ def test_what_is_no_id_of_an_answer_is_not_found(tmp_path: Path, id: str) -> Non
         AnswerStore(tmp_path / "sub").get(id)
 
 
-def aged(folder: Path, id: str, seconds: float) -> None:
-    at = time.time() - seconds
-    os.utime(folder / f"{id}.json", (at, at))
+def aged(home: Path, id: str, seconds: float) -> None:
+    homes.rows(home, "update receipts set at = ? where id = ?", time.time() - seconds, id)
 
 
 def test_the_oldest_go_first_beyond_a_number(tmp_path: Path) -> None:
@@ -102,4 +101,4 @@ def test_a_server_that_keeps_on_writing_stays_within_the_bounds(tmp_path: Path) 
     store = AnswerStore(tmp_path, max_answers=10)
     for number in range(140):
         keep(store, answer(f"a-{number}"))
-    assert len(list(tmp_path.iterdir())) <= 10 + 64
+    assert len(store.ids("a")) <= 10 + 64

@@ -24,7 +24,7 @@ from omlx.models.hub.downloads import Downloads
 from omlx.models.pool.cost_file import CostFiles
 from omlx.models.pool.footprint import used_bytes
 from omlx.models.pool.pool import Pool, build_pool
-from omlx.receipts.store import FOLDER, AnswerStore
+from omlx.receipts.store import AnswerStore
 from omlx.server.app import create_app
 from omlx.server.beginnings.store import BeginningStore
 from omlx.server.http.protocol import TimeoutProtocol
@@ -229,7 +229,7 @@ def omlx(
     engine.start()
     pool = build(engine, Catalog(registry, configuration, default), costs=costs, used=used)
     downloads = Downloads(home or settings.home, hub)
-    answers = AnswerStore((home or settings.home) / FOLDER)
+    answers = AnswerStore(home or settings.home)
     stores = Stores(downloads, answers, home=home, beginnings=beginnings)
     services = build_services(engine, pool, stores, settings.api_key, urls=urls)
     app = create_app(services, settings, keep_alive_s=keep_alive_s)

@@ -58,7 +58,7 @@ class Keyed:
 def keyed(server: Running, home: Path, main: str | None = MAIN) -> Iterator[Keyed]:
     """An application of its own over the server's engine, with its keys in `home`."""
     journal = Journal(home / "answers", 1 << 24, 86400)
-    stores = Stores(Downloads(home, OFFLINE), AnswerStore(home / "receipts"), journal, home)
+    stores = Stores(Downloads(home, OFFLINE), AnswerStore(home), journal, home)
     services = build_services(server.engine, server.pool, stores, main)
     app = create_app(services, Settings())
     mount(app, services, LiveConfiguration.of(Settings(home=home)), home)

@@ -14,6 +14,7 @@ from omlx.engine.types import Event
 from omlx.models.pool.cost_file import CostFiles
 from omlx.settings.schema import Settings
 from tests.server.running import PATIENCE_S, TARGET, omlx
+from tests.storage import homes
 
 CHAT = "/v1/chat/completions"
 ASK: dict[str, Any] = {
@@ -130,13 +131,13 @@ def test_a_silent_stream_is_kept_open_with_comments() -> None:
 
 
 def test_measured_costs_are_saved_when_the_server_ends(tmp_path: Path) -> None:
-    files = CostFiles(tmp_path / "costs")
+    files = CostFiles(tmp_path)
     plain = {**ASK, "max_tokens": 8, "speculation": "ngram"}
     with omlx(costs=files) as running, httpx.Client(base_url=running.url, timeout=60) as http:
         assert http.post(CHAT, json=plain).status_code == 200
-        assert not files.folder.exists()
-    (file,) = files.folder.iterdir()
-    assert file.name.startswith(TARGET.replace("/", "--"))
+        assert not homes.measured(tmp_path, "costs")
+    (name,) = homes.measured(tmp_path, "costs")
+    assert name.startswith(TARGET.replace("/", "--"))
     with omlx(costs=files) as running, httpx.Client(base_url=running.url, timeout=60) as http:
         assert (
             http.post(CHAT, json={**ASK, "max_tokens": 1, "speculation": "off"}).status_code == 200
@@ -149,7 +150,7 @@ def test_measured_costs_are_saved_when_the_server_ends(tmp_path: Path) -> None:
 
 def test_calibration_is_reported_and_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("omlx.engine.calibration.SHORT_STEP_SECONDS", 60.0)
-    files, ask = CostFiles(tmp_path / "costs"), {**ASK, "max_tokens": 1, "speculation": "off"}
+    files, ask = CostFiles(tmp_path), {**ASK, "max_tokens": 1, "speculation": "off"}
     statuses = []
     for calibrates in (True, False):
         server = omlx(costs=files, calibrates=calibrates)

@@ -58,11 +58,10 @@ from omlx.models.pool.pool import Pool, build_pool
 from omlx.models.pool.prefix_disk import open_disks, prefix_root, stop_engine
 from omlx.models.pool.watchers import DraftWatcher, RegistryWatcher
 from omlx.process_memory import set_up_allocator
-from omlx.receipts.store import FOLDER, AnswerStore
+from omlx.receipts.store import AnswerStore
 from omlx.server.app import create_app
 from omlx.server.awake import Awake
-from omlx.server.beginnings import store as beginning_store
-from omlx.server.beginnings.store import BeginningStore
+from omlx.server.beginnings.store import EARLIER_FILE, BeginningStore
 from omlx.server.http.guard import check_keys
 from omlx.server.http.protocol import TimeoutProtocol
 from omlx.server.journal.journal import Journal
@@ -180,7 +179,7 @@ async def serve(
     engine.start()
     watching = asyncio.create_task(monitor.run())
     try:
-        costs = CostFiles(settings.home / "costs")
+        costs = CostFiles(settings.home)
         staged = None if order is None else _staged_reader(order, engine, selection)
         read: WeightReader = staged or load_steps
         build = partial(build_pool, report=LoadingBars(), apply_limit=bound_mlx)
@@ -243,8 +242,8 @@ def open_stores(settings: Settings) -> Stores:
     downloads = Downloads(home, online_environment())
     beginnings = None
     if settings.prefix_disk != 0:
-        beginnings = BeginningStore(prefix_root(settings) / beginning_store.FILE)
-    return Stores(downloads, AnswerStore(home / FOLDER), journal, home, beginnings)
+        beginnings = BeginningStore(home, prefix_root(settings) / EARLIER_FILE)
+    return Stores(downloads, AnswerStore(home), journal, home, beginnings)
 
 
 def _staged_reader(order: Order, engine: EngineThread, selection: Selection) -> StagedReader:

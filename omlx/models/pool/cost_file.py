@@ -1,8 +1,7 @@
-"""Measured costs of passes, stored from one run to the next: one file per model in
-`OMLX_HOME/costs`.
+"""Measured costs of passes, stored from one run to the next in the records of the home folder.
 
-A file counts only for the model, weights, type, machine and mlx version that it was measured with;
-it holds the passes of the model and of every draft model it has had. An invalid file counts as
+Costs count only for the model, weights, type, machine and mlx version that they were measured with;
+they are of the passes of the model and of every draft model it has had. What is invalid counts as
 missing and is logged: measuring again costs a few slow rounds.
 """
 
@@ -21,10 +20,14 @@ from typing import Any, Final
 
 import mlx.core as mx
 
-from omlx.atomic_write import replace_file
 from omlx.engine.speculation.cost_model import CostModel
+from omlx.storage.database import Failure
+from omlx.storage.home import Measurements
 
-FORMAT: Final = "omlx-costs/1"
+KIND: Final = "costs"
+_INVALID: Final = (
+    *(LookupError, ValueError, TypeError, AttributeError, ArithmeticError, RecursionError),
+)
 
 _KERNELS: Final = (
     *("MLX_ENABLE_TF32", "MLX_METAL_GPU_ARCH", "OPENBLAS_CORETYPE", "OPENBLAS_NUM_THREADS"),
@@ -45,9 +48,9 @@ class CostKey:
     mlx: str
 
     @property
-    def file(self) -> str:
+    def name(self) -> str:
         readable = re.sub(r"[^\w.-]+", "--", self.model)[:80]
-        return f"{readable}-{hashlib.sha256(repr(self).encode()).hexdigest()[:16]}.json"
+        return f"{readable}-{hashlib.sha256(repr(self).encode()).hexdigest()[:16]}"
 
 
 def machine() -> str:
@@ -67,43 +70,32 @@ def machine() -> str:
 
 @dataclass(frozen=True, slots=True)
 class CostFiles:
-    """The cost files in `folder`, which is created on the first save. Thread-safe."""
+    """The costs stored in `home`. Any thread may call."""
 
-    folder: Path
+    home: Path
 
     def load(self, key: CostKey) -> CostModel:
-        path = self.folder / key.file
         try:
-            content = json.loads(path.read_bytes())
-            if content["format"] != FORMAT or content["key"] != asdict(key):
+            text = Measurements(self.home, KIND).load(key.name)
+            if text is None:
+                return CostModel()
+            content = json.loads(text)
+            if content["key"] != asdict(key):
                 raise ValueError("it was measured under other conditions")
             return CostModel.from_json(_validated(content["costs"]))
-        except FileNotFoundError:
-            return CostModel()
-        except (
-            OSError,
-            ValueError,
-            KeyError,
-            TypeError,
-            AttributeError,
-            ArithmeticError,
-            RecursionError,
-        ) as error:
-            _warn("costs not read", path, error)
+        except (*Failure, *_INVALID) as error:
+            _warn("costs not read", error)
             return CostModel()
 
     def save(self, key: CostKey, costs: dict[str, Any]) -> None:
         """Save what `CostModel.to_json` returned, if it has measurements. Errors are logged."""
         if not costs["target"] and costs["exactness"] is None:
             return
-        path = self.folder / key.file
-        content = {"format": FORMAT, "key": asdict(key), "costs": costs}
         try:
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self.folder.chmod(0o700)
-            replace_file(path, json.dumps(content, allow_nan=False).encode())
-        except (OSError, ValueError) as error:
-            _warn("costs not saved", path, error)
+            text = json.dumps({"key": asdict(key), "costs": costs}, allow_nan=False)
+            Measurements(self.home, KIND).change(key.name, lambda _: text)
+        except (*Failure, ValueError) as error:
+            _warn("costs not saved", error)
 
 
 class LoadedCosts:
@@ -150,6 +142,5 @@ def _validated(costs: dict[str, Any]) -> dict[str, Any]:
     return costs
 
 
-def _warn(event: str, path: Path, error: Exception) -> None:
-    fields = {"file": str(path), "detail": f"{type(error).__name__}: {error}"}
-    log.warning(event, extra={"fields": fields})
+def _warn(event: str, error: Exception) -> None:
+    log.warning(event, extra={"fields": {"detail": f"{type(error).__name__}: {error}"}})

@@ -1,8 +1,7 @@
 """Beginnings that return, on disk: private, bounded, forgotten after 30 days without use.
 
-One file holds those of all models, beside the prefixes, and is written by a thread every few
-seconds. Several servers of one home write it in turns: each applies what changed to what the file
-has. What cannot be read or written is a warning in the log.
+A thread writes them every few seconds into the records of the home folder. Several servers of one
+home add to them in turns. What cannot be read or written is a warning in the log.
 """
 
 from __future__ import annotations
@@ -10,19 +9,22 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import sqlite3
 import time
-from collections.abc import Callable, Container, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from threading import Lock
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
-from omlx.atomic_write import replace_file
-from omlx.errors import ConfigError
 from omlx.server.beginnings.beginning import Beginning
-from omlx.settings.file import locked
+from omlx.storage import home as records
+from omlx.storage.database import Failure
 
-FILE: Final = "beginnings.json"
+EARLIER_FILE: Final = "beginnings.json"
+"""File of earlier versions, beside the folders of prefixes."""
+
 MAX_BEGINNINGS: Final = 64
 MAX_CHARACTERS: Final = 8 << 20
 """Of all beginnings."""
@@ -30,6 +32,13 @@ MAX_CHARACTERS: Final = 8 << 20
 MAX_AGE_S: Final = 30 * 86400.0
 RETURNS: Final = 2
 """Conversations from which on a beginning returns."""
+
+_ADD: Final = """
+insert into beginnings values (?, ?, ?, ?, ?, ?) on conflict do update set
+    conversations = conversations + excluded.conversations,
+    client = iif(excluded.used_at >= used_at, excluded.client, client),
+    used_at = max(used_at, excluded.used_at)
+"""
 
 log = logging.getLogger("omlx.prefix")
 
@@ -55,52 +64,33 @@ Beginnings: TypeAlias = dict[tuple[str, str], Known]
 """By model, and key of the beginning."""
 
 
-@dataclass(slots=True)
-class Changes:
-    """What the file lacks: the models of which all was `forgotten`, then what was `noted`, with the
-    conversations since.
+class BeginningStore:
+    """The beginnings of `home`; those in the file `earlier` are added, and the file is deleted.
+
+    `wall` is the time of day in seconds. Any thread may call.
     """
 
-    forgotten: set[str] = field(default_factory=set)
-    noted: Beginnings = field(default_factory=dict)
-
-    def __bool__(self) -> bool:
-        return bool(self.forgotten or self.noted)
-
-    def forget(self, model: str) -> None:
-        self.forgotten.add(model)
-        self.noted = _without({model}, self.noted)
-
-    def applied_to(self, known: Beginnings) -> Beginnings:
-        """Return what `known` becomes; does not modify it."""
-        changed = _without(self.forgotten, known)
-        for one in self.noted.values():
-            _add(changed, one)
-        return changed
-
-    def followed_by(self, later: Changes) -> Changes:
-        return Changes(self.forgotten | later.forgotten, later.applied_to(self.noted))
-
-
-class BeginningStore:
-    """`wall` is the time of day in seconds. Any thread may call."""
-
-    def __init__(self, path: Path, wall: Callable[[], float] = time.time) -> None:
-        self._path = path
+    def __init__(
+        self, home: Path, earlier: Path | None = None, wall: Callable[[], float] = time.time
+    ) -> None:
+        self._home = home
+        self._earlier = earlier
         self._wall = wall
         self._known: Beginnings = {}
-        """What the file had, with the changes since."""
-        self._changes = Changes()
+        """What the table had, with the changes since."""
+        self._forgotten: set[str] = set()
+        """Models of which the table has to forget all, before it gets what was noted."""
+        self._noted: Beginnings = {}
         self._lock = Lock()
-        """Guards what is known, and the changes."""
-        self._file_lock = Lock()
+        """Guards what is known, forgotten and noted."""
+        self._flushing = Lock()
         self._logged = ""
 
     def note(self, model: str, beginning: Beginning, client: str, conversations: int) -> None:
-        """Record a request, which begins so many new conversations."""
+        """Record a request, which begins `conversations` new ones."""
         known = Known(model, beginning, conversations, client, self._wall())
         with self._lock:
-            for beginnings in (self._known, self._changes.noted):
+            for beginnings in (self._known, self._noted):
                 _add(beginnings, known)
                 self._shrink(beginnings)
 
@@ -114,16 +104,15 @@ class BeginningStore:
         """Delete a model's beginnings, on disk too."""
         with self._lock:
             self._known = _without({model}, self._known)
-            self._changes.forget(model)
+            self._noted = _without({model}, self._noted)
+            self._forgotten.add(model)
         self.flush()
 
     def read(self) -> None:
-        """Read the file."""
-        with self._file_lock:
-            try:
-                self._become(self._stored())
-            except OSError as error:
-                self._warn("beginnings of prompts not read", error)
+        """Take in what is stored."""
+        if self._exchange((), self._read_earlier()) and self._earlier is not None:
+            with suppress(OSError):
+                self._earlier.unlink(missing_ok=True)
 
     async def flush_every(self, interval_s: float) -> None:
         while True:
@@ -132,41 +121,65 @@ class BeginningStore:
 
     def flush(self) -> None:
         """Write what has changed; what cannot be written is kept for the next time."""
-        with self._file_lock:
+        with self._flushing:
             with self._lock:
-                changes, self._changes = self._changes, Changes()
-            if not changes:
-                return
-            try:
-                with locked(self._path.parent):
-                    known = changes.applied_to(self._stored())
-                    self._shrink(known)
-                    content = json.dumps([*map(_record, known.values())], ensure_ascii=True)
-                    replace_file(self._path, content.encode())
-            except (OSError, ConfigError) as error:
+                forgotten, self._forgotten = self._forgotten, set()
+                noted, self._noted = self._noted, {}
+            if (forgotten or noted) and not self._exchange(forgotten, noted):
                 with self._lock:
-                    self._changes = changes.followed_by(self._changes)
-                self._warn("beginnings of prompts not written", error)
-                return
-            self._become(known)
-            self._logged = ""
+                    noted = _without(self._forgotten, noted)
+                    for one in self._noted.values():
+                        _add(noted, one)
+                    self._forgotten |= forgotten
+                    self._noted = noted
 
-    def _become(self, stored: Beginnings) -> None:
-        """Know what the file has; other servers may have written it."""
-        with self._lock:
-            self._known = self._changes.applied_to(stored)
-            self._shrink(self._known)
-
-    def _stored(self) -> Beginnings:
-        """Read the file; what is damaged is begun again. Raises OSError."""
+    def _exchange(self, forgotten: Collection[str], noted: Beginnings) -> bool:
+        """Change the table, and know what it has then. Return whether that was possible."""
         try:
-            known = [_known(record) for record in json.loads(self._path.read_bytes())]
+            known = records.use(self._home, lambda db: self._change(db, forgotten, noted))
+        except Failure as error:
+            verb = "written" if forgotten or noted else "read"
+            self._warn(f"beginnings of prompts not {verb}", error)
+            return False
+        self._logged = ""
+        with self._lock:
+            self._known = _without(self._forgotten, known)
+            for one in self._noted.values():
+                _add(self._known, one)
+            self._shrink(self._known)
+        return True
+
+    def _change(
+        self, db: sqlite3.Connection, forgotten: Collection[str], noted: Beginnings
+    ) -> Beginnings:
+        delete = "delete from beginnings where model = ?"
+        db.executemany(delete, [(model,) for model in forgotten])
+        for name, one in noted.items():
+            text = json.dumps(asdict(one.beginning))  # escapes what is not Unicode text
+            db.execute(_ADD, (*name, text, one.conversations, one.client, one.used_at))
+        rows = db.execute("select * from beginnings").fetchall()
+        known: Beginnings = {}
+        for model, key, text, *details in rows:
+            with suppress(ValueError, KeyError, TypeError):  # damage that SQLite did not notice
+                known[model, key] = Known(model, Beginning.read(json.loads(text)), *details)
+        self._shrink(known)
+        gone = [(model, key) for model, key, *_ in rows if (model, key) not in known]
+        db.executemany("delete from beginnings where model = ? and key = ?", gone)
+        return known
+
+    def _read_earlier(self) -> Beginnings:
+        known: Beginnings = {}
+        if self._earlier is None:
+            return known
+        try:
+            for record in json.loads(self._earlier.read_bytes()):
+                beginning = Beginning.read(record.pop("beginning"))
+                known[record["model"], beginning.key] = Known(beginning=beginning, **record)
         except FileNotFoundError:
-            return {}
-        except (ValueError, KeyError, TypeError) as error:
+            pass
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             self._warn("beginnings of prompts not read", error)
-            return {}
-        return {(one.model, one.beginning.key): one for one in known}
+        return known
 
     def _shrink(self, known: Beginnings) -> None:
         """Forget the beginnings that were not used for longest, and those that are too old."""
@@ -182,9 +195,9 @@ class BeginningStore:
 
     def _warn(self, message: str, error: Exception) -> None:
         """Log a warning, once while it stays the same."""
-        details = {"file": str(self._path), "detail": str(error)}
         if (warning := f"{message} {error}") != self._logged:
-            log.warning(message, extra={"fields": details})
+            fields = {"home": str(self._home), "detail": str(error)}
+            log.warning(message, extra={"fields": fields})
         self._logged = warning
 
 
@@ -196,26 +209,5 @@ def _add(known: Beginnings, noted: Known) -> None:
     known[name] = replace(newest, conversations=before.conversations + noted.conversations)
 
 
-def _without(models: Container[str], known: Beginnings) -> Beginnings:
+def _without(models: Collection[str], known: Beginnings) -> Beginnings:
     return {name: one for name, one in known.items() if one.model not in models}
-
-
-def _record(known: Known) -> dict[str, Any]:
-    return {
-        "model": known.model,
-        "beginning": json.loads(known.beginning.text),
-        "conversations": known.conversations,
-        "client": known.client,
-        "used_at": known.used_at,
-    }
-
-
-def _known(record: dict[str, Any]) -> Known:
-    """Raises KeyError, TypeError or ValueError for what `_record` has not made."""
-    return Known(
-        model=str(record["model"]),
-        beginning=Beginning.read(record["beginning"]),
-        conversations=int(record["conversations"]),
-        client=str(record["client"]),
-        used_at=float(record["used_at"]),
-    )

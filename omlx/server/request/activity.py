@@ -27,8 +27,7 @@ from omlx.records import RequestStats
 from omlx.server.http.keys import DASHBOARD, Arrival, Caller
 from omlx.telemetry.metrics import Metrics
 from omlx.telemetry.timeline import Timeline
-from omlx.telemetry.usage import FAILURE, Usage
-from omlx.telemetry.usage_history import UsageHistory
+from omlx.telemetry.usage import FAILURE, Usage, UsageHistory
 
 OK: Final = 200
 CLIENT_GONE: Final = 499

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +16,7 @@ from omlx.telemetry import log
 from tests.admin.browser.checks import check_accessible, check_words
 from tests.admin.browser.site import Site, open_site
 from tests.server.running import PATIENCE_S, TARGET
+from tests.storage import homes
 
 HOSTILE = "<img src=x onerror=document.title='pwned'>"
 
@@ -121,10 +121,8 @@ def test_an_answer_is_verified_in_words(browser: Browser, tmp_path: Path) -> Non
         page.keyboard.press("Escape")
         expect(dialog).to_be_hidden()
 
-        (kept,) = (tmp_path / "receipts").glob("*.json")
-        content = json.loads(kept.read_text())
-        content["answer"]["answer"][5] += 1
-        kept.write_text(json.dumps(content))
+        ((kept,),) = homes.rows(tmp_path, "select id from receipts")
+        homes.alter(tmp_path, kept, homes.another_token)
         verify.click()
         expect(dialog).to_contain_text("토큰 5번에서 다릅니다")
         expect(dialog).to_contain_text("로짓입니다")

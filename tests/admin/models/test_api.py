@@ -23,6 +23,7 @@ from omlx.settings.store import Store
 from tests.admin.running import API, Administered, administered, change
 from tests.models.vision.folders import save_vlm
 from tests.server.running import DEMO, DRAFT, HYBRID, PATIENCE_S, TARGET, omlx
+from tests.storage import homes
 
 CHAT = "/v1/chat/completions"
 UNLOAD = f"{API}/models/{TARGET}/unload"
@@ -234,8 +235,8 @@ def test_the_doctor_prints_a_table_and_keeps_the_result(
     windows = [line.split("  ")[0] for line in lines[1:16]]
     assert windows == [f"window of {n} tokens" for n in WINDOWS]
     assert lines[-1].startswith("Equal to single steps up to ")
-    (kept,) = (tmp_path / "costs").iterdir()
-    assert '"exactness"' in kept.read_text()
+    (kept,) = homes.measured(tmp_path, "costs").values()
+    assert kept["costs"]["exactness"] is not None
 
 
 def test_a_model_in_stages_cannot_be_measured() -> None:

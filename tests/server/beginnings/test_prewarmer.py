@@ -44,12 +44,12 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Registry:
 
 @contextmanager
 def serving(
-    registry: Registry, model: str, file: Path, prewarm: str = "always", **changed: Any
+    registry: Registry, model: str, home: Path, prewarm: str = "always", **changed: Any
 ) -> Iterator[tuple[Running, httpx.Client]]:
     settings = Settings(draft_model=DRAFT, prewarm=prewarm, **changed)
     with (
         omlx(
-            settings, registry=registry, default=model, beginnings=BeginningStore(file)
+            settings, registry=registry, default=model, beginnings=BeginningStore(home)
         ) as running,
         httpx.Client(base_url=running.url, timeout=PATIENCE_S) as http,
     ):
@@ -100,11 +100,10 @@ def load(http: httpx.Client, model: str) -> None:
     "model", [*(pytest.param(each, marks=pytest.mark.slow) for each in (TARGET, SLIDING)), HYBRID]
 )
 def test_a_new_conversation_begins_warm(registry: Registry, model: str, tmp_path: Path) -> None:
-    file = tmp_path / "beginnings.json"
-    with serving(registry, model, file, "off") as (_, http):
+    with serving(registry, model, tmp_path, "off") as (_, http):
         length, _, cold = ask(http, "Name a hill.")
         ask(http, "Name a river.")
-    with serving(registry, model, file) as (_, http):
+    with serving(registry, model, tmp_path) as (_, http):
         load(http, model)
         wait_until_cached(http, model, length - 40)
         (known,) = http.get(f"/v1/models/{model}").json()["prefixes"]["beginnings"]
@@ -125,13 +124,13 @@ def test_a_new_conversation_begins_warm(registry: Registry, model: str, tmp_path
         assert 0 < prewarming["budget_left_s"] < prewarmer.BUDGET_S
         assert prewarming["paused"] is None
         assert http.delete(f"/v1/models/{model}/prefixes").status_code == 204
-        assert "small programs" not in file.read_text()
+        assert all(b"small programs" not in file.read_bytes() for file in tmp_path.iterdir())
 
 
 def test_what_came_once_or_on_battery_is_not_computed(
     registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file, asked = tmp_path / "beginnings.json", []
+    asked = []
 
     def on_battery() -> bool:
         asked.append(1)
@@ -139,7 +138,7 @@ def test_what_came_once_or_on_battery_is_not_computed(
 
     monkeypatch.setattr(prewarmer, "IDLE_S", 0.0)
     monkeypatch.setattr(prewarmer.Prewarmer.__init__, "__defaults__", (on_battery,))
-    with serving(registry, TARGET, file, "mains") as (running, http):
+    with serving(registry, TARGET, tmp_path, "mains") as (running, http):
         ask(http, "Name a hill.")
         http.delete(f"/v1/models/{TARGET}/prefixes")
         ask(http, "Name a hill.")
@@ -161,7 +160,7 @@ def test_what_waits_says_why(
     registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The setting, requests that came within the second, and the budget."""
-    store = BeginningStore(tmp_path / "beginnings.json")
+    store = BeginningStore(tmp_path)
     store.note(TARGET, Beginning(({"role": "system", "content": SYSTEM},), (), {}), "agent/1", 2)
     store.flush()
     for mode, changed, reason in (
@@ -171,7 +170,7 @@ def test_what_waits_says_why(
     ):
         for name, value in changed.items():
             monkeypatch.setattr(prewarmer, name, value)
-        with serving(registry, TARGET, tmp_path / "beginnings.json", mode) as (_, http):
+        with serving(registry, TARGET, tmp_path, mode) as (_, http):
             load(http, TARGET)
             code = f"prewarm.paused.{reason}"
             wait_for_metric(http, "omlx_beginnings_paused", 1.0, model=TARGET, code=code)

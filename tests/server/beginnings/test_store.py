@@ -1,7 +1,8 @@
-"""The file of beginnings: private, bounded, and no reason to fail."""
+"""Stored beginnings: private, bounded, and no reason to fail."""
 
 from __future__ import annotations
 
+import json
 import stat
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from omlx.server.beginnings.beginning import (
 from omlx.server.beginnings.store import BeginningStore
 from omlx.server.request.generation_request import GenerationRequest
 from omlx.text.tools import ToolUse
+from tests.storage import homes
 
 DAY_S = 86400.0
 
@@ -39,15 +41,15 @@ def request(*messages: tuple[str, object], tools: ToolUse | None = None) -> Gene
 
 
 def test_it_returns_what_two_conversations_had_over_processes(tmp_path: Path) -> None:
-    clock, file = Clock(), tmp_path / "cache" / "beginnings.json"
-    store = BeginningStore(file, clock)
+    clock, home = Clock(), tmp_path / "home"
+    store = BeginningStore(home, wall=clock)
     store.note("m", beginning("a"), "agent/1", 1)
     store.note("m", beginning("a"), "agent/1", 0)
     store.note("m", beginning("b \ud800"), "agent/1", 2)
     store.flush()
-    assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
-    again = BeginningStore(file, clock)
+    assert {stat.S_IMODE(file.stat().st_mode) for file in home.iterdir()} == {0o600}
+    assert stat.S_IMODE(home.stat().st_mode) == 0o700
+    again = BeginningStore(home, wall=clock)
     again.read()
     assert [known.beginning for known in again.returning("m")] == [beginning("b \ud800")]
     clock.now += 1
@@ -59,12 +61,12 @@ def test_it_returns_what_two_conversations_had_over_processes(tmp_path: Path) ->
     assert again.returning("m")[0].client == "agent/2"
     assert again.returning("n") == []
     again.forget("m")
-    assert b"agent" not in file.read_bytes()
+    assert all(b"agent" not in file.read_bytes() for file in home.iterdir())
 
 
-def test_two_servers_of_one_home_write_into_one_file(tmp_path: Path) -> None:
-    clock, file = Clock(), tmp_path / "cache" / "beginnings.json"
-    first, second = BeginningStore(file, clock), BeginningStore(file, clock)
+def test_two_servers_of_one_home_add_to_one_table(tmp_path: Path) -> None:
+    clock = Clock()
+    first, second = (BeginningStore(tmp_path, wall=clock) for _ in range(2))
     first.read()
     second.read()
     first.note("m", beginning("a"), "agent/1", 2)
@@ -74,7 +76,7 @@ def test_two_servers_of_one_home_write_into_one_file(tmp_path: Path) -> None:
     second.note("n", beginning("b"), "agent/2", 2)
     second.note("m", beginning("both"), "agent/2", 1)
     second.flush()
-    third = BeginningStore(file, clock)
+    third = BeginningStore(tmp_path, wall=clock)
     third.read()
     assert [known.beginning for known in third.returning("m")] == [
         beginning("both"),
@@ -91,7 +93,7 @@ def test_two_servers_of_one_home_write_into_one_file(tmp_path: Path) -> None:
 
 def test_it_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
-    store = BeginningStore(tmp_path / "a", clock)
+    store = BeginningStore(tmp_path, wall=clock)
     for number in range(100):
         clock.now += 1
         store.note("m", beginning(f"{number}"), "", 2)
@@ -105,31 +107,69 @@ def test_it_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [known.beginning for known in store.returning("m")] == [beginning("new")]
 
 
+EARLIER = {"conversations": 2, "client": "agent/1", "used_at": 1e9}
+
+
+def earlier(model: str, text: str) -> dict[str, object]:
+    """A record in a file of an earlier version."""
+    return {"model": model, "beginning": json.loads(beginning(text).text), **EARLIER}
+
+
+def test_the_file_of_an_earlier_version_is_taken_over_and_deleted(tmp_path: Path) -> None:
+    clock, file = Clock(), tmp_path / "cache" / "beginnings.json"
+    file.parent.mkdir()
+    file.write_text(json.dumps([earlier("m", "a"), earlier("n", "b \ud800")]))
+    BeginningStore(tmp_path, file, clock).read()
+    assert not file.exists()
+    again = BeginningStore(tmp_path, file, clock)
+    again.read()
+    assert [known.beginning for known in again.returning("m")] == [beginning("a")]
+    assert again.returning("n")[0].beginning == beginning("b \ud800")
+    assert again.returning("n")[0].conversations == 2
+
+
 @pytest.mark.parametrize("content", [b"", b"{", b"[1]", b'[{"model": "m"}]', b"\xff"])
-def test_a_damaged_file_is_begun_again(tmp_path: Path, content: bytes) -> None:
+def test_a_damaged_file_of_an_earlier_version_costs_nothing(
+    tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
     file = tmp_path / "beginnings.json"
     file.write_bytes(content)
-    store = BeginningStore(file)
+    store = BeginningStore(tmp_path, file)
     store.read()
     store.note("m", beginning("a"), "", 2)
     store.flush()
-    again = BeginningStore(file)
+    assert [record.getMessage() for record in caplog.records] == ["beginnings of prompts not read"]
+    assert not file.exists()
+    again = BeginningStore(tmp_path, file)
     again.read()
     assert len(again.returning("m")) == 1
+
+
+def test_a_row_that_is_damaged_is_dropped(tmp_path: Path) -> None:
+    store = BeginningStore(tmp_path)
+    store.note("m", beginning("a"), "", 2)
+    store.note("m", beginning("b"), "", 2)
+    store.flush()
+    homes.rows(tmp_path, "update beginnings set beginning = '{' where beginning glob '*\"a\"*'")
+    store.read()
+    assert [known.beginning for known in store.returning("m")] == [beginning("b")]
+    assert len(homes.rows(tmp_path, "select * from beginnings")) == 1
 
 
 def test_a_folder_that_cannot_be_written_costs_nothing(tmp_path: Path) -> None:
+    home = tmp_path / "file" / "home"
     (tmp_path / "file").write_text("")
-    store = BeginningStore(tmp_path / "file" / "beginnings.json")
+    store = BeginningStore(home)
     store.read()
-    store.note("m", beginning("a"), "", 2)
+    store.note("m", beginning("a"), "", 1)
     store.flush()
+    store.note("m", beginning("a"), "", 1)
     assert len(store.returning("m")) == 1
     (tmp_path / "file").unlink()
     store.flush()
-    again = BeginningStore(tmp_path / "file" / "beginnings.json")
+    again = BeginningStore(home)
     again.read()
-    assert len(again.returning("m")) == 1
+    assert again.returning("m")[0].conversations == 2
 
 
 def test_the_beginning_of_a_conversation() -> None:

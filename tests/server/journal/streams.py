@@ -93,7 +93,7 @@ def journaled(
 ) -> Iterator[tuple[httpx.Client, Journal]]:
     """An application of its own over the server's engine, with a journal in `folder`."""
     journal = Journal(folder, max_bytes, DAY_S)
-    downloads, answers = Downloads(folder, OFFLINE), AnswerStore(folder / "receipts")
+    downloads, answers = Downloads(folder, OFFLINE), AnswerStore(folder.parent / "home")
     services = build_services(server.engine, server.pool, Stores(downloads, answers, journal), None)
     with (
         serving(create_app(services, Settings(), keep_alive_s=0.5)) as url,

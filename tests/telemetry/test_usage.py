@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sqlite3
 import stat
+from contextlib import closing
 from datetime import datetime
 from pathlib import Path
 
@@ -12,9 +13,9 @@ import pytest
 
 from omlx.errors import Reason
 from omlx.records import DrafterStats, RequestStats
-from omlx.telemetry import usage_file
-from omlx.telemetry.usage import FAILURE, Usage
-from omlx.telemetry.usage_history import KEPT_DAYS, UsageHistory
+from omlx.storage.home import FILE
+from omlx.telemetry import usage
+from omlx.telemetry.usage import FAILURE, KEPT_DAYS, Usage, UsageHistory
 
 ONE = Usage(requests=1, prompt=100, cached=40, predicted=10, accepted=4, draft_saved_s=0.5)
 NOON = datetime(2026, 3, 14, 12).timestamp()
@@ -46,8 +47,8 @@ def test_what_a_request_used_and_saved() -> None:
 
 
 def test_sums_survive_the_process_and_add_up_over_two(tmp_path: Path) -> None:
-    path, clock = tmp_path / "home" / usage_file.FILE, Clock()
-    first, second = UsageHistory(path, clock), UsageHistory(path, clock)
+    home, clock = tmp_path / "home", Clock()
+    first, second = UsageHistory(home, clock), UsageHistory(home, clock)
     for history in (first, second):
         history.add("m", "", ONE)
         history.flush()
@@ -60,9 +61,9 @@ def test_sums_survive_the_process_and_add_up_over_two(tmp_path: Path) -> None:
         ("2026-03-15", "m", ""): ONE,
     }
     assert first.sums(2) == expected
-    assert UsageHistory(path, clock).sums(2) == expected
-    assert list(UsageHistory(path, clock).sums(1)) == [("2026-03-15", "m", "")]
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert UsageHistory(home, clock).sums(2) == expected
+    assert list(UsageHistory(home, clock).sums(1)) == [("2026-03-15", "m", "")]
+    assert stat.S_IMODE((home / FILE).stat().st_mode) == 0o600
 
 
 def test_without_a_file_they_are_kept_in_memory() -> None:
@@ -75,9 +76,9 @@ def test_without_a_file_they_are_kept_in_memory() -> None:
 def test_what_cannot_be_written_is_kept_and_logged_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    path = tmp_path / usage_file.FILE
+    path = tmp_path / FILE
     path.mkdir()
-    history = UsageHistory(path, Clock())
+    history = UsageHistory(tmp_path, Clock())
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
             history.add("m", "", ONE)
@@ -88,9 +89,9 @@ def test_what_cannot_be_written_is_kept_and_logged_once(
 
 
 def test_a_damaged_file_is_kept_aside(tmp_path: Path) -> None:
-    path = tmp_path / usage_file.FILE
+    path = tmp_path / FILE
     path.write_bytes(b"not a database" * 400)
-    history = UsageHistory(path, Clock())
+    history = UsageHistory(tmp_path, Clock())
     history.add("m", "", ONE)
     assert history.sums(1) == {("2026-03-14", "m", ""): ONE}
     (kept,) = tmp_path.glob("*.corrupt-*")
@@ -98,11 +99,11 @@ def test_a_damaged_file_is_kept_aside(tmp_path: Path) -> None:
 
 
 def test_a_file_of_another_program_is_never_changed(tmp_path: Path) -> None:
-    path = tmp_path / usage_file.FILE
-    with sqlite3.connect(path) as table:
+    path = tmp_path / FILE
+    with closing(sqlite3.connect(path)) as table:
         table.execute("create table usage (day text)")
     before = path.read_bytes()
-    history = UsageHistory(path, Clock())
+    history = UsageHistory(tmp_path, Clock())
     history.add("m", "", ONE)
     assert history.sums(1) == {("2026-03-14", "m", ""): ONE}
     assert path.read_bytes() == before
@@ -111,12 +112,12 @@ def test_a_file_of_another_program_is_never_changed(tmp_path: Path) -> None:
 def test_old_days_are_deleted_and_rows_are_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path, clock = tmp_path / usage_file.FILE, Clock()
-    history = UsageHistory(path, clock)
+    home, clock = tmp_path, Clock()
+    history = UsageHistory(home, clock)
     history.add("old", "", ONE)
     history.flush()
     clock.now += (KEPT_DAYS + 1) * DAY_S
-    monkeypatch.setattr(usage_file, "MAX_ROWS", 3)
+    monkeypatch.setattr(usage, "MAX_ROWS", 3)
     for day in range(5):
         clock.now += DAY_S
         history.add(f"m{day}", "", ONE)
