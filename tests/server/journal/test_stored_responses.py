@@ -64,10 +64,11 @@ def test_the_next_process_has_them(speller: Running, tmp_path: Path) -> None:
 def test_images_are_adopted_once() -> None:
     uri = "data:;base64," + "A" * 300
     before = StoredImages()
-    texts, names = before.hold([[{"image_url": uri}]])
+    texts, uris = before.hold([[{"image_url": uri}]])
+    names = tuple(uris)
     after = StoredImages()
     for _ in range(2):
-        assert after.adopt(texts, before.uris(names) | {"omlx-image:other": "data:"}) == names
+        assert after.adopt(texts, uris | {"omlx-image:other": "data:"}) == names
     assert after.nbytes == len(uri)
     assert after.restored([{"image_url": names[0]}]) == [{"image_url": uri}]
     assert [after.release(names), after.release(names)] == [[], list(names)]

@@ -99,19 +99,14 @@ class ResponseStore:
     async def restore(self, journal: Journal) -> None:
         """Take in what an earlier process has stored."""
 
-        def read(table: Table) -> tuple[list[tuple[Owned, StoredResponse]], dict[str, str]]:
+        def read(table: Table) -> list[tuple[Owned, StoredResponse]]:
             rows, images = table.responses()
-            return [
-                (Owned(row.owner, row.id), _stored(row.response, row.items, row.messages))
-                for row in rows
-            ], images
+            uris.update(images)
+            return [(Owned(row.owner, row.id), _stored(*row[2:5])) for row in rows]
 
-        read_all = await journal.run(read, RESTORE_S)
-        if read_all is None:
-            return
-        responses, images = read_all
-        for owned, stored in responses:
-            names = self._images.adopt((stored.items, stored.messages), images)
+        uris: dict[str, str] = {}
+        for owned, stored in await journal.run(read, RESTORE_S) or ():
+            names = self._images.adopt((stored.items, stored.messages), uris)
             self._add(owned, replace(stored, images=names))
         self._shrink()
 
@@ -135,9 +130,8 @@ class ResponseStore:
         if self._journal is not None:
             texts = (stored.response, stored.items, stored.messages)
             row = StoredRow(owned.name, owner, *texts, time.time())
-            uris = self._images.uris(images)
-            self._journal.post(partial(Table.keep, response=row, images=uris))
-        self._add(owned, replace(stored, images=images, replay=replay))
+            self._journal.post(partial(Table.keep, response=row, images=images))
+        self._add(owned, replace(stored, images=tuple(images), replay=replay))
         self._shrink()
 
     def before(self, owned: Owned) -> list[Json]:
@@ -200,10 +194,6 @@ class ResponseStore:
         self._find(owned)
         self._drop(owned)
 
-    @property
-    def _too_large(self) -> bool:
-        return self._bytes + self._images.nbytes > self._max_bytes
-
     def _find(self, owned: Owned) -> StoredResponse:
         if owned not in self._stored:
             raise NotFound("response.not_found", id=owned.name)
@@ -216,7 +206,10 @@ class ResponseStore:
         self._bytes += stored.size
 
     def _shrink(self) -> None:
-        while len(self._stored) > self._max_responses or self._too_large:
+        while (
+            len(self._stored) > self._max_responses
+            or self._bytes + self._images.nbytes > self._max_bytes
+        ):
             self._drop(next(iter(self._stored)))
 
     def _drop(self, owned: Owned) -> None:
@@ -251,41 +244,38 @@ class StoredImages:
         self._uris: dict[str, str] = {}
         self._holders: Counter[str] = Counter()
 
-    def hold(self, values: Sequence[Any]) -> tuple[list[bytes], tuple[str, ...]]:
-        """Return values as JSON with names in place of data URIs, and the names, for `release`."""
+    def hold(self, values: Sequence[Any]) -> tuple[list[bytes], dict[str, str]]:
+        """Return values as JSON with names in place of data URIs, and the URIs by name; `release`
+        takes the names.
+        """
         texts = list(map(encoded, values))
-        if not any(b'"data:' in text for text in texts):
-            return texts, ()
-        names: dict[str, None] = {}
+        uris: dict[str, str] = {}
 
         def named(uri: str) -> str:
             if not uri.startswith("data:"):
                 return uri
             name = f"{_PREFIX}{sha256(uri.encode(errors='surrogatepass')).hexdigest()}"
-            if name not in self._uris:
-                self._uris[name] = uri
-                self.nbytes += len(uri)
-            names[name] = None
+            uris[name] = uri
             return name
 
-        replaced = [encoded(_replaced(value, named)) for value in values]
-        self._holders.update(names.keys())
-        return replaced, tuple(names)
-
-    def uris(self, names: Iterable[str]) -> dict[str, str]:
-        """Return the data URIs of these images, by name."""
-        return {name: self._uris[name] for name in names}
+        if any(b'"data:' in text for text in texts):
+            texts = [encoded(_replaced(value, named)) for value in values]
+        self._add(uris)
+        return texts, uris
 
     def adopt(self, texts: Iterable[bytes], uris: Mapping[str, str]) -> tuple[str, ...]:
         """Hold those of `uris` that texts of `hold` name, and return the names, for `release`."""
-        named = set(_NAME.findall(b" ".join(texts)))
-        names = tuple(sorted({name.decode() for name in named} & uris.keys()))
-        for name in names:
+        named = {name.decode() for name in _NAME.findall(b" ".join(texts))}
+        held = {name: uris[name] for name in sorted(named & uris.keys())}
+        self._add(held)
+        return tuple(held)
+
+    def _add(self, uris: Mapping[str, str]) -> None:
+        for name, uri in uris.items():
             if name not in self._uris:
-                self._uris[name] = uris[name]
-                self.nbytes += len(uris[name])
-        self._holders.update(names)
-        return names
+                self._uris[name] = uri
+                self.nbytes += len(uri)
+        self._holders.update(uris.keys())
 
     def restored(self, value: Any) -> Any:
         """Return a value of `hold`, read from its JSON, as it was."""
