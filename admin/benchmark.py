@@ -301,13 +301,14 @@ def to_markdown(run: RunView, language: str) -> str:
         _line(heads),
         _line(["---:"] * len(heads)),
     ]
-    lines += [_line(_cells(row)) for row in run.record["rows"]]
+    lines += [_line(_cells(row, language)) for row in run.record["rows"]]
     return "\n".join(lines) + "\n"
 
 
-def _cells(row: Json) -> list[str]:
+def _cells(row: Json, language: str) -> list[str]:
     rates = [rate_of(row, measure) for measure in MEASURES]
-    prefill, plain, drafted = ("–" if rate is None else formats.rate(rate) for rate in rates)
+    none = sentence("ui.measure.busy", {}, language) if row.get("busy") else "–"
+    prefill, plain, drafted = (none if rate is None else formats.rate(rate) for rate in rates)
     first, accepted, memory = row["first_s"], row["acceptance"], row["memory_bytes"]
     return [
         f"{row['tokens']}",

@@ -8,7 +8,7 @@ from __future__ import annotations
 import gc
 import os
 import socket
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, NoReturn
@@ -29,7 +29,7 @@ QUICK: Final = (
     "settings",
     "telemetry",
     "text",
-    "trial",
+    *(f"measure/test_{name}.py" for name in ("results", "sample", "spread", "trial", "verdict")),
 )
 """Folders and files of the quick lane: no sockets, no models beyond toys."""
 LENGTHY: Final = (
@@ -84,6 +84,14 @@ def patient_clients() -> None:
     """
     for phase in ("connect", "read", "write", "pool"):
         setattr(DEFAULT_TIMEOUT_CONFIG, phase, 60.0)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quiet_machine() -> Iterator[None]:
+    """Let measurements see no other programs: a test's result must not depend on them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("omlx.measure.load.processor_times", lambda: None)
+        yield
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -4,4 +4,5 @@ from tests.conftest import (  # noqa: F401 — pytest finds them by their names
     one_authority,
     patient_clients,
     pytest_collection_modifyitems,
+    quiet_machine,
 )

@@ -35,7 +35,8 @@ class Outcome:
 
     A ratio above 1 means that the mode is faster; `cold` is that of the mode's first request.
     `sample` sums up our trials; `errors` counts failures of both sides, `reasons` the codes of
-    requests, `gates` by drafter those of its gate, or its state.
+    requests, `gates` by drafter those of its gate, or its state. `busy`: other programs took so
+    much of the machine that a repeat would not agree.
     """
 
     case: SpeculationCase
@@ -54,6 +55,7 @@ class Outcome:
     reasons: dict[str, int]
     gates: dict[str, dict[str, int]]
     drafters: dict[str, Json]
+    busy: bool = False
 
     @classmethod
     def of(cls, measured: CaseTrials) -> Outcome | None:
@@ -88,6 +90,7 @@ class Outcome:
             reasons=dict(Counter(record.speculation.code for record in stats)),
             gates=_gates(stats),
             drafters=_drafters(stats),
+            busy=total([*ours, *theirs]).busy,
         )
 
     @property
@@ -124,6 +127,7 @@ class Outcome:
             "gates": self.gates,
             "drafters": self.drafters,
             "perfect_lookup": None,
+            "busy": self.busy,
         }
 
 

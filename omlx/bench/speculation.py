@@ -211,7 +211,8 @@ LEGEND: Final = """\
 greatest value. tok/s: from the first tokens on, until one of several streams ends; wall: with
 prefill. cold: the first request that the mode ever saw. tokens: checksum of all answers; = the same
 as plain decoding, else the number of answers that differ and the largest margin between the
-candidates, in logits."""
+candidates, in logits. busy: other programs kept the processors so busy that there is no figure."""
+BUSY: Final = "busy"
 MISSING: Final = "Fewer trials than requested (out of time, or answers too short to be timed)"
 
 TableRows = list[tuple[str, ...]]
@@ -228,11 +229,16 @@ class SpeculationReport:
     load_before: tuple[float, ...]
     title: str = "Measured"
 
+    @property
+    def quiet(self) -> list[Outcome]:
+        """Outcomes whose figures a repeat would confirm, as far as the load of the machine goes."""
+        return [outcome for outcome in self.outcomes if not outcome.busy]
+
     def to_json(self) -> Json:
         tables = []
         for title, rows in self.tables():
             tables.append({"title": title, "rows": list(map(list, rows))})
-        comparisons = auto_against_fixed(self.outcomes)
+        comparisons = auto_against_fixed(self.quiet)
         return {
             "format": FORMAT,
             **environment(self.load_before),
@@ -243,7 +249,7 @@ class SpeculationReport:
             "results": [outcome.to_json() for outcome in self.outcomes],
             "auto_against_best_fixed": [comparison.to_json() for comparison in comparisons],
             "hybrid_against_twin": [],
-            "draft_window": declared_draft_length(self.outcomes),
+            "draft_window": declared_draft_length(self.quiet),
             "missing": list(self.missing),
             "tables": tables,
             "divergences": list(divergence_lines(self.outcomes)),
@@ -264,25 +270,30 @@ class SpeculationReport:
             yield EVERYTHING, [HEAD, *map(row, self.outcomes)]
         yield from _overviews(self.outcomes)
         yield from comparison_table(
-            "auto against the best fixed draft length", auto_against_fixed(self.outcomes)
+            "auto against the best fixed draft length", auto_against_fixed(self.quiet)
         )
 
 
 def row(outcome: Outcome) -> tuple[str, ...]:
     """Return the cells of an outcome under `HEAD`."""
-    case = outcome.case
+    case, accepted = outcome.case, percent(outcome.sample.acceptance_rate)
+    figures: tuple[str, ...] = (BUSY, "–", accepted, "–", "–", "–", "–")
+    if not outcome.busy:
+        figures = (
+            f"{outcome.rate.median:.1f}",
+            f"{outcome.wall.median:.2f}",
+            accepted,
+            _change(outcome.gain.median),
+            f"×{outcome.gain.least:.2f}–{outcome.gain.most:.2f}",
+            _change(1 / outcome.wall_gain.median),
+            _change(outcome.cold),
+        )
     return (
         case.role,
         case.workload.name,
         case.mode.name,
         str(case.streams),
-        f"{outcome.rate.median:.1f}",
-        f"{outcome.wall.median:.2f}",
-        percent(outcome.sample.acceptance_rate),
-        _change(outcome.gain.median),
-        f"×{outcome.gain.least:.2f}–{outcome.gain.most:.2f}",
-        _change(1 / outcome.wall_gain.median),
-        _change(outcome.cold),
+        *figures,
         str(outcome.errors),
         _tokens(outcome),
         outcome.commonest_codes,
@@ -316,7 +327,7 @@ def _overviews(outcomes: Sequence[Outcome]) -> Iterator[tuple[str, TableRows]]:
         case = outcome.case
         workloads = gains.setdefault((case.role, case.streams), {})
         by_mode = workloads.setdefault(case.workload.name, {})
-        by_mode[case.mode.name] = f"{outcome.gain.median:.2f}"
+        by_mode[case.mode.name] = BUSY if outcome.busy else f"{outcome.gain.median:.2f}"
     for (role, streams), workloads in gains.items():
         modes = list(dict.fromkeys(chain.from_iterable(workloads.values())))
         rows: TableRows = [("workload", *modes)]

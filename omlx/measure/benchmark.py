@@ -148,7 +148,7 @@ class Figures:
 
     `first_s` are the seconds to the first token of a cold prompt; `memory_bytes` the most that the
     process took meanwhile. None: not measured by this sample, such as decoding of streams that were
-    never all at it.
+    never all at it. `busy`: other programs took much of the machine meanwhile.
     """
 
     decode: float | None
@@ -156,6 +156,7 @@ class Figures:
     prefill: float | None = None
     first_s: float | None = None
     acceptance: float | None = None
+    busy: bool = False
 
     @classmethod
     def of(cls, streams: Streams, memory_bytes: int, *, cold: bool) -> Figures:
@@ -165,7 +166,7 @@ class Figures:
         if cold:
             first_s = first.prompt_ms / 1000
             prefill = (first.prompt_n - first.cached_n) / first_s
-        return cls(decode, memory_bytes, prefill, first_s, sample.acceptance_rate)
+        return cls(decode, memory_bytes, prefill, first_s, sample.acceptance_rate, sample.busy)
 
 
 class Benchmark(Measurement):
@@ -287,11 +288,14 @@ class Benchmark(Measurement):
         store.add_run(self.model, StoredResult(record, at, conditions))
 
     def _row(self, point: Point) -> Json:
-        by_mode: dict[Mode, list[Figures]] = {mode: [] for mode in Mode}
-        for place, found in self.figures.items():
-            if place.point == point:
-                by_mode[place.mode].append(found)
-        plain, drafted = by_mode[Mode.PLAIN], by_mode[Mode.DRAFTED]
+        """Return the medians of the undisturbed samples; none if they are not most of a mode's."""
+        every = [(place.mode, each) for place, each in self.figures.items() if place.point == point]
+        by_mode, busy = {}, False
+        for mode in Mode:
+            measured = [each for taken, each in every if taken is mode]
+            by_mode[mode] = [each for each in measured if not each.busy]
+            busy = busy or 2 * len(by_mode[mode]) < len(measured)
+        plain, drafted = ([], []) if busy else (by_mode[Mode.PLAIN], by_mode[Mode.DRAFTED])
         figures = [*plain, *drafted]
         return {
             **point.to_json(),
@@ -300,7 +304,8 @@ class Benchmark(Measurement):
             "plain": _spread(plain),
             "drafted": _spread(drafted),
             "acceptance": _median((found.acceptance for found in drafted), digits=3),
-            "memory_bytes": max((found.memory_bytes for found in figures), default=None),
+            "memory_bytes": max((found.memory_bytes for _, found in every), default=None),
+            "busy": busy,
         }
 
 

@@ -136,7 +136,7 @@ class Streams:
     @property
     def alone(self) -> Sample:
         """The sample of a single request, timed by the engine's clock."""
-        (stats,), (tokens,) = self.stats, self.sample.tokens
+        (stats,), (tokens,), sample = self.stats, self.sample.tokens, self.sample
         reasons = [gate.reason for gate in stats.gates.values() if gate.reason is not None]
         errors = [each for each in reasons if each.code == DRAFTER_FAILED]
         return Sample(
@@ -146,6 +146,8 @@ class Streams:
             proposed=stats.proposed,
             accepted=stats.accepted,
             draft_error=str(errors[0].params["detail"]) if errors else None,
+            others_s=sample.others_s,
+            machine_s=sample.machine_s,
         )
 
 

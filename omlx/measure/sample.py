@@ -16,6 +16,9 @@ from functools import reduce
 from math import nan
 from typing import Generic, TypeVar
 
+from omlx.measure import load
+from omlx.measure.load import BUSY_SHARE
+
 Place = TypeVar("Place")
 
 
@@ -25,7 +28,8 @@ class Sample:
 
     `tokens` by row; `counted` of them arrived in `seconds`. `total_s` includes the prefill, `cpu_s`
     is the processor time of the calling thread: the host's work without waiting for the device.
-    `draft_error`: a drafter raised it, and drafted no more for the answer.
+    `draft_error`: a drafter raised it, and drafted no more for the answer. Other programs took
+    `others_s` of the `machine_s` seconds that all processors had, prefill included.
     """
 
     tokens: tuple[tuple[int, ...], ...]
@@ -36,6 +40,8 @@ class Sample:
     proposed: int = 0
     accepted: int = 0
     draft_error: str | None = None
+    others_s: float = 0.0
+    machine_s: float = 0.0
 
     def __add__(self, other: Sample) -> Sample:
         return Sample(
@@ -47,7 +53,14 @@ class Sample:
             self.proposed + other.proposed,
             self.accepted + other.accepted,
             self.draft_error or other.draft_error,
+            self.others_s + other.others_s,
+            self.machine_s + other.machine_s,
         )
+
+    @property
+    def busy(self) -> bool:
+        """Whether other programs took so much of the machine that a repeat would not agree."""
+        return self.others_s > BUSY_SHARE * self.machine_s
 
     @property
     def rate(self) -> float:
@@ -77,6 +90,7 @@ class Meter:
 
     def __init__(self, rows: int) -> None:
         self._tokens: list[list[int]] = [[] for _ in range(rows)]
+        self._processors = load.processor_times()
         self._submitted = time.perf_counter()
         self._start: tuple[float, float] | None = None  # wall and processor time, seconds
         self._end = (0.0, 0.0)
@@ -105,6 +119,7 @@ class Meter:
     def sample(self, proposed: int = 0, accepted: int = 0) -> Sample:
         """Return the finished run with its draft tokens."""
         total_s = time.perf_counter() - self._submitted
+        others_s, machine_s = load.others_since(self._processors)
         wall, cpu = self._start or self._end
         return Sample(
             tokens=tuple(map(tuple, self._tokens)),
@@ -114,6 +129,8 @@ class Meter:
             total_s=total_s,
             proposed=proposed,
             accepted=accepted,
+            others_s=others_s,
+            machine_s=machine_s,
         )
 
 

@@ -41,6 +41,9 @@ class TrialConfiguration:
         return {"name": self.name, "strategy": self.strategy, "draft": self.draft}
 
 
+MIN_QUIET: Final = 3
+"""Undisturbed samples — fewer make no figure once another one was taken on a busy machine."""
+
 PLAIN: Final = TrialConfiguration("off")
 NGRAM: Final = TrialConfiguration("ngram")
 
@@ -97,15 +100,25 @@ class Place:
 class Samples:
     """Everything measured so far, in order.
 
-    A speed-up is the ratio of two answers to the same question in the same visit.
+    A speed-up is the ratio of two answers to the same question in the same visit. Those taken while
+    other programs kept the machine busy count for nothing.
     """
 
     by_place: dict[Place, Sample] = field(default_factory=dict)
 
     def rates(self, configuration: TrialConfiguration, kind: Kind) -> list[float]:
         """Return tokens per second by round, as far as they could be measured."""
-        rates = (sample.rate for sample in self._of(configuration, kind))
-        return [rate for rate in rates if not isnan(rate)]
+        samples = self._of(configuration, kind)
+        return [each.rate for each in samples if not isnan(each.rate) and not each.busy]
+
+    def busy(self, configuration: TrialConfiguration, kind: Kind) -> bool:
+        """Return whether too few of the samples, with their plain ones, were undisturbed."""
+        quiet = []
+        for place, sample in self.by_place.items():
+            plain = self.by_place.get(place.plain)
+            if (place.configuration, place.kind) == (configuration, kind) and plain is not None:
+                quiet.append(not (sample.busy or plain.busy))
+        return not all(quiet) and sum(quiet) < MIN_QUIET
 
     def speedups(self, configuration: TrialConfiguration) -> dict[tuple[Kind, int], float]:
         """Return the speed-ups over plain decoding, by kind and round."""
@@ -113,6 +126,8 @@ class Samples:
         for place, sample in self.by_place.items():
             plain = self.by_place.get(place.plain)
             if place.configuration != configuration or plain is None:
+                continue
+            if sample.busy or plain.busy:
                 continue
             ratio = sample.rate / plain.rate
             if not isnan(ratio):
@@ -157,13 +172,17 @@ class Samples:
     def undecided(
         self, configurations: Sequence[TrialConfiguration], kinds: Sequence[Kind]
     ) -> bool:
-        """Return whether another round could decide: a difference is notable but not clear."""
-        spreads = [
-            self.spread(configuration, kind)
-            for configuration, kind in product(configurations, kinds)
-            if configuration != PLAIN
-        ]
-        return any(spread is not None and spread.gain is Gain.UNCLEAR for spread in spreads)
+        """Return whether another round could decide.
+
+        A difference is notable but not clear, or other programs kept the machine busy.
+        """
+        for configuration, kind in product(configurations, kinds):
+            if self.busy(configuration, kind):
+                return True
+            spread = self.spread(configuration, kind)
+            if configuration != PLAIN and spread is not None and spread.gain is Gain.UNCLEAR:
+                return True
+        return False
 
     def _of(self, configuration: TrialConfiguration, kind: Kind) -> Iterator[Sample]:
         for place, sample in self.by_place.items():

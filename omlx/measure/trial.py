@@ -284,7 +284,9 @@ class Trial(Measurement):
         """Return the speed-ups of `auto` with one draft, as the draft picker shows them."""
         configuration = TrialConfiguration("auto", draft)
         overall = list(self.samples.overall(configuration).values())
-        kinds = {}
+        kinds: Json = {}
+        if any(self.samples.busy(configuration, kind) for kind in self.plan.kinds):
+            return {"overall": None, "kinds": kinds}
         for kind in self.plan.kinds:
             spread = self.samples.spread(configuration, kind)
             if spread is not None:
@@ -324,18 +326,23 @@ def _optional(convert: Callable[[Value], Record], value: Value | None) -> Record
 
 
 def _cell(samples: Samples, configuration: TrialConfiguration, kind: Kind) -> Json:
-    """One configuration with one kind of text; `rate` in tokens per second."""
-    rates = samples.rates(configuration, kind)
-    # plain decoding is its own reference
-    spread = None if configuration == PLAIN else samples.spread(configuration, kind)
+    """One configuration with one kind of text; `rate` in tokens per second.
+
+    `busy`: other programs left too few samples undisturbed, so there is no rate and no speed-up.
+    """
+    rates, busy = samples.rates(configuration, kind), samples.busy(configuration, kind)
+    spread = samples.spread(configuration, kind)
+    if busy or configuration == PLAIN:  # plain decoding is its own reference
+        spread = None
     acceptance = samples.acceptance_rate(configuration, kind)
     return {
         "setup": configuration.name,
         "kind": kind.value,
         "samples": len(rates),
-        "rate": Spread.of(rates).to_json(1) if rates else None,
+        "rate": Spread.of(rates).to_json(1) if rates and not busy else None,
         "speedup": _optional(_speedup, spread),
         "acceptance": _optional(lambda rate: round(rate, 3), acceptance),
+        "busy": busy,
     }
 
 

@@ -59,6 +59,8 @@ def verdict(
     samples: Samples, configurations: Sequence[TrialConfiguration], kinds: Sequence[Kind]
 ) -> Verdict:
     """Return the verdict on `configurations`, plain decoding among them, with texts of `kinds`."""
+    if any(samples.busy(each, kind) for each in configurations for kind in kinds):
+        return Verdict("trial.verdict.busy")
     best: TrialConfiguration | None = None
     for configuration in _in_order(samples, configurations):
         gains = _changes(samples, configuration, kinds, Gain.FASTER)

@@ -30,6 +30,7 @@ from omlx.measure.sample import Sample
 from omlx.measure.samples import Place, TrialConfiguration
 from omlx.measure.texts import Kind
 from omlx.measure.trial import Plan, Trial
+from omlx.measure.verdict import verdict
 from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.catalog.registry import ModelEntry, Registry
 from omlx.settings.store import Store
@@ -269,6 +270,24 @@ def test_a_running_trial_shows_its_progress() -> None:
     assert "code edits: auto with small" in shown
     assert "10\u202fs" in shown
     assert "Measuring" in shown
+
+
+def test_figures_of_a_busy_machine_are_not_shown_nor_applied() -> None:
+    trial = Trial(Plan("org/big", (SMALL_DRAFT,), (Kind.CODE,), 100))
+    tokens = (tuple(range(101)),)
+    for number in range(3):
+        place = Place(number, SMALL_DRAFT, Kind.CODE, AUTO)
+        trial.samples.by_place[place.plain] = Sample(tokens, 100, 1.0)
+        trial.samples.by_place[place] = Sample(tokens, 100, 0.5, others_s=1.0, machine_s=2.0)
+    trial.verdict = verdict(trial.samples, trial.plan.configurations, trial.plan.kinds)
+    record = report_record(trial.report(), "en")
+    last = {"record": record, "at": 0.0, "stale": []}
+    shown = html(outcome_view({**STATUS, "last": last}))
+    assert catalog()["trial.verdict.busy"] in shown
+    assert shown.count(f">{catalog()['ui.measure.busy']}<") == 2  # at the bar and in the table
+    assert "try-apply" in shown  # of what was measured undisturbed
+    assert f'data-setup="{AUTO.name}"' not in shown
+    assert 'id="try-apply"' not in shown
 
 
 def test_a_paused_trial_says_so() -> None:

@@ -16,7 +16,7 @@ from omlx.bench.cases import MODES, CaseTrials, LearnedStates, SpeculationCase, 
 from omlx.bench.console import write_json
 from omlx.bench.drive import Divergence, Driven, divergence, plain_scores, request, run
 from omlx.bench.outcome import Outcome, declared_draft_length
-from omlx.bench.speculation import row
+from omlx.bench.speculation import SpeculationReport, row
 from omlx.bench.subject import Subject, untrained
 from omlx.bench.workloads import WORKLOADS
 from omlx.engine.device.model import weight_bytes
@@ -60,6 +60,18 @@ def gaining(gain: float, mode: str, workload: str) -> Outcome:
     result = outcome_of(trial(driven(seconds=1 / gain), driven()), of=case(mode, workload))
     assert result is not None
     return result
+
+
+def test_a_busy_machine_is_named_instead_of_a_figure() -> None:
+    disturbed = driven(seconds=0.5)
+    sample = replace(disturbed.sample, others_s=1.0, machine_s=2.0)
+    result = outcome_of(trial(replace(disturbed, sample=sample), driven()))
+    assert result is not None
+    assert result.busy
+    assert row(result)[4:10] == ("busy", "–", "–", "–", "–", "–")
+    report = SpeculationReport({}, {}, [result], [], (0.0,))
+    assert report.quiet == []
+    assert dict(report.tables())["Speed-up, model, 1 stream"][1] == ("verbatim", "busy")
 
 
 def test_trials_that_cannot_be_timed_count_for_nothing() -> None:

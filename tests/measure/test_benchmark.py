@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from omlx.engine.piece import Layout
-from omlx.measure.benchmark import ROUNDS, Mode, Point, Room, choose_points, places
+from omlx.measure.benchmark import (
+    ROUNDS,
+    Benchmark,
+    Figures,
+    Mode,
+    Place,
+    Point,
+    Room,
+    choose_points,
+    places,
+)
 from omlx.measure.sample import first_difference
 from omlx.measure.texts import prompts_of_length
 
@@ -77,3 +88,18 @@ def test_another_name_begins_otherwise() -> None:
     (one,) = asyncio.run(prompts_of_length(encode, "a", 1024, 1))
     (other,) = asyncio.run(prompts_of_length(encode, "b", 1024, 1))
     assert first_difference(one, other) == 3
+
+
+def test_a_row_measured_on_a_busy_machine_has_no_figures() -> None:
+    benchmark, short, long = Benchmark("org/model", 4096), Point(1024, 1), Point(4096, 1)
+    benchmark.points = [short, long]
+    for number in range(3):
+        for mode in BOTH:
+            quiet = Figures(50.0, 1 << 30, 100.0, 10.0)
+            disturbed = replace(quiet, decode=9.0, busy=number > 0)
+            benchmark.figures[Place(short, mode, number)] = disturbed
+            benchmark.figures[Place(long, mode, number)] = replace(quiet, busy=number == 1)
+    first, second = benchmark.report()["rows"]
+    assert (first["busy"], first["plain"], first["prefill"]) == (True, None, None)
+    assert first["memory_bytes"] == 1 << 30
+    assert (second["busy"], second["plain"]["median"]) == (False, 50.0)

@@ -20,6 +20,7 @@ from omlx.measure.samples import (
 )
 from omlx.measure.texts import WRITTEN, Kind, question
 from omlx.measure.trial import Plan, Trial
+from omlx.measure.verdict import verdict
 from tests.measure.sample_sets import (
     ALONE,
     AUTO,
@@ -38,6 +39,32 @@ def test_another_round_is_needed_only_while_a_speedup_is_unclear() -> None:
     assert not decided.undecided(configurations([DRAFT]), KINDS)
     unclear = measured({AUTO: {Kind.CODE: [0.9, 1.4, 1.5]}})
     assert unclear.undecided(configurations([DRAFT]), KINDS)
+
+
+def test_a_busy_machine_gives_no_figure_and_no_recommendation() -> None:
+    samples = measured({AUTO: steady(1.8, 1.0)})
+    places = [place for place in samples.by_place if place.configuration == AUTO]
+    for place in places[:4]:  # of code: all three; of prose: one
+        disturbed = replace(samples.by_place[place], others_s=1.0, machine_s=2.0)
+        samples.by_place[place] = disturbed
+    assert samples.busy(AUTO, Kind.CODE)
+    assert samples.busy(AUTO, Kind.PROSE)
+    assert samples.spread(AUTO, Kind.CODE) is None
+    assert samples.undecided(configurations([DRAFT]), KINDS)
+    trial = Trial(Plan("org/model", (DRAFT,), KINDS, 100))
+    trial.samples = samples
+    cells = {(cell["setup"], cell["kind"]): cell for cell in trial.report()["cells"]}
+    cell = cells[AUTO.name, "code"]
+    assert (cell["busy"], cell["rate"], cell["speedup"]) == (True, None, None)
+    assert not cells["off", "code"]["busy"]
+    judged = verdict(samples, configurations([DRAFT]), KINDS)
+    assert (judged.code, judged.configuration) == ("trial.verdict.busy", None)
+    for place in places:
+        later = Place(place.number + 3, DRAFT, place.kind, AUTO)
+        samples.by_place[later] = answer(TOKENS, 1 / 1.8)
+        samples.by_place[later.plain] = answer(TOKENS)
+    assert not samples.busy(AUTO, Kind.CODE)  # three rounds more, undisturbed
+    assert verdict(samples, configurations([DRAFT]), KINDS).configuration == AUTO
 
 
 def test_the_first_difference_is_found() -> None:
