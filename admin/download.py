@@ -27,7 +27,7 @@ from omlx.errors import BadRequest, Conflict, ModelError, NotFound
 from omlx.models.catalog.discovery import HUB_CACHE
 from omlx.models.catalog.reference import Reference
 from omlx.models.catalog.registry import ModelEntry
-from omlx.models.gguf.package import MODEL as PACKAGED
+from omlx.models.hub.converted import MODEL as PACKAGED
 from omlx.models.hub.downloads import Download, Downloads, State, remember_draft
 from omlx.models.hub.offer import Fit, Offer, starters
 from omlx.models.pool.pool import Pool

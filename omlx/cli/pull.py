@@ -21,8 +21,7 @@ from omlx.models.catalog.discovery import HUB_CACHE, discover
 from omlx.models.catalog.package import DeclaredDraftModel, usable_package
 from omlx.models.catalog.reference import Reference, find_draft
 from omlx.models.catalog.registry import ModelEntry, Status
-from omlx.models.gguf.package import MODEL
-from omlx.models.hub.converted import is_gguf, pull_file, pull_package
+from omlx.models.hub.converted import MODEL, is_gguf, pull_file, pull_package
 from omlx.models.hub.pull import download
 from omlx.models.pool.speculation import FETCHABLE
 from omlx.settings.configuration import LiveConfiguration

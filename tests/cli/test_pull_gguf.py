@@ -16,7 +16,7 @@ import pytest
 from omlx.cli.main import main
 from omlx.errors import ModelError
 from omlx.models.catalog.discovery import BUNDLED
-from omlx.models.gguf import package
+from omlx.models.hub import converted as package
 from omlx.models.hub.converted import _check
 from tests.cli.test_main import Capture, alone
 from tests.models.gguf.writer import demo_file

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import sys
+from functools import lru_cache
 from importlib import import_module
 from threading import Lock
 from typing import TYPE_CHECKING, Final
@@ -90,21 +90,10 @@ def tokenizer_length(tokenizer: TokenizerWrapper) -> int:
     return length
 
 
-class TokenizerCache:
-    """Tokenizers of models that are not loaded, `CACHE_SIZE` at most."""
+@lru_cache(CACHE_SIZE)
+def cached_tokenizer(entry: ModelEntry, files: ModelFiles) -> TokenizerWrapper:
+    """Return the tokenizer of a model that is not loaded, whose files are these.
 
-    def __init__(self) -> None:
-        self._known: dict[ModelFiles, TokenizerWrapper] = {}
-
-    async def get(self, entry: ModelEntry) -> TokenizerWrapper:
-        """Return the tokenizer, read off the event loop if it is not cached or its folder has
-        changed. Raises ModelError.
-        """
-        files = await asyncio.to_thread(ModelFiles.at, entry.path)
-        if files not in self._known:
-            tokenizer = await asyncio.to_thread(read_tokenizer, entry)
-            self._known[files] = tokenizer
-            while len(self._known) > CACHE_SIZE:
-                del self._known[next(iter(self._known))]
-            return tokenizer
-        return self._known[files]
+    Raises ModelError.
+    """
+    return read_tokenizer(entry)

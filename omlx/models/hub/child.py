@@ -6,7 +6,8 @@
     {"do": "search", "text": …}               {"ok": [OFFER, …]}
     failure                                   {"error": {"code": …, "params": …}}
 
-It ends when standard input closes: with the server, however that ended.
+It ends when standard input closes: with the server, however that ended. Searches are those of the
+hub's own library; every result is described by its config and file sizes.
 """
 
 from __future__ import annotations
@@ -15,16 +16,36 @@ import json
 import os
 import signal
 import sys
+import tempfile
 import threading
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+from huggingface_hub import HfApi, constants, hf_hub_url
+from huggingface_hub.hf_api import ModelInfo
+from huggingface_hub.utils._headers import build_hf_headers
+from huggingface_hub.utils._http import hf_raise_for_status, http_backoff
 from huggingface_hub.utils.tqdm import disable_progress_bars
 
-from omlx.errors import OmlxError
+from omlx.errors import ModelError, OmlxError, Reason
+from omlx.models.catalog.config import declared_context
+from omlx.models.catalog.files import MAX_CONFIG_BYTES, json_object
+from omlx.models.catalog.head_files import declared_layers, head_repository
+from omlx.models.catalog.inspect_checkpoint import config_reason, kind_of
+from omlx.models.catalog.package import FILE, DeclaredDraftModel, usable_package
 from omlx.models.catalog.reference import Reference
-from omlx.models.hub.pull import download
-from omlx.models.hub.search import search
+from omlx.models.hub.offer import Companion, Offer, known_draft, layout_of_config
+from omlx.models.hub.pull import download, translated, usable_files, weight_bytes
+
+RESULTS: Final = 20
+_AT_ONCE: Final = 8
+"""Requests to the hub."""
+_TIMEOUT_S: Final = 10.0
+_CONFIG: Final = "config.json"
 
 
 def main() -> None:
@@ -58,6 +79,134 @@ def _end_with_server() -> None:
     if os.getpgrp() == os.getpid():  # with pip, if that runs
         os.killpg(0, signal.SIGKILL)
     os._exit(1)
+
+
+def search(text: str) -> list[Offer]:
+    """Return the repository that `text` names, else MLX models that match, most used first.
+
+    Raises ModelError if the hub cannot be asked.
+    """
+    try:
+        reference = Reference.parse(text.strip())
+    except ModelError:
+        reference = None
+    if reference is not None and reference.on_hub:
+        try:
+            return [describe(reference)]
+        except ModelError as error:
+            if error.code != "pull.not_found":
+                raise
+    with translated(text):
+        params: dict[str, str | int] = {
+            "search": text,
+            "filter": "mlx",
+            "sort": "downloads",
+            "limit": RESULTS,
+        }
+        found = _get(f"{constants.ENDPOINT}/api/models", params).json()
+        names = [str(model["id"]) for model in found]
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        return list(pool.map(_described, names))
+
+
+def describe(reference: Reference) -> Offer:
+    """Ask the hub for one repository, and for the draft that belongs to it. Raises ModelError."""
+    offer, companion = _described_alone(reference)
+    if offer.reason is not None:
+        return offer
+    return replace(offer, companion=_first_here([companion, known_draft(offer.repository)]))
+
+
+def _described(name: str) -> Offer:
+    """Describe a result of a search; what the hub does not show of it is the offer's reason."""
+    try:
+        return describe(Reference.parse(name))
+    except ModelError as error:
+        return Offer(name, reason=Reason(error.code, error.params))
+
+
+@cache
+def _described_alone(reference: Reference) -> tuple[Offer, Companion | None]:
+    """Return the offer without its companion, and the one that its files speak of."""
+    repository = reference.repository
+    with translated(repository, reference.revision):
+        info = HfApi().model_info(
+            repository, revision=reference.revision, files_metadata=True, timeout=_TIMEOUT_S
+        )
+        files = usable_files(info)
+        config = _json_file(info, _CONFIG)
+        companion = _declared(info) or _head(info, config)
+    model_type, quantization = kind_of(config)
+    modified = info.last_modified
+    offer = Offer(
+        str(replace(reference, repository=info.id)),
+        download_bytes=sum(file.size or 0 for file in files),
+        weight_bytes=weight_bytes(files),
+        quantization=quantization,
+        model_type=model_type,
+        context_length=declared_context(config),
+        layout=layout_of_config(config),
+        downloads=info.downloads,
+        modified=None if modified is None else modified.date().isoformat(),
+        reason=config_reason(config),
+    )
+    return offer, companion
+
+
+def _first_here(candidates: Iterable[Companion | None]) -> Companion | None:
+    """Return the first that the hub has, with its sizes: models are of use without a draft."""
+    for candidate in filter(None, candidates):
+        try:
+            offer, _ = _described_alone(Reference.parse(candidate.model))
+        except ModelError:
+            continue
+        return replace(
+            candidate, download_bytes=offer.download_bytes, weight_bytes=offer.weight_bytes
+        )
+    return None
+
+
+def _head(info: ModelInfo, config: dict[str, Any]) -> Companion | None:
+    """Return the repository of a head that the config declares and the files lack."""
+    names = [file.rfilename for file in info.siblings or ()]
+    if not declared_layers(config) or any(name.startswith("mtp") for name in names):
+        return None
+    return Companion(head_repository(info.id))
+
+
+def _declared(info: ModelInfo) -> Companion | None:
+    if all(file.rfilename != FILE for file in info.siblings or ()):
+        return None
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / FILE).write_text(json.dumps(_json_file(info, FILE)), encoding="utf-8")
+        package = usable_package(Path(folder))
+    strategy = package.declared
+    if not isinstance(strategy, DeclaredDraftModel) or not strategy.draft.on_hub:
+        return None
+    return Companion(str(strategy.draft), declared=True)
+
+
+def _json_file(info: ModelInfo, name: str) -> dict[str, Any]:
+    """Return a small JSON file of a repository; empty if it is too large. Raises ValueError."""
+    sizes = {file.rfilename: file.size or 0 for file in info.siblings or ()}
+    if not 0 < sizes.get(name, 0) <= MAX_CONFIG_BYTES:
+        return {}
+    return json_object(_get(hf_hub_url(info.id, name, revision=info.sha)).text)
+
+
+def _get(url: str, params: dict[str, str | int] | None = None) -> Any:
+    """Ask the hub once more at most: a person waits. The library's own search asks six times."""
+    answer = http_backoff(
+        "GET",
+        url,
+        params=params,
+        headers=build_hf_headers(),
+        timeout=_TIMEOUT_S,
+        max_retries=1,
+        follow_redirects=True,
+    )
+    hf_raise_for_status(answer)
+    return answer
 
 
 if __name__ == "__main__":

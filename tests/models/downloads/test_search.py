@@ -13,7 +13,7 @@ from omlx.engine.piece import Layout
 from omlx.errors import ModelError
 from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.catalog.package import FILE
-from omlx.models.gguf import package
+from omlx.models.hub import converted as package
 from omlx.models.hub.downloads import Downloads
 from omlx.models.hub.offer import Offer, fit, known_draft, layout_of_config, starters
 from tests.models.hub import Hub, running

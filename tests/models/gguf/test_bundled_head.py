@@ -10,8 +10,8 @@ import mlx.core as mx
 import pytest
 
 from omlx.errors import ModelError
-from omlx.models.gguf.package import GROUP_SIZE, write_head
-from omlx.models.gguf.package import HEAD_FILE as NAME
+from omlx.models.hub.converted import GROUP_SIZE, write_head
+from omlx.models.hub.converted import HEAD_FILE as NAME
 
 BITS = 6
 IDS = mx.array([4, 2, 9], mx.int32)
