@@ -53,7 +53,7 @@ class ToolCallArguments:
 
 @dataclass(frozen=True, slots=True)
 class ToolCallEnd:
-    """`whole`: not cut off inside of its arguments."""
+    """`complete`: not cut off inside of its arguments."""
 
     index: int
     logprobs: tuple[TokenLogprob, ...] = ()

@@ -128,10 +128,12 @@ class GrammarCompiler:
             try:
                 matcher = self._tokens.matcher(_source(output))
             except ValueError:
-                output, removed = self._relaxed(output)
+                if output.kind is not GrammarKind.JSON or output.strict:
+                    raise
+                schema, removed = relax(json.loads(output.text), self._pattern_error)
                 if not removed:
                     raise
-                matcher = self._tokens.matcher(_source(output))
+                matcher = self._tokens.matcher(_source(replace(output, text=json.dumps(schema))))
             return _compiled(output.param, matcher, removed)
         except ValueError as error:
             param, detail = output.param, str(error).strip()
@@ -193,17 +195,10 @@ class GrammarCompiler:
             raise BadRequest("format.begun", param=answer.param, field=answer.param)
         return GrammarMask(self._start(constrained, preamble), self._tokens.without_stops)
 
-    def _relaxed(self, output: StructuredOutput) -> tuple[StructuredOutput, list[str]]:
-        """Return the output with what can be enforced of its schema, and what was removed. Raises
-        ValueError.
-        """
-        if output.kind is not GrammarKind.JSON or output.strict:
-            return output, []
-        schema, removed = relax(json.loads(output.text), self._pattern_error)
-        return replace(output, text=json.dumps(schema)), removed
-
     def _relaxed_tools(self, use: ToolUse) -> tuple[ToolUse, list[str]]:
-        """The same for the argument schemas of functions that are not strict."""
+        """Return the functions with what can be enforced of their schemas, unless they are strict,
+        and what was removed.
+        """
         functions, removed = [], []
         for tool in use.functions:
             function = tool["function"]

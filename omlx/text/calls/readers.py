@@ -1,5 +1,9 @@
 """Readers of calls that are emitted at their end: in any form, and between tags.
 
+`find` takes all of the text each time, and whether it is `final`: nothing follows. It returns the
+index after the call, None if the call continues; then `calls` returns what was called, or raises
+one of `PARSE_ERRORS`.
+
 A value between tags ends at the first closing tag behind which another argument or the end of the
 call follows. A value whose closing tag was forgotten ends with the call, as soon as the next call,
 or the end of the output, shows that the call has ended.
@@ -8,11 +12,10 @@ or the end of the output, shows that the call has ended.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from html import unescape
-from typing import Any, Final, Protocol
+from typing import Any, Final, TypeAlias
 
 import regex as re
 
@@ -41,21 +44,6 @@ class Call:
     id: str | None
     name: str
     arguments: str  # JSON
-
-
-class CallReader(Protocol):
-    """Parser of one call that is emitted at its end."""
-
-    def find(self, text: str, *, final: bool = False) -> int | None:
-        """Return the index after the call; None if it continues. `text` is all of it each time.
-
-        `final`: nothing follows.
-        """
-        ...
-
-    def calls(self, text: str) -> list[Call]:
-        """Return the calls in a text whose end was found. Raises one of `PARSE_ERRORS`."""
-        ...
 
 
 class WholeReader:
@@ -88,47 +76,37 @@ class WholeReader:
 
     def _complete(self, text: str) -> bool:
         """Return whether a marker at the end of a text closes the call, and is no part of it."""
-        if self._markup.form.read is None:
-            return True
-        try:
-            self._markup.form.read(text, self._markup.tools)
-        except Incomplete:
-            return False
-        except PARSE_ERRORS:
-            return True
+        if self._markup.form.read is not None:
+            try:
+                self._markup.form.read(text, self._markup.tools)
+            except Incomplete:
+                return False
+            except PARSE_ERRORS:
+                return True
         return True
 
     def calls(self, text: str) -> list[Call]:
-        return list(_parse(self._markup, text))
+        """Return the calls that the format's parser finds, if all of them are valid."""
+        found = self._markup.parse(text)
+        return [self._call(call, text) for call in (found if isinstance(found, list) else [found])]
 
-
-def _parse(markup: CallMarkup, text: str) -> Iterator[Call]:
-    """Yield the calls that the format's parser finds. Raises one of `PARSE_ERRORS` unless all of
-    them are valid.
-    """
-    calls = markup.parse(text)
-    if not isinstance(calls, list):
-        calls = [calls]
-    for call in calls:
+    def _call(self, call: Any, text: str) -> Call:
         name, arguments = call["name"], call["arguments"]
-        if not isinstance(name, str) or not _plausible(markup, name, text):
+        if not isinstance(name, str) or not self._plausible(name, text):
             raise ValueError("no name of a function")
         if isinstance(arguments, str):
             arguments = json.loads(arguments)
         if not isinstance(arguments, dict):
             raise TypeError("arguments are an object")
         call_id = call.get("id")
-        yield Call(call_id if isinstance(call_id, str) else None, name, arguments_json(arguments))
+        return Call(call_id if isinstance(call_id, str) else None, name, arguments_json(arguments))
 
-
-def _plausible(markup: CallMarkup, name: str, text: str) -> bool:
-    """Return whether a name is a function of the request, or the text at least looks like a call.
-
-    Some of mlx-lm's parsers accept any word.
-    """
-    if is_function(markup.tools, name):
-        return True
-    return _IDENTIFIER.fullmatch(name) is not None and _STRUCTURE.search(text) is not None
+    def _plausible(self, name: str, text: str) -> bool:
+        """Return whether a name is a function of the request, or the text at least looks like a
+        call: some of mlx-lm's parsers accept any word.
+        """
+        looks = _IDENTIFIER.fullmatch(name) is not None and _STRUCTURE.search(text) is not None
+        return looks or is_function(self._markup.tools, name)
 
 
 def arguments_json(arguments: dict[str, Any]) -> str:
@@ -291,3 +269,6 @@ def _patterns(tags: Tags, opener: str, closer: str) -> _Patterns:
         re.compile(rf"{closes}|(?:{last})(?:\s|{markers})*\Z"),
         re.compile(rf"\s*(?:{between})"),
     )
+
+
+CallReader: TypeAlias = WholeReader | TagReader
