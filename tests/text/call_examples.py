@@ -163,10 +163,10 @@ EXAMPLES: Final = {
     "solar": Example(
         json_formats.SOLAR,
         ("<|tool_calls|>", "<|calls|>", "<|tool_call:begin|>", "<|tool_call:end|>"),
-        "<|tool_calls|><|tool_call:begin|>a1b2c3d4e5<|tool_call:name|>get_weather"
+        "<|tool_calls|><|tool_call:begin|>a1b2c9d4e5<|tool_call:name|>get_weather"
         f"<|tool_call:args|>{_JSON}<|tool_call:end|><|calls|>",
-        "<|tool_calls|><|tool_call:begin|>a1b2c3d4e5<|tool_call:name|>look<|tool_call:args|>{}"
-        "<|tool_call:end|><|tool_call:begin|>b1b2c3d4e5<|tool_call:name|>look<|tool_call:args|>"
+        "<|tool_calls|><|tool_call:begin|>a1b2c9d4e5<|tool_call:name|>look<|tool_call:args|>{}"
+        "<|tool_call:end|><|tool_call:begin|>b1b2c9d4e5<|tool_call:name|>look<|tool_call:args|>"
         '{"days": 3}<|tool_call:end|><|calls|>',
     ),
     "minimax m3": Example(

@@ -60,22 +60,6 @@ def test_a_call(family: str, model: TokenizerWrapper) -> None:
     assert output.calls[0][0]
 
 
-def test_two_calls(family: str, model: TokenizerWrapper) -> None:
-    text = EXAMPLES[family].two
-    if not text:
-        pytest.skip("templates of this family take one call")
-    output = parse(model, text, TOOLS.functions)
-    assert (output.text, output.named) == ("", [("look", {}), ("look", {"days": 3})])
-
-
-def test_a_text_before_a_call(family: str, model: TokenizerWrapper) -> None:
-    form, text = EXAMPLES[family].form, EXAMPLES[family].one
-    if not form.marked:
-        text = form.start + text
-    output = parse(model, f"{PROSE}\n\n{text}", TOOLS.functions)
-    assert (output.text, output.named) == (PROSE, [("get_weather", ARGUMENTS)])
-
-
 def test_the_result_does_not_depend_on_the_pieces(family: str, model: TokenizerWrapper) -> None:
     for text in filter(None, (EXAMPLES[family].one, EXAMPLES[family].two)):
         whole = parse(model, text, TOOLS.functions)
@@ -83,29 +67,6 @@ def test_the_result_does_not_depend_on_the_pieces(family: str, model: TokenizerW
             assert parse(model, text, TOOLS.functions, seed) == whole
 
 
-def test_a_marker_in_prose_is_prose(family: str, model: TokenizerWrapper) -> None:
-    marker = EXAMPLES[family].form.start
-    text = f"The marker {marker} begins a call."
-    output = parse(model, text, TOOLS.functions)
-    assert (output.text, output.calls) == (text, [])
-
-
-def test_every_cut_off_call_is_text_or_a_call(family: str, model: TokenizerWrapper) -> None:
-    text = EXAMPLES[family].one
-    tokens = model.encode(text, add_special_tokens=False)
-    for length in range(1, len(tokens), 5):
-        output = parse(model, tokens[:length], TOOLS.functions)
-        assert [name for _, name, _ in output.calls] in ([], ["get_weather"])
-        if not output.calls:
-            assert text.startswith(output.text.rstrip("\ufffd"))
-
-
-FORCED_BY_GRAMMAR: Final = [
-    name for name, example in EXAMPLES.items() if example.form.written is not None
-]
-
-
-@pytest.mark.parametrize("family", FORCED_BY_GRAMMAR, indirect=True)
 def test_a_forced_answer_is_calls(family: str, model: TokenizerWrapper) -> None:
     seen = set()
     for seed in range(4):
@@ -118,7 +79,6 @@ def test_a_forced_answer_is_calls(family: str, model: TokenizerWrapper) -> None:
     assert seen == set(SCHEMAS)
 
 
-@pytest.mark.parametrize("family", FORCED_BY_GRAMMAR, indirect=True)
 def test_a_forced_call_of_one_function_ends_the_answer(
     family: str, model: TokenizerWrapper
 ) -> None:
@@ -131,7 +91,6 @@ def test_a_forced_call_of_one_function_ends_the_answer(
         assert valid(made, {"it": WIDE})
 
 
-@pytest.mark.parametrize("family", FORCED_BY_GRAMMAR, indirect=True)
 def test_a_strict_call_in_prose_is_held(family: str, model: TokenizerWrapper) -> None:
     strict = use(SCHEMAS, strict=frozenset(SCHEMAS))
     for seed in range(4):
