@@ -227,8 +227,7 @@ def _largest(own: Layout, probes: Mapping[int, Mapping[str, Any]], rooms: Sequen
 
 
 def split_layers(layers: Sequence[int], others: int, rooms: Sequence[int]) -> list[int]:
-    """Return how many layers each rank holds, rank 0 the last ones, so that every rank's share of
-    its room is about the same.
+    """Return the layers of each rank, rank 0 the last ones, balanced by room.
 
     `layers` are bytes by layer, `others` bytes that every rank holds, `rooms` bytes that each rank
     has for a model. Raises StageError if there are fewer layers than ranks.

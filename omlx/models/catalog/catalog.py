@@ -84,14 +84,14 @@ class Catalog:
 
     @property
     def ids(self) -> list[str]:
-        """What clients may name as their model: the usable models, each before its profiles."""
+        """Names that clients may use: the usable models, each before its profiles."""
         ids = []
         for entry in self.registry.usable:
             ids += [entry.id, *(profile.id for profile in self.profiles(entry.id))]
         return ids
 
     def target(self, name: str) -> ModelEntry:
-        """Return the usable model that a row of `model_map` names by id, alias or short name.
+        """Return the usable model of a `model_map` row: an id, alias or short name.
 
         Raises NotFound, ModelError.
         """
@@ -117,11 +117,11 @@ class Catalog:
         raise NotFound("model.not_allowed", param=param, model=name)
 
     def allows(self, entry: ModelEntry) -> bool:
-        """Whether the request that is being answered may use a model."""
+        """Return whether the current request may use a model."""
         return not is_restricted() or may_use(self._names_of(entry))
 
     def _offers(self, default: str) -> bool:
-        """Whether a request that names no model may use, and learn of, the default one."""
+        """Return whether a request that names no model may learn of the default one."""
         if not is_restricted():
             return True
         try:
@@ -176,7 +176,7 @@ class Catalog:
 
 
 class _Named(NamedTuple):
-    """What a name stands for."""
+    """Model and profile of a name."""
 
     entry: ModelEntry
     profile: Profile | None = None
@@ -277,7 +277,7 @@ class Profile:
 
     @property
     def id(self) -> str:
-        """What clients name as their model."""
+        """Name of the profile for clients, `model:profile`."""
         return f"{self.model}:{self.name}"
 
     @property

@@ -27,7 +27,7 @@ _MEDIA = re.compile(
 them, or have others in their places."""
 
 _INCOMPLETE = ("model.no_main", "model.no_config", "model.no_weights", "model.shards_missing")
-"""What an incomplete download to the hub's cache lacks."""
+"""Reasons of an incomplete download to the hub's cache."""
 
 
 class Tokenizer(Protocol):
@@ -130,8 +130,9 @@ def _encode_probe(tokenizer: Tokenizer) -> list[int]:
 
 
 def _added_tokens(tokenizer: Tokenizer) -> set[tuple[int, bool]]:
-    """Return the ids of added tokens and whether each is special, that is, never made from text.
-    Those for media are left out.
+    """Return (id, special) of added tokens but those for media.
+
+    No special token is made from text.
     """
     media = _media_tokens(tokenizer)
     return {

@@ -65,8 +65,9 @@ def sampling_defaults(generation_config: Mapping[str, Any]) -> dict[str, Number]
 
 
 def pass_shape(config: Mapping[str, Any], itemsize: int) -> PassShape | None:
-    """Return the heads and widths of a model that computes in floats of `itemsize` bytes, its text
-    part's; None if the config does not give them.
+    """Return heads and widths of the text model; None if the config does not give them.
+
+    It computes in floats of `itemsize` bytes.
     """
     part = text_config(config) or config
     heads, hidden = _count(part, *_HEAD_KEYS), _count(part, *_HIDDEN_KEYS)
@@ -162,7 +163,7 @@ def _is_length(value: object) -> bool:
 
 
 MIN_COUNT: Final = 256
-"""Counts up to this are cheap to build, even if the weights turn out not to match."""
+"""Modules — cheap to build, even if the weights do not match."""
 
 _COUNTS: Final = re.compile(r"n(um)?_(\w+_)?(layers?|loops)|altup_num_inputs")
 """Keys that say how many modules a model is built of; each module has weights."""

@@ -36,8 +36,9 @@ _REASONING: Final = (*FAMILIES, (THINK.opens, THINK.closes), ("<|channel>",), ("
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """`context_length` in tokens, `longest_context` what a user may raise it to, `created` in
-    seconds since 1970.
+    """Facts of a model: `context_length` in tokens, `created` in seconds since 1970.
+
+    A user may raise the context to `longest_context`.
 
     `tools` and `reasoning` say whether the chat template has a place for them, `generates` whether
     it answers at all.

@@ -208,7 +208,7 @@ def json_object(text: str) -> dict[str, Any]:
 
 
 def check_files(directory: Path) -> None:
-    """Raise ModelError for a folder that is gone, or holds a pipe, a device or a giant file."""
+    """Raise ModelError for a missing folder, or a pipe, device or giant file in it."""
     try:
         paths = sorted(directory.iterdir())
     except FileNotFoundError:

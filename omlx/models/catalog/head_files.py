@@ -1,4 +1,4 @@
-"""Where the weights of a draft head are. Reads headers and configs alone.
+"""Draft heads on disk: the files and tensors of one. Reads headers and configs alone.
 
 mtp.safetensors, mtp/*.safetensors   beside the weights of a model
 mtp.* in model*.safetensors          as published upstream
@@ -18,7 +18,7 @@ from omlx.models.catalog.files import whole_header
 from omlx.models.catalog.registry import ModelEntry
 
 PREFIX: Final = "mtp."
-"""Of upstream's names. Norms of such tensors count from zero: one is added to them."""
+"""Prefix of upstream's names; norms of such tensors count from zero: one is added."""
 
 SHORTLIST: Final = "draft_token_ids"
 """Name of the ids that a head drafts, where it does not draft all."""
@@ -80,7 +80,7 @@ def is_head(entry: ModelEntry) -> bool:
 
 
 def head_mismatch(target: ModelEntry, head: ModelEntry) -> Reason | None:
-    """Return why a head in a directory of its own cannot be the target's, judged by configs."""
+    """Return why a head in its own directory does not fit the target, by configs."""
     try:
         ours, theirs = (entry.files.config for entry in (target, head))
     except ModelError as error:

@@ -14,10 +14,10 @@ from omlx.errors import StageError
 from omlx.models.catalog.files import CONFIG, PROCESSOR_CONFIG, TOKENIZER_CONFIG, ModelFiles
 
 _SAMPLE: Final = 64 << 10
-"""Bytes hashed at the beginning (the header, or most of it) and in the middle of each file."""
+"""Bytes hashed at the beginning, most of the header, and in the middle."""
 
 _LIBRARIES: Final = ("mlx", "mlx-lm", "mlx-vlm")
-"""What computes logits."""
+"""Distributions that compute logits."""
 
 _TOKENIZER_FILES: Final = ("tokenizer*", "vocab*", "merges.txt", "added_tokens.json", "*.model")
 _TEMPLATES: Final = ("chat_template*", "additional_chat_templates/*")
@@ -25,7 +25,7 @@ _TEMPLATES: Final = ("chat_template*", "additional_chat_templates/*")
 
 @dataclass(frozen=True, slots=True)
 class ModelIdentity:
-    """What the tokens of a model depend on, as hashes of its files; `dtype` is the setting."""
+    """Hashes of the files that a model's tokens depend on; `dtype` is the setting."""
 
     weights: str = ""
     tokenizer: str = ""

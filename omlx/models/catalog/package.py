@@ -152,7 +152,7 @@ DeclaredStrategy: TypeAlias = DeclaredDraftModel | DeclaredNgram
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """What a package declares: its default strategy, or the `reason` why that cannot be used."""
+    """Declared default strategy, or the `reason` why it cannot be used."""
 
     default: str | None = None
     declared: DeclaredStrategy | None = None

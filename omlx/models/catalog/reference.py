@@ -35,7 +35,7 @@ class Reference:
 
     @property
     def gguf(self) -> bool:
-        """Whether the repository's name or the quantization is one of GGUF weights."""
+        """True if repository name or quantization is one of GGUF weights."""
         named_gguf = "gguf" in self.repository.lower()
         return named_gguf or _GGUF_QUANT.fullmatch(self.quant or "") is not None
 
@@ -66,7 +66,7 @@ class MissingDraft:
 
 
 def find_draft(name: str, registry: Registry) -> ModelEntry | Reason:
-    """Return the model that a reference names, usable or not, or why there is none on disk.
+    """Return the model of a reference, usable or not, or why none is on disk.
 
     Reads folder names and configs.
     """

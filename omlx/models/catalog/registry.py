@@ -89,7 +89,7 @@ class Registry:
         return tuple(entry for entry in self.usable if entry.source != BUNDLED)
 
     def __contains__(self, model_id: str) -> bool:
-        """Whether there is a usable model of this id."""
+        """Return whether a usable model has this id."""
         entry = self._by_id.get(model_id)
         return entry is not None and entry.usable
 

@@ -79,7 +79,7 @@ def llama_config(header: Header, vocab_size: int) -> dict[str, Any]:
 
 
 def mlx_name(name: str) -> str:
-    """Return the name in mlx-lm of a tensor, or of the scales or biases of one."""
+    """Return mlx-lm's name of a tensor, or of its scales or biases."""
     module, _, kind = name.rpartition(".")
     if module in _OUTER:
         return f"{_OUTER[module]}.{kind}"
@@ -88,9 +88,7 @@ def mlx_name(name: str) -> str:
 
 
 def paired_heads(name: str, config: Mapping[str, Any]) -> int:
-    """Return the number of heads whose rows are stored in pairs in a tensor of mlx-lm; 0 for
-    others.
-    """
+    """Return how many heads of a tensor have rows in pairs; 0 for other tensors."""
     module = name.rsplit(".", 2)[-2]
     return int(config[_PAIRED[module]]) if module in _PAIRED else 0
 

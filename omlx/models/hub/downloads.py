@@ -73,7 +73,7 @@ class Download:
 
 
 class Meter:
-    """The rate of a download over the last seconds, from the bytes that are seen now and then."""
+    """Rate of a download over the last `SPAN_S`, from samples of its bytes."""
 
     def __init__(self) -> None:
         self._samples: deque[tuple[float, int]] = deque()

@@ -60,7 +60,7 @@ class JobRecord:
         return sum(size for _, size in self.files)
 
     def done_bytes(self, cache: Path, parts: Path) -> int:
-        """Return the bytes that are in the hub's cache at `cache`, or in the folder `parts`.
+        """Return the bytes on disk: in the hub's cache, or in the folder `parts`.
 
         Asks for the size of files.
         """
@@ -126,7 +126,7 @@ class Job:
 
     @property
     def runs(self) -> bool:
-        """Whether a process downloads it now."""
+        """True while a process downloads it."""
         try:
             with self._lock.open("rb") as lock:
                 fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -65,7 +65,7 @@ class Offer:
         return "/" in self.repository
 
     def fit(self, limit_bytes: int) -> Fit:
-        """Whether it fits into so much memory, with its companion."""
+        """Return how it fits into `limit_bytes` of memory, with its companion."""
         weights = self.weight_bytes
         if self.companion is not None:
             weights += self.companion.weight_bytes
@@ -92,7 +92,7 @@ COMFORTABLE: Final = 16_384
 """Tokens from which a context is of use for long conversations and agents."""
 
 _VALUE_BYTES: Final = 2
-"""Of a number in a KV cache: bfloat16 or float16."""
+"""Bytes per KV-cache element (bfloat16, float16)."""
 _SLIDING: Final = ("sliding_attention", "sliding_window", "chunked_attention")
 _RECURRENT: Final = ("linear_attention", "conv", "recurrent", "mamba")
 
@@ -179,7 +179,7 @@ COUNT: Final = 3
 
 
 def starters(limit_bytes: int, count: int = COUNT) -> list[Offer]:
-    """Return the model of the package and the `count` largest models of the hub that fit.
+    """Return the package's model and the `count` largest of the hub that fit.
 
     The smallest is first.
     """

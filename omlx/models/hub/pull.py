@@ -109,7 +109,7 @@ def weight_bytes(files: Iterable[RepoSibling]) -> int:
 
 
 def blob_of(file: RepoSibling) -> tuple[str | None, int]:
-    """Return the name of a file in the cache, which is its hash, and its size in bytes."""
+    """Return the hash of a file, its name in the cache, and its bytes."""
     return file.lfs.sha256 if file.lfs is not None else file.blob_id, file.size or 0
 
 

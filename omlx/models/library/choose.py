@@ -1,4 +1,4 @@
-"""Choice of the library that has a model's classes, by its config and what is installed.
+"""Library that has a model's classes, by its config and what is installed.
 
 The one answer for the catalog, compatibility, the hub's search and loading. Reads sources and
 imports no library.
@@ -78,12 +78,12 @@ def wrapped_text(config: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def is_encoder(config: Mapping[str, Any]) -> bool:
-    """Return whether a config is that of a model that reads a text in both directions."""
+    """Return whether a model reads a text in both directions."""
     return str(config.get("model_type")) in ENCODERS
 
 
 def is_classifier(config: Mapping[str, Any]) -> bool:
-    """Return whether a config is that of an encoder with a head that scores a text or a pair."""
+    """Return whether a model is an encoder with a head that scores texts."""
     architectures = config.get("architectures")
     if not is_encoder(config) or not isinstance(architectures, list):
         return False

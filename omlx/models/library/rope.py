@@ -42,7 +42,7 @@ _LOCAL_THETAS: Final = ("rope_local_base_freq", "rope_local_theta", "swa_rope_th
 _BY_LAYER_TYPE: Final = frozenset({"gemma4", "gemma4_text", "laguna", "mellum", "spark2_5"})
 """Architectures that read `rope_parameters` with an object per type of layer."""
 _PARTIAL_BY_LAYER_TYPE: Final = frozenset({"laguna", "spark2_5"})
-"""Those of them that read the share of rotated dimensions at any scaling."""
+"""Architectures that read the share of rotated dimensions at any scaling."""
 _UNSCALED_WINDOWS: Final = frozenset({"olmo3"})
 """Architectures that scale the positions of full attention alone."""
 
@@ -89,7 +89,7 @@ def kind_of_scaling(values: Mapping[str, Any]) -> str:
 
 
 def _parts(config: Mapping[str, Any]) -> Iterator[tuple[str | None, Mapping[str, Any], RopeFacts]]:
-    """Yield the config, and its text model's part under its key, with what their code reads."""
+    """Yield (key, part, facts) for the config and its text model's part."""
     outer = module_of(config.get("model_type"))
     facts = None if outer is None else rope_facts(outer)
     if facts is not None:
@@ -202,7 +202,7 @@ def _by_layer_type(
 
 
 def _lists(layers: Mapping[str, Mapping[str, Any]], part: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keys of an architecture that has them as lists, with a value for each layer."""
+    """Return the keys of an architecture that has a value for each layer."""
     scaled = {name: one for name, one in layers.items() if kind_of_scaling(one) not in _PLAIN}
     scaling = next(iter(scaled.values()), None)
     by_layer = [layers.get(str(name), {}) for name in part["layer_types"]]

@@ -19,7 +19,7 @@ _SCALINGS: Final = frozenset(
 )
 """Values of `rope_type` that change positions."""
 _COMMON: Final = _SCALINGS - {"su"}
-"""Those of `mlx_lm.models.rope_utils.initialize_rope`."""
+"""Types that `mlx_lm.models.rope_utils.initialize_rope` computes."""
 _ONLY: Final = {
     "deepseek_v2": frozenset({"yarn"}),
     "deepseek_v41": frozenset({"yarn"}),

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 GRACE_S: Final = 1.0
-"""Seconds that a model may take to become idle once its last request has no more tokens to send."""
+"""Seconds for a model to become idle after the last token of its last request."""
 
 _SHRINK_STEPS: Final = 16
 """Engine steps within which prefix caches give back memory."""
@@ -144,8 +144,7 @@ class ResidentModels:
                     await asyncio.to_thread(files.save, *record)
 
     def update_budgets(self) -> None:
-        """Publish the weights to the memory guard, and to each model the budget of its prefix
-        cache.
+        """Publish weights to the memory guard, and budgets of prefix caches to models.
 
         Unless configured, prefix caches share equally half of what all weights leave below the soft
         limit; they are the first to shrink when memory is short.
@@ -172,9 +171,7 @@ class ResidentModels:
             self.update_budgets()
 
     def post(self, work: Callable[[], None]) -> None:
-        """Run `work` on the engine thread, the only writer of the memory guard, unless it has
-        ended.
-        """
+        """Run `work` on the engine thread, the writer of the guard, unless it has ended."""
         with suppress(EngineDead):
             self._engine.call(work)
 

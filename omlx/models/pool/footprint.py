@@ -49,9 +49,7 @@ def taken_bytes() -> int:
 
 
 def mlx_bytes() -> dict[str, int]:
-    """Return the bytes of live MLX arrays (`mlx_active`), and of the buffers that MLX keeps for
-    reuse (`mlx_cache`). Thread-safe.
-    """
+    """Return the bytes of live arrays and of buffers that MLX keeps for reuse. Thread-safe."""
     return {"mlx_active": mx.get_active_memory(), "mlx_cache": mx.get_cache_memory()}
 
 

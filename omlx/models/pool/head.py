@@ -39,7 +39,7 @@ _UNUSED: Final = ("embed_tokens.", "lm_head.", "shared_head.head.")
 
 
 def _full_attention(args: Any) -> int:
-    """The index of the first layer with full attention, and with experts where there are any."""
+    """Index of the first layer with full attention, and with experts if any."""
     step = args.full_attention_interval * max(1, getattr(args, "decoder_sparse_step", 1))
     return int(step) - 1
 
@@ -50,7 +50,7 @@ LAYERS: Final[dict[str, Callable[[Any], nn.Module]]] = {
     "qwen3_5_moe": lambda args: qwen3_5.DecoderLayer(args, _full_attention(args)),
     "qwen3_next": lambda args: qwen3_next.Qwen3NextDecoderLayer(args, _full_attention(args)),
 }
-"""What makes a layer of a head, by the target's module in mlx-lm."""
+"""Constructors of a head's layer, by the target's module in mlx-lm."""
 
 
 class HeadModule(nn.Module):
@@ -85,7 +85,7 @@ class HeadModule(nn.Module):
 
 
 def head_bytes(files: HeadFiles, target: Model) -> int:
-    """Return the bytes of a head of `target` in memory, with the output rows of its shortlist."""
+    """Return a head's bytes in memory, with the output rows of its shortlist."""
     parts = parts_of(target)
     return files.nbytes + (0 if parts is None else shortlist_bytes(files.draft_ids, parts.output))
 

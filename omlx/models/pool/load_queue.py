@@ -238,7 +238,7 @@ TRANSIENT: Final = (
 
 
 FailureKey: TypeAlias = tuple[ModelEntry, ModelEntry, str, bool, ModelFiles, ModelFiles]
-"""What a failure depends on: two models, how they are loaded (dtype, trust), their files."""
+"""Target, draft, dtype, trust, and the files of both: all that a failure depends on."""
 
 
 class FailureCache:

@@ -104,7 +104,7 @@ def load(entry: ModelEntry, dtype: Dtype) -> LoadedModel:
 
 
 def check_checkpoint(entry: ModelEntry) -> None:
-    """Raise ModelError for files that are missing or damaged, or a config that cannot be theirs."""
+    """Raise ModelError for missing or damaged files, or a config of other weights."""
     with _naming(entry):
         if not entry.path.is_dir():
             raise ModelGone("model.folder_missing")
@@ -255,8 +255,9 @@ class WeightReader(Protocol):
 
 
 def find_head(choice: DraftChoice, target: LoadedModel) -> HeadFiles | Reason:
-    """Return the files of the head chosen as a draft, else of the one that came with the target, or
-    why there is none. Raises ModelError.
+    """Return the files of the chosen head, else the target's own, or a reason.
+
+    Raises ModelError.
 
     Beside a draft model there is none: it reads each prompt, although `auto` would not draft by it.
     """

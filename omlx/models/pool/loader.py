@@ -55,7 +55,7 @@ DONE: Final = object()
 log = logging.getLogger("omlx.models")
 
 WeightsOf = Callable[[ModelEntry, Dtype], LoadedModel | None]
-"""Returns the weights of a model that is in memory as a target or as a draft."""
+"""Returns the weights of a model in memory, as a target or as a draft."""
 
 MakeRoom = Callable[[int], Awaitable[None]]
 """Reserves so many bytes. Raises ModelError or Overloaded if they cannot be made free."""
@@ -91,7 +91,7 @@ class ModelLoader:
         report: Report,
         now: float,
     ) -> ResidentModel:
-        """Read what is not in memory and attach the model, in place of `previous`, which is idle.
+        """Read missing weights and attach the model in place of `previous`, which is idle.
 
         Raises ModelError, Overloaded, and BadRequest for a requested draft that cannot be run; then
         `previous` continues. Any other draft that cannot be read or run, or for which there is no
@@ -125,7 +125,7 @@ class ModelLoader:
 
 
 class _Load:
-    """One load of a target, its draft and its head, read a portion between two engine steps.
+    """One load of target, draft and head, a portion between two engine steps.
 
     `_begun` are weights being read. `choice` loses a draft that cannot be read.
     """
@@ -257,8 +257,9 @@ class _Load:
             await self._loader.on_engine(free)
 
     async def _read_head(self, target: LoadedModel) -> HeadModule | Reason:
-        """Return the head chosen as a draft, else the one that came with the target, or why there
-        is none. Raises BadRequest for a requested one.
+        """Return the chosen head, else the target's own, or why there is none.
+
+        Raises BadRequest for a requested one.
         """
         choice = self._choice
         try:

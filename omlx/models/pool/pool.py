@@ -1,11 +1,15 @@
 """The model pool: which models are in memory, and the leases of the requests that use them.
 
-    lease ─► resident? ─► yes: a lease
-                └─► no: a load job ─► choose a draft ─► make room ─► read weights ─► leases
+| state    | lease, load       | unload            | LRU, idle time-out | new settings     |
+|----------|-------------------|-------------------|--------------------|------------------|
+| unloaded | queue a load job  | nothing           |                    |                  |
+| loading  | wait for that job | cancel the job    |                    | reload when idle |
+| ready    | lease at once     | drain, then evict | evict while idle   | reload when idle |
+| draining | queue a load job  | evict when idle   | evict while idle   | reload when idle |
 
-A request keeps its model until it releases its lease. For a model that is not in memory it waits in
-the load queue, whose jobs run one at a time; room is made by LRU eviction once a model has drained.
-A model that cannot be loaded fails only the requests for it.
+A request keeps its model until it releases its lease. Load jobs run one at a time: choose a draft,
+make room by LRU eviction, read weights, grant leases. The state is derived from the resident model
+and the jobs. A model that cannot be loaded fails only the requests for it.
 """
 
 from __future__ import annotations

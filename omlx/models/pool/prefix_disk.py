@@ -1,4 +1,4 @@
-"""Where the prefixes of a loaded model lie on disk: what their folder is named after."""
+"""Prefixes of a loaded model on disk: the facts that name their folder."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from omlx.settings.schema import STRICT, Settings
 
 TARGET: Final = "target"
 DRAFT: Final = "draft"
-"""What a model is used as: prefixes of the two are apart, since a draft model reads words alone."""
+"""Roles of a model; their prefixes are apart, since a draft model reads text alone."""
 
 STOP_S: Final = 10.0
 """Seconds for the end of the engine thread and of the disk together."""
@@ -50,7 +50,7 @@ def prefix_root(settings: Settings) -> Path:
 
 
 def stop_engine(engine: EngineThread, disks: DiskCache | Reason, timeout_s: float = STOP_S) -> None:
-    """Stop the engine once what was computed is on its way to disk, and wait for the disk.
+    """Stop the engine once its prefixes are queued for disk, and wait for the disk.
 
     Returns after about `timeout_s`, whatever hangs.
     """
@@ -69,7 +69,7 @@ def stop_engine(engine: EngineThread, disks: DiskCache | Reason, timeout_s: floa
 
 @dataclass(frozen=True, slots=True)
 class ModelDisks:
-    """What the prefixes of a model and its draft model depend on, by role; `cache` stores them.
+    """Fingerprint and layout of target and draft, by role; `cache` stores their prefixes.
 
     In its place is the reason why nothing is stored.
     """

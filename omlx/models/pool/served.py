@@ -48,7 +48,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ModelStatus:
-    """Where a model stands in the pool.
+    """Status of a model in the pool.
 
     `active` counts its requests, `waiting` those that wait for it to load; `weights_bytes` are
     those of target and draft; `idle_s` is None while requests are active; `ttl_s` is the idle
@@ -68,13 +68,13 @@ class ModelStatus:
 
     @property
     def machines(self) -> int:
-        """How many machines its stages are on: several processes may share one."""
+        """Machines of its stages; several processes may share one."""
         return len({stage.machine for stage in self.stages})
 
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """What a request needs to know of a loaded model.
+    """Facts of a loaded model that a request needs.
 
     `no_draft_reason` says why no draft model is in use, `no_head_reason` why no trained head is;
     `off_reason` why no drafter can be, where
@@ -111,13 +111,13 @@ class ServedModel:
 
     @property
     def exactness(self) -> ExactnessClaim:
-        """What may be claimed of its answers now: it may be measured while it serves."""
+        """Current claim for its answers; exactness may be measured while it serves."""
         settings, measured = self.speculation.settings, self.cost_model.exactness
         return ExactnessClaim(settings.exactness == STRICT and self.generates, measured)
 
     @property
     def draft_failed(self) -> bool:
-        """Whether its draft, compatible by its files, could not be loaded or run."""
+        """True if its draft, compatible by its files, could not be loaded or run."""
         return (
             self.no_draft_reason is not None
             and self.no_draft_reason.code == "spec.off.draft_failed"

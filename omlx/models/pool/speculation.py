@@ -33,7 +33,7 @@ _ALIAS = re.compile(r"[A-Za-z0-9_][\w.:@/-]{0,199}")
 
 @dataclass(frozen=True, slots=True)
 class SpeculationConfig:
-    """How to speculate for one model. `settings` are all its settings, `sources` who set each.
+    """Configured speculation of one model; `settings` are all, `sources` who set each.
 
     `draft` is the configured or declared draft if it is on disk and, as far as its files say,
     compatible; otherwise `reason` says why there is none, and `missing_draft` what could be
@@ -79,7 +79,7 @@ class SpeculationConfig:
 
     @property
     def draft_missing(self) -> bool:
-        """Whether its draft is not on disk, or not completely: it may still arrive."""
+        """True if its draft is not, or not completely, on disk: it may still arrive."""
         return self.reason is not None and self.reason.code in FETCHABLE
 
 
@@ -177,7 +177,7 @@ def _missing_draft(
 
 @dataclass(frozen=True, slots=True)
 class DraftChoice:
-    """A target to load with a draft, a model or a head, or with the reason why it has none.
+    """Target to load and its draft, a model or a head, or why none.
 
     `requested`: a request named the draft, so that its failure is an error. `tokenizers` are those
     that were read to compare them, by model directory.

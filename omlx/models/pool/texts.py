@@ -144,7 +144,7 @@ class Embedding(TextPass):
 
 
 def hidden_states(model: Model) -> Callable[[mx.array, Cache], mx.array]:
-    """Return a function from ids [1, tokens] and a cache to hidden states [1, tokens, hidden].
+    """Return a function from (ids [1, tokens], cache) to hidden states [1, tokens, hidden].
 
     Raises BadRequest for a model that has none, or whose results have another shape.
     """

@@ -69,7 +69,7 @@ class DraftWatcher:
             await asyncio.sleep(interval_s)
 
     async def check(self) -> None:
-        """Rescan if a loaded model misses its draft, fetch what is to be fetched, apply changes.
+        """Rescan if a loaded model misses its draft; fetch drafts and apply changes.
 
         A draft that could not be loaded is tried again once its files have changed.
         """

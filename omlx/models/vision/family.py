@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 Arrays = Mapping[str, Any]
-"""What an image processor returns for one image: numpy arrays, or mlx arrays for the tower."""
+"""Results of an image processor: numpy arrays, or mlx arrays for the tower."""
 
 
 class VisionFamily(ABC):

@@ -25,8 +25,9 @@ ACTIVATIONS = 24
 """Bytes of activations of a tower per byte of a patch's hidden state, at most."""
 
 WEIGHTS_PER_ATTENDED = 6
-"""A layer multiplies a patch with 12 width² weights, and with 2 width values of each patch that it
-attends to: 6 widths of patches double the work."""
+"""Widths of attended patches that double the work of a layer.
+
+A patch is multiplied with 12 width² weights, and with 2 width values of each attended patch."""
 
 
 class BorrowedTower:

@@ -64,7 +64,7 @@ class Qwen35Family(Qwen2Family):
 
 
 class Qwen3Family(Qwen35Family):
-    """Features of some layers of the tower are added behind the first layers of the text model."""
+    """Features of some tower layers are added behind the text model's first layers."""
 
     def spec(self, model: Any) -> Seeing:
         marks = len(self.vision.get("deepstack_visual_indexes", (8, 16, 24)))
