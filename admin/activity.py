@@ -24,7 +24,7 @@ from omlx.receipts.verifier import Verifier
 from omlx.server.http.connection import while_connected
 from omlx.server.request.fields import Body, read_query
 from omlx.server.request.generation import GenerationService
-from omlx.telemetry.log_tail import LEVELS, LogLine, read_tail
+from omlx.telemetry.log import LEVELS, LogLine, read_tail
 from omlx.telemetry.usage import KEPT_DAYS, Sums, Usage, UsageHistory
 
 from .views import AnswerView, LoadingView, Requests, RequestView

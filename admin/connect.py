@@ -13,7 +13,7 @@ from omlx.catalog import sentence
 from omlx.clients.agents import Endpoint
 from omlx.clients.apps import APPS, App, Kind, Snippet
 from omlx.server.endpoints.model_cards import ModelCard, ModelCards
-from omlx.server.http.keys import ApiKeys
+from omlx.server.http.guard import ApiKeys
 from omlx.server.request.activity import LastSeen, Seen
 
 from .models.model_snapshot import ModelSnapshots

@@ -13,7 +13,7 @@ from starlette.responses import JSONResponse, Response
 
 from omlx.errors import Reason
 from omlx.models.catalog.catalog import Catalog
-from omlx.server.http.keys import ApiKeys
+from omlx.server.http.guard import ApiKeys
 from omlx.server.request.fields import read
 from omlx.settings.keys import EVERY_MODEL, KeyFile, NamedKey
 

@@ -92,7 +92,7 @@ FEATURES: Final[dict[str, str]] = {
     "conformance of servers": """
         omlx/conformance/ tests/conformance/ tests/cli/test_verify_server""",
     "keys, login, guard": """
-        omlx/server/access omlx/server/http/keys omlx/server/http/guard omlx/cli/keys
+        omlx/server/access omlx/server/http/guard omlx/cli/keys
         admin/keys admin/login admin/credentials tests/admin/test_keys tests/admin/test_login
         tests/server/test_access
         tests/server/test_api_keys tests/server/test_guard tests/cli/test_keys""",

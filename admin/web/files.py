@@ -19,7 +19,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from omlx.catalog import catalog, data_dir
-from omlx.server.http.keys import is_dashboard
+from omlx.server.http.guard import is_dashboard
 
 from .addresses import STATIC
 from .preferences import language_of

@@ -21,7 +21,7 @@ from omlx.catalog import languages
 from omlx.errors import ConfigError, NotFound
 from omlx.server.app import misrouted
 from omlx.server.http import errors
-from omlx.server.http.keys import is_dashboard
+from omlx.server.http.guard import is_dashboard
 
 from .addresses import ACTIVITY, CHAT, CONNECT, HOME, LOGIN, MODELS, SETTINGS
 from .preferences import THEMES, language_of, theme_of

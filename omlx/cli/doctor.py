@@ -54,7 +54,7 @@ from omlx.settings.keys import KeyFile
 from omlx.settings.layers import add_flags, cli_layer, flags_of
 from omlx.settings.schema import Group, Settings
 from omlx.settings.store import GLOBAL_FILE, MODELS_FILE
-from omlx.telemetry.log_tail import read_tail
+from omlx.telemetry.log import read_tail
 
 Rows: TypeAlias = Iterator[tuple[str, ...]]
 

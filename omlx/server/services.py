@@ -26,7 +26,7 @@ from omlx.records import BeginningStats
 from omlx.server.beginnings.prewarmer import Prewarmer
 from omlx.server.beginnings.store import BeginningStore, Known
 from omlx.server.http.body import Json
-from omlx.server.http.keys import ApiKeys
+from omlx.server.http.guard import ApiKeys
 from omlx.server.journal.journal import Journal
 from omlx.server.request.activity import Activity
 from omlx.server.request.generation import GenerationService

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from omlx.admin.keys import KeyRow, KeysView, keys_view
-from omlx.server.http.keys import ApiKeys
+from omlx.server.http.guard import ApiKeys
 from omlx.settings.keys import KeyFile
 from tests.admin.running import API, Administered, administered
 from tests.server.running import TARGET

@@ -27,7 +27,7 @@ from omlx.models.pool.pool import Pool, build_pool
 from omlx.receipts.store import AnswerStore
 from omlx.server.app import create_app
 from omlx.server.beginnings.store import BeginningStore
-from omlx.server.http.protocol import TimeoutProtocol
+from omlx.server.http.connection import TimeoutProtocol
 from omlx.server.request.media.fetch import UrlReader
 from omlx.server.services import Services, Stores, build_services
 from omlx.settings.configuration import LiveConfiguration

@@ -14,7 +14,7 @@ from omlx.engine.types import (
 )
 from omlx.errors import NotFound, Overloaded, Reason
 from omlx.records import RequestStats
-from omlx.server.http.keys import Arrival, Caller
+from omlx.server.http.guard import Arrival, Caller
 from omlx.server.request.activity import Activity, Running
 from omlx.telemetry.metrics import Gauges, Metrics
 

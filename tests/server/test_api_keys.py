@@ -20,7 +20,7 @@ from omlx.errors import ConfigError, TooManyRequests
 from omlx.models.hub.downloads import Downloads
 from omlx.receipts.store import AnswerStore
 from omlx.server.app import create_app
-from omlx.server.http.keys import ApiKeys
+from omlx.server.http.guard import ApiKeys
 from omlx.server.journal.journal import Journal
 from omlx.server.request.activity import Activity
 from omlx.server.services import Stores, build_services

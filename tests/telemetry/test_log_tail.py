@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from omlx.telemetry import log
-from omlx.telemetry.log_tail import read_tail
+from omlx.telemetry.log import read_tail
 
 
 @pytest.fixture

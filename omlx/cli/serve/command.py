@@ -62,8 +62,8 @@ from omlx.receipts.store import AnswerStore
 from omlx.server.app import create_app
 from omlx.server.awake import Awake
 from omlx.server.beginnings.store import EARLIER_FILE, BeginningStore
+from omlx.server.http.connection import TimeoutProtocol
 from omlx.server.http.guard import check_keys
-from omlx.server.http.protocol import TimeoutProtocol
 from omlx.server.journal.journal import Journal
 from omlx.server.request.media.fetch import UrlReader
 from omlx.server.services import Stores, build_services

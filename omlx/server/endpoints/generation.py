@@ -22,7 +22,7 @@ from omlx.server.dialects.openai.completions_request import CompletionRequest
 from omlx.server.http import sse
 from omlx.server.http.body import read_body
 from omlx.server.http.connection import note, while_connected
-from omlx.server.http.keys import caller_of
+from omlx.server.http.guard import caller_of
 from omlx.server.journal.answers import Answers
 from omlx.server.journal.journal import Journal
 from omlx.server.request import tooling
@@ -61,13 +61,15 @@ class Responder:
 
         def close() -> None:
             stream.close()
-            exchange.on_end(encoder, final=True)
+            if exchange.on_end is not None:
+                exchange.on_end(encoder, final=True)
 
         try:
             if not exchange.stream:
                 body = encoder.body(await while_connected(request.receive, collect(stream)))
                 close()
-                await self.answers.flushed()
+                if exchange.on_end is not None:  # which may store the answer
+                    await self.answers.flushed()
                 return JSONResponse(body)
             await while_connected(request.receive, stream.started(self._keep_alive_s))
         except BaseException:

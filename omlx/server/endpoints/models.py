@@ -22,7 +22,7 @@ from omlx.server.http import errors
 from omlx.server.http.body import Json, read_body
 from omlx.server.http.connection import while_connected
 from omlx.server.http.errors import from_validation
-from omlx.server.http.keys import check_main
+from omlx.server.http.guard import check_main
 from omlx.server.services import PrefixService, Services
 
 SNAPSHOT_TIMEOUT_S: Final = 2.0

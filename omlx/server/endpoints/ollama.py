@@ -30,7 +30,7 @@ from omlx.server.http import errors, sse
 from omlx.server.http.body import Json, read_body
 from omlx.server.http.connection import while_connected
 from omlx.server.http.errors import field_error
-from omlx.server.http.keys import MAIN_KEY, key_of
+from omlx.server.http.guard import MAIN_KEY, key_of
 from omlx.server.request.dialect import Exchange
 
 VERSION: Final = "0.18.3"

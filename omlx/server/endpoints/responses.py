@@ -20,7 +20,7 @@ from omlx.server.endpoints.generation import Responder
 from omlx.server.http.body import Json, read_body
 from omlx.server.http.connection import while_connected
 from omlx.server.http.errors import field_error
-from omlx.server.http.keys import owner_of
+from omlx.server.http.guard import owner_of
 from omlx.server.journal.answer import Answer
 from omlx.server.journal.answers import SOURCE, Answers, Kept, LastEvent, last_event
 from omlx.server.journal.journal import Owned, Table

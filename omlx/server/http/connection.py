@@ -1,13 +1,25 @@
-"""Work for a client is cancelled when the client disconnects."""
+"""A client's connection: work that ends with it, notes of what became of it, and its time-outs.
+
+A writer waits until its client has read: without a limit, a client that stays connected and reads
+nothing would keep its row and its model loaded. An application can neither end a connection nor see
+a request whose head is incomplete; `TimeoutProtocol` can. Time-outs of bodies are the guard's.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import json
+import logging
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
-from typing import Any, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
+import h11
 from starlette.types import Receive, Scope
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from omlx.errors import TooSlow
+from omlx.server.http import errors
 
 T = TypeVar("T")
 
@@ -55,3 +67,108 @@ def notes(scope: Scope) -> Sequence[object]:
     """Return what was noted so far, in order."""
     noted: list[object] = scope.setdefault(_NOTES, [])
     return noted
+
+
+_CLOSE: Final = (b"connection", b"close")
+
+log = logging.getLogger("omlx.server")
+
+
+class TimeoutProtocol(H11Protocol):
+    """Closes a connection whose full write buffer was read at less than `min_bytes_per_s` during
+    `read_timeout_s`.
+
+    Closes a connection whose request head is incomplete `head_timeout_s` after the connection was
+    opened, or, for later requests, after its first byte. Sends 408 if part of a head has arrived,
+    else closes without an answer; the rest of a body that was answered before it was read is no
+    part of a head. uvicorn's `timeout_keep_alive` closes idle connections.
+    """
+
+    read_timeout_s: ClassVar[float] = 120.0
+    min_bytes_per_s: ClassVar[float] = 256.0
+    head_timeout_s: ClassVar[float] = 60.0
+    _read_timer: asyncio.TimerHandle | None = None
+    _head_timer: asyncio.TimerHandle | None = None
+
+    # uvicorn narrows the type of the transport too.
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._update_head_timer()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._update_head_timer()
+
+    def handle_events(self) -> None:
+        super().handle_events()
+        self._close_if_ambiguous()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._update_head_timer()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._start_read_timer()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._stop_read_timer()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_read_timer()
+        self._stop_head_timer()
+        super().connection_lost(exc)
+
+    def _close_if_ambiguous(self) -> None:
+        """Have uvicorn close the connection behind a request with Content-Length and
+        Transfer-Encoding (RFC 9112, section 6.1): a proxy may see another end of its body.
+        """
+        names = {name for name, _ in self.headers or ()}
+        if {b"content-length", b"transfer-encoding"} <= names and _CLOSE not in self.headers:
+            self.headers.append(_CLOSE)  # the request's own: its answer has the same header
+
+    def _update_head_timer(self) -> None:
+        """Run the timer while a request is expected, unless uvicorn's keep-alive timer runs."""
+        answering = self.cycle is not None and not self.cycle.response_complete
+        if answering or self.timeout_keep_alive_task is not None or self.transport.is_closing():
+            self._stop_head_timer()
+        elif self._head_timer is None:
+            self._head_timer = self.loop.call_later(self.head_timeout_s, self._refuse_slow_head)
+
+    def _stop_head_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _refuse_slow_head(self) -> None:
+        partial_head, _ = self.conn.trailing_data
+        if self.conn.their_state is h11.IDLE and partial_head:
+            body = json.dumps(errors.openai(TooSlow("guard.slow", limit_s=self.head_timeout_s)))
+            headers = [("content-type", "application/json"), ("connection", "close")]
+            for event in (
+                h11.Response(status_code=408, headers=headers, reason=b"Request Timeout"),
+                h11.Data(data=body.encode()),
+                h11.EndOfMessage(),
+            ):
+                self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
+
+    def _start_read_timer(self) -> None:
+        buffered = self.transport.get_write_buffer_size()
+        self._read_timer = self.loop.call_later(self.read_timeout_s, self._check_read, buffered)
+
+    def _stop_read_timer(self) -> None:
+        if self._read_timer is not None:
+            self._read_timer.cancel()
+
+    def _check_read(self, buffered: int) -> None:
+        """Abort unless the client has read enough since the timer started: a request keeps its
+        model loaded until its answer has been read."""
+        read = buffered - self.transport.get_write_buffer_size()
+        if read > 0 and read >= self.min_bytes_per_s * self.read_timeout_s:
+            self._start_read_timer()
+            return
+        fields = {"read_bytes": read, "seconds": self.read_timeout_s}
+        log.warning("a client reads too slowly: disconnected", extra={"fields": fields})
+        self.transport.abort()

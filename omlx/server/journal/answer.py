@@ -231,7 +231,8 @@ class Answer:
             final = await self._failed(errors.unexpected(error))
         finally:
             self.stream.close()
-            self.exchange.on_end(self.encoder, final=final)
+            if self.exchange.on_end is not None:
+                self.exchange.on_end(self.encoder, final=final)
             self.replay.end()
             self.caught_up.set()
             self._ended.set()

@@ -24,7 +24,7 @@ from omlx.engine.types import (
 )
 from omlx.errors import OmlxError, Reason
 from omlx.records import RequestStats
-from omlx.server.http.keys import DASHBOARD, Arrival, Caller
+from omlx.server.http.guard import DASHBOARD, Arrival, Caller
 from omlx.telemetry.metrics import Metrics
 from omlx.telemetry.timeline import Timeline
 from omlx.telemetry.usage import FAILURE, Usage, UsageHistory

@@ -52,8 +52,6 @@ class Wire:
 
 
 OPENAI = Wire(sse.data, done=sse.DONE)
-NAMED = Wire(sse.named)
-"""Frames that repeat their `type` as the event's name."""
 RESPONSES = Wire(sse.named, number="sequence_number")
 
 
@@ -61,10 +59,6 @@ class OnEnd(Protocol):
     def __call__(self, encoder: Encoder, /, *, final: bool) -> None:
         """`final`: the answer has ended; else it may be continued."""
         ...
-
-
-def _ignore(encoder: Encoder, /, *, final: bool) -> None:
-    pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +75,6 @@ class Exchange:
     id_prefix: str
     encoder: Callable[[GenerationStream], Encoder]
     wire: Wire
-    on_end: OnEnd = _ignore
+    on_end: OnEnd | None = None
     kept: bool = False
     background: bool = False

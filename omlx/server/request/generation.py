@@ -27,7 +27,7 @@ from omlx.receipts.store import AnswerStore
 from omlx.server.beginnings.beginning import beginning_of, is_new
 from omlx.server.beginnings.store import RETURNS, BeginningStore
 from omlx.server.http.errors import field_error
-from omlx.server.http.keys import Arrival, Caller
+from omlx.server.http.guard import Arrival, Caller
 from omlx.server.request.activity import Activity
 from omlx.server.request.engine_requests import (
     TokenizedRequest,
@@ -119,8 +119,9 @@ class GenerationService:
             request = with_settings(request, lease.served.speculation.settings)
             check_model(request, lease.served)
             await self._check_empty(request, lease.served)
-            request = await self._files.attach(request)
-            request = await attach(request, Reader.of(lease.served), self._images)
+            if request.has_parts:
+                request = await self._files.attach(request)
+                request = await attach(request, Reader.of(lease.served), self._images)
             lane = (lease.served.id, request.long)
             tokenized = await self._text.run(lane, partial(tokenize, lease.served, request))
             await self._note_beginning(request, lease.served, arrival.caller, lane)
@@ -156,10 +157,11 @@ class GenerationService:
         request = with_profile(request, self._pool.catalog.profile(request.model))
         request = with_settings(request, configured.settings)
         support = VisionSupport()
-        if any(map(shows_images, request.messages)):
-            support = await find_vision(self._pool, model)
-        request = await self._files.attach(request)
-        request = await attach(request, Reader(model, support), self._images)
+        if request.has_parts:
+            if any(map(shows_images, request.messages)):
+                support = await find_vision(self._pool, model)
+            request = await self._files.attach(request)
+            request = await attach(request, Reader(model, support), self._images)
         work = partial(render_conversation, tokenizer, request, placer=support.family)
         return await self._text.run((model, request.long), work)
 

@@ -106,6 +106,11 @@ class GenerationRequest:
         return size > LONG_TEXT
 
     @property
+    def has_parts(self) -> bool:
+        """Whether a message shows an image or a file: other contents are one text."""
+        return any(isinstance(message.get("content"), list) for message in self.messages)
+
+    @property
     def forced_call(self) -> bool:
         """Whether the answer must be a tool call."""
         return self.tools is not None and self.tools.forced

@@ -29,7 +29,7 @@ from omlx.engine.types import (
 from omlx.errors import OmlxError, Reason
 from omlx.models.pool.served import Lease, ServedModel
 from omlx.receipts.recorder import Recorder
-from omlx.server.http.keys import Arrival
+from omlx.server.http.guard import Arrival
 from omlx.server.request.activity import Activity
 from omlx.server.request.engine_requests import ChoiceRequest
 from omlx.server.request.recorded import Recorded
