@@ -12,8 +12,9 @@ from starlette.requests import Request
 from starlette.responses import StreamingResponse
 from starlette.routing import Route
 
+from omlx.server.http import sse
 from omlx.server.journal.answer import Replay
-from omlx.server.request.dialect import NAMED, OPENAI
+from omlx.server.request.dialect import OPENAI, Wire
 from tests.server.running import serving
 
 CHUNKS: list[dict[str, Any]] = [
@@ -27,7 +28,7 @@ EVENTS: list[dict[str, Any]] = [
 
 async def silent_midway(request: Request) -> StreamingResponse:
     chat = request.url.path.endswith("chat/completions")
-    replay = Replay(OPENAI if chat else NAMED)
+    replay = Replay(OPENAI if chat else Wire(sse.named))
     payloads = CHUNKS if chat else EVENTS
 
     async def frames() -> AsyncIterator[bytes]:
