@@ -113,7 +113,7 @@ class EngineLoop:
             self._prompt_ended = False
             with isolate():  # an error of the device condemns the steps of other loops
                 release_buffers()
-        if step is not None and self.scheduler.planner.caught_up:
+        if step is not None and step.caught_up:
             self.reset_timing()
         launched = None if step is None else self.runner.launch(step)
         if launched is not None:

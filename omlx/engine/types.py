@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from collections.abc import Sequence as Seq
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol, TypeAlias, TypeVar
@@ -272,7 +271,7 @@ Event: TypeAlias = PrefillProgress | TokensCommitted | Finished | Failed
 class EventSink(Protocol):
     """Receiver of one step's events. Called on the engine thread; must not block."""
 
-    def __call__(self, events: Seq[Event], /) -> None: ...
+    def __call__(self, events: Sequence[Event], /) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)

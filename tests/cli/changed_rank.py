@@ -25,7 +25,7 @@ from omlx.engine.device.launch import Launch
 from omlx.engine.stage import runners
 from omlx.engine.stage.link import Link, Order, introduce
 from omlx.engine.stage.stages import Stages
-from omlx.engine.step.plan import Plan, ScheduledStep
+from omlx.engine.step.plan import Plan, Step
 from omlx.errors import StageError
 from omlx.models import stages as staged
 
@@ -193,7 +193,7 @@ def _at_step(fault: Fault) -> None:
     launch = runners._StageRunner.launch
     plain = 0
 
-    def launching(self: Any, step: ScheduledStep) -> Launch:
+    def launching(self: Any, step: Step) -> Launch:
         nonlocal plain
         drafts, chunk = _kind(step.plan)
         if fault.at == "draft" and drafts:

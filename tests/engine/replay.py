@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from omlx.engine.device.caches import CacheTable
 from omlx.engine.device.runner import Runner
-from omlx.engine.step.plan import Plan, ScheduledStep
+from omlx.engine.step.plan import Plan, Step, Window
 from omlx.engine.vision.spans import PreparedImage
 from tests.engine.fakes import same_arrays, same_state
 from tests.engine.harness import Bench
@@ -51,13 +52,24 @@ class Replay:
             for part in launch.passes
             for row, draft in part.drafts.items()
         }
-        plan = launch.plan.with_drafts(drafts)
+        plan = with_drafts(launch.plan, drafts)
         sent = Plan.from_bytes(plan.to_bytes())
         assert sent == plan
         self.plans.append(sent)
-        self.runner.launch(ScheduledStep(sent, images=self._images))
+        self.runner.launch(Step(sent, images=self._images))
         if self._own is not None:
             agree(self.runner.caches, self.bench.loop.runner.caches, self._own)
+
+
+def with_drafts(plan: Plan, drafts: dict[int, tuple[int, ...]]) -> Plan:
+    """Return a plan with device drafts replaced by the ids that were read, by row."""
+
+    def read(window: Window) -> Window:
+        known = drafts.get(window.row)
+        return window if known is None else replace(window, draft=known)
+
+    forwards = [replace(f, windows=tuple(map(read, f.windows))) for f in plan.forwards]
+    return replace(plan, forwards=tuple(forwards))
 
 
 def agree(whole: CacheTable, held: CacheTable, own: slice = ALL) -> None:

@@ -84,15 +84,3 @@ def test_every_part_of_a_plan_survives_the_trip() -> None:
         (Forward(windows, batched=True),),
     )
     assert Plan.from_bytes(plan.to_bytes()) == plan
-
-
-def test_read_drafts_take_the_place_of_device_drafts_only() -> None:
-    plan = Plan(
-        (),
-        (
-            Forward((Window(1, 5, (4,), draft_n=2, drafter="draft"),)),
-            Forward((Window(2, 5, (4,)),)),
-        ),
-    )
-    filled = plan.with_drafts({1: (7, 8)})
-    assert [window.draft for window in filled.windows] == [(7, 8), None]

@@ -36,7 +36,7 @@ from omlx.engine.step.plan import (
     Open,
     Read,
     Save,
-    ScheduledStep,
+    Step,
     Window,
 )
 from omlx.engine.step.planner import CacheSizes
@@ -82,7 +82,7 @@ class Runner:
         self._rows: dict[int, _Row] = {}
         self._last: dict[tuple[int, ...], mx.array] = {}  # what the newest step samples, by rows
 
-    def launch(self, step: ScheduledStep) -> Launch:
+    def launch(self, step: Step) -> Launch:
         """Dispatch a step. Masks are left as they are.
 
         An operation or a pass that raises fails its own rows only; `read` reports them.
@@ -140,7 +140,7 @@ class Runner:
         vision = None if self.vision is None else self.vision.sibling()
         return Runner(self.model, self.vocab_size, self.make_cache, self.traits, vision)
 
-    def _apply(self, step: ScheduledStep, launch: Launch) -> None:
+    def _apply(self, step: Step, launch: Launch) -> None:
         failed = launch.failed
         for op in step.plan.ops:
             if isinstance(op, Save) and op.row in failed:
@@ -174,7 +174,7 @@ class Runner:
         return self.caches.members if isinstance(op, Filter | Evict) else (op.row,)
 
     def _forward(
-        self, forward: Forward, step: ScheduledStep, failed: Mapping[int, Exception]
+        self, forward: Forward, step: Step, failed: Mapping[int, Exception]
     ) -> ForwardPass:
         rows = forward.rows
         launched = ForwardPass(forward, {row: step.masks[row] for row in rows if row in step.masks})

@@ -8,8 +8,7 @@ the time of one pass, so the only joint choice is its width; what a row adds is 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from collections.abc import Sequence as Seq
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -26,8 +25,8 @@ class RowForecast:
     """
 
     pending: int
-    tokens: Seq[float] = (1.0,)
-    seconds: Seq[float] = (0.0,)
+    tokens: Sequence[float] = (1.0,)
+    seconds: Sequence[float] = (0.0,)
     shortest: int = 1
     fixed: bool = False
 
@@ -60,7 +59,7 @@ class Decision(NamedTuple):
 
 
 def decide(
-    rows: Seq[RowForecast], pass_seconds: Callable[[int], float], plain_s: float
+    rows: Sequence[RowForecast], pass_seconds: Callable[[int], float], plain_s: float
 ) -> Decision:
     """Return the width at which these rows commit most tokens per second.
 
@@ -90,7 +89,7 @@ def decide(
     return Decision(best_width, speedup, pays=speedup >= CONFIG.min_speedup)
 
 
-def _widths(rows: Seq[RowForecast], pending: int) -> list[int]:
+def _widths(rows: Sequence[RowForecast], pending: int) -> list[int]:
     """Return the widths to compare, ascending: from the shortest draft to the longest."""
     shortest = [row.pending + row.shortest for row in rows if len(row.tokens) > 1]
     first, last = max(pending, min(shortest, default=pending)), max([row.end for row in rows])
@@ -111,5 +110,5 @@ class Pass:
     plain_s: float
     sharing: Counter[str] = field(default_factory=Counter)
 
-    def decide(self, rows: Seq[RowForecast]) -> Decision:
+    def decide(self, rows: Sequence[RowForecast]) -> Decision:
         return decide(rows, self.seconds, self.plain_s)

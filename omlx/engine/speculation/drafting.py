@@ -7,17 +7,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from itertools import chain
 from math import inf
-from typing import Final
+from typing import Final, NamedTuple
 
 from omlx.engine.device_errors import isolate
 from omlx.engine.speculation.config import CONFIG
 from omlx.engine.speculation.cost_model import CostModel
 from omlx.engine.speculation.drafter import Draft, Drafter, Proposal
-from omlx.engine.speculation.policy import GateState, RowPolicy, plain
+from omlx.engine.speculation.policy import Choice, GateState, RowPolicy, plain
 from omlx.engine.speculation.strategy import Clause
 from omlx.engine.step.row import Interval, Row
 from omlx.errors import Reason
@@ -143,6 +142,29 @@ MAX_PENDING: Final = 12
 """Tokens. More accepted tokens than that (recurrent models) are read by a pass without a draft."""
 
 
+class RowChoice(NamedTuple):
+    """What one row could draft: its proposals, and the choice among them."""
+
+    record: RowRecord
+    proposals: list[Proposal]
+    choice: Choice
+
+
+@dataclass(frozen=True, slots=True)
+class PassChoice:
+    """What the rows of a pass are to draft: `drafts` are (row, proposal, draft length)."""
+
+    rows: list[RowChoice]
+    drafts: list[tuple[RowRecord, Proposal, int]]
+
+    def count(self) -> None:
+        """Have the policies of the rows count this decision."""
+        for record, proposals, choice in self.rows:
+            if proposals:
+                with isolate(record.disable):
+                    record.policy.record(proposals, choice)
+
+
 class Drafting:
     """Drafts for the rows that share a pass."""
 
@@ -150,36 +172,43 @@ class Drafting:
         self._readable: float = inf  # tokens that draft models may read in this step
         self.widest: int | None = None  # tokens of a window at most
 
-    def choose(
-        self, records: Seq[RowRecord], cost_model: CostModel
-    ) -> list[tuple[RowRecord, Proposal, int]]:
-        """Return what each row is to draft, and how many tokens, for those that are."""
-        offered = [_proposals(record, self.widest) for record in records]
-        if not any(offered):
-            return []
-        sharing = Counter(p.drafter for p in chain.from_iterable(offered) if not p.free)
-        step = cost_model.next_pass(len(records), longest_of(records), sharing)
-        candidates = []
-        for record, proposals in zip(records, offered, strict=True):
-            candidate = plain(record.row.pending)
-            with isolate(record.disable):
-                candidate = record.policy.choose(proposals, record.row.pending, step)
-            candidates.append(candidate)
-        width, _, pays = candidates[0].decision
-        if len(candidates) > 1:
-            width, _, pays = step.decide([candidate.forecast for candidate in candidates])
-        chosen: list[tuple[RowRecord, Proposal, int]] = []
-        for record, candidate in zip(records, candidates, strict=True):
-            k = candidate.forecast.draft_length(width)
-            if pays and k and candidate.proposal is not None:
-                chosen.append((record, candidate.proposal, k))
-        return chosen
+    def choose(self, records: Sequence[RowRecord], cost_model: CostModel) -> PassChoice:
+        """Return what each row is to draft, and how many tokens, for those that are.
 
-    def draft(self, records: Seq[RowRecord], cost_model: CostModel) -> dict[int, Draft]:
+        Asked again, it answers the same: what a step keeps to is counted by `PassChoice.count`.
+        """
+        proposals = [_proposals(record, self.widest) for record in records]
+        due: list[list[Proposal]] = []
+        for record, offered in zip(records, proposals, strict=True):
+            due.append(record.policy.due(offered) if offered else offered)
+        choices = [Choice(plain(record.row.pending)) for record in records]
+        rows = list(map(RowChoice, records, proposals, choices))
+        if not any(due):
+            return PassChoice(rows, [])
+        sharing = Counter([p.drafter for p in chain.from_iterable(due) if not p.free])
+        step = cost_model.next_pass(len(records), longest_of(records), sharing)
+        for i, record in enumerate(records):
+            with isolate(record.disable):
+                choice = record.policy.choose(due[i], record.row.pending, step)
+                rows[i] = RowChoice(record, proposals[i], choice)
+        width, _, pays = rows[0].choice.best.decision
+        if len(rows) > 1:
+            width, _, pays = step.decide([row.choice.best.forecast for row in rows])
+        drafts: list[tuple[RowRecord, Proposal, int]] = []
+        for record, _, choice in rows if pays else ():
+            proposal, forecast, _ = choice.best
+            k = forecast.draft_length(width)
+            if k and proposal is not None:
+                drafts.append((record, proposal, k))
+        return PassChoice(rows, drafts)
+
+    def draft(self, records: Sequence[RowRecord], cost_model: CostModel) -> dict[int, Draft]:
         """Draft for the rows of a pass, by row, and record that the drafts are in flight."""
         asked: dict[str, list[tuple[RowRecord, int]]] = {}
         proposals: dict[int, Proposal] = {}
-        for record, proposal, k in self.choose(records, cost_model):
+        choice = self.choose(records, cost_model)
+        choice.count()
+        for record, proposal, k in choice.drafts:
             ready = self._ready(record, proposal)
             if ready is not None:
                 proposals[record.row.id] = ready
@@ -214,7 +243,7 @@ class Drafting:
         record.policy.observe_catch_up(proposal, context)
         return None
 
-    def catch_up(self, records: Seq[RowRecord], *, alone: bool) -> bool:
+    def catch_up(self, records: Sequence[RowRecord], *, alone: bool) -> bool:
         """Let the first draft model that catches up read a slice. Return whether one did.
 
         Before the drafts of a step, in which they may read a slice too. A row that is `alone` reads
@@ -232,16 +261,13 @@ class Drafting:
         return False
 
 
-def longest_of(records: Seq[RowRecord]) -> int:
+def longest_of(records: Sequence[RowRecord]) -> int:
     """Return the context of a pass: the tokens of its longest row."""
     return max([len(record.row.tokens) for record in records])
 
 
 def _proposals(record: RowRecord, widest: int | None) -> list[Proposal]:
-    """Return what the row's drafters propose now and is to be evaluated.
-
-    A draft model that is catching up proposes nothing.
-    """
+    """Return what the row's drafters propose now. One that is catching up proposes nothing."""
     proposals: list[Proposal] = []
     room, pending = record.row.remaining - 1, record.row.pending
     if widest is not None:
@@ -257,10 +283,10 @@ def _proposals(record: RowRecord, widest: int | None) -> list[Proposal]:
             if proposal is not None:
                 proposals.append(proposal)
     record.unused = next((proposal for proposal in proposals if proposal.tokens), None)
-    return record.policy.due(proposals)
+    return proposals
 
 
-def _draft_by(name: str, limits: Seq[tuple[RowRecord, int]]) -> dict[int, Draft]:
+def _draft_by(name: str, limits: Sequence[tuple[RowRecord, int]]) -> dict[int, Draft]:
     """Let a drafter draft at most as many tokens for each row as its limit says."""
     drafter = limits[0][0].drafter(name)
     assert drafter is not None

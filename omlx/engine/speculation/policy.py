@@ -9,12 +9,12 @@ A lookup needs no probe: unused, it is compared with the output.
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Seq
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import chain
 from math import inf
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from omlx.draft_length import DEFAULT_DRAFT_LENGTH, MAX_DRAFT_LENGTH, DraftLength
 from omlx.engine.speculation.acceptance import Acceptance, ExplorationBudget, Savings, bin_of
@@ -65,6 +65,14 @@ class Candidate(NamedTuple):
     decision: Decision
 
 
+class Choice(NamedTuple):
+    """The best candidate of a row, those that were compared, and whether the best is a probe."""
+
+    best: Candidate
+    evaluated: tuple[Candidate, ...] = ()
+    probe: bool = False
+
+
 def plain(pending: int) -> Candidate:
     """Return the candidate that drafts nothing."""
     return Candidate(None, RowForecast(pending), Decision(pending, 0.0, pays=False))
@@ -95,54 +103,72 @@ class RowPolicy:
         self._steps = 0
         self._drafted = 0  # tokens of the draft in flight
 
-    def due(self, proposals: Seq[Proposal]) -> list[Proposal]:
+    def due(self, proposals: Sequence[Proposal]) -> list[Proposal]:
         """Return those to evaluate in this decision: evaluation takes time too.
 
         The first one alone if it is drafted whatever it costs.
         """
-        if proposals and (self._fixed or proposals[0].certain):
+        if self._settled(proposals):
             return proposals[0].readings[-1:]
         due = []
-        for proposal in chain.from_iterable(p.readings for p in proposals):
-            record, index = self.record_of(proposal), bin_of(proposal.match, 0)
-            record.idle += 1
-            record.skips[index] = record.skips.get(index, 0) - 1
-            if record.skips[index] < 0 and proposal.max_length >= self.min_length(proposal):
+        for proposal in chain.from_iterable([p.readings for p in proposals]):
+            skips = self.record_of(proposal).skips.get(bin_of(proposal.match, 0), 0)
+            if skips < 1 and proposal.max_length >= self.min_length(proposal):
                 due.append(proposal)
         return due
 
-    def choose(self, proposals: Seq[Proposal], pending: int, step: Pass) -> Candidate:
+    def choose(self, proposals: Sequence[Proposal], pending: int, step: Pass) -> Choice:
         """Return the best draft after `pending` tokens, or a probe in place of a plain step.
 
-        `proposals` are due. A row that shares its pass is not probed.
+        `proposals` are due. A row that shares its pass is not probed. Modifies nothing: `record`
+        does, once a step.
         """
-        if proposals and (self._fixed or proposals[0].certain):
+        if self._settled(proposals):
             longest = min(proposals[0].max_length, self.draft_length.max)
             forecast = certain(pending, longest, fixed=self._fixed or step.rows == 1)
-            return Candidate(proposals[0], forecast, step.decide([forecast]))
+            return Choice(Candidate(proposals[0], forecast, step.decide([forecast])))
         if not step.plain_s:
-            return plain(pending)
-        candidates = [self.evaluate(proposal, pending, step) for proposal in proposals]
+            return Choice(plain(pending))
+        candidates = tuple([self.evaluate(proposal, pending, step) for proposal in proposals])
         best = max(candidates, key=lambda c: c.decision.speedup, default=plain(pending))
-        if best.proposal is not None and best.decision.pays:
-            self.record_of(best.proposal).idle = 0
         if pending == step.rows == 1:
-            return self._explored(candidates, step, best)
-        return best
+            probe = self._probe(candidates, step, best)
+            if probe is not None:
+                return Choice(probe, candidates, probe=True)
+        return Choice(best, candidates)
 
     def evaluate(self, proposal: Proposal, pending: int, step: Pass) -> Candidate:
-        """Return the best draft of a proposal for this row, and record what is forecast of it."""
+        """Return the best draft of a proposal for this row."""
         forecast = self._forecast(proposal, pending, step)
-        decision = step.decide([forecast])
-        record, skipped = self.record_of(proposal), 0
-        before = decision.speedup if record.speedup is None else record.speedup
-        record.speedup = 0.9 * before + 0.1 * decision.speedup
-        if not (proposal.free or decision.pays) and record.speedup < CONFIG.min_speedup:
-            skipped = CONFIG.skipped_evaluations
-        elif proposal.free and decision.speedup < CONFIG.hopeless_speedup:
-            skipped = CONFIG.skipped_evaluations // 2
-        record.skips[bin_of(proposal.match, 0)] = skipped
-        return Candidate(proposal, forecast, decision)
+        return Candidate(proposal, forecast, step.decide([forecast]))
+
+    def record(self, proposals: Sequence[Proposal], choice: Choice) -> None:
+        """Count a decision among `proposals`, due or not, that a step keeps to."""
+        if self._settled(proposals):
+            return
+        for proposal in chain.from_iterable([p.readings for p in proposals]):
+            record, index = self.record_of(proposal), bin_of(proposal.match, 0)
+            record.idle += 1
+            record.skips[index] = record.skips.get(index, 0) - 1
+        best = choice.best.proposal
+        for evaluated, _, decision in choice.evaluated:
+            proposal = cast(Proposal, evaluated)
+            record, skipped = self.record_of(proposal), 0
+            before = decision.speedup if record.speedup is None else record.speedup
+            record.speedup = 0.9 * before + 0.1 * decision.speedup
+            if choice.probe and proposal is best:
+                skipped = 0
+            elif not (proposal.free or decision.pays) and record.speedup < CONFIG.min_speedup:
+                skipped = CONFIG.skipped_evaluations
+            elif proposal.free and decision.speedup < CONFIG.hopeless_speedup:
+                skipped = CONFIG.skipped_evaluations // 2
+            record.skips[bin_of(proposal.match, 0)] = skipped
+        if best is not None and choice.best.decision.pays and not choice.probe:
+            self.record_of(best).idle = 0
+
+    def _settled(self, proposals: Sequence[Proposal]) -> bool:
+        """Whether the first proposal is drafted whatever it costs."""
+        return bool(proposals) and (self._fixed or proposals[0].certain)
 
     def _forecast(self, proposal: Proposal, pending: int, step: Pass) -> RowForecast:
         """Return what drafts of each length bring, and cost in addition to the pass."""
@@ -169,8 +195,10 @@ class RowPolicy:
             seconds.append(per_round_s + k * draft_s + rejection_s)
         return RowForecast(pending, tokens, seconds, shortest)
 
-    def _explored(self, candidates: Seq[Candidate], step: Pass, best: Candidate) -> Candidate:
-        """Return a draft that a draft model makes though it is not the best, else `best`.
+    def _probe(
+        self, candidates: Sequence[Candidate], step: Pass, best: Candidate
+    ) -> Candidate | None:
+        """Return a draft that a draft model makes though it is not the best, if there is one.
 
         One that is not known yet comes first, and may take more. One that is known has to be idle,
         and nothing else to pay. A probe has the draft length that came closest to paying.
@@ -185,7 +213,8 @@ class RowPolicy:
                 continue
             record = self.record_of(proposal)
             steps = self._probe_steps(proposal, candidate, step)
-            if record.idle <= CONFIG.skipped_evaluations or steps > CONFIG.most_savings:
+            # Less than, since `record` counts this decision, too.
+            if record.idle < CONFIG.skipped_evaluations or steps > CONFIG.most_savings:
                 continue
             if not record.acceptance.known:
                 end = self.records.get(proposal.drafter + PROMPT_END)
@@ -196,9 +225,8 @@ class RowPolicy:
                 known.append((steps, record, candidate))
         for steps, record, candidate in new or known:
             if self._budget.may_spend(steps, once=bool(new), in_advance=not record.poor):
-                record.skips[0] = 0
                 return candidate._replace(decision=candidate.decision._replace(pays=True))
-        return best
+        return None
 
     def _probe_steps(self, proposal: Proposal, candidate: Candidate, step: Pass) -> float:
         """Return how many plain steps a probe loses if no token is accepted; no end of them if it

@@ -13,7 +13,7 @@ from omlx.engine.speculation.config import CONFIG
 from omlx.engine.speculation.cost_model import SHORT_LAG, CostModel
 from omlx.engine.speculation.drafter import Draft, Drafter
 from omlx.engine.speculation.drafters.grammar import GrammarDrafter
-from omlx.engine.speculation.drafting import Drafting, RowRecord, longest_of
+from omlx.engine.speculation.drafting import Drafting, PassChoice, RowRecord, longest_of
 from omlx.engine.speculation.policy import GateState, History, RowPolicy
 from omlx.engine.speculation.strategy import Clause, Strategy
 from omlx.engine.step.row import Interval, Row
@@ -56,6 +56,7 @@ class Speculator:
     _refused: dict[int, Reason | None] = field(default_factory=dict)
     _grammar: GrammarDrafter = field(default_factory=GrammarDrafter)
     _drafting: Drafting = field(default_factory=Drafting)
+    _asked: dict[int, PassChoice] = field(default_factory=dict)  # by the first row of a pass
 
     def __post_init__(self) -> None:
         self._drafting.widest = self.widest
@@ -87,16 +88,27 @@ class Speculator:
         self._refused[row.id] = self.refusal(row, paused)
         return self._refused[row.id] is not None
 
-    def would_draft(self, rows: Sequence[Row]) -> bool:
+    def wants(self, rows: Sequence[Row]) -> bool:
         """Return whether one of these rows would draft in their next pass: if so, the step in
-        flight is committed first. `draft` then decides again, with the tokens of that step.
+        flight is committed first, and `draft` decides with its tokens.
+
+        The answer is remembered for `decode_plainly`; nothing else changes.
         """
         if all(self.refusal(row) is not None for row in rows):
             return False
-        return len(self._drafting.choose(self._records(rows), self.cost_model)) > 0
+        choice = self._drafting.choose(self._records(rows), self.cost_model)
+        self._asked = {} if choice.drafts else {**self._asked, rows[0].id: choice}
+        return bool(choice.drafts)
+
+    def decode_plainly(self, rows: Sequence[Row]) -> None:
+        """Keep to what `wants` has answered: the next pass of these rows has no draft."""
+        choice = self._asked.pop(rows[0].id, None)
+        if choice is not None:
+            choice.count()
 
     def draft(self, rows: Sequence[Row]) -> dict[int, Draft]:
         """Draft for the rows of one pass, by row; those that are left out decode plainly."""
+        self._asked.pop(rows[0].id, None)
         return self._drafting.draft(self._records(rows), self.cost_model)
 
     def catch_up(self, rows: Sequence[Row], *, alone: bool) -> bool:
@@ -162,7 +174,8 @@ class Speculator:
         """Learn from tokens just committed; `interval` is None where the step cannot be timed."""
         record = self._rows.get(row.id)
         if record is not None:
-            record.observe(new, interval)
+            with isolate(record.disable):
+                record.observe(new, interval)
 
     def reason(self, row: Row) -> Reason:
         """Return whether this request speculated, and if not, why not."""
@@ -208,6 +221,7 @@ class Speculator:
         """Forget a row."""
         self._rows.pop(row_id, None)
         self._refused.pop(row_id, None)
+        self._asked.pop(row_id, None)
         for drafter in (self._grammar, *self.drafters):
             with isolate():
                 drafter.drop(row_id)

@@ -33,7 +33,7 @@ from omlx.engine.memory import stepped
 from omlx.engine.piece import Layout
 from omlx.engine.stage.link import Kind, Order
 from omlx.engine.stage.stages import Stages
-from omlx.engine.step.plan import Plan, Read, ScheduledStep, Window
+from omlx.engine.step.plan import Plan, Read, Step, Window
 from omlx.engine.step.prefill import FIRST
 
 INIT_S: Final = 5
@@ -123,7 +123,7 @@ class _StageRunner(Runner):
         self.group = group
         self.facts = facts
 
-    def launch(self, step: ScheduledStep) -> Launch:
+    def launch(self, step: Step) -> Launch:
         """Dispatch a step. Raises the first error of an operation or a pass."""
         launch = super().launch(step)
         errors = [launched.error for launched in launch.passes]
@@ -151,7 +151,7 @@ class Leader(_StageRunner):
         self._lane = stages.open_lane()
         weakref.finalize(self, stages.drop_lane, self._lane)
 
-    def launch(self, step: ScheduledStep) -> Launch:
+    def launch(self, step: Step) -> Launch:
         self._stages.broadcast(Kind.PLAN, step.plan.to_bytes(), self._lane)
         with self._stages.deadline():
             return super().launch(step)
@@ -194,7 +194,7 @@ class Follower(_StageRunner):
 
     def follow(self, plan: Plan) -> None:
         """Dispatch a step of the leader's."""
-        self.launch(ScheduledStep(plan))
+        self.launch(Step(plan))
 
     def _draft(self, window: Window, drafts: Mapping[int, mx.array]) -> mx.array:
         return self.group.share(mx.zeros(window.draft_n, mx.uint32))

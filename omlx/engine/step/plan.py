@@ -7,8 +7,8 @@ the draft model.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
@@ -195,7 +195,7 @@ class Forward:
 
     @property
     def rows(self) -> tuple[int, ...]:
-        return tuple(window.row for window in self.windows)
+        return tuple([window.row for window in self.windows])
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,25 +204,10 @@ class Plan:
     forwards: tuple[Forward, ...]
 
     @property
-    def windows(self) -> Iterator[Window]:
-        return chain.from_iterable(forward.windows for forward in self.forwards)
-
-    @property
-    def rows(self) -> Iterator[int]:
-        return (window.row for window in self.windows)
-
-    def with_drafts(self, drafts: dict[int, tuple[int, ...]]) -> Plan:
-        """Return the plan with device drafts replaced by the ids that were read, by row.
-
-        For replay.
-        """
-
-        def read(window: Window) -> Window:
-            known = drafts.get(window.row)
-            return window if known is None else replace(window, draft=known)
-
-        forwards = [replace(f, windows=tuple(map(read, f.windows))) for f in self.forwards]
-        return replace(self, forwards=tuple(forwards))
+    def windows(self) -> tuple[Window, ...]:
+        if len(self.forwards) == 1:
+            return self.forwards[0].windows
+        return tuple(chain.from_iterable([forward.windows for forward in self.forwards]))
 
     def to_bytes(self) -> bytes:
         return _ADAPTER.dump_json(self)
@@ -236,12 +221,13 @@ _ADAPTER: Final = TypeAdapter(Plan)
 
 
 @dataclass(frozen=True, slots=True)
-class ScheduledStep:
+class Step:
     """A plan with what belongs to it and stays in this process, by row.
 
     `drafts` holds device arrays [draft_n] of token ids for windows without host ids; `masks` the
     token masks of rows with structured output, advanced to the committed tokens. `images` holds
-    those that the plan looks at, by name, `loads` what it loads.
+    those that the plan looks at, by name, `loads` what it loads. `caught_up`: while it was planned,
+    a draft model read a slice of what it lags.
     """
 
     plan: Plan
@@ -249,6 +235,7 @@ class ScheduledStep:
     masks: Mapping[int, TokenMask] = field(default_factory=dict)
     images: Mapping[str, PreparedImage] = field(default_factory=dict)
     loads: Mapping[int, Loaded] = field(default_factory=dict)
+    caught_up: bool = False
 
 
 LogprobRows: TypeAlias = tuple[tuple[float, tuple[tuple[int, float], ...]], ...]

@@ -11,16 +11,15 @@ is a barrier.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import chain
 from typing import Final, Literal, Protocol
 
 from omlx.engine.device_errors import isolate
 from omlx.engine.prefix.reuse import PrefixReuse
 from omlx.engine.speculation.drafter import Draft
 from omlx.engine.speculation.speculator import Speculator
-from omlx.engine.step.plan import LAST, CacheOp, Extract, Filter, Forward, Merge, Plan, Window
+from omlx.engine.step.plan import LAST, CacheOp, Extract, Filter, Forward, Merge, Plan, Step, Window
 from omlx.engine.step.prefill import PrefillChunk
-from omlx.engine.step.row import Interval, Row, Status
+from omlx.engine.step.row import Row, Status
 from omlx.engine.types import Limits
 from omlx.engine.vision.features import Looks
 from omlx.engine.vision.spans import spans_within, words_before
@@ -146,12 +145,7 @@ SCORED_COPIES: Final = 3
 
 
 class Planner:
-    """Windows of one model's rows.
-
-    `drafts` holds the draft tokens of the newest plan that only the device knows, by row.
-    `look_ops` are its operations on images. `caught_up` says that a draft model read a slice of
-    what it lags while it was made.
-    """
+    """Windows of one model's rows."""
 
     def __init__(
         self,
@@ -164,44 +158,46 @@ class Planner:
     ) -> None:
         self.limits = limits
         self.speculator = speculator
-        self.drafts: dict[int, object] = {}
-        self.look_ops: list[CacheOp] = []
-        self.caught_up = False
         self.looks = looks
         self._batch = batch
         self._prefix = prefix
         self.chunk = chunk
-        # Rows that the newest plan samples; None: it verifies a draft.
-        self._sampled: set[int] | None = None
 
-    def open(self, row: Row) -> None:
-        """Let the drafters of a row begin, before its prompt is read."""
-        self.speculator.open(row)
-
-    def must_commit_first(self, running: Sequence[Row], decoding: Sequence[Row]) -> bool:
-        """Whether the newest plan must be committed before the next one is made."""
-        if self._sampled is None or self._prefill_waits(running, decoding):
+    def must_commit_first(
+        self, in_flight: Plan, running: Sequence[Row], decoding: Sequence[Row]
+    ) -> bool:
+        """Whether a plan must be committed before the next one is made."""
+        windows = in_flight.windows
+        if any(window.draft_n for window in windows) or self._prefill_waits(running, decoding):
             return True
         if not decoding:
             return False
         # A row at its length limit ends with the token in flight; a mask depends on it.
-        if any(s.remaining < 1 or s.mask is not None for s in decoding):
+        for row in decoding:
+            if row.remaining < 1 or row.mask is not None:
+                return True
+        sampled = {window.row for window in windows if window.sample}
+        if sampled != {row.id for row in decoding} or self._batch.changes(decoding):
             return True
-        if self._sampled != {s.id for s in decoding} or self._batch.changes(decoding):
-            return True
-        return self._would_draft(decoding)
+        return self._wants_draft(decoding)
 
-    def plan(self, running: Sequence[Row], decoding: Sequence[Row]) -> list[Forward]:
-        """Decode windows first, then prefill chunks."""
-        self.drafts, self.look_ops = {}, []
-        self.caught_up = self.speculator.catch_up(decoding, alone=len(running) == 1)
-        forwards = self._decode(decoding)
-        forwards += self._prefill(running, stall_matters=len(decoding) > 0)
-        windows = list(chain.from_iterable(forward.windows for forward in forwards))
-        self._sampled = {window.row for window in windows if window.sample}
-        if any(window.draft_n for window in windows):
-            self._sampled = None
-        return forwards
+    def plan(
+        self, running: Sequence[Row], decoding: Sequence[Row], ops: Sequence[CacheOp]
+    ) -> Step | None:
+        """Return a step behind `ops`: decode windows first, then prefill chunks; None for nothing.
+
+        The rows are left as they are.
+        """
+        caught_up = self.speculator.catch_up(decoding, alone=len(running) == 1)
+        drafts: dict[int, object] = {}
+        forwards = self._decode(decoding, drafts)
+        chunks, looks = self._prefill(running, stall_matters=len(decoding) > 0)
+        plan = Plan((*ops, *looks), (*forwards, *chunks))
+        if not plan.ops and not plan.forwards:
+            return None
+        masks = {row.id: mask for row in decoding if (mask := row.mask) is not None}
+        images = self.looks.prepared(looks, running) if looks else {}
+        return Step(plan, drafts, masks, images, caught_up=caught_up)
 
     def observe(self, plan: Plan, seconds: float, activations: int | None = None) -> None:
         """Learn how long a step took, and what its pass over a prompt took of memory."""
@@ -215,21 +211,13 @@ class Planner:
             activations -= read * self._prefix.layout.row_bytes  # the KV cache, which stays
         self.chunk.observe(read, context, seconds, activations)
 
-    def observe_pass(self, rows: Sequence[Row], interval: Interval | None) -> Interval | None:
-        """Learn how long a pass over a batch took, and return it with the estimate of a plain step;
-        a row's record learns that of a single row.
-        """
-        if interval is None or interval.rows == 1 or not rows:
-            return interval
-        return self.speculator.observe_pass(rows, interval)
-
     def _groups(self, decoding: Sequence[Row]) -> list[list[Row]]:
         """Return the rows of each pass: each row that is alone, then those of the batch."""
+        if not self._batch.members:
+            return [[row] for row in decoding]
         by_row, members = {row.id: row for row in decoding}, self._batch.members
         groups = [[row] for row in decoding if row.id not in members]
-        if members:
-            groups.append([by_row[member] for member in members])
-        return groups
+        return [*groups, [by_row[member] for member in members]]
 
     def _may_draft(self, rows: Sequence[Row], decoding: int) -> bool:
         """Whether the rows of a pass may draft: not one that joins the batch next."""
@@ -237,27 +225,34 @@ class Planner:
             return self._batch.no_uneven is None
         return self._batch.drafts_alone(rows[0].id, decoding)
 
-    def _would_draft(self, decoding: Sequence[Row]) -> bool:
+    def _wants_draft(self, decoding: Sequence[Row]) -> bool:
         for rows in self._groups(decoding):
             if self._may_draft(rows, len(decoding)):
-                wants = True  # where `would_draft` raises, `draft` raises too, and is isolated
+                wants = True  # where `wants` raises, `draft` raises too, and is isolated
                 with isolate():
-                    wants = self.speculator.would_draft(rows)
+                    wants = self.speculator.wants(rows)
                 if wants:
                     return True
         return False
 
-    def _decode(self, decoding: Sequence[Row]) -> list[Forward]:
+    def _decode(self, decoding: Sequence[Row], arrays: dict[int, object]) -> list[Forward]:
+        """Return the passes of decoding rows. Adds drafts that only the device knows, by row."""
         forwards = []
         for rows in self._groups(decoding):
             drafts = self._draft(rows, len(decoding))
-            windows = tuple(self._window(row, drafts.get(row.id)) for row in rows)
-            forwards.append(Forward(windows, batched=rows[0].id in self._batch.members))
+            windows = []
+            for row in rows:
+                draft = drafts.get(row.id)
+                windows.append(self._window(row, draft))
+                if draft is not None and draft.array is not None:
+                    arrays[row.id] = draft.array
+            forwards.append(Forward(tuple(windows), batched=rows[0].id in self._batch.members))
         return forwards
 
     def _draft(self, rows: Sequence[Row], decoding: int) -> dict[int, Draft]:
-        if any(row.unread for row in rows):
-            return {}  # nothing about the rows changes while steps overlap
+        if any(row.unread for row in rows):  # nothing about them changes while steps overlap
+            self.speculator.decode_plainly(rows)
+            return {}
         batched = rows[0].id in self._batch.members
         paused = self._batch.no_uneven if batched else None
         refused = [self.speculator.record_refusal(row, paused) for row in rows]
@@ -271,15 +266,15 @@ class Planner:
         return drafts
 
     def _window(self, row: Row, draft: Draft | None) -> Window:
-        start, history = row.computed, row.request.sampling.history
+        start, spans, penalties = row.computed, row.request.spans, row.request.sampling
         tokens: tuple[int, ...] | Literal["last"] = LAST
         if not row.unread:
             tokens = tuple(row.tokens[start:])
-        seen = words_before(row.tokens, row.request.spans, start, history)
+        seen: tuple[int, ...] = ()
+        if penalties.penalised:
+            seen = words_before(row.tokens, spans, start, penalties.history)
         if draft is None:
             return Window(row.id, start, tokens, history=seen)
-        if draft.array is not None:
-            self.drafts[row.id] = draft.array
         return Window(
             row=row.id,
             start=start,
@@ -290,8 +285,10 @@ class Planner:
             history=seen,
         )
 
-    def _prefill(self, running: Sequence[Row], *, stall_matters: bool) -> list[Forward]:
-        """Chunks in order of admission, within one budget of tokens.
+    def _prefill(
+        self, running: Sequence[Row], *, stall_matters: bool
+    ) -> tuple[list[Forward], list[CacheOp]]:
+        """Return chunks in order of admission, within one budget of tokens, and looks at images.
 
         The last token of a prompt is left for the first decode window.
         """
@@ -299,6 +296,7 @@ class Planner:
         budget = self._budget(stall_matters=stall_matters)
         self.chunk.begin()
         forwards: list[Forward] = []
+        looks: list[CacheOp] = []
         for row in running:
             if row.status is not Status.PREFILL or row.restoring or budget < 1:
                 continue
@@ -311,7 +309,7 @@ class Planner:
                     continue  # a later step reads it as a whole
                 most = whole
             ops, spent, ready = self.looks.plan(row, most)
-            self.look_ops += ops
+            looks += ops
             budget -= spent
             chunk = whole if whole is not None else self._chunk(row, most - spent, ready)
             if not chunk or (whole is not None and start + chunk > ready):
@@ -321,7 +319,7 @@ class Planner:
             window = Window(row.id, start, tuple(tokens), sample=False, end=following)
             forwards.append(Forward((window,)))
             budget -= chunk
-        return forwards
+        return forwards, looks
 
     def _budget(self, *, stall_matters: bool) -> int:
         """Return the tokens of prompts that a step reads at most."""

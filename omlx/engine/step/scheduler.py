@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from typing import Final
@@ -27,7 +28,7 @@ from omlx.engine.step.plan import (
     Read,
     Restore,
     Rewind,
-    ScheduledStep,
+    Step,
     Window,
     rows_of,
     saved_pieces,
@@ -89,7 +90,7 @@ class Scheduler:
         chunk = PrefillChunk(limits, activations or Activations(), self.memory.pass_room)
         self.queue = AdmissionQueue(limits, prefix, self.looks, self.memory, clock, chunk)
         self.planner = Planner(limits, self.batch, prefix, speculator, self.looks, chunk)
-        self.opening = Opening(prefix, self.planner.open)
+        self.opening = Opening(prefix, lambda row: self.speculator.open(row))
         self.running: list[Row] = []
         self._traits, self._sizes, self._clock = traits, sizes, clock
         self.ops = PendingOps()
@@ -129,31 +130,36 @@ class Scheduler:
 
     @property
     def decoding(self) -> list[Row]:
-        return [s for s in self.running if s.status is Status.DECODE]
+        return [row for row in self.running if row.status is Status.DECODE]
 
-    def plan(self) -> ScheduledStep | None:
+    def plan(self) -> Step | None:
         """Return the next step; None: nothing to do, or the step in flight must be committed."""
-        if self._in_flight is not None:
-            changes = self.ops.next or self._cancelled or self.opening.arrived(self.running)
-            rows = self.queue.may_admit(self.running) or any(s.filled for s in self.running)
-            if changes or rows or self.planner.must_commit_first(self.running, self.decoding):
-                return None
-        for row in self.queue.admissions(self.memory_client, self.running, self.memory_client.need):
-            self._open(row)
-        loads = self.opening.restore(self.running, self.ops, self.memory.headroom)
         decoding = self.decoding
-        self.ops.next += self.batch.arrange(decoding) if decoding else []
-        forwards = self.planner.plan(self.running, decoding)
-        looks = self.planner.look_ops
-        plan = Plan((*self.ops.next, *looks), tuple(forwards))
-        if not plan.ops and not plan.forwards:
+        if self._in_flight is not None and self._must_commit_first(self._in_flight, decoding):
             return None
-        self._launched(plan)
+        if self.queue.waiting:
+            need = self.memory_client.need
+            for row in self.queue.admissions(self.memory_client, self.running, need):
+                self._open(row)
+            decoding = self.decoding
+        loads = self.opening.restore(self.running, self.ops, self.memory.headroom)
+        if loads:
+            decoding = self.decoding
+        self.ops.next += self.batch.arrange(decoding) if decoding else []
+        step = self.planner.plan(self.running, decoding, self.ops.next)
+        if step is None:
+            return None
+        self._launched(step.plan)
         self.ops.advance()
-        self._in_flight = plan
-        masks = {s.id: s.mask for s in decoding if s.mask is not None}
-        images = self.looks.prepared(looks, self.running)
-        return ScheduledStep(plan, self.planner.drafts, masks, images, loads)
+        self._in_flight = step.plan
+        return replace(step, loads=loads) if loads else step
+
+    def _must_commit_first(self, in_flight: Plan, decoding: list[Row]) -> bool:
+        if self.ops.next or self._cancelled or self.opening.arrived(self.running):
+            return True
+        if self.queue.may_admit(self.running) or any(row.filled for row in self.running):
+            return True
+        return self.planner.must_commit_first(in_flight, self.running, decoding)
 
     def _open(self, row: Row) -> None:
         row.clock.admitted = row.clock.admitted or self._clock()
@@ -187,13 +193,15 @@ class Scheduler:
             self.memory.changed()
         events: list[Event] = []
         by_row = {row.id: row for row in self.running}
-        read = [by_row[row_id] for row_id in plan.rows if row_id in by_row]
-        interval = self.planner.observe_pass(read, interval)
+        windows = plan.windows
+        if interval is not None and interval.rows > 1:
+            rows = [by_row[window.row] for window in windows if window.row in by_row]
+            interval = self.speculator.observe_pass(rows, interval) if rows else interval
         errors = {row_id: read.error for row_id, read in reads.items() if read.error is not None}
-        for row_id in [row_id for row_id in errors if _restores(plan, row_id)]:
-            if row_id in by_row and by_row[row_id].may_restart:
+        for row_id in errors:
+            if _restores(plan, row_id) and row_id in by_row and by_row[row_id].may_restart:
                 self._restart(by_row.pop(row_id), cold=True)  # what cannot be restored is computed
-        for window in plan.windows:
+        for window in windows:
             row = by_row.get(window.row)
             if row is not None:  # else it ended while this step was in flight
                 events += self._commit_window(row, window, reads[window.row], interval)
@@ -222,7 +230,8 @@ class Scheduler:
         if self._in_flight is plan:
             self._in_flight = None
         self.memory.changed()
-        row_ids = {*plan.rows, *chain.from_iterable(map(rows_of, plan.ops))}
+        row_ids = {window.row for window in plan.windows}
+        row_ids.update(chain.from_iterable(map(rows_of, plan.ops)))
         unproven = [*saved_pieces(plan.ops), *moved]
         for row_id in row_ids:
             unproven += self.ops.discard(row_id)
@@ -287,9 +296,9 @@ class Scheduler:
         if window.draft_n:
             stopped = len(new) < accepted + 1
             self._apply_verification(row, window, min(accepted, len(new)), stopped=stopped)
-        with isolate(self.speculator.disable, row):
-            self.speculator.observe_commit(row, new, interval)
-        drafted = tuple(i < accepted for i in range(len(new)))
+        self.speculator.observe_commit(row, new, interval)
+        accepted = min(accepted, len(new))
+        drafted = (True,) * accepted + (False,) * (len(new) - accepted)
         logprobs = read.token_logprobs(new, request.top_logprobs)
         events: list[Event] = [TokensCommitted(request.id, new, drafted, logprobs)]
         if stop is not None:

@@ -7,7 +7,7 @@ Features are held while a row that prefills needs them, and behind that up to `M
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -92,7 +92,7 @@ class Looks:
         """Forget all features that no row needs."""
         return self._forget(list(self._excess(0)))
 
-    def prepared(self, ops: list[CacheOp], rows: list[Row]) -> dict[str, PreparedImage]:
+    def prepared(self, ops: list[CacheOp], rows: Sequence[Row]) -> dict[str, PreparedImage]:
         """Return the images that the operations look at, by name."""
         names = {op.image for op in ops if isinstance(op, Look)}
         if not names:

@@ -156,11 +156,13 @@ class Engine:
     def _must_commit_first(self, flight: Launch) -> bool:
         if flight.draft is not None or self.row.remaining < 1:
             return True
-        return self.speculator.would_draft([self.row])
+        return self.speculator.wants([self.row])
 
     def _launch(self) -> Launch:
         run, row, draft = self._run, self.row, None
-        if not self.speculator.record_refusal(row) and not row.unread:
+        if row.unread:
+            self.speculator.decode_plainly([row])
+        elif not self.speculator.record_refusal(row):
             draft = self.speculator.draft([row]).get(row.id)
         start, pending, context = row.computed, row.pending, len(row.tokens) + row.unread
         at = context - run.text.prompt

@@ -16,7 +16,7 @@ def test_of_rows_that_share_a_pass_hybrids_draft_only_likely_tokens() -> None:
         policy = RowPolicy(model := fixed_costs(flat), History(), recurrent=recurrent)
         model.learn_batch(2, PLAIN, 100, flat(2))
         step = model.next_pass(rows, 100)
-        candidate = policy.choose([Proposal("draft", 16, lag=1)], 1, step)
+        candidate = policy.choose([Proposal("draft", 16, lag=1)], 1, step).best
         longest[rows, recurrent] = candidate.forecast.end - 1
     assert longest == {(1, True): 6, (2, True): 1, (2, False): 6}
 
@@ -24,9 +24,9 @@ def test_of_rows_that_share_a_pass_hybrids_draft_only_likely_tokens() -> None:
 def test_rows_draft_once_a_pass_of_so_many_was_measured() -> None:
     model = CostModel(fixed_costs(flat).target)
     lookup, policy = Proposal("ngram", 32, match=8), RowPolicy(model, History())
-    assert not policy.choose([lookup], 1, model.next_pass(2, 100)).decision.pays
+    assert not policy.choose([lookup], 1, model.next_pass(2, 100)).best.decision.pays
     model.learn_batch(2, PLAIN, 100, flat(2))
-    assert policy.choose([lookup], 1, model.next_pass(2, 100)).decision.pays
+    assert policy.choose([lookup], 1, model.next_pass(2, 100)).best.decision.pays
 
 
 def test_passes_over_rows_that_are_not_measured_cost_those_of_a_row_alone() -> None:
@@ -58,10 +58,10 @@ def test_drafts_grow_by_what_a_batch_of_so_many_has_verified() -> None:
     for verified in (PLAIN, 5, 9):
         model.learn_batch(2, verified, 100, flat(2 * verified))
         policy.observe_verification(lookup, 4, 4)
-        longest.append(policy.choose([lookup], 1, model.next_pass(2, 100)).forecast.end - 1)
+        longest.append(policy.choose([lookup], 1, model.next_pass(2, 100)).best.forecast.end - 1)
     assert longest == [4, 9, 17]
     model.learn_batch(4, PLAIN, 100, flat(4))
-    assert policy.choose([lookup], 1, model.next_pass(4, 100)).forecast.end - 1 == 4
+    assert policy.choose([lookup], 1, model.next_pass(4, 100)).best.forecast.end - 1 == 4
 
 
 def test_costs_of_several_rows_are_saved() -> None:

@@ -12,7 +12,7 @@ from omlx.engine.speculation.config import CONFIG
 from omlx.engine.speculation.cost_model import PLAIN, CostModel, LatencyTable
 from omlx.engine.speculation.decide import Decision
 from omlx.engine.speculation.drafter import Proposal
-from omlx.engine.speculation.policy import GateState, History, RowPolicy
+from omlx.engine.speculation.policy import Choice, GateState, History, RowPolicy
 from omlx.engine.speculation.strategy import Clause
 from omlx.engine.step.row import Interval
 
@@ -46,7 +46,9 @@ def chosen(
 ) -> tuple[Proposal, int] | None:
     """Return what a row that is alone drafts."""
     step = row.cost_model.next_pass(1, context)
-    proposal, forecast, decision = row.choose(row.due(proposals), pending, step)
+    choice = row.choose(row.due(proposals), pending, step)
+    row.record(proposals, choice)
+    proposal, forecast, decision = choice.best
     if proposal is None or not decision.pays:
         return None
     return proposal, forecast.draft_length(decision.width)
@@ -54,7 +56,9 @@ def chosen(
 
 def decided(row: RowPolicy, proposal: Proposal, pending: int, context: int) -> Decision:
     step = row.cost_model.next_pass(1, context)
-    return row.evaluate(proposal, pending, step).decision
+    candidate = row.evaluate(proposal, pending, step)
+    row.record([proposal], Choice(candidate, (candidate,)))
+    return candidate.decision
 
 
 def plain_steps(row: RowPolicy, proposals: list[Proposal], steps: int) -> list[int]:
