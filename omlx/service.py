@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, TypeAlias
 
 from omlx.errors import ConfigError
 
@@ -27,24 +27,6 @@ class Definition:
     command: tuple[str, ...]
     log: Path
     variables: Mapping[str, str] = field(default_factory=dict)
-
-
-class Manager(Protocol):
-    """`path` is the file that describes the service."""
-
-    @property
-    def path(self) -> Path: ...
-
-    def text(self, definition: Definition) -> str:
-        """Return what the file holds."""
-
-    def start(self) -> None:
-        """Read the file, start the service now and at each login. Raises ConfigError."""
-
-    def stop(self) -> None:
-        """Stop the service, and start it no more. Raises ConfigError."""
-
-    def is_running(self) -> bool: ...
 
 
 def call(command: Sequence[str]) -> None:
@@ -70,6 +52,10 @@ LABEL: Final = f"{NAME}.server"
 
 
 class Launchd:
+    """`path` is the file that describes the service, `text` what it holds. `start` reads it, and
+    starts the service now and at each login; `stop` ends both. They raise ConfigError.
+    """
+
     @property
     def path(self) -> Path:
         return Path.home() / "Library/LaunchAgents" / f"{LABEL}.plist"
@@ -148,6 +134,9 @@ class Systemd:
 
     def is_running(self) -> bool:
         return succeeds(["systemctl", "--user", "is-active", "--quiet", f"{NAME}.service"])
+
+
+Manager: TypeAlias = Launchd | Systemd
 
 
 def _quoted(text: str, *, command: bool = True) -> str:

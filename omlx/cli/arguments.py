@@ -5,16 +5,17 @@ from __future__ import annotations
 import os
 import sys
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from omlx.errors import ConfigError
 from omlx.models.catalog.catalog import Catalog
 from omlx.models.catalog.discovery import Discovery, Folder, discovery
-from omlx.models.catalog.registry import ModelEntry
+from omlx.models.catalog.registry import ModelEntry, Registry
 from omlx.models.pool.speculation import check_value, strategy_of
 from omlx.settings.configuration import Configuration, LiveConfiguration
-from omlx.settings.layers import cli_layer, environment_layer, resolve
+from omlx.settings.layers import Layer, cli_layer, environment_layer, resolve
 from omlx.settings.schema import table
 from omlx.settings.store import Store
 
@@ -50,6 +51,42 @@ def find_model(name: str, configuration: LiveConfiguration) -> ModelEntry:
     """Return the model of this machine that a command line names. Raises NotFound, ModelError."""
     registry = find_models([name], configuration.current).scan()
     return Catalog(registry, configuration).resolve(model_id(name))
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The models on this machine with their configuration, and the id of the one to load at start.
+
+    `discover` repeats the discovery in the same folders.
+    """
+
+    catalog: Catalog
+    model: str | None
+    discover: Callable[[], Registry]
+
+
+def select(model: str | None, configuration: LiveConfiguration) -> Selection:
+    """Find the models named on the command line, by id or by folder; such a folder is searched
+    first.
+
+    Raises NotFound or ModelError for MODEL. A draft that is missing or unusable does not stop a
+    start.
+    """
+    names = [] if model is None else [model]
+    run = []
+    for layer in configuration.current.run:
+        values = dict(layer.values)
+        if values.get("draft_model"):
+            draft = str(values["draft_model"])
+            names.append(draft)
+            values["draft_model"] = model_id(draft)
+        run.append(Layer(layer.source, values))
+    find = find_models(names, configuration.current)
+    registry = find.scan()
+    if model is not None:
+        model = Catalog(registry, configuration).resolve(model_id(model)).id
+    live = LiveConfiguration(tuple(run), configuration.store)
+    return Selection(Catalog(registry, live, model), model, find.scan)
 
 
 def model_id(name: str) -> str:

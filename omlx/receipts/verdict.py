@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from math import isinf
 from typing import Any
 
@@ -93,10 +93,4 @@ class Verdict:
 
 
 def _difference(tie: Difference) -> dict[str, Any]:
-    margin = None if isinf(tie.margin) else tie.margin
-    return {
-        "place": tie.place,
-        "answered": tie.answered,
-        "decoded": tie.decoded,
-        "margin": margin,
-    }
+    return {**asdict(tie), "margin": None if isinf(tie.margin) else tie.margin}

@@ -81,7 +81,9 @@ class KeyFile:
         try:
             keys = _Keys.model_validate(dict(content.values)).keys
         except ValidationError as error:
-            raise self._invalid(_first(error)) from error
+            problem: Any = error.errors()[0]
+            place = ".".join(map(str, problem["loc"]))
+            raise self._invalid(f"{place}: {problem['msg']}") from error
         names = [key.name for key in keys]
         for key in keys:
             if not is_name(key.name) or names.count(key.name) > 1:
@@ -139,13 +141,6 @@ def is_name(name: str) -> bool:
 
 def digest(key: bytes) -> str:
     return sha256(key).hexdigest()
-
-
-def _first(error: ValidationError) -> str:
-    """Return where the first problem is, and what it is."""
-    problem: Any = error.errors()[0]
-    place = ".".join(map(str, problem["loc"]))
-    return f"{place}: {problem['msg']}"
 
 
 def _refused(error: ValidationError) -> BadRequest:

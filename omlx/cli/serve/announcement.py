@@ -102,7 +102,11 @@ def commands(registry: Registry, settings: Settings, address: str) -> list[str]:
     offers = _offers(registry, settings)
     if not offers:
         return []
-    rows = [(f"  {shlex.join(['omlx', *_arguments(offer)])}", _size(offer)) for offer in offers]
+    rows = []
+    for offer in offers:
+        draft_bytes = offer.companion.download_bytes if offer.companion is not None else 0
+        command = shlex.join(["omlx", *_arguments(offer)])
+        rows.append((f"  {command}", size(offer.download_bytes + draft_bytes)))
     page = sentence("cli.first.page", {"url": f"{address}{DOWNLOAD}"})
     return [_heading(settings), *columns(rows).splitlines(), page]
 
@@ -123,7 +127,8 @@ def _heading(settings: Settings) -> str:
 
 def _row(offer: Offer, limit: int) -> tuple[str, ...]:
     if offer.parameters is not None:
-        return offer.model, size(offer.download_bytes), _at_once(offer)
+        at_once = {"parameters": parameters(offer.parameters), "size": disk(offer.download_bytes)}
+        return offer.model, size(offer.download_bytes), sentence("ui.get.at_once", at_once)
     fit = offer.fit(limit)
     assert fit.context is not None  # else it would not be offered
     params = {"context": context(fit.context), "left": memory(fit.left_bytes)}
@@ -133,12 +138,6 @@ def _row(offer: Offer, limit: int) -> tuple[str, ...]:
         return cells
     params = {"draft": draft.model, "size": size(draft.download_bytes)}
     return *cells, sentence("cli.first.draft", params)
-
-
-def _at_once(offer: Offer) -> str:
-    assert offer.parameters is not None
-    params = {"parameters": parameters(offer.parameters), "size": disk(offer.download_bytes)}
-    return sentence("ui.get.at_once", params)
 
 
 def _answer(offers: Sequence[Offer]) -> Offer | None:
@@ -174,11 +173,6 @@ def _arguments(offer: Offer) -> list[str]:
     if offer.companion is not None:
         command += ["--draft", offer.companion.model]
     return command
-
-
-def _size(offer: Offer) -> str:
-    draft = offer.companion
-    return size(offer.download_bytes + (0 if draft is None else draft.download_bytes))
 
 
 _Command: TypeAlias = Callable[..., Snippet]

@@ -12,10 +12,7 @@ import logging
 import os
 import socket
 import sys
-import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,33 +23,30 @@ from fastapi import FastAPI
 from omlx.admin.mount import mount
 from omlx.catalog import sentence
 from omlx.cli import online_environment
-from omlx.cli.arguments import configured, find_models, model_id
+from omlx.cli.arguments import Selection, configured, select
 from omlx.cli.output import LoadingBars
 from omlx.cli.serve.address import BACKLOG, listen, published, url
 from omlx.cli.serve.announcement import announce, ask
 from omlx.cli.serve.ending import (
     ENGINE_DIED,
-    LAST_WORDS_S,
     STOP_S,
     Deadline,
     EngineMonitor,
     Server,
     handle_signals,
 )
-from omlx.cli.stage.processes import JOINED, LOST, SERVING, end_without_supervisor
+from omlx.cli.stage.processes import SERVING
 from omlx.cli.stage.supervisor import add_group_flags, refuse_misuse, supervisor
 from omlx.engine.device.gpu import warm_gpu
 from omlx.engine.heartbeat import Watchdog
 from omlx.engine.stage.link import Order
 from omlx.engine.thread import EngineThread
-from omlx.errors import EngineDead, StageLost
-from omlx.models.catalog.catalog import Catalog
+from omlx.errors import EngineDead
 from omlx.models.catalog.package import FILE as PACKAGE_FILE
-from omlx.models.catalog.registry import Registry
 from omlx.models.catalog.tokenizer import import_mlx_lm
 from omlx.models.hub.downloads import Downloads
 from omlx.models.pool.cost_file import CostFiles
-from omlx.models.pool.footprint import bound_mlx, free_bytes, limit_bytes, wire
+from omlx.models.pool.footprint import bound_mlx, wire
 from omlx.models.pool.load_weights import WeightReader, load_steps
 from omlx.models.pool.pool import Pool, build_pool
 from omlx.models.pool.prefix_disk import open_disks, prefix_root, stop_engine
@@ -68,13 +62,13 @@ from omlx.server.journal.journal import Journal
 from omlx.server.request.media.fetch import UrlReader
 from omlx.server.services import Stores, build_services
 from omlx.settings.configuration import ConfigurationWatcher, LiveConfiguration
-from omlx.settings.layers import Layer, add_flags
+from omlx.settings.layers import add_flags
 from omlx.settings.schema import Settings
 from omlx.telemetry import log
 from omlx.text.template import process as template_process
 
 if TYPE_CHECKING:
-    from omlx.models.stages import StagedReader
+    pass
 
 _FAILED = 1
 _KEEP_ALIVE_S = 75
@@ -124,42 +118,6 @@ def run(arguments: Namespace) -> int:
         log.tear_down()
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """The models on this machine with their configuration, and the id of the one to load at start.
-
-    `discover` repeats the discovery in the same folders.
-    """
-
-    catalog: Catalog
-    model: str | None
-    discover: Callable[[], Registry]
-
-
-def select(model: str | None, configuration: LiveConfiguration) -> Selection:
-    """Find the models named on the command line, by id or by folder; such a folder is searched
-    first.
-
-    Raises NotFound or ModelError for MODEL. A draft that is missing or unusable does not stop a
-    start.
-    """
-    names = [] if model is None else [model]
-    run = []
-    for layer in configuration.current.run:
-        values = dict(layer.values)
-        if values.get("draft_model"):
-            draft = str(values["draft_model"])
-            names.append(draft)
-            values["draft_model"] = model_id(draft)
-        run.append(Layer(layer.source, values))
-    find = find_models(names, configuration.current)
-    registry = find.scan()
-    if model is not None:
-        model = Catalog(registry, configuration).resolve(model_id(model)).id
-    live = LiveConfiguration(tuple(run), configuration.store)
-    return Selection(Catalog(registry, live, model), model, find.scan)
-
-
 async def serve(
     selection: Selection,
     listening: socket.socket,
@@ -180,7 +138,11 @@ async def serve(
     watching = asyncio.create_task(monitor.run())
     try:
         costs = CostFiles(settings.home)
-        staged = None if order is None else _staged_reader(order, engine, selection)
+        staged = None
+        if order is not None:
+            from omlx.cli.stage.links import staged_reader  # noqa: PLC0415 — imports mlx-lm: slow
+
+            staged = staged_reader(order, engine, selection)
         read: WeightReader = staged or load_steps
         build = partial(build_pool, report=LoadingBars(), apply_limit=bound_mlx)
         pool = build(engine, selection.catalog, costs=costs, read=read, disks=disks)
@@ -244,32 +206,6 @@ def open_stores(settings: Settings) -> Stores:
     if settings.prefix_disk != 0:
         beginnings = BeginningStore(home, prefix_root(settings) / EARLIER_FILE)
     return Stores(downloads, AnswerStore(home), journal, home, beginnings)
-
-
-def _staged_reader(order: Order, engine: EngineThread, selection: Selection) -> StagedReader:
-    """Bring the group together; the reader gives the selected model to it. Raises StageError."""
-    from omlx.cli.stage.links import lead  # noqa: PLC0415 — both import mlx-lm, which is slow
-    from omlx.models.stages import StagedReader  # noqa: PLC0415 — imports mlx-lm, too
-
-    def lost(failure: StageLost) -> None:
-        """Fail open requests, let them hear of it, and end; the supervisor starts again."""
-        logging.getLogger("omlx.stage").critical(failure.message)
-        try:
-            engine.abandon(failure)
-            time.sleep(LAST_WORDS_S)  # the event loop sends the errors meanwhile
-        finally:
-            os._exit(LOST)
-
-    assert selection.model is not None  # the supervisor requires one
-
-    def room() -> int:
-        limit = selection.catalog.live.current.resolve().settings.memory_limit
-        return free_bytes(limit_bytes(limit))
-
-    stages, group = lead(order, lost, room)
-    os.write(order.report, JOINED)
-    end_without_supervisor()
-    return StagedReader(selection.model, stages, group)
 
 
 def _package_files(pool: Pool) -> list[Path]:

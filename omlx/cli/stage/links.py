@@ -9,6 +9,7 @@ stops before the ring: what every host can do, and how fast its link is.
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import socket
@@ -19,19 +20,33 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from importlib.metadata import version
 from statistics import median
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from omlx import __version__
-from omlx.cli.arguments import find_model
+from omlx.cli.arguments import Selection, find_model
 from omlx.cli.output import size
-from omlx.cli.stage.processes import JOIN_S, REFUSED, Hosts, reserve_port, start
+from omlx.cli.serve.ending import LAST_WORDS_S
+from omlx.cli.stage.processes import (
+    JOIN_S,
+    JOINED,
+    LOST,
+    REFUSED,
+    Hosts,
+    end_without_supervisor,
+    reserve_port,
+    start,
+)
 from omlx.engine.stage.link import Kind, Link, Order, introduce, welcome
 from omlx.engine.stage.runners import Group, join
 from omlx.engine.stage.stages import Stages
+from omlx.engine.thread import EngineThread
 from omlx.errors import OmlxError, StageError, StageLost
 from omlx.models.catalog.identity import fingerprint
-from omlx.models.pool.footprint import device
+from omlx.models.pool.footprint import device, free_bytes, limit_bytes
 from omlx.settings.configuration import LiveConfiguration
+
+if TYPE_CHECKING:
+    from omlx.models.stages import StagedReader
 
 PROTOCOL: Final = 3
 
@@ -49,6 +64,30 @@ def facts(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
         "device": device(),
         "MLX_METAL_FAST_SYNCH": environment.get("MLX_METAL_FAST_SYNCH", "unset"),
     }
+
+
+def staged_reader(order: Order, engine: EngineThread, selection: Selection) -> StagedReader:
+    """Bring the group together; the reader gives the selected model to it. Raises StageError."""
+    from omlx.models.stages import StagedReader  # noqa: PLC0415 — imports mlx-lm, which is slow
+
+    def lost(failure: StageLost) -> None:
+        """Fail open requests, let them hear of it, and end; the supervisor starts again."""
+        logging.getLogger("omlx.stage").critical(failure.message)
+        try:
+            engine.abandon(failure)
+            time.sleep(LAST_WORDS_S)  # the event loop sends the errors meanwhile
+        finally:
+            os._exit(LOST)
+
+    def room() -> int:
+        limit = selection.catalog.live.current.resolve().settings.memory_limit
+        return free_bytes(limit_bytes(limit))
+
+    assert selection.model is not None  # the supervisor requires one
+    stages, group = lead(order, lost, room)
+    os.write(order.report, JOINED)
+    end_without_supervisor()
+    return StagedReader(selection.model, stages, group)
 
 
 def lead(
