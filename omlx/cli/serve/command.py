@@ -68,7 +68,7 @@ from omlx.telemetry import log
 from omlx.text.template import process as template_process
 
 if TYPE_CHECKING:
-    pass
+    from omlx.models.stages import StagedReader
 
 _FAILED = 1
 _KEEP_ALIVE_S = 75
@@ -138,11 +138,7 @@ async def serve(
     watching = asyncio.create_task(monitor.run())
     try:
         costs = CostFiles(settings.home)
-        staged = None
-        if order is not None:
-            from omlx.cli.stage.links import staged_reader  # noqa: PLC0415 — imports mlx-lm: slow
-
-            staged = staged_reader(order, engine, selection)
+        staged = None if order is None else _staged_reader(order, engine, selection)
         read: WeightReader = staged or load_steps
         build = partial(build_pool, report=LoadingBars(), apply_limit=bound_mlx)
         pool = build(engine, selection.catalog, costs=costs, read=read, disks=disks)
@@ -206,6 +202,12 @@ def open_stores(settings: Settings) -> Stores:
     if settings.prefix_disk != 0:
         beginnings = BeginningStore(home, prefix_root(settings) / EARLIER_FILE)
     return Stores(downloads, AnswerStore(home), journal, home, beginnings)
+
+
+def _staged_reader(order: Order, engine: EngineThread, selection: Selection) -> StagedReader:
+    from omlx.cli.stage.links import staged_reader  # noqa: PLC0415 — imports mlx-lm, which is slow
+
+    return staged_reader(order, engine, selection)
 
 
 def _package_files(pool: Pool) -> list[Path]:
