@@ -22,22 +22,11 @@ from .web.pages import Pages, page
 
 
 @dataclass(frozen=True, slots=True)
-class KeyRow:
-    """`models` is empty for a key without restriction, `rate` in requests per minute."""
-
-    name: str
-    ending: str
-    models: Sequence[str]
-    rate: int | None
-    created: str
-
-
-@dataclass(frozen=True, slots=True)
 class KeysView:
     """`problem` says why the file does not count. `required`: requests need a key; `has_main`: the
     settings have one."""
 
-    rows: Sequence[KeyRow]
+    rows: Sequence[NamedKey]
     problem: Reason | None
     required: bool
     has_main: bool
@@ -91,11 +80,4 @@ def keys_view(keys: ApiKeys) -> KeysView:
     required, problem = keys.required, None
     if keys.problem is not None:
         problem = Reason(keys.problem.code, keys.problem.params)
-    rows = tuple(map(_row, keys.named))
-    return KeysView(rows, problem, required, keys.main is not None)
-
-
-def _row(key: NamedKey) -> KeyRow:
-    models = () if key.may_use_all else key.models
-    day = key.created.date().isoformat()
-    return KeyRow(key.name, key.ending, models, key.requests_per_minute, day)
+    return KeysView(tuple(keys.named), problem, required, keys.main is not None)

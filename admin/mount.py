@@ -34,8 +34,8 @@ from .trial import Trials
 from .views import Requests
 from .web import preferences
 from .web.addresses import HOME
-from .web.files import serve_files
 from .web.pages import Pages
+from .web.rendering import serve_files
 
 
 def mount(app: FastAPI, services: Services, configuration: LiveConfiguration, home: Path) -> None:

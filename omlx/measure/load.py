@@ -34,7 +34,7 @@ def processor_times() -> ProcessorTimes | None:
     """Read the times; None where the system does not say."""
     try:
         ticks, idle = _darwin() if sys.platform == "darwin" else _linux()
-    except (OSError, ValueError, IndexError):
+    except (OSError, ValueError, IndexError, AttributeError):
         return None
     process = os.times()
     own = process.user + process.system + process.children_user + process.children_system

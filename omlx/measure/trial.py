@@ -274,19 +274,18 @@ class Trial(Measurement):
 
     def save(self, store: ResultStore, at: float, conditions: Conditions) -> None:
         record = {**self.report(), "state": State.DONE.value}
-        drafts = {
-            draft: StoredResult(self._draft_record(draft), at, conditions)
-            for draft in self.plan.drafts
-        }
+        drafts = {}
+        for draft in self.plan.drafts:
+            auto = TrialConfiguration("auto", draft)
+            # An earlier figure stays where the machine was too busy for another one.
+            if not any(self.samples.busy(auto, kind) for kind in self.plan.kinds):
+                result = self._draft_record(auto)
+                drafts[draft] = StoredResult(result, at, conditions)
         store.save_trial(self.model, StoredResult(record, at, conditions), drafts)
 
-    def _draft_record(self, draft: str) -> Json:
+    def _draft_record(self, configuration: TrialConfiguration) -> Json:
         """Return the speed-ups of `auto` with one draft, as the draft picker shows them."""
-        configuration = TrialConfiguration("auto", draft)
-        overall = list(self.samples.overall(configuration).values())
-        kinds: Json = {}
-        if any(self.samples.busy(configuration, kind) for kind in self.plan.kinds):
-            return {"overall": None, "kinds": kinds}
+        overall, kinds = list(self.samples.overall(configuration).values()), {}
         for kind in self.plan.kinds:
             spread = self.samples.spread(configuration, kind)
             if spread is not None:

@@ -12,10 +12,9 @@ import httpx
 import pytest
 
 from omlx.admin.web.addresses import STATIC, model_path
-from omlx.admin.web.files import STYLES
 from omlx.admin.web.formats import disk, duration, elapsed, memory, percent, ratio
 from omlx.admin.web.preferences import choose_language
-from omlx.admin.web.rendering import BUNDLE, ENTRIES, Scripts
+from omlx.admin.web.rendering import BUNDLE, ENTRIES, STYLES, Scripts
 from omlx.catalog import data_dir
 from omlx.settings.parse import parse
 from omlx.settings.schema import table

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
 
 import pytest
 
 from omlx.measure.planning import Estimate, Weights, estimate
+from omlx.measure.results import Conditions, ResultStore, StoredResult
 from omlx.measure.samples import (
     NGRAM,
     PLAIN,
@@ -41,7 +43,10 @@ def test_another_round_is_needed_only_while_a_speedup_is_unclear() -> None:
     assert unclear.undecided(configurations([DRAFT]), KINDS)
 
 
-def test_a_busy_machine_gives_no_figure_and_no_recommendation() -> None:
+EARLIER = StoredResult({"overall": None}, 1.0, Conditions("a Mac"))
+
+
+def test_a_busy_machine_gives_no_figure_and_no_recommendation(tmp_path: Path) -> None:
     samples = measured({AUTO: steady(1.8, 1.0)})
     places = [place for place in samples.by_place if place.configuration == AUTO]
     for place in places[:4]:  # of code: all three; of prose: one
@@ -57,6 +62,12 @@ def test_a_busy_machine_gives_no_figure_and_no_recommendation() -> None:
     cell = cells[AUTO.name, "code"]
     assert (cell["busy"], cell["rate"], cell["speedup"]) == (True, None, None)
     assert not cells["off", "code"]["busy"]
+    store = ResultStore(tmp_path)
+    store.save_trial("org/model", EARLIER, {DRAFT: EARLIER})
+    trial.save(store, 2.0, EARLIER.conditions)
+    history = store.trials("org/model")
+    assert history.report is not None
+    assert (history.report.at, history.drafts) == (2.0, {DRAFT: EARLIER})
     judged = verdict(samples, configurations([DRAFT]), KINDS)
     assert (judged.code, judged.configuration) == ("trial.verdict.busy", None)
     for place in places:
