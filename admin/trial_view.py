@@ -70,7 +70,7 @@ def trial_card(
 
 
 def outcome_view(status: Json) -> OutcomeView:
-    """`status` is the record of `TrialService.status`."""
+    """`status` is the record of `Trials.status`."""
     trial, last = status["trial"], status["last"]
     running = trial is not None and trial["state"] in ("running", "paused")
     return OutcomeView(

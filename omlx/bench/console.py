@@ -22,7 +22,6 @@ from omlx import __version__
 
 
 def model_dir(text: str) -> Path:
-    """Parse a model directory."""
     path = Path(text).expanduser()
     if not (path / "config.json").is_file():
         raise argparse.ArgumentTypeError(f"{text} is not a model folder: it has no config.json")
@@ -154,7 +153,6 @@ class Progress:
             self.write(f"{name}: {self._done} of {self._total} {self._unit}s{self._left(now)}")
 
     def tick(self) -> None:
-        """Count one finished unit."""
         self._done += 1
         self._bar.update()
 

@@ -238,7 +238,6 @@ def page(subject: Subject, seconds: float) -> Iterator[str]:
 
 
 def _weights(subject: Subject) -> str:
-    """Return architecture, parameters and types of the weights."""
     facts = subject.describe()["model"]
     assert isinstance(facts, dict)
     kinds = ", ".join(facts["dtype"])

@@ -110,7 +110,6 @@ def read_subject(
 
 
 def _load(folder: Path) -> tuple[Any, Any, dict[str, Any]]:
-    """Return model, tokenizer and configuration."""
     return cast(tuple[Any, Any, dict[str, Any]], load(str(folder), return_config=True))
 
 

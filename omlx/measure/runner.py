@@ -252,7 +252,6 @@ class _StreamEvents:
         return len(self._ends) == len(self._rows)
 
     async def changed(self) -> None:
-        """Wait for the next events."""
         await self._wake.wait()
         self._wake.clear()
 
