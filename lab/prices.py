@@ -79,7 +79,7 @@ FEATURES: Final[dict[str, str]] = {
     "embeddings and rankings": """
         omlx/server/endpoints/embeddings omlx/server/endpoints/rerank
         tests/server/rerank/
-        tests/server/encoders/ omlx/models/pool/texts
+        tests/server/encoders/ omlx/models/texts
         tests/models/test_encoders tests/models/test_reranking""",
     "answers that outlive the process": """
         omlx/server/journal/ tests/server/journal/ omlx/storage/ tests/storage/

@@ -22,7 +22,7 @@ from omlx.engine.loop import EngineLoop
 from omlx.engine.memory import MemoryGuard
 from omlx.engine.speculation.strategy import DRAFT, NGRAM, OFF
 from omlx.engine.types import Request, Speculation
-from omlx.models.pool.texts import Embedding
+from omlx.models.texts import Embedding
 from tests.engine.disk.restarts import LONG, started
 from tests.engine.faults import IGNORED, INTERACTIVITY, OUT_OF_MEMORY, FailingDevice
 from tests.engine.harness import LIMITS, Bench, loop_of, noisy, plain, prompt, request, unassisted

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -23,6 +23,7 @@ from omlx.errors import ModelError, ProbeFailed, Reason
 from omlx.models.catalog.files import ModelFiles
 from omlx.models.library.choose import ENCODERS, choose, is_classifier, wrapped_text
 from omlx.models.library.rope import rope_overrides
+from omlx.models.texts import Classifier, Encoder
 
 if TYPE_CHECKING:
     from omlx.engine.device.facts import ModelFacts
@@ -176,26 +177,6 @@ class TextHalf(nn.Module):
 
 
 # -- encoders --------------------------------------------------------------------------------------
-
-
-class Encoded(Protocol):
-    last_hidden_state: mx.array
-    """[rows, tokens, hidden]"""
-
-
-class Scored(Protocol):
-    logits: mx.array
-    """[rows, labels]"""
-
-
-class Encoder(Protocol):
-    def __call__(self, ids: mx.array, /) -> Encoded: ...
-
-
-class Classifier(Protocol):
-    """An encoder with a head that scores a text or a pair."""
-
-    def __call__(self, ids: mx.array, /, *, token_type_ids: mx.array) -> Scored: ...
 
 
 def open_encoder(directory: Path, config: Mapping[str, Any], dtype: Dtype) -> nn.Module:

@@ -43,7 +43,7 @@ from omlx.models.pool.speculation import (
     find_requested_draft,
     resolve_speculation,
 )
-from omlx.models.pool.texts import ReadText
+from omlx.models.texts import ReadText
 from omlx.models.vision.support import VisionSupport, read_support
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from omlx.errors import BadRequest
 from omlx.models.catalog.facts import pooling
 from omlx.models.pool.pool import Pool
 from omlx.models.pool.served import ServedModel
-from omlx.models.pool.texts import Embedding, Encoding
+from omlx.models.texts import Embedding, Encoding
 from omlx.server.dialects.ollama.fields import Configured
 from omlx.server.dialects.openai.completions_request import Given, separate
 from omlx.server.http.body import Json, read_body

@@ -17,7 +17,7 @@ from omlx.errors import BadRequest, Reason
 from omlx.models.catalog.facts import Reranking, reranking
 from omlx.models.pool.pool import Pool
 from omlx.models.pool.served import ServedModel
-from omlx.models.pool.texts import Judgement, PairScore
+from omlx.models.texts import Judgement, PairScore
 from omlx.server.http.body import Json, read_body
 from omlx.server.http.connection import while_connected
 from omlx.server.http.errors import field_error

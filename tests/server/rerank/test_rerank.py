@@ -17,7 +17,7 @@ import pytest
 from openai import BadRequestError, OpenAI
 
 from omlx.models.catalog.registry import ModelEntry, Registry
-from omlx.models.pool.texts import Judgement
+from omlx.models.texts import Judgement
 from omlx.settings.schema import Settings
 from tests.server.rerank.judges import (
     CONTEXT,

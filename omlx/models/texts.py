@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
 from math import isfinite
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -14,12 +14,31 @@ import mlx.nn as nn
 from omlx.engine.device_errors import DEVICE, DeviceFault, isolate
 from omlx.errors import BadRequest, EngineError, NonFiniteLogits
 from omlx.models.catalog.facts import PoolingMode
-from omlx.models.pool.opening import Classifier, Encoder
 
 if TYPE_CHECKING:
     from omlx.engine.device.model import Cache, Model
     from omlx.engine.loop import EngineLoop
     from omlx.engine.memory import MemoryGuard
+
+
+class Encoded(Protocol):
+    last_hidden_state: mx.array
+    """[rows, tokens, hidden]"""
+
+
+class Scored(Protocol):
+    logits: mx.array
+    """[rows, labels]"""
+
+
+class Encoder(Protocol):
+    def __call__(self, ids: mx.array, /) -> Encoded: ...
+
+
+class Classifier(Protocol):
+    """An encoder with a head that scores a text or a pair."""
+
+    def __call__(self, ids: mx.array, /, *, token_type_ids: mx.array) -> Scored: ...
 
 
 class ReadText(ABC):
