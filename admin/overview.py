@@ -25,7 +25,7 @@ from omlx.models.pool.served import State
 from omlx.server.request.activity import Activity
 from omlx.server.request.fields import Body, read_query
 from omlx.server.services import Services
-from omlx.telemetry.timeline import STEP_S, Step
+from omlx.telemetry.usage import STEP_S, Step
 
 from .download import FirstView, first_view
 from .models.list_page import ModelRow, model_row

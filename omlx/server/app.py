@@ -22,8 +22,7 @@ from omlx.errors import OmlxError
 from omlx.models.pool.pool import load_pinned
 from omlx.server.access import AccessLog, PathVersion
 from omlx.server.dialects.anthropic.request import MessageRequest
-from omlx.server.dialects.ollama.request import ChatRequest as OllamaChatRequest
-from omlx.server.dialects.ollama.request import GenerateRequest
+from omlx.server.dialects.ollama.request import GenerateRequest, OllamaChatRequest
 from omlx.server.dialects.openai.chat_request import ChatRequest
 from omlx.server.dialects.openai.completions_request import CompletionRequest
 from omlx.server.dialects.openai.responses_request import ResponseRequest

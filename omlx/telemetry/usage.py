@@ -10,7 +10,8 @@ import asyncio
 import logging
 import sqlite3
 import time
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass, fields
 from datetime import date, timedelta
 from pathlib import Path
@@ -170,3 +171,40 @@ def _read(db: sqlite3.Connection, first: str) -> dict[tuple[str, str, str], Usag
     return {
         (day, model, key): Usage(*sums) for day, model, key, *sums in db.execute(query, (first,))
     }
+
+
+STEP_S: Final = 2
+MAX_STEPS: Final = 450
+"""A quarter of an hour of tokens without a pause."""
+
+
+@dataclass(slots=True)
+class Step:
+    """Tokens of the `STEP_S` seconds from `at` (seconds since the epoch), and how many of them
+    were drafted."""
+
+    at: int
+    tokens: int = 0
+    drafted: int = 0
+
+
+class Timeline:
+    """`wall` is the time of day in seconds.
+
+    While it is set back, tokens are added to the newest step.
+    """
+
+    def __init__(self, wall: Callable[[], float] = time.time, max_steps: int = MAX_STEPS) -> None:
+        self._wall = wall
+        self._steps: deque[Step] = deque(maxlen=max_steps)
+
+    def add(self, tokens: int, drafted: int) -> None:
+        at = int(self._wall()) // STEP_S * STEP_S
+        if not self._steps or self._steps[-1].at < at:
+            self._steps.append(Step(at))
+        self._steps[-1].tokens += tokens
+        self._steps[-1].drafted += drafted
+
+    def since(self, at: float) -> Sequence[Step]:
+        """The steps that begin at `at` or later, the newest last, which may still grow."""
+        return [step for step in self._steps if step.at >= at]

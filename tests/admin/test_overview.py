@@ -21,7 +21,7 @@ from omlx.models.pool.served import ModelStatus, State
 from omlx.records import DrafterStats, RequestStats
 from omlx.server.request.activity import Activity, Outcome, Running
 from omlx.telemetry.metrics import Gauges, Metrics
-from omlx.telemetry.timeline import STEP_S, Step
+from omlx.telemetry.usage import STEP_S, Step
 from tests.admin.running import API, Administered, administered
 from tests.server.running import DRAFT, PATIENCE_S, TARGET
 

@@ -76,7 +76,7 @@ def test_no_field_is_refused_or_used_as_well() -> None:
         (chat.ChatRequest, chat.UNSUPPORTED),
         (completions.CompletionRequest, completions.UNSUPPORTED),
         (message_request.MessageRequest, message_request.UNSUPPORTED),
-        (ollama.ChatRequest, ollama.UNSUPPORTED),
+        (ollama.OllamaChatRequest, ollama.UNSUPPORTED),
     )
     for body, unsupported in bodies:
         assert not WITHOUT_EFFECT.keys() & unsupported.keys()

@@ -8,7 +8,7 @@ import pytest
 
 from omlx.engine.types import FinishReason
 from omlx.server.dialects.anthropic import blocks
-from omlx.server.dialects.anthropic.blocks import Block, Message
+from omlx.server.dialects.anthropic.blocks import AnthropicMessage, Block
 from omlx.server.dialects.openai.responses_encoder import ResponseEncoder
 from omlx.server.dialects.openai.responses_items import ToolName
 from omlx.server.request.content import Reading
@@ -56,7 +56,7 @@ def test_a_message_has_all_arguments_and_goes_on_from_them(arguments: str, known
     ((past,),) = (
         each["tool_calls"]
         for each in blocks.rendered(
-            [Message(role="assistant", content=[Block(**block)])], Reading()
+            [AnthropicMessage(role="assistant", content=[Block(**block)])], Reading()
         )
     )
     assert past["function"] == {"name": "look", "arguments": known}

@@ -218,7 +218,7 @@ def test_null_is_the_type_that_is_the_default() -> None:
     conversation = [HELLO, {"role": "assistant", "tool_calls": [call]}]
     body = {"messages": [*conversation, {"role": "tool", "content": "r"}], "tools": tools}
     assert names(ChatRequest.parse(json.dumps(body).encode()).generation_request()) == ["look"]
-    ollama = read(ollama_request.ChatRequest, json.dumps(body).encode())
+    ollama = read(ollama_request.OllamaChatRequest, json.dumps(body).encode())
     assert names(ollama.generation_request()) == ["look"]
     for kind in ({}, {"type": None}):
         request = responses({"type": None, **HELLO}, tools=[{**function, **kind}])

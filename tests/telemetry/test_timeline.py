@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from omlx.telemetry.timeline import STEP_S, Step, Timeline
+from omlx.telemetry.usage import STEP_S, Step, Timeline
 
 
 class Wall:

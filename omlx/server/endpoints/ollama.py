@@ -23,7 +23,7 @@ from omlx.models.hub.downloads import Downloads
 from omlx.models.pool.pool import Pool
 from omlx.models.pool.served import ModelStatus
 from omlx.server.dialects.ollama.fields import Named, iso
-from omlx.server.dialects.ollama.request import ChatRequest, GenerateRequest, Generating
+from omlx.server.dialects.ollama.request import GenerateRequest, Generating, OllamaChatRequest
 from omlx.server.endpoints.generation import Responder
 from omlx.server.endpoints.model_cards import ModelCard, ModelCards
 from omlx.server.http import errors, sse
@@ -115,7 +115,7 @@ class OllamaEndpoints:
 
     async def chat(self, request: Request) -> Response:
         """The model's answer to a conversation, in Ollama's dialect."""
-        return await self._respond(request, ChatRequest)
+        return await self._respond(request, OllamaChatRequest)
 
     async def generate(self, request: Request) -> Response:
         """The model's answer to a prompt, in Ollama's dialect."""

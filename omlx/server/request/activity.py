@@ -26,8 +26,7 @@ from omlx.errors import OmlxError, Reason
 from omlx.records import RequestStats
 from omlx.server.http.guard import DASHBOARD, Arrival, Caller
 from omlx.telemetry.metrics import Metrics
-from omlx.telemetry.timeline import Timeline
-from omlx.telemetry.usage import FAILURE, Usage, UsageHistory
+from omlx.telemetry.usage import FAILURE, Timeline, Usage, UsageHistory
 
 OK: Final = 200
 CLIENT_GONE: Final = 499

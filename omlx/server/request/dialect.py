@@ -16,6 +16,7 @@ from omlx.server.http import sse
 from omlx.server.http.body import Json
 from omlx.server.request.generation_request import GenerationRequest
 from omlx.server.request.stream import ChoiceEvent, GenerationStream
+from omlx.text.events import OutputEvent
 
 
 class Encoder(Protocol):
@@ -36,6 +37,19 @@ class Encoder(Protocol):
     def body(self, events: Sequence[ChoiceEvent]) -> Json:
         """The whole answer from all of its events, for a response that is no stream."""
         ...
+
+
+class EventEncoder:
+    """An encoder whose payloads each come of one event."""
+
+    def feed(self, events: Sequence[ChoiceEvent]) -> list[Json]:
+        payloads: list[Json] = []
+        for event in events:
+            payloads += self._encode(event.choice, event.event)
+        return payloads
+
+    def _encode(self, choice: int, event: OutputEvent) -> list[Json]:
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)

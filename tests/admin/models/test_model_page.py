@@ -23,8 +23,7 @@ from omlx.errors import Reason
 from omlx.models.catalog.registry import ModelEntry
 from omlx.models.pool.served import ModelStatus, State
 from omlx.records import PrefixStats, RequestStats
-from omlx.server.beginnings.beginning import Beginning
-from omlx.server.beginnings.store import Known
+from omlx.server.beginnings.store import Beginning, Known
 from omlx.server.services import Forecast
 
 

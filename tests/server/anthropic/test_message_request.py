@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from omlx.errors import BadRequest
-from omlx.server.dialects.anthropic.blocks import Message, rendered
+from omlx.server.dialects.anthropic.blocks import AnthropicMessage, rendered
 from omlx.server.dialects.anthropic.request import MessageRequest
 from omlx.server.request.content import Reading, decode_reasoning, encode_reasoning
 
@@ -182,7 +182,7 @@ def test_a_tool_that_failed_is_told_in_words() -> None:
 @pytest.mark.parametrize("role", ["user", "assistant"])
 def test_merging_thousands_of_neighbours_takes_linear_time(role: str) -> None:
     message, count = {"role": role, "content": "x" * 2000}, 8000
-    messages = [Message.model_validate(message)] * count
+    messages = [AnthropicMessage.model_validate(message)] * count
     began = time.process_time()
     (merged,) = rendered(messages, Reading())
     assert time.process_time() - began < 3, "copying what was merged before takes over ten"

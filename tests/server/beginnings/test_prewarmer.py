@@ -16,8 +16,7 @@ import pytest
 from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.catalog.registry import ModelEntry, Registry
 from omlx.server.beginnings import prewarmer
-from omlx.server.beginnings.beginning import Beginning
-from omlx.server.beginnings.store import BeginningStore
+from omlx.server.beginnings.store import Beginning, BeginningStore
 from omlx.settings.schema import Settings
 from tests.server.running import DRAFT, HYBRID, PATIENCE_S, TARGET, Running, omlx
 

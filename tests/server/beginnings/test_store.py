@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from omlx.server.beginnings import store as stores
-from omlx.server.beginnings.beginning import (
+from omlx.server.beginnings.store import (
     MAX_CHARACTERS,
     MIN_CHARACTERS,
     Beginning,
+    BeginningStore,
     beginning_of,
     is_new,
 )
-from omlx.server.beginnings.store import BeginningStore
 from omlx.server.request.generation_request import GenerationRequest
 from omlx.text.tools import ToolUse
 from tests.storage import homes
@@ -99,7 +99,7 @@ def test_it_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         store.note("m", beginning(f"{number}"), "", 2)
     kept = [known.beginning for known in store.returning("m")]
     assert kept == [beginning(f"{99 - i}") for i in range(stores.MAX_BEGINNINGS)]
-    monkeypatch.setattr(stores, "MAX_CHARACTERS", 2_000)
+    monkeypatch.setattr(stores, "TOTAL_CHARACTERS", 2_000)
     store.note("m", beginning("x" * 500), "", 2)
     assert 1 < len(store.returning("m")) < 30
     clock.now += 31 * DAY_S

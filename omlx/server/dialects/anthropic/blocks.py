@@ -64,7 +64,7 @@ class Block(Typed):
     tool: dict[str, Any] | None = None
 
 
-class Message(Body):
+class AnthropicMessage(Body):
     role: Literal["user", "assistant", "system"]
     content: str | Listed[Block]
 
@@ -79,7 +79,7 @@ def system(given: str | Sequence[Block] | None, reading: Reading) -> list[Json]:
     return [{"role": "system", "content": text}] if text else []
 
 
-def rendered(messages: Sequence[Message], reading: Reading) -> list[Json]:
+def rendered(messages: Sequence[AnthropicMessage], reading: Reading) -> list[Json]:
     """Messages as templates expect them: neighbours of one role are merged, results of tools are
     separate messages. `reading` notes what is left out.
 
@@ -110,7 +110,7 @@ def rendered(messages: Sequence[Message], reading: Reading) -> list[Json]:
     return conversation
 
 
-def added_tools(messages: Sequence[Message]) -> Iterator[tuple[str, Json]]:
+def added_tools(messages: Sequence[AnthropicMessage]) -> Iterator[tuple[str, Json]]:
     """Yield place and definition of each tool that a block adds during the conversation."""
     for at, message in enumerate(messages):
         blocks = () if isinstance(message.content, str) else message.content

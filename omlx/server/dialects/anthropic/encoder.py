@@ -17,6 +17,7 @@ from omlx.server.http import errors
 from omlx.server.http.body import Json
 from omlx.server.request import tooling
 from omlx.server.request.content import REASONING_SHOWN, encode_reasoning
+from omlx.server.request.dialect import EventEncoder
 from omlx.server.request.stream import ChoiceEvent
 from omlx.server.request.usage import receipt, timings, warnings
 from omlx.text.events import (
@@ -36,7 +37,7 @@ _COUNTS: Final = ("usage", "timings", "warnings", "receipt")
 """Fields of message_delta that a whole message has too."""
 
 
-class MessageEncoder:
+class MessageEncoder(EventEncoder):
     """`prompt_n`: tokens of the prompt; `max_tokens`: as requested; `hidden`: reasoning is not
     shown."""
 
@@ -59,12 +60,6 @@ class MessageEncoder:
     def start(self) -> list[Json]:
         message = self._message([], None) | {"usage": _usage(self._prompt_n, 0, 0, 0)}
         return [{"type": "message_start", "message": message}, PING]
-
-    def feed(self, events: Sequence[ChoiceEvent]) -> list[Json]:
-        payloads: list[Json] = []
-        for event in events:
-            payloads += self._encode(event.event)
-        return payloads
 
     def failed(self, error: OmlxError) -> list[Json]:
         return [errors.anthropic(error)]
@@ -96,7 +91,7 @@ class MessageEncoder:
         head = {"id": self._id, "type": "message", "role": "assistant", "model": self._model}
         return head | {"content": content} | ended
 
-    def _encode(self, event: OutputEvent) -> list[Json]:
+    def _encode(self, choice: int, event: OutputEvent) -> list[Json]:
         match event:
             case TextDelta(text=text):
                 return [*self._enter("text", {"text": ""}), self._delta("text_delta", text=text)]

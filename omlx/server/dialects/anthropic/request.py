@@ -12,7 +12,7 @@ from pydantic import Field, ValidationError
 
 from omlx.errors import BadRequest, Reason
 from omlx.server.dialects.anthropic import blocks
-from omlx.server.dialects.anthropic.blocks import Block, Message
+from omlx.server.dialects.anthropic.blocks import AnthropicMessage, Block
 from omlx.server.dialects.anthropic.encoder import MessageEncoder
 from omlx.server.http.body import Json
 from omlx.server.http.errors import field_error
@@ -36,7 +36,7 @@ UNSUPPORTED: Final[dict[str, tuple[object, ...]]] = {"thread": ()}
 """Fields that are not supported, each with the values that request nothing."""
 
 
-class Tool(Body):
+class AnthropicTool(Body):
     """`type` is absent or `custom` for the client's own tools."""
 
     type: str | None = None
@@ -56,10 +56,10 @@ class Tool(Body):
         return self.name
 
 
-def added_tool(definition: Json, at: str) -> Tool:
+def added_tool(definition: Json, at: str) -> AnthropicTool:
     """Read a tool that a message adds. Raises BadRequest."""
     try:
-        return Tool.model_validate(definition)
+        return AnthropicTool.model_validate(definition)
     except ValidationError as error:
         raise field_error("request.invalid", at, expected="name, input_schema") from error
 
@@ -85,12 +85,12 @@ class MessageRequest(Templated):
     """The body of POST /v1/messages, and of /v1/messages/count_tokens, which needs no
     `max_tokens`."""
 
-    messages: Annotated[Listed[Message], Field(min_length=1)]
+    messages: Annotated[Listed[AnthropicMessage], Field(min_length=1)]
     max_tokens: Annotated[int, Field(ge=1)] | None = None
     system: str | Listed[Block] | None = None
     stop_sequences: Stops | None = None
     temperature: Annotated[float, Field(ge=0, le=1)] | None = None
-    tools: Listed[Tool] | None = None
+    tools: Listed[AnthropicTool] | None = None
     tool_choice: ToolChoice | None = None
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
@@ -168,7 +168,7 @@ class MessageRequest(Templated):
         tools = enumerate(self.tools or ())
         return [skipped(str(tool.type), f"tools[{at}]") for at, tool in tools if not tool.own]
 
-    def _own_tools(self) -> list[tuple[str, Tool]]:
+    def _own_tools(self) -> list[tuple[str, AnthropicTool]]:
         """The client's tools by name, those among them that messages add."""
         own = enumerate(self.tools or ())
         named = [(tool.own_name(f"tools[{at}]"), tool) for at, tool in own if tool.own]

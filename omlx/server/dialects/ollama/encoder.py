@@ -16,6 +16,7 @@ from omlx.records import RequestStats
 from omlx.server.http import errors
 from omlx.server.http.body import Json
 from omlx.server.request import tooling
+from omlx.server.request.dialect import EventEncoder
 from omlx.server.request.stream import ChoiceEvent
 from omlx.server.request.usage import logprob_entries, timings, warnings
 from omlx.text.events import (
@@ -53,7 +54,7 @@ class Head:
         return {"model": self.model, "created_at": self.created_at, **content, "done": done}
 
 
-class AnswerEncoder:
+class AnswerEncoder(EventEncoder):
     """One answer. A subclass says where in an object its content is."""
 
     TEXT: ClassVar[str]
@@ -65,12 +66,6 @@ class AnswerEncoder:
 
     def start(self) -> list[Json]:
         return []
-
-    def feed(self, events: Sequence[ChoiceEvent]) -> list[Json]:
-        payloads: list[Json] = []
-        for event in events:
-            payloads += self._encode(event.event)
-        return payloads
 
     def failed(self, error: OmlxError) -> list[Json]:
         return [errors.ollama(error)]
@@ -99,7 +94,7 @@ class AnswerEncoder:
         """The fields of the answer at their place in an object."""
         raise NotImplementedError
 
-    def _encode(self, event: OutputEvent) -> list[Json]:
+    def _encode(self, choice: int, event: OutputEvent) -> list[Json]:
         fields: Json = {}
         match event:
             case TextDelta(text=text):

@@ -33,27 +33,27 @@ _DATA: Final = "data:"
 _BASE64: Final = "data:;base64,"
 
 
-class CalledFunction(Body):
+class OllamaCalledFunction(Body):
     name: Text
     arguments: dict[str, Any] | str | None = None
 
 
-class ToolCall(Body):
-    function: CalledFunction
+class OllamaToolCall(Body):
+    function: OllamaCalledFunction
     id: str | None = None
 
 
-class Message(Body):
+class OllamaMessage(Body):
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | None = None
     thinking: str | None = None
     images: Listed[str] | None = None
-    tool_calls: Listed[ToolCall] | None = None
+    tool_calls: Listed[OllamaToolCall] | None = None
     tool_call_id: str | None = None
     tool_name: str | None = None
 
 
-def rendered(messages: Sequence[Message]) -> list[Json]:
+def rendered(messages: Sequence[OllamaMessage]) -> list[Json]:
     """The conversation with ids for calls and results, which Ollama's messages need not have: a
     result answers the first open call of its function.
 
@@ -94,7 +94,7 @@ def content(
     return content_of([*parts, text_part(text or "")])
 
 
-def _calls(message: Message, at: int) -> list[Json]:
+def _calls(message: OllamaMessage, at: int) -> list[Json]:
     if message.tool_calls and message.role != "assistant":
         field = f"messages[{at}].tool_calls"
         raise field_error("request.unsupported", field)
@@ -108,7 +108,7 @@ def _id(at: int, n: int) -> str:
     return f"call_{at}_{n}"
 
 
-def _answered(message: Message, waiting: list[tuple[str, str]]) -> str | None:
+def _answered(message: OllamaMessage, waiting: list[tuple[str, str]]) -> str | None:
     """The id of the call that a result answers, which is taken out of `waiting`; None if there is
     none."""
     for call in waiting:
@@ -207,26 +207,26 @@ class Generating(Configured, Refusing):
         return (Reason("ollama.num_ctx", {"asked": asked, "length": length}),)
 
 
-class Function(Body):
+class OllamaFunction(Body):
     name: Text
     description: str | None = None
     parameters: dict[str, Any] | None = None
 
 
-class Tool(Body):
+class OllamaTool(Body):
     """Of other types than `function`, there are warnings."""
 
     type: ToolType = FUNCTION
-    function: Function | None = None
+    function: OllamaFunction | None = None
 
 
-class ChatRequest(Generating):
+class OllamaChatRequest(Generating):
     """The body of POST /api/chat."""
 
     ENCODER = ChatEncoder
 
-    messages: Listed[Message] | None = None
-    tools: Listed[Tool] | None = None
+    messages: Listed[OllamaMessage] | None = None
+    tools: Listed[OllamaTool] | None = None
 
     @property
     def empty(self) -> bool:

@@ -18,6 +18,7 @@ from omlx.engine.types import FinishReason, TokenLogprob
 from omlx.errors import OmlxError, Reason
 from omlx.server.http import errors
 from omlx.server.http.body import Json
+from omlx.server.request.dialect import EventEncoder
 from omlx.server.request.stream import ChoiceEvent, GenerationStream
 from omlx.server.request.usage import finite, logprob_entries, receipt, timings, usage, warnings
 from omlx.text.events import (
@@ -64,7 +65,7 @@ class Head:
         }
 
 
-class ChoicesEncoder:
+class ChoicesEncoder(EventEncoder):
     """Encodes `total` choices of `prompts` prompts. A subclass encodes the content of a choice."""
 
     KIND: ClassVar[str]
@@ -80,12 +81,6 @@ class ChoicesEncoder:
         self._prompts = prompts
         self._include_usage = include_usage
         self._finishes: dict[int, Finish] = {}
-
-    def feed(self, events: Sequence[ChoiceEvent]) -> list[Json]:
-        chunks: list[Json] = []
-        for event in events:
-            chunks += self._encode(event.choice, event.event)
-        return chunks
 
     def failed(self, error: OmlxError) -> list[Json]:
         return [errors.openai(error, self.PROMPT)]

@@ -17,6 +17,7 @@ from omlx.server.http import errors
 from omlx.server.http.body import Json
 from omlx.server.request import tooling
 from omlx.server.request.content import encode_reasoning
+from omlx.server.request.dialect import EventEncoder
 from omlx.server.request.stream import ChoiceEvent
 from omlx.server.request.usage import logprob_entries, receipt, timings, usage, warnings
 from omlx.text.events import (
@@ -42,7 +43,7 @@ _CUSTOM: Final = ("custom_tool_call", "ctc", "input")
 _NO_TOOLS: Final[Mapping[str, ToolName]] = {}
 
 
-class ResponseEncoder:
+class ResponseEncoder(EventEncoder):
     """`echo`: fields that repeat the request. `tools`: by the name that the model sees.
 
     `encrypted`: reasoning is also sent in the field that clients send back unread. `prewarms`:
@@ -84,12 +85,6 @@ class ResponseEncoder:
             for name in ("created", "in_progress")
         ]
 
-    def feed(self, events: Sequence[ChoiceEvent]) -> list[Json]:
-        payloads: list[Json] = []
-        for event in events:
-            payloads += self._encode(event.event)
-        return payloads
-
     def failed(self, error: OmlxError) -> list[Json]:
         body = errors.openai(error)["error"]
         self.response["status"] = "failed"
@@ -108,7 +103,7 @@ class ResponseEncoder:
         self._sequence_number += 1
         return {"type": kind, "sequence_number": number, **fields}
 
-    def _encode(self, event: OutputEvent) -> list[Json]:
+    def _encode(self, choice: int, event: OutputEvent) -> list[Json]:
         entries = self._entries(event.logprobs)
         match event:
             case TextDelta(text=text, drafted=drafted):

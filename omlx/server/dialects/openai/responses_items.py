@@ -25,13 +25,13 @@ CALLABLE: Final = (FUNCTION, "custom")
 """Types of tools that the model can call."""
 
 
-class Tool(Body):
+class ResponseTool(Body):
     type: ToolType = FUNCTION
     name: Text | None = None
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
-    tools: Listed[Tool] | None = None
+    tools: Listed[ResponseTool] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,9 @@ class ToolName:
         return f"{self.namespace}{_DOT}{self.name}"
 
 
-def joined_tools(tools: Sequence[Tool], further: Sequence[Tool]) -> list[Tool]:
+def joined_tools(
+    tools: Sequence[ResponseTool], further: Sequence[ResponseTool]
+) -> list[ResponseTool]:
     """The tools, and those of `further` whose names are new: items repeat what a request lists."""
     names = set(by_qualified_name(tools))
     every = list(tools)
@@ -65,7 +67,7 @@ def joined_tools(tools: Sequence[Tool], further: Sequence[Tool]) -> list[Tool]:
     return every
 
 
-def declared_functions(tools: Sequence[Tool]) -> list[Json]:
+def declared_functions(tools: Sequence[ResponseTool]) -> list[Json]:
     """As templates expect them, without those that are skipped."""
     declared = []
     for name, tool in _flat(tools):
@@ -74,17 +76,17 @@ def declared_functions(tools: Sequence[Tool]) -> list[Json]:
     return declared
 
 
-def strict_names(tools: Sequence[Tool]) -> list[str]:
+def strict_names(tools: Sequence[ResponseTool]) -> list[str]:
     """Qualified names of functions whose arguments must match their schema."""
     return [name.qualified for name, tool in _flat(tools) if tool.strict]
 
 
-def by_qualified_name(tools: Sequence[Tool]) -> dict[str, ToolName]:
+def by_qualified_name(tools: Sequence[ResponseTool]) -> dict[str, ToolName]:
     return {name.qualified: name for name, _ in _flat(tools)}
 
 
 def skipped_tools(
-    tools: Sequence[Tool], *, nested: bool = False, field: str = "tools"
+    tools: Sequence[ResponseTool], *, nested: bool = False, field: str = "tools"
 ) -> list[Reason]:
     """Of the tools that are skipped."""
     reasons = []
@@ -97,13 +99,13 @@ def skipped_tools(
     return reasons
 
 
-def _qualified(tool: Tool, namespace: Tool) -> str:
+def _qualified(tool: ResponseTool, namespace: ResponseTool) -> str:
     return ToolName(tool.name or "", namespace.name).qualified
 
 
 def _flat(
-    tools: Sequence[Tool], namespace: str | None = None, field: str = "tools"
-) -> Iterator[tuple[ToolName, Tool]]:
+    tools: Sequence[ResponseTool], namespace: str | None = None, field: str = "tools"
+) -> Iterator[tuple[ToolName, ResponseTool]]:
     """Yield what the model may call. Raises BadRequest for a tool without a name."""
     for i, tool in enumerate(tools):
         at = f"{field}[{i}]"
@@ -145,7 +147,7 @@ class Item(Typed):
     output: str | Listed[ContentPart] | None = None
     encrypted_content: str | None = None
     summary: Listed[ContentPart] | None = None
-    tools: Listed[Tool] | None = None
+    tools: Listed[ResponseTool] | None = None
 
     def as_output(self) -> Json:
         """As clients read it back: the content of a message is a list of parts."""
@@ -168,7 +170,7 @@ class Conversation:
     def __init__(self, before: Sequence[Json] = ()) -> None:
         self.messages = [dict(message) for message in before]
         self.reading = Reading()
-        self.tools: dict[str, Sequence[Tool]] = {}
+        self.tools: dict[str, Sequence[ResponseTool]] = {}
         self._called: set[str] = set()
         self._open: dict[str, None] = {}  # calls without a result, in order
         self._elsewhere: set[str] = set()  # calls that were left out

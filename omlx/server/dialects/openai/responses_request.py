@@ -15,7 +15,7 @@ from omlx.server.dialects.openai.responses_items import (
     CALLABLE,
     Conversation,
     Item,
-    Tool,
+    ResponseTool,
     ToolName,
     by_qualified_name,
     declared_functions,
@@ -62,7 +62,7 @@ class Named(Body):
         return ToolName(self.name, self.namespace).qualified
 
 
-class Allowed(Body):
+class ResponseAllowed(Body):
     """A tool of any type; those that are skipped may lack a name."""
 
     type: str
@@ -73,7 +73,7 @@ class Allowed(Body):
 class AllowedTools(Body):
     type: Literal["allowed_tools"]
     mode: Literal["auto", "required"]
-    tools: Listed[Allowed]
+    tools: Listed[ResponseAllowed]
 
 
 class Reasoning(Body):
@@ -94,7 +94,7 @@ class ResponseRequest(Templated):
     store: bool | None = None
     background: bool | None = None
     max_output_tokens: int | None = None
-    tools: Listed[Tool] | None = None
+    tools: Listed[ResponseTool] | None = None
     tool_choice: Choice | Named | AllowedTools | None = None
     parallel_tool_calls: bool | None = None
     reasoning: Reasoning | None = None
@@ -161,7 +161,7 @@ class ResponseRequest(Templated):
             mark_drafted=bool(self.mark_drafted),
         )
 
-    def all_tools(self, conversation: Conversation) -> list[Tool]:
+    def all_tools(self, conversation: Conversation) -> list[ResponseTool]:
         """The tools of the request, and those that items add."""
         tools = list(self.tools or ())
         for further in conversation.tools.values():
@@ -212,7 +212,7 @@ class ResponseRequest(Templated):
             "user": self.user,
         }
 
-    def _tools(self, tools: Sequence[Tool]) -> ToolUse | None:
+    def _tools(self, tools: Sequence[ResponseTool]) -> ToolUse | None:
         choice = self.tool_choice
         name, mode, allowed = None, choice, None
         if isinstance(choice, Named):
