@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import httpx
 import pytest
+from anthropic import Anthropic
 from openai import OpenAI
 
 from omlx.settings.schema import Settings
+from tests.server.dialects import DIALECTS
 from tests.server.running import DRAFT, Running, omlx
 from tests.server.spelling import spelling_pool
 
@@ -19,7 +22,7 @@ def server() -> Iterator[Running]:
 
 @pytest.fixture
 def client(server: Running) -> Iterator[OpenAI]:
-    with OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
+    with DIALECTS["chat"].client(server.url) as client:
         yield client
 
 
@@ -37,6 +40,31 @@ def speller() -> Iterator[Running]:
 
 
 @pytest.fixture
+def claude(server: Running) -> Iterator[Anthropic]:
+    with DIALECTS["messages"].client(server.url) as client:
+        yield client
+
+
+@pytest.fixture
+def spelling_claude(speller: Running) -> Iterator[Anthropic]:
+    with DIALECTS["messages"].client(speller.url) as client:
+        yield client
+
+
+@pytest.fixture
+def llama(server: Running) -> Iterator[Any]:
+    """The client of Ollama."""
+    with DIALECTS["ollama"].client(server.url) as client:
+        yield client
+
+
+@pytest.fixture
+def spelling_llama(speller: Running) -> Iterator[Any]:
+    with DIALECTS["ollama"].client(speller.url) as client:
+        yield client
+
+
+@pytest.fixture
 def spelling(speller: Running) -> Iterator[OpenAI]:
-    with OpenAI(base_url=f"{speller.url}/v1", api_key="none", max_retries=0) as client:
+    with DIALECTS["chat"].client(speller.url) as client:
         yield client

@@ -6,12 +6,17 @@ import socket
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
+from typing import TypeVar
 
+import httpx
 import uvicorn
+from anthropic import Anthropic
 from fastapi import FastAPI
+from openai import OpenAI
 from starlette.types import ASGIApp
 
 from omlx.engine.loop import EngineLoop
@@ -44,6 +49,7 @@ SEEING = Registry(
 """Needs omlx[vision]."""
 PATIENCE_S = 120
 OFFLINE = {"HF_HUB_OFFLINE": "1"}
+Client = TypeVar("Client", httpx.Client, OpenAI, Anthropic)
 
 
 class CountingLoop(EngineLoop):
@@ -151,10 +157,29 @@ class Running:
     url: str
     engine: WatchedEngine
     pool: Pool
+    clients: ExitStack = field(default_factory=ExitStack, compare=False)
 
     @property
     def port(self) -> int:
         return int(self.url.rpartition(":")[2])
+
+    @cached_property
+    def http(self) -> httpx.Client:
+        """A client that is closed with the server, as the official ones are."""
+        return self._closing(httpx.Client(base_url=self.url, timeout=PATIENCE_S))
+
+    @cached_property
+    def openai(self) -> OpenAI:
+        url = f"{self.url}/v1"
+        return self._closing(OpenAI(base_url=url, api_key="none", max_retries=0))
+
+    @cached_property
+    def claude(self) -> Anthropic:
+        return self._closing(Anthropic(base_url=self.url, api_key="none", max_retries=0))
+
+    def _closing(self, client: Client) -> Client:
+        self.clients.callback(client.close)
+        return client
 
     def endless(self) -> dict[str, int]:
         """A logit bias under which the loaded model does not stop by itself."""
@@ -235,7 +260,7 @@ def omlx(
     app = create_app(services, settings, keep_alive_s=keep_alive_s)
     prepare(app, services)
     try:
-        with serving(app, protocol) as url:
-            yield Running(url, engine, pool)
+        with serving(app, protocol) as url, ExitStack() as clients:
+            yield Running(url, engine, pool, clients)
     finally:
         engine.stop()

@@ -103,7 +103,8 @@ def test_a_request_of_garbage_is_400_and_the_server_goes_on(
 
 def test_with_no_draft_a_request_for_one_is_400_and_others_say_why() -> None:
     settings = Settings(no_draft=True, draft_model=DRAFT)
-    with omlx(settings) as running, httpx.Client(base_url=running.url, timeout=60) as http:
+    with omlx(settings) as running:
+        http = running.http
         refused(
             http.post(CHAT, json=ask(draft_model=DRAFT)), 400, "spec.off.no_draft", "draft_model"
         )
@@ -117,7 +118,8 @@ def test_with_no_draft_a_request_for_one_is_400_and_others_say_why() -> None:
 
 
 def test_without_a_draft_the_request_may_bring_one() -> None:
-    with omlx() as running, httpx.Client(base_url=running.url, timeout=60) as http:
+    with omlx() as running:
+        http = running.http
         plain = http.post(CHAT, json=ask(max_tokens=8, seed=1, speculation="off")).json()
         assert plain["timings"]["speculation"]["code"] == "spec.off.requested"
         assert plain["timings"]["speculation"]["strategy"] == "off"
@@ -153,8 +155,8 @@ def broken(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
         ignore=shutil.ignore_patterns("*.safetensors"),
     )
     registry = Registry((*scan_places([Folder("model_dir", folder)]).entries, *DEMO.entries))
-    with omlx(registry=registry) as running, httpx.Client(base_url=running.url, timeout=60) as http:
-        yield http
+    with omlx(registry=registry) as running:
+        yield running.http
 
 
 @pytest.mark.parametrize("name", ["short", "mute", "empty"])
@@ -181,10 +183,8 @@ def test_a_draft_that_cannot_be_used_leaves_the_target_as_it_was(broken: httpx.C
 
 
 def test_a_full_queue_is_503_with_retry_after() -> None:
-    with (
-        omlx(Settings(max_waiting=0)) as running,
-        httpx.Client(base_url=running.url, timeout=60) as http,
-    ):
+    with omlx(Settings(max_waiting=0)) as running:
+        http = running.http
         for stream in (False, True):
             answer = http.post(CHAT, json=ask(stream=stream, n=2))
             refused(answer, 503, "engine.queue_full")
@@ -192,7 +192,8 @@ def test_a_full_queue_is_503_with_retry_after() -> None:
 
 
 def test_a_request_without_a_model_needs_a_default() -> None:
-    with omlx(default=None) as running, httpx.Client(base_url=running.url, timeout=60) as http:
+    with omlx(default=None) as running:
+        http = running.http
         refused(http.post(CHAT, json={"messages": HELLO}), 400, "model.none", "model")
         assert http.post(CHAT, json=ask(model=HYBRID)).status_code == 200
         assert http.post(CHAT, json={"messages": HELLO, "max_tokens": 1}).json()["model"] == HYBRID

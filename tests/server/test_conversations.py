@@ -40,11 +40,8 @@ def http(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     (folder / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
     registry = Registry((ModelEntry(MODEL, folder, "model_dir"),))
     running: Running
-    with (
-        omlx(registry=registry, default=MODEL, build=spelling_pool) as running,
-        httpx.Client(base_url=running.url, timeout=60) as client,
-    ):
-        yield client
+    with omlx(registry=registry, default=MODEL, build=spelling_pool) as running:
+        yield running.http
 
 
 def warned(answer: dict[str, Any]) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
-from openai import APIError, APIStatusError, OpenAI
+from openai import APIError, APIStatusError
 
 from omlx.engine.types import Event
 from omlx.models.pool.cost_file import CostFiles
@@ -27,7 +27,8 @@ ASK: dict[str, Any] = {
 def test_a_key_and_allowed_pages() -> None:
     settings = Settings(allow_origin=("http://app.example",))
     settings = settings.model_copy(update={"api_key": "sécret"})
-    with omlx(settings) as running, httpx.Client(base_url=running.url, timeout=60) as http:
+    with omlx(settings) as running:
+        http = running.http
         assert http.get("/health").status_code == 200
         assert http.get("/v1/models").status_code == 401
         key = {"Authorization": "Bearer sécret".encode()}
@@ -47,10 +48,8 @@ def test_a_key_and_allowed_pages() -> None:
 
 
 def test_an_allowed_page_is_known_however_it_was_written() -> None:
-    with (
-        omlx(Settings(allow_origin=("https://App.example/",))) as running,
-        httpx.Client(base_url=running.url) as http,
-    ):
+    with omlx(Settings(allow_origin=("https://App.example/",))) as running:
+        http = running.http
         page = {"Origin": "https://app.example"}
         assert (
             http.options(
@@ -115,7 +114,8 @@ def test_a_rebound_host_is_refused(http: httpx.Client) -> None:
 
 
 def test_a_silent_stream_is_kept_open_with_comments() -> None:
-    with omlx(keep_alive_s=0.01) as running, httpx.Client(base_url=running.url, timeout=60) as http:
+    with omlx(keep_alive_s=0.01) as running:
+        http = running.http
         assert http.post(CHAT, json=ASK).status_code == 200
         go_on = threading.Event()
         running.engine.call(lambda: go_on.wait(60))
@@ -133,12 +133,14 @@ def test_a_silent_stream_is_kept_open_with_comments() -> None:
 def test_measured_costs_are_saved_when_the_server_ends(tmp_path: Path) -> None:
     files = CostFiles(tmp_path)
     plain = {**ASK, "max_tokens": 8, "speculation": "ngram"}
-    with omlx(costs=files) as running, httpx.Client(base_url=running.url, timeout=60) as http:
+    with omlx(costs=files) as running:
+        http = running.http
         assert http.post(CHAT, json=plain).status_code == 200
         assert not homes.measured(tmp_path, "costs")
     (name,) = homes.measured(tmp_path, "costs")
     assert name.startswith(TARGET.replace("/", "--"))
-    with omlx(costs=files) as running, httpx.Client(base_url=running.url, timeout=60) as http:
+    with omlx(costs=files) as running:
+        http = running.http
         assert (
             http.post(CHAT, json={**ASK, "max_tokens": 1, "speculation": "off"}).status_code == 200
         )
@@ -177,10 +179,8 @@ class Bomb:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_when_the_engine_dies_every_client_gets_an_error() -> None:
-    with (
-        omlx() as running,
-        OpenAI(base_url=f"{running.url}/v1", api_key="x", max_retries=0) as client,
-    ):
+    with omlx() as running:
+        client = running.openai
         client.chat.completions.create(**ASK)
         bias = running.endless()
         stream = client.chat.completions.create(

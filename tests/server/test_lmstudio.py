@@ -40,10 +40,8 @@ def test_loaded_and_other_models(server: Running) -> None:
 
 @pytest.mark.needs_extra
 def test_a_model_that_sees() -> None:
-    with (
-        omlx(Settings(), registry=SEEING) as running,
-        httpx.Client(base_url=running.url, timeout=60) as http,
-    ):
+    with omlx(Settings(), registry=SEEING) as running:
+        http = running.http
         assert http.get(f"/api/v0/models/{VISION}").json()["type"] == "vlm"
         assert http.get(f"/api/v0/models/{TARGET}").json()["type"] == "llm"
         shown = http.post("/api/show", json={"model": VISION}).json()

@@ -29,9 +29,9 @@ def test_no_request_is_blamed_for_models_that_come_and_go() -> None:
     over = threading.Event()
     with (
         omlx(settings, used=lambda: mx.get_active_memory() - base) as running,
-        httpx.Client(base_url=running.url, timeout=120) as http,
         ThreadPoolExecutor(5) as threads,
     ):
+        http = running.http
 
         def move(model: str) -> list[httpx.Response]:
             answers = []

@@ -52,10 +52,8 @@ def client(request: pytest.FixtureRequest, tmp_path_factory: Any) -> Iterator[Op
     template, markers = FAMILIES[request.param]
     _rename_tokens(folder, template, markers)
     registry = Registry((ModelEntry("model", folder, "bundled"),))
-    with (
-        omlx(registry=registry, default="model") as running,
-        OpenAI(base_url=f"{running.url}/v1", api_key="none", max_retries=0) as openai,
-    ):
+    with omlx(registry=registry, default="model") as running:
+        openai = running.openai
         yield openai
 
 

@@ -23,12 +23,9 @@ ASK: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
-def own() -> Iterator[tuple[Running, httpx.Client]]:
-    with (
-        omlx(Settings(draft_model=DRAFT)) as running,
-        httpx.Client(base_url=running.url, timeout=60) as http,
-    ):
-        yield running, http
+def own() -> Iterator[Running]:
+    with omlx(Settings(draft_model=DRAFT)) as running:
+        yield running
 
 
 def samples(http: httpx.Client) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
@@ -48,8 +45,8 @@ def value(
     return found.get((name, tuple(sorted(labels.items()))), 0.0)
 
 
-def test_counts_are_those_of_the_answers(own: tuple[Running, httpx.Client]) -> None:
-    _, http = own
+def test_counts_are_those_of_the_answers(own: Running) -> None:
+    http = own.http
     before = samples(http)
     answers = [
         http.post(CHAT, json={**ASK, **more}).json()
@@ -93,8 +90,8 @@ def test_counts_are_those_of_the_answers(own: tuple[Running, httpx.Client]) -> N
         assert grown(f"omlx_{part}_seconds_sum", model=TARGET) >= 0
 
 
-def test_each_of_them_is_documented(own: tuple[Running, httpx.Client]) -> None:
-    _, http = own
+def test_each_of_them_is_documented(own: Running) -> None:
+    http = own.http
     text = (Path(__file__).resolve().parents[2] / "docs" / "api.md").read_text(encoding="utf-8")
     names = {family.name for family in families(http.get("/metrics").text)}
     assert {
@@ -102,8 +99,8 @@ def test_each_of_them_is_documented(own: tuple[Running, httpx.Client]) -> None:
     } == set()
 
 
-def test_rows_and_the_engine_are_gauges(own: tuple[Running, httpx.Client]) -> None:
-    running, http = own
+def test_rows_and_the_engine_are_gauges(own: Running) -> None:
+    running, http = own, own.http
     assert http.post(CHAT, json={**ASK, "max_tokens": 1}).status_code == 200
     body = {**ASK, "stream": True, "max_tokens": 3000, "logit_bias": running.endless()}
     with http.stream("POST", CHAT, json=body) as answer:
@@ -116,15 +113,15 @@ def test_rows_and_the_engine_are_gauges(own: tuple[Running, httpx.Client]) -> No
     assert value(busy, "omlx_engine_up") == 1
 
 
-def test_a_client_that_asks_for_open_metrics_gets_them(own: tuple[Running, httpx.Client]) -> None:
-    _, http = own
+def test_a_client_that_asks_for_open_metrics_gets_them(own: Running) -> None:
+    http = own.http
     answer = http.get("/metrics", headers={"Accept": "application/openmetrics-text; version=1.0.0"})
     assert answer.headers["content-type"].startswith("application/openmetrics-text")
     assert "omlx_engine_up" in {family.name for family in open_metrics(answer.text)}
 
 
-def test_unknown_paths_share_one_label(own: tuple[Running, httpx.Client]) -> None:
-    _, http = own
+def test_unknown_paths_share_one_label(own: Running) -> None:
+    http = own.http
     before = samples(http)
     for path in ("/v1/nothing", "/secret/swordfish"):
         assert http.get(path).status_code == 404
@@ -138,16 +135,15 @@ def test_unknown_paths_share_one_label(own: tuple[Running, httpx.Client]) -> Non
 
 
 def test_a_dead_engine_is_down_and_can_still_be_scraped() -> None:
-    with omlx() as running, httpx.Client(base_url=running.url, timeout=60) as http:
+    with omlx() as running:
+        http = running.http
         assert value(samples(http), "omlx_engine_up") == 1
         running.engine.stop()
         assert value(samples(http), "omlx_engine_up") == 0
 
 
 def test_the_key_guards_them() -> None:
-    with (
-        omlx(Settings(api_key="key")) as running,
-        httpx.Client(base_url=running.url, timeout=60) as http,
-    ):
+    with omlx(Settings(api_key="key")) as running:
+        http = running.http
         assert http.get("/metrics").status_code == 401
         assert http.get("/metrics", headers={"Authorization": "Bearer key"}).status_code == 200

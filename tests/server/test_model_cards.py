@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from anthropic import Anthropic
 from openai import OpenAI
@@ -36,7 +35,8 @@ def test_each_model_of_the_list_says_what_it_can_do(client: OpenAI) -> None:
 
 
 def test_a_loaded_model_is_marked_and_knows_its_speculation() -> None:
-    with omlx() as running, httpx.Client(base_url=running.url, timeout=60) as http:
+    with omlx() as running:
+        http = running.http
         assert http.get(f"/v1/models/{TARGET}").json()["loaded"] is False
         http.post(f"/v1/models/{TARGET}/load")
         model = http.get(f"/v1/models/{TARGET}").json()
@@ -98,7 +98,8 @@ def test_three_hundred_models_are_listed_at_once(tmp_path: Path) -> None:
             os.link(BUNDLED / TARGET / name, path / name)
         entries.append(ModelEntry(f"m{number}", path, "test"))
     registry = replace(DEMO, entries=(*DEMO.entries, *entries))
-    with omlx(registry=registry) as running, httpx.Client(base_url=running.url) as http:
+    with omlx(registry=registry) as running:
+        http = running.http
         first = http.get("/v1/models").json()
         assert len(first["data"]) == 303
         assert first["data"][-1]["owned_by"] == "local"

@@ -30,11 +30,8 @@ def http(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     tokenizer["added_tokens"].append({"id": WIDTH, "content": EXTRA, "special": True, **flags})
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
     registry = Registry((ModelEntry("narrow", folder, "bundled"),))
-    with (
-        omlx(registry=registry, default="narrow") as running,
-        httpx.Client(base_url=running.url, timeout=60) as client,
-    ):
-        yield client
+    with omlx(registry=registry, default="narrow") as running:
+        yield running.http
 
 
 def chat(text: str, **more: Any) -> dict[str, Any]:

@@ -237,10 +237,8 @@ def test_a_page_cannot_load_models(http: httpx.Client) -> None:
 
 
 def test_what_does_not_fit_is_refused_with_the_figures() -> None:
-    with (
-        omlx(Settings(memory_limit=1 << 20)) as running,
-        httpx.Client(base_url=running.url, timeout=60) as http,
-    ):
+    with omlx(Settings(memory_limit=1 << 20)) as running:
+        http = running.http
         answer = http.post(CHAT, json=ask(TARGET, 1))
         assert answer.status_code == 400
         error = answer.json()["error"]

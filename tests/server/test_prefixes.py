@@ -21,12 +21,9 @@ SYSTEM = {
 
 
 @pytest.fixture(scope="module")
-def own() -> Iterator[tuple[Running, httpx.Client]]:
-    with (
-        omlx(Settings(speculation="off")) as running,
-        httpx.Client(base_url=running.url, timeout=120) as http,
-    ):
-        yield running, http
+def own() -> Iterator[Running]:
+    with omlx(Settings(speculation="off")) as running:
+        yield running
 
 
 def ask(text: str, model: str = TARGET, **more: Any) -> dict[str, Any]:
@@ -42,8 +39,8 @@ def cached(answer: httpx.Response) -> int:
 
 
 @pytest.mark.parametrize("model", [TARGET, HYBRID])
-def test_the_next_turn_computes_what_is_new(own: tuple[Running, httpx.Client], model: str) -> None:
-    _, http = own
+def test_the_next_turn_computes_what_is_new(own: Running, model: str) -> None:
+    http = own.http
     first = http.post(CHAT, json=ask("Name a river.", model))
     body = ask("Name a river.", model)
     said = first.json()["choices"][0]["message"]["content"]
@@ -56,8 +53,8 @@ def test_the_next_turn_computes_what_is_new(own: tuple[Running, httpx.Client], m
     assert cached(second) >= length - 12  # all but what the template puts before an answer
 
 
-def test_a_prefix_cache_is_reported_probed_and_cleared(own: tuple[Running, httpx.Client]) -> None:
-    _, http = own
+def test_a_prefix_cache_is_reported_probed_and_cleared(own: Running) -> None:
+    http = own.http
     body = ask("What is kept of this?")
     http.post(CHAT, json=body)
     probe = f"/v1/models/{TARGET}/prefixes/probe"
@@ -78,8 +75,8 @@ def test_a_prefix_cache_is_reported_probed_and_cleared(own: tuple[Running, httpx
     assert cached(http.post(CHAT, json=body)) == 0
 
 
-def test_nothing_is_known_of_a_model_that_is_not_loaded(own: tuple[Running, httpx.Client]) -> None:
-    _, http = own
+def test_nothing_is_known_of_a_model_that_is_not_loaded(own: Running) -> None:
+    http = own.http
     http.post(f"/v1/models/{HYBRID}/unload")
     probed = http.post(f"/v1/models/{HYBRID}/prefixes/probe", json=ask("Hello.")).json()
     assert probed["prompt_tokens"] > 0
@@ -93,10 +90,8 @@ def test_nothing_is_known_of_a_model_that_is_not_loaded(own: tuple[Running, http
 
 
 def test_where_nothing_fits_the_status_warns() -> None:
-    with (
-        omlx(Settings(prefix_bytes=1000)) as running,
-        httpx.Client(base_url=running.url, timeout=60) as http,
-    ):
+    with omlx(Settings(prefix_bytes=1000)) as running:
+        http = running.http
         http.post(CHAT, json=ask("Hello.", HYBRID))
         warning = http.get(f"/v1/models/{HYBRID}").json()["prefixes"]["warning"]
         assert warning["code"] == "prefix.stored_none"
@@ -104,24 +99,22 @@ def test_where_nothing_fits_the_status_warns() -> None:
 
 
 @pytest.fixture
-def tight() -> Iterator[tuple[Running, httpx.Client]]:
+def tight() -> Iterator[Running]:
     """A server whose limit leaves room for about 1,200 tokens beside the weights."""
-    with (
-        omlx(Settings(speculation="off")) as running,
-        httpx.Client(base_url=running.url, timeout=120) as http,
-    ):
+    with omlx(Settings(speculation="off")) as running:
+        http = running.http
         http.post(CHAT, json=ask("Load."))
         memory, idle = running.pool.memory, mx.get_active_memory()
         memory.used = lambda: memory.weights + mx.get_active_memory() - idle
         memory.own = lambda: 0
         memory.limit = int((memory.weights + 1500 * 8 * 2 * 2 * 64 * 4) / 0.95)
-        yield running, http
+        yield running
 
 
 def test_a_prompt_that_can_never_fit_gets_400_and_what_would(
-    tight: tuple[Running, httpx.Client],
+    tight: Running,
 ) -> None:
-    _, http = tight
+    http = tight.http
     answer = http.post(CHAT, json=ask("word " * 2500))
     assert answer.status_code == 400
     error = answer.json()["error"]
@@ -130,9 +123,9 @@ def test_a_prompt_that_can_never_fit_gets_400_and_what_would(
 
 
 def test_three_at_once_that_fit_only_in_turn_are_all_answered(
-    tight: tuple[Running, httpx.Client],
+    tight: Running,
 ) -> None:
-    running, http = tight
+    running, http = tight, tight.http
     answers: dict[int, httpx.Response] = {}
     ours, together = running.pool.memory.used, set[int]()
 
@@ -157,9 +150,9 @@ def test_three_at_once_that_fit_only_in_turn_are_all_answered(
 
 
 def test_a_limit_lowered_while_serving_refuses_with_the_figures_and_serves_again(
-    tight: tuple[Running, httpx.Client],
+    tight: Running,
 ) -> None:
-    running, http = tight
+    running, http = tight, tight.http
     memory = running.pool.memory
     limit, memory.limit = memory.limit, None
     assert http.post(CHAT, json=ask("word " * 400)).status_code == 200

@@ -24,8 +24,8 @@ def asked(text: str, system: str) -> list[Any]:
 @pytest.fixture(scope="module")
 def http() -> Iterator[httpx.Client]:
     settings = Settings(draft_model=DRAFT)
-    with omlx(settings) as running, httpx.Client(base_url=running.url, timeout=60) as http:
-        yield http
+    with omlx(settings) as running:
+        yield running.http
 
 
 def post(http: httpx.Client, body: dict[str, Any]) -> dict[str, Any]:
@@ -130,10 +130,8 @@ def test_fields_about_an_answer_are_refused(server: Running, field: str, value: 
 
 
 def test_a_model_that_stores_no_prefixes_says_so() -> None:
-    with (
-        omlx(Settings(prefix_bytes=0)) as running,
-        httpx.Client(base_url=running.url, timeout=60) as http,
-    ):
+    with omlx(Settings(prefix_bytes=0)) as running:
+        http = running.http
         body = {"messages": asked("a", "b"), **PREWARM}
         error = http.post(CHAT, json=body).json()["error"]
     assert (error["code"], error["param"]) == ("prefix.off.no_room", "prompt_cache_options")

@@ -52,12 +52,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 
 @pytest.fixture
-def http(server: Running) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=server.url, timeout=60) as client:
-        yield client
-
-
-@pytest.fixture
 def openai(server: Running) -> Iterator[OpenAI]:
     with OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
         yield client
@@ -209,10 +203,8 @@ def test_the_prompt_of_a_profile_is_counted(http: httpx.Client, server: Running)
 def test_a_profile_may_ask_for_receipts(tmp_path: Path) -> None:
     store = Store(tmp_path)
     store.patch({"receipt": True, "max_tokens": 2}, TARGET, "kept")
-    with (
-        omlx(configuration=LiveConfiguration((), store), home=tmp_path) as running,
-        httpx.Client(base_url=running.url, timeout=60) as http,
-    ):
+    with omlx(configuration=LiveConfiguration((), store), home=tmp_path) as running:
+        http = running.http
         for more, kept in (({}, True), ({"receipt": False}, False)):
             body = {"model": "target:kept", "messages": HELLO, **more}
             answer = http.post("/v1/chat/completions", json=body).json()

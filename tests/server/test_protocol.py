@@ -47,10 +47,8 @@ def connected(port: int, request: bytes) -> socket.socket:
 
 
 def test_a_stream_that_is_not_read_is_cancelled_and_releases_its_model() -> None:
-    with (
-        omlx(protocol=Hasty) as running,
-        httpx.Client(base_url=running.url, timeout=PATIENCE_S) as http,
-    ):
+    with omlx(protocol=Hasty) as running:
+        http = running.http
         ask = {"model": TARGET, "messages": [{"role": "user", "content": "hello"}], "max_tokens": 1}
         assert http.post(CHAT, json=ask).status_code == 200
         more = {"max_tokens": 3000, "stream": True, "logprobs": True, "top_logprobs": 20}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-import httpx
 import pytest
 
 from omlx.draft_length import DraftLength
@@ -75,10 +74,8 @@ def test_what_a_request_says_goes_before_what_is_configured(name: str) -> None:
     ask: dict[str, Any] = {"model": TARGET, "messages": [{"role": "user", "content": "Hello."}]}
     if name != "max_tokens":
         ask["max_tokens"] = 2
-    with (
-        omlx(Settings(**{name: configured})) as running,
-        httpx.Client(base_url=running.url, timeout=60) as http,
-    ):
+    with omlx(Settings(**{name: configured})) as running:
+        http = running.http
         found = []
         for more in ({}, {name: said}, {}):
             http.post("/v1/chat/completions", json={**ask, **more}).raise_for_status()

@@ -27,7 +27,7 @@ LONG = "word " * 750
 
 
 @pytest.fixture
-def tight(tmp_path: Path) -> Iterator[tuple[Running, httpx.Client]]:
+def tight(tmp_path: Path) -> Iterator[Running]:
     """Room for the target, the hybrid (32 MB together) and small prompts, not for a long one
     beside both."""
     gc.collect()
@@ -44,11 +44,8 @@ def tight(tmp_path: Path) -> Iterator[tuple[Running, httpx.Client]]:
     def used() -> int:
         return mx.get_active_memory() - base
 
-    with (
-        omlx(configuration=configuration, registry=registry, used=used) as running,
-        httpx.Client(base_url=running.url, timeout=120) as http,
-    ):
-        yield running, http
+    with omlx(configuration=configuration, registry=registry, used=used) as running:
+        yield running
 
 
 def ask(text: str, model: str = TARGET, **more: Any) -> dict[str, Any]:
@@ -65,8 +62,8 @@ def kept(http: httpx.Client, model: str) -> dict[str, Any]:
     return prefixes
 
 
-def test_an_idle_model_is_evicted_for_a_long_prompt(tight: tuple[Running, httpx.Client]) -> None:
-    _, http = tight
+def test_an_idle_model_is_evicted_for_a_long_prompt(tight: Running) -> None:
+    http = tight.http
     alone = http.post(CHAT, json=ask(LONG)).json()["choices"][0]["message"]["content"]
     http.delete(f"/v1/models/{TARGET}/prefixes")
     for model in (TARGET, HYBRID):
@@ -79,9 +76,9 @@ def test_an_idle_model_is_evicted_for_a_long_prompt(tight: tuple[Running, httpx.
 
 
 def test_beside_a_pinned_model_it_is_told_what_would_fit(
-    tight: tuple[Running, httpx.Client],
+    tight: Running,
 ) -> None:
-    running, http = tight
+    running, http = tight, tight.http
     assert running.pool.memory.limit == 40 << 20
     running.pool.catalog.live.patch({"pinned": True}, HYBRID)
     for model in (HYBRID, TARGET):
@@ -94,8 +91,8 @@ def test_beside_a_pinned_model_it_is_told_what_would_fit(
     assert state(http, HYBRID) == "ready"
 
 
-def test_it_waits_for_a_model_that_is_busy(tight: tuple[Running, httpx.Client]) -> None:
-    running, http = tight
+def test_it_waits_for_a_model_that_is_busy(tight: Running) -> None:
+    running, http = tight, tight.http
     for model in (TARGET, HYBRID):
         assert http.post(CHAT, json=ask("Hello.", model)).status_code == 200
     busy = ask("Go on.", HYBRID, max_tokens=300, stream=True, logit_bias=running.endless())
@@ -110,8 +107,8 @@ def test_it_waits_for_a_model_that_is_busy(tight: tuple[Running, httpx.Client]) 
     assert name not in running.engine.cancelled
 
 
-def test_cached_prefixes_are_evicted_before_models(tight: tuple[Running, httpx.Client]) -> None:
-    _, http = tight
+def test_cached_prefixes_are_evicted_before_models(tight: Running) -> None:
+    http = tight.http
     for first in "abcd":
         assert http.post(CHAT, json=ask(f"{first} " + "word " * 200)).status_code == 200
     before = kept(http, TARGET)["bytes"]
@@ -121,8 +118,8 @@ def test_cached_prefixes_are_evicted_before_models(tight: tuple[Running, httpx.C
     assert kept(http, TARGET)["bytes"] < before
 
 
-def test_models_share_what_prefixes_may_take(tight: tuple[Running, httpx.Client]) -> None:
-    running, http = tight
+def test_models_share_what_prefixes_may_take(tight: Running) -> None:
+    running, http = tight, tight.http
     http.post(f"/v1/models/{TARGET}/load")
     alone = kept(http, TARGET)["max_bytes"]
     assert alone == (running.pool.memory.soft - running.pool.memory.weights) // 2

@@ -7,7 +7,6 @@ from typing import Any
 
 import httpx
 import pytest
-from anthropic import Anthropic
 from openai import OpenAI
 
 from tests.server.running import TARGET, Running
@@ -121,28 +120,6 @@ def test_chat_skips_a_tool_whole_and_streamed(spelling: OpenAI, tool: Any) -> No
     chunks = list(spelling.chat.completions.create(**fields, stream=True))
     assert [code for code, _ in warned(answer)] == [code for code, _ in warned(chunks[-1])]
     assert warned(answer)[0][1] == "tools[0]"
-
-
-def test_messages_skip_a_tool_whole_and_streamed(speller: Running) -> None:
-    tools: list[Any] = [
-        {"type": "web_search_20250305", "name": "web_search", "max_uses": 5},
-        {"type": "bash_20250124", "name": "bash"},
-        {"name": "look", "input_schema": LOOK},
-    ]
-    expected = [("tools.skipped.provider", "tools[0]"), ("tools.skipped.client", "tools[1]")]
-    with Anthropic(base_url=speller.url, api_key="none", max_retries=0) as client:
-        fields: dict[str, Any] = {
-            "model": TARGET,
-            "max_tokens": 400,
-            "messages": [{"role": "user", "content": CALL}],
-            "tools": tools,
-        }
-        answer = client.messages.create(**fields)
-        assert answer.stop_reason == "tool_use"
-        assert warned(answer) == expected
-        events = list(client.messages.create(**fields, stream=True))
-    (delta,) = [event for event in events if event.type == "message_delta"]
-    assert warned(delta) == expected
 
 
 def test_a_choice_of_a_skipped_tool_is_refused(speller: Running) -> None:

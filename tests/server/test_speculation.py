@@ -139,10 +139,8 @@ def test_another_products_names_are_read_and_the_answer_says_how(client: OpenAI)
 
 def test_settings_are_the_default_of_requests() -> None:
     settings = Settings(speculation="ngram", draft_model=DRAFT, num_draft_tokens=2)
-    with (
-        omlx(settings) as running,
-        OpenAI(base_url=f"{running.url}/v1", api_key="none", max_retries=0) as client,
-    ):
+    with omlx(settings) as running:
+        client = running.openai
         record = timings(chat(client))
         assert record["speculation"]["strategy"] == "ngram"
         assert set(record["drafters"]) <= {"ngram"}
@@ -210,11 +208,8 @@ def stuck(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     )
     save_family(zoo.FAMILIES["plamo3"], folder)
     registry = Registry((ModelEntry("t/stuck", folder, "model_dir"), *DEMO.entries))
-    with (
-        omlx(Settings(draft_model=DRAFT), registry=registry) as running,
-        httpx.Client(base_url=running.url, timeout=60) as http,
-    ):
-        yield http
+    with omlx(Settings(draft_model=DRAFT), registry=registry) as running:
+        yield running.http
 
 
 @pytest.mark.filterwarnings(

@@ -224,10 +224,8 @@ def test_a_budget_that_is_none(client: OpenAI, fields: Any, field: str) -> None:
 
 def test_defaults_of_the_settings_and_of_the_template_variables() -> None:
     build = partial(build_pool, read=partial(read, kind=Muser))
-    with (
-        omlx(Settings(thinking_budget=3), build=build) as running,
-        OpenAI(base_url=f"{running.url}/v1", api_key="none", max_retries=0) as client,
-    ):
+    with omlx(Settings(thinking_budget=3), build=build) as running:
+        client = running.openai
         counts = [
             reasoning(ask(client, user("Done."), **fields)).count("x")
             for fields in (

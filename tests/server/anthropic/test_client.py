@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import anthropic
 import httpx
 import pytest
 from anthropic import Anthropic, beta_tool
-from anthropic.types import Message, TextBlock, ThinkingBlock, ToolUseBlock
+from anthropic.types import Message, ThinkingBlock
+from pydantic import BaseModel
 
 from omlx.settings.schema import Settings
+from tests.schemas import record
+from tests.server.dialects import markup, user
 from tests.server.running import DRAFT, HYBRID, TARGET, Running, omlx
 from tests.server.spelling import CONTEXT, spelling_pool
 
@@ -31,60 +33,15 @@ TOOLS: list[Any] = [
 THINKING: Any = {"type": "enabled", "budget_tokens": 1024}
 
 
-@pytest.fixture
-def client(speller: Running) -> Iterator[Anthropic]:
-    with Anthropic(base_url=speller.url, api_key="none", max_retries=0) as client:
-        yield client
-
-
-def call(name: str, **arguments: Any) -> str:
-    return f'<tool_call>\n{{"name": "{name}", "arguments": {json.dumps(arguments)}}}\n</tool_call>'
-
-
 def ask(client: Anthropic, says: str, **fields: Any) -> Message:
     fields = {"max_tokens": 400, "messages": [{"role": "user", "content": says}], **fields}
     return client.messages.create(model=TARGET, **fields)
 
 
-def test_a_message(client: Anthropic) -> None:
-    answer = ask(client, "Hello there.")
-    assert (answer.type, answer.role, answer.model, answer.id[:4]) == (
-        "message",
-        "assistant",
-        TARGET,
-        "msg_",
-    )
-    assert [
-        (block.type, block.text) for block in answer.content if isinstance(block, TextBlock)
-    ] == [("text", "Hello there.")]
-    assert (answer.stop_reason, answer.stop_sequence) == ("end_turn", None)
-    usage = answer.usage
-    assert usage.output_tokens > 2
-    counted = client.messages.count_tokens(
-        model=TARGET, messages=[{"role": "user", "content": "Hello there."}]
-    )
-    assert counted.input_tokens == usage.input_tokens + (usage.cache_read_input_tokens or 0)
-
-
-def test_thinking_text_and_calls_in_blocks(client: Anthropic) -> None:
-    says = f"<think>\nHm.\n</think>\n\nI look.\n{call('get_weather', city='Oslo')}{call('look')}"
-    answer = ask(client, says, tools=TOOLS, thinking=THINKING)
-    thought, text, one, two = answer.content
-    assert isinstance(thought, ThinkingBlock)
-    assert (thought.thinking, bool(thought.signature)) == ("Hm.", True)
-    assert isinstance(text, TextBlock)
-    assert text.text == "I look."
-    assert isinstance(one, ToolUseBlock)
-    assert isinstance(two, ToolUseBlock)
-    assert (one.name, one.input, one.id[:6]) == ("get_weather", {"city": "Oslo"}, "toolu_")
-    assert (two.name, two.input) == ("look", {})
-    assert answer.stop_reason == "tool_use"
-
-
-def test_events_of_a_stream_come_in_the_documented_order(client: Anthropic) -> None:
-    says = f"<think>\nHm.\n</think>\n\nI look.\n{call('get_weather', city='Oslo')}"
+def test_events_of_a_stream_come_in_the_documented_order(claude: Anthropic) -> None:
+    says = f"<think>\nHm.\n</think>\n\nI look.\n{markup('get_weather', city='Oslo')}"
     kinds: list[str] = []
-    with client.messages.create(
+    with claude.messages.create(
         model=TARGET,
         max_tokens=400,
         messages=[{"role": "user", "content": says}],
@@ -117,47 +74,8 @@ def test_events_of_a_stream_come_in_the_documented_order(client: Anthropic) -> N
     ]
 
 
-def test_the_stream_helper_adds_up_to_the_message(client: Anthropic) -> None:
-    says = f"<think>\nHm.\n</think>\n\nSee: {call('get_weather', city='Oslo')}"
-    with client.messages.stream(
-        model=TARGET,
-        max_tokens=400,
-        messages=[{"role": "user", "content": says}],
-        tools=TOOLS,
-        thinking=THINKING,
-    ) as stream:
-        final = stream.get_final_message()
-    whole = ask(client, says, tools=TOOLS, thinking=THINKING)
-    assert [block.type for block in final.content] == [block.type for block in whole.content]
-    assert final.content[0] == whole.content[0]
-    assert final.content[1].text == whole.content[1].text == "See:"
-    assert final.content[2].input == whole.content[2].input == {"city": "Oslo"}
-    assert final.stop_reason == "tool_use"
-    assert final.usage.output_tokens == whole.usage.output_tokens
-
-
-def test_a_tool_loop_of_two_turns(client: Anthropic) -> None:
-    messages: list[Any] = [{"role": "user", "content": call("get_weather", city="Oslo")}]
-    first = client.messages.create(model=TARGET, max_tokens=100, messages=messages, tools=TOOLS)
-    (use,) = first.content
-    assert isinstance(use, ToolUseBlock)
-    result = {
-        "type": "tool_result",
-        "tool_use_id": use.id,
-        "content": [{"type": "text", "text": "4 degrees"}],
-    }
-    messages += [
-        {"role": "assistant", "content": first.content},
-        {"role": "user", "content": [result]},
-    ]
-    second = client.messages.create(model=TARGET, max_tokens=100, messages=messages, tools=TOOLS)
-    assert second.content[0].text == "<tool_response>\n4 degrees\n</tool_response>"
-    assert second.usage.cache_read_input_tokens > 0
-    assert second.stop_reason == "end_turn"
-
-
 @pytest.mark.parametrize("stream", [False, True])
-def test_the_tool_runner_sends_whole_conversations(client: Anthropic, stream: bool) -> None:
+def test_the_tool_runner_sends_whole_conversations(claude: Anthropic, stream: bool) -> None:
     """It would rather have the server keep them."""
     seen = []
 
@@ -167,8 +85,8 @@ def test_the_tool_runner_sends_whole_conversations(client: Anthropic, stream: bo
         seen.append(at)
         return "4 degrees"
 
-    messages: list[Any] = [{"role": "user", "content": call("look", at="it")}]
-    runner = client.beta.messages.tool_runner(
+    messages: list[Any] = [{"role": "user", "content": markup("look", at="it")}]
+    runner = claude.beta.messages.tool_runner(
         model=TARGET, max_tokens=100, tools=[look], messages=messages, stream=stream
     )
     last = runner.until_done()
@@ -176,32 +94,16 @@ def test_the_tool_runner_sends_whole_conversations(client: Anthropic, stream: bo
     assert "4 degrees" in last.content[0].text
 
 
-@pytest.mark.parametrize(
-    ("choice", "expected"),
-    [
-        ({"type": "auto"}, ["look", "get_weather"]),
-        ({"type": "any"}, ["look", "get_weather"]),
-        ({"type": "any", "disable_parallel_tool_use": True}, ["look"]),
-        ({"type": "tool", "name": "look"}, ["look"]),
-        ({"type": "none"}, []),
-    ],
-)
-def test_tool_choice(client: Anthropic, choice: Any, expected: list[str]) -> None:
-    says = call("look", at="it") + call("get_weather", city="Oslo")
-    answer = ask(client, says, tools=TOOLS, tool_choice=choice)
-    assert [block.name for block in answer.content if isinstance(block, ToolUseBlock)] == expected
-
-
-def test_thinking_that_is_not_shown_comes_back_in_its_signature(client: Anthropic) -> None:
+def test_thinking_that_is_not_shown_comes_back_in_its_signature(claude: Anthropic) -> None:
     says = "<think>\nA deep thought.\n</think>\n\nSo."
-    hidden = ask(client, says, thinking={**THINKING, "display": "omitted"})
+    hidden = ask(claude, says, thinking={**THINKING, "display": "omitted"})
     block = hidden.content[0]
     assert isinstance(block, ThinkingBlock)
     assert block.thinking == ""
-    shown = ask(client, says, thinking=THINKING)
+    shown = ask(claude, says, thinking=THINKING)
 
     def tokens(answer: Message) -> int:
-        return client.messages.count_tokens(
+        return claude.messages.count_tokens(
             model=TARGET,
             messages=[
                 {"role": "user", "content": says},
@@ -213,43 +115,43 @@ def test_thinking_that_is_not_shown_comes_back_in_its_signature(client: Anthropi
     assert tokens(hidden) == tokens(shown)
 
 
-def test_without_thinking_no_reasoning_is_opened(client: Anthropic) -> None:
+def test_without_thinking_no_reasoning_is_opened(claude: Anthropic) -> None:
     for thinking in ({}, {"thinking": {"type": "disabled"}}):
-        assert [block.type for block in ask(client, "Hi.", **thinking).content] == ["text"]
+        assert [block.type for block in ask(claude, "Hi.", **thinking).content] == ["text"]
     assert [
-        block.type for block in ask(client, "<think>\nHm.", thinking={"type": "adaptive"}).content
+        block.type for block in ask(claude, "<think>\nHm.", thinking={"type": "adaptive"}).content
     ] == ["thinking"]
 
 
-def test_reasons_to_stop(client: Anthropic) -> None:
-    stopped = ask(client, "One, two, END, three.", stop_sequences=["END", "never"])
+def test_reasons_to_stop(claude: Anthropic) -> None:
+    stopped = ask(claude, "One, two, END, three.", stop_sequences=["END", "never"])
     assert (stopped.stop_reason, stopped.stop_sequence) == ("stop_sequence", "END")
     assert stopped.content[0].text == "One, two, "
-    assert ask(client, "One, two, three.", max_tokens=2).stop_reason == "max_tokens"
+    assert ask(claude, "One, two, three.", max_tokens=2).stop_reason == "max_tokens"
 
 
-def test_a_prefilled_answer_goes_on(client: Anthropic) -> None:
+def test_a_prefilled_answer_goes_on(claude: Anthropic) -> None:
     messages: list[Any] = [
         {"role": "user", "content": "One, two, three."},
         {"role": "assistant", "content": "One,"},
     ]
-    assert ask(client, "", messages=messages).content[0].text == " two, three."
+    assert ask(claude, "", messages=messages).content[0].text == " two, three."
 
 
-def test_neighbours_of_one_role_are_one_turn(client: Anthropic) -> None:
+def test_neighbours_of_one_role_are_one_turn(claude: Anthropic) -> None:
     apart: list[Any] = [
         {"role": "user", "content": "a"},
         {"role": "user", "content": [{"type": "text", "text": "b"}]},
     ]
-    assert ask(client, "", messages=apart).content[0].text == "a\n\nb"
+    assert ask(claude, "", messages=apart).content[0].text == "a\n\nb"
 
 
-def test_what_claude_code_sends(client: Anthropic) -> None:
+def test_what_claude_code_sends(claude: Anthropic) -> None:
     """Betas, cache control anywhere, metadata, and a billing header that changes with every
     request."""
 
     def turn(count: int, says: str) -> Any:
-        return client.beta.messages.create(
+        return claude.beta.messages.create(
             model=TARGET,
             max_tokens=100,
             betas=["claude-code-20250219", "interleaved-thinking-2025-05-14", "unknown-2030-01-01"],
@@ -375,16 +277,16 @@ def refusal(client: Anthropic, **fields: Any) -> Any:
     ],
 )
 def test_refusals_are_of_this_api(
-    client: Anthropic, fields: Any, status: int, kind: str, words: str
+    claude: Anthropic, fields: Any, status: int, kind: str, words: str
 ) -> None:
-    error = refusal(client, **fields)
+    error = refusal(claude, **fields)
     assert error[:2] == (status, kind)
     assert words in error[2]
 
 
-def test_an_unknown_model_is_not_found(client: Anthropic) -> None:
+def test_an_unknown_model_is_not_found(claude: Anthropic) -> None:
     with pytest.raises(anthropic.NotFoundError) as caught:
-        client.messages.create(
+        claude.messages.create(
             model="claude-x", max_tokens=1, messages=[{"role": "user", "content": "x"}]
         )
     assert caught.value.body["error"]["type"] == "not_found_error"
@@ -404,10 +306,8 @@ def test_keys_of_either_kind() -> None:
 
 def test_names_are_mapped_only_where_that_is_set() -> None:
     settings = Settings(model_map=("claude-*haiku*=" + DRAFT, "claude-*=" + HYBRID))
-    with (
-        omlx(settings, build=spelling_pool) as running,
-        Anthropic(base_url=running.url, api_key="none") as client,
-    ):
+    with omlx(settings, build=spelling_pool) as running:
+        client = running.claude
         for name, served in (
             ("claude-haiku-9", DRAFT),
             ("claude-opus-9", HYBRID),
@@ -423,14 +323,14 @@ def test_names_are_mapped_only_where_that_is_set() -> None:
             )
 
 
-def test_models_in_the_words_of_this_api(client: Anthropic) -> None:
-    listed = client.models.list()
+def test_models_in_the_words_of_this_api(claude: Anthropic) -> None:
+    listed = claude.models.list()
     assert {TARGET, DRAFT, HYBRID} <= {model.id for model in listed}
-    one = client.models.retrieve(TARGET)
+    one = claude.models.retrieve(TARGET)
     assert (one.type, one.id, one.display_name) == ("model", TARGET, TARGET)
     assert one.created_at.year > 2000
     with pytest.raises(anthropic.NotFoundError) as caught:
-        client.models.retrieve("org/none")
+        claude.models.retrieve("org/none")
     body: Any = caught.value.body
     assert (body["type"], body["error"]["type"]) == ("error", "not_found_error")
 
@@ -465,3 +365,25 @@ def test_a_silent_stream_is_kept_open_by_pings() -> None:
     assert names[:2] == ["message_start", "ping"]
     assert names.count("ping") > 1
     assert names[-2:] == ["message_delta", "message_stop"]
+
+
+FORM: Any = {
+    "type": "json_schema",
+    "schema": record(name={"type": "string"}, age={"type": "integer"}),
+}
+ADA = json.dumps({"name": "Ada", "age": 36})
+
+
+class Person(BaseModel):
+    name: str
+    age: int
+
+
+def test_an_answer_is_parsed(claude: Anthropic) -> None:
+    answer = claude.messages.parse(
+        model=TARGET, max_tokens=400, messages=user(f"{ADA} is her name."), output_format=Person
+    )
+    assert answer.parsed_output == Person(name="Ada", age=36)
+    assert answer.stop_reason == "end_turn"
+    former = ask(claude, f"{ADA} is her name.", extra_body={"output_format": FORM})
+    assert [block.text for block in former.content] == [ADA]

@@ -50,9 +50,8 @@ def serving(
         omlx(
             settings, registry=registry, default=model, beginnings=BeginningStore(home)
         ) as running,
-        httpx.Client(base_url=running.url, timeout=PATIENCE_S) as http,
     ):
-        yield running, http
+        yield running, running.http
 
 
 def body(text: str, system: str = SYSTEM) -> dict[str, Any]:

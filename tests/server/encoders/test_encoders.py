@@ -47,18 +47,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         yield running
 
 
-@pytest.fixture
-def http(server: Running) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=server.url, timeout=PATIENCE_S) as http:
-        yield http
-
-
-@pytest.fixture
-def client(server: Running) -> Iterator[OpenAI]:
-    with OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
-        yield client
-
-
 @pytest.mark.parametrize("kind", CONFIGS)
 @pytest.mark.parametrize("mode", POOLING)
 def test_vectors_of_a_batch_of_texts(server: Running, client: OpenAI, kind: str, mode: str) -> None:
@@ -197,10 +185,8 @@ def _header(server: Running, model: str) -> int:
 def test_a_request_that_names_no_model_is_not_for_one_that_was_used_last(tmp_path: Path) -> None:
     entry = declare(write(tmp_path / "last", "bert"), POOLING["mean"], normalize=True)
     registry = Registry((*DEMO.entries, entry))
-    with (
-        omlx(registry=registry, default=None) as running,
-        httpx.Client(base_url=running.url, timeout=PATIENCE_S) as http,
-    ):
+    with omlx(registry=registry, default=None) as running:
+        http = running.http
         asked = {"prompt": "x", "max_tokens": 1}
         for path, body in (
             ("/v1/completions", asked | {"model": TARGET}),
@@ -220,10 +206,8 @@ def test_damaged_weights_are_refused_when_it_is_loaded(tmp_path: Path) -> None:
     config = json.loads((narrow.path / "config.json").read_text())
     (narrow.path / "config.json").write_text(json.dumps(config | {"hidden_size": 16}))
     registry = Registry((broken, narrow))
-    with (
-        omlx(registry=registry, default=None) as running,
-        httpx.Client(base_url=running.url, timeout=PATIENCE_S) as http,
-    ):
+    with omlx(registry=registry, default=None) as running:
+        http = running.http
         bodies = [{"model": entry.id, "input": "x"} for entry in registry.entries]
         answers = [http.post("/v1/embeddings", json=body) for body in bodies]
     codes = [(answer.status_code, answer.json()["error"]["code"]) for answer in answers]

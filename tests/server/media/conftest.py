@@ -25,5 +25,5 @@ def http(seer: Running) -> Iterator[httpx.Client]:
 @pytest.fixture(scope="session")
 def http_text() -> Iterator[httpx.Client]:
     """A client of a server whose model reads text alone."""
-    with omlx() as running, httpx.Client(base_url=running.url, timeout=60) as http:
-        yield http
+    with omlx() as running:
+        yield running.http

@@ -21,11 +21,8 @@ pytestmark = pytest.mark.needs_extra
 
 @contextmanager
 def client(folder: Path, settings: Settings | None = None) -> Iterator[httpx.Client]:
-    with (
-        seeing(folder, QWEN, settings=settings) as running,
-        httpx.Client(base_url=running.url, timeout=60) as http,
-    ):
-        yield http
+    with seeing(folder, QWEN, settings=settings) as running:
+        yield running.http
 
 
 def check(http: httpx.Client, reason: Reason) -> None:

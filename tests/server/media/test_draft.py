@@ -16,7 +16,7 @@ from omlx.models.catalog.inspect_checkpoint import inspect_checkpoint
 from omlx.models.catalog.registry import ModelEntry, Registry
 from tests.models.vision.folders import FIRST, save_vlm
 from tests.server.media.pictures import QWEN, asking, some_uri
-from tests.server.running import PATIENCE_S, omlx
+from tests.server.running import omlx
 
 pytestmark = pytest.mark.needs_extra
 
@@ -56,11 +56,8 @@ def http(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[httpx.Clien
     entries: list[ModelEntry] = [
         inspect_checkpoint(name, tmp_path / name, "test") for name in ("sees", "drafts")
     ]
-    with (
-        omlx(registry=Registry(tuple(entries)), default="sees") as running,
-        httpx.Client(base_url=running.url, timeout=PATIENCE_S) as client,
-    ):
-        yield client
+    with omlx(registry=Registry(tuple(entries)), default="sees") as running:
+        yield running.http
 
 
 def answer(http: httpx.Client, temperature: float, **more: Any) -> Any:

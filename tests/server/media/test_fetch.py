@@ -10,7 +10,6 @@ from ipaddress import ip_address
 from threading import Thread
 from typing import Any
 
-import httpx
 import pytest
 
 from omlx.errors import BadRequest
@@ -202,8 +201,8 @@ def test_an_image_is_read_from_an_address_where_that_is_on(tmp_path: Any) -> Non
     with (
         local_server(file_of(picture(40, 60))) as (port, asked),
         seeing(tmp_path, SMOL, urls=UrlReader(allowed=anywhere)) as running,
-        httpx.Client(base_url=running.url, timeout=60) as http,
     ):
+        http = running.http
         url = f"http://127.0.0.1:{port}/cat.png"
         body = {"model": SMOL, "messages": [asking("What?", url)], "max_tokens": 2}
         assert http.post("/v1/chat/completions", json=body).status_code == 200
@@ -219,8 +218,8 @@ def test_this_machine_is_not_read_where_addresses_are_on(tmp_path: Any) -> None:
     with (
         local_server(file_of(picture(40, 60))) as (port, asked),
         seeing(tmp_path, SMOL, urls=UrlReader()) as running,
-        httpx.Client(base_url=running.url, timeout=60) as http,
     ):
+        http = running.http
         for host in ("127.0.0.1", "localhost", "[::1]", "2130706433"):
             body = {"model": SMOL, "messages": [asking(f"http://{host}:{port}/")]}
             error = http.post("/v1/chat/completions", json=body).json()["error"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,75 +13,25 @@ from openai import OpenAI
 
 from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.catalog.registry import ModelEntry, Registry
+from tests.server.dialects import markup, user
 from tests.server.running import DRAFT, TARGET, Running, omlx
 from tests.server.spelling import CONTEXT
 
 TAGGED = f"{TARGET}:latest"
-QUESTION: list[Any] = [{"role": "user", "content": "List three rivers, then list them again."}]
+QUESTION = user("List three rivers, then list them again.")
 OPTIONS: dict[str, Any] = {"seed": 7, "temperature": 0.7, "num_predict": 48}
-LOOK: dict[str, Any] = {
-    "type": "function",
-    "function": {
-        "name": "look",
-        "parameters": {"type": "object", "properties": {"at": {"type": "string"}}},
-    },
-}
-CALL = '<tool_call>\n{"name": "look", "arguments": {"at": "Zürich"}}\n</tool_call>'
+CALL = markup("look", at="Zürich")
 THOUGHT = "<think>\nHm.\n</think>\n\nYes."
 
 
-def user(text: str) -> list[dict[str, str]]:
-    return [{"role": "user", "content": text}]
-
-
-@pytest.fixture
-def client(server: Running) -> Iterator[Any]:
-    with ollama.Client(server.url) as client:
-        yield client
-
-
-@pytest.fixture
-def spelling(speller: Running) -> Iterator[Any]:
-    with ollama.Client(speller.url) as client:
-        yield client
-
-
-def test_the_tokens_are_those_of_chat_completions(server: Running, client: Any) -> None:
-    """With drafts, whole and streamed."""
-    with OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as openai:
-        same = {"seed": OPTIONS["seed"], "temperature": OPTIONS["temperature"]}
-        drafts: Any = {"speculation": "draft"}
-        answer = openai.chat.completions.create(
-            model=TARGET, messages=QUESTION, max_tokens=48, extra_body=drafts, **same
-        )
-    message, usage = answer.choices[0].message, answer.usage
-    assert usage is not None
-    expected = (message.content, (message.model_extra or {}).get("reasoning_content"))
-    whole = client.chat(TARGET, QUESTION, options=OPTIONS | drafts)
-    assert (whole.message.content, whole.message.thinking) == expected
-    assert (whole.prompt_eval_count, whole.eval_count) == (
-        usage.prompt_tokens,
-        usage.completion_tokens,
-    )
-    parts = list(client.chat(TAGGED, QUESTION, stream=True, options=OPTIONS | drafts))
-    assert len(parts) > 2
-    assert "".join(part.message.content or "" for part in parts) == expected[0]
-    assert "".join(part.message.thinking or "" for part in parts) == (expected[1] or "")
-    last = parts[-1]
-    assert [part.done for part in parts] == [False] * (len(parts) - 1) + [True]
-    assert last.done_reason in ("stop", "length")
-    assert last.eval_count == whole.eval_count
-    assert last.total_duration >= last.prompt_eval_duration + last.eval_duration > 0
-
-
-def test_drafts_run_and_change_no_token(client: Any) -> None:
+def test_drafts_run_and_change_no_token(llama: Any) -> None:
     answers = []
     for speculation in ("draft", "ngram", "off"):
         drawn = {**OPTIONS, "seed": 8, "speculation": speculation}
         if speculation == "draft":
             drawn["num_draft_tokens"] = 3  # obeyed; else measured times decide whether it drafts
         body = {"model": TARGET, "messages": QUESTION, "options": drawn}
-        answer = client._client.post("/api/chat", json=body)
+        answer = llama._client.post("/api/chat", json=body)
         assert answer.headers["content-type"] == "application/x-ndjson"
         lines = [json.loads(line) for line in answer.text.splitlines()]
         timings = lines[-1]["timings"]
@@ -93,43 +42,28 @@ def test_drafts_run_and_change_no_token(client: Any) -> None:
     assert len(set(answers)) == 1
 
 
-def test_a_tool_loop(spelling: Any) -> None:
-    history: list[Any] = user(f"{THOUGHT[:-4]}Let me see. {CALL}")
-    for stream in (False, True):
-        parts = spelling.chat(TARGET, history, tools=[LOOK], stream=stream)
-        (called,) = [
-            part.message for part in (parts if stream else [parts]) if part.message.tool_calls
-        ]
-        assert called.tool_calls[0].function.name == "look"
-        assert called.tool_calls[0].function.arguments == {"at": "Zürich"}
-    result = {"role": "tool", "tool_name": "look", "content": "It rains."}
-    final = spelling.chat(TARGET, [*history, called, result], tools=[LOOK])
-    assert "It rains." in final.message.content
-    assert final.done_reason == "stop"
-
-
-def test_python_functions_are_tools(spelling: Any) -> None:
+def test_python_functions_are_tools(spelling_llama: Any) -> None:
     def look(at: str) -> str:
         """Look somewhere."""
         return at
 
-    said = spelling.chat(TARGET, user(CALL), tools=[look], think=False)
+    said = spelling_llama.chat(TARGET, user(CALL), tools=[look], think=False)
     assert said.message.tool_calls[0].function.arguments == {"at": "Zürich"}
 
 
-def test_thinking_is_apart_and_can_be_switched_off(spelling: Any) -> None:
-    thought = spelling.chat(TARGET, user(THOUGHT), think=True)
+def test_thinking_is_apart_and_can_be_switched_off(spelling_llama: Any) -> None:
+    thought = spelling_llama.chat(TARGET, user(THOUGHT), think=True)
     assert (thought.message.thinking.strip(), thought.message.content) == ("Hm.", "Yes.")
-    parts = list(spelling.chat(TARGET, user(THOUGHT), think="high", stream=True))
+    parts = list(spelling_llama.chat(TARGET, user(THOUGHT), think="high", stream=True))
     assert "".join(part.message.thinking or "" for part in parts).strip() == "Hm."
     assert "".join(part.message.content or "" for part in parts) == "Yes."
-    plain = spelling.chat(TARGET, user("Yes."), think=False)
+    plain = spelling_llama.chat(TARGET, user("Yes."), think=False)
     assert (plain.message.thinking, plain.message.content) == (None, "Yes.")
-    made = spelling.generate(TARGET, THOUGHT, think=True)
+    made = spelling_llama.generate(TARGET, THOUGHT, think=True)
     assert (made.thinking.strip(), made.response) == ("Hm.", "Yes.")
 
 
-def test_an_answer_in_the_form_of_a_schema(client: Any) -> None:
+def test_an_answer_in_the_form_of_a_schema(llama: Any) -> None:
     schema = {
         "type": "object",
         "properties": {"name": {"type": "string", "maxLength": 5}, "old": {"type": "boolean"}},
@@ -137,68 +71,68 @@ def test_an_answer_in_the_form_of_a_schema(client: Any) -> None:
         "additionalProperties": False,
     }
     asked: dict[str, Any] = {"think": False, "options": {"seed": 1, "num_predict": 60}}
-    said = json.loads(client.chat(TARGET, QUESTION, format=schema, **asked).message.content)
+    said = json.loads(llama.chat(TARGET, QUESTION, format=schema, **asked).message.content)
     assert set(said) == {"name", "old"}
     assert isinstance(said["old"], bool)
-    parts = client.generate(TARGET, "Who?", format=schema, stream=True, **asked)
+    parts = llama.generate(TARGET, "Who?", format=schema, stream=True, **asked)
     assert set(json.loads("".join(part.response for part in parts))) == {"name", "old"}
 
 
-def test_any_object(spelling: Any) -> None:
-    said = spelling.chat(TARGET, user('{"a": 1}'), format="json", think=False)
+def test_any_object(spelling_llama: Any) -> None:
+    said = spelling_llama.chat(TARGET, user('{"a": 1}'), format="json", think=False)
     assert json.loads(said.message.content) == {"a": 1}
-    assert spelling.chat(TARGET, user("a"), format="", think=False).message.content == "a"
+    assert spelling_llama.chat(TARGET, user("a"), format="", think=False).message.content == "a"
 
 
-def test_generate_with_and_without_a_template(server: Running, client: Any) -> None:
+def test_generate_with_and_without_a_template(server: Running, llama: Any) -> None:
     options = {"seed": 3, "temperature": 0, "num_predict": 12}
     with OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as openai:
         raw = openai.completions.create(
             model=TARGET, prompt="Once upon", temperature=0, seed=3, max_tokens=12
         )
-    made = client.generate(TARGET, "Once upon", raw=True, options=options)
+    made = llama.generate(TARGET, "Once upon", raw=True, options=options)
     assert made.response == raw.choices[0].text
     system = [{"role": "system", "content": "Be short."}, *user("Once upon")]
-    chat = client.chat(TARGET, system, options=options)
+    chat = llama.chat(TARGET, system, options=options)
     parts = list(
-        client.generate(TARGET, "Once upon", system="Be short.", stream=True, options=options)
+        llama.generate(TARGET, "Once upon", system="Be short.", stream=True, options=options)
     )
     assert "".join(part.response or "" for part in parts) == chat.message.content
     assert "".join(part.thinking or "" for part in parts) == (chat.message.thinking or "")
     assert parts[-1].done_reason == chat.done_reason
     with pytest.raises(ollama.ResponseError) as caught:
-        client.generate(TARGET, "def f():", suffix="return x")
+        llama.generate(TARGET, "def f():", suffix="return x")
     assert caught.value.status_code == 400  # the bundled model has no tokens for gaps
     assert "infill" in caught.value.error or "suffix" in caught.value.error
 
 
-def test_logprobs(client: Any) -> None:
-    said = client.chat(TARGET, QUESTION, options=OPTIONS, logprobs=True, top_logprobs=2)
+def test_logprobs(llama: Any) -> None:
+    said = llama.chat(TARGET, QUESTION, options=OPTIONS, logprobs=True, top_logprobs=2)
     assert len(said.logprobs) >= said.eval_count - 1
     assert all(len(entry.top_logprobs) == 2 for entry in said.logprobs)
-    parts = client.chat(TARGET, QUESTION, options=OPTIONS, logprobs=True, stream=True)
+    parts = llama.chat(TARGET, QUESTION, options=OPTIONS, logprobs=True, stream=True)
     streamed = [entry.token for part in parts for entry in part.logprobs or ()]
     assert streamed == [entry.token for entry in said.logprobs]
 
 
-def test_models_their_context_and_abilities(client: Any) -> None:
-    assert {TAGGED, f"{DRAFT}:latest"} <= {model.model for model in client.list().models}
-    client.chat(TARGET, user("a"), options={"num_predict": 1})
-    shown = client.show(TARGET)
+def test_models_their_context_and_abilities(llama: Any) -> None:
+    assert {TAGGED, f"{DRAFT}:latest"} <= {model.model for model in llama.list().models}
+    llama.chat(TARGET, user("a"), options={"num_predict": 1})
+    shown = llama.show(TARGET)
     family = shown.modelinfo["general.architecture"]
     assert shown.modelinfo[f"{family}.context_length"] == CONTEXT
     assert {"completion", "tools", "thinking"} <= set(shown.capabilities)
     assert "vision" not in shown.capabilities
-    (running,) = [loaded for loaded in client.ps().models if loaded.model == TAGGED]
+    (running,) = [loaded for loaded in llama.ps().models if loaded.model == TAGGED]
     assert running.context_length == CONTEXT
     assert running.size_vram == running.size > 0
     assert running.expires_at.year > 2300
 
 
-def test_errors_are_ollamas(client: Any) -> None:
+def test_errors_are_ollamas(llama: Any) -> None:
     def refused(status: int, word: str, **body: Any) -> None:
         with pytest.raises(ollama.ResponseError) as caught:
-            client.chat(**{"model": TARGET, "messages": QUESTION, **body})
+            llama.chat(**{"model": TARGET, "messages": QUESTION, **body})
         assert caught.value.status_code == status
         assert word in caught.value.error
 
@@ -209,14 +143,14 @@ def test_errors_are_ollamas(client: Any) -> None:
     refused(400, "messages[0].images[0]", messages=[user("a")[0] | {"images": ["AAAA"]}])
     refused(400, "format", format={"type": "nothing"})
     with pytest.raises(ollama.ResponseError) as caught:
-        list(client.generate(TARGET, "word " * 9000, stream=True))
+        list(llama.generate(TARGET, "word " * 9000, stream=True))
     assert str(CONTEXT) in caught.value.error
 
 
-def test_what_has_no_effect_is_named(client: Any) -> None:
+def test_what_has_no_effect_is_named(llama: Any) -> None:
     options = {"mirostat": 2, "num_gpu": 1, "tfs_z": 1.0, "num_ctx": 1 << 20, "num_predict": 1}
     body = {"model": TARGET, "messages": QUESTION, "stream": False, "options": options}
-    answer = client._client.post("/api/chat", json=body).json()
+    answer = llama._client.post("/api/chat", json=body).json()
     codes = {warning["code"]: warning["params"] for warning in answer["warnings"]}
     assert codes["ollama.options"]["fields"] == "options.mirostat, options.num_gpu"
     assert codes["ollama.num_ctx"] == {"asked": 1 << 20, "length": CONTEXT}

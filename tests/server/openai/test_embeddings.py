@@ -79,12 +79,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         yield running
 
 
-@pytest.fixture
-def client(server: Running) -> Iterator[OpenAI]:
-    with OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
-        yield client
-
-
 def states(ids: list[int]) -> mx.array:
     """Hidden states of a single pass over the whole text."""
     mx.random.seed(3)

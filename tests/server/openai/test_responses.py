@@ -13,6 +13,7 @@ from openai.types.responses import Response, ResponseFunctionToolCall
 from pydantic import BaseModel
 
 from omlx.server.dialects.openai.responses_items import Conversation, Item
+from tests.server.dialects import markup
 from tests.server.running import PATIENCE_S, TARGET, Running
 
 PLAIN: Any = {"effort": "none"}
@@ -26,10 +27,6 @@ TOOLS: list[Any] = [
     },
     {"type": "function", "name": "look"},
 ]
-
-
-def call(name: str, **arguments: Any) -> str:
-    return f'<tool_call>\n{{"name": "{name}", "arguments": {json.dumps(arguments)}}}\n</tool_call>'
 
 
 def ask(client: OpenAI, says: Any, **fields: Any) -> Response:
@@ -56,23 +53,8 @@ def test_a_response(spelling: OpenAI) -> None:
     assert ask(spelling, "Hello there.").usage.input_tokens < answer.usage.input_tokens
 
 
-def test_reasoning_text_and_calls_are_items(spelling: OpenAI) -> None:
-    says = f"<think>\nHm.\n</think>\n\nI look.\n{call('get_weather', city='Oslo')}{call('look')}"
-    answer = ask(spelling, says, tools=TOOLS, reasoning={})
-    assert [item.type for item in answer.output] == [
-        "reasoning",
-        "message",
-        "function_call",
-        "function_call",
-    ]
-    assert answer.output[0].content[0].text == "Hm."
-    assert answer.output_text == "I look."
-    assert calls(answer) == [("get_weather", {"city": "Oslo"}), ("look", {})]
-    assert answer.usage.output_tokens_details.reasoning_tokens > 0
-
-
 def test_events_come_in_the_documented_order(spelling: OpenAI) -> None:
-    says = f"<think>\nHm.\n</think>\n\nI look.\n{call('get_weather', city='Oslo')}"
+    says = f"<think>\nHm.\n</think>\n\nI look.\n{markup('get_weather', city='Oslo')}"
     kinds: list[str] = []
     numbers: list[int] = []
     with spelling.responses.stream(model=TARGET, input=says, tools=TOOLS) as stream:
@@ -95,12 +77,16 @@ def test_events_come_in_the_documented_order(spelling: OpenAI) -> None:
     assert numbers == list(range(len(numbers)))
     assert final.output_text == "I look."
     whole = ask(spelling, says, tools=TOOLS, reasoning={})
-    assert [each.type for each in whole.output] == [each.type for each in final.output]
+    kinds = ["reasoning", "message", "function_call"]
+    for answer in (whole, final):
+        assert [each.type for each in answer.output] == kinds
+    assert whole.output[0].content[0].text == "Hm."
+    assert whole.usage.output_tokens_details.reasoning_tokens > 0
     assert calls(whole) == calls(final)
 
 
 def test_a_tool_loop_over_previous_response_id(spelling: OpenAI) -> None:
-    first = ask(spelling, call("get_weather", city="Oslo"), tools=TOOLS, instructions="Be kind.")
+    first = ask(spelling, markup("get_weather", city="Oslo"), tools=TOOLS, instructions="Be kind.")
     (found,) = [item for item in first.output if isinstance(item, ResponseFunctionToolCall)]
     result = {"type": "function_call_output", "call_id": found.call_id, "output": "4 degrees"}
     second = ask(
@@ -117,7 +103,9 @@ def test_a_tool_loop_over_previous_response_id(spelling: OpenAI) -> None:
 
 
 def test_a_tool_loop_without_a_store(spelling: OpenAI) -> None:
-    history: list[Any] = [{"role": "user", "content": f"<think>\nHm.\n</think>\n\n{call('look')}"}]
+    history: list[Any] = [
+        {"role": "user", "content": f"<think>\nHm.\n</think>\n\n{markup('look')}"}
+    ]
     fields: Any = {
         "tools": TOOLS,
         "store": False,
@@ -138,7 +126,7 @@ def test_a_tool_loop_without_a_store(spelling: OpenAI) -> None:
 
 
 def test_stored_items_need_not_be_sent_again(spelling: OpenAI) -> None:
-    first = ask(spelling, f"<think>\nHm.\n</think>\n\n{call('look')}", tools=TOOLS, reasoning={})
+    first = ask(spelling, f"<think>\nHm.\n</think>\n\n{markup('look')}", tools=TOOLS, reasoning={})
     listed = spelling.responses.input_items.list(first.id, order="asc").data
     history: list[Any] = [
         {"type": "item_reference", "id": item.id} for item in [*listed, *first.output]
@@ -171,7 +159,7 @@ def test_tools_of_a_namespace(spelling: OpenAI) -> None:
     tools: list[Any] = [
         {"type": "namespace", "name": "eyes", "description": "To see.", "tools": [inside]}
     ]
-    answer = ask(spelling, call("eyes.look"), tools=tools)
+    answer = ask(spelling, markup("eyes.look"), tools=tools)
     (found,) = answer.output
     assert (found.type, found.name, found.namespace) == ("function_call", "look", "eyes")
     history: list[Any] = [{"role": "user", "content": "Look."}, found.model_dump(exclude_none=True)]
@@ -179,7 +167,7 @@ def test_tools_of_a_namespace(spelling: OpenAI) -> None:
     assert "seen" in ask(spelling, history, tools=tools).output_text
     named = {"type": "function", "name": "look", "namespace": "eyes"}
     for choice in (named, {"type": "allowed_tools", "mode": "required", "tools": [named]}):
-        again = ask(spelling, call("eyes.look"), tools=[*tools, TOOLS[0]], tool_choice=choice)
+        again = ask(spelling, markup("eyes.look"), tools=[*tools, TOOLS[0]], tool_choice=choice)
         assert [(item.name, item.namespace) for item in again.output] == [("look", "eyes")]
     bare = {"type": "function", "name": "look"}
     for choice in (bare, {"type": "allowed_tools", "mode": "auto", "tools": [named, bare]}):
@@ -189,7 +177,7 @@ def test_tools_of_a_namespace(spelling: OpenAI) -> None:
 
 
 def test_a_call_that_was_cut_off_is_incomplete(spelling: OpenAI) -> None:
-    says = call("get_weather", city="Oslo and all of its surroundings") * 2
+    says = markup("get_weather", city="Oslo and all of its surroundings") * 2
     whole = ask(spelling, says, tools=TOOLS)
     cut = ask(spelling, says, tools=TOOLS, max_output_tokens=whole.usage.output_tokens - 12)
     assert [item.status for item in cut.output] == ["completed", "incomplete"]
@@ -198,7 +186,7 @@ def test_a_call_that_was_cut_off_is_incomplete(spelling: OpenAI) -> None:
 
 def test_custom_tools_take_a_text(spelling: OpenAI) -> None:
     tools: list[Any] = [{"type": "custom", "name": "patch", "description": "Applies a patch."}]
-    says = call("patch", input='*** Begin\n+"x"')
+    says = markup("patch", input='*** Begin\n+"x"')
     answer = ask(spelling, says, tools=tools)
     (found,) = answer.output
     assert (found.type, found.name, found.input) == ("custom_tool_call", "patch", '*** Begin\n+"x"')
@@ -208,36 +196,11 @@ def test_custom_tools_take_a_text(spelling: OpenAI) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("choice", "expected"),
-    [
-        ("required", ["look", "get_weather"]),
-        ("none", []),
-        ({"type": "function", "name": "look"}, ["look"]),
-        (
-            {
-                "type": "allowed_tools",
-                "mode": "required",
-                "tools": [{"type": "function", "name": "look"}],
-            },
-            ["look"],
-        ),
-    ],
-)
-def test_tool_choice(spelling: OpenAI, choice: Any, expected: list[str]) -> None:
-    says = call("look", at="it") + (
-        call("get_weather", city="Oslo") if not isinstance(choice, dict) else ""
-    )
-    assert [
-        name for name, _ in calls(ask(spelling, says, tools=TOOLS, tool_choice=choice))
-    ] == expected
-
-
-def test_what_is_cut_short_is_incomplete(spelling: OpenAI) -> None:
-    answer = ask(spelling, "One, two, three, four.", max_output_tokens=3)
-    assert answer.status == "incomplete"
-    assert answer.incomplete_details is not None
-    assert answer.incomplete_details.reason == "max_output_tokens"
+def test_allowed_tools(spelling: OpenAI) -> None:
+    look = {"type": "function", "name": "look"}
+    choice = {"type": "allowed_tools", "mode": "required", "tools": [look]}
+    answer = ask(spelling, markup("look", at="it"), tools=TOOLS, tool_choice=choice)
+    assert calls(answer) == [("look", {"at": "it"})]
 
 
 def test_logprobs(spelling: OpenAI) -> None:

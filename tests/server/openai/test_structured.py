@@ -154,19 +154,6 @@ def test_the_fields_of_other_servers(
     assert plain.choices[0].text == answer
 
 
-def test_a_thought_comes_before_the_form(spelling: OpenAI) -> None:
-    says = f"<think>\nLet me see, {{}}.\n</think>\n\n{json.dumps({'name': 'Ada', 'age': 36})}"
-    answer = spelling.chat.completions.create(
-        model=TARGET,
-        messages=[{"role": "user", "content": says}],
-        response_format=of_schema(Person.model_json_schema()),
-        max_tokens=300,
-    )
-    message = answer.choices[0].message
-    assert message.reasoning_content == "Let me see, {}."
-    assert json.loads(message.content or "") == {"name": "Ada", "age": 36}
-
-
 def test_a_call_may_come_in_its_place(spelling: OpenAI) -> None:
     tools: Any = [{"type": "function", "function": {"name": "look"}}]
     form = of_schema(Person.model_json_schema())

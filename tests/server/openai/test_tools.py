@@ -6,11 +6,14 @@ import json
 from typing import Any
 
 import httpx
+import jsonschema
 import pytest
 from openai import BadRequestError, OpenAI, pydantic_function_tool
 from openai.types.chat import ChatCompletion
 from pydantic import BaseModel
 
+from tests.schemas import SMALL, listed, record
+from tests.server.dialects import markup
 from tests.server.running import TARGET, Running
 
 PLAIN = {"chat_template_kwargs": {"enable_thinking": False}}
@@ -29,10 +32,6 @@ TOOLS: list[Any] = [
 ]
 
 
-def call(name: str, **arguments: Any) -> str:
-    return f'<tool_call>\n{{"name": "{name}", "arguments": {json.dumps(arguments)}}}\n</tool_call>'
-
-
 def ask(client: OpenAI, says: str, **fields: Any) -> ChatCompletion:
     fields = {"tools": TOOLS, "extra_body": PLAIN, "max_tokens": 400, **fields}
     return client.chat.completions.create(
@@ -40,23 +39,13 @@ def ask(client: OpenAI, says: str, **fields: Any) -> ChatCompletion:
     )
 
 
-def calls(answer: ChatCompletion) -> list[tuple[str, Any]]:
-    found = answer.choices[0].message.tool_calls or []
+def calls(answer: ChatCompletion, choice: int = 0) -> list[tuple[str, Any]]:
+    found = answer.choices[choice].message.tool_calls or []
     return [(each.function.name, json.loads(each.function.arguments)) for each in found]
 
 
-def test_text_then_two_calls(spelling: OpenAI) -> None:
-    says = f"Let me see.\n{call('get_weather', city='Oslo', days=3)}\n{call('look')}"
-    answer = ask(spelling, says)
-    message = answer.choices[0].message
-    assert message.content == "Let me see."
-    assert calls(answer) == [("get_weather", {"city": "Oslo", "days": 3}), ("look", {})]
-    assert answer.choices[0].finish_reason == "tool_calls"
-    assert len({each.id for each in message.tool_calls or []}) == 2
-
-
 def test_a_stream_says_what_the_body_says(spelling: OpenAI) -> None:
-    says = f"See.\n{call('get_weather', city='Oslo', days=1)}{call('look')}"
+    says = f"See.\n{markup('get_weather', city='Oslo', days=1)}{markup('look')}"
     with spelling.chat.completions.stream(
         model=TARGET, messages=[{"role": "user", "content": says}], tools=TOOLS, extra_body=PLAIN
     ) as stream:
@@ -77,7 +66,7 @@ def test_a_stream_says_what_the_body_says(spelling: OpenAI) -> None:
 def test_parse_gives_the_arguments_as_a_model(spelling: OpenAI) -> None:
     answer = spelling.chat.completions.parse(
         model=TARGET,
-        messages=[{"role": "user", "content": call("get_weather", city="Rome", days=2)}],
+        messages=[{"role": "user", "content": markup("get_weather", city="Rome", days=2)}],
         tools=TOOLS[:1],
         extra_body=PLAIN,
     )
@@ -86,27 +75,11 @@ def test_parse_gives_the_arguments_as_a_model(spelling: OpenAI) -> None:
     assert answer.choices[0].message.content is None
 
 
-def test_a_tool_loop_of_two_turns(spelling: OpenAI) -> None:
-    messages: list[Any] = [{"role": "user", "content": call("get_weather", city="Oslo")}]
-    first = spelling.chat.completions.create(
-        model=TARGET, messages=messages, tools=TOOLS, extra_body=PLAIN
-    )
-    message = first.choices[0].message
-    (found,) = message.tool_calls or []
-    messages += [message, {"role": "tool", "tool_call_id": found.id, "content": "4 degrees"}]
-    second = spelling.chat.completions.create(
-        model=TARGET, messages=messages, tools=TOOLS, extra_body=PLAIN
-    )
-    assert second.choices[0].message.content == "<tool_response>\n4 degrees\n</tool_response>"
-    assert second.choices[0].finish_reason == "stop"
-    assert second.usage.prompt_tokens_details.cached_tokens > first.usage.prompt_tokens / 2
-
-
 @pytest.mark.parametrize("stream", [False, True])
 def test_markup_is_prose_where_there_are_no_tools_or_none_may_be_used(
     spelling: OpenAI, stream: bool
 ) -> None:
-    says = f"This is a call: {call('look')}"
+    says = f"This is a call: {markup('look')}"
     for fields in ({"tools": TOOLS, "tool_choice": "none"}, {"tools": []}):
         answer = ask(spelling, says, stream=stream, **fields)
         if stream:
@@ -117,17 +90,11 @@ def test_markup_is_prose_where_there_are_no_tools_or_none_may_be_used(
 
 
 def test_required_leaves_the_model_nothing_but_calls(spelling: OpenAI) -> None:
-    answer = ask(spelling, call("look", at="it") + "\n" + call("look"), tool_choice="required")
+    answer = ask(spelling, markup("look", at="it") + "\n" + markup("look"), tool_choice="required")
     assert calls(answer) == [("look", {"at": "it"}), ("look", {})]
     unwilling = ask(spelling, "I would rather not.", tool_choice="required", max_tokens=40)
     assert unwilling.choices[0].message.content is None
     assert unwilling.choices[0].message.tool_calls
-
-
-def test_a_named_call_is_that_one_and_the_only_one(spelling: OpenAI) -> None:
-    choice: Any = {"type": "function", "function": {"name": "look"}}
-    says = call("look", at="it") + call("get_weather", city="Oslo")
-    assert calls(ask(spelling, says, tool_choice=choice)) == [("look", {"at": "it"})]
 
 
 @pytest.mark.parametrize("mode", ["auto", "required"])
@@ -136,8 +103,8 @@ def test_allowed_tools_are_all_that_the_model_is_told_of(spelling: OpenAI, mode:
         functions = [{"type": "function", "function": {"name": name}} for name in names]
         return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": functions}}
 
-    alone = ask(spelling, call("look", at="it"), tools=TOOLS[1:])
-    answer = ask(spelling, call("look", at="it"), tool_choice=choice("look"))
+    alone = ask(spelling, markup("look", at="it"), tools=TOOLS[1:])
+    answer = ask(spelling, markup("look", at="it"), tool_choice=choice("look"))
     assert calls(answer) == calls(alone) == [("look", {"at": "it"})]
     assert answer.usage.prompt_tokens == alone.usage.prompt_tokens
     with pytest.raises(BadRequestError, match="'jump'") as caught:
@@ -146,7 +113,7 @@ def test_allowed_tools_are_all_that_the_model_is_told_of(spelling: OpenAI, mode:
 
 
 def test_a_thought_comes_before_a_forced_call(spelling: OpenAI) -> None:
-    says = "<think>\nIt is there.\n</think>\n\n" + call("look", at="it")
+    says = "<think>\nIt is there.\n</think>\n\n" + markup("look", at="it")
     answer = ask(spelling, says, tool_choice="required", extra_body={})
     message: Any = answer.choices[0].message
     assert message.reasoning_content == "It is there."
@@ -157,7 +124,7 @@ def test_a_thought_comes_before_a_forced_call(spelling: OpenAI) -> None:
 def test_without_parallel_calls_the_first_one_ends_the_answer(
     spelling: OpenAI, fields: dict[str, Any]
 ) -> None:
-    says = call("look", at="it") + call("get_weather", city="Oslo") + " and much more" * 400
+    says = markup("look", at="it") + markup("get_weather", city="Oslo") + " and much more" * 400
     answer = ask(spelling, says, parallel_tool_calls=False, max_tokens=1500, **fields)
     assert calls(answer) == [("look", {"at": "it"})]
     assert answer.choices[0].finish_reason == "tool_calls"
@@ -165,14 +132,14 @@ def test_without_parallel_calls_the_first_one_ends_the_answer(
 
 
 def test_a_call_that_is_cut_off_is_of_length(spelling: OpenAI) -> None:
-    answer = ask(spelling, call("get_weather", city="Oslo" * 50), max_tokens=40)
+    answer = ask(spelling, markup("get_weather", city="Oslo" * 50), max_tokens=40)
     assert answer.choices[0].finish_reason == "length"
     (found,) = answer.choices[0].message.tool_calls or []
     assert found.function.arguments.startswith('{"city": "Oslo')
 
 
 def test_reasoning_is_apart_and_counted(spelling: OpenAI) -> None:
-    says = f"<think>\nWhat is there to do?\n</think>\n\nThis.\n{call('look')}"
+    says = f"<think>\nWhat is there to do?\n</think>\n\nThis.\n{markup('look')}"
     answer = ask(spelling, says, extra_body={})
     message = answer.choices[0].message
     assert message.reasoning_content == "What is there to do?"
@@ -228,13 +195,13 @@ def test_an_answer_that_was_begun_goes_on(spelling: OpenAI) -> None:
 
 
 def test_choices_have_calls_of_their_own(spelling: OpenAI) -> None:
-    answer = ask(spelling, call("look"), n=2)
+    answer = ask(spelling, markup("look"), n=2)
     ids = [choice.message.tool_calls[0].id for choice in answer.choices]
     assert len(set(ids)) == 2
 
 
 def test_a_client_in_the_middle_of_a_call_can_leave(speller: Running) -> None:
-    says = call("look", at="it" * 1500)
+    says = markup("look", at="it" * 1500)
     body = {
         "model": TARGET,
         "messages": [{"role": "user", "content": says}],
@@ -248,3 +215,94 @@ def test_a_client_in_the_middle_of_a_call_can_leave(speller: Running) -> None:
         lines = (json.loads(line[6:]) for line in answer.iter_lines() if line.startswith("data: {"))
         first = next(line for line in lines if line["choices"][0]["delta"].get("tool_calls"))
     assert speller.engine.wait_until_ended(first["id"])
+
+
+BOOK = record(
+    ["city", "nights"],
+    city={"enum": ["Oslo", "Zürich", "Porto"]},
+    nights={"type": "integer", "minimum": 1, "maximum": 14},
+    guests=listed(record(name={"type": "string", "maxLength": 8}, age=SMALL), 0, 2),
+)
+LOOK = record(at={"type": "string", "pattern": "^/[a-z]{1,6}$"})
+SCHEMAS = {"book": BOOK, "look": LOOK}
+ASKED = [{"role": "user", "content": "Say something else."}]
+FORCED = [
+    {"type": "function", "function": {"name": name, "parameters": schema}}
+    for name, schema in SCHEMAS.items()
+]
+
+
+def forced(client: OpenAI, **fields: Any) -> Any:
+    fields = {
+        "max_tokens": 300,
+        "reasoning_effort": "none",
+        "tools": FORCED,
+        "tool_choice": "required",
+        **fields,
+    }
+    return client.chat.completions.create(model=TARGET, messages=ASKED, **fields)
+
+
+def forced_calls(answer: Any, choice: int = 0) -> list[tuple[str, Any]]:
+    """The calls of an answer: at least one, all of them valid."""
+    message = answer.choices[choice].message
+    assert not message.content
+    assert answer.choices[choice].finish_reason == "tool_calls"
+    assert message.tool_calls
+    found = [
+        (each.function.name, json.loads(each.function.arguments)) for each in message.tool_calls
+    ]
+    for name, arguments in found:
+        jsonschema.validate(arguments, SCHEMAS[name])
+    return found
+
+
+@pytest.mark.parametrize("parallel", [True, False])
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+def test_speculation_changes_no_forced_call(
+    client: OpenAI, temperature: float, parallel: bool
+) -> None:
+    fields: Any = {
+        "temperature": temperature,
+        "seed": 4,
+        "parallel_tool_calls": parallel,
+        "max_tokens": 120,
+    }
+
+    def ask(speculation: str) -> Any:
+        return forced(client, **fields, logprobs=True, extra_body={"speculation": speculation})
+
+    def tokens(answer: Any) -> list[str]:
+        return [entry.token for entry in answer.choices[0].logprobs.content]
+
+    off = ask("off")
+    assert off.timings["drafters"] == {}
+    for speculation in ("draft", "ngram", "auto"):
+        on = ask(speculation)
+        assert tokens(on) == tokens(off)
+        drafter = on.timings["drafters"]["forced"]
+        assert drafter["proposed"] >= drafter["accepted"] > 0
+        assert drafter["proposed"] == drafter["accepted"] or not parallel, (
+            "what is forced behind the only call is not said"
+        )
+    if not parallel:
+        assert len(forced_calls(off)) == 1
+
+
+def test_forced_calls_of_choices_are_their_own(client: OpenAI) -> None:
+    named: Any = {"type": "function", "function": {"name": "look"}}
+    several = forced(client, tool_choice=named, n=3, temperature=1.0, seed=1)
+    assert len({json.dumps(forced_calls(several, i)) for i in range(3)}) > 1
+
+
+def test_allowed_tools_of_a_response(client: OpenAI) -> None:
+    tools: Any = [{"type": "function", **tool["function"], "strict": False} for tool in FORCED]
+    book = {"type": "function", "name": "book"}
+    choice: Any = {"type": "allowed_tools", "mode": "required", "tools": [book]}
+    fields: Any = {"tools": tools, "tool_choice": choice, "parallel_tool_calls": False}
+    answer = client.responses.create(
+        model=TARGET, input="Say something.", reasoning={"effort": "none"}, **fields
+    )
+    (item,) = answer.output
+    assert item.name == "book"
+    jsonschema.validate(json.loads(item.arguments), BOOK)

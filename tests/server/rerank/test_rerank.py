@@ -63,10 +63,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         write(home / "plain"),
     )
     registry = Registry((*DEMO.entries, qwen, declared, *others))
-    with (
-        omlx(Settings(dtype="float32"), registry=registry) as running,
-        httpx.Client(base_url=running.url, timeout=PATIENCE_S) as http,
-    ):
+    with omlx(Settings(dtype="float32"), registry=registry) as running:
+        http = running.http
         yield Site(running, http, qwen, declared)
 
 
@@ -231,10 +229,10 @@ def test_a_text_for_which_there_is_no_memory_is_refused(tmp_path: Path) -> None:
     entry = write(tmp_path / "Qwen3-Reranker-tiny", context=1 << 16)
     taken = [0]
     settings = Settings(dtype="float32", memory_limit=1 << 30)
-    with (
-        omlx(settings, registry=Registry((entry,)), default=None, used=lambda: taken[0]) as running,
-        httpx.Client(base_url=running.url, timeout=PATIENCE_S) as http,
-    ):
+    with omlx(
+        settings, registry=Registry((entry,)), default=None, used=lambda: taken[0]
+    ) as running:
+        http = running.http
         body = {"model": entry.id, "query": QUERY, "documents": ["x"]}
         assert http.post("/v1/rerank", json=body).status_code == 200
         taken[0] = 1 << 30
