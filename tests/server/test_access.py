@@ -16,13 +16,14 @@ from starlette.types import Message, Receive, Scope, Send
 
 from omlx.server.access import AccessLog
 from omlx.telemetry import log
+from tests.server.dialects import user
 from tests.server.running import DRAFT, TARGET, Running, serving
 
 CHAT = "/v1/chat/completions"
 SECRET = "swordfish"
 ASK: dict[str, Any] = {
     "model": TARGET,
-    "messages": [{"role": "user", "content": SECRET}],
+    "messages": user(SECRET),
     "max_tokens": 5,
 }
 

@@ -27,10 +27,11 @@ from omlx.server.services import Stores, build_services
 from omlx.settings.configuration import LiveConfiguration
 from omlx.settings.keys import KeyFile
 from omlx.settings.schema import Settings
+from tests.server.dialects import user
 from tests.server.running import DRAFT, HYBRID, OFFLINE, PATIENCE_S, TARGET, Running, serving
 
 MAIN = "the-main-key"
-SAYS: dict[str, Any] = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 1}
+SAYS: dict[str, Any] = {"messages": user("a"), "max_tokens": 1}
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,11 @@ import pytest
 from omlx.models.catalog.discovery import Folder, scan_places
 from omlx.models.catalog.registry import Registry
 from omlx.settings.schema import Settings
+from tests.server.dialects import user
 from tests.server.running import DEMO, DRAFT, HYBRID, TARGET, Running, omlx
 
 CHAT = "/v1/chat/completions"
-HELLO = [{"role": "user", "content": "hello"}]
+HELLO = user("hello")
 BRINGS = {"draft_model": DRAFT, "num_draft_tokens": 3}
 
 
@@ -44,7 +45,7 @@ def refused(answer: httpx.Response, status: int, code: str, param: str | None = 
         ({"draft_model": TARGET}, 400, "draft.unfit.same_model", "draft_model"),
         ({"messages": []}, 400, "request.empty", "messages"),
         (
-            {"messages": [{"role": "user", "content": "word " * 5000}]},
+            {"messages": user("word " * 5000)},
             400,
             "context_length_exceeded",
             "messages",

@@ -14,8 +14,9 @@ from starlette.requests import Request
 from starlette.types import Message
 
 from omlx.errors import BadRequest
-from omlx.server.http import body
+from omlx.server.http import body, sse
 from omlx.server.http.body import LARGE_BYTES, LIMITS, check_finite, outside_strings, read_body
+from tests.server.dialects import user
 from tests.server.running import TARGET
 
 CHAT = "/v1/chat/completions"
@@ -88,7 +89,7 @@ def test_too_many_fields_are_refused() -> None:
 
 def test_text_is_not_counted(http: httpx.Client) -> None:
     text = "{},:" * LIMITS[b":"]
-    content = {"model": TARGET, "messages": [{"role": "user", "content": text}]}
+    content = {"model": TARGET, "messages": user(text)}
     error = http.post(CHAT, json=content).json()["error"]
     assert error["code"] == "context_length_exceeded"
 
@@ -104,3 +105,12 @@ def test_a_large_body_is_parsed_off_the_event_loop(size: int, on_loop: bool) -> 
         return thread == threading.get_ident()
 
     assert asyncio.run(parsed_here()) is on_loop
+
+
+ENDS_OF_LINES = "\n\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"
+
+
+def test_a_frame_is_one_line_however_it_is_split() -> None:
+    said = {"type": "x", "text": f"é{ENDS_OF_LINES}日本😀"}
+    name, line, end = sse.named(said).decode().splitlines()
+    assert (name, json.loads(line.removeprefix("data: ")), end) == ("event: x", said, "")

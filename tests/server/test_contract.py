@@ -272,3 +272,19 @@ def test_a_tool_that_cannot_be_offered_is_left_out(tell: Tell, dialect: str) -> 
         assert [call.name for call in said.calls] == ["look"]
         codes = [(each["code"], each["params"]["field"]) for each in said.warnings]
         assert codes == expected
+
+
+@having("cached")
+@pytest.mark.parametrize("way", WAYS)
+def test_a_prompt_that_is_only_prepared(demo: Tell, dialect: str, way: str) -> None:
+    system, extra = (
+        "An answer that was prepared. " * 20,
+        {"prompt_cache_options": {"prewarm": True}},
+    )
+    warmed = demo(f"Go {way}.", way=way, system=system, extra=extra)
+    assert warmed.text == ""
+    assert warmed.output == 0
+    assert warmed.calls == []
+    assert dialect == "chat" or warmed.turn == []
+    answered = demo(f"Go {way}.", way=way, system=system, limit=2)
+    assert answered.cached == answered.prompt - 1

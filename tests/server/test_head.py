@@ -14,6 +14,7 @@ import pytest
 from omlx.models.catalog.discovery import BUNDLED, Folder, scan_places
 from tests import zoo
 from tests.models.heads import declare, plain, random_head, save_directory, upstream
+from tests.server.dialects import user
 from tests.server.running import DRAFT, TARGET, Running, omlx
 from tests.zoo.build import save_family
 
@@ -37,7 +38,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 
 def ask(running: Running, model: str, **fields: Any) -> httpx.Response:
-    messages = [{"role": "user", "content": "Count to nine."}]
+    messages = user("Count to nine.")
     body = {"model": model, "messages": messages, "max_tokens": 24, "seed": 3, "temperature": 0.8}
     return httpx.post(f"{running.url}{CHAT}", json=body | fields, timeout=120)
 

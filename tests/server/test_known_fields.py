@@ -15,10 +15,11 @@ from omlx.server.dialects.openai import chat_request as chat
 from omlx.server.dialects.openai import completions_request as completions
 from omlx.server.dialects.openai import responses_request as responses
 from omlx.server.request.fields import WITHOUT_EFFECT
+from tests.server.dialects import user
 from tests.server.running import TARGET, Running
 
 DOCS = Path(__file__).parents[2] / "docs/api.md"
-ASKED: list[Any] = [{"role": "user", "content": "hello"}]
+ASKED: list[Any] = user("hello")
 USED: dict[str, Any] = {
     "service_tier": "flex",
     "web_search_options": {},

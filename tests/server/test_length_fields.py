@@ -9,9 +9,10 @@ from openai import BadRequestError, OpenAI
 
 from omlx.server.dialects.openai.chat_request import ChatMessage
 from omlx.server.request.content import Reading
+from tests.server.dialects import user
 from tests.server.running import TARGET
 
-ASKED: list[Any] = [{"role": "user", "content": "Say hello."}]
+ASKED: list[Any] = user("Say hello.")
 STRATEGIES = ("off", "draft", "ngram", "auto")
 
 
@@ -129,7 +130,7 @@ def test_values_that_clients_send_for_empty_fields_are_taken(
 def test_empty_stops_beside_others_are_left_out(spelling: OpenAI) -> None:
     answer = spelling.chat.completions.create(
         model=TARGET,
-        messages=[{"role": "user", "content": "one two three"}],
+        messages=user("one two three"),
         stop=["", " three"],
         reasoning_effort="none",
     )
@@ -141,7 +142,7 @@ def test_any_is_required(spelling: OpenAI) -> None:
     function: Any = {"type": "function", "function": {"name": "look", "parameters": nothing}}
     answer = spelling.chat.completions.create(
         model=TARGET,
-        messages=[{"role": "user", "content": "hello"}],
+        messages=user("hello"),
         tools=[function],
         extra_body={"tool_choice": "any"},
         temperature=0,

@@ -13,13 +13,14 @@ from openai import APIError, APIStatusError
 from omlx.engine.types import Event
 from omlx.models.pool.cost_file import CostFiles
 from omlx.settings.schema import Settings
+from tests.server.dialects import user
 from tests.server.running import PATIENCE_S, TARGET, omlx
 from tests.storage import homes
 
 CHAT = "/v1/chat/completions"
 ASK: dict[str, Any] = {
     "model": TARGET,
-    "messages": [{"role": "user", "content": "hello"}],
+    "messages": user("hello"),
     "max_tokens": 2,
 }
 

@@ -17,6 +17,7 @@ from openai import OpenAI
 from omlx.models.catalog.discovery import BUNDLED, Registry
 from omlx.models.catalog.registry import ModelEntry
 from tests.schemas import SMALL, listed, record
+from tests.server.dialects import user
 from tests.server.running import TARGET, omlx
 from tests.text.test_harmony import TEMPLATE
 
@@ -42,7 +43,7 @@ BOOK: Final[Any] = record(
     guests=listed(record(name={"type": "string", "maxLength": 4}, age=SMALL), 0, 2),
 )
 SCHEMAS: Final = {"book": BOOK, "look": record(at={"type": "string", "pattern": "^/[a-z]{1,6}$"})}
-ASKED: Final[list[Any]] = [{"role": "user", "content": "Say something else."}]
+ASKED: Final[list[Any]] = user("Say something else.")
 
 
 @pytest.fixture(scope="module", params=FAMILIES)

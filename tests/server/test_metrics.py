@@ -12,12 +12,13 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as families
 
 from omlx.settings.schema import Settings
+from tests.server.dialects import user
 from tests.server.running import DRAFT, TARGET, Running, omlx
 
 CHAT = "/v1/chat/completions"
 ASK: dict[str, Any] = {
     "model": TARGET,
-    "messages": [{"role": "user", "content": "Say hello."}],
+    "messages": user("Say hello."),
     "max_tokens": 12,
 }
 

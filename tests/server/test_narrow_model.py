@@ -12,6 +12,7 @@ import pytest
 
 from omlx.models.catalog.discovery import BUNDLED, Registry
 from omlx.models.catalog.registry import ModelEntry
+from tests.server.dialects import user
 from tests.server.running import TARGET, omlx
 
 WIDTH = 2048
@@ -35,7 +36,7 @@ def http(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
 
 
 def chat(text: str, **more: Any) -> dict[str, Any]:
-    return {"messages": [{"role": "user", "content": text}], "max_tokens": 8, **more}
+    return {"messages": user(text), "max_tokens": 8, **more}
 
 
 def test_the_status_says_how_many_tokens_the_model_lacks(http: httpx.Client) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 import shutil
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +25,7 @@ from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.catalog.registry import ModelEntry, Registry
 from omlx.models.pool import load_weights, loader, opening
 from omlx.settings.schema import Settings
+from tests.server.dialects import user
 from tests.server.running import DEMO, HYBRID, TARGET, Running, omlx
 
 TWIN = "omlx-demo/twin"
@@ -36,7 +38,7 @@ CHAT = "/v1/chat/completions"
 
 
 def ask(model: str, number: int, **more: Any) -> dict[str, Any]:
-    messages = [{"role": "user", "content": f"Count to {number} and say hello."}]
+    messages = user(f"Count to {number} and say hello.")
     return {
         "model": model,
         "messages": messages,
@@ -243,3 +245,46 @@ def test_what_does_not_fit_is_refused_with_the_figures() -> None:
         assert answer.status_code == 400
         error = answer.json()["error"]
         assert (error["code"], error["params"]["need_gb"]) == ("model.no_room", 0.02)
+
+
+ONE = 21 << 20
+"""Holds either model, but not both: they take 18 and 16 MB."""
+
+
+def body(model: str, number: int) -> dict[str, object]:
+    messages = user(f"Count to {number}.")
+    return {"model": model, "messages": messages, "max_tokens": 4}
+
+
+def test_no_request_is_blamed_for_models_that_come_and_go() -> None:
+    gc.collect()
+    base = mx.get_active_memory()
+    settings = Settings(memory_limit=ONE)
+    over = threading.Event()
+    with (
+        omlx(settings, used=lambda: mx.get_active_memory() - base) as running,
+        ThreadPoolExecutor(5) as threads,
+    ):
+        http = running.http
+
+        def move(model: str) -> list[httpx.Response]:
+            answers = []
+            while not over.is_set():
+                for action in ("unload", "load", "unload"):
+                    answers.append(http.post(f"/v1/models/{model}/{action}"))
+            return answers
+
+        def ask(client: int) -> list[httpx.Response]:
+            models = (TARGET, HYBRID)
+            return [http.post(CHAT, json=body(models[(client + i) % 2], i)) for i in range(8)]
+
+        moving = [threads.submit(move, model) for model in (TARGET, HYBRID)]
+        asking = [threads.submit(ask, client) for client in range(3)]
+        try:
+            answers = [answer for client in asking for answer in client.result()]
+        finally:
+            over.set()
+        answers += [answer for mover in moving for answer in mover.result()]
+    refused = [answer for answer in answers if answer.status_code != 200]
+    assert {answer.status_code for answer in refused} <= {503}, [each.text for each in refused]
+    assert all("retry-after" in answer.headers for answer in refused)

@@ -11,6 +11,7 @@ import mlx.core as mx
 import pytest
 
 from omlx.settings.schema import Settings
+from tests.server.dialects import user
 from tests.server.running import HYBRID, TARGET, Running, omlx
 
 CHAT = "/v1/chat/completions"
@@ -163,7 +164,7 @@ def test_a_limit_lowered_while_serving_refuses_with_the_figures_and_serves_again
     error = refused.json()["error"]
     assert error["code"] == "memory.full"
     assert {"need", "used", "limit"} <= set(error["params"])
-    small = ask("") | {"messages": [{"role": "user", "content": "Hi."}]}
+    small = ask("") | {"messages": user("Hi.")}
     assert http.post(CHAT, json=small).status_code == 200
     memory.used = lambda: memory.weights
     assert http.post(CHAT, json=ask("word " * 400)).status_code == 200

@@ -7,7 +7,6 @@ from typing import Any
 
 import httpx
 import pytest
-from anthropic import Anthropic
 from openai import OpenAI
 
 from omlx.settings.schema import Settings
@@ -68,52 +67,9 @@ def test_a_beginning_serves_every_conversation_behind_it(http: httpx.Client, mod
     assert warm["choices"] == cold["choices"]
 
 
-def test_a_stream_has_its_end_and_usage(client: OpenAI) -> None:
-    usage: Any = {"include_usage": True}
-    chunks = list(
-        client.chat.completions.create(
-            model=TARGET,
-            messages=asked("Warm me.", "Short."),
-            stream=True,
-            stream_options=usage,
-            extra_body=PREWARM,
-        )
-    )
-    contents = [choice.delta.content for chunk in chunks for choice in chunk.choices]
-    assert not any(contents)
-    assert chunks[-1].usage is not None
-    assert chunks[-1].usage.completion_tokens == 0
-
-
-def test_a_message_without_content(server: Running) -> None:
-    system = "An answer that was prepared. " * 20
-    with Anthropic(base_url=server.url, api_key="none", max_retries=0) as claude:
-        fields: dict[str, Any] = {
-            "model": TARGET,
-            "max_tokens": 4,
-            "system": system,
-            "messages": [{"role": "user", "content": "Go."}],
-        }
-        warmed = claude.messages.create(**fields, extra_body=PREWARM)
-        assert (warmed.content, warmed.stop_reason) == ([], "max_tokens")
-        assert warmed.usage.output_tokens == 0
-        assert warmed.usage.input_tokens > 50  # the rest others have cached
-        assert claude.messages.create(**fields).usage.input_tokens == 1
-
-
-def test_a_response_without_output(client: OpenAI) -> None:
-    words = "An answer that was prepared " * 20
-    warmed = client.responses.create(model=TARGET, input=words, extra_body=PREWARM)
-    assert (warmed.status, warmed.output) == ("completed", [])
-    assert warmed.usage is not None
-    assert warmed.usage.output_tokens == 0
-    wanted: Any = {"model": TARGET, "input": words, "max_output_tokens": 2}
-    usage = client.responses.create(**wanted).usage
-    assert usage is not None
-    assert usage.input_tokens_details.cached_tokens == usage.input_tokens - 1
-    kinds = [
-        event.type for event in client.responses.create(**wanted, extra_body=PREWARM, stream=True)
-    ]
+def test_the_events_of_a_response_without_output(client: OpenAI) -> None:
+    wanted: Any = {"model": TARGET, "input": "Warm me.", "extra_body": PREWARM, "stream": True}
+    kinds = [event.type for event in client.responses.create(**wanted)]
     assert kinds == ["response.created", "response.in_progress", "response.completed"]
 
 

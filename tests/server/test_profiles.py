@@ -16,6 +16,7 @@ from omlx.settings.configuration import LiveConfiguration
 from omlx.settings.layers import Layer, Source
 from omlx.settings.schema import Scope, Value, table
 from omlx.settings.store import Store
+from tests.server.dialects import user
 from tests.server.running import TARGET, Running, omlx
 from tests.server.test_request_settings import GIVEN, seen
 
@@ -35,7 +36,7 @@ VALUES: dict[str, dict[str, Value]] = {
         "chat_template_kwargs": {"enable_thinking": True},
     },
 }
-HELLO = [{"role": "user", "content": "Hello."}]
+HELLO = user("Hello.")
 
 
 @pytest.fixture(scope="module")
@@ -137,7 +138,7 @@ def test_one_copy_and_one_prefix_cache_serve_all_profiles(
     text = "One line of a long question. " * 12
     cached = []
     for model in (TARGET, FAST, DEEP):
-        body = {"model": model, "messages": [{"role": "user", "content": text}], "max_tokens": 2}
+        body = {"model": model, "messages": user(text), "max_tokens": 2}
         usage = http.post("/v1/chat/completions", json=body).json()["usage"]
         cached.append(usage["prompt_tokens_details"]["cached_tokens"])
     assert cached[0] < 32 < min(cached[1:])

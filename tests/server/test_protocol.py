@@ -19,6 +19,7 @@ from uvicorn.server import ServerState
 
 from omlx.engine.types import Finished, FinishReason
 from omlx.server.http.connection import TimeoutProtocol
+from tests.server.dialects import user
 from tests.server.running import PATIENCE_S, TARGET, omlx, serving
 
 CHAT = "/v1/chat/completions"
@@ -49,7 +50,7 @@ def connected(port: int, request: bytes) -> socket.socket:
 def test_a_stream_that_is_not_read_is_cancelled_and_releases_its_model() -> None:
     with omlx(protocol=Hasty) as running:
         http = running.http
-        ask = {"model": TARGET, "messages": [{"role": "user", "content": "hello"}], "max_tokens": 1}
+        ask = {"model": TARGET, "messages": user("hello"), "max_tokens": 1}
         assert http.post(CHAT, json=ask).status_code == 200
         more = {"max_tokens": 3000, "stream": True, "logprobs": True, "top_logprobs": 20}
         body = json.dumps({**ask, **more, "logit_bias": running.endless()}).encode()

@@ -10,6 +10,7 @@ import pytest
 from omlx.draft_length import DraftLength
 from omlx.settings.schema import Scope, Settings, table
 from omlx.text.constraint import BudgetMask
+from tests.server.dialects import user
 from tests.server.running import DRAFT, HYBRID, TARGET, Running, omlx
 
 Seen: TypeAlias = Callable[[Running], object]
@@ -71,7 +72,7 @@ def seen(running: Running, name: str) -> object:
 @pytest.mark.parametrize("name", ROWS)
 def test_what_a_request_says_goes_before_what_is_configured(name: str) -> None:
     configured, said = GIVEN[name]
-    ask: dict[str, Any] = {"model": TARGET, "messages": [{"role": "user", "content": "Hello."}]}
+    ask: dict[str, Any] = {"model": TARGET, "messages": user("Hello.")}
     if name != "max_tokens":
         ask["max_tokens"] = 2
     with omlx(Settings(**{name: configured})) as running:

@@ -14,6 +14,7 @@ from omlx.models.pool.speculation import check_value
 from omlx.settings.configuration import LiveConfiguration
 from omlx.settings.file import FORMAT
 from omlx.settings.store import GLOBAL_FILE, MODELS_FILE, Store
+from tests.server.dialects import user
 from tests.server.running import TARGET, Running, omlx
 
 OWN = {"pool": {"alias": "mine"}, "speculative": {"draft_max": 3}}
@@ -114,7 +115,7 @@ def test_what_was_read_last_counts_until_the_file_is_right_again(
     for model in ("mine", "target", TARGET, None):
         asked = {
             "model": model,
-            "messages": [{"role": "user", "content": "Hello."}],
+            "messages": user("Hello."),
             "max_tokens": 1,
         }
         assert client.post("/v1/chat/completions", json=asked).status_code == 200, model

@@ -19,6 +19,7 @@ from omlx.models.catalog.registry import ModelEntry, Registry
 from omlx.settings.configuration import LiveConfiguration
 from omlx.settings.layers import Layer, Source
 from omlx.settings.store import Store
+from tests.server.dialects import user
 from tests.server.running import HYBRID, TARGET, Running, omlx
 
 CHAT = "/v1/chat/completions"
@@ -49,7 +50,7 @@ def tight(tmp_path: Path) -> Iterator[Running]:
 
 
 def ask(text: str, model: str = TARGET, **more: Any) -> dict[str, Any]:
-    messages = [{"role": "user", "content": text}]
+    messages = user(text)
     return {"model": model, "messages": messages, "max_tokens": 8, "temperature": 0, **more}
 
 

@@ -9,10 +9,11 @@ import httpx
 import pytest
 from openai import OpenAI
 
+from tests.server.dialects import markup, user
 from tests.server.running import TARGET, Running
 
 LOOK: dict[str, Any] = {"type": "object", "properties": {}}
-CALL = '<tool_call>\n{"name": "look", "arguments": {}}\n</tool_call>'
+CALL = markup("look")
 FUNCTION: dict[str, Any] = {"type": "function", "name": "look", "parameters": LOOK}
 IN_CHAT: dict[str, Any] = {"type": "function", "function": {"name": "look", "parameters": LOOK}}
 SKIPPED = [
@@ -112,7 +113,7 @@ def test_allowed_tools_may_name_skipped_ones(spelling: OpenAI) -> None:
 
 @pytest.mark.parametrize("tool", [{"type": "web_search"}, {"type": "custom", "custom": {}}])
 def test_chat_skips_a_tool_whole_and_streamed(spelling: OpenAI, tool: Any) -> None:
-    question: list[Any] = [{"role": "user", "content": CALL}]
+    question: list[Any] = user(CALL)
     tools = [tool, IN_CHAT]
     fields: dict[str, Any] = {"model": TARGET, "messages": question, "tools": tools}
     answer = spelling.chat.completions.create(**fields)

@@ -15,10 +15,11 @@ from openai.types.chat import ChatCompletion
 from omlx.models.catalog.registry import ModelEntry, Registry
 from omlx.settings.schema import Settings
 from tests import zoo
+from tests.server.dialects import user
 from tests.server.running import DEMO, DRAFT, TARGET, omlx
 from tests.zoo.build import save_family
 
-ASK: list[Any] = [{"role": "user", "content": "Say hello, then count."}]
+ASK: list[Any] = user("Say hello, then count.")
 NGRAM = {"speculation": "ngram", "num_draft_tokens": 4}
 CHAT = "/v1/chat/completions"
 

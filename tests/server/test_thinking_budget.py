@@ -18,10 +18,11 @@ from omlx.models.catalog.registry import ModelEntry, Registry
 from omlx.models.pool.pool import build_pool
 from omlx.settings.schema import Settings
 from omlx.text.constraint import CLOSING_SENTENCE
+from tests.server.dialects import markup, user
 from tests.server.running import DEMO, DRAFT, TARGET, Running, omlx
 from tests.server.spelling import Spelling, read
 
-SUM: list[Any] = [{"role": "user", "content": "What is 123 + 456?"}]
+SUM: list[Any] = user("What is 123 + 456?")
 SAID = CLOSING_SENTENCE.strip()
 MUTE = "mute"
 
@@ -66,10 +67,6 @@ def ask(client: OpenAI, messages: list[Any], **fields: Any) -> Any:
 
 
 OPENAI_FIELDS = ("temperature", "seed", "n", "max_tokens", "reasoning_effort", "response_format")
-
-
-def user(text: str) -> list[Any]:
-    return [{"role": "user", "content": text}]
 
 
 def reasoning(answer: Any) -> str:
@@ -164,7 +161,7 @@ def test_a_schema_and_a_call_after_the_budget(musing: OpenAI) -> None:
     answer = ask(musing, user("yes"), thinking_budget=12, guided_choice=["yes", "no"])
     assert answer.choices[0].message.content == "yes"
     assert reasoning(answer).count("x") == 12
-    call = '<tool_call>\n{"name": "look", "arguments": {}}\n</tool_call>'
+    call = markup("look")
     tools = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]
     answer = ask(musing, user(call), thinking_budget=12, tools=tools)
     assert answer.choices[0].message.tool_calls[0].function.name == "look"

@@ -11,6 +11,7 @@ from omlx.server.dialects.anthropic import blocks
 from omlx.server.dialects.anthropic.blocks import AnthropicMessage, Block
 from omlx.server.dialects.openai.responses_encoder import ResponseEncoder
 from omlx.server.dialects.openai.responses_items import ToolName
+from omlx.server.request import tooling
 from omlx.server.request.content import Reading
 from omlx.server.request.dialect import Encoder
 from omlx.server.request.stream import ChoiceEvent
@@ -85,3 +86,50 @@ def test_a_call_that_a_stop_string_cut_is_not_told_as_finished() -> None:
     ]
     items = [ENCODERS["responses"]().body(events)["output"][1]["status"] for events in (cut, whole)]
     assert items == ["incomplete", "completed"]
+
+
+DEEP = '{"a": ' * 600 + "1" + "}" * 600
+
+
+@pytest.mark.parametrize(
+    ("arguments", "known"),
+    [
+        ('{"a": [1, "é"]}', {"a": [1, "é"]}),
+        ("", {}),
+        (" ", {}),
+        ("[1]", "[1]"),
+        ('{"a": 1', '{"a": 1'),
+        (r'{"a": "\ud83d"}', r'{"a": "\ud83d"}'),
+        (DEEP, DEEP),
+    ],
+)
+def test_arguments_are_an_object_where_they_are_one_that_can_be_rendered(
+    arguments: str, known: object
+) -> None:
+    assert tooling.call("c", "look", arguments)["function"] == {"name": "look", "arguments": known}
+
+
+@pytest.mark.parametrize(
+    ("said", "known"),
+    [
+        ('{"a": 1, "b": "é"}', {"a": 1, "b": "é"}),
+        (
+            '{"a": [1e999, {"b": NaN}], "c": -Infinity, "d": 1.5}',
+            {"a": [None, {"b": None}], "c": None, "d": 1.5},
+        ),
+        (r'{"a": "\ud83d x", "b": 1}', {"a": "\ufffd x", "b": 1}),
+        (r'{"a": "\uDE00\ud83d"}', {"a": "\ufffd\ufffd"}),
+        (r'{"a": "\ud83d\ude00 \\ud83d \n"}', {"a": "😀 \\ud83d \n"}),
+        (r'{"a": "x\ud83d', {"a": "x\ufffd"}),
+        ('{"a": "cut', {"a": "cut"}),
+        ("", {}),
+        (" ", {}),
+        ("[1]", "[1]"),
+        ("no", "no"),
+        ("{'a': 1}", "{'a': 1}"),
+        (DEEP, DEEP),
+    ],
+)
+def test_arguments_of_a_model_arrive_as_json_that_can_be_sent(said: str, known: object) -> None:
+    assert tooling.parse_arguments(said) == known
+    json.dumps(tooling.parse_arguments(said), ensure_ascii=False, allow_nan=False).encode()

@@ -16,6 +16,7 @@ from omlx.server.dialects.openai.responses_request import ResponseRequest
 from omlx.server.request.content import without_attribution
 from omlx.server.request.fields import read
 from omlx.server.request.generation_request import GenerationRequest
+from tests.server.dialects import user
 
 HELLO = {"role": "user", "content": "hello"}
 LOOK = {"name": "look", "input_schema": {"type": "object"}}
@@ -172,7 +173,7 @@ def test_a_message_of_the_user_is_a_turn_whatever_it_holds() -> None:
     called = [HELLO, {"role": "assistant", "content": [CALL]}]
     given = messages(*called, {"role": "user", "content": [result, upload]}, tools=[LOOK])
     assert given.messages[-1]["role"] == "tool"
-    assert responses({"type": "compaction"}).messages == [{"role": "user", "content": ""}]
+    assert responses({"type": "compaction"}).messages == user("")
 
 
 def test_the_result_of_a_call_that_is_left_out_goes_with_it() -> None:
@@ -270,4 +271,4 @@ def test_lines_that_change_with_every_request_are_left_out(
         *({"role": "system", "content": text} for text in expected),
         HELLO,
     ]
-    assert without_attribution([{"role": "user", "content": BILLING}])[0]["content"] == BILLING
+    assert without_attribution(user(BILLING))[0]["content"] == BILLING

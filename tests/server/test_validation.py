@@ -17,11 +17,13 @@ from omlx.errors import BadRequest
 from omlx.server.dialects.openai.chat_request import ChatRequest
 from omlx.server.http.errors import from_validation
 from omlx.server.request.fields import read
+from omlx.server.request.structured_output import ANY_OBJECT, structured_output
+from tests.server.dialects import user
 
 WRONG = [
     *(None, True, 5, -(2**70), 2**70, 1.5, -1e300, "", "x", "x" * 5000, [], [5], [None], {}),
     *(["x"] * 5000, {"x": None}, {"type": 5}, {"type": "x"}, [{"type": "x"}], [{"role": "x"}]),
-    *([{"role": "user", "content": 5}], [{"function": {"name": 5}}]),
+    *(user(5), [{"function": {"name": 5}}]),
 ]
 
 
@@ -81,10 +83,17 @@ def check(error: BadRequest, wordings: list[str]) -> None:
     ],
 )
 def test_what_is_expected_is_told(body: object, told: str) -> None:
-    hello = {"messages": [{"role": "user", "content": "hi"}]}
+    hello = {"messages": user("hi")}
     if isinstance(body, dict):
         body = hello | body
     sent = b"{x" if body is None else json.dumps(body).encode()
     with pytest.raises(BadRequest) as caught:
         read(ChatRequest, sent)
     assert caught.value.message == told
+
+
+@pytest.mark.parametrize("more", [{}, {"schema": None}, {"schema": ""}])
+def test_an_object_without_a_schema_is_any_object(more: dict[str, object]) -> None:
+    form = structured_output({"type": "json_object", **more}, "response_format")
+    assert form is not None
+    assert json.loads(form.text) == ANY_OBJECT

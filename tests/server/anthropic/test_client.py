@@ -34,7 +34,7 @@ THINKING: Any = {"type": "enabled", "budget_tokens": 1024}
 
 
 def ask(client: Anthropic, says: str, **fields: Any) -> Message:
-    fields = {"max_tokens": 400, "messages": [{"role": "user", "content": says}], **fields}
+    fields = {"max_tokens": 400, "messages": user(says), **fields}
     return client.messages.create(model=TARGET, **fields)
 
 
@@ -44,7 +44,7 @@ def test_events_of_a_stream_come_in_the_documented_order(claude: Anthropic) -> N
     with claude.messages.create(
         model=TARGET,
         max_tokens=400,
-        messages=[{"role": "user", "content": says}],
+        messages=user(says),
         tools=TOOLS,
         thinking=THINKING,
         stream=True,
@@ -85,7 +85,7 @@ def test_the_tool_runner_sends_whole_conversations(claude: Anthropic, stream: bo
         seen.append(at)
         return "4 degrees"
 
-    messages: list[Any] = [{"role": "user", "content": markup("look", at="it")}]
+    messages: list[Any] = user(markup("look", at="it"))
     runner = claude.beta.messages.tool_runner(
         model=TARGET, max_tokens=100, tools=[look], messages=messages, stream=stream
     )
@@ -202,7 +202,7 @@ def refusal(client: Anthropic, **fields: Any) -> Any:
     ("fields", "status", "kind", "words"),
     [
         (
-            {"messages": [{"role": "user", "content": "a " * CONTEXT}]},
+            {"messages": user("a " * CONTEXT)},
             400,
             "invalid_request_error",
             "prompt is too long: ",
@@ -286,9 +286,7 @@ def test_refusals_are_of_this_api(
 
 def test_an_unknown_model_is_not_found(claude: Anthropic) -> None:
     with pytest.raises(anthropic.NotFoundError) as caught:
-        claude.messages.create(
-            model="claude-x", max_tokens=1, messages=[{"role": "user", "content": "x"}]
-        )
+        claude.messages.create(model="claude-x", max_tokens=1, messages=user("x"))
     assert caught.value.body["error"]["type"] == "not_found_error"
 
 
@@ -313,14 +311,10 @@ def test_names_are_mapped_only_where_that_is_set() -> None:
             ("claude-opus-9", HYBRID),
             (TARGET, TARGET),
         ):
-            answer = client.messages.create(
-                model=name, max_tokens=9, messages=[{"role": "user", "content": "Hi."}]
-            )
+            answer = client.messages.create(model=name, max_tokens=9, messages=user("Hi."))
             assert answer.model == served
         with pytest.raises(anthropic.NotFoundError):
-            client.messages.create(
-                model="gpt-9", max_tokens=9, messages=[{"role": "user", "content": "Hi."}]
-            )
+            client.messages.create(model="gpt-9", max_tokens=9, messages=user("Hi."))
 
 
 def test_models_in_the_words_of_this_api(claude: Anthropic) -> None:
@@ -339,7 +333,7 @@ def test_counting_loads_nothing(speller: Running) -> None:
     with Anthropic(base_url=speller.url, api_key="none") as client:
         ask(client, "x")
         counted = client.messages.count_tokens(
-            model=HYBRID, messages=[{"role": "user", "content": "x"}], tools=TOOLS, system="s"
+            model=HYBRID, messages=user("x"), tools=TOOLS, system="s"
         )
     assert counted.input_tokens > 20
     assert speller.pool.last_used is not None
@@ -352,7 +346,7 @@ def test_a_silent_stream_is_kept_open_by_pings() -> None:
             "model": TARGET,
             "max_tokens": 4,
             "stream": True,
-            "messages": [{"role": "user", "content": "word " * 500}],
+            "messages": user("word " * 500),
         }
         with httpx.stream(
             "POST", f"{running.url}/v1/messages?beta=true", json=body, timeout=60

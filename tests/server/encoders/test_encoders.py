@@ -18,6 +18,7 @@ from omlx.engine.types import CalibrationState
 from omlx.models.catalog.registry import Registry
 from omlx.models.pool.served import State
 from omlx.settings.schema import Settings
+from tests.server.dialects import user
 from tests.server.encoders.tiny import CONFIGS, POSITIONS, declare, ids_of, score, states, write
 from tests.server.running import DEMO, PATIENCE_S, TARGET, Running, omlx
 
@@ -136,7 +137,7 @@ def test_what_is_wrong_with_a_ranking_is_named(
 @pytest.mark.parametrize(
     ("path", "body"),
     [
-        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}]}),
+        ("/v1/chat/completions", {"messages": user("x")}),
         ("/v1/completions", {"prompt": "x"}),
         ("/v1/responses", {"input": "x"}),
         ("/api/generate", {"prompt": "x"}),

@@ -23,6 +23,7 @@ from omlx.server.app import create_app
 from omlx.server.journal.journal import Journal
 from omlx.server.services import Stores, build_services
 from omlx.settings.schema import Settings
+from tests.server.dialects import user
 from tests.server.running import OFFLINE, PATIENCE_S, Running, serving
 
 DAY_S = 86400.0
@@ -62,7 +63,7 @@ def body_of(dialect: str, kind: str, **more: Any) -> Event:
         format: Event = {"text": {"format": {"type": "json_schema", "name": "a", "schema": SCHEMA}}}
         forced: Any = "required"
     elif dialect == "messages":
-        body |= {"messages": [{"role": "user", "content": asked}], "max_tokens": 60}
+        body |= {"messages": user(asked), "max_tokens": 60}
         body |= {"thinking": {"type": "enabled", "budget_tokens": 1024}} if thinks else {}
         tool = {"name": "say", "description": "Says.", "input_schema": LONG_ARGUMENT}
         format = {"output_config": {"format": {"type": "json_schema", "schema": SCHEMA}}}
@@ -70,7 +71,7 @@ def body_of(dialect: str, kind: str, **more: Any) -> Event:
     elif dialect == "completions":
         return body | {"prompt": "One two three four", "max_tokens": 60}
     else:
-        body |= {"messages": [{"role": "user", "content": asked}], "max_tokens": 60}
+        body |= {"messages": user(asked), "max_tokens": 60}
         body |= {} if thinks else {"reasoning_effort": "none"}
         tool = {"type": "function", "function": {"name": "say", "parameters": LONG_ARGUMENT}}
         format = {

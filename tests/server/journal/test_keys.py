@@ -16,11 +16,12 @@ from anthropic import Anthropic
 from openai import OpenAI
 
 from omlx.server.journal.journal import Part, Table
+from tests.server.dialects import user
 from tests.server.journal.streams import DAY_S, PATHS, copy_files, journaled, numbered
 from tests.server.running import PATIENCE_S, TARGET, Running
 
 KEY = {"Idempotency-Key": "one"}
-SAYS = {"model": TARGET, "messages": [{"role": "user", "content": "word " * 40}], "max_tokens": 99}
+SAYS = {"model": TARGET, "messages": user("word " * 40), "max_tokens": 99}
 
 
 @pytest.fixture
@@ -111,7 +112,7 @@ def test_an_answer_that_its_client_left_waits_for_it(
 
 def test_official_clients_send_keys(speller: Running, tmp_path: Path) -> None:
     with journaled(speller, tmp_path) as (client, _):
-        url, asked = str(client.base_url), [{"role": "user", "content": "word " * 9}]
+        url, asked = str(client.base_url), user("word " * 9)
         fields: Any = {"model": TARGET, "messages": asked, "max_tokens": 20, "extra_headers": KEY}
         with OpenAI(base_url=f"{url}/v1", api_key="none") as openai:
             chats = [openai.chat.completions.create(**fields) for _ in range(2)]
@@ -179,7 +180,7 @@ def test_a_disk_that_fails_costs_the_record_only(
     append = Table.append
     monkeypatch.setattr(Table, "append", append_and_fail)
     with journaled(speller, tmp_path / "a") as (client, journal):
-        messages = [{"role": "user", "content": "word " * 200}]  # more than fits in a page
+        messages = user("word " * 200)  # more than fits in a page
         body = SAYS | {"stream": True, "messages": messages, "max_tokens": 300}
         with client.stream("POST", PATHS["chat"], json=body, headers=KEY) as stream:
             events = [event for _, event in numbered(stream)]

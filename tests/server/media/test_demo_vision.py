@@ -18,6 +18,7 @@ from anthropic import Anthropic
 from openai import OpenAI
 
 from omlx.models.catalog.discovery import BUNDLED
+from tests.server.dialects import user
 from tests.server.media.pictures import asking, file_of, uri
 from tests.server.running import SEEING, VISION, Running, omlx
 from training.pictures import Subject, draw, subjects
@@ -93,7 +94,7 @@ def test_the_responses_api_streams_the_same(openai: OpenAI) -> None:
             {"type": "input_image", "image_url": picture, "detail": "auto"},
             {"type": "input_text", "text": QUESTION},
         ]
-        asked: Any = [{"role": "user", "content": parts}]
+        asked: Any = user(parts)
         events = openai.responses.create(
             model=VISION, input=asked, max_output_tokens=24, temperature=0, stream=True
         )
@@ -106,7 +107,7 @@ def test_the_messages_api_streams_the_same(anthropic: Anthropic, openai: OpenAI)
         data = picture.partition(",")[2]
         source = {"type": "base64", "media_type": "image/png", "data": data}
         parts = [{"type": "image", "source": source}, {"type": "text", "text": QUESTION}]
-        asked: Any = [{"role": "user", "content": parts}]
+        asked: Any = user(parts)
         with anthropic.messages.stream(
             model=VISION, messages=asked, max_tokens=24, extra_body={"temperature": 0}
         ) as stream:

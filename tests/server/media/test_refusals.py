@@ -13,6 +13,7 @@ from PIL import Image
 from omlx.server.request.media.images import MAX_IMAGES
 from omlx.server.request.media.parts import MAX_BYTES
 from tests.models.vision.loaded import picture
+from tests.server.dialects import user
 from tests.server.media.pictures import QWEN, asking, file_of, some_uri, uri
 from tests.server.running import TARGET, Running
 
@@ -98,7 +99,7 @@ def test_no_image_in_instructions_of_other_dialects(http: httpx.Client) -> None:
         "model": QWEN,
         "max_tokens": 2,
         "system": [{"type": "image", "source": source}],
-        "messages": [{"role": "user", "content": "So?"}],
+        "messages": user("So?"),
     }
     error = http.post("/v1/messages", json=body).json()["error"]
     assert (error["type"], error["code"]) == ("invalid_request_error", "image.role")

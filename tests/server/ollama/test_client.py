@@ -13,6 +13,7 @@ from openai import OpenAI
 
 from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.catalog.registry import ModelEntry, Registry
+from tests.schemas import record
 from tests.server.dialects import markup, user
 from tests.server.running import DRAFT, TARGET, Running, omlx
 from tests.server.spelling import CONTEXT
@@ -51,31 +52,18 @@ def test_python_functions_are_tools(spelling_llama: Any) -> None:
     assert said.message.tool_calls[0].function.arguments == {"at": "Zürich"}
 
 
-def test_thinking_is_apart_and_can_be_switched_off(spelling_llama: Any) -> None:
-    thought = spelling_llama.chat(TARGET, user(THOUGHT), think=True)
-    assert (thought.message.thinking.strip(), thought.message.content) == ("Hm.", "Yes.")
+def test_thinking_of_a_prompt_and_by_a_level(spelling_llama: Any) -> None:
     parts = list(spelling_llama.chat(TARGET, user(THOUGHT), think="high", stream=True))
     assert "".join(part.message.thinking or "" for part in parts).strip() == "Hm."
-    assert "".join(part.message.content or "" for part in parts) == "Yes."
     plain = spelling_llama.chat(TARGET, user("Yes."), think=False)
-    assert (plain.message.thinking, plain.message.content) == (None, "Yes.")
+    assert plain.message.thinking is None
     made = spelling_llama.generate(TARGET, THOUGHT, think=True)
-    assert (made.thinking.strip(), made.response) == ("Hm.", "Yes.")
-
-
-def test_an_answer_in_the_form_of_a_schema(llama: Any) -> None:
-    schema = {
-        "type": "object",
-        "properties": {"name": {"type": "string", "maxLength": 5}, "old": {"type": "boolean"}},
-        "required": ["name", "old"],
-        "additionalProperties": False,
-    }
-    asked: dict[str, Any] = {"think": False, "options": {"seed": 1, "num_predict": 60}}
-    said = json.loads(llama.chat(TARGET, QUESTION, format=schema, **asked).message.content)
-    assert set(said) == {"name", "old"}
-    assert isinstance(said["old"], bool)
-    parts = llama.generate(TARGET, "Who?", format=schema, stream=True, **asked)
-    assert set(json.loads("".join(part.response for part in parts))) == {"name", "old"}
+    assert made.thinking.strip() == "Hm."
+    assert made.response == "Yes."
+    ada = '{"name": "Ada", "age": 36}'
+    form = record(name={"type": "string"}, age={"type": "integer"})
+    parts = spelling_llama.generate(TARGET, f"{ada} is it.", think=False, format=form, stream=True)
+    assert "".join(part.response for part in parts) == ada
 
 
 def test_any_object(spelling_llama: Any) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.server.dialects import markup, user
 from tests.server.running import TARGET, Running
 from tests.server.spelling import CONTEXT
 
@@ -19,7 +20,7 @@ LOOK: dict[str, Any] = {
     "type": "function",
     "function": {"name": "look", "parameters": {"type": "object", "properties": {}}},
 }
-CALL = '<tool_call>\n{"name": "look", "arguments": {}}\n</tool_call>'
+CALL = markup("look")
 
 
 @pytest.fixture
@@ -80,7 +81,7 @@ def test_open_webui(http: httpx.Client) -> None:
     assert context_of(shown) == CONTEXT
     body = {
         "model": name,
-        "messages": [{"role": "user", "content": "A title."}],
+        "messages": user("A title."),
         "stream": True,
         "think": False,
         "options": {"temperature": 0.2, "num_ctx": 2048, "num_predict": 50, "stop": ["###"]},

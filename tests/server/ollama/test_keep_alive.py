@@ -15,6 +15,7 @@ import pytest
 from omlx.errors import BadRequest
 from omlx.server.dialects.ollama.fields import duration_s
 from omlx.settings.schema import Settings
+from tests.server.dialects import user
 from tests.server.running import PATIENCE_S, TARGET, Running, omlx
 from tests.server.spelling import spelling_pool
 
@@ -66,7 +67,7 @@ def test_a_body_without_messages_loads_and_unloads(http: httpx.Client) -> None:
 
 
 def test_a_request_says_how_long_its_model_stays(http: httpx.Client) -> None:
-    ask = {"model": TARGET, "messages": [{"role": "user", "content": "a"}], **ONE_TOKEN}
+    ask = {"model": TARGET, "messages": user("a"), **ONE_TOKEN}
 
     def expires(**keep: Any) -> datetime:
         assert http.post("/api/chat", json=ask | keep).is_success

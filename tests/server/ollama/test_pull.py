@@ -13,6 +13,7 @@ from omlx.models.catalog.discovery import BUNDLED
 from tests.cli.serving import serving
 from tests.cli.test_packages import place
 from tests.models.hub import Hub, running
+from tests.server.dialects import user
 from tests.server.running import TARGET, Running
 
 KEY = "secret"
@@ -43,7 +44,7 @@ def test_a_model_is_pulled_and_answers(hub: Hub, tmp_path: Path) -> None:
         assert [steps[0].status, steps[-1].status] == ["pulling manifest", "success"]
         sizes = [(step.completed, step.total) for step in steps if step.total]
         assert all(0 <= done <= total for done, total in sizes)
-        said = client.chat(NAME, [{"role": "user", "content": "a"}], options={"num_predict": 2})
+        said = client.chat(NAME, user("a"), options={"num_predict": 2})
         assert said.eval_count > 0
         assert client.pull(NAME).status == "success"
         for name, status, word in (

@@ -8,8 +8,10 @@ import pytest
 from omlx.engine.speculation.strategy import DRAFT
 from omlx.errors import BadRequest
 from omlx.server.dialects.openai.chat_request import ChatRequest
+from omlx.server.request.generation_request import GenerationRequest
+from tests.server.dialects import user
 
-HELLO = [{"role": "user", "content": "hello"}]
+HELLO = user("hello")
 
 
 LOOK: dict[str, Any] = {
@@ -24,6 +26,10 @@ def named(name: str) -> dict[str, Any]:
 
 def body(**fields: Any) -> bytes:
     return json.dumps({"messages": HELLO, **fields}).encode()
+
+
+def read(**fields: Any) -> GenerationRequest:
+    return ChatRequest.parse(body(**fields)).generation_request()
 
 
 @pytest.mark.parametrize(
@@ -45,7 +51,7 @@ def body(**fields: Any) -> bytes:
         (body(messages="hello"), "request.type", "messages"),
         (body(messages=[{"role": "king", "content": ""}]), "request.value", "messages[0].role"),
         (body(messages=[{"role": "user"}]), "request.missing", "messages[0].content"),
-        (body(messages=[{"role": "user", "content": 5}]), "request.type", "messages[0].content"),
+        (body(messages=user(5)), "request.type", "messages[0].content"),
         (
             body(messages=[*HELLO, {"role": "tool", "content": "x"}]),
             "request.missing",
@@ -170,47 +176,43 @@ def test_what_is_wrong_is_named(raw: bytes, code: str | None, param: str | None)
 
 
 def test_fields_that_ask_for_nothing_or_are_for_others_are_ignored() -> None:
-    request = ChatRequest.parse(
-        body(
-            tools=[],
-            tool_choice="auto",
-            response_format={"type": "text"},
-            store=True,
-            metadata={"a": "b"},
-            service_tier="auto",
-            temperature=None,
-            stop=None,
-            audio=None,
-            wholly_unknown=[1],
-        )
-    ).generation_request()
+    request = read(
+        tools=[],
+        tool_choice="auto",
+        response_format={"type": "text"},
+        store=True,
+        metadata={"a": "b"},
+        service_tier="auto",
+        temperature=None,
+        stop=None,
+        audio=None,
+        wholly_unknown=[1],
+    )
     assert (request.sampling, request.stop_strings) == ({}, ())
 
 
 @pytest.mark.parametrize("seed", [0, -1, 2**32, 2**63, 2**64 - 1, -(2**63)])
 def test_any_64_bit_seed(seed: int) -> None:
-    assert ChatRequest.parse(body(seed=seed)).generation_request().seed == seed
+    assert read(seed=seed).seed == seed
 
 
 def test_everything_arrives() -> None:
-    request = ChatRequest.parse(
-        body(
-            model="org/name",
-            n=2,
-            stop="END",
-            max_tokens=9,
-            max_completion_tokens=5,
-            temperature=0,
-            top_k=3,
-            logit_bias={"7": -100},
-            logprobs=True,
-            reasoning_effort="low",
-            chat_template_kwargs={"enable_thinking": False},
-            speculation="draft",
-            draft_model="org/small",
-            num_draft_tokens=0,
-        )
-    ).generation_request()
+    request = read(
+        model="org/name",
+        n=2,
+        stop="END",
+        max_tokens=9,
+        max_completion_tokens=5,
+        temperature=0,
+        top_k=3,
+        logit_bias={"7": -100},
+        logprobs=True,
+        reasoning_effort="low",
+        chat_template_kwargs={"enable_thinking": False},
+        speculation="draft",
+        draft_model="org/small",
+        num_draft_tokens=0,
+    )
     assert (request.model, request.draft_model, request.n) == ("org/name", "org/small", 2)
     assert (request.stop_strings, request.max_tokens, request.top_logprobs) == (("END",), 5, 0)
     assert request.sampling == {"temperature": 0, "top_k": 3}
@@ -232,7 +234,7 @@ def test_messages_as_templates_know_them() -> None:
         {"role": "assistant", "content": None, "refusal": "I will not."},
         {"role": "assistant", "content": "fine", "refusal": None},
     ]
-    assert ChatRequest.parse(body(messages=messages)).generation_request().messages == [
+    assert read(messages=messages).messages == [
         {"role": "system", "content": "be brief"},
         {"role": "user", "content": "hi", "name": "ann"},
         {"role": "assistant", "content": "", "reasoning_content": "hm"},
@@ -256,18 +258,16 @@ def test_messages_as_templates_know_them() -> None:
 def test_how_tools_may_be_used(
     fields: dict[str, Any], forced: bool, name: str | None, single: bool
 ) -> None:
-    use = ChatRequest.parse(body(tools=[LOOK], **fields)).generation_request().tools
+    use = read(tools=[LOOK], **fields).tools
     assert use is not None
     assert (use.forced, use.name, use.single) == (forced, name, single)
     assert use.functions == (LOOK,)
 
 
 def test_a_model_is_not_told_of_tools_that_it_may_not_use() -> None:
-    assert (
-        ChatRequest.parse(body(tools=[LOOK], tool_choice="none")).generation_request().tools is None
-    )
+    assert read(tools=[LOOK], tool_choice="none").tools is None
     bare = {"type": "function", "function": {"name": "look"}}
-    use = ChatRequest.parse(body(tools=[bare])).generation_request().tools
+    use = read(tools=[bare]).tools
     assert use is not None
     assert use.functions[0]["function"]["parameters"] == {"type": "object", "properties": {}}
 
@@ -284,27 +284,19 @@ def test_past_calls_are_objects_for_templates() -> None:
         {"role": "assistant", "tool_calls": [call('{"a": 1}'), call(""), call("{"), call("[1]")]},
         {"role": "tool", "tool_call_id": "c1", "content": "seen"},
     ]
-    asked, answered = ChatRequest.parse(body(messages=messages)).generation_request().messages
+    asked, answered = read(messages=messages).messages
     arguments = [each["function"]["arguments"] for each in asked["tool_calls"]]
     assert arguments == [{"a": 1}, {}, "{", "[1]"]
     assert answered == {"role": "tool", "content": "seen", "tool_call_id": "c1", "name": "look"}
 
 
 def test_reasoning_and_prefill() -> None:
-    request = ChatRequest.parse(body(reasoning_effort="none")).generation_request()
+    request = read(reasoning_effort="none")
     assert request.template_variables == {"enable_thinking": False}
     last = {"role": "assistant", "content": "One,"}
-    assert not ChatRequest.parse(body(messages=[*HELLO, last])).generation_request().continue_last
-    assert (
-        ChatRequest.parse(body(messages=[*HELLO, {**last, "prefix": True}]))
-        .generation_request()
-        .continue_last
-    )
-    assert (
-        ChatRequest.parse(body(messages=[*HELLO, last], continue_final_message=True))
-        .generation_request()
-        .continue_last
-    )
+    assert not read(messages=[*HELLO, last]).continue_last
+    assert read(messages=[*HELLO, {**last, "prefix": True}]).continue_last
+    assert read(messages=[*HELLO, last], continue_final_message=True).continue_last
 
 
 def test_calls_and_results_without_ids_are_matched_in_order() -> None:
@@ -320,9 +312,7 @@ def test_calls_and_results_without_ids_are_matched_in_order() -> None:
         {"role": "tool", "content": "a"},
         {"role": "tool", "tool_call_id": "", "content": "b"},
     ]
-    _, called, first, second = (
-        ChatRequest.parse(body(messages=messages)).generation_request().messages
-    )
+    _, called, first, second = read(messages=messages).messages
     calls = [(call["id"], call["function"]["arguments"]) for call in called["tool_calls"]]
     assert calls == [("call_1_0", {"at": 1}), ("call_1_1", {})]
     assert (first["tool_call_id"], first["name"]) == ("call_1_0", "look")
@@ -335,6 +325,6 @@ def test_the_type_of_a_tool_may_be_left_out() -> None:
         look,
         {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [look]}},
     ):
-        use = ChatRequest.parse(body(tools=[look], tool_choice=choice)).generation_request().tools
+        use = read(tools=[look], tool_choice=choice).tools
         assert use is not None
         assert [each["name"] for each in use.allowed] == ["look"]

@@ -14,9 +14,10 @@ from openai import OpenAI
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from omlx.engine.types import Finished, FinishReason
+from tests.server.dialects import user
 from tests.server.running import DRAFT, HYBRID, TARGET, Running
 
-ASK: list[Any] = [{"role": "user", "content": "Say hello, then count."}]
+ASK: list[Any] = user("Say hello, then count.")
 OFF = {"speculation": "off"}
 
 

@@ -10,6 +10,7 @@ import pytest
 from openai import BadRequestError, OpenAI
 from openai.types import Completion
 
+from tests.server.dialects import user
 from tests.server.running import TARGET
 
 PROMPT = "Once upon a time"
@@ -213,9 +214,7 @@ def test_tokens_there_and_back(http: httpx.Client) -> None:
     assert answer["count"] == len(answer["tokens"]) > 3
     back = http.post("/detokenize", json={"model": TARGET, "tokens": answer["tokens"]}).json()
     assert back == {"prompt": "naïve 日本", "content": "naïve 日本"}
-    chat = http.post(
-        "/tokenize", json={"model": TARGET, "messages": [{"role": "user", "content": "hi"}]}
-    ).json()
+    chat = http.post("/tokenize", json={"model": TARGET, "messages": user("hi")}).json()
     text = http.post("/detokenize", json={"model": TARGET, "tokens": chat["tokens"]}).json()[
         "prompt"
     ]

@@ -7,9 +7,10 @@ from omlx.server.dialects.openai.responses_items import Item
 from omlx.server.dialects.openai.responses_store import ResponseStore
 from omlx.server.http.body import Json
 from omlx.server.journal.journal import Owned
+from tests.server.dialects import user
 
 OWNER = "laptop"
-ASKED = [{"role": "user", "content": "a"}]
+ASKED = user("a")
 
 
 def response(number: int, text: str = "b") -> Json:
@@ -30,7 +31,7 @@ def test_a_conversation_goes_on_from_what_was_said() -> None:
     store = ResponseStore()
     store.keep(OWNER, response(1), [], ASKED)
     assert store.before(owned("resp_1")) == [*ASKED, {"role": "assistant", "content": "b"}]
-    assert ASKED == [{"role": "user", "content": "a"}]
+    assert user("a") == ASKED
 
 
 def test_what_is_given_out_is_a_copy_whatever_its_characters() -> None:

@@ -13,7 +13,7 @@ from openai.types.responses import Response, ResponseFunctionToolCall
 from pydantic import BaseModel
 
 from omlx.server.dialects.openai.responses_items import Conversation, Item
-from tests.server.dialects import markup
+from tests.server.dialects import markup, user
 from tests.server.running import PATIENCE_S, TARGET, Running
 
 PLAIN: Any = {"effort": "none"}
@@ -103,9 +103,7 @@ def test_a_tool_loop_over_previous_response_id(spelling: OpenAI) -> None:
 
 
 def test_a_tool_loop_without_a_store(spelling: OpenAI) -> None:
-    history: list[Any] = [
-        {"role": "user", "content": f"<think>\nHm.\n</think>\n\n{markup('look')}"}
-    ]
+    history: list[Any] = user(f"<think>\nHm.\n</think>\n\n{markup('look')}")
     fields: Any = {
         "tools": TOOLS,
         "store": False,

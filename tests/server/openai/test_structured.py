@@ -14,6 +14,7 @@ from openai.types.chat import ChatCompletion
 from pydantic import BaseModel, Field, SecretStr
 
 from tests.schemas import SCHEMAS
+from tests.server.dialects import markup, user
 from tests.server.running import TARGET, Running
 
 PLAIN: dict[str, Any] = {"chat_template_kwargs": {"enable_thinking": False}}
@@ -40,7 +41,7 @@ def ask(client: OpenAI, says: str, **fields: Any) -> ChatCompletion:
     body = PLAIN | fields.pop("extra_body", {})
     return client.chat.completions.create(
         model=TARGET,
-        messages=[{"role": "user", "content": says}],
+        messages=user(says),
         extra_body=body,
         **{"max_tokens": 300, **fields},
     )
@@ -66,7 +67,7 @@ def test_the_bundled_model_fills_a_pydantic_model(
 ) -> None:
     answer = client.chat.completions.parse(
         model=TARGET,
-        messages=[{"role": "user", "content": "Who is there?"}],
+        messages=user("Who is there?"),
         response_format=Report,
         temperature=temperature,
         seed=4,
@@ -96,7 +97,7 @@ def test_speculation_gives_the_same_answer_and_reports_forced_tokens(client: Ope
 def test_a_stream_of_parts_is_parsed(client: OpenAI) -> None:
     with client.chat.completions.stream(
         model=TARGET,
-        messages=[{"role": "user", "content": "Who is there?"}],
+        messages=user("Who is there?"),
         response_format=Person,
         extra_body=PLAIN,
         max_tokens=100,
@@ -159,7 +160,7 @@ def test_a_call_may_come_in_its_place(spelling: OpenAI) -> None:
     form = of_schema(Person.model_json_schema())
     called = ask(
         spelling,
-        '<tool_call>\n{"name": "look", "arguments": {}}\n</tool_call>',
+        markup("look"),
         tools=tools,
         response_format=form,
     )
@@ -168,7 +169,7 @@ def test_a_call_may_come_in_its_place(spelling: OpenAI) -> None:
     assert json.loads(said(answered)) == {"name": "Ada", "age": 36}
     forced = ask(
         spelling,
-        '<tool_call>\n{"name": "look", "arguments": {}}\n</tool_call>',
+        markup("look"),
         tools=tools,
         response_format=form,
         tool_choice="required",
@@ -227,7 +228,7 @@ def test_an_answer_cut_by_max_tokens_is_reported(client: OpenAI) -> None:
     with pytest.raises(LengthFinishReasonError):
         client.chat.completions.parse(
             model=TARGET,
-            messages=[{"role": "user", "content": "Who?"}],
+            messages=user("Who?"),
             response_format=Report,
             max_tokens=5,
             extra_body=PLAIN,
@@ -246,7 +247,7 @@ def test_an_invalid_schema_is_refused_before_anything_runs(server: Running) -> N
     before = len(server.engine.submitted)
     for stream in (False, True):
         body = {
-            "messages": [{"role": "user", "content": "x"}],
+            "messages": user("x"),
             "response_format": of_schema(
                 {"type": "object", "properties": {"a": {"type": "strin"}}}
             ),

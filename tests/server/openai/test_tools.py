@@ -13,7 +13,7 @@ from openai.types.chat import ChatCompletion
 from pydantic import BaseModel
 
 from tests.schemas import SMALL, listed, record
-from tests.server.dialects import markup
+from tests.server.dialects import markup, user
 from tests.server.running import TARGET, Running
 
 PLAIN = {"chat_template_kwargs": {"enable_thinking": False}}
@@ -34,9 +34,7 @@ TOOLS: list[Any] = [
 
 def ask(client: OpenAI, says: str, **fields: Any) -> ChatCompletion:
     fields = {"tools": TOOLS, "extra_body": PLAIN, "max_tokens": 400, **fields}
-    return client.chat.completions.create(
-        model=TARGET, messages=[{"role": "user", "content": says}], **fields
-    )
+    return client.chat.completions.create(model=TARGET, messages=user(says), **fields)
 
 
 def calls(answer: ChatCompletion, choice: int = 0) -> list[tuple[str, Any]]:
@@ -47,7 +45,7 @@ def calls(answer: ChatCompletion, choice: int = 0) -> list[tuple[str, Any]]:
 def test_a_stream_says_what_the_body_says(spelling: OpenAI) -> None:
     says = f"See.\n{markup('get_weather', city='Oslo', days=1)}{markup('look')}"
     with spelling.chat.completions.stream(
-        model=TARGET, messages=[{"role": "user", "content": says}], tools=TOOLS, extra_body=PLAIN
+        model=TARGET, messages=user(says), tools=TOOLS, extra_body=PLAIN
     ) as stream:
         events = list(stream)
         final = stream.get_final_completion()
@@ -66,7 +64,7 @@ def test_a_stream_says_what_the_body_says(spelling: OpenAI) -> None:
 def test_parse_gives_the_arguments_as_a_model(spelling: OpenAI) -> None:
     answer = spelling.chat.completions.parse(
         model=TARGET,
-        messages=[{"role": "user", "content": markup("get_weather", city="Rome", days=2)}],
+        messages=user(markup("get_weather", city="Rome", days=2)),
         tools=TOOLS[:1],
         extra_body=PLAIN,
     )
@@ -148,7 +146,7 @@ def test_reasoning_is_apart_and_counted(spelling: OpenAI) -> None:
     assert answer.usage.completion_tokens_details.reasoning_tokens > 4
     kinds = []
     for chunk in spelling.chat.completions.create(
-        model=TARGET, messages=[{"role": "user", "content": says}], tools=TOOLS, stream=True
+        model=TARGET, messages=user(says), tools=TOOLS, stream=True
     ):
         delta = chunk.choices[0].delta
         kinds += [
@@ -177,7 +175,7 @@ def test_reasoning_that_is_given_back_is_rendered(spelling: OpenAI) -> None:
 
 
 def test_an_effort_of_none_opens_no_reasoning(spelling: OpenAI) -> None:
-    says: list[Any] = [{"role": "user", "content": "Hi."}]
+    says: list[Any] = user("Hi.")
     answer = spelling.chat.completions.create(model=TARGET, messages=says, reasoning_effort="none")
     assert answer.choices[0].message.content == "Hi."
 
@@ -204,7 +202,7 @@ def test_a_client_in_the_middle_of_a_call_can_leave(speller: Running) -> None:
     says = markup("look", at="it" * 1500)
     body = {
         "model": TARGET,
-        "messages": [{"role": "user", "content": says}],
+        "messages": user(says),
         "tools": TOOLS,
         "stream": True,
         **PLAIN,
@@ -225,7 +223,7 @@ BOOK = record(
 )
 LOOK = record(at={"type": "string", "pattern": "^/[a-z]{1,6}$"})
 SCHEMAS = {"book": BOOK, "look": LOOK}
-ASKED = [{"role": "user", "content": "Say something else."}]
+ASKED = user("Say something else.")
 FORCED = [
     {"type": "function", "function": {"name": name, "parameters": schema}}
     for name, schema in SCHEMAS.items()
