@@ -51,7 +51,7 @@ FEATURES: Final[dict[str, str]] = {
     "model pool": """
         omlx/models/pool/ tests/models/test_pool tests/models/test_footprint
         tests/models/test_load_ tests/models/pools tests/server/test_pool
-        tests/server/test_meeting_unload tests/server/test_shared_memory""",
+        tests/server/test_shared_memory""",
     "GGUF": "omlx/models/gguf/ tests/models/gguf/ tests/cli/test_pull_gguf",
     "downloads and search": """
         omlx/models/hub/ admin/download tests/admin/test_download omlx/cli/pull
@@ -61,21 +61,18 @@ FEATURES: Final[dict[str, str]] = {
     "schemas and grammars": """
         omlx/text/grammar omlx/text/mask omlx/text/schema omlx/text/text_bounds omlx/text/constraint
         tests/text/test_grammar tests/text/test_schema
-        tests/text/test_structured_ omlx/server/request/structured_output
-        tests/server/test_response_format""",
+        tests/text/test_structured_ omlx/server/request/structured_output""",
     "tool calls": """
         omlx/text/calls/ omlx/text/tools tests/text/call_ tests/text/test_call_
         tests/text/test_tool_ tests/text/test_tag_grammar
         tests/text/test_value_grammar tests/text/test_json_repair omlx/server/request/tooling
         tests/server/test_tool tests/server/test_skipped_tools
-        tests/server/test_bundled_tools tests/server/test_constrained_calls
         tests/server/test_message_calls tests/recorded/ tests/agents/""",
     "server: HTTP and what dialects share": "omlx/server/ tests/server/ tests/clients/",
     "dialect: OpenAI": "omlx/server/dialects/openai/ tests/server/openai/",
     "dialect: Anthropic": "omlx/server/dialects/anthropic/ tests/server/anthropic/",
     "dialects: Ollama, LM Studio": """
-        omlx/server/dialects/ollama/ omlx/server/endpoints/ollama tests/server/ollama/
-        tests/server/test_lmstudio""",
+        omlx/server/dialects/ollama/ omlx/server/endpoints/ollama tests/server/ollama/""",
     "embeddings and rankings": """
         omlx/server/endpoints/embeddings omlx/server/endpoints/rerank
         tests/server/rerank/
