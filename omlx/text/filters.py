@@ -142,8 +142,12 @@ class StopStringMatcher:
 
 def overlap(text: str, marker: str) -> int:
     """Return the length of the longest suffix of `text` that is a proper prefix of `marker`."""
-    longest = min(len(text), len(marker) - 1)
-    return next((n for n in range(longest, 0, -1) if marker.startswith(text[len(text) - n :])), 0)
+    start = text.find(marker[:1], max(0, len(text) - len(marker) + 1))
+    while start >= 0:
+        if marker.startswith(text[start:]):
+            return len(text) - start
+        start = text.find(marker[:1], start + 1)
+    return 0
 
 
 def longest_overlap(text: str, markers: Iterable[str]) -> int:

@@ -148,39 +148,44 @@ class JsonRepair:
     def _token(self, at: int) -> int:
         """Pass on one token outside of strings; return its length, 0 if it may continue."""
         character = self._text[at]
-        if self._terminator and self._open and character not in _SPACE:
+        if character in _SPACE:
+            if self._comma:
+                self._comma += character
+            else:
+                self._passed.append(character)
+            return 1
+        if self._terminator and self._open:
             text = self._text[at : at + len(self._terminator)]
             if text == self._terminator:
                 self._close_all()
             if self._terminator.startswith(text):
                 return 0
-        match character:
-            case " " | "\t" | "\r" | "\n" if self._comma:
-                self._comma += character
-            case " " | "\t" | "\r" | "\n":
-                self._passed.append(character)
-            case '"' | "'" if self._next is _Next.COLON and self._ends_key(at):
+        if character in "\"'":
+            if self._next is _Next.COLON and self._ends_key(at):
                 return 1 if self._text[at + 1 :].strip() else 0
-            case '"' | "'":
-                self._begin_string(character)
-            case "{" | "[":
-                self._pass_value(character)
-                self._open.append(character)
-                self._next = _Next.KEY if character == "{" else _Next.ITEM
-            case "}" | "]":
-                self._close()
-            case ":" if self._next is _Next.COLON:
+            self._begin_string(character)
+        elif character in "{[":
+            self._pass_value(character)
+            self._open.append(character)
+            self._next = _Next.KEY if character == "{" else _Next.ITEM
+        elif character in "}]":
+            self._close()
+        elif character == ":":
+            if self._next is _Next.COLON:  # else it is superfluous
                 self._passed.append(":")
                 self._next = _Next.MEMBER
-            case "," if self._next not in (_Next.KEY, _Next.ITEM):
-                self._passed.append(_BEFORE_END.get(self._next, ""))
-                self._comma = ","
-                self._next = _Next.KEY if self._in_object else _Next.ITEM
-            case ":" | ",":
-                pass  # superfluous
-            case _:
-                return self._word(at)
+        elif character == ",":
+            self._separate()
+        else:
+            return self._word(at)
         return 1
+
+    def _separate(self) -> None:
+        """Hold a comma back; superfluous ones are dropped."""
+        if self._next not in (_Next.KEY, _Next.ITEM):
+            self._passed.append(_BEFORE_END.get(self._next, ""))
+            self._comma = ","
+            self._next = _Next.KEY if self._in_object else _Next.ITEM
 
     @property
     def _in_object(self) -> bool:
