@@ -149,7 +149,10 @@ class GrammarCompiler:
         markup = call_markup(self._tokenizer, use.functions)
         if markup is None or markup.form.written is None or not (use.forced or use.strict):
             return None
-        return self._cache.get(repr(use), lambda: self._compile_tool_calls(use, markup))
+        try:
+            return self._cache.get(repr(use), lambda: self._compile_tool_calls(use, markup))
+        except RecursionError as error:
+            raise _bad_schema(_names(use), error) from error
 
     def _compile_tool_calls(self, use: ToolUse, markup: CallMarkup) -> CompiledGrammar:
         try:
@@ -176,8 +179,7 @@ class GrammarCompiler:
             return replace(compiled, whole=self._tokens.matcher(answer))
         except ValueError as error:
             self._check_schemas(use)
-            names = ", ".join(function["name"] for function in use.allowed)[:200]
-            raise _bad_schema(names, error) from error
+            raise _bad_schema(_names(use), error) from error
 
     def mask(self, answer: CompiledGrammar | None, preamble: Preamble) -> GrammarMask:
         """Return a mask for one choice; without an `answer`, only calls are constrained.
@@ -303,7 +305,11 @@ def _is_regex(pattern: str) -> bool:
     return False
 
 
-def _bad_schema(name: str, error: ValueError) -> BadRequest:
+def _names(use: ToolUse) -> str:
+    return ", ".join(function["name"] for function in use.allowed)[:200]
+
+
+def _bad_schema(name: str, error: Exception) -> BadRequest:
     return BadRequest("tools.schema", param="tools", name=name, detail=str(error).strip())
 
 

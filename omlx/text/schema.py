@@ -121,6 +121,7 @@ class SchemaTypes:
     def __init__(self, root: Any) -> None:
         self.root: Schema = root if isinstance(root, Mapping) else {}
         self._known: dict[int, tuple[Schema, frozenset[str]]] = {}
+        self._texts: dict[str, bool] = {}
         self._properties: dict[str, Any] = {}
 
     def resolve(self, reference: Any) -> Any:
@@ -151,16 +152,40 @@ class SchemaTypes:
                 found += (choice for choice in listed(values) if isinstance(choice, str))
         return list(dict.fromkeys(found))
 
-    def lists(self, schema: Any, text: str) -> bool:
-        """Return whether the enumerations of a schema allow a text."""
-        return self._holds(
-            schema,
-            lambda part: text in part.get("enum", [text]) and part.get("const", text) == text,
-        )
+    def enumerated(self, schema: Any) -> list[str]:
+        """Return those of `choices` that all enumerations of a schema allow."""
+        choices = self.choices(schema)
+        every = frozenset(choices)
+        known: dict[str, frozenset[str]] = {}
+
+        def follow(reference: str) -> frozenset[str]:
+            if reference not in known:
+                known[reference] = frozenset()  # where it leads back to itself
+                known[reference] = of(self.resolve(reference))
+            return known[reference]
+
+        def of(part: Any) -> frozenset[str]:
+            if not isinstance(part, Mapping):
+                return frozenset() if part is False else every
+            found = every
+            if "enum" in part:
+                found &= {value for value in listed(part["enum"]) if isinstance(value, str)}
+            if "const" in part:
+                found &= {part["const"]} if isinstance(part["const"], str) else frozenset()
+            if isinstance(part.get("$ref"), str):
+                found &= follow(part["$ref"])
+            found = found.intersection(*map(of, listed(part.get("allOf"))))
+            for key in ("anyOf", "oneOf"):
+                if options := listed(part.get(key)):
+                    found &= frozenset[str]().union(*map(of, options))
+            return found
+
+        allowed = of(schema)
+        return [choice for choice in choices if choice in allowed]
 
     def free_text(self, schema: Any) -> bool:
         """Return whether a schema allows strings that it does not enumerate."""
-        return self._holds(schema, self._allows_text)
+        return holds(schema, self._allows_text, self._refers_to_text)
 
     def declared(self, name: str) -> list[Any]:
         """Return the schemas of a property, by all alternatives at the root."""
@@ -227,16 +252,11 @@ class SchemaTypes:
 
         return of(schema)
 
-    def _holds(self, schema: Any, test: Callable[[Schema], bool]) -> bool:
-        known: dict[str, bool] = {}
-
-        def follow(reference: str) -> bool:
-            if reference not in known:
-                known[reference] = False  # where it leads back to itself
-                known[reference] = holds(self.resolve(reference), test, follow)
-            return known[reference]
-
-        return holds(schema, test, follow)
+    def _refers_to_text(self, reference: str) -> bool:
+        if reference not in self._texts:
+            self._texts[reference] = False  # where it leads back to itself
+            self._texts[reference] = self.free_text(self.resolve(reference))
+        return self._texts[reference]
 
     def _allows_text(self, part: Schema) -> bool:
         return "enum" not in part and "const" not in part and "string" in self.kinds(part)

@@ -326,3 +326,27 @@ def test_what_is_not_enforced_is_refused_of_strict_functions_and_else_a_warning(
         (warning,) = compiled.warnings
         assert (warning.code, detail in warning.message) == ("format.relaxed", True)
         assert warning.message.count(detail) == 1
+
+
+def nested(depth: int) -> Any:
+    schema: Any = {**TEXT, "maxLength": 3}
+    for _ in range(depth):
+        schema = {"anyOf": [schema, NULL]}
+    return record(a=schema)
+
+
+@pytest.mark.parametrize("family", ["qwen coder", "gemma 4"], indirect=True)
+def test_alternatives_within_alternatives_are_enforced_or_refused(model: TokenizerWrapper) -> None:
+    assert may_say(model, nested(20), {"a": "abc"})
+    assert not may_say(model, nested(20), {"a": "abcd"})
+    for depth in (450, 700):
+        with pytest.raises(BadRequest) as caught:
+            grammars(model).compile_tool_calls(forced(nested(depth)))
+        assert caught.value.code == "tools.schema"
+
+
+def test_many_constants_are_the_only_texts(tmp_path: Any) -> None:
+    model = family_tokenizer(tmp_path, *WORDS["qwen coder"][:2])
+    schema = record(a={"anyOf": [{"const": f"c{number}"} for number in range(100)]})
+    assert may_say(model, schema, {"a": "c99"})
+    assert not may_say(model, schema, {"a": "c100"})

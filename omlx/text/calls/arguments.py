@@ -350,8 +350,8 @@ class TagRules(ArgumentRules):
         if "string" in kinds and self.types.free_text(schema):
             forms = self._free_texts(schema, list(_excluded(schema, others)))
         elif "string" in kinds:
-            words = (word for word in self.types.choices(schema) if self.types.lists(schema, word))
-            forms = self._words(word for word in words if self.tags.ender.strip() not in word)
+            tag, words = self.tags.ender.strip(), self.types.enumerated(schema)
+            forms = self._words(word for word in words if tag not in word)
         if others and forms != [any_text]:
             own = embedded(schema, self.types.root)
             if "string" in kinds:

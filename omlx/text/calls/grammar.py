@@ -144,7 +144,7 @@ class CallGrammar:
         notation = Notation(self._notation.added, partial(self._note, name))
         try:
             yield from self._form.syntax.rules(schema, rule, notation)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise BadRequest("tools.schema", param="tools", name=name, detail=str(error)) from error
 
     def _note(self, name: str, detail: str) -> None:
@@ -183,7 +183,7 @@ def arguments_schema(function: Schema, use: ToolUse) -> Schema:
         if "$ref" in text:
             check_depth(schema)
             schema = prune_nonterminating(schema)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BadRequest("tools.schema", param="tools", name=name, detail=str(error)) from error
     return schema
 
