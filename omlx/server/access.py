@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from starlette.routing import Route
@@ -157,20 +157,13 @@ def _stream_fields(stream: GenerationStream) -> Fields:
         "proposed": record["draft_n"],
         "speculation": speculation["code"],
         "strategy": speculation["strategy"],
-        "drafters": _listed(record["drafters"], _accepted),
-        "gates": _listed(speculation["gates"], _gate),
+        "drafters": ", ".join(
+            f"{name} {drafter['accepted']}/{drafter['proposed']}"
+            for name, drafter in record["drafters"].items()
+        ),
+        "gates": ", ".join(f"{name} {_gate(gate)}" for name, gate in speculation["gates"].items()),
         **({"restarts": record["restarts"]} if "restarts" in record else {}),
     }
-
-
-def _listed(parts: Mapping[str, Any], show: Callable[[Any], str]) -> str:
-    """`ngram 12/20, org/small 3/8`"""
-    return ", ".join(f"{name} {show(part)}" for name, part in parts.items())
-
-
-def _accepted(drafter: Mapping[str, Any]) -> str:
-    """`12/20`: accepted / proposed tokens."""
-    return f"{drafter['accepted']}/{drafter['proposed']}"
 
 
 def _gate(gate: Mapping[str, Any]) -> str:

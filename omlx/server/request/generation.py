@@ -120,7 +120,9 @@ class GenerationService:
             await self._check_empty(request, lease.served)
             if request.has_parts:
                 request = await self._files.attach(request)
-                request = await attach(request, Reader.of(lease.served), self._images)
+                served = lease.served
+                reader = Reader(served.id, served.vision, served.context_length)
+                request = await attach(request, reader, self._images)
             lane = (lease.served.id, request.long)
             tokenized = await self._text.run(lane, partial(tokenize, lease.served, request))
             await self._note_beginning(request, lease.served, arrival.caller, lane)

@@ -61,6 +61,7 @@ def timings(finishes: Sequence[Finish], prompts: int = 1) -> dict[str, Any]:
     predicted_n = sum(choice.predicted_n for choice in stats)
     predicted_ms = max(choice.predicted_ms for choice in stats)
     drafters = sorted(sum_drafters(stats).items())
+    restarts = sum(choice.restarts for choice in stats)
     return {
         "prompt_n": prompt_n - cached_n,
         "prompt_ms": round(prompt_ms, 3),
@@ -74,13 +75,8 @@ def timings(finishes: Sequence[Finish], prompts: int = 1) -> dict[str, Any]:
         "drafters": {name: _drafter(total) for name, total in drafters},
         "seed": stats[0].seed,
         "speculation": _speculation(stats[0]),
-        **_restarts(stats),
+        **({"restarts": restarts} if restarts else {}),
     }
-
-
-def _restarts(stats: Sequence[RequestStats]) -> dict[str, int]:
-    restarts = sum(choice.restarts for choice in stats)
-    return {"restarts": restarts} if restarts else {}
 
 
 def warnings(reasons: Sequence[Reason]) -> dict[str, Any]:

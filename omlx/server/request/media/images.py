@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from omlx.engine.vision.spans import PreparedImage
 from omlx.errors import BadRequest, Reason
-from omlx.models.pool.served import ServedModel
 from omlx.models.vision import support
 from omlx.models.vision.support import VisionSupport
 from omlx.server.http.body import Json
@@ -52,10 +51,6 @@ class Reader:
     model: str
     vision: VisionSupport
     context_length: int = MAX_TOKENS
-
-    @classmethod
-    def of(cls, served: ServedModel) -> Reader:
-        return cls(served.id, served.vision, served.context_length)
 
 
 async def attach(
