@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
+import subprocess
+import sys
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
@@ -22,6 +24,33 @@ from tests.receipts.test_store import answer
 from tests.storage import homes
 
 RUN = StoredResult({"rows": []}, 5.0, Conditions("machine", {"omlx": "1"}))
+_WRITE = """
+import sys
+from pathlib import Path
+from omlx.storage.home import use
+for number in range(100_000):
+    row = (f"a-{number}", 1.0, "x" * 5000)
+    use(Path(sys.argv[1]), lambda db: db.execute("insert into receipts values (?, ?, ?)", row))
+    print(number, flush=True)
+"""
+
+_FILL = """
+import resource, sys
+from pathlib import Path
+from omlx.telemetry.usage import FAILURE, UsageHistory
+history = UsageHistory(Path(sys.argv[1]))
+history.add("m", "", FAILURE)
+history.flush()
+most, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, hard))  # for each file
+for number in range(2000):
+    history.add(f"model {number}", "", FAILURE)
+history.flush()
+before = len(history._pending)
+resource.setrlimit(resource.RLIMIT_FSIZE, (most, hard))
+print(before, len(history.sums(1)), len(history._pending))
+"""
+
 DAY_USAGE = Usage(requests=3, prompt=200, draft_saved_s=0.5)
 
 
@@ -107,3 +136,23 @@ def test_nothing_is_created_to_read(tmp_path: Path) -> None:
     assert ResultStore(home).runs("org/a") == []
     assert AnswerStore(home).ids("a-0") == []
     assert os.listdir(tmp_path) == []
+
+
+def test_what_was_stored_is_there_after_a_kill(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", _WRITE, str(tmp_path)]
+    for _ in range(3):
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as writer:
+            assert writer.stdout is not None
+            written = [int(writer.stdout.readline()) for _ in range(10)]
+            writer.kill()
+        stored = {id for (id,) in homes.rows(tmp_path, "select id from receipts")}
+        assert stored >= {f"a-{number}" for number in written}
+        assert homes.rows(tmp_path, "pragma integrity_check") == [("ok",)]
+        homes.rows(tmp_path, "delete from receipts")
+
+
+def test_what_a_full_disk_does_not_take_is_written_later(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", _FILL, str(tmp_path)]
+    filled = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert filled.stdout.split() == ["2000", "2001", "0"]
+    assert filled.stderr.count("statistics not stored") == 1
