@@ -129,47 +129,12 @@ class Replay:
         changed.set()
 
 
-class Recording:
-    """The record of one answer: batches from `number` on. `active` until a write has failed: a
-    record with a gap would be continued with other events than a client has.
-    """
-
-    def __init__(self, journal: Journal, id: str, number: int) -> None:
-        self.active = True
-        self._journal = journal
-        self._id = id
-        self._number = number
-
-    async def write(self, first: int, events: Sequence[Event]) -> bool:
-        """Write a batch before any client sees what it became: events from number `first` on.
-        Return whether the record has all of it.
-        """
-        content = dump(first, events)
-        if content is None:
-            return self.active
-        written = await self._journal.append(Part(self._id, self._number, content))
-        self._number += 1
-        self.active = bool(written)
-        if written is False:
-            log.warning(Reason("answer.off.evicted", {"id": self._id}).message)
-        return self.active
-
-    async def finish(self, answer: bytes) -> None:
-        """Replace what was written by the whole answer."""
-
-        def replace(table: Table) -> None:
-            table.finish(self._id, zlib.compress(answer, 1), time.time())
-
-        await self._journal.run(replace)
-
-    async def drop(self) -> None:
-        await self._journal.run(partial(Table.drop, id=self._id))
-
-
 class Answer:
     """An answer in progress. `readers` counts its clients; `body_hash` is of the request's body.
 
-    It begins with what was `recorded`, if it was interrupted; `caught_up` is set behind that.
+    It begins with what was `recorded`, if it was interrupted; `caught_up` is set behind that. It is
+    recorded in `journal`, if given, until a write has failed: a record with a gap would be
+    continued with other events than a client has.
     """
 
     def __init__(
@@ -177,7 +142,7 @@ class Answer:
         owner: str,
         exchange: Exchange,
         stream: GenerationStream,
-        recording: Recording | None,
+        journal: Journal | None,
         body_hash: bytes,
         recorded: Recorded | None = None,
     ) -> None:
@@ -190,8 +155,10 @@ class Answer:
         self.body_hash = body_hash
         self.caught_up = asyncio.Event()
         self._recorded = recorded
-        self._recording = recording
-        if recording is not None:
+        self._journal = journal
+        self._written = 0 if recorded is None else len(recorded.batches)
+        self._has_gap = False
+        if journal is not None:
             stream.record = self._record
         self._body = b""
         self._error: OmlxError | None = None
@@ -208,8 +175,7 @@ class Answer:
     @property
     def unrecorded(self) -> Replay | None:
         """Its events, if the journal has not all of them."""
-        is_recorded = self._recording is not None and self._recording.active
-        return None if is_recorded else self.replay
+        return self.replay if self._journal is None or self._has_gap else None
 
     async def whole(self) -> bytes:
         """Return the body of an answer that is no stream. Raises the error that ended it."""
@@ -254,8 +220,8 @@ class Answer:
             content = self.replay.content
         else:
             self._body = content = bytes(JSONResponse(self.encoder.body(events)).body)
-        if self._recording is not None:
-            await self._recording.finish(content)
+        if self._journal is not None:
+            await self._journal.run(lambda table: self._finish(table, content))
 
     def _catch_up(self, firsts: Iterator[int]) -> None:
         """Number the events of the next recorded batch as those that clients have."""
@@ -269,24 +235,35 @@ class Answer:
             self.replay.jump()
         self.caught_up.set()
 
+    def _finish(self, table: Table, content: bytes) -> None:
+        """On the thread of the journal."""
+        table.finish(self.id, zlib.compress(content, 1), time.time())
+
     async def _record(self, events: Sequence[Event]) -> None:
-        """Record a batch. Where that fails, events get numbers that no other process continues."""
-        recording = self._recording
-        if recording is None or not recording.active:
+        """Record a batch before any client sees what it became. Where that fails, events get
+        numbers that no other process continues.
+        """
+        content = dump(self.replay.next, events)
+        if self._journal is None or self._has_gap or content is None:
             return
-        if not await recording.write(self.replay.next, events):
-            self.replay.jump()
+        written = await self._journal.append(Part(self.id, self._written, content))
+        self._written += 1
+        if written:
+            return
+        if written is False:
+            log.warning(Reason("answer.off.evicted", {"id": self.id}).message)
+        self._has_gap = True
+        self.replay.jump()
 
     async def _failed(self, error: OmlxError) -> bool:
         """End with an error. Return whether that is final: another process may continue what this
         one has recorded."""
         self._error = error
         payloads = self.encoder.failed(error)
-        recording = self._recording
-        if isinstance(error, EngineDead) and recording is not None and recording.active:
+        if isinstance(error, EngineDead) and self.unrecorded is None:
             self.replay.fail(payloads)
             return False
         self.replay.add(payloads)
-        if recording is not None:
-            await recording.drop()
+        if self._journal is not None:
+            await self._journal.run(partial(Table.drop, id=self.id))
         return True

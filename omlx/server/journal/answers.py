@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NamedTuple
 from weakref import WeakValueDictionary
 
 from starlette.requests import Request
@@ -28,7 +28,7 @@ from omlx.server.http import sse
 from omlx.server.http.connection import note, while_connected
 from omlx.server.http.errors import field_error
 from omlx.server.http.guard import caller_of, owner_of
-from omlx.server.journal.answer import Answer, Recording, Replay
+from omlx.server.journal.answer import Answer, Replay
 from omlx.server.journal.journal import Entry, Header, Journal, Owned, Table, booted_at
 from omlx.server.request.dialect import Exchange, Wire
 from omlx.server.request.generation import GenerationService
@@ -59,16 +59,11 @@ class Kept:
         return self.content.startswith(b"id: ")
 
 
-@dataclass(frozen=True, slots=True)
-class LastEvent:
+class LastEvent(NamedTuple):
     """The number of the last event that a client has, as `field` of its request says; -1: none."""
 
     number: int
     field: str = LAST_EVENT
-
-    @property
-    def is_none(self) -> bool:
-        return self.number < 0
 
 
 class Answers:
@@ -169,7 +164,7 @@ class Answers:
             return self.follow(answer.id, Replay.of(wire, answer.content), last, headers)
         answer.readers += 1
         try:
-            if not last.is_none:
+            if last.number >= 0:
                 await while_connected(request.receive, answer.caught_up.wait())
             start = _start(answer.id, answer.replay, last)
         except BaseException:
@@ -187,7 +182,7 @@ class Answers:
     ) -> Response:
         """A stream of the events of a finished answer. Raises Conflict as `stream` does."""
         frames = replay.frames(_start(id, replay, last), self._keep_alive_s)
-        return sse.EventStream(frames, _nothing, more=headers)
+        return sse.EventStream(frames, lambda: None, more=headers)
 
     async def flushed(self) -> None:
         """Wait until what ended answers have stored is on disk."""
@@ -233,27 +228,20 @@ class Answers:
         try:
             if not exchange.background and recorded is None:
                 await while_connected(receive, stream.started(self._keep_alive_s))
-            recording = await self._record(stream, exchange, owner, key, body, entry)
-            answer = Answer(owner, exchange, stream, recording, body_hash, recorded)
+            journal = self.journal
+            if entry is None and not await self._is_recorded(stream, exchange, owner, key, body):
+                journal = None
+            answer = Answer(owner, exchange, stream, journal, body_hash, recorded)
         except BaseException:
             stream.close()
             raise
         self._start(answer, key)
         return answer
 
-    async def _record(
-        self,
-        stream: GenerationStream,
-        exchange: Exchange,
-        owner: str,
-        key: str | None,
-        body: bytes,
-        entry: Entry | None,
-    ) -> Recording | None:
-        """Begin to record an answer, or continue. The answer has a warning if that is not
-        possible."""
-        if entry is not None and self.journal is not None:
-            return Recording(self.journal, stream.id, len(entry.parts))
+    async def _is_recorded(
+        self, stream: GenerationStream, exchange: Exchange, owner: str, key: str | None, body: bytes
+    ) -> bool:
+        """Begin to record an answer. It has a warning if that is not possible."""
         off = Reason("answer.off.setting")
         if self.journal is not None:
             header = Header(
@@ -268,11 +256,11 @@ class Answers:
             )
             begin = partial(Table.begin, header=header, body=body, now=time.time())
             if await self.journal.run(begin):
-                return Recording(self.journal, stream.id, 0)
+                return True
             off = self.journal.off or Reason("answer.off.large", {"bytes": len(body)})
         if key is not None or self.journal is not None:
             stream.warnings = (*stream.warnings, off)
-        return None
+        return False
 
     def _start(self, answer: Answer, key: str | None) -> None:
         self.running[answer.owned] = answer
@@ -351,7 +339,7 @@ def _check_same(body_hash: bytes, body: bytes) -> None:
 def _check_begins(request: Request) -> None:
     """Raise NotFound for a client that has a part of an answer that is not here any more: another
     answer would follow."""
-    if not last_event(request).is_none:
+    if last_event(request).number >= 0:
         raise NotFound("answer.gone", param=KEY, field=LAST_EVENT)
 
 
@@ -383,10 +371,6 @@ def _recorded(entry: Entry) -> Recorded:
 
 def _kept(entry: Entry) -> Kept:
     return Kept(entry.header.owned, zlib.decompress(entry.parts[0]))
-
-
-def _nothing() -> None:
-    """At the end of a stream of a finished answer."""
 
 
 async def _never() -> Message:
