@@ -1,7 +1,7 @@
 """Prefixes on disk as the engine thread sees them: which are written and read, and when.
 
     saved or hit ─► offer ─► pump, some pieces a step ─► DiskWorker
-    a new row    ─► fetch ─► take, some bytes a step  ─► the row's cache
+    a new row    ─► begin ─► take, some bytes a step  ─► the row's cache
 
 While rows run, pieces are turned into bytes for at most `SHARE` of the time; the rest follows when
 the model is idle. One worker serves each fingerprint that is in use.
@@ -30,6 +30,11 @@ SHARE: Final = 0.005
 
 IDLE_BYTES: Final = 8 << 20
 """Bytes to hand over in one step without running rows: rows of other models wait meanwhile."""
+
+LOAD_BYTES: Final = 32 << 20
+"""Bytes from disk that one step takes. To copy them takes some 10 ms, less than a chunk of a prompt
+that is read beside decoding rows.
+"""
 
 TOUCH_S: Final = 600.0
 """A prefix that is hit in memory again and again is marked as used on disk so often."""
@@ -76,6 +81,7 @@ class DiskTier:
         self._offered: deque[tuple[TokenChain, Piece]] = deque()
         self._known: set[int] = set()
         self._touched: dict[int, float] = {}
+        self._fetches: dict[int, Fetch] = {}  # by row
         self._busy_until = 0.0  # seconds; rows that run are not held up before
         self.hits = 0
         self.hit_tokens = 0
@@ -145,14 +151,33 @@ class DiskTier:
         """Forget pieces that have left the index."""
         self._known.difference_update(pieces)
 
-    def fetch(self, tokens: Sequence[int], cached: int) -> Fetch | None:
-        """Begin to read what the disk has of a prompt, of which memory has `cached` tokens; None
-        where it cannot gain enough.
+    def begin(self, row: int, tokens: Sequence[int], cached: int) -> bool:
+        """Begin to read more of a row's prompt than memory has, `cached` tokens. Return False where
+        the disk cannot gain enough. The row is given back by `drop`, or when all was taken.
         """
         least = cached + self._thresholds.min_gain_tokens
         if len(tokens) <= least or self._worker.state.off is not None:
-            return None
-        return self._worker.fetch(TokenChain(tokens, self._block_tokens), least)
+            return False
+        self._fetches[row] = self._worker.fetch(TokenChain(tokens, self._block_tokens), least)
+        return True
+
+    def ready(self, row: int) -> bool:
+        """Whether `take` has something."""
+        return row in self._fetches and self._fetches[row].ready
+
+    def take(self, row: int, nbytes: int) -> tuple[list[Run], int | None]:
+        """Return the next runs, and the prefix's length with the last ones; else None."""
+        fetch = self._fetches[row]
+        runs = fetch.take(nbytes)
+        if not fetch.ended:
+            return runs, None
+        del self._fetches[row]
+        return runs, fetch.length
+
+    def drop(self, row: int) -> None:
+        fetch = self._fetches.pop(row, None)
+        if fetch is not None:
+            fetch.cancel()
 
     def clear(self) -> None:
         """Delete all prefixes on disk."""
@@ -180,49 +205,6 @@ class DiskTier:
         self._touched = {id: at for id, at in self._touched.items() if now - at < TOUCH_S}
         self._touched[piece] = now
         self._worker.touch(TokenChain(tokens, self._block_tokens))
-
-
-LOAD_BYTES: Final = 32 << 20
-"""Bytes from disk that one step takes. To copy them takes some 10 ms, less than a chunk of a prompt
-that is read beside decoding rows.
-"""
-
-
-class Restores:
-    """Fetches by row, from `begin` until all was taken or the row is dropped."""
-
-    def __init__(self, disk: DiskTier) -> None:
-        self._disk = disk
-        self._fetches: dict[int, Fetch] = {}
-
-    def __contains__(self, row: int) -> bool:
-        return row in self._fetches
-
-    def begin(self, row: int, tokens: Sequence[int], cached: int) -> bool:
-        """Look for more of a prompt than memory has, `cached` tokens. Return False as `fetch`."""
-        fetch = self._disk.fetch(tokens, cached)
-        if fetch is None:
-            return False
-        self._fetches[row] = fetch
-        return True
-
-    def ready(self, row: int) -> bool:
-        """Whether `take` has something."""
-        return row in self._fetches and self._fetches[row].ready
-
-    def take(self, row: int, nbytes: int) -> tuple[list[Run], int | None]:
-        """Return the next runs, and the prefix's length with the last ones; else None."""
-        fetch = self._fetches[row]
-        runs = fetch.take(nbytes)
-        if not fetch.ended:
-            return runs, None
-        del self._fetches[row]
-        return runs, fetch.length
-
-    def drop(self, row: int) -> None:
-        fetch = self._fetches.pop(row, None)
-        if fetch is not None:
-            fetch.cancel()
 
 
 HAND_OVER_S: Final = 2.0

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from collections.abc import Sequence as Tokens
 from typing import TypeAlias
 
-from omlx.engine.disk.tier import LOAD_BYTES, Disk, Restores
+from omlx.engine.disk.tier import LOAD_BYTES, Disk
 from omlx.engine.piece import Layout
 from omlx.engine.prefix.index import PrefixIndex, PrefixMatch
 from omlx.engine.step.plan import CacheOp, Evict, Load, Loaded, Open, PendingOps, Restore, Save
@@ -215,7 +215,7 @@ class Opening:
     def __init__(self, prefix: PrefixReuse, started: Callable[[Row], None]) -> None:
         self._prefix = prefix
         self._started = started
-        self._restores = None if prefix.disk is None else Restores(prefix.disk)
+        self._disk = prefix.disk
 
     def open(self, row: Row) -> list[CacheOp]:
         """Start a row from the longest cached prefix, unless the disk may have a longer one: then
@@ -228,8 +228,8 @@ class Opening:
         ]
         match = self._prefix.match(row)
         usable = self._prefix.off_reason is None and prompt_logprobs is None and not row.cold
-        restores = self._restores if usable else None
-        if restores is not None and restores.begin(row_id, row.tokens, _length(match)):
+        disk = self._disk if usable else None
+        if disk is not None and disk.begin(row_id, row.tokens, _length(match)):
             row.start(0, restoring=True)
             return ops
         self._start(row, _length(match))
@@ -248,10 +248,10 @@ class Opening:
         is then saved within `room`. Return the records that the next operations load, by row.
         """
         row = self._next(running)
-        if self._restores is None or row is None:
+        if self._disk is None or row is None:
             return {}
         row_id = row.id
-        records, length = self._restores.take(row_id, LOAD_BYTES)
+        records, length = self._disk.take(row_id, LOAD_BYTES)
         if length is None:
             pending.next.append(Load(row_id))
             return {row_id: records}
@@ -267,13 +267,13 @@ class Opening:
 
     def drop(self, row_id: int) -> None:
         """Give a row up that waits for the disk, if it does."""
-        if self._restores is not None:
-            self._restores.drop(row_id)
+        if self._disk is not None:
+            self._disk.drop(row_id)
 
     def _next(self, running: Sequence[Row]) -> Row | None:
-        if self._restores is None:
+        if self._disk is None:
             return None
-        return next((s for s in running if s.restoring and self._restores.ready(s.id)), None)
+        return next((s for s in running if s.restoring and self._disk.ready(s.id)), None)
 
     def _start(self, row: Row, cached: int) -> None:
         row.start(cached)

@@ -62,7 +62,7 @@ def test_after_a_restart_the_draft_model_continues_too(family: str, tmp_path: Pa
         bench.submit(follow_up)
         bench.until(lambda: bool(started_rows(bench)))
         (row,) = started_rows(bench)
-        fetches = bench.loop.scheduler.speculator.drafters[1]._prefixes._restores._fetches
+        fetches = bench.loop.scheduler.speculator.drafters[1]._prefixes._disk._fetches
         fetch = fetches.get(row.id)  # its last record, which else may come when all is said
         bench.wait(lambda: fetch is None or fetch.length is not None)
         bench.run()

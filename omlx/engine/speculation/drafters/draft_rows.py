@@ -16,7 +16,7 @@ from omlx.engine.device.payloads import (
     uncacheable,
 )
 from omlx.engine.device.sampling import Draw, RowSampler
-from omlx.engine.disk.tier import LOAD_BYTES, DiskTier, Restores
+from omlx.engine.disk.tier import LOAD_BYTES, DiskTier
 from omlx.engine.prefix.index import PrefixIndex
 from omlx.engine.speculation.drafters.draft_cache import DraftCaches
 from omlx.engine.step.row import Row
@@ -121,27 +121,26 @@ class DraftPrefixes:
         if max_bytes is not None and uncacheable(make_cache()) is None:
             self._index = PrefixIndex(layout_of(model, make_cache), block_tokens, max_bytes)
         self._disk = disk if self._index is not None else None
-        self._restores = None if self._disk is None else Restores(self._disk)
         self._fetching: dict[int, tuple[list[int], list[Payload]]] = {}
         if self._disk is not None:
             self._disk.dump = self._kept.to_record
 
     def begin(self, row: Row) -> None:
         """Look for a longer prefix on disk for a new row."""
-        if self._restores is None:
+        if self._disk is None:
             return
         tokens = row.tokens
         words = words_between(tokens, row.request.spans, 0, len(tokens))
-        if self._restores.begin(row.id, words, self.length(words)):
+        if self._disk.begin(row.id, words, self.length(words)):
             self._fetching[row.id] = words, []
 
     def ready(self, row: int) -> bool:
         """Take what has come from disk for a row. Return whether nothing more comes."""
         if row not in self._fetching:
             return True
-        assert self._restores is not None
+        assert self._disk is not None
         words, payloads = self._fetching[row]
-        records, length = self._restores.take(row, LOAD_BYTES)
+        records, length = self._disk.take(row, LOAD_BYTES)
         payloads += read_payloads(records)
         if length is None:
             return False
@@ -208,8 +207,8 @@ class DraftPrefixes:
         """Forget a row."""
         if self._index is not None:
             self._index.release(row)
-        if self._restores is not None:
-            self._restores.drop(row)
+        if self._disk is not None:
+            self._disk.drop(row)
             self._fetching.pop(row, None)
 
     def clear(self) -> None:
