@@ -165,7 +165,7 @@ def _loop(
         cost_model=costs,
         facts=facts,
     )
-    speculator = loop.scheduler.speculator
+    speculator = loop.speculator
     loop.use_drafters(speculator.drafters, speculator.off_reason, cost_model=fixed_costs())
     return loop
 
@@ -213,7 +213,7 @@ def _answers(loop: EngineLoop, requests: Sequence[Request], joins: Sequence[int]
             loop.submit(waiting.pop(0)[0])
             wait = 0
         events: list[Event] = loop.step()
-        run.batched += len(loop.scheduler.batch.members) > 1
+        run.batched += loop.batched_rows > 1
         wait += 1
         for event in events:
             match event:

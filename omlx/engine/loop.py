@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from omlx.draft_length import DEFAULT_DRAFT_LENGTH, DraftLength
 from omlx.engine.device.gpu import release_buffers
 from omlx.engine.device.launch import Launch
+from omlx.engine.device.model import MakeCache, Model
 from omlx.engine.device.runner import Runner
 from omlx.engine.device_errors import DEVICE, isolate
 from omlx.engine.disk.tier import Disk, DiskTier
-from omlx.engine.piece import Layout
+from omlx.engine.memory import MemoryGuard
+from omlx.engine.piece import Layout, Room
 from omlx.engine.prefix.reuse import PrefixReuse
 from omlx.engine.speculation.cost_model import PLAIN, CostModel
 from omlx.engine.speculation.drafter import Drafter
@@ -35,6 +37,21 @@ from omlx.records import PrefixStats
 
 DRAFT_SHARE: Final = 8
 """The draft model's prefix cache gets one in so many bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A loaded model for texts that are no requests. For the engine thread, between two steps.
+
+    `chunk` bounds the passes over a text, `memory` admits its KV cache of this `layout`.
+    """
+
+    model: Model
+    make_cache: MakeCache
+    limits: Limits
+    layout: Layout
+    chunk: PrefillChunk
+    memory: MemoryGuard
 
 
 class EngineLoop:
@@ -68,9 +85,34 @@ class EngineLoop:
         return self.scheduler.speculator.cost_model
 
     @property
-    def chunk(self) -> PrefillChunk:
-        """Bounds passes over prompts and other texts."""
-        return self.scheduler.planner.chunk
+    def speculator(self) -> Speculator:
+        return self.scheduler.planner.speculator
+
+    @speculator.setter
+    def speculator(self, speculator: Speculator) -> None:
+        self.scheduler.planner.speculator = speculator
+
+    @property
+    def batched_rows(self) -> int:
+        """How many rows share a batch."""
+        return len(self.scheduler.batch.members)
+
+    @property
+    def loaded(self) -> LoadedModel:
+        runner, scheduler = self.runner, self.scheduler
+        layout, chunk = scheduler.prefix.layout, scheduler.planner.chunk
+        return LoadedModel(
+            runner.model, runner.make_cache, self.limits, layout, chunk, scheduler.memory
+        )
+
+    def room(self) -> Room:
+        """Return what the memory budget has left. Cached prefixes count as free."""
+        guard, limits = self.scheduler.memory, self.limits
+        free_bytes = guard.headroom()
+        if free_bytes is not None:
+            free_bytes += sum(client.cached for client in guard.clients)
+        layout = self.scheduler.prefix.layout
+        return Room(limits.context_length, limits.max_rows, layout, free_bytes)
 
     @property
     def has_work(self) -> bool:

@@ -83,6 +83,16 @@ class Layout:
         return tokens * self.row_bytes + sliding * self.window_bytes + self.state_bytes
 
 
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Room of a loaded model: tokens of context, rows, bytes of KV caches (None: any)."""
+
+    context: int
+    rows: int
+    layout: Layout
+    free_bytes: int | None
+
+
 class Span(Protocol):
     """Tokens [start, stop) of a kind of layer."""
 

@@ -22,6 +22,7 @@ from omlx.engine.calibration import Calibrations
 from omlx.engine.device.gpu import KeepWarm, release_buffers
 from omlx.engine.device_errors import DEVICE, isolate, kind_of
 from omlx.engine.heartbeat import Heartbeat
+from omlx.engine.piece import Room
 from omlx.engine.types import (
     Event,
     EventSink,
@@ -36,7 +37,7 @@ from omlx.errors import EngineDead, EngineError, OmlxError, Overloaded
 from omlx.records import PrefixStats
 
 if TYPE_CHECKING:
-    from omlx.engine.loop import EngineLoop
+    from omlx.engine.loop import EngineLoop, LoadedModel
 
 
 log = logging.getLogger("omlx.engine")
@@ -294,9 +295,25 @@ class EngineThread:
 
         return self.call(probe)
 
-    def with_loop(self, model: str, work: Callable[[EngineLoop], T]) -> Future[T]:
-        """Run `work` with the loop of a leased model, between two steps. Raises EngineDead."""
-        return self.call(lambda: work(self._loops[model]))
+    def read_text(self, model: str, read: Callable[[LoadedModel], T]) -> Future[T]:
+        """Have a leased model read a part of a text between two steps. Raises EngineDead."""
+        return self.call(lambda: read(self._loops[model].loaded))
+
+    def room(self, model: str) -> Future[Room]:
+        """Return what room a leased model has. Raises EngineDead."""
+        return self.call(lambda: self._loops[model].room())
+
+    def may_prefill(self, model: str, request: Request) -> Future[bool]:
+        """Return whether a leased model lacks a part of a prompt's stable prefix, and has room for
+        it without an eviction. Raises EngineDead.
+        """
+
+        def judge() -> bool:
+            loop = self._loops[model]
+            lacks = loop.cached_prefix(request.tokens) < request.stable
+            return lacks and loop.has_room_for(request)
+
+        return self.call(judge)
 
     def clear_prefixes(self, model: str) -> Future[None]:
         """Evict the cached prefixes of a model, if it is loaded. Raises EngineDead."""

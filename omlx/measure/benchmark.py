@@ -12,10 +12,10 @@ from functools import partial
 from itertools import product
 from math import isnan
 from statistics import median
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from omlx.engine.memory import stepped
-from omlx.engine.piece import Layout
+from omlx.engine.piece import Room
 from omlx.engine.speculation.strategy import OFF
 from omlx.engine.types import Request, Sampling, Speculation
 from omlx.errors import BadRequest, Overloaded, Reason
@@ -25,9 +25,6 @@ from omlx.measure.spread import Spread, rotate
 from omlx.measure.texts import prompts_of_length
 from omlx.models.pool.pool import Pool
 from omlx.models.pool.served import ServedModel
-
-if TYPE_CHECKING:
-    from omlx.engine.loop import EngineLoop
 
 SIZES: Final = (1024, 4096, 16_384, 32_768, 65_536, 131_072)
 """Tokens of the prompts."""
@@ -80,37 +77,18 @@ class Place:
         return prompt + ANSWER_TOKENS * self.point.streams
 
 
-@dataclass(frozen=True, slots=True)
-class Room:
-    """Room of a loaded model: tokens of context, rows, bytes of KV caches (None: any)."""
-
-    context: int
-    rows: int
-    layout: Layout
-    free_bytes: int | None
-
-    @classmethod
-    def of(cls, loop: EngineLoop) -> Room:
-        """Ask the memory guard. Call it on the engine thread. Cached prefixes count as free."""
-        guard, limits = loop.scheduler.queue.memory, loop.limits
-        free_bytes = guard.headroom()
-        if free_bytes is not None:
-            free_bytes += sum(client.cached for client in guard.clients)
-        layout = loop.scheduler.prefix.layout
-        return cls(limits.context_length, limits.max_rows, layout, free_bytes)
-
-    def refusal(self, point: Point) -> Reason | None:
-        """Return why a point cannot be measured; None if it can."""
-        tokens = point.tokens + ANSWER_TOKENS
-        if tokens > self.context:
-            return Reason("benchmark.context", {"tokens": tokens, "limit": self.context})
-        if point.streams > self.rows:
-            return Reason("benchmark.rows", {"streams": point.streams, "limit": self.rows})
-        need = point.streams * self.layout.cache_bytes(stepped(tokens))
-        if self.free_bytes is None or need <= self.free_bytes:
-            return None
-        need_gb, free_gb = round(need / 1e9, 1), round(max(0, self.free_bytes) / 1e9, 1)
-        return Reason("benchmark.memory", {"need_gb": need_gb, "free_gb": free_gb})
+def refusal(room: Room, point: Point) -> Reason | None:
+    """Return why a point cannot be measured; None if it can."""
+    tokens = point.tokens + ANSWER_TOKENS
+    if tokens > room.context:
+        return Reason("benchmark.context", {"tokens": tokens, "limit": room.context})
+    if point.streams > room.rows:
+        return Reason("benchmark.rows", {"streams": point.streams, "limit": room.rows})
+    need = point.streams * room.layout.cache_bytes(stepped(tokens))
+    if room.free_bytes is None or need <= room.free_bytes:
+        return None
+    need_gb, free_gb = round(need / 1e9, 1), round(max(0, room.free_bytes) / 1e9, 1)
+    return Reason("benchmark.memory", {"need_gb": need_gb, "free_gb": free_gb})
 
 
 def choose_points(room: Room, longest: int) -> tuple[list[Point], dict[Point, Reason]]:
@@ -118,7 +96,7 @@ def choose_points(room: Room, longest: int) -> tuple[list[Point], dict[Point, Re
     points, left_out = [], {}
     for tokens, streams in product(SIZES, STREAMS):
         point = Point(tokens, streams)
-        reason = room.refusal(point)
+        reason = refusal(room, point)
         if tokens > longest:
             continue
         if reason is None:
@@ -205,7 +183,7 @@ class Benchmark(Measurement):
         lease = await runner.lease(self)
         try:
             served = lease.served
-            room = await asyncio.wrap_future(runner.engine.with_loop(served.id, Room.of))
+            room = await asyncio.wrap_future(runner.engine.room(served.id))
         finally:
             lease.release()
         self.points, self.left_out = choose_points(room, self.longest)

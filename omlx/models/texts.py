@@ -17,7 +17,7 @@ from omlx.models.catalog.facts import PoolingMode
 
 if TYPE_CHECKING:
     from omlx.engine.device.model import Cache, Model
-    from omlx.engine.loop import EngineLoop
+    from omlx.engine.loop import LoadedModel
     from omlx.engine.memory import MemoryGuard
 
 
@@ -48,14 +48,14 @@ class ReadText(ABC):
         self.tokens = tokens
         self._fault: DeviceFault | None = None
 
-    def step(self, loop: EngineLoop, memory: MemoryGuard) -> bool:
+    def step(self, loaded: LoadedModel, memory: MemoryGuard) -> bool:
         """As `advance`. After a first error of the device the text is read again from its start.
 
         Raises EngineError after a second one.
         """
         launched, done = DEVICE.seen, False
         with isolate() as outcome:
-            done = self.advance(loop, memory)
+            done = self.advance(loaded, memory)
         fault = DEVICE.outcome(launched, computed=done)
         if fault is None and outcome.error is not None:
             raise outcome.error
@@ -72,21 +72,21 @@ class ReadText(ABC):
         """Forget what was read."""
 
     @abstractmethod
-    def advance(self, loop: EngineLoop, memory: MemoryGuard) -> bool:
+    def advance(self, loaded: LoadedModel, memory: MemoryGuard) -> bool:
         """Read the next part; return whether it was the last. Call it on the engine thread.
 
         Reads nothing as long as memory is being freed. Raises Overloaded if there is none for KV
         cache and activations, BadRequest if there never is.
         """
 
-    def admitted(self, loop: EngineLoop, memory: MemoryGuard) -> bool:
+    def admitted(self, loaded: LoadedModel, memory: MemoryGuard) -> bool:
         """Return whether there is memory to begin. Raises as `advance`."""
-        layout = loop.scheduler.prefix.layout
-        return memory.admit_text(len(self.tokens), layout, partial(self.activations, loop))
+        layout = loaded.layout
+        return memory.admit_text(len(self.tokens), layout, partial(self.activations, loaded))
 
-    def activations(self, loop: EngineLoop, tokens: int) -> int:
+    def activations(self, loaded: LoadedModel, tokens: int) -> int:
         """Return the bytes of the shortest pass over a text of so many tokens."""
-        return loop.chunk.least(tokens)
+        return loaded.chunk.least(tokens)
 
 
 class TextPass(ReadText):
@@ -103,15 +103,15 @@ class TextPass(ReadText):
     def restart(self) -> None:
         self._read, self._cache = 0, []
 
-    def advance(self, loop: EngineLoop, memory: MemoryGuard) -> bool:
+    def advance(self, loaded: LoadedModel, memory: MemoryGuard) -> bool:
         """Read the next chunk. Raises what `read` and `finish` raise, too."""
         if not self._read:
-            if not self.admitted(loop, memory):
+            if not self.admitted(loaded, memory):
                 return False
-            self._cache = loop.runner.make_cache()
-        wanted = min(loop.limits.prefill_slice, len(self.tokens) - self._read)
-        chunk = self.tokens[self._read : self._read + loop.chunk.fit_alone(self._read, wanted)]
-        result = self.read(loop.runner.model, mx.array([chunk], mx.uint32), self._cache)
+            self._cache = loaded.make_cache()
+        wanted = min(loaded.limits.prefill_slice, len(self.tokens) - self._read)
+        chunk = self.tokens[self._read : self._read + loaded.chunk.fit_alone(self._read, wanted)]
+        result = self.read(loaded.model, mx.array([chunk], mx.uint32), self._cache)
         self._read += len(chunk)
         done = self._read == len(self.tokens)
         mx.eval([layer.state for layer in self._cache], *([result] if done else []))
@@ -205,8 +205,8 @@ class OnePass(ReadText):
     def restart(self) -> None:
         """There is nothing to forget."""
 
-    def activations(self, loop: EngineLoop, tokens: int) -> int:
-        return loop.chunk.activations.estimate(tokens, tokens) or 0
+    def activations(self, loaded: LoadedModel, tokens: int) -> int:
+        return loaded.chunk.activations.estimate(tokens, tokens) or 0
 
 
 class Encoding(OnePass):
@@ -217,10 +217,10 @@ class Encoding(OnePass):
         self.vector: tuple[float, ...] = ()
         self._mode = mode
 
-    def advance(self, loop: EngineLoop, memory: MemoryGuard) -> bool:
-        if not self.admitted(loop, memory):
+    def advance(self, loaded: LoadedModel, memory: MemoryGuard) -> bool:
+        if not self.admitted(loaded, memory):
             return False
-        model = cast(Encoder, loop.runner.model)
+        model = cast(Encoder, loaded.model)
         states = model(mx.array([self.tokens])).last_hidden_state[0]  # [tokens, hidden]
         states = states.astype(mx.float32)
         pooled = {"cls": states[0], "last": states[-1], "mean": states.mean(axis=0)}[self._mode]
@@ -240,11 +240,11 @@ class PairScore(OnePass):
         self.score = 0.0
         self._types = types
 
-    def advance(self, loop: EngineLoop, memory: MemoryGuard) -> bool:
+    def advance(self, loaded: LoadedModel, memory: MemoryGuard) -> bool:
         """Raises NonFiniteLogits."""
-        if not self.admitted(loop, memory):
+        if not self.admitted(loaded, memory):
             return False
-        model = cast(Classifier, loop.runner.model)
+        model = cast(Classifier, loaded.model)
         logits = model(mx.array([self.tokens]), token_type_ids=mx.array([self._types])).logits
         self.score = cast(float, mx.sigmoid(logits[0, 0].astype(mx.float32)).item())
         if not isfinite(self.score):

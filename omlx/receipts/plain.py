@@ -24,7 +24,7 @@ from omlx.receipts.verdict import Difference
 
 if TYPE_CHECKING:
     from omlx.engine.device.model import Cache
-    from omlx.engine.loop import EngineLoop
+    from omlx.engine.loop import LoadedModel
 
 PASSES: Final = 8
 """Passes of one token each that are computed between two steps of running requests."""
@@ -49,26 +49,26 @@ class PlainDecoding:
         self._cache: Cache = []
         self._sampler: RowSampler | None = None
 
-    def advance(self, loop: EngineLoop) -> bool:
+    def advance(self, loaded: LoadedModel) -> bool:
         """Compute a chunk of the prompt or some tokens of the answer. Return whether that was all.
 
-        Call it on the engine thread, with a loop whose model is in this process as a whole. Raises
+        Call it on the engine thread, with a model that is in this process as a whole. Raises
         Overloaded if the KV cache does not fit beside those of running requests.
         """
         if not self._read:
-            self._make_room(loop)
-            self._cache = loop.runner.make_cache()
-            self._sampler = RowSampler(self._request.sampling, loop.limits.vocab_size)
+            self._make_room(loaded)
+            self._cache = loaded.make_cache()
+            self._sampler = RowSampler(self._request.sampling, loaded.limits.vocab_size)
         unread = self._request.tokens[self._read : -1]
         if unread:
-            bounds = loop.limits.bounds  # a strict model reads its prompts in other chunks
-            most = loop.limits.prefill_slice if bounds is None else bounds.grid
+            bounds = loaded.limits.bounds  # a strict model reads its prompts in other chunks
+            most = loaded.limits.prefill_slice if bounds is None else bounds.grid
             chunk = unread[:most]
-            loop.runner.model(mx.array([chunk], mx.uint32), cache=self._cache)
+            loaded.model(mx.array([chunk], mx.uint32), cache=self._cache)
             mx.eval([layer.state for layer in self._cache])
             self._read += len(chunk)
             return False
-        places = self._choose_some(loop)
+        places = self._choose_some(loaded)
         mx.eval([place.chosen for place in places])
         agree = all(self._compare(place) for place in places)
         if agree and self._left and self.wrong_end is None:
@@ -76,12 +76,12 @@ class PlainDecoding:
         self._cache = []
         return True
 
-    def _make_room(self, loop: EngineLoop) -> None:
+    def _make_room(self, loaded: LoadedModel) -> None:
         """Evict prefixes where the KV cache would exceed the soft limit of memory."""
         tokens = len(self._tokens)
         if tokens <= SMALL:
             return
-        memory, layout = loop.scheduler.memory, loop.scheduler.prefix.layout
+        memory, layout = loaded.memory, loaded.layout
         need = layout.cache_bytes(stepped(tokens))
         excess = memory.excess(need, memory.clients)
         if excess > sum(client.cached for client in memory.clients):
@@ -93,20 +93,20 @@ class PlainDecoding:
         """Tokens of the answer that have not been chosen yet."""
         return len(self._tokens) - 1 - self._read
 
-    def _choose_some(self, loop: EngineLoop) -> list[_Place]:
+    def _choose_some(self, loaded: LoadedModel) -> list[_Place]:
         places: list[_Place] = []
         while len(places) < PASSES and self._left and self.wrong_end is None:
-            places.append(self._choose(loop))
+            places.append(self._choose(loaded))
             if not places[-1].possible:
                 break
         return places
 
-    def _choose(self, loop: EngineLoop) -> _Place:
+    def _choose(self, loaded: LoadedModel) -> _Place:
         """Read the newest known token, and choose the next one, without waiting for the device."""
         sampler, request = self._sampler, self._request
         assert sampler is not None
         ids = mx.array([[self._tokens[self._read]]], mx.uint32)
-        logits = loop.runner.model(ids, cache=self._cache)[:, -1, : sampler.vocab_size]  # [1, V]
+        logits = loaded.model(ids, cache=self._cache)[:, -1, : sampler.vocab_size]  # [1, V]
         self.tolerance = TOLERANCE[str(logits.dtype).removeprefix("mlx.core.")]
         self._read += 1
         history = None

@@ -86,7 +86,7 @@ class Verifier:
             raise BadRequest("receipt.damaged", id=answer.id)
         request = await asyncio.to_thread(answer.request, served)
         decoding = PlainDecoding(request, answer.answer, answer.finish)
-        while not await asyncio.wrap_future(self._engine.with_loop(served.id, decoding.advance)):
+        while not await asyncio.wrap_future(self._engine.read_text(served.id, decoding.advance)):
             pass
         ends = () if decoding.wrong_end is None else (decoding.wrong_end,)
         return Verdict(

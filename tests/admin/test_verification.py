@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from omlx.engine.loop import EngineLoop
+from omlx.engine.loop import LoadedModel
 from tests.admin.running import API, Administered, administered, held
 from tests.server.running import DRAFT, PATIENCE_S, TARGET
 from tests.storage import homes
@@ -112,10 +112,10 @@ def test_a_verification_ends_with_its_browser(server: Administered) -> None:
 
 def test_an_answer_whose_cache_does_not_fit_is_refused(server: Administered) -> None:
     def limit(size: int | None) -> None:
-        def configure(loop: EngineLoop) -> None:
-            loop.scheduler.memory.configure(size, 0)
+        def configure(loaded: LoadedModel) -> None:
+            loaded.memory.configure(size, 0)
 
-        server.running.engine.with_loop(TARGET, configure).result()
+        server.running.engine.read_text(TARGET, configure).result()
 
     with server.browser() as browser:
         id = answer(browser, "word " * 520, max_tokens=2)

@@ -172,7 +172,7 @@ def embedded(
             bench.step()
         if device is not None and device.strikes("text"):
             device.fail_next()
-        if text.step(loop, MemoryGuard()):
+        if text.step(loop.loaded, MemoryGuard()):
             return text.vector
 
 

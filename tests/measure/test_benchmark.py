@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from omlx.engine.piece import Layout
+from omlx.engine.piece import Layout, Room
 from omlx.measure.benchmark import (
     ROUNDS,
     Benchmark,
@@ -15,7 +15,6 @@ from omlx.measure.benchmark import (
     Mode,
     Place,
     Point,
-    Room,
     choose_points,
     places,
 )

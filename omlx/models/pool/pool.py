@@ -257,7 +257,7 @@ class Pool:
         if self.status(served.id).stages:  # followers return hidden states to no request
             raise BadRequest("embedding.staged", param="model")
         step = partial(text.step, memory=self.memory)
-        while not await asyncio.wrap_future(self._engine.with_loop(served.id, step)):
+        while not await asyncio.wrap_future(self._engine.read_text(served.id, step)):
             pass
 
     async def tokenizer(self, model: str | None = None) -> TokenizerWrapper:

@@ -235,13 +235,7 @@ class Prewarmer:
             stable=len(tokens),
             background=True,
         )
-        needed = self._engine.with_loop(
-            model,
-            lambda loop: (
-                loop.cached_prefix(request.tokens) < len(tokens) and loop.has_room_for(request)
-            ),
-        )
-        if not await asyncio.wrap_future(needed):
+        if not await asyncio.wrap_future(self._engine.may_prefill(model, request)):
             return True
         return await self._run(model, request, work, deadline)
 

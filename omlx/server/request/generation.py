@@ -204,8 +204,8 @@ class GenerationService:
         if request.max_tokens == 0 and request.receipt:
             raise field_error("request.prewarm", "receipt")
         if request.prewarm:
-            asking = self._engine.with_loop(served.id, lambda loop: loop.prefix_stats.off)
-            off = await asyncio.wrap_future(asking)
+            state = await asyncio.wrap_future(self._engine.snapshot(served.id))
+            off = None if state is None else state.prefix.off
             if off is not None:
                 raise BadRequest(off.code, param="prompt_cache_options", **off.params)
 
