@@ -158,7 +158,7 @@ class EngineThread:
         self._loops: dict[str, EngineLoop] = {}
         self._calibrations = Calibrations(self.heartbeat, enabled=calibrates)
         self._open = OpenRequests()
-        self._submissions = 0
+        self.submissions = 0  # requests so far, for any model
         self._stopping = False
         self._ended = threading.Event()
         self._dying = threading.Lock()
@@ -168,11 +168,6 @@ class EngineThread:
     def failure(self) -> EngineDead | None:
         """Why the thread has ended; None while it runs."""
         return self._failure
-
-    @property
-    def submissions(self) -> int:
-        """How many requests were submitted so far, for any model."""
-        return self._submissions
 
     def start(self) -> None:
         DEVICE.reset()
@@ -243,7 +238,7 @@ class EngineThread:
             except OmlxError as error:
                 self._open.publish([Failed(request.id, error)])
 
-        self._submissions += 1
+        self.submissions += 1
         self._post(accept)
 
     def cancel(self, request_id: str) -> None:
@@ -263,25 +258,19 @@ class EngineThread:
     def request_counts(self, model: str) -> RequestCounts:
         """Return how many requests of a model are open. Any thread may call."""
         loop = self._loops.get(model)
-        if loop is None:
-            return RequestCounts(0, 0, 0)
-        return loop.request_counts
+        return RequestCounts(0, 0, 0) if loop is None else loop.request_counts
 
     def prefix_of(self, model: str) -> PrefixStats | None:
         """Return the statistics of a model's prefix cache; None if it is not loaded."""
         loop = self._loops.get(model)
-        if loop is None:
-            return None
-        return loop.prefix_stats
+        return None if loop is None else loop.prefix_stats
 
     def snapshot(self, model: str) -> Future[ModelSnapshot | None]:
         """Return a model's state after the current step; None: not loaded. Raises EngineDead."""
 
         def take() -> ModelSnapshot | None:
-            loop = self._loops.get(model)
-            if loop is None:
-                return None
-            return replace(loop.snapshot(), calibration=self._calibrations.state(model))
+            state, loop = self._calibrations.state(model), self._loops.get(model)
+            return None if loop is None else replace(loop.snapshot(), calibration=state)
 
         return self.call(take)
 
@@ -289,9 +278,8 @@ class EngineThread:
         """Estimate what a prompt would take now; None: not loaded. Raises EngineDead."""
 
         def probe() -> PromptForecast | None:
-            if (loop := self._loops.get(model)) is None:
-                return None
-            return loop.forecast(tokens)
+            loop = self._loops.get(model)
+            return None if loop is None else loop.forecast(tokens)
 
         return self.call(probe)
 
@@ -334,8 +322,7 @@ class EngineThread:
     def _run(self) -> None:
         try:
             while not self._stopping:
-                self._run_posted()
-                self._step()
+                self._turn()
                 if DEVICE.lost is not None:
                     raise DEVICE.lost
             self._die(EngineDead("engine.stopped"))
@@ -346,9 +333,12 @@ class EngineThread:
             failure = EngineDead("engine.dead", detail=type(error).__name__)
             self._die(error if isinstance(error, EngineDead) else failure)
 
-    def _step(self) -> None:
-        """Step every loop that has work. Holds no loop afterwards: it may be unloaded."""
+    def _turn(self) -> None:
+        """Run posted work, then step loops that have work. Holds none afterwards: one may go."""
         busy = [loop for loop in self._loops.values() if loop.has_work]
+        if not busy or not self._inbox.empty():
+            self._run_posted(wait=not busy)
+            busy = [loop for loop in self._loops.values() if loop.has_work]
         for loop in busy:
             self._warm.worked()
             self.heartbeat.begin(loop)
@@ -357,12 +347,9 @@ class EngineThread:
                 loop.reset_timing()
         self.heartbeat.end()
 
-    def _run_posted(self) -> None:
-        """Run what was posted. Wait for a post if no loop has work."""
-        if not any(loop.has_work for loop in self._loops.values()):
+    def _run_posted(self, *, wait: bool) -> None:
+        if wait:
             self._inbox.work_on(self._next_post())
-        elif self._inbox.empty():
-            return
         # Work posted meanwhile, such as the next chunk of a model being loaded, waits for a step.
         for _ in range(self._inbox.qsize()):
             self._inbox.work_on(self._inbox.get())

@@ -163,6 +163,10 @@ class Planner:
         self._prefix = prefix
         self.chunk = chunk
 
+    def open(self, row: Row) -> None:
+        """Let the drafters of a row begin, before its prompt is read."""
+        self.speculator.open(row)
+
     def must_commit_first(
         self, in_flight: Plan, running: Sequence[Row], decoding: Sequence[Row]
     ) -> bool:

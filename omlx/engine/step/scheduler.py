@@ -90,7 +90,7 @@ class Scheduler:
         chunk = PrefillChunk(limits, activations or Activations(), self.memory.pass_room)
         self.queue = AdmissionQueue(limits, prefix, self.looks, self.memory, clock, chunk)
         self.planner = Planner(limits, self.batch, prefix, speculator, self.looks, chunk)
-        self.opening = Opening(prefix, lambda row: self.speculator.open(row))
+        self.opening = Opening(prefix, self.planner.open)
         self.running: list[Row] = []
         self._traits, self._sizes, self._clock = traits, sizes, clock
         self.ops = PendingOps()
