@@ -38,7 +38,6 @@ class DrafterStats:
 
     @property
     def acceptance_rate(self) -> float | None:
-        """Accepted / proposed tokens; None if nothing was proposed."""
         return acceptance_rate(self.accepted, self.proposed)
 
     def add_round(self, proposed: int, accepted: int, outcome: str, rollback: str) -> None:
@@ -53,7 +52,6 @@ class DrafterStats:
         self.repairs[rollback] = self.repairs.get(rollback, 0) + 1
 
     def __add__(self, other: DrafterStats) -> DrafterStats:
-        """Both together, as a record of its own."""
         accepted_at = zip_longest(self.accepted_at, other.accepted_at, fillvalue=0)
         return DrafterStats(
             proposed=self.proposed + other.proposed,
@@ -135,7 +133,6 @@ class RequestStats:
 
     @property
     def acceptance_rate(self) -> float | None:
-        """Accepted / proposed tokens; None if nothing was proposed."""
         return acceptance_rate(self.accepted, self.proposed)
 
 

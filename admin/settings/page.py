@@ -120,7 +120,6 @@ class SettingsPage:
         return _answer(await self._change(request, self.pool.entry(name).id, _profile(request)))
 
     async def remove(self, request: Request, name: str) -> Response:
-        """Remove a profile of a model."""
         profile = _profile(request)
         if profile is None:
             raise field_error("request.missing", "profile")

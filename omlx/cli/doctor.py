@@ -97,7 +97,6 @@ def run(arguments: Namespace) -> int:
 
 
 def _facts(machine: Machine, settings: Settings) -> dict[str, Rows]:
-    """Return the chapters about the machine itself."""
     return {
         "machine": machine_rows(machine),
         "power": power_rows(machine.power),
@@ -221,7 +220,6 @@ def _server(settings: Settings) -> Rows:
 
 
 def _port(settings: Settings) -> str:
-    """Return whether the port is free."""
     try:
         listen(settings.host, settings.port).close()
     except ConfigError as error:

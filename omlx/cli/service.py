@@ -99,7 +99,6 @@ def _logs(path: Path, *, follow: bool) -> int:
 
 
 def _uninstall(manager: Manager, home: Path) -> int:
-    """Stop the service, and remove its file and log."""
     if manager.path.exists():
         manager.stop()
         manager.path.unlink()

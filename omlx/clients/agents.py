@@ -31,7 +31,6 @@ class Endpoint:
 
     @property
     def openai(self) -> str:
-        """The base URL of OpenAI's API."""
         return f"{self.address}/v1"
 
     @property

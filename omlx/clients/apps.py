@@ -41,12 +41,10 @@ def curl(endpoint: Endpoint, prompt: str, **fields: Any) -> Snippet:
 
 
 def embeddings_curl(endpoint: Endpoint, text: str) -> Snippet:
-    """A command that prints the vector of a text."""
     return _post(endpoint, "embeddings", {"input": text})
 
 
 def rerank_curl(endpoint: Endpoint, text: str) -> Snippet:
-    """A command that prints how relevant two documents are."""
     return _post(endpoint, "rerank", {"query": text, "documents": [text, "?"]})
 
 
@@ -163,7 +161,6 @@ def aider(endpoint: Endpoint, prompt: str) -> Snippet:
 
 
 def ollama_address(endpoint: Endpoint, prompt: str) -> Snippet:
-    """What programs for Ollama and LM Studio are given."""
     return Snippet(endpoint.address)
 
 
@@ -202,7 +199,6 @@ class App:
     program: str | None = None
 
     def sends(self, client: str) -> bool:
-        """Whether a User-Agent is one of this program."""
         return client.startswith(self.agents) if self.agents else False
 
     def least_context(self, endpoint: Endpoint) -> int | None:

@@ -25,7 +25,6 @@ class Report:
 
     @property
     def passed(self) -> bool:
-        """Whether no check has failed."""
         return all(result.outcome is not Outcome.FAILED for result in self.results)
 
     @property
@@ -38,12 +37,10 @@ class Report:
 
     @property
     def summary(self) -> str:
-        """How many checks ended how."""
         counted = Counter(result.outcome for result in self.results)
         return ", ".join(f"{counted[outcome]} {outcome}" for outcome in Outcome)
 
     def markdown(self) -> str:
-        """Return a table that can be published."""
         place = f"{_cell(self.model)} at {_cell(self.url)}"
         lines = [
             f"{place}, {_today()}, omlx verify {__version__}: {self.summary}",
@@ -58,7 +55,6 @@ class Report:
         return "\n".join(lines) + "\n"
 
     def record(self) -> dict[str, Any]:
-        """Return the results as JSON."""
         return {
             "url": self.url,
             "model": self.model,

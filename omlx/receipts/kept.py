@@ -79,7 +79,6 @@ _SETTINGS: Final = TypeAdapter(tuple[Sampling, int, OutputSpec, Constraint, Fini
 
 
 def current_versions() -> dict[str, str]:
-    """Return the versions that a receipt names."""
     return {"omlx": __version__, **versions()}
 
 

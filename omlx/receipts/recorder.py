@@ -42,11 +42,9 @@ class Recorder:
         self._choices[number] = _Choice(request, spec, constraint)
 
     def commit(self, number: int, tokens: tuple[int, ...]) -> None:
-        """Append committed tokens."""
         self._choices[number].tokens += tokens
 
     def finish(self, number: int, reason: FinishReason) -> None:
-        """Record the end of a choice."""
         self._choices[number].finish = reason
 
     async def keep(self, number: int) -> Receipt:

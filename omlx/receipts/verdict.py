@@ -54,12 +54,10 @@ class Verdict:
         return [*self.mismatches, *self._tokens(), *self.notes]
 
     def lines(self) -> str:
-        """Return the verdict for a terminal."""
         texts = [sentence(reason.code, reason.params) for reason in self.reasons]
         return "\n".join(f"{self.id}: {text}" for text in texts) + "\n"
 
     def record(self) -> dict[str, Any]:
-        """Return the verdict as JSON."""
         return {
             "id": self.id,
             "model": self.model,

@@ -92,7 +92,6 @@ class StoredSettings:
         return {model: layer for model, layer in own.items() if model is not None}
 
     def profiles(self, model: str) -> Mapping[str, Layer]:
-        """Return the profiles of a model, by name."""
         mine = [owner for owner in self.layers if owner.model == model]
         return {owner.profile: self.layers[owner] for owner in mine if owner.profile is not None}
 

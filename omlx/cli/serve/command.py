@@ -211,7 +211,6 @@ def _staged_reader(order: Order, engine: EngineThread, selection: Selection) -> 
 
 
 def _package_files(pool: Pool) -> list[Path]:
-    """Return the package files of the loaded models."""
     return [resident.entry.path / PACKAGE_FILE for resident in pool.residents]
 
 

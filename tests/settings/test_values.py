@@ -1,4 +1,4 @@
-"""Values that would break every request are refused where they are read."""
+"""Values that would break every request, or allow too much, are refused where they are read."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from transformers import PreTrainedTokenizerBase
 
 from omlx.errors import ConfigError
 from omlx.settings.layers import Layer, add_flags, cli_layer, environment_layer
+from omlx.settings.origins import allows
+from omlx.settings.parse import parse
 from omlx.settings.schema import table
 from omlx.settings.store import GLOBAL_FILE, Store
 from omlx.settings.types import RENDERER_ARGUMENTS
@@ -77,3 +79,54 @@ def test_a_usable_value_is_taken(read: Read, name: str, text: str, tmp_path: Pat
 def test_the_reserved_names_are_those_of_the_renderer() -> None:
     signature = inspect.signature(PreTrainedTokenizerBase.apply_chat_template)
     assert {*signature.parameters, "messages"} == RENDERER_ARGUMENTS
+
+
+def origins(*texts: str) -> tuple[str, ...]:
+    value = parse(table()["allow_origin"], texts, "--allow-origin")
+    assert isinstance(value, tuple)
+    return tuple(str(origin) for origin in value)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "allowed", "refused"),
+    [
+        ("*", ["http://a.example", "null", "app://x"], []),
+        ("null", ["null"], ["http://null"]),
+        ("app://*", ["app://obsidian.md", "APP://x"], ["app:x", "http://app", "xapp://x"]),
+        ("http://localhost:*", ["http://localhost:5173", "http://localhost"], ["https://localhost:1"]),
+        (
+            "http://localhost:*",
+            [],
+            [f"http://localhost{end}" for end in (".evil.example:80", ":1.evil", ":1@evil")],
+        ),
+        ("http://[::1]:*", ["http://[::1]:80"], ["http://[::2]:80"]),
+        ("https://App.example/", ["https://app.example"], ["https://app.example:8"]),
+        ("http://app.example:80", ["http://app.example:80"], ["http://app.example:800"]),
+    ],
+)  # fmt: skip
+def test_origins_and_their_patterns(pattern: str, allowed: list[str], refused: list[str]) -> None:
+    patterns = origins(pattern)
+    assert [origin for origin in allowed if not allows(patterns, origin)] == []
+    assert [origin for origin in refused if allows(patterns, origin)] == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "app.example",
+        "https://*.example.com",
+        "http://localhost*",
+        "http://localhost:5*",
+        "*://localhost",
+        "http://app.example/path",
+        "http://app.example?x",
+        "http://",
+        "app:*",
+        "http://user@app.example",
+    ],
+)
+def test_a_pattern_that_would_match_nothing_or_too_much_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        origins(text)
+    assert (caught.value.code, caught.value.params["value"]) == ("config.origin", text)
+    assert "--allow-origin" in caught.value.message
