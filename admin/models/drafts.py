@@ -14,6 +14,7 @@ from typing import Final, TypeAlias
 
 from omlx.errors import ModelError, Reason
 from omlx.models.catalog.compatibility import Tokenizer, checkpoint_mismatch, tokenizer_mismatch
+from omlx.models.catalog.files import ModelFiles
 from omlx.models.catalog.head_files import is_head
 from omlx.models.catalog.package import DeclaredDraftModel, usable_package
 from omlx.models.catalog.reference import find_draft
@@ -50,7 +51,7 @@ class DraftCompatibility:
     ) -> None:
         self._timeout_s = timeout_s
         self._read = read
-        self._known: dict[tuple[str, ...], Compatibility] = {}
+        self._known: dict[tuple[object, ...], Compatibility] = {}
         self._checks: dict[str, asyncio.Task[None]] = {}
 
     async def of(
@@ -131,11 +132,9 @@ def _compare(ours: Tokenizer | Reason, theirs: Tokenizer | Reason) -> Compatibil
         return Reason(error.code, error.params)
 
 
-def _pair(target: ModelEntry, draft: ModelEntry) -> tuple[str, ...]:
-    """Return the key of a result: both folders and, as far as sizes show, their content."""
-    entries = (target, draft)
-    facts = ((entry.path, entry.size_bytes, entry.status) for entry in entries)
-    return tuple(str(fact) for each in facts for fact in each)
+def _pair(target: ModelEntry, draft: ModelEntry) -> tuple[object, ...]:
+    """Return the key of a result: the files of both models, and their status."""
+    return tuple((ModelFiles.recent(entry.path), entry.status) for entry in (target, draft))
 
 
 @dataclass(frozen=True, slots=True)

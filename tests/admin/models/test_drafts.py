@@ -29,6 +29,7 @@ from omlx.admin.models.drafts import (
 from omlx.errors import Reason
 from omlx.models.catalog.compatibility import Tokenizer
 from omlx.models.catalog.discovery import BUNDLED
+from omlx.models.catalog.files import ModelFiles
 from omlx.models.catalog.registry import ModelEntry, Status
 from omlx.models.catalog.tokenizer import read_tokenizer
 from omlx.records import DrafterStats, RequestStats
@@ -74,6 +75,14 @@ def test_every_draft_gets_its_result(other: ModelEntry) -> None:
         "org/broken": "model.no_weights",
         "org/other": "draft.unfit.vocabulary",
     }
+
+
+def test_a_draft_whose_tokenizer_has_changed_is_compared_again(other: ModelEntry) -> None:
+    checks = DraftCompatibility(timeout_s=60)
+    assert asyncio.run(checks.of(BIG, [other]))[other.id] is not None
+    shutil.copyfile(BUNDLED / DRAFT / "tokenizer.json", other.path / "tokenizer.json")
+    assert other.files == ModelFiles.recent(other.path)  # discovery has looked
+    assert asyncio.run(checks.of(BIG, [other])) == {other.id: None}
 
 
 def test_a_check_that_takes_too_long_is_finished_later_and_not_repeated() -> None:
