@@ -119,8 +119,9 @@ class _Records(Database):
             files = [path for path in self._earlier() if _take_over(db, path)]
         for path in files:
             path.unlink(missing_ok=True)
+        for folder in {path.parent for path in files} - {self._home}:
             with suppress(OSError):  # others are there: files that were not ours, or damaged
-                path.parent.rmdir()
+                folder.rmdir()
         self.db.execute("insert into earlier_files values (?)", (len(files),))
 
     def _earlier(self) -> Iterator[Path]:
