@@ -35,9 +35,12 @@ QUICK: Final = (
 LENGTHY: Final = (
     "engine/speculation/test_regret.py",
     "engine/speculation/test_replay.py",
+    *(f"text/test_{name}_grammar.py" for name in ("call", "tag", "value")),
     "text/test_template_process.py",
 )
-"""Files of these folders that the quick lane leaves out: long simulations, real processes."""
+"""Files of these folders that the quick lane leaves out: long simulations, grammars checked token by
+token, real processes.
+"""
 
 HERE: Final = Path(__file__).parent
 MISSING: Final = [name for name in ("mlx_vlm", "PIL") if find_spec(name) is None]
