@@ -38,7 +38,7 @@ LENGTHY: Final = (
     *(f"text/test_{name}_grammar.py" for name in ("call", "tag", "value")),
     "text/test_template_process.py",
 )
-"""Files of these folders that the quick lane leaves out: long simulations, grammars checked token by
+"""Files of these folders that the quick lane leaves out: long simulations, grammars checked by
 token, real processes.
 """
 

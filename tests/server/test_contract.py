@@ -196,8 +196,10 @@ def test_a_form(tell: Tell, way: str) -> None:
     said = tell(f"{ADA} is her name.", way=way, schema=PERSON)
     assert said.text == ADA
     assert said.end == "stop"
-    thought = tell(f"{THOUGHT}{ADA}", way=way, schema=PERSON, think=True)
-    assert (thought.reasoning, thought.text) == ("Hm.", ADA)
+    says = f"<think>\nLet me see, {{}}.\n</think>\n\n{ADA}"
+    thought = tell(says, way=way, schema=PERSON, think=True)
+    assert thought.reasoning == "Let me see, {}."
+    assert thought.text == ADA
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -286,5 +288,6 @@ def test_a_prompt_that_is_only_prepared(demo: Tell, dialect: str, way: str) -> N
     assert warmed.output == 0
     assert warmed.calls == []
     assert dialect == "chat" or warmed.turn == []
+    assert warmed.end == ("stop" if dialect == "responses" else "length")
     answered = demo(f"Go {way}.", way=way, system=system, limit=2)
     assert answered.cached == answered.prompt - 1

@@ -298,9 +298,10 @@ def test_allowed_tools_of_a_response(client: OpenAI) -> None:
     book = {"type": "function", "name": "book"}
     choice: Any = {"type": "allowed_tools", "mode": "required", "tools": [book]}
     fields: Any = {"tools": tools, "tool_choice": choice, "parallel_tool_calls": False}
-    answer = client.responses.create(
-        model=TARGET, input="Say something.", reasoning={"effort": "none"}, **fields
-    )
-    (item,) = answer.output
-    assert item.name == "book"
-    jsonschema.validate(json.loads(item.arguments), BOOK)
+    fields |= {"model": TARGET, "input": "Say something.", "reasoning": {"effort": "none"}}
+    with client.responses.stream(**fields) as stream:
+        streamed = stream.get_final_response()
+    for answer in (client.responses.create(**fields), streamed):
+        (item,) = answer.output
+        assert item.name == "book"
+        jsonschema.validate(json.loads(item.arguments), BOOK)
