@@ -160,6 +160,8 @@ class EngineLoop:
         launched = None if step is None else self.runner.launch(step)
         if launched is not None:
             launched.alone = self._in_flight is None
+            launched.reads_prompt = _reads_prompt(launched.plan)
+            launched.one_pass = not launched.reads_prompt and _is_one_pass(launched.plan)
         if self._in_flight is not None:
             events += self._commit(self._in_flight, launched)
         self._in_flight = launched
@@ -318,10 +320,11 @@ class EngineLoop:
             return self.scheduler.condemn(launch.plan, launch.moved, reads, fault)
         now = time.perf_counter()
         overlapped = None
-        if _is_one_pass(launch.plan) and (following is None or _is_one_pass(following.plan)):
+        if launch.one_pass and (following is None or following.one_pass):
             overlapped = following is not None
-        seconds, peak = now - max(launch.at, self._read_at), _peak(launch, following)
-        self.scheduler.planner.observe(launch.plan, seconds, peak)
+        if launch.reads_prompt:
+            seconds, peak = now - max(launch.at, self._read_at), _peak(launch, following)
+            self.scheduler.planner.observe(launch.plan, seconds, peak)
         interval = None
         if overlapped is not None and overlapped == self._overlapped:
             windows = launch.plan.forwards[0].windows
@@ -329,7 +332,8 @@ class EngineLoop:
             interval = Interval(now - self._read_at, width, len(windows))
         self._read_at, self._overlapped = now, overlapped
         events = self.scheduler.commit(launch.plan, reads, interval)
-        self._prompt_ended |= _ends_prompt(launch.plan, self.scheduler.running)
+        if launch.reads_prompt:
+            self._prompt_ended |= _ends_prompt(launch.plan, self.scheduler.running)
         return events
 
 
@@ -345,7 +349,7 @@ def _ends_prompt(plan: Plan, running: Sequence[Row]) -> bool:
 
 def _peak(launch: Launch, following: Launch | None) -> int | None:
     """Return the bytes that a pass over a prompt took; None if more was allocated meanwhile."""
-    if not launch.alone or (following is not None and _reads_prompt(following.plan)):
+    if not launch.alone or (following is not None and following.reads_prompt):
         return None
     allocates = any(isinstance(op, Load | Look | Restore) for op in launch.plan.ops)
     return None if allocates else launch.peak_bytes

@@ -109,10 +109,12 @@ class Runner:
         `last`: none was launched on top of it. Then a GPU is waited for as a whole, since it says
         that arrays are there a moment before it says that a pass in front of them has failed.
         """
-        with isolate(waits=True):  # what has moved is forgotten with the step
-            mx.eval([payload.arrays for payload in launch.moved.values()])
-            if last and on_gpu():
-                mx.synchronize()
+        synchronize = last and on_gpu()
+        if launch.moved or synchronize:
+            with isolate(waits=True):  # what has moved is forgotten with the step
+                mx.eval([payload.arrays for payload in launch.moved.values()])
+                if synchronize:
+                    mx.synchronize()
         for row, computed in launch.looks:
             with isolate(waits=True) as outcome:
                 mx.eval(computed)
@@ -290,8 +292,8 @@ class Runner:
 
     def _tokens(self, windows: Sequence[Window], drafts: Mapping[int, mx.array]) -> mx.array:
         """The ids that windows read, [rows, widest]."""
-        if any(window.tokens == LAST for window in windows):
-            return self._newest(tuple(window.row for window in windows))[:, None]
+        if windows[0].tokens == LAST:  # the rows of a pass are all in flight, or none is
+            return self._newest(tuple([window.row for window in windows]))[:, None]
         widest = max(window.width for window in windows)
         rows: list[list[int]] = []
         for window in windows:

@@ -98,6 +98,7 @@ class Scheduler:
         parts = self.queue, self.running, self.ops, prefix, self.planner, sizes
         self.memory_client = ModelMemory(*parts)
         self._cancelled: set[str] = set()
+        self._ended = False  # whether a row has, that is still among those that run
         self._relieved_at = 0.0  # time of the newest device error that passes were shortened for
 
     def submit(self, request: Request) -> None:
@@ -270,6 +271,9 @@ class Scheduler:
         return events
 
     def _remove_done(self) -> None:
+        if not self._ended:
+            return
+        self._ended = False
         self.running[:] = [s for s in self.running if s.status is not Status.DONE]
 
     def _commit_window(
@@ -331,6 +335,7 @@ class Scheduler:
         row_id, admitted = row.id, row.status is not Status.WAITING
         stats = request_stats(row, self.speculator)
         row.move(Status.DONE)
+        self._ended = True
         if admitted:
             self.opening.drop(row_id)
             client, freed = self.memory_client, self._sizes.row_bytes(row_id)
@@ -372,6 +377,7 @@ class Scheduler:
         """Free a row. Its cache is unproven: nothing of it is saved."""
         row_id = row.id
         row.move(Status.DONE)
+        self._ended = True
         self.opening.drop(row_id)
         self.ops.next += self.batch.remove(row_id, keep_cache=False)
         self.speculator.drop(row_id)
