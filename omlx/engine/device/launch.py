@@ -38,6 +38,10 @@ class ForwardPass:
     logprobs: tuple[mx.array, mx.array, mx.array] | None = None
     error: Exception | None = None
     lost: Exception | None = None
+    rows: tuple[int, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.rows = self.forward.rows
 
 
 @dataclass(slots=True)

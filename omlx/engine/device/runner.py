@@ -99,7 +99,7 @@ class Runner:
             launched = self._forward(forward, step, launch.failed)
             launch.passes.append(launched)
             if launched.sampled is not None and all(w.draft_n == 0 for w in forward.windows):
-                last[forward.rows] = launched.sampled
+                last[launched.rows] = launched.sampled
         self._last = last
         return launch
 
@@ -122,7 +122,7 @@ class Runner:
                 launch.failed[row] = outcome.error
         reads: dict[int, Read] = {row: Read(error=error) for row, error in launch.failed.items()}
         for launched in launch.passes:
-            rows = launched.forward.rows
+            rows = launched.rows
             if launched.error is not None:
                 reads.update(dict.fromkeys(rows, Read(error=launched.error)))
                 continue
@@ -220,7 +220,7 @@ class Runner:
         tokens = self._tokens(windows, launched.drafts)
         with self.caches.reading(forward, marked=self.traits.recurrent) as cache:
             logits = self._logits(windows, tokens, cache)  # [rows, widest, V]
-        bare = all(self._rows[row].sampler.bare for row in forward.rows)
+        bare = all(self._rows[row].sampler.bare for row in launched.rows)
         draws: list[Draw] = []
         for i, window in enumerate(() if bare else windows):
             for at in range(window.pending, window.pending + window.draft_n + 1):

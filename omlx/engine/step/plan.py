@@ -299,3 +299,8 @@ def saved_pieces(ops: Iterable[CacheOp], rows: Container[int] | None = None) -> 
     """Ids of the pieces that operations save from these rows, or from any."""
     saves = [op for op in ops if isinstance(op, Save) and (rows is None or op.row in rows)]
     return [piece.id for piece in chain.from_iterable(save.pieces for save in saves)]
+
+
+def restores(plan: Plan, row_id: int) -> bool:
+    """Whether a plan restores a row's cached prefix, from memory or from disk."""
+    return any(isinstance(op, Restore | Load) and op.row == row_id for op in plan.ops)

@@ -22,14 +22,13 @@ from omlx.engine.step.model_memory import ModelMemory
 from omlx.engine.step.plan import (
     Drop,
     Evict,
-    Load,
     PendingOps,
     Plan,
     Read,
-    Restore,
     Rewind,
     Step,
     Window,
+    restores,
     rows_of,
     saved_pieces,
 )
@@ -200,7 +199,7 @@ class Scheduler:
             interval = self.speculator.observe_pass(rows, interval) if rows else interval
         errors = {row_id: read.error for row_id, read in reads.items() if read.error is not None}
         for row_id in errors:
-            if _restores(plan, row_id) and row_id in by_row and by_row[row_id].may_restart:
+            if restores(plan, row_id) and row_id in by_row and by_row[row_id].may_restart:
                 self._restart(by_row.pop(row_id), cold=True)  # what cannot be restored is computed
         for window in windows:
             row = by_row.get(window.row)
@@ -249,7 +248,7 @@ class Scheduler:
             if error is not None and own and not isinstance(error, NonFiniteLogits):
                 events.append(self._fail(row, error))
             elif row.may_restart:
-                self._restart(row, cold=error is not None and _restores(plan, row.id))
+                self._restart(row, cold=error is not None and restores(plan, row.id))
             else:
                 events.append(self._fail(row, device_error(row, fault, alone)))
         self._remove_done()
@@ -271,10 +270,9 @@ class Scheduler:
         return events
 
     def _remove_done(self) -> None:
-        if not self._ended:
-            return
-        self._ended = False
-        self.running[:] = [s for s in self.running if s.status is not Status.DONE]
+        if self._ended:
+            self.running[:] = [row for row in self.running if row.status is not Status.DONE]
+            self._ended = False
 
     def _commit_window(
         self, row: Row, window: Window, read: Read, interval: Interval | None
@@ -397,8 +395,3 @@ class Scheduler:
             self.batch.members,
             row_ids,
         )
-
-
-def _restores(plan: Plan, row_id: int) -> bool:
-    """Whether a plan restores a row's cached prefix, from memory or from disk."""
-    return any(isinstance(op, Restore | Load) and op.row == row_id for op in plan.ops)
