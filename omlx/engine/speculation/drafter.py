@@ -10,6 +10,10 @@ from omlx.engine.speculation.strategy import Clause
 from omlx.engine.step.row import Row
 from omlx.errors import Reason
 
+FIRST_TIMED: Final = 4
+TIMED_EVERY: Final = 16
+"""Rounds timed on their own, before verification is launched: the first, then one in sixteen."""
+
 ANY_LENGTH: Final = Clause("auto")
 
 PROMPT_END: Final = ":prompt-end"
@@ -149,3 +153,8 @@ class Drafter(Protocol):
     def set_prefix_budget(self, max_bytes: int) -> None:
         """Cache at most `max_bytes` of prefixes from now on."""
         return
+
+
+def is_timed(rounds: int) -> bool:
+    """Return whether a model's newest round, the `rounds`-th, is timed on its own."""
+    return rounds <= FIRST_TIMED or rounds % TIMED_EVERY == 0

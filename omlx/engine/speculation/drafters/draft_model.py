@@ -20,7 +20,7 @@ from omlx.engine.device.model import MakeCache, Model, id_limit
 from omlx.engine.device.rewind import traits
 from omlx.engine.device.sampling import Draw, RowSampler, draw, permit, process
 from omlx.engine.disk.tier import DiskTier
-from omlx.engine.speculation.drafter import Draft, Drafter, Proposal
+from omlx.engine.speculation.drafter import Draft, Drafter, Proposal, is_timed
 from omlx.engine.speculation.drafters.draft_cache import DraftCache, DraftCaches
 from omlx.engine.speculation.drafters.draft_rows import DraftPrefixes, DraftRow, next_place
 from omlx.engine.speculation.strategy import Clause
@@ -31,10 +31,6 @@ from omlx.errors import RewindError
 
 CATCH_UP_CHUNK: Final = 512
 """Tokens per pass while catching up."""
-
-FIRST_TIMED: Final = 4
-TIMED_EVERY: Final = 16
-"""Rounds timed on their own, before verification is launched: the first, then one in sixteen."""
 
 LOOK_BACK: Final = 128
 """Tokens at the end of a prompt that are read at first: whether a model is good shows there, and to
@@ -154,7 +150,7 @@ class DraftModel(Drafter):
             elapsed = time.perf_counter() - started
             return {rows[0].id: Draft(self.name, len(tokens), tokens, seconds=elapsed)}
         seconds = None
-        if self._rounds <= FIRST_TIMED or self._rounds % TIMED_EVERY == 0:
+        if is_timed(self._rounds):
             mx.eval(drafts)
             seconds = time.perf_counter() - started
         places = [members.index(row) for row in rows]

@@ -29,7 +29,7 @@ from omlx.engine.device.rewind import length_of, rewind
 from omlx.engine.device.sampling import Draw, RowSampler, draw, permit, process
 from omlx.engine.device_errors import isolate
 from omlx.engine.piece import Layout
-from omlx.engine.speculation.drafter import Draft, Drafter, Proposal
+from omlx.engine.speculation.drafter import Draft, Drafter, Proposal, is_timed
 from omlx.engine.speculation.strategy import Clause
 from omlx.engine.step.masking import Lookahead
 from omlx.engine.step.plan import Window
@@ -106,10 +106,6 @@ begins with those that are left."""
 
 MAX_WINDOW: Final = 16
 """Entries that a round makes in about the time of one: more is a lag."""
-
-FIRST_TIMED: Final = 4
-TIMED_EVERY: Final = 16
-"""Rounds timed on their own: the first, then one in sixteen."""
 
 
 class Head(Protocol):
@@ -254,7 +250,7 @@ class HeadDrafter(Drafter):
         if mask is not None:
             tokens = tuple(cast(list[int], draft.tolist()))
             return Draft(self.name, len(tokens), tokens, seconds=time.perf_counter() - started)
-        if self._rounds > FIRST_TIMED and self._rounds % TIMED_EVERY:
+        if not is_timed(self._rounds):
             return Draft(self.name, limit, array=draft)
         mx.eval(draft)
         return Draft(self.name, limit, array=draft, seconds=time.perf_counter() - started)
