@@ -1,4 +1,4 @@
-"""Questions to a server, and its answers, whole or assembled from the chunks of a stream."""
+"""Chat requests to a server, and its answers: whole bodies or assembled stream chunks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Final
 from omlx.conformance.client import Client, Failed, Json, NotSupported
 
 _SHOWN: Final = 24
-"""Characters that are shown of a difference."""
+"""Characters quoted from each text at the first difference."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """`finish` is None where it is missing, `usage` is empty."""
+    """An answer of the chat API: `finish` is None if missing, `usage` is then empty."""
 
     content: str
     reasoning: str
@@ -34,13 +34,15 @@ class Answer:
 
     @property
     def written(self) -> str:
-        """What the model wrote, as one text: equal for equal tokens."""
+        """Reasoning, content and calls as one text: equal for equal tokens."""
         calls = [f"{call.name}({call.arguments})" for call in self.calls]
         return "\n".join(filter(None, [self.reasoning, self.content, *calls]))
 
 
 def check_equal(first: Answer, second: Answer) -> None:
-    """Raise Failed at the first character in which two answers differ, or if the first is empty."""
+    """Raise Failed unless both answers have the same text and finish reason, or if `first` is
+    empty.
+    """
     one, other = first.written, second.written
     if not one:
         raise Failed("an empty answer")
@@ -53,7 +55,7 @@ def check_equal(first: Answer, second: Answer) -> None:
 
 
 def whole(body: Json) -> Answer:
-    """Read a body. Raises Failed for one of another form."""
+    """Read a response body. Raises Failed if malformed."""
     try:
         choice = body["choices"][0]
         message = choice["message"]
@@ -73,7 +75,7 @@ def whole(body: Json) -> Answer:
 
 
 def assembled(chunks: Iterable[Json]) -> Answer:
-    """Assemble the chunks of a stream as clients do. Raises Failed for chunks of another form."""
+    """Assemble the chunks of a stream as clients do. Raises Failed for malformed chunks."""
     parts = _Parts()
     for chunk in chunks:
         try:
@@ -88,7 +90,7 @@ def assembled(chunks: Iterable[Json]) -> Answer:
 
 @dataclass(slots=True)
 class _Parts:
-    """What has come of a stream. Texts of deltas are appended, names and ids of calls too."""
+    """Accumulator of a stream: texts, names and ids of calls are appended delta by delta."""
 
     ids: set[str] = field(default_factory=set)
     content: str = ""
@@ -141,29 +143,30 @@ def _common_length(one: str, other: str) -> int:
 
 TOKENS: Final = 48
 LONG: Final = 512
-"""Tokens where a model may reason first."""
+"""Token limit for requests in which a model may reason first."""
 
 SEED: Final = 7
 GREEDY: Final[Json] = {"temperature": 0, "max_tokens": TOKENS}
 SAMPLED: Final[Json] = {"temperature": 0.8, "seed": SEED, "max_tokens": TOKENS}
 QUESTION: Final = [{"role": "user", "content": "Write five lines about a river and a mountain."}]
 SHOWN: Final = 60
-"""Characters of an answer that are repeated."""
+"""Characters of an answer quoted in results."""
 
 
 def ask(client: Client, **fields: Any) -> Answer:
-    """Return a whole answer to the question, or to other `messages`. Raises as `Client.chat`."""
+    """Return a whole answer to `QUESTION`, or to other `messages`. Raises as `Client.chat`."""
     return whole(client.chat(**{"messages": QUESTION, **fields}))
 
 
 def ask_stream(client: Client, **fields: Any) -> Answer:
-    """Return the same from a stream, assembled. Raises as `Client.stream`."""
+    """Return the streamed answer to the same request, assembled. Raises as `Client.stream`."""
     return assembled(client.stream(**{"messages": QUESTION, **fields}))
 
 
 def counts(answer: Answer) -> tuple[int, int, int]:
-    """Return the tokens of prompt, completion and both. Raises NotSupported without them, Failed
-    for others than positive whole numbers.
+    """Return prompt, completion and total tokens.
+
+    Raises NotSupported without usage, Failed for anything but positive whole numbers.
     """
     if not answer.usage:
         raise NotSupported("no usage")

@@ -1,4 +1,4 @@
-"""Checks of a server, one after another."""
+"""Conformance checks: each sends requests to a server and compares the answers."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ from omlx.conformance.answers import (
 from omlx.conformance.client import Client, Failed, Json, NotSupported, Outcome, Result, parsed
 
 TOPICS: Final = ("a harbour at night", "how bread is baked", "two trains and a bridge")
-"""One stream of answers for each."""
+"""Prompts of the concurrent streams — one stream per topic."""
 
 ROUNDS: Final = 4
-"""Answers of a stream that follow each other while the block lasts."""
+"""Answers — length of each concurrent stream if the block does not end before."""
 
 _FIELDS: Final[dict[str, Any]] = {"temperature": 1.0, "max_tokens": 256}
 
 
 @contextmanager
 def company(client: Client) -> Iterator[None]:
-    """Keep other answers running during the block, which begins when each of them has begun.
+    """Keep concurrent streams running during the block, which starts once all of them generate.
 
-    Raises what `Client.stream` raises in one of them.
+    Raises the errors of `Client.stream` if a stream fails.
     """
     over = threading.Event()
     begun = [threading.Event() for _ in TOPICS]
@@ -61,7 +61,9 @@ def company(client: Client) -> Iterator[None]:
 
 
 def _read(client: Client, number: int, begun: threading.Event, over: threading.Event) -> None:
-    """Read one answer after another until `over`; set `begun` at the first text, or a failure."""
+    """Stream `ROUNDS` answers in sequence until `over`; set `begun` at the first chunk or a
+    failure.
+    """
     question = [{"role": "user", "content": f"Write a long story about {TOPICS[number]}."}]
     try:
         for seed in range(ROUNDS):
@@ -82,7 +84,7 @@ _RULE_COUNT: Final = 40
 
 
 def seeds_differ(client: Client) -> str:
-    """Hot, so that a model which is sure of its answer has several."""
+    # High temperature: a model that is sure of its answer must still give several.
     fields = {**SAMPLED, "temperature": 1.5}
     answers = {ask(client, **{**fields, "seed": seed}).written for seed in range(SEEDS)}
     if len(answers) == 1:
@@ -91,7 +93,7 @@ def seeds_differ(client: Client) -> str:
 
 
 def cached_tokens(client: Client) -> str:
-    """A prompt that is new, the same again, and a second turn that begins with it."""
+    """Compare a new prompt, the same prompt again, and a second turn extending it."""
     rules = f"Conversation {uuid4().hex}. {_RULES * _RULE_COUNT}"
     messages = [
         {"role": "system", "content": rules},
@@ -135,7 +137,7 @@ def beside(client: Client, fields: Json) -> str:
 
 
 _STOP_LENGTH: Final = 3
-"""Characters of the stop string, which is taken from an answer."""
+"""Characters of the stop string, which is cut from an answer."""
 
 
 def stream_equals_whole(client: Client) -> str:
@@ -187,7 +189,10 @@ def _check_stopped(kind: str, answer: Answer, expected: str) -> None:
 
 
 def _middle(content: str) -> str:
-    """Return a stop string from the middle of a text, that begins and ends within words."""
+    """Return a stop string from the middle of `content`, starting and ending inside words.
+
+    Raises NotSupported if the answer is too short.
+    """
     for place in range(len(content) // 2, len(content) - _STOP_LENGTH):
         text = content[place - 1 : place + _STOP_LENGTH]
         if text and not any(map(str.isspace, text)):
@@ -244,7 +249,7 @@ def tool_stream(client: Client) -> str:
 
 
 def schema_holds(client: Client) -> str:
-    """The question asks for prose, so that no model follows the schema by itself."""
+    # QUESTION asks for prose: no model follows the schema unless the server enforces it.
     fields = {**SAMPLED, "max_tokens": LONG, "response_format": FORMAT}
     answers = [ask(client, **{**fields, "seed": seed}) for seed in range(SCHEMA_SEEDS)]
     answers.append(ask_stream(client, **fields))
@@ -269,7 +274,7 @@ def _check_call(answer: Answer) -> str:
 
 
 def _check_form(record: Json, schema: Json) -> None:
-    """Raise Failed unless an object has the properties of one of these two schemas."""
+    """Raise Failed unless `record` matches ARGUMENTS or SCHEMA: enums and booleans only."""
     if set(record) != set(schema["required"]):
         raise Failed(f"properties {sorted(record)} where {schema['required']} are required")
     for name, form in schema["properties"].items():
@@ -283,7 +288,7 @@ INVALID: Final[dict[str, Json]] = {
     "temperature": {"messages": QUESTION, "temperature": "warm"},
     "stream": {**GREEDY, "messages": "none", "stream": True},
 }
-"""Requests by the name of what is wrong in them."""
+"""Invalid requests, by the name of the invalid field."""
 
 
 def errors_have_a_form(client: Client) -> str:
@@ -299,8 +304,10 @@ def errors_have_a_form(client: Client) -> str:
 
 
 Run: TypeAlias = Callable[[Client], str]
-"""Returns what was seen if the check passes. Raises Failed, NotSupported, and what `http.client`
-raises."""
+"""A check: returns evidence for the report if it passes.
+
+Raises Failed, NotSupported, and the errors of `http.client`.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,7 +344,7 @@ CHECKS: Final = (
 
 
 def judge(check: Check, client: Client) -> Result:
-    """Run a check. A connection that fails is a failure of the server."""
+    """Run a check. Connection errors count as failures of the server."""
     try:
         outcome, seen = Outcome.PASSED, check.run(client)
     except NotSupported as refusal:

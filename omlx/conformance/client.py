@@ -1,7 +1,7 @@
-"""Conformance: a client of one server, and how a check of it ends.
+"""HTTP client of the server under test, and the outcomes of a check.
 
-A server that refuses a feature, or leaves an optional field out, does *not support* it. One that
-accepts a request and does something else *fails*.
+Refusing a feature or omitting an optional field is *not supported*; accepting a request and
+answering otherwise *fails*.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ class Outcome(StrEnum):
 
 
 class Failed(Exception):
-    """The server accepts a request, and its answer is not what the API promises."""
+    """The server accepts a request, but the answer violates the API."""
 
 
 class NotSupported(Exception):
-    """The server refuses a request, or leaves an optional field out."""
+    """The server refuses a request, or omits an optional field."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One check: a stable name, a title for people, how it ended, and what was seen."""
+    """Outcome of one check; `name` is stable, `title` is for people, `seen` is the evidence."""
 
     name: str
     title: str
@@ -46,30 +46,30 @@ class Result:
 Json: TypeAlias = dict[str, Any]
 
 REQUEST_S: Final = 120.0
-"""Seconds without a byte after which a request has failed."""
+"""Seconds — a request fails after this time without a byte."""
 
 BUDGET_S: Final = 1800.0
-"""Seconds for all requests of a run together."""
+"""Seconds — limit for all requests of a run together."""
 
 MAX_BYTES: Final = 16 << 20
-"""Bytes of one answer."""
+"""Bytes — limit for one answer."""
 
 _NO_REASONING: Final[Json] = {
     "reasoning_effort": "none",
     "chat_template_kwargs": {"enable_thinking": False},
 }
-"""What models get, where it is not refused: most checks want text, and reasoning may be long."""
+"""Fields that switch reasoning off where accepted: most checks want text, and reasoning is long."""
 
 _CHUNK: Final = 64 << 10
 _SHOWN: Final = 160
-"""Characters of a server's text that are repeated."""
+"""Characters of a server's text quoted in results."""
 
 _REFUSALS: Final = frozenset({*range(400, 500), 501, 503})
-"""Status codes that say that a request is not served; others are errors of the server."""
+"""Status codes of a refusal; all others but 200 are server errors."""
 
 
 class Client:
-    """`url` is the server's, with or without `/v1`. Call `connect` before anything else.
+    """Client of the server at `url`, with or without `/v1`. Call `connect` first.
 
     Raises BadRequest for an invalid address.
     """
@@ -101,8 +101,9 @@ class Client:
         self._fields: Json = {}
 
     def connect(self, model: str | None) -> None:
-        """Use a model, by default the first one that is listed, without reasoning if the server
-        takes the fields for that. Raises BadRequest if there is no model, or no answer.
+        """Choose a model (default: the first listed) and switch its reasoning off if supported.
+
+        Raises BadRequest if there is no model or no answer.
         """
         try:
             self.model = model or self._first_model()
@@ -112,13 +113,14 @@ class Client:
             raise BadRequest("conformance.no_answer", url=self.url, detail=detail) from error
 
     def chat(self, **fields: Any) -> Json:
-        """Return a whole answer. Raises Failed, NotSupported, and what `http.client` raises."""
+        """Return a whole answer. Raises Failed, NotSupported, and the errors of `http.client`."""
         status, body = self.post(json.dumps({"model": self.model, **self._fields, **fields}))
         return _checked(status, body)
 
     def stream(self, **fields: Any) -> Generator[Json]:
-        """Yield the chunks of an answer; to close the generator ends the request. Raises as `chat`,
-        and Failed for a stream without `[DONE]`.
+        """Yield the chunks of an answer; closing the generator ends the request.
+
+        Raises as `chat`, and Failed for a stream without `[DONE]`.
         """
         body = json.dumps({"model": self.model, "stream": True, **self._fields, **fields})
         with closing(self._connect()) as connection:
@@ -135,15 +137,16 @@ class Client:
         raise Failed("the stream ends without [DONE]")
 
     def post(self, body: str) -> tuple[int, Json]:
-        """Return status and body for any text as a request. Raises Failed for a body that is no
-        JSON object, and what `http.client` raises.
+        """Post `body`, which need not be JSON; return status and parsed response.
+
+        Raises Failed if the response is no JSON object, and the errors of `http.client`.
         """
         with closing(self._connect()) as connection:
             response = self._send(connection, body)
             return response.status, parsed(b"".join(self._pieces(response)))
 
     def _greet(self) -> None:
-        """Request one token with the fields for no reasoning, and drop those if it is refused."""
+        """Request one token without reasoning; drop the fields for that if refused."""
         self._fields = _NO_REASONING
         greeting = {"messages": [{"role": "user", "content": "Hello."}], "max_tokens": 1}
         try:
@@ -174,7 +177,7 @@ class Client:
         return connection.getresponse()
 
     def _left(self) -> float:
-        """Return the seconds that are left for this run. Raises Failed where there are none."""
+        """Return the remaining seconds of this run. Raises Failed at zero."""
         left = self._deadline - time.monotonic()
         if left <= 0:
             raise Failed("no time is left for this run")
@@ -198,7 +201,7 @@ class Client:
 
 
 def _checked(status: int, body: Json) -> Json:
-    """Return the body of an answer. Raises NotSupported for a refusal, Failed for an error."""
+    """Return the body of a success. Raises NotSupported for a refusal, Failed for an error."""
     if status == http.client.OK:
         return body
     error = body.get("error", body.get("detail", body))
@@ -212,7 +215,7 @@ def _checked(status: int, body: Json) -> Json:
 
 
 def parsed(text: bytes | str) -> Json:
-    """Return the JSON object that a text is. Raises Failed for another one."""
+    """Parse a JSON object. Raises Failed for anything else."""
     start = text[:_SHOWN] if isinstance(text, str) else text[:_SHOWN].decode(errors="replace")
     try:
         record = json.loads(text)

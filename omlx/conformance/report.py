@@ -1,4 +1,4 @@
-"""The results of a server as text: for a terminal, as Markdown, as JSON."""
+"""Results of one server as text: for a terminal, as Markdown, as JSON."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ _MARKS: Final = {Outcome.PASSED: "✓", Outcome.FAILED: "✗", Outcome.NOT_SUPPO
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The results of one model on one server."""
-
     url: str
     model: str
     results: Sequence[Result]
@@ -29,7 +27,7 @@ class Report:
 
     @property
     def rows(self) -> list[tuple[str, ...]]:
-        """Cells for a terminal, a row for each check."""
+        """Cells for a terminal, one row per check."""
         return [
             (_MARKS[result.outcome], result.title, result.outcome, result.seen)
             for result in self.results
@@ -65,7 +63,7 @@ class Report:
 
 
 def _cell(text: str) -> str:
-    """Return a server's text without control characters, and without what Markdown would read."""
+    """Escape control characters and Markdown in a server's text."""
     for mark in "\\|<>`*_[]":
         text = text.replace(mark, f"\\{mark}")
     return escaped(text)

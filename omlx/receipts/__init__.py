@@ -1,1 +1,1 @@
-"""Receipts: what an answer was computed from, kept so that it can be decoded again and compared."""
+"""Receipts: kept inputs and hashes of an answer, to decode it again and compare."""

@@ -1,4 +1,4 @@
-"""A kept answer: everything that decodes it again, and the receipt made of it."""
+"""Kept answers: the inputs that reproduce an answer, and its receipt."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ from omlx.text.output import OutputSpec, stop_matcher
 class KeptAnswer:
     """One finished choice, as ids and parameters: no text but stop strings, schemas and tools.
 
-    `limit` is the largest number of tokens that it could have had. `at` is in seconds since the
-    epoch.
+    `limit` is the largest possible number of answer tokens. `at` is in seconds since the epoch.
     """
 
     id: str
@@ -42,7 +41,7 @@ class KeptAnswer:
     exactness: str = ""
 
     def receipt(self) -> Receipt:
-        """Return the receipt: hashes of everything that the tokens depend on."""
+        # A receipt hashes every input that the tokens depend on.
         settings = (self.sampling, self.limit, self.spec, self.constraint, self.finish)
         return Receipt(
             id=self.id,
@@ -58,9 +57,9 @@ class KeptAnswer:
         )
 
     def request(self, served: ServedModel) -> Request:
-        """Return the request that it answers, with stop matcher and mask at the beginning.
+        """Rebuild the request of this answer, with fresh stop matcher and mask.
 
-        Raises BadRequest if the model cannot hold the answer to its form.
+        Raises BadRequest if the model does not support the constraint.
         """
         grammars = served.grammars
         mask = self.constraint.mask(grammars, served.thinking, *self.constraint.compile(grammars))

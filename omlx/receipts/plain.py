@@ -1,7 +1,7 @@
-"""Plain decoding of one answer, alone: the reference that speculation, batches and prefixes equal.
+"""Plain decoding of one answer, alone: the reference for speculation, batches and prefixes.
 
-The answer is known, so each token is chosen after the answer's own tokens: a near-tie ends nothing,
-and what follows it is compared too.
+The answer is teacher-forced: each token is chosen after the answer's own tokens, so that a near-tie
+does not end the comparison.
 """
 
 from __future__ import annotations
@@ -27,15 +27,14 @@ if TYPE_CHECKING:
     from omlx.engine.loop import LoadedModel
 
 PASSES: Final = 8
-"""Passes of one token each that are computed between two steps of running requests."""
+"""Single-token passes computed between two steps of running requests."""
 
 
 class PlainDecoding:
-    """Decodes `request` along its `answer`, at least one token, which ended for the reason
-    `finish`.
+    """Decoding of `request` along a non-empty `answer`, which ended with `finish`.
 
     `advance` fills `near_ties` and `difference`; `wrong_end` says why the answer should have ended
-    elsewhere. Up to `tolerance`, in logits, rounding may decide.
+    elsewhere. Within `tolerance`, in logits, rounding may decide.
     """
 
     def __init__(self, request: Request, answer: Sequence[int], finish: FinishReason) -> None:
@@ -50,10 +49,11 @@ class PlainDecoding:
         self._sampler: RowSampler | None = None
 
     def advance(self, loaded: LoadedModel) -> bool:
-        """Compute a chunk of the prompt or some tokens of the answer. Return whether that was all.
+        """Compute a prompt chunk or up to `PASSES` answer tokens. Return whether decoding is
+        complete.
 
-        Call it on the engine thread, with a model that is in this process as a whole. Raises
-        Overloaded if the KV cache does not fit beside those of running requests.
+        Call on the engine thread, with a model entirely in this process. Raises Overloaded if the
+        KV cache does not fit beside those of running requests.
         """
         if not self._read:
             self._make_room(loaded)
@@ -77,7 +77,9 @@ class PlainDecoding:
         return True
 
     def _make_room(self, loaded: LoadedModel) -> None:
-        """Evict prefixes where the KV cache would exceed the soft limit of memory."""
+        """Evict prefixes if the KV cache would exceed the soft limit of memory. Raises
+        Overloaded.
+        """
         tokens = len(self._tokens)
         if tokens <= SMALL:
             return
@@ -90,7 +92,7 @@ class PlainDecoding:
 
     @property
     def _left(self) -> int:
-        """Tokens of the answer that have not been chosen yet."""
+        """Answer tokens not chosen yet."""
         return len(self._tokens) - 1 - self._read
 
     def _choose_some(self, loaded: LoadedModel) -> list[_Place]:
@@ -102,7 +104,7 @@ class PlainDecoding:
         return places
 
     def _choose(self, loaded: LoadedModel) -> _Place:
-        """Read the newest known token, and choose the next one, without waiting for the device."""
+        """Read the newest known token and choose the next, without waiting for the device."""
         sampler, request = self._sampler, self._request
         assert sampler is not None
         ids = mx.array([[self._tokens[self._read]]], mx.uint32)
@@ -126,7 +128,7 @@ class PlainDecoding:
         return _Place(number, token, drawn, logits, draw(logits, [drawn]), possible)
 
     def _check_end(self, token: int) -> None:
-        """Advance stop matcher and mask past a token; note an end that the answer does not have."""
+        """Advance stop matcher and mask past `token`; note a missing or unexpected end."""
         _, stop = truncate_at_stop(self._request, (token,))
         tokens = len(self._answer) - self._left
         if self._left:
@@ -138,7 +140,7 @@ class PlainDecoding:
             self.wrong_end = Reason("verify.cut_off", {"tokens": tokens})
 
     def _compare(self, place: _Place) -> bool:
-        """Compare a token that has been computed. Return whether the next one can be compared."""
+        """Compare a computed token. Return whether comparing can continue."""
         chosen = cast(int, place.chosen.item())
         if chosen == place.token:
             return True
@@ -153,7 +155,9 @@ class PlainDecoding:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Token `number` of the answer: `token`, the logits [1, V] behind it, what they choose [1]."""
+    """Token `number` of the answer: `token`, the logits [1, V] after its prefix, their choice
+    [1].
+    """
 
     number: int
     token: int
@@ -164,10 +168,10 @@ class _Place:
 
 
 def margin(logits: mx.array, drawn: Draw, token: int) -> float:
-    """Return by how much `logits` [V] would have to change for `token` to be drawn.
+    """Return the smallest change of `logits` [V] that would make `token` the drawn one.
 
-    A token that scores higher has to lose its lead, or its place within the filters; `token` has to
-    get within the filters itself.
+    Every higher-scoring token has to lose its lead, or leave the filters; `token` itself has to be
+    within the filters.
     """
     temperature, *_ = drawn.sampler.filters
     logits = logits.astype(mx.float32)
@@ -182,7 +186,9 @@ def margin(logits: mx.array, drawn: Draw, token: int) -> float:
 
 
 def _edges(logits: mx.array, sampler: RowSampler) -> mx.array:
-    """Return how far each id is within the filters, in logits; below 0: outside. [V] -> [V]"""
+    """Return the distance of each id from the filters' edge, in logits; below 0: outside. [V] ->
+    [V]
+    """
     _, top_p, min_p, top_k = sampler.filters
     order = mx.argsort(-logits)
     ranked = logits[order]
@@ -198,10 +204,10 @@ def _edges(logits: mx.array, sampler: RowSampler) -> mx.array:
 
 
 def _nucleus_edges(ranked: mx.array, top_p: float) -> mx.array:
-    """The same for `top_p` alone, of logits [V] in descending order.
+    """Return the edges of `top_p` alone, for logits [V] in descending order.
 
-    An id is dropped where the mass of those that rank higher has `top_p`: that mass may change (in
-    log-odds), or the id may change places with the nearest one on the other side.
+    An id is dropped once the mass ranked above reaches `top_p`. Either that mass changes (in
+    log-odds), or the id swaps places with the nearest id across the edge.
     """
     chances = mx.softmax(ranked)
     before = mx.clip(mx.cumsum(chances) - chances, 0.0, 1.0)

@@ -1,4 +1,4 @@
-"""Records the choices of one request while they are generated, and keeps them when they end."""
+"""Recorder of a request's choices, kept with their receipts when they finish."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class _Choice:
 
 
 class Recorder:
-    """Gives each finished choice of one request its receipt. Lives on the event loop."""
+    """Recorder for the choices of one request. Lives on the event loop."""
 
     def __init__(self, store: AnswerStore, served: ServedModel) -> None:
         self._store, self._served = store, served
@@ -48,9 +48,9 @@ class Recorder:
         self._choices[number].finish = reason
 
     async def keep(self, number: int) -> Receipt:
-        """Keep a finished choice, and return its receipt.
+        """Store a finished choice, and return its receipt.
 
-        One that shows images is not kept, nor one that cannot be written, which is logged.
+        Choices with images are not stored; a failed write is logged. Both set `kept` to False.
         """
         answer = self._answer(number, self._choices.pop(number))
         return await asyncio.to_thread(self._keep, answer)

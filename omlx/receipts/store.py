@@ -1,6 +1,6 @@
 """Kept answers on disk, in the records of the home folder.
 
-Bounded in number and bytes; the oldest go first, and all after `MAX_AGE_S`.
+Bounded in number and bytes (the oldest are deleted first) and in age by `MAX_AGE_S`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAX_ANSWERS: Final = 4096
 MAX_BYTES: Final = 128 << 20
 MAX_AGE_S: Final = 30 * 86400
 _SWEEP_EVERY: Final = 64
-"""Answers kept between two looks at the bounds."""
+"""Answers kept between two sweeps."""
 
 _ID: Final = re.compile(r"[A-Za-z0-9_-]{1,128}")
 _SWEEP: Final = """
@@ -51,7 +51,7 @@ _JSON: Final = TypeAdapter(_Content)
 
 
 class AnswerStore:
-    """The kept answers of `home`. Any thread may call."""
+    """The kept answers of `home`. Thread-safe."""
 
     def __init__(
         self, home: Path, *, max_answers: int = MAX_ANSWERS, max_bytes: int = MAX_BYTES
@@ -61,7 +61,7 @@ class AnswerStore:
         self._kept = count()
 
     def keep(self, answer: KeptAnswer, receipt: Receipt) -> None:
-        """Write an answer; once in a while, delete those beyond the bounds. Raises a `Failure`."""
+        """Write an answer, and sweep every `_SWEEP_EVERY` answers. Raises a `Failure`."""
         text = _JSON.dump_json(_Content(answer, receipt)).decode()
         row = (answer.id, time.time(), text)
         query = "insert or replace into receipts values (?, ?, ?)"
@@ -70,8 +70,9 @@ class AnswerStore:
             self.sweep()
 
     def get(self, id: str) -> tuple[KeptAnswer, Receipt]:
-        """Return a kept answer, and its receipt when it was written. Raises NotFound, and
-        BadRequest for damaged content.
+        """Return a kept answer and its receipt as written.
+
+        Raises NotFound, and BadRequest for damaged content.
         """
         rows = self._query("select content from receipts where id = ?", [id])
         if not rows:
@@ -83,21 +84,20 @@ class AnswerStore:
         return content.answer, content.receipt
 
     def ids(self, id: str) -> list[str]:
-        """Return the ids of the kept choices of an answer, or the id of the one it names."""
+        """Return the ids of an answer's kept choices, or `[id]` if `id` names a choice."""
         of_answer = "id = ?1 or substr(id, 1, length(?1) + 1) = ?1 || '-'"
         rows = self._query(f"select id from receipts where {of_answer}", [id])
         found = [name for (name,) in rows]
         return [id] if id in found else sorted(found, key=lambda name: (len(name), name))
 
     def kept(self, ids: Iterable[str]) -> frozenset[str]:
-        """Return those answers, by their ids, whose first choice is kept."""
+        """Return the ids of answers whose first choice is kept."""
         firsts = {f"{id}-0": id for id in ids if _ID.fullmatch(id)}
         marks = ", ".join("?" * len(firsts))
         found = self._query(f"select id from receipts where id in ({marks})", list(firsts))
         return frozenset(firsts[first] for (first,) in found)
 
     def sweep(self) -> None:
-        """Delete what is too old or beyond the bounds, the oldest first."""
         bounds = (time.time() - MAX_AGE_S, self._max_answers, self._max_bytes)
         records.use(self._home, lambda db: db.execute(_SWEEP, bounds))
 

@@ -1,4 +1,4 @@
-"""What a verification found."""
+"""Verdict of a verification, as reasons, text and JSON."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from omlx.models.pool.served import reason_to_json
 class Difference:
     """Token number `place` of an answer, counted from 0, which plain decoding does not choose.
 
-    `margin`: by how much logits would have to change for `answered` to be chosen in place of
-    `decoded`. Infinite: no change makes it so, or the answer ends at another place.
+    `margin`: the change of logits needed to choose `answered` instead of `decoded`; infinite if
+    impossible, or if the answer ends at another place.
     """
 
     place: int
@@ -28,9 +28,11 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`mismatches`: what is not as the receipt says, or the end that is not the answer's. Up to
-    `tolerance`, rounding may decide. `difference` is the first token beyond it, after which nothing
-    was compared. `texts` are those of the tokens that differ, by id.
+    """Result of verifying one choice.
+
+    `mismatches` contradict the receipt, or the end of the answer. Within `tolerance`, in logits,
+    rounding may decide. `difference` is the first token beyond `tolerance`; comparing stops there.
+    `texts` maps the ids of differing tokens.
     """
 
     id: str
@@ -45,12 +47,12 @@ class Verdict:
 
     @property
     def same(self) -> bool:
-        """Whether the answer is what plain decoding gives, near-ties aside."""
+        """Whether plain decoding gives this answer, near-ties aside."""
         return not self.mismatches and self.difference is None
 
     @property
     def reasons(self) -> list[Reason]:
-        """The verdict in sentences, the most important first."""
+        """Reasons of the verdict, the most important first."""
         return [*self.mismatches, *self._tokens(), *self.notes]
 
     def lines(self) -> str:

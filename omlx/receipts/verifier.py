@@ -1,5 +1,4 @@
-"""Verification of kept answers: are the hashes those of the receipt, is the model still the same,
-and does plain decoding give the same tokens?"""
+"""Verification of kept answers: check receipt hashes and model, then decode again."""
 
 from __future__ import annotations
 
@@ -25,24 +24,24 @@ _OTHER: Final = {
     "template": "verify.other_template",
     "dtype": "verify.other_dtype",
 }
-"""By field of a receipt that describes the model, what is said where it is another one."""
+"""Reason codes for a changed model, by receipt field."""
 
 
 class Verifier:
-    """Verifies with models of `pool`, whose passes alternate with those of running requests."""
+    """Verifier on models of `pool`; verification passes alternate with running requests."""
 
     def __init__(self, engine: EngineThread, pool: Pool, store: AnswerStore) -> None:
         self._engine, self._pool, self._store = engine, pool, store
         self._verifying = False
 
     async def kept(self, ids: Iterable[str]) -> frozenset[str]:
-        """Return those answers, by their ids, that can be verified."""
+        """Return the ids of answers that can be verified."""
         return await asyncio.to_thread(self._store.kept, tuple(ids))
 
     async def verify_answer(self, id: str) -> list[Verdict]:
-        """Verify all choices of an answer, or the one that is named. One answer at a time.
+        """Verify all choices of an answer, or the named choice.
 
-        Raises NotFound, Conflict while another one is verified, and as `verify`.
+        Raises NotFound, Conflict while another answer is verified, and as `verify`.
         """
         if self._verifying:
             raise Conflict("verify.busy")
@@ -56,10 +55,10 @@ class Verifier:
             self._verifying = False
 
     async def verify(self, id: str, claim: Mapping[str, Any] | None = None) -> Verdict:
-        """Decode a kept choice again; `claim` has the fields of the receipt that a client has.
+        """Decode a kept choice again; `claim` holds the receipt fields of a client.
 
-        Loads its model. Raises NotFound, BadRequest, Overloaded where its KV cache does not fit,
-        and what loading raises.
+        Loads the model. Raises NotFound, BadRequest, Overloaded if the KV cache does not fit, and
+        loading errors.
         """
         answer, receipt = await asyncio.to_thread(self._store.get, id)
         claimed = _contradictions(answer, {**asdict(receipt), **(claim or {})})
@@ -103,7 +102,7 @@ class Verifier:
 
 
 def _texts(served: ServedModel, decoding: PlainDecoding) -> dict[int, str]:
-    """Return the texts of the tokens that differ, by id."""
+    """Return the texts of differing tokens, by id."""
     differences = [*decoding.near_ties, *filter(None, [decoding.difference])]
     ids = {token for each in differences for token in (each.answered, each.decoded)}
     known = [token for token in ids if 0 <= token < served.vocab_size]
@@ -111,14 +110,14 @@ def _texts(served: ServedModel, decoding: PlainDecoding) -> dict[int, str]:
 
 
 def _contradictions(answer: KeptAnswer, claim: Mapping[str, Any]) -> list[Reason]:
-    """Return the fields in which a receipt, kept or a client's, is not that of the answer."""
+    """Return a reason per field of `claim` that contradicts the answer."""
     receipt = asdict(answer.receipt())
     fields = [name for name in receipt if name in claim and claim[name] != receipt[name]]
     return [Reason("verify.contradicts", {"field": name}) for name in fields]
 
 
 def _updates(answer: KeptAnswer) -> Iterator[Reason]:
-    """Yield the programs that have another version than when the answer was made."""
+    """Yield a reason per library whose version has changed since the answer."""
     now = current_versions()
     for name, version in answer.versions.items():
         if now.get(name) != version:

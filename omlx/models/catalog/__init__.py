@@ -1,1 +1,1 @@
-"""Models on disk: places, discovery, inspection, and the resolution of names."""
+"""Models on disk: places, discovery, inspection, and resolution of names."""

@@ -1,11 +1,11 @@
-"""Model names: the one place where the name in a request becomes a model directory.
+"""Model catalog: resolves the name in a request to a model directory.
 
-Precedence: id, alias, short name; one of these with a profile (`name:profile`); the same without
-Ollama's tag `latest`; then the patterns of `model_map` (`claude-*=org/name`). An alias is unique
-when it is set; one that has become ambiguous since then is refused, never guessed.
+Precedence: id, alias, short name; any of these with a profile (`name:profile`); the same without
+Ollama's tag `latest`; then the patterns of `model_map` (`claude-*=org/name`). Aliases are unique
+when set; an alias that became ambiguous later is refused, never guessed.
 
-Which models a request may use is a variable of the context, by the patterns of its API key: every
-path that resolves a name obeys it. Outside of such a request there is no restriction.
+A context variable restricts a request to the model patterns of its API key, on every path that
+resolves names. Outside of such a request there is no restriction.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from omlx.settings.schema import Settings, Value
 from omlx.settings.store import check_profile_name
 
 LATEST: Final = ":latest"
-"""The tag that Ollama's API and its clients add to names without one."""
+"""Tag that Ollama's API and clients add to names without a tag."""
 
 
 class Catalog:
-    """The registry of models on disk with the names that the settings give them.
+    """Registry of models on disk, with the names given by settings.
 
     `registry` is replaced as a whole after a rescan, the snapshot of `live` after a change of
     settings. `default` is the command line's default model.
@@ -50,14 +50,14 @@ class Catalog:
 
     @property
     def default(self) -> str | None:
-        """The default model's name: from the command line, else from the settings."""
+        """Name of the default model: from the command line, else from settings."""
         return self._default or self._current_names().default
 
     def resolve(self, name: str | None = None, *, fallback: str | None = None) -> ModelEntry:
         """Return the usable model called `name`; None means the default model, else `fallback`.
 
-        Raises BadRequest if there is no name at all, NotFound for an unknown or ambiguous one,
-        ModelError with the reason of a model that cannot be used.
+        Raises BadRequest without any name, NotFound for unknown or ambiguous names, ModelError with
+        the reason of an unusable model.
         """
         chosen = name or self.default or fallback
         if chosen is None or not (name or self._offers(chosen)):
@@ -69,14 +69,14 @@ class Catalog:
         return self.permitted(name, lambda known: self._current_names().lookup(known).entry)
 
     def profile(self, name: str | None = None) -> Profile | None:
-        """Return the profile that `name` (None: the default) requests; None for a plain model.
+        """Return the profile requested by `name` (None: the default); None for a plain model.
 
         Raises NotFound.
         """
         chosen = name or self.default
         if chosen is None or not (name or self._offers(chosen)):
             return None
-        self.entry(chosen)  # raises for one that the request may not use
+        self.entry(chosen)  # raises NotFound if not permitted
         return self._current_names().lookup(chosen).profile
 
     def profiles(self, model: str) -> Sequence[Profile]:
@@ -84,7 +84,7 @@ class Catalog:
 
     @property
     def ids(self) -> list[str]:
-        """Names that clients may use: the usable models, each before its profiles."""
+        """Names for clients: usable models, each followed by its profiles."""
         ids = []
         for entry in self.registry.usable:
             ids += [entry.id, *(profile.id for profile in self.profiles(entry.id))]
@@ -102,10 +102,10 @@ class Catalog:
     def permitted(
         self, name: str, find: Callable[[str], ModelEntry], param: str = "model"
     ) -> ModelEntry:
-        """Return the model that `find` finds, raising BadRequest if there is none.
+        """Return the result of `find`, which raises BadRequest for unknown names.
 
-        For a request that may use some models only, raises NotFound for all others, whether they
-        exist or not. `param` is the field with the name.
+        Restricted requests get NotFound for every other model, existing or not. `param` is the
+        request field that holds `name`.
         """
         try:
             entry = find(name)
@@ -117,11 +117,10 @@ class Catalog:
         raise NotFound("model.not_allowed", param=param, model=name)
 
     def allows(self, entry: ModelEntry) -> bool:
-        """Return whether the current request may use a model."""
         return not is_restricted() or may_use(self._names_of(entry))
 
     def _offers(self, default: str) -> bool:
-        """Return whether a request that names no model may learn of the default one."""
+        """Return whether a request without a model may learn the default's name."""
         if not is_restricted():
             return True
         try:
@@ -131,19 +130,18 @@ class Catalog:
         return True
 
     def unmatched(self, patterns: Iterable[str]) -> Sequence[str]:
-        """Return the patterns that match no usable model by any of its names."""
+        """Return patterns that match no usable model by any name."""
         names = [name for entry in self.registry.usable for name in self._names_of(entry)]
         return [pattern for pattern in patterns if not matches(names, [pattern])]
 
     def _names_of(self, entry: ModelEntry) -> Sequence[str]:
-        """Return the names of a model: its id, its short name, and its alias if it has one."""
         alias = self._current_names().aliases.get(entry.id)
         return tuple(filter(None, (entry.id, entry.name, alias)))
 
     def update(self, found: Registry, loaded: Iterable[ModelEntry]) -> None:
-        """Replace the registry by what was found on disk.
+        """Replace the registry after a scan.
 
-        Models in memory (`loaded`) whose folders have gone stay listed: they can be served.
+        Models in memory (`loaded`) whose folders are gone stay listed and can be served.
         """
         gone = [entry for entry in loaded if entry.id not in found and not entry.path.is_dir()]
         entries = (*found.entries, *gone)
@@ -176,14 +174,12 @@ class Catalog:
 
 
 class _Named(NamedTuple):
-    """Model and profile of a name."""
-
     entry: ModelEntry
     profile: Profile | None = None
 
 
 class _Names:
-    """The names of one revision: a registry and a snapshot of the settings, both immutable."""
+    """Names of one immutable revision: a registry and a snapshot of settings."""
 
     def __init__(self, registry: Registry, configuration: Configuration) -> None:
         settings = configuration.resolve().settings
@@ -194,7 +190,7 @@ class _Names:
         self._rules = [rule.partition("=") for rule in settings.model_map]
 
     def lookup(self, name: str) -> _Named:
-        """Return what is called `name`, usable or not. Raises NotFound."""
+        """Return model and profile of `name`, usable or not. Raises NotFound."""
         name = self._unaliased(name)
         try:
             return self.named(name)
@@ -207,9 +203,9 @@ class _Names:
             raise
 
     def named(self, name: str) -> _Named:
-        """Return the model with that id, alias or short name, or a profile of it.
+        """Return the model with that id, alias or short name, or a profile.
 
-        Raises NotFound; for an unknown profile, with the names that its model has.
+        Raises NotFound; for an unknown profile, the error lists the model's names.
         """
         base, colon, wanted = name.rpartition(":")
         try:
@@ -233,7 +229,7 @@ class _Names:
         return self._trusted(self.registry.get(self._unaliased(name)))
 
     def _base(self, base: str, name: str) -> ModelEntry:
-        """Return the model `base` of which `name` requests a profile."""
+        """Return model `base` of profile `name`. Raises NotFound naming the whole `name`."""
         try:
             return self._model(base)
         except NotFound as error:
@@ -242,7 +238,9 @@ class _Names:
             raise NotFound("model.not_found", param="model", model=name) from None
 
     def _unaliased(self, name: str) -> str:
-        """Return the id of the model whose alias is `name`; any other name as it is."""
+        """Return the id behind alias `name`; other names unchanged. Raises NotFound if
+        ambiguous.
+        """
         if name in self.registry:
             return name
         models = [model for model, alias in self.aliases.items() if alias == name]
@@ -251,7 +249,7 @@ class _Names:
         return models[0] if models else name
 
     def _trusted(self, entry: ModelEntry) -> ModelEntry:
-        """Return `entry`, as usable where it only needs the trust that the settings give it."""
+        """Return `entry`, usable if remote code was its only problem and settings trust it."""
         if entry.reason is None or entry.reason.code != "model.remote_code":
             return entry
         if not self.configuration.resolve(entry.id).settings.trust_remote_code:
@@ -269,7 +267,7 @@ def _aliases(configuration: Configuration) -> Mapping[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """`values` are settings by name; the request's own values win over them."""
+    """Named settings of a model: the values of a request take precedence over `values`."""
 
     model: str
     name: str
@@ -277,17 +275,17 @@ class Profile:
 
     @property
     def id(self) -> str:
-        """Name of the profile for clients, `model:profile`."""
+        """Name for clients, `model:profile`."""
         return f"{self.model}:{self.name}"
 
     @property
     def settings(self) -> Settings:
-        """Its values; the built-in ones where it has none."""
+        """Settings of the profile, with built-in defaults for the rest."""
         return resolve([Layer(Source.PROFILE, self.values)]).settings
 
     @property
     def draft_length(self) -> DraftLength:
-        """Its bounds of the draft length; open ones where it has none."""
+        """Bounds of the draft length; open if the profile sets none."""
         return DraftLength.parse(self.values)
 
 
@@ -296,7 +294,7 @@ _PATTERNS: Final[ContextVar[Sequence[str] | None]] = ContextVar("omlx_models", d
 
 @contextmanager
 def restricted_to(patterns: Sequence[str] | None) -> Iterator[None]:
-    """Restrict the block to models that a pattern matches; None: no restriction."""
+    """Restrict the block to models matching `patterns`; None: no restriction."""
     token = _PATTERNS.set(patterns)
     try:
         yield
@@ -314,5 +312,5 @@ def may_use(names: Iterable[str]) -> bool:
 
 
 def matches(names: Iterable[str], patterns: Sequence[str]) -> bool:
-    """Return whether a pattern, such as `org/*`, matches one of the names."""
+    """Return whether a pattern, such as `org/*`, matches any of the names."""
     return any(fnmatchcase(name, pattern) for name in names for pattern in patterns)

@@ -1,4 +1,4 @@
-"""Compatibility: whether one model can draft for another, by files and by tokenizers."""
+"""Draft compatibility: whether a model can draft for another, by files and tokenizers."""
 
 from __future__ import annotations
 
@@ -17,21 +17,20 @@ PROBE = (
     "def f(x):\n\treturn {'a': [1, 23, 4567], \"b\": x ** -0.5}  # why?\r\n\n"
     "Äpfel, naïve façade — «да», 中文字符, 日本語かな, 한국어, العربية 👩\u200d💻🙂 \u00a0end   \n"
 )
-"""Code, white space, digits, scripts, joined emoji: similar tokenizers split them differently."""
+"""Code, white space, digits, scripts, joined emoji: similar tokenizers split these differently."""
 
 _MEDIA = re.compile(
     r"image|img|vision|video|audio|row_\d+_col_\d+|</?(quad|ref|box)>|reserved|unused",
     re.IGNORECASE,
 )
-"""Special tokens for images and other media, or for nothing: a text model's tokenizer may lack
-them, or have others in their places."""
+"""Special tokens for media, or reserved: text-only tokenizers may lack or replace them."""
 
 _INCOMPLETE = ("model.no_main", "model.no_config", "model.no_weights", "model.shards_missing")
-"""Reasons of an incomplete download to the hub's cache."""
+"""Reasons of an incomplete download to the Hugging Face cache."""
 
 
 class Tokenizer(Protocol):
-    """The parts of a tokenizer that are compared; none of them modifies it."""
+    """The parts of a tokenizer that are compared; none modifies the tokenizer."""
 
     @property
     def added_tokens_decoder(self) -> Mapping[int, object]: ...
@@ -42,7 +41,7 @@ class Tokenizer(Protocol):
 
 
 def checkpoint_mismatch(target: ModelEntry, draft: ModelEntry) -> Reason | None:
-    """Return why `draft` cannot draft for `target`, judged by their files; None if it may."""
+    """Return why `draft` cannot draft for `target`, by files alone; None if compatible."""
     if draft.path == target.path or draft.id == target.id:
         return Reason("draft.unfit.same_model", {"draft": draft.id})
     if draft.status is not Status.SKIPPED or draft.reason is None:
@@ -61,14 +60,14 @@ def checkpoint_mismatch(target: ModelEntry, draft: ModelEntry) -> Reason | None:
 
 
 def too_large(target: ModelEntry, draft: ModelEntry) -> Reason | None:
-    """Return the reason if the draft's weights are not smaller: reading them takes as long."""
+    """Return a reason unless the draft's weights are smaller: a pass is bound by reading them."""
     if draft.size_bytes >= target.size_bytes > 0:
         return Reason("draft.unfit.not_smaller", {"draft": draft.id})
     return None
 
 
 def tokenizer_mismatch(target: Tokenizer, draft: Tokenizer) -> Reason | None:
-    """Return why token ids differ in meaning; None if they agree, up to tokens for media.
+    """Return why token ids differ in meaning; None if they agree, media tokens aside.
 
     Raises ModelError if a tokenizer fails.
     """
@@ -88,9 +87,9 @@ def tokenizer_mismatch(target: Tokenizer, draft: Tokenizer) -> Reason | None:
 
 
 def draft_mismatch(target: ModelEntry, draft: ModelEntry) -> Reason | None:
-    """Return why `draft` cannot draft for `target`, judged by files and tokenizers.
+    """Return why `draft` cannot draft for `target`, by files and tokenizers.
 
-    Reads the tokenizers. Raises ModelError for those that cannot be read.
+    Reads the tokenizers. Raises ModelError for unreadable ones.
     """
     reason = checkpoint_mismatch(target, draft)
     if reason is not None or is_head(draft):  # a head has no tokenizer of its own
@@ -99,7 +98,9 @@ def draft_mismatch(target: ModelEntry, draft: ModelEntry) -> Reason | None:
 
 
 def draft_problem(target: ModelEntry, draft: ModelEntry) -> Reason | None:
-    """Return the mismatch, or the reason why a tokenizer cannot be read."""
+    """Return the mismatch, or the reason that a tokenizer is unreadable. Never raises
+    ModelError.
+    """
     try:
         return draft_mismatch(target, draft)
     except ModelError as error:
@@ -107,7 +108,7 @@ def draft_problem(target: ModelEntry, draft: ModelEntry) -> Reason | None:
 
 
 def check_draft(name: str, target: ModelEntry | None, registry: Registry) -> None:
-    """Raise BadRequest for a malformed reference, or a draft on disk that `target` cannot use."""
+    """Raise BadRequest for a malformed reference, or for a draft on disk unfit for `target`."""
     try:
         Reference.parse(name)
     except ModelError as error:
@@ -130,9 +131,9 @@ def _encode_probe(tokenizer: Tokenizer) -> list[int]:
 
 
 def _added_tokens(tokenizer: Tokenizer) -> set[tuple[int, bool]]:
-    """Return (id, special) of added tokens but those for media.
+    """Return (id, special) of added tokens, media tokens aside.
 
-    No special token is made from text.
+    Special tokens are never encoded from text, hence the probe does not cover them.
     """
     media = _media_tokens(tokenizer)
     return {

@@ -1,8 +1,7 @@
-"""Facts of a config: stop tokens, sampling, shapes, context length, counts.
+"""Facts of a config: stop tokens, sampling, shapes, context length, layer counts.
 
-Context lengths are in tokens. YaRN lengthens what a config declares, as model cards advise to write
-it. Other scalings are declared with the length that they reach, or do not say: there a user may ask
-for more.
+Context lengths are in tokens. Declared lengths exclude YaRN's factor, as model cards advise. Other
+scalings declare the scaled length, or leave it open: then a user may ask for more.
 """
 
 from __future__ import annotations
@@ -32,15 +31,15 @@ _SAMPLING: dict[str, type[int] | type[float]] = {
 
 
 def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the language model's part of a multimodal config, else an empty one."""
+    """Return the language model's part of a multimodal config; empty without one."""
     part = config.get("text_config")
     return part if isinstance(part, Mapping) else {}
 
 
 def stop_tokens(*configs: Mapping[str, Any]) -> set[int | str]:
-    """Return the stop tokens that configs name, by id or by text.
+    """Return the stop tokens of configs, by id or by text.
 
-    Some have one, others a list; some tools write it under the plural.
+    Configs give a token or a list; some tools use the plural key.
     """
     stops: set[int | str] = set()
     for config in configs:
@@ -53,7 +52,7 @@ def stop_tokens(*configs: Mapping[str, Any]) -> set[int | str]:
 
 
 def sampling_defaults(generation_config: Mapping[str, Any]) -> dict[str, Number]:
-    """Return the sampling parameters by our names; `do_sample: false` is temperature 0."""
+    """Return sampling parameters by our names; `do_sample: false` is temperature 0."""
     defaults: dict[str, Number] = {}
     for name, kind in _SAMPLING.items():
         value = generation_config.get(name)
@@ -65,9 +64,9 @@ def sampling_defaults(generation_config: Mapping[str, Any]) -> dict[str, Number]
 
 
 def pass_shape(config: Mapping[str, Any], itemsize: int) -> PassShape | None:
-    """Return heads and widths of the text model; None if the config does not give them.
+    """Return heads and widths of the text model; None if missing from the config.
 
-    It computes in floats of `itemsize` bytes.
+    `itemsize` is the size of a float in bytes.
     """
     part = text_config(config) or config
     heads, hidden = _count(part, *_HEAD_KEYS), _count(part, *_HIDDEN_KEYS)
@@ -90,7 +89,7 @@ def pass_shape(config: Mapping[str, Any], itemsize: int) -> PassShape | None:
 
 
 def _count(config: Mapping[str, Any], *keys: str) -> int:
-    """Return the first positive whole number under these keys, of a list the largest; else 0."""
+    """Return the first positive whole number under `keys` (the largest of a list), else 0."""
     for key in keys:
         value = config.get(key)
         numbers = value if isinstance(value, list) else [value]
@@ -110,15 +109,17 @@ _KEYS: Final = (
 )
 _DEFAULT: Final = 32_768
 _MAX: Final = 1 << 24
-"""Tokenizers without a limit report 10^30."""
+"""Tokens — larger limits are placeholders: tokenizers without a limit report 10^30."""
 _YARN: Final = frozenset({"yarn", "deepseek_yarn", "telechat3-yarn"})
 _STRETCHED: Final = _YARN | {"linear", "llama3", "longrope", "su"}
-"""Scalings that serve `factor` times the original length. Dynamic scaling is none of them: it turns
-the same token differently in passes of different width."""
+"""Scalings to `factor` times the original length.
+
+Dynamic scaling is excluded: the rotation of a token depends on the width of the pass.
+"""
 
 
 def declared_context(config: Mapping[str, Any]) -> int | None:
-    """Return the context length that a config declares, None if it does not."""
+    """Return the context length declared by a config, with YaRN applied; None if undeclared."""
     length, reached, kind = _lengths(config)
     if length is None or kind not in _YARN:
         return length
@@ -135,16 +136,13 @@ def context_length(config: Mapping[str, Any], tokenizer_length: Number) -> int:
 
 
 def longest_context(config: Mapping[str, Any], tokenizer_length: Number) -> int:
-    """Return the longest context that a user may ask for: what the scaling of positions allows."""
+    """Return the longest context that a user may ask for, as far as position scaling reaches."""
     _, reached, _ = _lengths(config)
     return max(context_length(config, tokenizer_length), reached)
 
 
 def _lengths(config: Mapping[str, Any]) -> tuple[int | None, int, str]:
-    """Return the length that is written down, the one that scaling reaches (0: no more), its type.
-
-    A factor without the original length applies to the one that is written down.
-    """
+    """Return declared length (None: missing), scaled length (0: unscaled) and scaling type."""
     for part in (config, text_config(config)):
         length = next((part[key] for key in _KEYS if _is_length(part.get(key))), None)
         if length is None:
@@ -163,16 +161,16 @@ def _is_length(value: object) -> bool:
 
 
 MIN_COUNT: Final = 256
-"""Modules — cheap to build, even if the weights do not match."""
+"""Modules — always allowed: cheap to build, even if the weights do not match."""
 
 _COUNTS: Final = re.compile(r"n(um)?_(\w+_)?(layers?|loops)|altup_num_inputs")
-"""Keys that say how many modules a model is built of; each module has weights."""
+"""Keys that count modules with weights."""
 
 
 def check_counts(config: Mapping[str, Any], tensors: int) -> None:
     """Raise ModelError for a config with more layers than the weights have tensors.
 
-    Building a model takes time and memory for each of its modules, and cannot be interrupted.
+    Building a model takes time and memory for each module, and cannot be interrupted.
     """
     most = max(tensors, MIN_COUNT)
     for key, value in _fields(config):
@@ -181,7 +179,7 @@ def check_counts(config: Mapping[str, Any], tensors: int) -> None:
 
 
 def _fields(config: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
-    """Yield every key and value of a config, those of nested objects too."""
+    """Yield every key and value of a config, nested objects included."""
     pending: list[Mapping[str, Any]] = [config]
     while pending:
         for key, value in pending.pop().items():
@@ -191,16 +189,17 @@ def _fields(config: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
 
 
 def encoder_window(files: ModelFiles) -> int | None:
-    """Return the tokens that an encoder reads at most, None if it does not say.
+    """Return the maximum number of tokens an encoder reads; None if undeclared.
 
-    XLM-R counts positions from behind that of padding. sentence-transformers may declare fewer
-    tokens than there are positions. Raises ModelError.
+    Raises ModelError.
     """
     config = files.config
     length = declared_context(config)
+    # XLM-R numbers positions from padding + 1 on.
     if length is not None and config.get("model_type") == "xlm-roberta":
         padding = config.get("pad_token_id")
         length -= 1 + (padding if isinstance(padding, int) else 1)
+    # sentence-transformers may declare fewer tokens than there are positions.
     declared = files.json("sentence_bert_config.json").get("max_seq_length")
     lengths = [one for one in (length, declared) if isinstance(one, int) and one > 0]
     return min(lengths, default=None)

@@ -1,9 +1,9 @@
-"""Discovery: the model directories of all places, in order of precedence, as a model registry.
+"""Discovery: scans all places, in order of precedence, into a model registry.
 
 A place yields (id, directory) pairs without inspecting them; folders of other programs are only
-read. Ids come from folder names; nothing a client sends becomes a path. A usable directory whose id
-an earlier usable one has is marked as shadowed. One whose name a terminal or a log would obey
-instead of showing it is not usable.
+read. Ids come from folder names; nothing sent by a client becomes a path. A usable directory is
+marked as shadowed if an earlier usable one has the same id. Names with control characters, which a
+terminal or a log would interpret, make a model unusable.
 """
 
 from __future__ import annotations
@@ -30,22 +30,20 @@ BUNDLED = Path(__file__).resolve().parents[2] / "bundled"
 
 
 def discover(settings: Settings, environ: Mapping[str, str]) -> Registry:
-    """Scan the places that `settings` leave on. Reads folders and configs; never raises."""
+    """Scan the places enabled by `settings`. Reads folders and configs; never raises."""
     return discovery(settings, environ).scan()
 
 
 def discovery(settings: Settings, environ: Mapping[str, str]) -> Discovery:
-    """Return a discovery in the places that `settings` leave on."""
     return Discovery(places(settings, environ, BUNDLED))
 
 
 def scan_places(searched: Iterable[Place]) -> Registry:
-    """Inspect every model directory of these places."""
     return Discovery(searched).scan()
 
 
 class Discovery:
-    """Scans places again and again; a directory is inspected again only if a file has changed."""
+    """Repeated scans of places; a directory is inspected again only after a file has changed."""
 
     def __init__(self, searched: Iterable[Place]) -> None:
         self._places = tuple(searched)
@@ -54,9 +52,9 @@ class Discovery:
         self._lock = Lock()
 
     def scan(self) -> Registry:
-        """Return the models as they are now: the same registry object if nothing has changed.
+        """Return the current models: the same registry object if nothing has changed.
 
-        A directory that two places reach is listed once. Thread-safe.
+        A directory reached from two places is listed once. Thread-safe.
         """
         with self._lock:
             entries = tuple(self._entries())
@@ -94,30 +92,29 @@ def _shadowed(entry: ModelEntry, winner: ModelEntry) -> ModelEntry:
 HUB_CACHE: Final = "hf-cache"
 """Source name of the Hugging Face cache."""
 COPIES: Final = "hf-copies"
-"""Source name of plain folders in it, which the hub's library neither made nor deletes."""
+"""Source name of plain folders in the cache, which huggingface_hub neither makes nor deletes."""
 
 _REPOSITORY: Final = "models--"
 _OTHER_REPOSITORIES: Final = ("datasets--", "spaces--")
 _DEPTH: Final = 3
-"""Folders between a place and a model: `publisher/family/name`."""
+"""Folder levels between a place and a model: `publisher/family/name`."""
 
 ModelDirectory: TypeAlias = tuple[str, Path]
-"""A model id and its directory."""
 
 
 _LM_STUDIO: Final = (".lmstudio/models", ".cache/lm-studio/models")
-"""Its folder, and the one of versions before 0.3.6."""
+"""LM Studio's folder, and its folder before version 0.3.6."""
 
 
 class Place(Protocol):
     @property
     def source(self) -> str:
-        """The name of this place in lists of models."""
+        """Name of this place in lists of models."""
         ...
 
     @property
     def root(self) -> Path:
-        """The folder, which need not exist."""
+        """Folder of this place, which need not exist."""
         ...
 
     def models(self) -> Iterator[ModelDirectory]:
@@ -129,8 +126,8 @@ class Place(Protocol):
 class Folder:
     """A folder of models up to `_DEPTH` deep, or a model itself.
 
-    Repositories in the form of the hub's cache, which users copy here, are models too. Weights
-    without a config are listed, and do not hide the folders beside them.
+    Cache repositories that users copied into the folder are models too. Weights without a config
+    are listed, and do not hide sibling folders.
     """
 
     source: str
@@ -151,8 +148,9 @@ class Folder:
 
 @dataclass(frozen=True, slots=True)
 class HubCache:
-    """Repositories of the Hugging Face cache: `models--org--name/refs/main` names a snapshot of
-    links to blobs.
+    """Repositories of the Hugging Face cache.
+
+    `models--org--name/refs/main` names a snapshot of links to blobs.
     """
 
     source: str
@@ -165,7 +163,7 @@ class HubCache:
 
 
 def places(settings: Settings, environ: Mapping[str, str], bundled: Path) -> list[Place]:
-    """Return the places that `settings` leave on; `bundled` holds the models of this package."""
+    """Return the places enabled by `settings`; `bundled` holds the models of this package."""
     enabled: list[Place] = [Folder("model-dir", root) for root in settings.model_dir]
     if settings.home_models:
         enabled.append(Folder("home", settings.home / "models"))
@@ -180,7 +178,7 @@ def places(settings: Settings, environ: Mapping[str, str], bundled: Path) -> lis
 
 
 def hub_root(environ: Mapping[str, str]) -> Path:
-    """Return the cache folder, by the same variables as huggingface_hub."""
+    """Return the cache folder, from the environment variables of huggingface_hub."""
     home = environ.get("HF_HOME") or os.path.join(
         environ.get("XDG_CACHE_HOME") or _user(environ) / ".cache", "huggingface"
     )
@@ -205,7 +203,7 @@ def _is_repository(folder: Path) -> bool:
 
 
 def _models(folder: Path, prefix: str, depth: int) -> Iterator[ModelDirectory]:
-    """Yield the models below a folder; `prefix` begins their ids."""
+    """Yield the models below `folder`, with ids starting with `prefix`."""
     for path in _folders(folder):
         if path.name.startswith(_OTHER_REPOSITORIES):
             continue
@@ -222,10 +220,10 @@ def _models(folder: Path, prefix: str, depth: int) -> Iterator[ModelDirectory]:
 
 
 def _hub_directory(repo: Path) -> Path:
-    """Return the snapshot of `main`, or the folder itself where files were copied into it.
+    """Return the snapshot of `main`, or `repo` itself if files were copied into it.
 
-    Without a reference to `main` the only snapshot counts, unless it is being downloaded. A missing
-    directory stands for a repository without a usable one, so that it is listed.
+    Without a reference to `main` a single snapshot counts, unless a download is unfinished.
+    Repositories without a usable snapshot yield a missing directory, in order to be listed.
     """
     snapshots = _folders(repo / "snapshots")
     if not snapshots and looks_like_model(repo):
@@ -249,16 +247,16 @@ def _main_snapshot(repo: Path) -> Path:
 
 
 def _own_id(model: Path) -> str:
-    """Return the id of a model given by path: its folder's name, or its repository's in a cache."""
+    """Return the id of a model given by path: the name of its folder or cache repository."""
     if model.parent.name == "snapshots" and model.parent.parent.name.startswith(_REPOSITORY):
         return _hub_id(model.parent.parent)
     return _hub_id(model) if model.name.startswith(_REPOSITORY) else model.name
 
 
 def _folders(root: Path) -> list[Path]:
-    """Return the folders in `root`, by name; none if it cannot be read.
+    """Return the folders in `root`, by name; none if unreadable.
 
-    Links to folders count. Hidden folders and those whose names are not Unicode text do not.
+    Links to folders count. Hidden folders and names other than Unicode text do not.
     """
     try:
         return sorted(path for path in root.iterdir() if _is_listed(path.name) and path.is_dir())

@@ -1,9 +1,10 @@
-"""Facts that a model's files declare: context, abilities, pooling, how it judges documents.
+"""Facts declared by a model's files: context, abilities, pooling, reranking.
 
 sentence-transformers' files: modules.json (Transformer; Pooling and perhaps Normalize, or
-LogitScore), 1_Pooling/config.json (which hidden states count), 1_LogitScore/config.json (the tokens
-of yes and no), config_sentence_transformers.json (the default instruction). Qwen3-Reranker is known
-by its name, as its conversions lack these. An encoder with a classifier judges without a prompt.
+LogitScore), 1_Pooling/config.json (the pooled hidden states), 1_LogitScore/config.json (the tokens
+of yes and no), config_sentence_transformers.json (the default instruction). Qwen3-Reranker is
+recognized by name, as its conversions lack these. Encoders with a classifier rerank without a
+prompt.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ from omlx.text.reasoning import FAMILIES, THINK
 
 MODULES: Final = "modules.json"
 _GROUP_SIZE: Final = 64
-"""Quantized values for each scale, where a config does not say."""
+"""Quantized values per scale — default where a config does not say."""
 _TOOLS: Final = re.compile(r"\btools\b")
 _REASONING: Final = (*FAMILIES, (THINK.opens, THINK.closes), ("<|channel>",), ("<|channel|>",))
-"""Texts of chat templates of models that reason, all of a group."""
+"""Text groups that mark chat templates of reasoning models: all texts of a group must occur."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +41,7 @@ class ModelFacts:
 
     A user may raise the context to `longest_context`.
 
-    `tools` and `reasoning` say whether the chat template has a place for them, `generates` whether
-    it answers at all.
+    `tools` and `reasoning` are abilities of the chat template; `generates` is False for encoders.
     """
 
     context_length: int
@@ -55,14 +55,14 @@ class ModelFacts:
 
 
 def model_facts(files: ModelFiles, model: str) -> ModelFacts:
-    """Return the facts of a model with this id; those of unreadable files are missing."""
+    """Return the facts of a model; facts from unreadable files keep their defaults."""
     return files.fact(_facts, model)
 
 
 def _facts(files: ModelFiles, model: str) -> ModelFacts:
     config: Mapping[str, Any] = {}
     template, limit, reranks = "", 0.0, False
-    with suppress(ModelError):  # of each: the reason is shown when the model is loaded
+    with suppress(ModelError):  # of each file: loading shows the reason
         config = files.config
     with suppress(ModelError):
         template = "\n".join(files.templates().values())
@@ -101,7 +101,7 @@ def _parameters(files: ModelFiles) -> int | None:
 
 
 def _modules(files: ModelFiles) -> list[dict[str, Any]]:
-    """Return the modules of sentence-transformers, none without a readable file."""
+    """Return sentence-transformers' modules, none without a readable file."""
     try:
         content = json.loads((files.directory / MODULES).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
@@ -112,7 +112,7 @@ def _modules(files: ModelFiles) -> list[dict[str, Any]]:
 
 
 def _kinds(modules: Sequence[dict[str, Any]]) -> list[str]:
-    """Return the names of their classes, such as `Pooling`."""
+    """Return class names, such as `Pooling`."""
     return [str(module.get("type", "")).rpartition(".")[2] for module in modules]
 
 
@@ -126,22 +126,18 @@ _ENCODER: Final[dict[str, PoolingMode]] = {**_CAUSAL, "pooling_mode_cls_token": 
 """The first token of a causal model has seen no other."""
 _DECLARED: Final = "pooling_mode"
 _NAMED: Final = {"cls": "pooling_mode_cls_token", "mean": "pooling_mode_mean_tokens"}
-"""The flags of modes whose names are shorter."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pooling:
-    """`normalize`: vectors have length 1."""
-
     mode: PoolingMode
-    normalize: bool
+    normalize: bool  # vectors have length 1
 
 
 def pooling(entry: ModelEntry) -> Pooling:
-    """Return how a model pools.
+    """Return the pooling of a model.
 
-    Raises BadRequest for a model that declares nothing or an unsupported pooling, ModelError for
-    files that cannot be read.
+    Raises BadRequest if undeclared or unsupported, ModelError for unreadable files.
     """
     files, model = entry.files, entry.id
     modules = _modules(files)
@@ -171,10 +167,11 @@ _QWEN: Final = re.compile(r"qwen3[-_.]?reranker", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Reranking:
-    """`tokens`: the ids of yes and no; None for Qwen3-Reranker as released, whose prompt is known.
+    """Reranking parameters: `tokens` are the ids of yes and no.
 
-    A declared model has its prompt in its chat template. `instruction` is its default one, if any.
-    `segments`: an encoder that marks which tokens are those of the document.
+    `tokens` is None for Qwen3-Reranker as released, whose prompt is known; other models have their
+    prompt in the chat template. `instruction` is the declared default. `segments`: the encoder
+    marks document tokens with a segment id.
     """
 
     tokens: tuple[int, int] | None = None
@@ -183,9 +180,7 @@ class Reranking:
 
 
 def is_reranker(files: ModelFiles, model: str) -> bool:
-    """Return whether a model judges documents. Reads modules.json and config.json; raises
-    ModelError.
-    """
+    """Return whether a model reranks. Reads modules.json and config.json; raises ModelError."""
     if is_classifier(files.config):
         return True
     kinds = _kinds(_modules(files))
@@ -193,10 +188,10 @@ def is_reranker(files: ModelFiles, model: str) -> bool:
 
 
 def reranking(entry: ModelEntry) -> Reranking:
-    """Return how a model judges documents.
+    """Return how a model reranks.
 
-    Raises BadRequest for a model that does not, or by a single token; ModelError for files that
-    cannot be read.
+    Raises BadRequest for other models, or without two single answer tokens; ModelError for
+    unreadable files.
     """
     files, model = entry.files, entry.id
     if not is_reranker(files, model):

@@ -1,7 +1,7 @@
 """Files of a model directory: configs, chat templates, headers of weights.
 
 safetensors: 8 bytes little-endian length of the header, the header (JSON: name -> dtype, shape,
-data_offsets), the data. Checked before mlx maps a file, which a truncated one would crash.
+data_offsets), the data. Checked before mlx maps a file: mapping a truncated file would crash.
 
 Chat templates, of which the first of a name counts:
     chat_template.jinja, additional_chat_templates/NAME.jinja     transformers, newer
@@ -35,30 +35,30 @@ _TEMPLATE_FOLDER: Final = "additional_chat_templates"
 _TEMPLATE: Final = "chat_template"
 
 MAX_CONFIG_BYTES: Final = 16 << 20
-"""A config with settings for each of thousands of layers has less than 1 MB."""
+"""Bytes — a config with settings for each of thousands of layers has less than 1 MB."""
 MAX_INDEX_BYTES: Final = 64 << 20
-"""An index names each tensor: about 10 MB for 100,000 of them."""
+"""Bytes — an index names each tensor: about 10 MB for 100,000 tensors."""
 MAX_BYTES: Final = 256 << 20
-"""The largest tokenizers, of 260,000 tokens, have 35 MB."""
+"""Bytes — the largest tokenizers, of 260,000 tokens, have 35 MB."""
 _SUFFIXES: Final = frozenset({".jinja", ".json", ".model", ".txt"})
 
 _LAYER: Final = re.compile(r"(?<=\.)\d+(?=\.)")
 
 SNAPSHOTS: Final = 1024
-"""Folders whose facts are kept in memory: some KB each."""
+"""Folders — some KB of facts each are kept in memory."""
 
 T = TypeVar("T")
 Args = TypeVarTuple("Args")
 _Stamp: TypeAlias = tuple[tuple[str, tuple[int, int, int, int] | None], ...]
-"""Names, and inode, size, modification and change time; None for a link to nothing."""
+"""Names with inode, size, modification and change time; None for a broken link."""
 
 
 @dataclass(frozen=True)
 class ModelFiles:
     """Snapshot of a model directory, the only reader of its files. Thread-safe.
 
-    Two snapshots are equal as long as no file has changed. Facts are computed once for each: those
-    of the files alone, not of what is installed here. At worst, two threads read the same file.
+    Snapshots are equal as long as no file has changed. A fact is computed once per snapshot, from
+    files alone, not from installed libraries; two threads may at worst compute the same fact.
     """
 
     directory: Path
@@ -67,7 +67,7 @@ class ModelFiles:
 
     @classmethod
     def at(cls, directory: Path) -> ModelFiles:
-        """Return the snapshot of a directory as it is now. Asks for the stamp of each file."""
+        """Return the current snapshot of a directory. Stats every file."""
         current = cls(directory, _stamp(directory))
         with _lock:
             known = _snapshots.pop(directory, current)
@@ -78,11 +78,11 @@ class ModelFiles:
 
     @classmethod
     def recent(cls, directory: Path) -> ModelFiles:
-        """Return the snapshot that was taken last, as by discovery, without asking for stamps."""
+        """Return the latest snapshot, as taken by discovery, without stats."""
         return _snapshots.get(directory) or cls.at(directory)
 
     def fact(self, read: Callable[[ModelFiles, *Args], T], *args: *Args) -> T:
-        """Return `read(self, *args)`, kept for these files. Raises as `read`, again each time."""
+        """Return `read(self, *args)`, kept for this snapshot. Raises as `read`, again each time."""
         key = (read, *args)
         if key not in self._facts:
             self._facts[key] = read(self, *args)
@@ -91,7 +91,7 @@ class ModelFiles:
 
     @cached_property
     def config(self) -> Mapping[str, Any]:
-        """The model's config, empty without a file. Raises ModelError."""
+        """Content of config.json, empty without the file. Raises ModelError."""
         return self.json(CONFIG)
 
     def json(self, name: str) -> dict[str, Any]:
@@ -103,7 +103,7 @@ class ModelFiles:
 
     @property
     def created(self) -> int:
-        """Seconds since 1970 at which the config was written; 0 without one."""
+        """Seconds since 1970 — modification time of the config; 0 without the file."""
         try:
             return int((self.directory / CONFIG).stat().st_mtime)
         except OSError:
@@ -111,7 +111,7 @@ class ModelFiles:
 
     @cached_property
     def weights(self) -> Sequence[Path]:
-        """The files of the weights, by name. Raises ModelError if there are none."""
+        """Weight files, by name. Raises ModelError without any."""
         files = sorted(self.directory.glob("model*.safetensors"))
         if not files:
             raise ModelError("model.no_weights")
@@ -123,9 +123,9 @@ class ModelFiles:
         return _summary(map(read_header, self.weights))
 
     def templates(self) -> dict[str, str]:
-        """Return chat templates by name, `default` the one for chats; empty without any.
+        """Return chat templates by name, `default` for chats; empty without any.
 
-        Raises ModelError for a file that cannot be read.
+        Raises ModelError for unreadable files.
         """
         named = _named(self.json(TOKENIZER_CONFIG).get(_TEMPLATE)) | self._template_files()
         for name in ("chat_template.json", PROCESSOR_CONFIG):
@@ -140,7 +140,7 @@ class ModelFiles:
 
 
 _snapshots: Final[dict[Path, ModelFiles]] = {}
-"""The most recently used last."""
+"""Snapshots by directory, the most recently used last."""
 _lock: Final = Lock()
 
 
@@ -158,7 +158,7 @@ def _stamp(directory: Path) -> _Stamp:
 
 
 def _stamps(folder: Path | str, depth: int = 1) -> list[tuple[str, Any]]:
-    """Return the stamps of all files in a folder and the folders in it; none for a missing one."""
+    """Return the stamps of a folder and its subfolders; none for a missing folder."""
     try:
         names = sorted(os.listdir(folder))
     except OSError:
@@ -179,7 +179,9 @@ def _stamps(folder: Path | str, depth: int = 1) -> list[tuple[str, Any]]:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Return the JSON object in a file, empty without one. Raises ModelError for other content."""
+    """Return the JSON object in a file, empty without the file. Raises ModelError for other
+    content.
+    """
     try:
         return read_object(path) if path.is_file() else {}
     except (OSError, ValueError) as error:
@@ -194,8 +196,9 @@ def read_object(path: Path, max_bytes: int = MAX_CONFIG_BYTES) -> dict[str, Any]
 
 
 def json_object(text: str) -> dict[str, Any]:
-    """Parse a JSON object. Raises ValueError for other JSON and for strings that are not Unicode
-    text.
+    """Parse a JSON object.
+
+    Raises ValueError for other JSON, and for strings that are not Unicode text.
     """
     try:
         content = json.loads(text)
@@ -208,7 +211,7 @@ def json_object(text: str) -> dict[str, Any]:
 
 
 def check_files(directory: Path) -> None:
-    """Raise ModelError for a missing folder, or a pipe, device or giant file in it."""
+    """Raise ModelError for a missing folder, or for a pipe, device or giant file inside."""
     try:
         paths = sorted(directory.iterdir())
     except FileNotFoundError:
@@ -229,10 +232,10 @@ def check_files(directory: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Tensors:
-    """Tensors of all files: their `count`, and `kinds`, names with `#` for the number of a layer.
+    """Tensors of all files: their `count`, and `kinds`, names with `#` for the layer number.
 
-    `dense` are the parameters of those that are not quantized, `scales` the number of scales.
-    `truncated` says which file is shorter than its header promises.
+    `dense` counts unquantized parameters, `scales` the scales of quantized ones. `truncated` names
+    a file shorter than its header promises.
     """
 
     count: int
@@ -242,11 +245,11 @@ class Tensors:
     truncated: Reason | None
 
     def parameters(self, group_size: int) -> int:
-        """Return the number of parameters, where each scale stands for `group_size` values."""
+        """Count parameters; a scale accounts for `group_size` values."""
         return self.dense + self.scales * group_size
 
     def names_any(self, *parts: str) -> bool:
-        """Return whether the name of a tensor has one of these parts."""
+        """Return whether any tensor name contains any of `parts`."""
         return any(part in kind for kind in self.kinds for part in parts)
 
 
@@ -256,7 +259,7 @@ _LFS = b"version https://git-lfs"
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """Shape and bytes of each tensor of a file; `truncated`: it is shorter than they need."""
+    """Shape and bytes of each tensor of a file; `truncated` if the data is incomplete."""
 
     shapes: Mapping[str, Sequence[int]]
     sizes: Mapping[str, int]
@@ -264,7 +267,7 @@ class Header:
 
 
 def whole_header(file: Path) -> Header:
-    """Return the header of a safetensors file. Raises ModelError unless the file is complete."""
+    """Return the header of a complete safetensors file. Raises ModelError."""
     header = read_header(file)
     if header.truncated is not None:
         raise ModelError(header.truncated.code, param=None, **header.truncated.params)
@@ -273,7 +276,7 @@ def whole_header(file: Path) -> Header:
 
 def read_header(file: Path) -> Header:
     """Return the header of a safetensors file, complete or not. Raises ModelError."""
-    if file.exists() and not file.is_file():  # the end of a pipe may never come
+    if file.exists() and not file.is_file():  # reading a pipe may block
         raise ModelError("model.not_a_file", file=file.name)
     try:
         size = file.stat().st_size
@@ -305,7 +308,7 @@ def read_header(file: Path) -> Header:
 
 
 def _summary(headers: Iterable[Header]) -> Tensors:
-    """Summarise headers. A tensor that two files have counts once, with the shape of the last."""
+    """Summarise headers. Tensors with the same name count once, with the last shape."""
     shapes: dict[str, Sequence[int]] = {}
     count, truncated = 0, None
     for header in headers:
@@ -333,7 +336,7 @@ def _read(path: Path) -> str:
 
 
 def _named(value: Any) -> dict[str, str]:
-    """Return the templates in a value of JSON: a text, texts by name, or a list of both."""
+    """Return the templates in a JSON value: a text, texts by name, or a list of both."""
     match value:
         case str():
             return {DEFAULT: value}

@@ -1,4 +1,4 @@
-"""Draft heads on disk: the files and tensors of one. Reads headers and configs alone.
+"""Draft heads on disk: their files and tensors. Reads headers and configs alone.
 
 mtp.safetensors, mtp/*.safetensors   beside the weights of a model
 mtp.* in model*.safetensors          as published upstream
@@ -18,10 +18,10 @@ from omlx.models.catalog.files import whole_header
 from omlx.models.catalog.registry import ModelEntry
 
 PREFIX: Final = "mtp."
-"""Prefix of upstream's names; norms of such tensors count from zero: one is added."""
+"""Prefix of upstream's names; norms of such tensors are stored minus 1."""
 
 SHORTLIST: Final = "draft_token_ids"
-"""Name of the ids that a head drafts, where it does not draft all."""
+"""Tensor with the ids that a head drafts, if limited to a shortlist."""
 
 _TYPE: Final = "_mtp"
 _DECLARED: Final = ("mtp_num_hidden_layers", "num_nextn_predict_layers")
@@ -29,9 +29,9 @@ _DECLARED: Final = ("mtp_num_hidden_layers", "num_nextn_predict_layers")
 
 @dataclass(frozen=True, slots=True)
 class HeadFiles:
-    """The files that hold a head, and the names of its tensors in them: all after `prefix`.
+    """Files of a draft head, and the names of its tensors, all starting with `prefix`.
 
-    `config` is that of the directory. `draft_ids` is the length of the shortlist, 0 without one.
+    `config` is the directory's. `draft_ids` is the length of the shortlist, 0 without one.
     """
 
     names: Mapping[Path, tuple[str, ...]]
@@ -42,7 +42,7 @@ class HeadFiles:
 
 
 def own_head(entry: ModelEntry) -> HeadFiles | Reason:
-    """Return the head that came with a model, or why it has none. Raises ModelError."""
+    """Return the head that came with a model, or the reason for none. Raises ModelError."""
     model = entry.files
     beside = [*entry.path.glob("mtp.safetensors")]
     beside += sorted((entry.path / "mtp").glob("*.safetensors"))
@@ -70,7 +70,7 @@ def head_directory(entry: ModelEntry) -> HeadFiles:
 
 
 def is_head(entry: ModelEntry) -> bool:
-    """Return whether a directory holds a head of a kind that drafts here."""
+    """Return whether a directory holds a head of a supported kind."""
     reason = entry.reason
     return (
         reason is not None
@@ -94,7 +94,7 @@ def head_mismatch(target: ModelEntry, head: ModelEntry) -> Reason | None:
 
 
 def declared_layers(config: Mapping[str, Any]) -> int:
-    """Return how many layers of a head a config promises."""
+    """Return the number of head layers promised by a config."""
     counts = [part.get(name) for part in (config, text_config(config)) for name in _DECLARED]
     return max((count for count in counts if isinstance(count, int)), default=0)
 
@@ -108,7 +108,7 @@ def head_repository(model: str) -> str:
 
 
 def _family(config: Mapping[str, Any]) -> str:
-    """The model type, of dense and sparse models alike: their heads differ in tensors only."""
+    # Dense and sparse models share a family: their heads differ in tensors only.
     return str(config.get("model_type")).replace("_moe", "").replace("_text", "")
 
 
@@ -117,7 +117,7 @@ def _field(config: Mapping[str, Any], name: str) -> Any:
 
 
 def _collect(files: Sequence[Path], prefix: str, config: Mapping[str, Any]) -> HeadFiles | None:
-    """Return the tensors of these names in the files, None if there are none."""
+    """Collect tensors whose names start with `prefix`; None without any. Raises ModelError."""
     names: dict[Path, tuple[str, ...]] = {}
     nbytes = draft_ids = 0
     for file in files:

@@ -1,4 +1,4 @@
-"""Identity of a model: hashes of the files that its tokens depend on, and versions of libraries."""
+"""Model identity: hashes of the files that tokens depend on, and library versions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from omlx.errors import StageError
 from omlx.models.catalog.files import CONFIG, PROCESSOR_CONFIG, TOKENIZER_CONFIG, ModelFiles
 
 _SAMPLE: Final = 64 << 10
-"""Bytes hashed at the beginning, most of the header, and in the middle."""
+"""Bytes hashed at the start (most of the header) and in the middle."""
 
 _LIBRARIES: Final = ("mlx", "mlx-lm", "mlx-vlm")
 """Distributions that compute logits."""
@@ -34,9 +34,9 @@ class ModelIdentity:
 
 
 def model_identity(directory: Path, dtype: str) -> ModelIdentity:
-    """Read what identifies a model: of its weights the fingerprint, of the small files everything.
+    """Hash weights by fingerprint, small files entirely.
 
-    A chat template inside of the tokenizer's config counts as template alone. Raises OSError,
+    A chat template inside the tokenizer's config counts as template alone. Raises OSError,
     ModelError.
     """
     files = ModelFiles.at(directory)
@@ -53,7 +53,7 @@ def model_identity(directory: Path, dtype: str) -> ModelIdentity:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of the libraries that compute, of those installed."""
+    """Return the versions of installed libraries that compute."""
     found = {}
     for package in _LIBRARIES:
         try:
@@ -64,20 +64,21 @@ def versions() -> dict[str, str]:
 
 
 def digest(value: Any) -> str:
-    """Return the SHA-256 of a JSON value; its sets are in order."""
+    """Return the SHA-256 of a JSON value, with sets sorted."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), default=sorted)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _contents(directory: Path, patterns: tuple[str, ...]) -> dict[str, str]:
-    """Return the hashes of the files that match, by name."""
+    """Return the hashes of matching files, by name."""
     paths = {path for pattern in patterns for path in directory.glob(pattern) if path.is_file()}
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
 
 
 def fingerprint(directory: Path) -> dict[str, str]:
-    """Return a hash for the config and for each file of weights: of its size, its first bytes and
-    those in its middle. Raises ModelError if there are no weights.
+    """Return a hash for the config and each weight file: of size, first and middle bytes.
+
+    Raises ModelError without weights.
     """
     hashes = {}
     for file in (directory / CONFIG, *ModelFiles.at(directory).weights):
@@ -91,7 +92,7 @@ def fingerprint(directory: Path) -> dict[str, str]:
 
 
 def check_same(model: str, leader: Mapping[str, str], follower: Mapping[str, str]) -> None:
-    """Raise StageError for the first file that is not the same on both machines."""
+    """Raise StageError for the first file that differs between the machines."""
     for file in sorted({*leader, *follower}):
         ours, theirs = leader.get(file, "missing"), follower.get(file, "missing")
         if ours != theirs:
