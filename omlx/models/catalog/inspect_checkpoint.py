@@ -1,7 +1,6 @@
-"""Inspection: whether a directory holds a model that can be loaded.
+"""Inspection of a model directory: loadable, or skipped with a reason.
 
-Judged by file names, config.json and the shard index alone. A directory that cannot be used gets a
-reason code with parameters.
+Reads file names, config.json and the shard index alone.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ _HEAD_KEYS = {
 
 
 def looks_like_model(directory: Path) -> bool:
-    """Return whether any file in the directory is one of a model, complete or not."""
+    """Return whether a directory has any model file, complete or not."""
     try:
         names = os.listdir(directory)
     except OSError:
@@ -56,7 +55,6 @@ def looks_like_model(directory: Path) -> bool:
 
 
 def has_config(directory: Path) -> bool:
-    """Return whether a directory has the config of a model or of an adapter."""
     return any((directory / name).is_file() for name in _MODEL_FILES)
 
 
@@ -74,6 +72,7 @@ def inspect_checkpoint(model_id: str, directory: Path, source: str) -> ModelEntr
         reason = (
             # an id that no address can hold, such as one with a line break, or a terminal obeys
             (Reason("model.name", {"name": shown}) if shown != model_id else None)
+            # Before the files: a head directory is no incomplete model.
             or _head_reason(config or {})
             or _files_reason(directory, config)
             or _library_reason(config or {})
@@ -89,13 +88,13 @@ def inspect_checkpoint(model_id: str, directory: Path, source: str) -> ModelEntr
 
 
 def kind_of(config: Mapping[str, Any]) -> tuple[str | None, str | None]:
-    """Return the model type and the label of the quantization that a config names."""
+    """Return a config's model type and quantization label."""
     model_type = config.get("model_type")
     return model_type if isinstance(model_type, str) else None, _quantization(config)
 
 
 def config_reason(config: Mapping[str, Any]) -> Reason | None:
-    """Return why a model of this config cannot be loaded; None if the config allows it."""
+    """Return why a model with this config cannot be loaded; None if possible."""
     return _head_reason(config) or _library_reason(config)
 
 
@@ -105,7 +104,7 @@ def _library_reason(config: Mapping[str, Any]) -> Reason | None:
 
 
 def _head_reason(config: Mapping[str, Any]) -> Reason | None:
-    """Return the reason of a draft head (`EAGLE`, `MTP`, …). Checked before its files are."""
+    """Return the reason of a draft head (`EAGLE`, `MTP`, …)."""
     for key, kind in _HEAD_KEYS.items():
         if key in config:
             return Reason("model.head_only", {"kind": kind})
@@ -156,10 +155,10 @@ def _without_weights(directory: Path) -> Reason:
 
 
 def _missing_shards(directory: Path, weights: list[str]) -> tuple[list[str], int]:
-    """Return the shards that are missing, and how many are promised.
+    """Return the missing shards, and the number of promised shards.
 
-    Shards are promised by the index, by their own numbering, or by a link. An index of other
-    weights, none of which are here, does not count where a single file or numbered shards are.
+    The index, numbered names and links promise shards. An index naming no file in the folder is
+    ignored if a single file or numbered shards are present.
     """
     promised = _indexed(directory)
     if not promised & set(weights):
@@ -176,10 +175,9 @@ def _missing_shards(directory: Path, weights: list[str]) -> tuple[list[str], int
 
 
 def _indexed(directory: Path) -> set[str]:
-    """Return the files that the index of the weights names; none without one that can be read,
-    since mlx-lm reads all weights, and no index.
-    """
+    """Return the weight files named by the index; empty without a readable index."""
     try:
+        # An unreadable index is no error: mlx-lm loads all weights without reading it.
         index = read_object(directory / _INDEX, MAX_INDEX_BYTES)
     except (FileNotFoundError, ValueError):
         return set()
@@ -205,12 +203,11 @@ def _quantization(config: Mapping[str, Any]) -> str | None:
 
 
 def _weight_bytes(directory: Path) -> int:
-    """Return the bytes that would be loaded: of two copies in a folder, the one that the index
-    names.
-    """
+    """Return the bytes to load: files named by the index, else all weights."""
     sizes = {}
     for path in directory.glob("model*.safetensors"):
         if path.is_file():
             sizes[path.name] = path.stat().st_size
+    # a folder may hold two copies of the weights
     loaded = _indexed(directory) & sizes.keys() or sizes.keys()
     return sum(sizes[name] for name in loaded)

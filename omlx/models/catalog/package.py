@@ -1,11 +1,11 @@
-"""`model-package.json`: what a model's directory declares about speculation.
+"""`model-package.json`: speculation declared by a model's directory.
 
     {"generation": {"speculative_decoding": {"default": NAME, "strategies": {NAME: STRATEGY}}}}
 
 STRATEGY is `{"type": "draft-model", "draft_model": "org/name[:quant][@revision]"}` or `{"type":
 "ngram"}` with optional fields. Only the default counts. Unknown keys, and other strategies of
-unknown types, are ignored with a warning; anything else is an error that names its place. A draft
-is declared only if it works on this machine.
+unknown types, are ignored with a warning; any other mistake is an error that names its place.
+Drafts are declared only after working on this machine.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from omlx.settings.schema import Value
 
 
 class Fields(dict[str, Any]):
-    """One JSON object of a file, at a dotted `path`; nested objects share its `warnings`."""
+    """One JSON object of a file, at a dotted `path`; nested objects share `warnings`."""
 
     def __init__(
         self, values: Mapping[str, Any], path: str = "", warnings: list[Reason] | None = None
@@ -44,7 +44,7 @@ class Fields(dict[str, Any]):
         return ".".join(part for part in (self._path, key) if part)
 
     def required(self, key: str) -> Fields:
-        """Return the object itself. Raises ModelError if it lacks the key."""
+        """Return `self`. Raises ModelError without the key."""
         if self.get(key) is None:
             raise ModelError("package.missing", at=self.at(key))
         return self
@@ -58,19 +58,18 @@ class Fields(dict[str, Any]):
         return value
 
     def number(self, key: str, low: int, high: int) -> int | None:
-        """Return an integer field. Raises ModelError outside `low` to `high`."""
+        """Return an integer field, None if missing. Raises ModelError outside `low` to `high`."""
         value: int | None = self._of_type(key, int, "package.number")
         if value is not None and not low <= value <= high:
             raise ModelError("package.range", at=self.at(key), value=value, low=low, high=high)
         return value
 
     def warn_except(self, *known: str) -> None:
-        """Warn of keys that are not `known`."""
         unknown = [key for key in self if key not in known]
         self.warnings += [Reason("package.unknown_key", {"at": self.at(key)}) for key in unknown]
 
     def _of_type(self, key: str, kind: type, code: str) -> Any:
-        """Return a field of that type, None if it is missing. Raises ModelError with `code`."""
+        """Return a field, None if missing. Raises ModelError with `code` for another type."""
         value = self.get(key)
         if value is not None and type(value) is not kind:  # true is no number
             raise ModelError(code, at=self.at(key))
@@ -80,24 +79,24 @@ class Fields(dict[str, Any]):
 FILE: Final = "model-package.json"
 ADAPTIVE, FIXED = "adaptive", "fixed"
 _DEFAULT_INITIAL, _DEFAULT_MAX = 4, 16
-"""Draft lengths in tokens of a policy that leaves them open."""
+"""Tokens — default draft lengths of a policy without bounds."""
 _FIELDS = {name: field for field, name in SETTINGS.items()}
 _NUMBER = re.compile(r"\d{1,9}")
 
 
 @dataclass(frozen=True, slots=True)
 class WindowPolicy:
-    """The draft length of a strategy: adaptive within bounds, or fixed at `initial`."""
+    """Draft length of a strategy: adaptive within bounds, or fixed at `initial`."""
 
     kind: str
     length: DraftLength
 
     @property
     def values(self) -> dict[str, Value]:
-        """The policy as settings.
+        """Settings equivalent to the policy.
 
-        A fixed policy is not `num_draft_tokens`, which drafts whatever it costs: a package counts
-        only where drafting is faster.
+        A fixed policy sets equal bounds, not `num_draft_tokens`, which drafts at any cost: packages
+        speculate only where faster.
         """
         initial, length = self.length.initial, self.length
         if self.kind == FIXED:
@@ -113,7 +112,6 @@ class WindowPolicy:
         return {"default": self.kind, **bounds}
 
     def __str__(self) -> str:
-        """Return the policy in the form of `--window`."""
         if self.kind == FIXED:
             return f"{FIXED}:{self.length.initial}"
         return f"{self.kind}:{self.length.initial},{self.length.min},{self.length.max}"
@@ -121,7 +119,7 @@ class WindowPolicy:
 
 @dataclass(frozen=True, slots=True)
 class DeclaredDraftModel:
-    """The strategy `draft-model`. `size_bytes` of weights, when the package was written."""
+    """Strategy `draft-model`; `size_bytes` of the draft's weights when the package was written."""
 
     draft: Reference
     window: WindowPolicy | None
@@ -134,7 +132,7 @@ class DeclaredDraftModel:
 
 @dataclass(frozen=True, slots=True)
 class DeclaredNgram:
-    """The strategy `ngram`: prompt lookup. `shortest_match` in tokens."""
+    """Strategy `ngram`: prompt lookup. `shortest_match` in tokens."""
 
     window: WindowPolicy | None
     shortest_match: int | None
@@ -167,7 +165,7 @@ class Package:
 
 
 def read_package(directory: Path) -> Package:
-    """Return the package of a model; an empty one without a file or a section on speculation.
+    """Return the package of a model; empty without a file or a section on speculation.
 
     Raises ModelError for a malformed file.
     """
@@ -204,7 +202,7 @@ def _package(files: ModelFiles) -> Package:
 
 
 def usable_package(directory: Path) -> Package:
-    """Return the package of a model; an empty one with the reason if it is malformed."""
+    """Return the package of a model; if malformed, an empty package with the reason."""
     try:
         return read_package(directory)
     except ModelError as error:
@@ -252,9 +250,7 @@ def read_window(fields: Fields, key: str = "window_policy") -> WindowPolicy | No
 
 
 def window_policy(kind: str, given: DraftLength, at: str) -> WindowPolicy:
-    """Return the policy with defaults for open bounds. Raises ModelError unless min <= initial <=
-    max.
-    """
+    """Fill in open bounds with defaults. Raises ModelError unless min <= initial <= max."""
     low = given.min or 1
     high = given.max or max(low, _DEFAULT_MAX, given.initial)
     initial = given.initial or min(max(_DEFAULT_INITIAL, low), high)
@@ -314,7 +310,7 @@ def declare_draft(
 
 
 def check_package(target: ModelEntry, registry: Registry) -> Package:
-    """Return the package of a model. Raises ModelError if it does not work on this machine."""
+    """Return a model's package. Raises ModelError if unusable on this machine."""
     package = read_package(target.path)
     if package.reason is not None:
         raise ModelError(package.reason.code, param=None, **package.reason.params)
@@ -324,7 +320,7 @@ def check_package(target: ModelEntry, registry: Registry) -> Package:
 
 
 def write_package(directory: Path, strategy: DeclaredStrategy, name: str) -> Path:
-    """Make `strategy` the default of a model, called `name`; return the file.
+    """Make `strategy` the model's default, called `name`; return the file.
 
     The rest of the file is kept. Raises ModelError for a malformed file, or if writing fails.
     """
@@ -346,7 +342,7 @@ def write_package(directory: Path, strategy: DeclaredStrategy, name: str) -> Pat
 
 def window_from_bench(file: Path) -> WindowPolicy:
     """Return the window policy in `draft_window` of a benchmark's JSON. Raises ModelError."""
-    if not os.path.isfile(file):  # false for too long a name, too, where Path.is_file raises
+    if not os.path.isfile(file):  # False for too long a name, too, where Path.is_file raises
         raise ModelError("package.no_bench", file=str(file))
     window = read_window(Fields(read_json(file)), "draft_window")
     if window is None:
@@ -355,7 +351,7 @@ def window_from_bench(file: Path) -> WindowPolicy:
 
 
 def _object(values: dict[str, Any], key: str) -> dict[str, Any]:
-    """Return the object at `key`, created if it is missing or null."""
+    """Return the object at `key`, created if missing or null."""
     if values.get(key) is None:
         values[key] = {}
     inner: dict[str, Any] = values[key]

@@ -1,6 +1,6 @@
 """Model references: `org/name[:quant][@revision]`, or the name of a model on disk.
 
-Packages and settings name drafts by them, `omlx pull` what to fetch.
+Used for drafts in packages and settings, and by `omlx pull`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Reference:
 
     @classmethod
     def parse(cls, text: str) -> Reference:
-        """Parse a reference. Raises ModelError for text of another form."""
+        """Parse a reference. Raises ModelError if malformed."""
         match = _FORM.fullmatch(text)
         if match is None or ".." in text:
             raise ModelError("draft.malformed", draft=text)
@@ -35,7 +35,7 @@ class Reference:
 
     @property
     def gguf(self) -> bool:
-        """True if repository name or quantization is one of GGUF weights."""
+        """True if repository name or quantization indicates GGUF weights."""
         named_gguf = "gguf" in self.repository.lower()
         return named_gguf or _GGUF_QUANT.fullmatch(self.quant or "") is not None
 
@@ -54,9 +54,9 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class MissingDraft:
-    """A declared draft that is not on disk. `size_bytes` is None if the package does not say.
+    """A declared draft that is not on disk. `size_bytes` is None if undeclared.
 
-    `fetching`: a download is under way; `failed`: why one did not succeed.
+    `fetching`: a download is under way; `failed`: reason of a failed download.
     """
 
     reference: Reference
@@ -66,7 +66,7 @@ class MissingDraft:
 
 
 def find_draft(name: str, registry: Registry) -> ModelEntry | Reason:
-    """Return the model of a reference, usable or not, or why none is on disk.
+    """Return the referenced model, usable or not, or the reason why none is on disk.
 
     Reads folder names and configs.
     """
@@ -93,7 +93,7 @@ def find_draft(name: str, registry: Registry) -> ModelEntry | Reason:
 
 
 def _listed(name: str, registry: Registry) -> ModelEntry | Reason | None:
-    """Return the model of this id or short name; a reason for an ambiguous name."""
+    """Return the model with this id or short name; a reason for an ambiguous name."""
     try:
         return registry.get(name)
     except NotFound as error:
@@ -103,7 +103,7 @@ def _listed(name: str, registry: Registry) -> ModelEntry | Reason | None:
 
 
 def _at_revision(entry: ModelEntry, revision: str) -> ModelEntry | None:
-    """Return the model at a revision of the hub's cache; a plain folder has only one."""
+    """Return the model at a revision of the hub's cache; plain folders match any revision."""
     if entry.path.parent.name != "snapshots":
         return entry
     repository = entry.path.parent.parent

@@ -1,6 +1,6 @@
-"""The model registry: every model directory that discovery found, by id and by short name.
+"""Model registry: all discovered model directories, by id and by short name.
 
-Of several directories with one id the first usable one counts. Weights are not opened.
+Among directories with the same id the first usable one counts. Weights are not opened.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from omlx.errors import ModelError, NotFound, Reason
 from omlx.models.catalog.files import ModelFiles
 
 BUNDLED: Final = "bundled"
-"""Source name of the demonstration models that come with this package."""
+"""Source name of the demonstration models bundled with this package."""
 
 
 class Status(StrEnum):
     USABLE = "usable"
     SHADOWED = "shadowed"
-    """Usable, but an earlier place has a model of the same id."""
+    """Usable, but an earlier place has a model with the same id."""
     SKIPPED = "skipped"
 
 
 @dataclass(frozen=True, slots=True)
 class ModelEntry:
-    """One model directory. `source` names its place; `reason` is set unless it is usable.
+    """One model directory; `source` names its place, `reason` is set unless usable.
 
     `quantization` is a short label (`4-bit`, `mxfp4`), None for dense weights; `size_bytes` counts
     weights.
@@ -43,7 +43,7 @@ class ModelEntry:
 
     @property
     def name(self) -> str:
-        """The short name: the id without its organisation."""
+        """Short name: the id without its organisation."""
         return self.id.rpartition("/")[2]
 
     @property
@@ -52,15 +52,15 @@ class ModelEntry:
 
     @property
     def files(self) -> ModelFiles:
-        """Its files as they are now."""
+        """Current snapshot of the files. Stats every file."""
         return ModelFiles.at(self.path)
 
 
 @dataclass(frozen=True)
 class Registry:
-    """All entries in the order of their places; at most one usable entry has a given id.
+    """All entries in the order of their places; at most one usable entry per id.
 
-    Immutable: its indices by id and by short name are built once, a rescan makes another registry.
+    Immutable: indices by id and by short name are built once, a rescan makes another registry.
     """
 
     entries: tuple[ModelEntry, ...] = ()
@@ -85,7 +85,7 @@ class Registry:
 
     @property
     def own(self) -> tuple[ModelEntry, ...]:
-        """The usable models that do not come with this package."""
+        """Usable models that are not bundled with this package."""
         return tuple(entry for entry in self.usable if entry.source != BUNDLED)
 
     def __contains__(self, model_id: str) -> bool:
@@ -112,13 +112,13 @@ class Registry:
     def get_usable(self, name: str) -> ModelEntry:
         """Return the usable model with this id or short name.
 
-        Raises NotFound as `get` does, ModelError with the reason of a model that cannot be used.
+        Raises NotFound as `get` does, ModelError with the reason of an unusable model.
         """
         return check_usable(self.get(name))
 
 
 def check_usable(entry: ModelEntry) -> ModelEntry:
-    """Return `entry`. Raises ModelError with its reason if it cannot be used."""
+    """Return `entry` if usable. Raises ModelError with the entry's reason otherwise."""
     if entry.usable:
         return entry
     assert entry.reason is not None

@@ -37,21 +37,20 @@ _lengths: Final[WeakKeyDictionary[TokenizerWrapper, int]] = WeakKeyDictionary()
 def import_mlx_lm() -> None:
     """Import mlx-lm and the engine modules that need it, which takes a second or more.
 
-    A server without a model does not pay for it. One thread at a time: concurrent imports of
-    modules that import each other can deadlock.
-
-    What was imported stays: the garbage collector need not look at it again. It would each time
-    that it looks at all objects, for some 50 ms in which no thread runs Python.
+    Servers without a model skip this cost. A lock serializes imports: concurrent imports of
+    mutually importing modules can deadlock.
     """
     with _IMPORT_LOCK:
         if _ENGINE not in sys.modules:
             import_module(_ENGINE)
+            # Without freezing, each full collection scans the imported objects: 50 ms in which no
+            # thread runs Python.
             gc.collect()
             gc.freeze()
 
 
 def read_tokenizer(entry: ModelEntry) -> TokenizerWrapper:
-    """Read the tokenizer of a model, its chat templates and its stop tokens. Raises ModelError."""
+    """Read a model's tokenizer, chat templates and stop tokens. Raises ModelError."""
     check_files(entry.path)
     import_mlx_lm()
     from mlx_lm import utils  # noqa: PLC0415 — see `import_mlx_lm`
@@ -81,7 +80,7 @@ def read_tokenizer(entry: ModelEntry) -> TokenizerWrapper:
 def tokenizer_length(tokenizer: TokenizerWrapper) -> int:
     """Return the highest token id plus one: the width that logits are cut to.
 
-    Computed once: with a large vocabulary it takes 0.1 s, in which no other thread runs Python.
+    Cached: a large vocabulary takes 0.1 s, in which no other thread runs Python.
     """
     length = _lengths.get(tokenizer)
     if length is None:
@@ -92,7 +91,7 @@ def tokenizer_length(tokenizer: TokenizerWrapper) -> int:
 
 @lru_cache(CACHE_SIZE)
 def cached_tokenizer(entry: ModelEntry, files: ModelFiles) -> TokenizerWrapper:
-    """Return the tokenizer of a model that is not loaded, whose files are these.
+    """Return the tokenizer of a model that is not loaded; `files` is part of the cache key.
 
     Raises ModelError.
     """

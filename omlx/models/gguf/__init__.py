@@ -1,1 +1,1 @@
-"""Models in GGUF files: checked, and converted to folders that mlx-lm loads."""
+"""GGUF models: checked, and converted to folders that mlx-lm loads."""

@@ -2,7 +2,7 @@
 
     check header, config, tokenizer ─► read tensors ─► weights ─► folder beside the others ─► rename
 
-Everything is checked before anything is written, and the folder appears once it is complete.
+Checks precede all writing, and the folder appears once complete.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ from omlx.models.gguf.llama import (
 
 WEIGHTS: Final = "model.safetensors"
 GROUP_SIZE: Final = 32
-"""Values of a block in all quantizations of GGUF that mlx reads."""
+"""Values per block — in all GGUF quantizations that mlx reads."""
 _SOURCE: Final = "converted_from"
-"""Key of the config with the SHA-256 of the file."""
+"""Config key with the SHA-256 of the file."""
 _SPARE_BYTES: Final = 64 << 20
 
 Check = Callable[[Path], None]
-"""Judges a converted folder before it appears; raises ModelError."""
+"""Check of a converted folder before it appears; raises ModelError."""
 
 
 def convert(file: Path, directory: Path, check: Check = lambda folder: None) -> None:
-    """Convert a GGUF file to the folder `directory`; one that is there already stays as it is.
+    """Convert a GGUF file to the folder `directory`; an existing conversion is kept.
 
-    Weights are float32 on a CPU, and as they are in the file on a GPU: quantized, or float16.
-    Raises ModelError, also for a folder that was made of another file, and leaves nothing behind
-    then; Conflict while another process converts.
+    Weights are float32 on a CPU, and as stored on a GPU: quantized, or float16. Raises ModelError,
+    also if the folder was made from another file, and leaves nothing behind then; Conflict while
+    another process converts.
     """
     header = read_header(file)
     config = llama_config(header, check_tokenizer(header.metadata))
@@ -74,7 +74,6 @@ def convert(file: Path, directory: Path, check: Check = lambda folder: None) -> 
 
 
 def sha256(file: Path) -> str:
-    """Return the SHA-256 of a file. Raises ModelError."""
     try:
         with file.open("rb") as stream:
             return hashlib.file_digest(stream, "sha256").hexdigest()
@@ -85,7 +84,10 @@ def sha256(file: Path) -> str:
 
 @contextmanager
 def _appearing(directory: Path, size: int) -> Iterator[Path]:
-    """Yield a hidden folder that becomes `directory`, or is deleted after an error."""
+    """Yield a hidden folder that becomes `directory`, or is deleted after an error.
+
+    Raises Conflict while another process converts, ModelError without `size` bytes of disk space.
+    """
     hidden = directory.with_name(f".{directory.name}.converting")
     try:
         hidden.mkdir(parents=True, exist_ok=True)
@@ -152,16 +154,16 @@ def _weights(file: Path, config: Mapping[str, Any], *, dense: bool) -> dict[str,
 
 
 def _halves(array: mx.array, heads: int) -> mx.array:
-    """Return rows whose pairs stand half a head apart, of rows in pairs. [heads x dim, …]"""
+    """Reorder rows of a rotation in pairs to a rotation of halves. [heads x dim, …]"""
     rows, *rest = array.shape
     paired = array.reshape(heads, rows // heads // 2, 2, *rest)
     return paired.swapaxes(1, 2).reshape(array.shape)
 
 
 def _precision(header: Header, *, dense: bool) -> dict[str, Any]:
-    """Return the keys of a config that say how weights are stored.
+    """Return the config keys for the stored precision of weights.
 
-    Modules of fewer bits than most have entries of their own.
+    Modules with another number of bits than most get entries of their own.
     """
     if dense:
         return {"torch_dtype": "float32"}
@@ -186,7 +188,7 @@ def _stop_tokens(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _bytes(header: Header, *, dense: bool) -> int:
-    """Return about how many bytes the weights take."""
+    """Estimate the bytes of the weights."""
     total = 0
     for tensor in header.tensors.values():
         values, size = BLOCKS["F32" if dense else tensor.type]

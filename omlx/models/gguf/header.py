@@ -1,6 +1,6 @@
 """Header of a GGUF file: metadata, and name, shape and type of each tensor.
 
-Read and checked before mlx maps the file, whose reader trusts every length and offset in it.
+Checked before mlx maps the file: its reader trusts every length and offset.
 Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, versions 2 and 3, little-endian.
 """
 
@@ -21,18 +21,18 @@ _VERSIONS: Final = (2, 3)
 _MAX_DIMENSIONS: Final = 4
 _ALIGNMENT: Final = "general.alignment"
 _NUMBERS: Final = {**dict(enumerate("BbHhIif?")), 10: "Q", 11: "q", 12: "d"}
-"""Formats of `struct`, by the type of a value in the metadata."""
+"""Formats of `struct`, by metadata value type."""
 _STRING, _ARRAY = 8, 9
 
 BLOCKS: Final = {"F32": (1, 4), "F16": (1, 2), "Q4_0": (32, 18), "Q4_1": (32, 20), "Q8_0": (32, 34)}
-"""Values and bytes of a block, of the types that mlx reads as they are."""
+"""Values and bytes per block, of the types that mlx reads unconverted."""
 _TYPES: Final = {0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 6: "Q5_0", 7: "Q5_1", 8: "Q8_0"}
 _OTHER_TYPES: Final = {10: "Q2_K", 11: "Q3_K", 12: "Q4_K", 13: "Q5_K", 14: "Q6_K", 30: "BF16"}
 
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """`shape` in the order of rows first, as mlx has it; `type` is one of `BLOCKS`."""
+    """Tensor with `shape` rows first, as in mlx; `type` is a key of `BLOCKS`."""
 
     shape: tuple[int, ...]
     type: str
@@ -47,8 +47,8 @@ class Header:
 def read_header(file: Path) -> Header:
     """Read and check the header of a GGUF file.
 
-    Raises ModelError for another format, for a file that is shorter than its header says, and for
-    tensors of a type that mlx does not read as it is.
+    Raises ModelError for another format, for a truncated file, and for tensor types that mlx does
+    not read unconverted.
     """
     if not file.is_file():
         raise ModelError("gguf.no_file", file=str(file))
@@ -60,7 +60,7 @@ def read_header(file: Path) -> Header:
 
 
 class _Reader:
-    """Reads values one after another; every length is checked against what is left."""
+    """Sequential reader; every length is checked against the remaining bytes."""
 
     def __init__(self, data: mmap, name: str) -> None:
         self._data = data

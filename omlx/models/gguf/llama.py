@@ -1,8 +1,8 @@
-"""The architecture `llama` of GGUF: config, names and shapes of tensors, byte-level BPE tokenizer.
+"""GGUF architecture `llama`: config, tensor names and shapes, byte-level BPE tokenizer.
 
 llama.cpp stores query and key rows in pairs, for a rotation of neighbours; mlx-lm rotates halves.
-`tokenizer.ggml.pre` names how a text is split before merges apply: a rule of llama.cpp's source.
-An unknown one is refused, as the ids would be other ones.
+`tokenizer.ggml.pre` names the pre-tokenization rule, defined in llama.cpp's source. Unknown rules
+are refused, as token ids would differ.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ _BPE: Final = "gpt2"
 _DIGITS: Final = frozenset({"smollm"})
 """Rules that split digits one by one, then like GPT-2."""
 _SPECIAL, _USER = 3, 4
-"""Types of tokens that no text is merged into."""
+"""Types of tokens that merges never produce."""
 _PAIRED: Final = {"q_proj": "num_attention_heads", "k_proj": "num_key_value_heads"}
 
 
 def llama_config(header: Header, vocab_size: int) -> dict[str, Any]:
-    """Return the config of a model as mlx-lm reads it.
+    """Return the model's config for mlx-lm.
 
-    Raises ModelError for another architecture, and for tensors that are not those of this config.
+    Raises ModelError for another architecture, and for tensors that contradict the config.
     """
     values = header.metadata
     architecture = values.get("general.architecture")
@@ -88,7 +88,7 @@ def mlx_name(name: str) -> str:
 
 
 def paired_heads(name: str, config: Mapping[str, Any]) -> int:
-    """Return how many heads of a tensor have rows in pairs; 0 for other tensors."""
+    """Return the number of heads if the tensor has rows in pairs, else 0."""
     module = name.rsplit(".", 2)[-2]
     return int(config[_PAIRED[module]]) if module in _PAIRED else 0
 
@@ -168,7 +168,7 @@ def _unexpected(key: str, value: object) -> ModelError:
 
 
 def check_tokenizer(metadata: Mapping[str, Any]) -> int:
-    """Return the number of tokens. Raises ModelError for a tokenizer that is not known here."""
+    """Return the number of tokens. Raises ModelError for an unsupported tokenizer."""
     model, rule = metadata.get(f"{_TOKENS}model"), metadata.get(f"{_TOKENS}pre")
     if model != _BPE or rule not in _DIGITS:
         known = ", ".join(f"{_BPE}/{rule}" for rule in sorted(_DIGITS))

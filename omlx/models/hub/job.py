@@ -1,12 +1,11 @@
-"""A download as two files in OMLX_HOME/downloads: every process sees it, and it survives them all.
+"""Download job: files in OMLX_HOME/downloads, seen by every process, surviving all.
 
-    models--org--name.json   the record: what is downloaded, its files, why it failed
-    models--org--name.lock   locked by the process that downloads; only that one writes the record
-    models--name.parts       what has been downloaded of a package: nothing for the hub's cache
+    models--org--name.json   the record: reference, files, failure
+    models--org--name.lock   locked by the downloading process, the only writer of the record
+    models--name.parts       partial download of a package, which the hub's cache cannot hold
 
-A record without a process is a download that was paused or interrupted. One that is complete has
-no record: the model is in the hub's cache then, `models--org--name` with `blobs` named by their
-hashes, snapshots and refs.
+A record without a process is a paused or interrupted download. A complete download has no record:
+the model is in the hub's cache, `models--org--name` with `blobs` named by hash, snapshots and refs.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ def folder_name(repository: str) -> str:
 
 
 def missing_bytes(blobs: Path, blob: str | None, size: int) -> int:
-    """Return the bytes of a file that are not in the cache."""
+    """Return the bytes of a file missing from the cache."""
     if blob is None:
         return size
     try:
@@ -49,7 +48,10 @@ _FOLDER: Final = "downloads"
 
 @dataclass(frozen=True, slots=True)
 class JobRecord:
-    """`files` are (hash, bytes), none before the hub has answered. `failure`: why it ended."""
+    """Record of a download: `files` are (hash, bytes), empty until the hub has answered.
+
+    `failure`: reason of the last failure.
+    """
 
     reference: Reference
     files: tuple[tuple[str | None, int], ...] = ()
@@ -60,10 +62,7 @@ class JobRecord:
         return sum(size for _, size in self.files)
 
     def done_bytes(self, cache: Path, parts: Path) -> int:
-        """Return the bytes on disk: in the hub's cache, or in the folder `parts`.
-
-        Asks for the size of files.
-        """
+        """Return the bytes on disk: in the hub's cache, or in the folder `parts`. Stats files."""
         if not self.reference.on_hub:
             return min(self.total_bytes, _folder_bytes(parts))
         blobs = cache / folder_name(self.reference.repository) / "blobs"
@@ -86,21 +85,21 @@ class JobRecord:
 
 
 class Job:
-    """The files of one repository's download below `home`."""
+    """Files of one repository's download below `home`."""
 
     def __init__(self, home: Path, repository: str) -> None:
         self.folder = home / _FOLDER
         self._record = self.folder / f"{folder_name(repository)}.json"
         self._lock = self._record.with_suffix(".lock")
         self.parts = self._record.with_suffix(".parts")
-        """Folder of an unfinished download that is not in the hub's cache."""
+        """Folder of an unfinished download outside the hub's cache."""
 
     def read(self) -> JobRecord | None:
-        """Return the record; None without one that can be read."""
+        """Return the record; None without a readable record."""
         return _read(self._record)
 
     def begin(self, reference: Reference) -> None:
-        """Note that a download is wanted; files of an earlier attempt count until the hub answers.
+        """Record the start of a download; files of an earlier attempt count until the hub answers.
 
         Raises OSError.
         """
@@ -108,12 +107,12 @@ class Job:
         self.write(replace(before, reference=reference, failure=None))
 
     def write(self, record: JobRecord) -> None:
-        """Raises OSError."""
+        """Replace the record atomically. Raises OSError."""
         self.folder.mkdir(parents=True, exist_ok=True)
         replace_file(self._record, json.dumps(record.to_json(), ensure_ascii=False).encode())
 
     def fail(self, failure: Reason) -> None:
-        """Keep why it ended, if there is something to continue."""
+        """Record a failure, or delete a record without files, as nothing can be continued."""
         record = self.read()
         if record is None or not record.files:
             self.forget()
@@ -126,7 +125,7 @@ class Job:
 
     @property
     def runs(self) -> bool:
-        """True while a process downloads it."""
+        """True while any process downloads the repository."""
         try:
             with self._lock.open("rb") as lock:
                 fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -138,7 +137,7 @@ class Job:
 
     @contextmanager
     def claimed(self, busy: Callable[[], None]) -> Iterator[None]:
-        """Be the process that downloads. Calls `busy`, then waits, if another one does."""
+        """Lock the job for this process. Calls `busy`, then waits, if already locked."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with self._lock.open("wb") as lock:
             try:
@@ -170,10 +169,9 @@ def _read(path: Path) -> JobRecord | None:
 
 
 def discard_parts(home: Path, cache: Path, repository: str) -> None:
-    """Delete what an unfinished download has left; a complete model, such as an older revision,
-    stays.
+    """Delete the partial files of a download, but not a complete model, such as an older revision.
 
-    Raises Conflict while a process downloads it.
+    Raises Conflict while a process downloads the repository.
     """
     job, folder = _idle(home, repository), cache / folder_name(repository)
     shutil.rmtree(job.parts, ignore_errors=True)
@@ -186,8 +184,10 @@ def discard_parts(home: Path, cache: Path, repository: str) -> None:
 
 
 def delete_model(home: Path, cache: Path, repository: str) -> None:
-    """Delete a repository with all its revisions. Raises ModelError, and Conflict while a process
-    downloads it."""
+    """Delete a repository with all revisions.
+
+    Raises ModelError, and Conflict while a process downloads the repository.
+    """
     job = _idle(home, repository)
     _delete(cache / folder_name(repository), repository)
     job.forget()

@@ -1,7 +1,7 @@
-"""Models to download, as people choose them: size, quantization, draft, and whether they would fit.
+"""Offers: models to download, with size, quantization, draft, and memory fit.
 
-The KV cache is estimated by fields of the config; once loaded, it is measured. Models to begin with
-and drafts known to fit a family are data in suggestions.json, with sizes at the time of writing.
+Config fields give an estimate of the KV cache, measured once loaded. First models and drafts by
+family are data in suggestions.json, with sizes at the time of writing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from omlx.models.catalog.config import declared_context, text_config
 
 @dataclass(frozen=True, slots=True)
 class Companion:
-    """A draft model or head that is downloaded along. `declared`: by the model's package."""
+    """Draft model or head downloaded along; `declared` by the model's package."""
 
     model: str
     download_bytes: int = 0
@@ -32,9 +32,9 @@ class Companion:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """`model` is a reference, `context_length` in tokens. None: unknown.
+    """Model to download: `model` is a reference, `context_length` in tokens; None: unknown.
 
-    `reason` says why the model cannot be used, or why the hub does not show it.
+    `reason` says why the model is unusable, or why the hub refuses it.
     """
 
     model: str
@@ -56,16 +56,16 @@ class Offer:
 
     @property
     def downloadable(self) -> bool:
-        """A draft head alone is of use beside its model."""
+        """Whether a download is useful; a draft head alone is, beside its model."""
         return self.reason is None or self.reason.code == "model.head_only"
 
     @property
     def on_hub(self) -> bool:
-        """Another one comes as a package, and is small enough to answer at once."""
+        """Whether the model is on the hub; otherwise a package, small enough to answer at once."""
         return "/" in self.repository
 
     def fit(self, limit_bytes: int) -> Fit:
-        """Return how it fits into `limit_bytes` of memory, with its companion."""
+        """Return the fit into `limit_bytes` of memory, companion included."""
         weights = self.weight_bytes
         if self.companion is not None:
             weights += self.companion.weight_bytes
@@ -86,10 +86,10 @@ class Offer:
 
 
 CONTEXTS: Final = (65_536, 32_768, 16_384, 8_192, 4_096)
-"""Tokens of the contexts that are tried, the longest first."""
+"""Tokens — contexts to try, the longest first."""
 
 COMFORTABLE: Final = 16_384
-"""Tokens from which a context is of use for long conversations and agents."""
+"""Tokens — enough context for long conversations and agents."""
 
 _VALUE_BYTES: Final = 2
 """Bytes per KV-cache element (bfloat16, float16)."""
@@ -99,10 +99,10 @@ _RECURRENT: Final = ("linear_attention", "conv", "recurrent", "mamba")
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """The longest context of `CONTEXTS`, in tokens, that fits, and the memory left beside it.
+    """The longest context of `CONTEXTS`, in tokens, that fits, and the memory left then.
 
-    `context` is None if the weights or the shortest context do not fit; `comfortable` says that it
-    is the model's own, or long enough.
+    `context` is None if the weights or the shortest context do not fit; `comfortable`: the context
+    is the model's own, or at least `COMFORTABLE`.
     """
 
     context: int | None
@@ -111,7 +111,7 @@ class Fit:
 
 
 def fit(weight_bytes: int, layout: Layout, longest: int | None, limit_bytes: int) -> Fit:
-    """Return what fits below the hard limit of requests. `longest` is the model's own context."""
+    """Return the fit below the hard memory limit; `longest` is the model's context length."""
     for tokens in CONTEXTS:
         context = min(tokens, longest or tokens)
         need = weight_bytes + layout.cache_bytes(context)
@@ -121,10 +121,10 @@ def fit(weight_bytes: int, layout: Layout, longest: int | None, limit_bytes: int
 
 
 def layout_of_config(config: Mapping[str, Any]) -> Layout:
-    """Estimate the bytes of a KV cache by the fields that most architectures share.
+    """Estimate the bytes of a KV cache from common config fields.
 
-    A recurrent state is small beside the rows, and left out. Fields that are missing or of another
-    type count as none.
+    Recurrent states are omitted: small compared to the rows. Missing fields and those of another
+    type count as 0.
     """
     text = text_config(config) or config
     layers = _number(text, "num_hidden_layers") or _number(text, "n_layer")
@@ -139,7 +139,7 @@ def layout_of_config(config: Mapping[str, Any]) -> Layout:
 
 
 def _row_bytes(text: Mapping[str, Any]) -> int:
-    """Bytes of one token in one attention layer."""
+    """Bytes per token in one attention layer."""
     rank = _number(text, "kv_lora_rank")
     if rank:  # multi-head latent attention keeps one compressed vector
         return _VALUE_BYTES * (rank + _number(text, "qk_rope_head_dim"))
@@ -151,7 +151,7 @@ def _row_bytes(text: Mapping[str, Any]) -> int:
 
 
 def _kinds(text: Mapping[str, Any], layers: int) -> list[str]:
-    """Return the kind of each layer, as far as the config names it."""
+    """Return the kind of each layer, if named by the config."""
     named = text.get("layer_types")
     if isinstance(named, list):
         return [str(kind) for kind in named[:layers]]
@@ -165,7 +165,7 @@ def _kinds(text: Mapping[str, Any], layers: int) -> list[str]:
 
 
 def _every(interval: int, layers: int, others: str) -> list[str]:
-    """Every `interval`-th layer attends to everything."""
+    """Return layer kinds where every `interval`-th layer has full attention."""
     return ["full_attention" if n % interval == 0 else others for n in range(1, layers + 1)]
 
 
@@ -175,21 +175,18 @@ def _number(config: Mapping[str, Any], key: str) -> int:
 
 
 COUNT: Final = 3
-"""Models of the hub that are offered on an empty machine."""
+"""Hub models offered on an empty machine."""
 
 
 def starters(limit_bytes: int, count: int = COUNT) -> list[Offer]:
-    """Return the package's model and the `count` largest of the hub that fit.
-
-    The smallest is first.
-    """
+    """Return the package's model and the `count` largest hub models that fit, smallest first."""
     first, *offers = (_offer(record) for record in (_data()["first"], *_data()["starters"]))
     fitting = [offer for offer in offers if offer.fit(limit_bytes).comfortable][-count:]
     return [first, *fitting] if first.fit(limit_bytes).comfortable else fitting
 
 
 def known_draft(model: str) -> Companion | None:
-    """Return a draft model that fits by its family, if one is known."""
+    """Return the known draft of a model's family, None without one."""
     for pair in _data()["drafts"]:
         if any(fnmatch(model, target) for target in pair["targets"]):
             return Companion(pair["draft"], pair["bytes"], pair["bytes"])

@@ -1,8 +1,8 @@
-"""Downloads from the hub to its cache, verified by the checksums that the hub publishes.
+"""Downloads from the hub to its cache, verified by the hub's published checksums.
 
 The library resolves HF_ENDPOINT, HF_HOME and tokens, but does not continue the download of another
-process. So weights are fetched here, by its own function, to `blobs/<sha256>.incomplete`. What can
-go wrong (network, hub, disk) is a ModelError with a code.
+process. Weights are therefore fetched here, with the library's own function, to
+`blobs/<sha256>.incomplete`. Failures (network, hub, disk) are ModelErrors with a code.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from omlx.models.catalog.reference import Reference
 from omlx.models.hub.job import Job, JobRecord, folder_name, missing_bytes, part_of
 
 WEIGHTS: Final = ("model*.safetensors", "mtp.safetensors", "mtp/*.safetensors")
-"""Files that are loaded: the model's, and a draft head that comes with it."""
+"""Files that are loaded: weights, and a draft head that comes along."""
 
 _BESIDE: Final = (*WEIGHTS, "*_Pooling/config.json", "*_LogitScore/config.json")
 _AT_TOP: Final = ("*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken")
@@ -47,15 +47,15 @@ _SPARE_BYTES = 1 << 30
 _CHUNK_BYTES = 1 << 20
 
 Planned = Callable[[Sequence[RepoSibling]], None]
-"""Called with the files of a download before the first of them is fetched."""
+"""Callback with the files of a download, before the first is fetched."""
 
 
 def pull(reference: Reference, planned: Planned = lambda files: None) -> tuple[Path, list[Reason]]:
-    """Download what is missing of a model; return its directory and notes on files left unchanged.
+    """Download missing files of a model; return its directory and notes on unchanged files.
 
-    Continues interrupted downloads and verifies every file, present ones too. A file that differs
-    is deleted if it was downloaded, and left if a person put it there. A package that a person
-    wrote is copied to the newer commit. Raises ModelError.
+    Continues interrupted downloads and verifies every file, present ones too. Differing files are
+    deleted if downloaded, and left if a person put them there. A package written by a person is
+    copied to the newer commit. Raises ModelError.
     """
     repository, revision = reference.repository, reference.revision
     notes: list[Reason] = []
@@ -84,9 +84,9 @@ def pull(reference: Reference, planned: Planned = lambda files: None) -> tuple[P
 
 
 def usable_files(info: ModelInfo) -> list[RepoSibling]:
-    """Return the files to download: weights, the pooling config, and what stands at the top.
+    """Return the files to download: weights, pooling configs, and top-level files.
 
-    Raises ModelError if there are no weights.
+    Raises ModelError without weights.
     """
     siblings = info.siblings or []
     files = [file for file in siblings if _wanted(file.rfilename)]
@@ -103,20 +103,20 @@ def _wanted(name: str) -> bool:
 
 
 def weight_bytes(files: Iterable[RepoSibling]) -> int:
-    """Return the bytes of the files that are loaded."""
     weights = [file for file in files if any(fnmatch(file.rfilename, each) for each in WEIGHTS)]
     return sum(file.size or 0 for file in weights)
 
 
 def blob_of(file: RepoSibling) -> tuple[str | None, int]:
-    """Return the hash of a file, its name in the cache, and its bytes."""
+    """Return a file's hash, its name in the cache, and its bytes."""
     return file.lfs.sha256 if file.lfs is not None else file.blob_id, file.size or 0
 
 
 def _verify(files: list[RepoSibling], snapshot: Path, blobs: Path) -> Iterator[Reason]:
     """Compare files with the hub's checksums.
 
-    Yields a note for a person's file that differs; deletes a downloaded one and raises ModelError.
+    Yields a note for a differing file put there by a person; deletes a downloaded one and raises
+    ModelError.
     """
     for file in files:
         path = snapshot / file.rfilename
@@ -128,7 +128,7 @@ def _verify(files: list[RepoSibling], snapshot: Path, blobs: Path) -> Iterator[R
 
 
 def _check_space(needed: int) -> None:
-    """Raise ModelError if so many bytes do not fit into the cache."""
+    """Raise ModelError unless the disk of the cache has `needed` bytes and a reserve."""
     cache = Path(constants.HF_HUB_CACHE)
     cache.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(cache).free
@@ -138,7 +138,7 @@ def _check_space(needed: int) -> None:
 
 
 def _fetch_weights(blobs: Path, repository: str, commit: str | None, file: RepoSibling) -> bool:
-    """Download a large file to the cache, or the rest of it; return whether that was needed."""
+    """Download a large file to the cache, or its remainder; return whether needed."""
     if file.lfs is None or file.size is None:
         return False
     blobs.mkdir(parents=True, exist_ok=True)
@@ -165,7 +165,7 @@ def _fetch_weights(blobs: Path, repository: str, commit: str | None, file: RepoS
 
 
 def _copy_package(folder: Path, revision: str, commit: str) -> Path | None:
-    """Copy the package that a person wrote to the snapshot that `revision` will name; return it."""
+    """Copy a package written by a person to the snapshot of `commit`; return the copy."""
     pointer = folder / "refs" / revision
     current = pointer.read_text(encoding="utf-8").strip() if pointer.is_file() else commit
     blobs, snapshots = folder / "blobs", folder / "snapshots"
@@ -179,7 +179,7 @@ def _copy_package(folder: Path, revision: str, commit: str) -> Path | None:
 
 
 def _matches(path: Path, file: RepoSibling) -> bool:
-    """Return whether a file has the size and checksum that the hub publishes."""
+    """Return whether a file has the hub's published size and checksum."""
     size = path.stat().st_size
     if file.size is not None and size != file.size:
         return False
@@ -201,15 +201,15 @@ def _is_personal(blobs: Path, path: Path) -> bool:
 
 
 def _is_downloaded(blobs: Path, path: Path) -> bool:
-    """Return whether `path` is a link as downloads make them; editors replace it by a file.
+    """Return whether `path` is a link into `blobs`; editors replace links by files.
 
-    Only the first link counts: a blob may itself link to a store that repositories share.
+    Only the first link counts: a blob may itself link to a store shared by repositories.
     """
     return path.is_symlink() and (path.parent / path.readlink()).parent.resolve() == blobs.resolve()
 
 
 def _corrupt(path: Path, file: RepoSibling) -> ModelError:
-    """Delete a file from the cache and return the error to raise."""
+    # delete the blob and its link: the next download starts over
     path.resolve().unlink(missing_ok=True)
     path.unlink(missing_ok=True)
     return ModelError("pull.corrupt", file=file.rfilename)
@@ -225,7 +225,7 @@ _TOO_MANY: Final = 429
 
 @contextmanager
 def translated(repository: str, revision: str | None = None) -> Iterator[None]:
-    """Raise what fails inside as a ModelError that names the repository and the cause."""
+    """Turn errors inside into ModelErrors that name the repository and the cause."""
     try:
         yield
     except HFValidationError as error:

@@ -1,1 +1,1 @@
-"""Libraries of model classes: which one has those of a config, and what its code reads."""
+"""Model libraries: which has the classes of a config, and which keys its code reads."""

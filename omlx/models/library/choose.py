@@ -1,7 +1,6 @@
-"""Library that has a model's classes, by its config and what is installed.
+"""Choice of the library with a model's classes, by config and installed packages.
 
-The one answer for the catalog, compatibility, the hub's search and loading. Reads sources and
-imports no library.
+Shared by catalog, compatibility, hub search and loading. Reads sources and imports no library.
 """
 
 from __future__ import annotations
@@ -17,40 +16,40 @@ from omlx.models.library.rope import INNER_CONFIGS, rope_reason
 from omlx.models.library.sources import module_of
 
 ENCODERS: Final = {"bert": "bert", "modernbert": "modernbert", "xlm-roberta": "xlm_roberta"}
-"""mlx-vlm's modules of encoders, by `model_type`."""
+"""mlx-vlm's encoder modules, by `model_type`."""
 EXTRA: Final = "omlx[encoders]"
 WRAPPERS: Final = frozenset(
     {"idefics3", "smolvlm", "lfm2_vl", "llava_next", "internvl", "internvl_chat"}
 )
-"""Values of `model_type` whose text model alone is mlx-lm's."""
+"""Values of `model_type` from which only the text model is loaded, by mlx-lm."""
 _CLASSIFIER: Final = "ForSequenceClassification"
 _FIXED: Final = {
     "hidden_act": "gelu",
     "hidden_activation": "gelu",
     "position_embedding_type": "absolute",
 }
-"""Keys of encoders' configs that mlx-vlm does not read, with the value that it computes."""
+"""Encoder config keys ignored by mlx-vlm, with the value hard-coded there."""
 
 
 class Library(StrEnum):
     MLX_LM = "mlx-lm"
     MLX_VLM = "mlx-vlm"
     OWN = "own code"
-    """Code in the model's folder, which mlx-lm runs if it is trusted."""
+    """Code in the model's folder, run by mlx-lm if trusted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Classes:
-    """`text` is the config of a text model that is loaded without its wrapper."""
+    """Library of a model; `text` is the config of a text model loaded without its wrapper."""
 
     library: Library
     text: Mapping[str, Any] | None = None
 
 
 def choose(config: Mapping[str, Any], *, trusted: bool = False) -> Classes | Reason:
-    """Return the library with the classes of a model, or why none has them.
+    """Return the library with a model's classes, or the reason why none has them.
 
-    `trusted`: code that the model's folder brings along may run.
+    `trusted`: code in the model's folder may run.
     """
     if config.get("model_file") is not None:
         remote = Reason("model.remote_code", {"file": str(config["model_file"])})
@@ -67,7 +66,7 @@ def choose(config: Mapping[str, Any], *, trusted: bool = False) -> Classes | Rea
 
 
 def wrapped_text(config: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the config of the text model that has to be unwrapped; None for other models."""
+    """Return the config of a text model to unwrap; None for other models."""
     if config.get("model_type") not in WRAPPERS:
         return None
     inner = next((config[key] for key in INNER_CONFIGS if config.get(key)), None)
@@ -78,7 +77,7 @@ def wrapped_text(config: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def is_encoder(config: Mapping[str, Any]) -> bool:
-    """Return whether a model reads a text in both directions."""
+    """Return whether a model is bidirectional."""
     return str(config.get("model_type")) in ENCODERS
 
 

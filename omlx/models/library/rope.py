@@ -1,8 +1,8 @@
 """RoPE parameters of a config, in the keys that mlx-lm's architecture reads.
 
-transformers 5 writes `rope_parameters`, one object or one per type of layer, in place of
-`rope_theta`, `rope_scaling`, `partial_rotary_factor` and a second base for sliding windows.
-Parameters that the architecture would ignore are a reason not to load the model.
+transformers 5 writes `rope_parameters`, one object or one per layer type, in place of `rope_theta`,
+`rope_scaling`, `partial_rotary_factor` and a second base for sliding windows. Parameters ignored by
+the architecture are a reason not to load the model.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from omlx.models.library.sources import (
 )
 
 INNER_CONFIGS: Final = ("text_config", "llm_config")
-"""Keys under which a vision-language model has the config of its text model."""
+"""Keys of the text model's config in a vision-language config."""
 PARAMETERS: Final = "rope_parameters"
 SCALING: Final = "rope_scaling"
 _THETA: Final = "rope_theta"
@@ -30,27 +30,27 @@ ORIGINAL: Final = "original_max_position_embeddings"
 _KINDS: Final = ("rope_type", "type")
 
 _PLAIN: Final = frozenset({"default", "mrope"})
-"""Scalings that leave the positions of a text as they are."""
+"""Scalings that leave text positions unchanged."""
 _DEFAULT_THETA: Final = 10_000
 _OTHER_NAMES: Final = {
     _THETA: ("rotary_emb_base", "rope_freq_constant", "rope_embedding_base"),
     _PARTIAL: ("rotary_pct",),
 }
-"""Older names of keys, which some architectures of mlx-lm still read."""
+"""Older key names, still read by some architectures of mlx-lm."""
 _LOCAL_THETAS: Final = ("rope_local_base_freq", "rope_local_theta", "swa_rope_theta")
-"""Bases of layers with a sliding window, in architectures that have a second one."""
+"""Bases of sliding-window layers, in architectures with a second base."""
 _BY_LAYER_TYPE: Final = frozenset({"gemma4", "gemma4_text", "laguna", "mellum", "spark2_5"})
-"""Architectures that read `rope_parameters` with an object per type of layer."""
+"""Architectures that read `rope_parameters` with an object per layer type."""
 _PARTIAL_BY_LAYER_TYPE: Final = frozenset({"laguna", "spark2_5"})
 """Architectures that read the share of rotated dimensions at any scaling."""
 _UNSCALED_WINDOWS: Final = frozenset({"olmo3"})
-"""Architectures that scale the positions of full attention alone."""
+"""Architectures that scale positions in full attention only."""
 
 
 def rope_overrides(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keys to replace in a config so that mlx-lm reads its RoPE parameters.
+    """Return the config keys to replace so that mlx-lm reads the RoPE parameters.
 
-    For parameters that `rope_reason` refuses, they are left as they are.
+    Parameters refused by `rope_reason` are unchanged.
     """
     changed: dict[str, Any] = {}
     for inner, part, facts in _parts(config):
@@ -62,7 +62,7 @@ def rope_overrides(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def rope_reason(config: Mapping[str, Any]) -> Reason | None:
-    """Return which RoPE parameter mlx-lm would ignore; None if it reads all of them."""
+    """Return the first RoPE parameter that mlx-lm would ignore, as a reason; None without any."""
     for _, part, facts in _parts(config):
         values = _translated(part, facts)
         if isinstance(values, Reason):
@@ -84,7 +84,7 @@ def scaling_of(part: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def kind_of_scaling(values: Mapping[str, Any]) -> str:
-    """Return the type of a scaling; `default` where none is named."""
+    """Return the type of a scaling; `default` if unnamed."""
     return next((str(values[key]) for key in _KINDS if values.get(key)), "default")
 
 
@@ -99,6 +99,8 @@ def _parts(config: Mapping[str, Any]) -> Iterator[tuple[str | None, Mapping[str,
         if not isinstance(part, Mapping):
             continue
         inner = module_of(part.get("model_type"))
+        # A wrapper that computes rotations does so for its text model; others leave them to the
+        # module.
         # A wrapper with rotations of its own computes them itself, others leave it to the module.
         if inner is not None and not (outer and has_rotations(outer)):
             facts = rope_facts(inner)
@@ -108,7 +110,7 @@ def _parts(config: Mapping[str, Any]) -> Iterator[tuple[str | None, Mapping[str,
 
 
 def _translated(part: Mapping[str, Any], facts: RopeFacts) -> dict[str, Any] | Reason:
-    """Return the keys to change in a part, or why its parameters cannot be expressed."""
+    """Return the keys to change in a part, or the reason why they cannot express its parameters."""
     given, scaled = _object(part, PARAMETERS), _object(part, SCALING)
     if not given and _THETA in scaled:
         given, scaled = scaled, {}
@@ -127,7 +129,7 @@ def _translated(part: Mapping[str, Any], facts: RopeFacts) -> dict[str, Any] | R
 def _layered(
     layers: Mapping[str, Mapping[str, Any]], part: Mapping[str, Any], facts: RopeFacts
 ) -> dict[str, Any] | Reason:
-    """Return the flat keys for parameters by type of layer, where the architecture has them."""
+    """Return flat keys for parameters by layer type, or the reason why none fit."""
     first, *others = layers.values()
     local = [key for key in _LOCAL_THETAS if key in facts.keys]
     if all(other == first for other in others):
@@ -184,7 +186,7 @@ def _completed(scaling: Mapping[str, Any], part: Mapping[str, Any]) -> dict[str,
 def _by_layer_type(
     given: Mapping[str, Any], part: Mapping[str, Any], facts: RopeFacts
 ) -> dict[str, Any] | Reason:
-    """Return `rope_parameters` with an object per type of layer."""
+    """Return `rope_parameters` with an object per layer type, or a reason."""
     if not given:
         return {}
     layers = _nested(given, part)
@@ -202,7 +204,7 @@ def _by_layer_type(
 
 
 def _lists(layers: Mapping[str, Mapping[str, Any]], part: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keys of an architecture that has a value for each layer."""
+    """Return the keys of an architecture with a value per layer."""
     scaled = {name: one for name, one in layers.items() if kind_of_scaling(one) not in _PLAIN}
     scaling = next(iter(scaled.values()), None)
     by_layer = [layers.get(str(name), {}) for name in part["layer_types"]]
@@ -215,7 +217,7 @@ def _lists(layers: Mapping[str, Mapping[str, Any]], part: Mapping[str, Any]) -> 
 
 
 def _ignored(part: Mapping[str, Any], facts: RopeFacts) -> Reason | None:
-    """Return the first parameter in a part that has an effect and is not read."""
+    """Return the first effective parameter of a part that is not read."""
     if not facts.rotates or facts.name in _BY_LAYER_TYPE:
         return None
     theta, factor = part.get(_THETA), part.get(_PARTIAL)
@@ -250,7 +252,7 @@ def _object(part: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 
 
 def _nested(given: Mapping[str, Any], part: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """Return the parameters of each type of layer that a model has; empty for a flat object."""
+    """Return the parameters of each layer type of a model; empty for a flat object."""
     layers = {key: value for key, value in given.items() if isinstance(value, Mapping)}
     return {name: layers[name] for name in layers.keys() & _layer_types(part)} or layers
 
@@ -261,7 +263,7 @@ def _layer_types(part: Mapping[str, Any]) -> set[str]:
 
 
 def _head_dim(part: Mapping[str, Any]) -> int | None:
-    """Return the dimensions of a head; None for a config that does not say."""
+    """Return the head dimension; None if the config has none."""
     hidden, heads, width = map(part.get, ("hidden_size", "num_attention_heads", "head_dim"))
     if isinstance(width, int):
         return width
