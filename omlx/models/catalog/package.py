@@ -298,7 +298,7 @@ def strategy_to_json(strategy: DeclaredStrategy) -> dict[str, Any]:
 def declare_draft(
     target: ModelEntry, name: str, window: WindowPolicy | None, registry: Registry
 ) -> DeclaredDraftModel:
-    """Return a strategy that drafts with `name`. Raises ModelError unless it is compatible."""
+    """Return a strategy that drafts with `name`. Raises ModelError if incompatible."""
     draft = find_draft(name, registry)
     if isinstance(draft, Reason):
         raise ModelError(draft.code, param=None, **draft.params)

@@ -270,9 +270,9 @@ def _one_line(error: Exception) -> str:
 def download(
     reference: Reference, home: Path, busy: Callable[[], None] = lambda: None
 ) -> tuple[Path, list[Reason]]:
-    """Download a model as `pull` does, under a record that other processes see.
+    """Download a model as `pull` does, under a record seen by other processes.
 
-    Calls `busy` before it waits for a process that downloads the same repository. Raises
+    Calls `busy` before waiting for a process that downloads the same repository. Raises
     ModelError.
     """
     job = Job(home, reference.repository)

@@ -1,7 +1,7 @@
-"""Architectures of the installed mlx-lm, read from its source: importing it would import mlx.
+"""Architectures of the installed mlx-lm, read from source: importing would import mlx.
 
-A module of `mlx_lm.models` is one architecture. `RopeFacts` says which RoPE keys of a config its
-code reads: a field that a dataclass declares and no other code reads has no effect.
+A module of `mlx_lm.models` is one architecture. `RopeFacts` lists the RoPE config keys that its
+code reads: a declared but otherwise unread dataclass field has no effect.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SCALINGS: Final = frozenset(
 )
 """Values of `rope_type` that change positions."""
 _COMMON: Final = _SCALINGS - {"su"}
-"""Types that `mlx_lm.models.rope_utils.initialize_rope` computes."""
+"""Types computed by `mlx_lm.models.rope_utils.initialize_rope`."""
 _ONLY: Final = {
     "deepseek_v2": frozenset({"yarn"}),
     "deepseek_v41": frozenset({"yarn"}),
@@ -31,17 +31,17 @@ _ONLY: Final = {
     "phimoe": frozenset({"longrope"}),
     "spark2_5": frozenset(),
 }
-"""Types of architectures whose source does not show them: most compute one, whatever is named."""
+"""Types of architectures whose source does not show them: most compute one, ignoring the config."""
 _ROTATIONS: Final = frozenset({"RoPE", "initialize_rope", "rope"})
 _SHARED_MODULES: Final = frozenset({"base", "cache", "rope_utils"})
 
 
 @dataclass(frozen=True, slots=True)
 class RopeFacts:
-    """`keys` of a config that the code reads, `types` of scaling that it computes.
+    """RoPE config `keys` read by the code, and `types` of scaling it computes.
 
-    `rotates`: whether it has rotary positions at all. `newer`: whether it has a field
-    `rope_parameters`, of which it may read a part only.
+    `rotates`: rotary positions exist. `newer`: a field `rope_parameters` exists, perhaps read in
+    part.
     """
 
     name: str
@@ -52,15 +52,15 @@ class RopeFacts:
 
 
 def module_of(model_type: object) -> str | None:
-    """Return the name of mlx-lm's module for a `model_type`; None if it has none."""
+    """Return mlx-lm's module for a `model_type`; None without one."""
     name = _remapping().get(str(model_type), str(model_type))
     return name if name in _modules() else None
 
 
 def rope_facts(module: str) -> RopeFacts:
-    """Return the RoPE keys that a module of mlx-lm reads.
+    """Return the RoPE keys read by a module of mlx-lm.
 
-    A module without rotations of its own uses those of the architectures that it imports.
+    A module without rotations uses those of the architectures it imports.
     """
     parts = _sources(module)
     declared = frozenset().union(*(part.declared for part in parts))
@@ -75,7 +75,7 @@ def rope_facts(module: str) -> RopeFacts:
 
 
 def _sources(module: str) -> list[_Module]:
-    """Return a module and, if it has no rotations, those that it imports."""
+    """Return a module and, if it has no rotations, its imported architectures."""
     own = _read_module(module)
     if own.rotates:
         return [own]
@@ -83,7 +83,7 @@ def _sources(module: str) -> list[_Module]:
 
 
 def has_rotations(module: str) -> bool:
-    """Return whether a module computes rotary positions itself, instead of one that it imports."""
+    """Return whether a module computes rotary positions itself."""
     return _read_module(module).rotates
 
 
@@ -158,7 +158,7 @@ def _modules() -> frozenset[str]:
 
 @cache
 def _remapping() -> Mapping[str, str]:
-    """Return the literal `MODEL_REMAPPING` of mlx_lm.utils; empty if there is none any more."""
+    """Return the literal `MODEL_REMAPPING` of mlx_lm.utils; empty if removed upstream."""
     if _package() is None:
         return {}
     for statement in _parse("utils.py").body:

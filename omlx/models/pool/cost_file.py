@@ -1,8 +1,8 @@
-"""Measured costs of passes, stored from one run to the next in the records of the home folder.
+"""Measured costs of passes, stored across runs in the home folder's records.
 
-Costs count only for the model, weights, type, machine and mlx version that they were measured with;
-they are of the passes of the model and of every draft model it has had. What is invalid counts as
-missing and is logged: measuring again costs a few slow rounds.
+Costs are valid only for the same model, weights, dtype, machine and mlx version; they cover passes
+of the model and of all its draft models so far. Invalid content is logged and treated as missing:
+measuring again costs a few slow rounds.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _INVALID: Final = (
 _KERNELS: Final = (
     *("MLX_ENABLE_TF32", "MLX_METAL_GPU_ARCH", "OPENBLAS_CORETYPE", "OPENBLAS_NUM_THREADS"),
 )
-"""Variables that make mlx or the BLAS compute in another way."""
+"""Environment variables that change how mlx or the BLAS computes."""
 
 log = logging.getLogger("omlx.models")
 
 
 @dataclass(frozen=True, slots=True)
 class CostKey:
-    """What costs depend on. `weights_bytes` distinguishes models that had the same id in turn."""
+    """Conditions of measured costs; `weights_bytes` distinguishes successive models with one id."""
 
     model: str
     dtype: str
@@ -54,7 +54,7 @@ class CostKey:
 
 
 def machine() -> str:
-    """Return a description of the device and its libraries: another BLAS is another machine."""
+    """Return a description of device and libraries: another BLAS is another machine."""
     device = mx.device_info()
     parts = [
         platform.system(),
@@ -70,7 +70,7 @@ def machine() -> str:
 
 @dataclass(frozen=True, slots=True)
 class CostFiles:
-    """The costs stored in `home`. Any thread may call."""
+    """The costs stored in `home`. Thread-safe."""
 
     home: Path
 
@@ -88,7 +88,7 @@ class CostFiles:
             return CostModel()
 
     def save(self, key: CostKey, costs: dict[str, Any]) -> None:
-        """Save what `CostModel.to_json` returned, if it has measurements. Errors are logged."""
+        """Save the result of `CostModel.to_json`, if it has measurements. Errors are logged."""
         if not costs["target"] and costs["exactness"] is None:
             return
         try:
@@ -99,7 +99,7 @@ class CostFiles:
 
 
 class LoadedCosts:
-    """The costs of a loaded model, stored in `files` if given. Used on the engine thread."""
+    """Costs of a loaded model, stored in `files` if given. Used on the engine thread."""
 
     def __init__(self, files: CostFiles | None = None) -> None:
         self._files = files
@@ -123,14 +123,14 @@ class LoadedCosts:
         self._key = None
 
     def record(self) -> tuple[CostKey, dict[str, Any]] | None:
-        """Return what would be saved."""
+        """Return key and JSON of the costs; None before `open`."""
         if self._key is None:
             return None
         return self._key, self._costs.to_json()
 
 
 def _validated(costs: dict[str, Any]) -> dict[str, Any]:
-    """Return `costs`. Raises ValueError for numbers that no clock can have measured."""
+    """Return `costs`. Raises ValueError for impossible measurements."""
     rows = list(costs["target"])
     for draft_rows in costs["drafts"].values():
         rows += draft_rows

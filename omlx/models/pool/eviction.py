@@ -1,4 +1,4 @@
-"""The models in memory, their budgets, and LRU eviction."""
+"""Resident models, their memory budgets, and LRU eviction."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 GRACE_S: Final = 1.0
-"""Seconds for a model to become idle after the last token of its last request."""
+"""Seconds — time for a model to become idle after the last token of its last request."""
 
 _SHRINK_STEPS: Final = 16
-"""Engine steps within which prefix caches give back memory."""
+"""Engine steps — limit for prefix caches to free memory."""
 
 
 class ResidentModels:
     """Loaded models, iterated from the least to the most recently used.
 
     Only the holder of `lock` adds a model. An idle model that is not draining may be evicted at any
-    time. `limit` returns the configured memory limit in bytes, `apply_limit` tells MLX of it.
+    time. `limit` returns the configured memory limit in bytes, `apply_limit` passes it to MLX.
     """
 
     def __init__(
@@ -69,33 +69,33 @@ class ResidentModels:
         return self._by_id.get(model)
 
     def weights_of(self, entry: ModelEntry, dtype: Dtype) -> LoadedModel | None:
-        """Return the weights of a model in memory, as a target or as a draft."""
+        """Return the weights of a resident target or draft; None if not in memory."""
         for resident in self:
             if resident.dtype == dtype and entry.path in resident.weights:
                 return resident.weights[entry.path]
         return None
 
     def tokenizer_of(self, entry: ModelEntry, dtype: Dtype) -> TokenizerWrapper:
-        """Return the tokenizer of a model; of one that is not in memory, read it."""
+        """Return a model's tokenizer, from memory or read from disk."""
         loaded = self.weights_of(entry, dtype)
         return loaded.tokenizer if loaded is not None else read_tokenizer(entry)
 
     def put(self, resident: ResidentModel) -> None:
-        """Add a model, in place of the one with its id. Call it with `lock` held."""
+        """Add a model, replacing any with the same id. Call with `lock` held."""
         self._by_id[resident.entry.id] = resident
         self.update_budgets()
 
     def keep(self, model: str, seconds: float) -> None:
-        """Set the idle time-out of a model, by its id, while it is in memory; infinity for none.
+        """Set the idle time-out of a resident model in seconds; infinity for none.
 
-        Pinned models and models that are not in memory stay as they are.
+        Pinned and absent models are unaffected.
         """
         resident = self.find(model)
         if resident is not None:
             resident.keep_s = seconds
 
     async def evict(self, resident: ResidentModel) -> None:
-        """Remove an idle model, if it is still there; a new request loads it again."""
+        """Remove an idle model, if still resident; a new request loads it again."""
         if self._by_id.get(resident.entry.id) is not resident:
             return
         del self._by_id[resident.entry.id]
@@ -104,7 +104,6 @@ class ResidentModels:
         await asyncio.shield(closing)
 
     async def unload(self, resident: ResidentModel) -> None:
-        """Evict a model once it has drained."""
         with resident.drain():
             await resident.idle.wait()
             async with self.lock:
@@ -113,7 +112,7 @@ class ResidentModels:
 
     @contextmanager
     def hold(self, model: str, reason: Reason) -> Iterator[None]:
-        """Refuse to unload a model inside the block, with the code and parameters of `reason`.
+        """Refuse to unload a model inside the block, with code and parameters of `reason`.
 
         The model need not be in memory. Eviction is not affected.
         """
@@ -124,7 +123,7 @@ class ResidentModels:
             del self._holds[model]
 
     def check_unload(self, model: str, *, if_idle: bool) -> None:
-        """Raise Conflict if a model is held or, with `if_idle`, if requests use it."""
+        """Raise Conflict if a model is held or, with `if_idle`, in use by requests."""
         reason, resident = self._holds.get(model), self._by_id.get(model)
         if reason is not None:
             raise Conflict(reason.code, param=None, **reason.params)
@@ -136,7 +135,6 @@ class ResidentModels:
         await asyncio.to_thread(self._loader.remove_prefixes, model)
 
     async def save_costs(self, files: CostFiles) -> None:
-        """Save the measured costs of each model."""
         with suppress(EngineDead):
             for resident in list(self):
                 record = await asyncio.wrap_future(self._engine.call(resident.costs.record))
@@ -146,8 +144,8 @@ class ResidentModels:
     def update_budgets(self) -> None:
         """Publish weights to the memory guard, and budgets of prefix caches to models.
 
-        Unless configured, prefix caches share equally half of what all weights leave below the soft
-        limit; they are the first to shrink when memory is short.
+        Unless configured, prefix caches share equally half of the memory between all weights and
+        the soft limit; they shrink first when memory is short.
         """
         memory = self._memory
         limit = self._published_limit = self._limit()
@@ -166,18 +164,17 @@ class ResidentModels:
         self.post(publish)
 
     def check_limit(self) -> None:
-        """Publish the memory limit if it has changed."""
         if self._limit() != self._published_limit:
             self.update_budgets()
 
     def post(self, work: Callable[[], None]) -> None:
-        """Run `work` on the engine thread, the writer of the guard, unless it has ended."""
+        """Run `work` on the engine thread, the writer of the guard, unless the thread has ended."""
         with suppress(EngineDead):
             self._engine.call(work)
 
 
 def weights_bytes(residents: Iterable[ResidentModel]) -> int:
-    """Return the bytes of their weights, shared ones counted once."""
+    """Return the bytes of all weights, shared weights counted once."""
     sizes: dict[int, int] = {}
     for resident in residents:
         for weights in resident.weights.values():
@@ -188,7 +185,7 @@ def weights_bytes(residents: Iterable[ResidentModel]) -> int:
 def background(
     work: Coroutine[Any, Any, None], tasks: set[asyncio.Task[None]]
 ) -> asyncio.Task[None]:
-    """Start a task; `tasks` keeps it referenced until it is done."""
+    """Start a task; `tasks` keeps it referenced until done."""
     task = asyncio.create_task(work)
     tasks.add(task)
     task.add_done_callback(tasks.discard)
@@ -196,7 +193,7 @@ def background(
 
 
 class Evictor:
-    """Makes room for weights and for requests. `limit` returns the configured limit in bytes."""
+    """Eviction for weights and for requests. `limit` returns the configured limit in bytes."""
 
     def __init__(
         self,
@@ -235,11 +232,11 @@ class Evictor:
     # -- room for weights --------------------------------------------------------------------------
 
     async def make_room(self, entry: ModelEntry, nbytes: int) -> None:
-        """Reserve `nbytes` for the weights of a model. Call it with the residents' lock held.
+        """Reserve `nbytes` for the weights of a model. Call with the residents' lock held.
 
-        Evicts as little as possible: prefixes, idle models, then models that it drains. Raises
-        ModelError, before it evicts anything, if pinned models leave too little for good;
-        Overloaded if requests of pinned models leave too little now.
+        Evicts as little as possible: prefixes, idle models, then models after draining. Raises
+        ModelError before any eviction if pinned models leave too little permanently; Overloaded if
+        requests of pinned models leave too little now.
         """
         memory = self._memory
         # Only here is the event loop known: a pool may be built before its loop runs.
@@ -281,18 +278,18 @@ class Evictor:
         return True
 
     def use_reservation(self, entry: ModelEntry, progress: LoadProgress) -> None:
-        """Count bytes that have been read as used instead of reserved."""
+        """Count newly read bytes as used instead of reserved."""
         before = self._bytes_read.get(entry.id, 0)
         self._bytes_read[entry.id] = progress.done
         self._residents.post(partial(self._memory.use_reservation, progress.done - before))
 
     def cancel_reservation(self) -> None:
-        """Release what is left of the reservation: the model is loaded, or will not be."""
+        """Release the remaining reservation: the model is loaded, or will not be."""
         self._bytes_read.clear()
         self._residents.post(self._memory.cancel_reservation)
 
     async def _shrink_prefix_caches(self, nbytes: int) -> bool:
-        """Evict prefixes and return their memory to the system; False if there were none."""
+        """Evict prefixes and return their memory to the system; False without prefixes."""
         if not await self._on_engine(partial(self._memory.evict_prefixes, nbytes)):
             return False
         for _ in range(_SHRINK_STEPS):
@@ -304,7 +301,7 @@ class Evictor:
     # -- room for requests -------------------------------------------------------------------------
 
     def _on_eviction_request(self, loop: asyncio.AbstractEventLoop, nbytes: int) -> None:
-        """Evict idle models for requests that wait for memory. Called on the engine thread."""
+        """Evict idle models for requests waiting for memory. Called on the engine thread."""
 
         def start() -> None:
             background(self._evict_idle(nbytes), self._tasks)
@@ -331,7 +328,7 @@ class Evictor:
             self._residents.post(self._memory.eviction_done)
 
     async def _wait_for_idle_model(self) -> bool:
-        """Wait for a model whose requests have finished in the engine; False if there is none."""
+        """Wait until a model with finished engine requests is idle; False without such a model."""
         ending = [
             resident
             for resident in self._residents
@@ -357,7 +354,7 @@ class Evictor:
     ) -> ResidentModel | None:
         """Return the least recently used model that may be evicted.
 
-        `idle`: only one without active requests; `draining`: also one that is draining.
+        `idle`: exclude models with active requests; `draining`: include draining models.
         """
         for resident in self._others(spare):
             busy = resident.leases and idle
@@ -366,7 +363,7 @@ class Evictor:
         return None
 
     def _others(self, entry: ModelEntry | None) -> list[ResidentModel]:
-        """Return all residents but this one, the least recently used first."""
+        """Return the residents except `entry`, the least recently used first."""
         residents = list(self._residents)
         if entry is None:
             return residents

@@ -16,20 +16,24 @@ from omlx.errors import ConfigError
 from omlx.process_memory import footprint, trim
 
 SHARE: Final = 0.75
-"""Default limit, as a fraction of the machine's memory; the rest is for other programs."""
+"""Fraction of the machine's memory — default limit; the rest is for other programs."""
 
 CACHE_SHARE: Final = 8
-"""One byte in so many of the limit is kept in freed buffers: the layers of a long pass reuse each
-other's, a few GB on large machines. 8 GB made one server of others 11 % slower on 128 GB; 32 GB,
-all wired, made another 24 times slower."""
+"""Divisor of the limit — bound of freed buffers, reused between layers of a long pass.
+
+A few GB on large machines. 8 GB made one server of others 11 % slower on 128 GB; 32 GB, all wired,
+made another 24 times slower.
+"""
 
 SLACK: Final = 24 << 20
-"""Bytes that passes were measured to take beside what is counted, whatever the limit: copies of a
-KV cache in flight, and what matrix products take beside the first ones."""
+"""Bytes — measured uncounted memory of passes, whatever the limit.
+
+Copies of a KV cache in flight, and workspace of matrix products.
+"""
 
 
 def used_bytes() -> int:
-    """Return the bytes in use: by live MLX arrays or by the process, whichever is more.
+    """Return the bytes in use: the larger of live MLX arrays and process footprint.
 
     Buffers that MLX keeps for reuse do not count. Thread-safe.
     """
@@ -37,41 +41,39 @@ def used_bytes() -> int:
 
 
 def beside_arrays(used: Callable[[], int] = used_bytes) -> int:
-    """Return the bytes of those in use that no live MLX array takes. Thread-safe."""
+    """Return the bytes in use outside of live MLX arrays. Thread-safe."""
     return max(0, used() - mx.get_active_memory())
 
 
 def taken_bytes() -> int:
-    """Return the bytes that the memory budget has given away: those in use, and some for what is
-    not counted. Thread-safe.
-    """
+    """Return the bytes charged to the memory budget: used bytes and `SLACK`. Thread-safe."""
     return used_bytes() + SLACK
 
 
 def mlx_bytes() -> dict[str, int]:
-    """Return the bytes of live arrays and of buffers that MLX keeps for reuse. Thread-safe."""
+    """Return the bytes of live arrays and of buffers kept for reuse by MLX. Thread-safe."""
     return {"mlx_active": mx.get_active_memory(), "mlx_cache": mx.get_cache_memory()}
 
 
 def default_limit_bytes() -> int:
-    """Return three quarters of the machine's memory, at most what the GPU recommends."""
+    """Return `SHARE` of the machine's memory, at most the GPU's recommended working set."""
     share = int(machine_bytes() * SHARE)
     recommended = int(mx.device_info().get("max_recommended_working_set_size", 0))
     return min(share, recommended) if recommended else share
 
 
 def limit_bytes(configured: int | None) -> int:
-    """Return the bytes that models and caches may take: the setting, or the default."""
+    """Return the memory limit for models and caches: the setting, or the default."""
     return default_limit_bytes() if configured is None else configured
 
 
 def free_bytes(limit: int) -> int:
-    """Return the bytes of a limit that are not in use."""
+    """Return the unused bytes of a limit."""
     return max(0, limit - used_bytes())
 
 
 def device() -> str:
-    """Return the type of the device that computes: cpu or gpu."""
+    """Return the type of the computing device: cpu or gpu."""
     return str(mx.default_device().type.name)
 
 
@@ -80,7 +82,7 @@ def machine_bytes() -> int:
 
 
 def release_memory() -> None:
-    """Return unreferenced memory to the system. Call it on the engine thread.
+    """Return unreferenced memory to the system. Call on the engine thread.
 
     On Linux freed memory stays with the process until its allocator is trimmed.
     """
@@ -90,11 +92,11 @@ def release_memory() -> None:
 
 
 def bound_mlx(limit: int) -> None:
-    """Tell MLX the memory limit: the only place where its own limits are set. Thread-safe.
+    """Set MLX's memory limits, which no other code sets. Thread-safe.
 
-    Above its limit MLX waits for work in flight before it allocates more, and gives back buffers
-    that it keeps for reuse: they count for the system, and for no budget here. What this process
-    holds beside MLX is subtracted.
+    Above its limit MLX waits for work in flight before allocating more, and frees reusable buffers:
+    these count for the system, but for no budget here. Memory of this process outside MLX is
+    subtracted.
     """
     mx.set_memory_limit(max(limit // 2, int(PASSES * limit) - beside_arrays()))
     mx.set_cache_limit(limit // CACHE_SHARE)
@@ -103,7 +105,8 @@ def bound_mlx(limit: int) -> None:
 def wire(nbytes: int | None, most: int | None = None) -> None:
     """Keep up to `nbytes` of arrays in wired memory; None or 0: none, as macOS decides.
 
-    `most` is what the GPU recommends, None: ask it. Raises ConfigError for more, and without a GPU.
+    `most` is the GPU's recommendation, None: query the device. Raises ConfigError above `most`, and
+    without a GPU.
     """
     if not nbytes:
         return
@@ -117,10 +120,10 @@ def wire(nbytes: int | None, most: int | None = None) -> None:
 
 
 class Trimmer:
-    """Returns freed memory to the system, at most once per `INTERVAL_S`.
+    """Callable that returns freed memory to the system, at most once per `INTERVAL_S`.
 
-    What short-lived arrays and texts leave between longer-lived ones would else count as used:
-    130 of 360 MB in minutes of mixed load on Linux.
+    Fragments left by short-lived arrays and texts would else count as used: 130 of 360 MB in
+    minutes of mixed load on Linux.
     """
 
     INTERVAL_S: Final = 0.1

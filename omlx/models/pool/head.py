@@ -32,14 +32,14 @@ from omlx.models.catalog.head_files import PREFIX, SHORTLIST, HeadFiles
 from omlx.models.pool.opening import Dtype, LoadProgress, cast_weights, read_weights
 
 _SHIFTED: Final = frozenset({"qwen3_5", "qwen3_5_moe", "qwen3_next"})
-"""Architectures whose published norms count from zero."""
+"""Architectures whose published norms are stored minus 1."""
 
 _UNUSED: Final = ("embed_tokens.", "lm_head.", "shared_head.head.")
-"""Copies of what the target has."""
+"""Duplicates of the target's tensors."""
 
 
 def _full_attention(args: Any) -> int:
-    """Index of the first layer with full attention, and with experts if any."""
+    """Return the index of the first layer with full attention, and with experts if any."""
     step = args.full_attention_interval * max(1, getattr(args, "decoder_sparse_step", 1))
     return int(step) - 1
 
@@ -54,9 +54,9 @@ LAYERS: Final[dict[str, Callable[[Any], nn.Module]]] = {
 
 
 class HeadModule(nn.Module):
-    """A `Head` of `count` decoder layers for a target of the architecture with these `args`.
+    """A `Head` of `count` decoder layers for a target of `architecture` with `args`.
 
-    `draft_token_ids` [n] are those that it drafts; None: all.
+    `draft_token_ids` [n] restricts the drafted ids; None: all.
     """
 
     def __init__(self, architecture: str, args: Any, count: int = 1) -> None:
@@ -80,7 +80,7 @@ class HeadModule(nn.Module):
         return normed
 
     def make_cache(self) -> Cache:
-        """Return one empty cache for each layer."""
+        """Return an empty cache per layer."""
         return [KVCache() for _ in self.layers]
 
 
@@ -104,18 +104,17 @@ def head_steps(
 def head_drafter(
     name: str | None, target: Model, vocab_size: int, head: HeadModule
 ) -> HeadDrafter | Reason:
-    """Return the drafter of a head, called `name`, or why there is none. Runs short passes."""
+    """Return the drafter of a head, called `name`, or a reason. Runs short passes."""
     ids, make_cache = head.draft_token_ids, cache_maker(target)
     return HeadDrafter.of(name or HeadDrafter.name, head, target, make_cache, vocab_size, ids)
 
 
 def is_quantized(head: nn.Module) -> bool:
-    """Return whether a module of a head has packed weights."""
     return any(isinstance(module, nn.QuantizedLinear) for module in head.modules())
 
 
 def build_head(files: HeadFiles, target: Model) -> HeadModule:
-    """Return a head with lazy weights for `target`. Raises ModelError `spec.off.head_weights`."""
+    """Return a head with lazy weights for `target`. Raises ModelError."""
     architecture, parts = type(target).__module__.rpartition(".")[2], parts_of(target)
     if architecture not in LAYERS or parts is None:
         raise ModelError("spec.off.head_unsupported", model_type=architecture)
@@ -134,7 +133,7 @@ def build_head(files: HeadFiles, target: Model) -> HeadModule:
 
 
 def _read(files: HeadFiles) -> dict[str, mx.array]:
-    """Return the lazy tensors of a head, by their names without the prefix."""
+    """Return the lazy tensors of a head, by name without the prefix."""
     tensors: dict[str, mx.array] = {}
     for file, names in files.names.items():
         held = cast(dict[str, mx.array], mx.load(str(file)))
@@ -146,7 +145,7 @@ def _read(files: HeadFiles) -> dict[str, mx.array]:
 
 
 def _named(tensors: Mapping[str, mx.array], *, shifted: bool) -> dict[str, mx.array]:
-    """Return tensors as mlx-lm's layers name them, with experts stacked and norms around one."""
+    """Return tensors under mlx-lm's names, with stacked experts and norms around 1."""
     named: dict[str, mx.array] = {}
     experts: dict[str, dict[int, mx.array]] = defaultdict(dict)
     for name, tensor in tensors.items():
@@ -169,7 +168,7 @@ def _named(tensors: Mapping[str, mx.array], *, shifted: bool) -> dict[str, mx.ar
 
 
 def _quantize(head: nn.Module, tensors: Mapping[str, mx.array], config: Mapping[str, Any]) -> None:
-    """Quantize the modules that have scales, as the shapes of their tensors say."""
+    """Quantize modules with scales, with bits and group sizes from tensor shapes."""
     settings = config.get("quantization") or config.get("quantization_config") or {}
     mode = settings.get("mode", "affine")
 

@@ -1,4 +1,4 @@
-"""The load queue: one job per model, draft and purpose (load or reload), shared by its waiters."""
+"""Load queue: one job per model, draft and purpose (load or reload), shared by waiters."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def ignore_progress(model: ModelEntry, progress: LoadProgress) -> None:
 
 @dataclass(slots=True, eq=False)
 class LoadJob:
-    """Load a model, perhaps with the draft that a request named; each waiter gets a lease.
+    """Job to load a model, perhaps with the draft of a request; each waiter gets a lease.
 
-    `persistent`: it continues without waiters. `reload`: new settings for a resident model.
-    `started`: memory is being filled, so the loss of all waiters no longer cancels it. `outdated`:
-    settings have changed since the job read them.
+    `persistent`: continues without waiters. `reload`: new settings for a resident model. `started`:
+    memory is being filled, hence losing all waiters no longer cancels the job. `outdated`: settings
+    have changed since the job read them.
     """
 
     entry: ModelEntry
@@ -52,7 +52,7 @@ class LoadJob:
         return self.entry.id, self.draft.id if self.draft is not None else None, self.reload
 
     async def lease(self) -> Lease:
-        """Wait for a lease. Cancels the job if its last waiter gives up before it started."""
+        """Wait for a lease. Cancels the job if the last waiter gives up before the start."""
         waiter: asyncio.Future[Lease] = asyncio.get_running_loop().create_future()
         self.waiters.append(waiter)
         try:
@@ -67,7 +67,7 @@ class LoadJob:
             raise
 
     def grant(self, resident: ResidentModel, clock: Callable[[], float]) -> None:
-        """Give each waiter its lease at once, before another job can evict the model."""
+        """Give each waiter a lease at once, before another job can evict the model."""
         for waiter in self.waiters:
             if not waiter.done():
                 waiter.set_result(resident.lease(clock))
@@ -79,12 +79,11 @@ class LoadJob:
 
 
 class LoadQueue:
-    """Runs load jobs one at a time, in the order in which they take `residents.lock`.
+    """Sequential load jobs, in the order of taking `residents.lock`.
 
-    That is the order of arrival, but for jobs that first wait for their model to become idle.
-
-    `configure` resolves the speculation of a model from settings and packages as they are now.
-    `report` follows the progress of every load.
+    The order is by arrival, except for jobs that first wait for an idle model. `configure` resolves
+    a model's speculation from current settings and packages. `report` receives the progress of
+    every load.
     """
 
     def __init__(
@@ -110,16 +109,16 @@ class LoadQueue:
 
     @property
     def requests(self) -> int:
-        """The number of waiting requests; a job without waiters counts as one."""
+        """Number of waiting requests; a job without waiters counts as 1."""
         return sum(max(1, len(job.waiters)) for job in self._jobs.values())
 
     def mark_outdated(self) -> None:
-        """Have models that are being loaded reloaded: they may have read settings that changed."""
+        """Reload models after their current load: they may have read outdated settings."""
         for job in self._jobs.values():
             job.outdated = True
 
     async def cancel(self, model: str) -> None:
-        """Cancel the jobs of a model, unless they are all but done. Their waiters get an error."""
+        """Cancel a model's jobs, unless nearly complete. Waiters get an error."""
         tasks = [job.task for job in self.of(model) if job.task is not None]
         for task in tasks:
             task.cancel()
@@ -127,7 +126,7 @@ class LoadQueue:
             await asyncio.wait(tasks)
 
     def submit(self, job: LoadJob) -> LoadJob:
-        """Start `job`, or return the running one with the same key."""
+        """Start `job`, or return the running job with the same key."""
         running = self._jobs.get(job.key)
         if running is None or running.task is None or running.task.cancelling():
             running = self._jobs[job.key] = job
@@ -137,7 +136,7 @@ class LoadQueue:
         return running
 
     async def _run(self, job: LoadJob) -> None:
-        """Run a job to its end; every outcome but a cancellation reaches the waiters."""
+        """Run a job to completion; every outcome but a cancellation reaches the waiters."""
         try:
             if job.draft is None:
                 await self._load(job)
@@ -154,7 +153,7 @@ class LoadQueue:
                 self.submit(LoadJob(job.entry, reload=True))
 
     def _settle(self, job: LoadJob) -> None:
-        """Tell those who still wait that the job was cancelled, perhaps before its task began."""
+        """Fail remaining waiters: the job was cancelled, perhaps before its task began."""
         self._remove(job)
         job.fail(Overloaded("model.load_cancelled", param="model", model=job.entry.id))
 
@@ -163,7 +162,7 @@ class LoadQueue:
             del self._jobs[job.key]
 
     async def _load_with_draft(self, job: LoadJob, draft: ModelEntry) -> None:
-        """Load with the draft that a request names, unless that is known to fail."""
+        """Load with the draft of a request, unless known to fail."""
 
         def read_key() -> FailureKey:
             settings = self._configure(job.entry).settings
@@ -238,7 +237,7 @@ TRANSIENT: Final = (
 
 
 FailureKey: TypeAlias = tuple[ModelEntry, ModelEntry, str, bool, ModelFiles, ModelFiles]
-"""Target, draft, dtype, trust, and the files of both: all that a failure depends on."""
+"""Target, draft, dtype, trust, and files of both: all conditions of a failure."""
 
 
 class FailureCache:
@@ -251,7 +250,7 @@ class FailureCache:
 
     @contextmanager
     def remember(self, key: FailureKey) -> Iterator[None]:
-        """Remember a failure inside the block; raise the remembered one of an equal key."""
+        """Remember a failure inside the block; raise the remembered failure of an equal key."""
         pair = key[0].path, key[1].path
         if pair in self._failures:
             known, make_error = self._failures[pair]

@@ -1,1 +1,1 @@
-"""Eyes: how the families of vision-language models prepare, place and compute images."""
+"""Vision: preparing, placing and computing images, per family of vision-language models."""

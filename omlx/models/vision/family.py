@@ -29,10 +29,9 @@ Arrays = Mapping[str, Any]
 class VisionFamily(ABC):
     """Preprocessing and prompt text of images, before any weights are read.
 
-    `token` is repeated for each feature. `text_marker` stands for an image in the text of a message
-    where chat templates know texts alone; None: they know parts, and write the `marker`. `most`
-    bounds the tokens of one image where a family's images differ in size. Thread-safe; modifies
-    nothing.
+    `token` is repeated per feature. `text_marker` represents an image in messages if chat templates
+    support text only; None: templates support parts, and write `marker`. `most` limits the tokens
+    of one image in families with variable sizes. Thread-safe; modifies nothing.
     """
 
     token: ClassVar[str]
@@ -53,14 +52,14 @@ class VisionFamily(ABC):
         return self.token
 
     def image_name(self, data: bytes, most: int = MAX_TOKENS) -> str:
-        """Return a name that no other file and no other preprocessing has."""
+        """Return a hash unique to file content and preprocessing."""
         return sha256(b"%b\0%d\0%b" % (sha256(data).digest(), most, self._settings)).hexdigest()
 
     def tokens(self, width: int, height: int, most: int = MAX_TOKENS) -> int:
         return self.patches(Image.new("RGB", (width, height)), "", most).features
 
     def patches(self, image: Image.Image, name: str, most: int = MAX_TOKENS) -> PreparedImage:
-        """Resize and cut an RGB image. Raises BadRequest for a shape that the family cannot."""
+        """Resize and cut an RGB image. Raises BadRequest for an unsupported shape."""
         with shape_errors():
             arrays = self.arrays(image, most)
         return PreparedImage(
@@ -75,7 +74,7 @@ class VisionFamily(ABC):
     def expand(self, text: str, images: Sequence[PreparedImage]) -> str:
         """Replace each marker by the tokens of an image, in order.
 
-        Raises BadRequest if there are not as many markers as images.
+        Raises BadRequest unless markers and images are equal in number.
         """
         parts = text.split(self.marker)
         if len(parts) != len(images) + 1:
@@ -87,9 +86,9 @@ class VisionFamily(ABC):
     def place(
         self, ids: Sequence[int], images: Sequence[PreparedImage]
     ) -> tuple[tuple[int, ...], tuple[ImageSpan, ...]]:
-        """Return the ids of an expanded prompt with those of images, and where images are.
+        """Return the prompt ids with image ids in place, and the spans of images.
 
-        Raises BadRequest if there are not as many image tokens as features.
+        Raises BadRequest unless image tokens and features are equal in number.
         """
         if ids.count(self.token_id) != sum(image.features for image in images):
             raise BadRequest("image.marker", param="messages")
@@ -113,19 +112,19 @@ class VisionFamily(ABC):
         return read(str(directory), backend="pil")
 
     def arrays(self, image: Image.Image, most: int) -> dict[str, Any]:
-        """Return what the tower reads of an image, with at most `most` tokens."""
+        """Return the tower's inputs for an image of at most `most` tokens."""
         return dict(self.processor(images=[image], return_tensors="np", **self.options(most)))
 
     def options(self, most: int) -> dict[str, Any]:
-        """Options of the processor for at most `most` tokens."""
+        """Return processor options for at most `most` tokens."""
         return {}
 
     def grid(self, arrays: Arrays) -> tuple[int, int] | None:
-        """Return the (rows, columns) of the features where positions have two axes."""
+        """Return (rows, columns) of features if positions have two axes, else None."""
         return None
 
     def patch_count(self, arrays: Arrays) -> int:
-        """Return how many patches the tower reads: by default those of square tiles."""
+        """Return the number of patches read by the tower: by default those of square tiles."""
         *_, height, width = arrays["pixel_values"].shape
         tiles = arrays["pixel_values"].size // (3 * height * width)
         size = self.vision.get("patch_size", 14)
@@ -134,7 +133,7 @@ class VisionFamily(ABC):
 
     @abstractmethod
     def expansion(self, arrays: Arrays) -> str:
-        """Return the text of an image: `token` for each feature, with what stands around them."""
+        """Return the text of an image: `token` per feature, with surrounding markers."""
 
     @abstractmethod
     def spec(self, model: Any) -> Seeing:
@@ -147,7 +146,7 @@ class VisionFamily(ABC):
 
 @contextmanager
 def shape_errors() -> Iterator[None]:
-    """Turn the error of a processor into a BadRequest: Qwen's refuse ratios of more than 200."""
+    """Turn a processor's ValueError into BadRequest: Qwen's refuse aspect ratios above 200."""
     try:
         yield
     except ValueError as error:
@@ -156,5 +155,5 @@ def shape_errors() -> Iterator[None]:
 
 
 def single(rows: mx.array) -> Features:
-    """Features of arrays [..., features, D]."""
+    """Return features from arrays [..., features, D]."""
     return Features(rows.reshape(-1, rows.shape[-1]))

@@ -1,9 +1,9 @@
-"""Vision support of a model: its image family, known before any weights are read, then its tower.
+"""Vision support of a model: image family before weights are read, then tower.
 
     bytes ─ image_name ─► image ─ patches ─► PreparedImage
     rendered prompt ─ expand ─► text ─ tokenizer ─► ids ─ place ─► ids and spans of the request
 
-A family is made of the JSON files of a model directory. It needs Pillow, which images are of.
+A family is built from JSON files of the model directory, and needs Pillow.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from omlx.models.vision.family import VisionFamily
 
 MAX_TOKENS: Final = 1280
-"""Tokens of one image at most, where a family lets images have many: 1 megapixel for Qwen."""
+"""Tokens — limit per image in families with variable sizes: 1 megapixel for Qwen."""
 
 
 FAMILIES: Final = {
@@ -53,7 +53,7 @@ FAMILIES: Final = {
 """Module and class, by `model_type`."""
 
 CROSS_ATTENTION: Final = frozenset({"mllama", "florence2"})
-"""Families whose layers attend to images instead of reading them as tokens."""
+"""Families whose layers attend to images instead of reading image tokens."""
 
 EXTRA: Final = "omlx[vision]"
 _PACKAGES = ("mlx_vlm", "PIL")
@@ -65,9 +65,9 @@ def has_vision(config: Mapping[str, Any]) -> bool:
 
 
 def open_family(files: ModelFiles, tokenizer: TokenizerWrapper) -> VisionFamily | Reason:
-    """Return the image family of a model, or why it has none. Reads no weights.
+    """Return the image family of a model, or the reason for none. Reads no weights.
 
-    Raises what a processor raises for settings that it cannot read.
+    Raises the errors of a processor with unreadable settings.
     """
     config, reason = files.config, vision_off(files)
     if reason is not None:
@@ -97,7 +97,7 @@ def vision_off(files: ModelFiles) -> Reason | None:
 
 @dataclass(frozen=True, slots=True)
 class VisionSupport:
-    """Image family of a model and, once it is loaded, `reader` with its tower; else `off_reason`.
+    """Image family of a model and, once loaded, `reader` with its tower; else `off_reason`.
 
     `tower_bytes` are part of the model's weights.
     """
@@ -108,9 +108,9 @@ class VisionSupport:
     tower_bytes: int = 0
 
     def follows(self, *, vision: bool) -> bool:
-        """Return whether it is what the setting `vision` asks for.
+        """Return whether this support matches the setting `vision`.
 
-        The weights of a draft model are read without a tower, as if the setting were off.
+        Draft models are loaded without a tower, as if the setting were off.
         """
         if self.off_reason is not None and self.off_reason.code == "vision.off.setting":
             return not vision
@@ -119,14 +119,14 @@ class VisionSupport:
 
 @dataclass(frozen=True, slots=True)
 class LazyVision:
-    """An image family with the lazy weights of its tower, `vlm`; else `off_reason`."""
+    """Image family with the lazy weights of its tower, `vlm`; else `off_reason`."""
 
     family: VisionFamily | None = None
     vlm: nn.Module | None = None
     off_reason: Reason | None = None
 
     def open(self, model: Model, tower_bytes: int) -> VisionSupport:
-        """Connect the tower, whose weights are read, to its text model."""
+        """Connect the tower, after its weights are read, to its text model. Raises nothing."""
         if self.family is None or self.vlm is None:
             return VisionSupport(off_reason=self.off_reason)
         from omlx.models.vision.tower import open_vision  # noqa: PLC0415 — needs the extra
@@ -138,14 +138,14 @@ class LazyVision:
 
 
 def read_vision_off(files: ModelFiles) -> Reason | None:
-    """Return why a model reads no images; None if it does. Raises nothing."""
+    """Return `vision_off`, or errors as a reason. Raises nothing."""
     with isolate() as outcome:
         return vision_off(files)
     return _failure(outcome.error)
 
 
 def open_lazily(files: ModelFiles, tokenizer: TokenizerWrapper) -> LazyVision:
-    """Return family and tower of a model; reads no weights. Raises nothing."""
+    """Return family and lazy tower of a model; reads no weights. Raises nothing."""
     with isolate() as outcome:
         family = open_family(files, tokenizer)
         if isinstance(family, Reason):

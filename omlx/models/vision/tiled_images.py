@@ -1,4 +1,4 @@
-"""Families that cut an image into tiles: LLaVA, Idefics3 and SmolVLM, LFM2, InternVL."""
+"""Image families with tiles: LLaVA, Idefics3 and SmolVLM, LFM2, InternVL."""
 
 from __future__ import annotations
 
@@ -44,9 +44,10 @@ class LlavaFamily(VisionFamily):
 
 
 class LlavaNextFamily(LlavaFamily):
-    """Tiles are put together, without the padding around the image, and each row of them ends with
-    a feature of its own. Source: `pack_image_features` in transformers' model; mlx-vlm's model puts
-    the overview alone into the prompt.
+    """Image of joined tiles, without padding; each row ends with a newline feature.
+
+    Source: `pack_image_features` in transformers' model; mlx-vlm's model omits the tiles and uses
+    the overview alone.
     """
 
     def options(self, most: int) -> dict[str, Any]:
@@ -97,7 +98,7 @@ class LlavaNextFamily(LlavaFamily):
 
 
 def _image_size(arrays: Arrays) -> tuple[int, int]:
-    """Return (height, width) in pixels of the image before it was resized."""
+    """Return (height, width) in pixels of the image before resizing."""
     height, width = arrays["image_sizes"][0]
     return int(height), int(width)
 
@@ -107,7 +108,7 @@ class IdeficsFamily(VisionFamily):
 
     @property
     def tile_tokens(self) -> int:
-        """Features of one tile: its patches, `scale_factor` squared of them in one."""
+        """Features per tile: each covers `scale_factor` squared patches."""
         scale, size = self.config.get("scale_factor", 2), self.vision.get("patch_size", 14)
         return int((self.processor.max_image_size["longest_edge"] // size) ** 2 // scale**2)
 
@@ -163,7 +164,7 @@ class Lfm2Family(VisionFamily):
         return f"<|image_start|>{''.join(texts)}<|image_end|>"
 
     def _features(self, rows: int, columns: int) -> int:
-        """Features of a grid of patches, several of them in one; odd sides are padded."""
+        """Return the number of features of a patch grid; odd sides are padded."""
         factor = int(self.processor.downsample_factor)
         return -(-int(rows) // factor) * -(-int(columns) // factor)
 
@@ -180,7 +181,7 @@ class Lfm2Family(VisionFamily):
 
 
 class InternFamily(VisionFamily):
-    """The layout of transformers."""
+    """Layout of transformers."""
 
     token = "<IMG_CONTEXT>"
 
@@ -206,8 +207,9 @@ class InternFamily(VisionFamily):
 
 
 class InternChatFamily(InternFamily):
-    """The layout of the models' authors, whose settings of images are in the config. Their chat
-    templates know texts alone, in which images are written.
+    """Layout of the models' authors, with image settings in the config.
+
+    Their chat templates support text only, in which image markers are written.
     """
 
     text_marker = "<image>\n"

@@ -1,7 +1,6 @@
-"""A vision tower of mlx-vlm, computed a layer at a time.
+"""Vision tower of mlx-vlm, computed layer by layer.
 
-The call of the tower only builds a graph. Its layers are recorded, so that the graph can be
-evaluated up to each of them.
+Calling the tower only builds a graph; recorded layer outputs allow evaluating it step by step.
 """
 
 from __future__ import annotations
@@ -22,16 +21,17 @@ from omlx.engine.vision.spans import PreparedImage, TowerFacts
 from omlx.models.vision.family import VisionFamily
 
 ACTIVATIONS = 24
-"""Bytes of activations of a tower per byte of a patch's hidden state, at most."""
+"""Bytes of activations per byte of a patch's hidden state, at most."""
 
 WEIGHTS_PER_ATTENDED = 6
 """Widths of attended patches that double the work of a layer.
 
-A patch is multiplied with 12 width² weights, and with 2 width values of each attended patch."""
+A patch is multiplied with 12 width² weights, and with 2 width values of each attended patch.
+"""
 
 
 class BorrowedTower:
-    """A `Tower`. `vlm` is mlx-vlm's model without its language model."""
+    """A `Tower` around `vlm`, mlx-vlm's model without its language model."""
 
     def __init__(self, family: VisionFamily, vlm: nn.Module, facts: TowerFacts) -> None:
         self.facts = facts
@@ -66,9 +66,9 @@ class _Recorded(nn.Module):
 
 
 def read_vlm(directory: Path) -> nn.Module:
-    """Return mlx-vlm's model with lazy weights, without what reads text or sound.
+    """Return mlx-vlm's model with lazy weights, without language model and audio.
 
-    Raises what mlx-vlm raises.
+    Raises the errors of mlx-vlm.
     """
     from mlx_vlm.utils import load_model  # noqa: PLC0415 — an optional dependency
 
@@ -84,7 +84,7 @@ def open_vision(family: VisionFamily, vlm: nn.Module, model: Model) -> Vision:
 
 
 def body_of(model: Any) -> Any:
-    """Return the part of a text model that embeds and has the layers."""
+    """Return the part of a text model with embeddings and layers."""
     whole = model.language_model if "language_model" in model else model
     return whole.model
 
@@ -106,7 +106,7 @@ def _facts(family: VisionFamily, vlm: nn.Module, model: Model, spec: Seeing) -> 
 
 
 def _active_bytes(config: Mapping[str, Any], model: Model) -> float:
-    """Bytes of weights that one token is multiplied with: of a mixture, those of some experts."""
+    """Return the bytes of weights multiplied per token: active experts only in a mixture."""
     text = _text_config(config)
     experts = text.get("num_experts") or text.get("num_local_experts")
     chosen = text.get("num_experts_per_tok")
@@ -114,7 +114,7 @@ def _active_bytes(config: Mapping[str, Any], model: Model) -> float:
 
 
 def _pair_bytes(vision: Mapping[str, Any], width: int, itemsize: int) -> int:
-    """Bytes of attention scores for each pair of patches: none where a kernel keeps none."""
+    """Return bytes of attention scores per pair of patches; 0 with a fused kernel."""
     heads = int(vision.get("num_heads") or vision.get("num_attention_heads") or 16)
     dim = width // heads
     fused = has_fused_kernel(VECTOR_QUERIES + 1, 1, dim, dim, attention_kernels())
@@ -122,7 +122,7 @@ def _pair_bytes(vision: Mapping[str, Any], width: int, itemsize: int) -> int:
 
 
 def _tile_patches(vision: Mapping[str, Any]) -> int:
-    """Patches that attend to each other at most: those of one tile, where its size is fixed."""
+    """Return the maximum of mutually attending patches: those of a tile, if its size is fixed."""
     sides = [vision.get(name) for name in ("image_size", "patch_size")]
     size, patch = (side[0] if isinstance(side, list) else side for side in sides)
     return int(size // patch) ** 2 if size and patch else TowerFacts().attended

@@ -1,4 +1,4 @@
-"""Families that read an image as one grid of features: Qwen, Gemma, Pixtral and Mistral 3."""
+"""Image families with one grid of features: Qwen, Gemma, Pixtral and Mistral 3."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Qwen35Family(Qwen2Family):
 
 
 class Qwen3Family(Qwen35Family):
-    """Features of some tower layers are added behind the text model's first layers."""
+    """Features of some tower layers are added after the text model's first layers."""
 
     def spec(self, model: Any) -> Seeing:
         marks = len(self.vision.get("deepstack_visual_indexes", (8, 16, 24)))
@@ -77,7 +77,7 @@ class Qwen3Family(Qwen35Family):
 
 
 def _rope(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the rotary settings: 2.5-VL has them at the top of its config."""
+    """Return the rotary settings: Qwen2.5-VL has them at the top of its config."""
     for part in (config.get("text_config", {}), config):
         for key in ("rope_scaling", "rope_parameters"):
             rope: Mapping[str, Any] = part.get(key) or {}
@@ -87,11 +87,11 @@ def _rope(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 SOFT_TOKENS: Final = (70, 140, 280, 560, 1120)
-"""Sizes of an image that Gemma 4 knows, in tokens."""
+"""Tokens — sizes of an image supported by Gemma 4."""
 
 
 class Gemma3Family(VisionFamily):
-    """Every image has the same size. Its features attend to each other on all layers."""
+    """Images of constant size; features attend to each other on all layers."""
 
     token = "<image_soft_token>"
 
@@ -117,8 +117,10 @@ class Gemma3Family(VisionFamily):
 
 
 class Gemma4Family(VisionFamily):
-    """Images keep their ratio. In the larger models features attend to each other on the
-    sliding-window layers; in the smaller ones ids at images must be 0, for per-layer embeddings.
+    """Images of variable size, with their aspect ratio kept.
+
+    In larger models features attend to each other on sliding-window layers; in smaller models ids
+    at images must be 0, for per-layer embeddings.
     """
 
     def __init__(
@@ -159,8 +161,9 @@ class Gemma4Family(VisionFamily):
 
 
 class Gemma4UnifiedFamily(Gemma4Family):
-    """Patches are projected, without a tower. The processor is mlx-vlm's: transformers' needs
-    PyTorch.
+    """Patches are projected, without a tower.
+
+    The processor is mlx-vlm's: transformers' needs PyTorch.
     """
 
     def _read_processor(self, directory: Path) -> Any:
@@ -178,7 +181,7 @@ class PixtralFamily(VisionFamily):
 
     @property
     def side(self) -> int:
-        """Pixels of the side of one feature."""
+        """Pixels along the side of one feature."""
         return int(self.vision.get("patch_size", 16)) * int(
             self.config.get("spatial_merge_size", 1)
         )
@@ -199,7 +202,7 @@ class PixtralFamily(VisionFamily):
         return single(vlm.multi_modal_projector(self._hidden(vlm, arrays)))
 
     def _hidden(self, vlm: Any, arrays: Arrays) -> mx.array:
-        """Return the hidden states [1, patches, D] of the layer that the projector reads."""
+        """Return the hidden states [1, patches, D] of the layer read by the projector."""
         pixels, sizes = arrays["pixel_values"].transpose(0, 2, 3, 1), arrays["image_sizes"]
         *_, states = vlm.vision_tower(pixels, output_hidden_states=True, image_sizes=sizes)
         hidden: mx.array = states[vlm.vision_feature_layer]
