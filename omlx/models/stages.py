@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 
 class StagedReader:
-    """Reads `model` in stages and every other model as usual: the weight reader of a leader."""
+    """Weight reader of a leader: `model` in stages, every other model as usual."""
 
     def __init__(self, model: str, stages: Stages, group: Group) -> None:
         self._model = model
@@ -104,9 +104,10 @@ class StagedReader:
         return replace(loaded_model, stage=stage, vision=VisionSupport(off_reason=Reason(off)))
 
     def _counts(self, whole: nn.Module) -> list[int]:
-        """Layers by rank; none if each rank has a part of every layer. Raises ModelError for an
-        architecture that cannot be cut, StageError for a cut that leaves a rank without room or
-        without what it must have.
+        """Return layers by rank; empty if each rank has a part of every layer.
+
+        Raises ModelError for an architecture that cannot be split, StageError for a split that
+        exceeds a rank's room or lacks a required part.
         """
         size, rooms, order = self._group.size, self.stages.rooms, self.stages.order
         ends.check_architecture(whole, tensor=self._group.tensor)
@@ -143,7 +144,7 @@ class FollowerStage:
         self._new_runner: Callable[[], Follower] = _without_model
 
     def carry_out(self, frame: Frame) -> dict[str, Any] | None:
-        """Do what the leader says, and return the reply, if it waits for one.
+        """Execute a frame of the leader; return the reply, if any.
 
         Raises NotFound, ModelError or StageError where this machine cannot serve the model.
         """
@@ -166,7 +167,7 @@ class FollowerStage:
         return None
 
     def _check(self, asked: Mapping[str, Any]) -> dict[str, Any]:
-        """Compare the model with the leader's. One that was loaded before is replaced."""
+        """Compare the model with the leader's; a model loaded before is replaced."""
         self._free()
         self._entry = self._find()
         if self._entry.id != asked["model"]:
@@ -183,7 +184,7 @@ class FollowerStage:
         return {"weights_bytes": run_through(read_weights(model))}
 
     def _probe(self) -> dict[str, Any]:
-        """Run the passes with which the leader probes; return the layout of own caches."""
+        """Run the leader's probe passes; return the layout of own caches."""
         runner = self._new_runner()
         forward_failure(runner.model, runner.make_cache, runner.facts.vocab_size)
         probed = probed_in_stages(runner.facts, runner.model, runner.make_cache)
@@ -209,9 +210,9 @@ def cut(model: nn.Module, group: Group, counts: Sequence[int]) -> Any:
 
 
 def _largest(own: Layout, probes: Mapping[int, Mapping[str, Any]], rooms: Sequence[int]) -> Layout:
-    """A layout under which a cache that fits here fits on every rank.
+    """Return a layout under which a cache that fits here fits on every rank.
 
-    `rooms` are the bytes left by rank: those of a rank with less room count for more.
+    `rooms` are the bytes left by rank: bytes of a rank with less room count for more.
     """
     layouts = [own, *(Layout(**probe["layout"]) for probe in probes.values())]
     windows = [layout.window for layout in layouts if layout.window is not None]

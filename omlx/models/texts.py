@@ -1,4 +1,4 @@
-"""Texts that are read without generating: embeddings, encodings, and judgements of documents."""
+"""Texts read without generating: embeddings, encodings, and document scores."""
 
 from __future__ import annotations
 
@@ -42,16 +42,16 @@ class Classifier(Protocol):
 
 
 class ReadText(ABC):
-    """A text as token ids, at least one."""
+    """Reader of a text, given as token ids, at least one."""
 
     def __init__(self, tokens: Sequence[int]) -> None:
         self.tokens = tokens
         self._fault: DeviceFault | None = None
 
     def step(self, loaded: LoadedModel, memory: MemoryGuard) -> bool:
-        """As `advance`. After a first error of the device the text is read again from its start.
+        """Call `advance`; after a first device error, read the text again from its start.
 
-        Raises EngineError after a second one.
+        Raises EngineError after a second error.
         """
         launched, done = DEVICE.seen, False
         with isolate() as outcome:
@@ -69,14 +69,14 @@ class ReadText(ABC):
 
     @abstractmethod
     def restart(self) -> None:
-        """Forget what was read."""
+        """Discard all progress."""
 
     @abstractmethod
     def advance(self, loaded: LoadedModel, memory: MemoryGuard) -> bool:
-        """Read the next part; return whether it was the last. Call it on the engine thread.
+        """Read the next part; return whether it was the last. Call on the engine thread.
 
-        Reads nothing as long as memory is being freed. Raises Overloaded if there is none for KV
-        cache and activations, BadRequest if there never is.
+        Reads nothing while memory is being freed. Raises Overloaded without memory for KV cache and
+        activations, BadRequest if the text can never fit.
         """
 
     def admitted(self, loaded: LoadedModel, memory: MemoryGuard) -> bool:
@@ -85,15 +85,12 @@ class ReadText(ABC):
         return memory.admit_text(len(self.tokens), layout, partial(self.activations, loaded))
 
     def activations(self, loaded: LoadedModel, tokens: int) -> int:
-        """Return the bytes of the shortest pass over a text of so many tokens."""
+        """Return the bytes of the shortest pass over a text of `tokens` tokens."""
         return loaded.chunk.least(tokens)
 
 
 class TextPass(ReadText):
-    """A text with a KV cache of its own while it is read.
-
-    It is read in chunks, so that engine steps of other requests run in between.
-    """
+    """A text with its own KV cache, read in chunks between engine steps of other requests."""
 
     def __init__(self, tokens: Sequence[int]) -> None:
         super().__init__(tokens)
@@ -104,7 +101,7 @@ class TextPass(ReadText):
         self._read, self._cache = 0, []
 
     def advance(self, loaded: LoadedModel, memory: MemoryGuard) -> bool:
-        """Read the next chunk. Raises what `read` and `finish` raise, too."""
+        """Read the next chunk. Raises as `read` and `finish`, too."""
         if not self._read:
             if not self.admitted(loaded, memory):
                 return False
@@ -122,11 +119,11 @@ class TextPass(ReadText):
 
     @abstractmethod
     def read(self, model: Model, tokens: mx.array, cache: Cache) -> mx.array:
-        """Compute ids [1, tokens] after those in the cache; return what `finish` needs."""
+        """Compute ids [1, tokens] after those in the cache; return the input of `finish`."""
 
     @abstractmethod
     def finish(self, result: mx.array) -> None:
-        """Take the result of the last chunk, which is evaluated."""
+        """Use the evaluated result of the last chunk."""
 
 
 HIDDEN: Final = "model"
@@ -134,7 +131,7 @@ HIDDEN: Final = "model"
 
 
 class Embedding(TextPass):
-    """A text as token ids, at least one; `vector` is empty until all have been read."""
+    """Embedding of a text; `vector` is empty until all tokens have been read."""
 
     def __init__(self, tokens: Sequence[int], mode: PoolingMode) -> None:
         super().__init__(tokens)
@@ -181,7 +178,7 @@ def hidden_states(model: Model) -> Callable[[mx.array, Cache], mx.array]:
 
 
 class Judgement(TextPass):
-    """A prompt as token ids, and those of the answers; `score` is in [0, 1] once it is read."""
+    """Score of a prompt from the logits of `yes` and `no`; in [0, 1] after reading."""
 
     def __init__(self, tokens: Sequence[int], yes: int, no: int) -> None:
         super().__init__(tokens)
@@ -200,7 +197,7 @@ class Judgement(TextPass):
 
 
 class OnePass(ReadText):
-    """A text whose tokens all attend to each other: no part of it can be read alone."""
+    """A bidirectional text, which has to be read in one pass."""
 
     def restart(self) -> None:
         """There is nothing to forget."""
@@ -210,7 +207,7 @@ class OnePass(ReadText):
 
 
 class Encoding(OnePass):
-    """The vector of a text as token ids, at least one; empty until it is read."""
+    """Encoder vector of a text; empty until read."""
 
     def __init__(self, tokens: Sequence[int], mode: PoolingMode) -> None:
         super().__init__(tokens)
@@ -229,10 +226,10 @@ class Encoding(OnePass):
 
 
 class PairScore(OnePass):
-    """The relevance of a document, read with the query by an encoder with a classifier.
+    """Relevance of a document, read with the query by an encoder with a classifier.
 
-    `types` are 1 for the tokens of the document where the tokenizer tells them apart. `score` is in
-    [0, 1] once it is read.
+    `types` are 1 for the tokens of the document where the tokenizer distinguishes them. `score` is
+    in [0, 1] once read.
     """
 
     def __init__(self, tokens: Sequence[int], types: Sequence[int]) -> None:

@@ -58,10 +58,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class StagedLoop:
-    """The parts of an engine loop over a model in stages, which `layout` describes.
+    """Parts of an engine loop over a staged model, described by `layout`.
 
-    `runner` returns a runner that reaches all stages; each has caches of its own. `statuses`
-    returns all stages as last heard of, by rank.
+    `runner` returns a runner for all stages, each with caches of its own. `statuses` returns the
+    latest status of each stage, by rank.
     """
 
     layout: str
@@ -71,11 +71,10 @@ class StagedLoop:
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A model in memory. `vocab_size` is that of its tokenizer; its logits may be wider.
+    """A model in memory; `vocab_size` is the tokenizer's, logits may be wider.
 
-    `stage` is what a loop needs of a model of which this process holds some layers only. `vision`
-    says how it reads images. One that does not `generate` is an encoder. A user may raise the
-    context to `longest_context`.
+    `stage` is set if this process holds only some layers. `vision` describes image support. Models
+    without `generates` are encoders. A user may raise the context to `longest_context`.
     """
 
     model: Model
@@ -152,7 +151,7 @@ def load_steps(
 
 
 def next_step(steps: Generator[Y, None, T]) -> Y | T:
-    """Return the progress of the next step, or what the steps return at their end."""
+    """Return the progress of the next step, or the final result of `steps`."""
     try:
         return next(steps)
     except StopIteration as finished:
@@ -162,7 +161,6 @@ def next_step(steps: Generator[Y, None, T]) -> Y | T:
 
 @contextmanager
 def _naming(entry: ModelEntry) -> Iterator[None]:
-    """Add the model's id to a ModelError."""
     try:
         yield
     except ModelError as error:
@@ -183,7 +181,7 @@ def _encoder_steps(entry: ModelEntry, dtype: Dtype, tokenizer: TokenizerWrapper)
 
 
 def probe(model: Model, vocab_size: int) -> Steps[ModelFacts]:
-    """Return what the engine must know of a model in memory: a pass a step. Raises ProbeFailed."""
+    """Return the engine's facts of a model in memory, a pass per step. Raises ProbeFailed."""
     from omlx.engine.device.facts import (  # noqa: PLC0415 — see `import_mlx_lm`
         facts_of,
         forward_failure,
@@ -204,7 +202,7 @@ def probe(model: Model, vocab_size: int) -> Steps[ModelFacts]:
 
 @contextmanager
 def _probing() -> Iterator[None]:
-    """Raise ProbeFailed for what a pass raises."""
+    """Turn errors of a pass into ProbeFailed."""
     try:
         yield
     except OmlxError:
@@ -241,7 +239,7 @@ Report = Callable[[ModelEntry, LoadProgress], None]
 
 
 class WeightReader(Protocol):
-    """The signature of `load_steps`."""
+    """Signature of `load_steps`."""
 
     def __call__(
         self,
@@ -258,9 +256,8 @@ def find_head(choice: DraftChoice, target: LoadedModel) -> HeadFiles | Reason:
     """Return the files of the chosen head, else the target's own, or a reason.
 
     Raises ModelError.
-
-    Beside a draft model there is none: it reads each prompt, although `auto` would not draft by it.
     """
+    # A draft model excludes heads: it reads each prompt, although `auto` would not draft by it.
     if choice.draft_model is not None:
         return Reason("spec.off.head_unused", {"draft": choice.draft_model.id})
     files = own_head(choice.target) if choice.head is None else head_directory(choice.head)

@@ -55,17 +55,17 @@ DONE: Final = object()
 log = logging.getLogger("omlx.models")
 
 WeightsOf = Callable[[ModelEntry, Dtype], LoadedModel | None]
-"""Returns the weights of a model in memory, as a target or as a draft."""
+"""Returns the weights of a resident target or draft; None if not in memory."""
 
 MakeRoom = Callable[[int], Awaitable[None]]
-"""Reserves so many bytes. Raises ModelError or Overloaded if they cannot be made free."""
+"""Reserves bytes for weights. Raises ModelError or Overloaded without room."""
 
 
 class ModelLoader:
-    """Loads and unloads models on the engine thread.
+    """Loading and unloading of models on the engine thread.
 
-    `memory` bounds the requests of all models; `costs` stores the measured costs of passes; `read`
-    reads weights; `disks` stores prefixes, or says why they are not stored.
+    `memory` bounds the requests of all models; `costs` stores measured costs of passes; `read`
+    reads weights; `disks` stores prefixes, or is the reason for not storing any.
     """
 
     def __init__(
@@ -104,11 +104,11 @@ class ModelLoader:
             await load.close()
 
     async def close(self, resident: ResidentModel) -> None:
-        """Detach an idle model and free its memory, except weights that other models share."""
+        """Detach an idle model and free its memory, except weights shared with other models."""
         await asyncio.shield(self.on_engine(partial(self._detach, resident)))
 
     def remove_prefixes(self, model: str) -> None:
-        """Delete from disk the prefixes of a model that is not loaded. Any thread may call."""
+        """Delete from disk the prefixes of a model that is not loaded. Thread-safe."""
         if isinstance(self.disks, DiskCache):
             self.disks.remove(model)
 
@@ -127,7 +127,7 @@ class ModelLoader:
 class _Load:
     """One load of target, draft and head, a portion between two engine steps.
 
-    `_begun` are weights being read. `choice` loses a draft that cannot be read.
+    `_begun` are weights being read. `choice` loses an unreadable draft.
     """
 
     def __init__(
@@ -169,14 +169,14 @@ class _Load:
         return resident
 
     async def close(self) -> None:
-        """Stop whatever was begun and not finished."""
+        """Stop unfinished reads."""
         with suppress(EngineDead):
             await asyncio.shield(self._drop(*self._begun))
 
     # -- weights -----------------------------------------------------------------------------------
 
     async def _read_models(self) -> tuple[LoadedModel, LoadedModel | None]:
-        """Return target and draft, in memory already or read. Raises as `load`."""
+        """Return target and draft, from memory or read. Raises as `load`."""
         target, draft = self._weights_of(self._choice.target, self._settings.dtype), None
         if target is not None and not target.vision.follows(vision=self._settings.vision):
             target = None
@@ -189,7 +189,7 @@ class _Load:
         return target, draft
 
     async def _read_draft(self, entry: ModelEntry, target_bytes: int) -> LoadedModel | None:
-        """Return a draft model, with room for the target beside it; None with the reason noted."""
+        """Return a draft model, with room for the target; None with the reason noted."""
         try:
             draft = self._weights_of(entry, self._settings.dtype)
             nbytes = 0 if draft is not None else await self._begin(entry)
@@ -236,7 +236,7 @@ class _Load:
         return loaded
 
     async def _run(self, entry: ModelEntry, steps: Generator[LoadProgress | None, None, T]) -> T:
-        """Run steps to their end, reporting their progress; return what they return."""
+        """Run steps to completion, reporting progress; return their result."""
         while True:
             result = await self._loader.on_engine(partial(next_step, steps))
             if isinstance(result, LoadProgress):
@@ -245,7 +245,7 @@ class _Load:
                 return result
 
     async def _drop(self, *paths: Path) -> None:
-        """Stop reading models and free what was read of them."""
+        """Stop reading models and free their memory."""
         begun = [self._begun.pop(path) for path in paths if path in self._begun]
 
         def free() -> None:
@@ -257,9 +257,9 @@ class _Load:
             await self._loader.on_engine(free)
 
     async def _read_head(self, target: LoadedModel) -> HeadModule | Reason:
-        """Return the chosen head, else the target's own, or why there is none.
+        """Return the chosen head, else the target's own, or a reason.
 
-        Raises BadRequest for a requested one.
+        Raises BadRequest if a request named the head.
         """
         choice = self._choice
         try:
@@ -279,7 +279,7 @@ class _Load:
             return Reason(error.code, error.params)
 
     def _identity(self) -> ModelIdentity:
-        """Read what identifies a target that has just been loaded. Raises ModelError."""
+        """Read the identity of a target just loaded. Raises ModelError."""
         entry = self._choice.target
         try:
             return model_identity(entry.path, self._settings.dtype)
@@ -290,7 +290,7 @@ class _Load:
     # -- on the engine thread ----------------------------------------------------------------------
 
     def _strict_steps(self, target: LoadedModel, costs: LoadedCosts) -> Iterator[None]:
-        """Return the passes that measure a strict model, none if that is known."""
+        """Return the passes that measure a strict model, none if already measured."""
         cost_model = costs.open(_cost_key(self._choice, target))
         if cost_model.exactness is not None:
             return iter(())

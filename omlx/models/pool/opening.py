@@ -1,7 +1,8 @@
-"""Models with lazy weights, of one dtype: mlx-lm's, text halves that it does not open, encoders.
+"""Models with lazy weights of one dtype: mlx-lm's, text halves, encoders.
 
-A text half is the text model of `text_config`, with weights named as transformers or mlx-vlm do.
-An encoder gets an engine loop, which holds its place in memory and answers no request.
+A text half is the text model of `text_config` that mlx-lm does not open itself, with weights named
+as in transformers or mlx-vlm. An encoder gets an engine loop to account for its memory; the loop
+answers no request.
 """
 
 from __future__ import annotations
@@ -39,15 +40,15 @@ _PREFIXES: Final = (
     ("language_model.", "model."),
     ("lm_head.", "lm_head."),
 )
-"""Beginnings of names, and what they are in mlx-lm's text model; the first that fits counts."""
+"""Name prefixes, with their replacement in mlx-lm's text model; the first match counts."""
 _ROPE: Final = {"full_attention": "global_rope_theta", "sliding_attention": "local_rope_theta"}
-"""Keys of ModernBERT that newer configs have in `rope_parameters`."""
+"""ModernBERT's keys, which newer configs have in `rope_parameters`."""
 _ACTIVATION: Final = "act"
 _IS_ENCODER: Final = Reason("model.encoder")
 
 
 _STEP_BYTES: Final = 64 << 20
-"""Bytes of weights that are read in one step: some 20 ms from a fast disk."""
+"""Bytes of weights read per step — some 20 ms from a fast disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,12 +127,11 @@ def _arrays(model: nn.Module) -> list[mx.array]:
 
 
 def nbytes_of(model: nn.Module) -> int:
-    """Return the bytes of all parameters, read or not."""
     return sum(array.nbytes for array in _arrays(model))
 
 
 class TextHalfArgs:
-    """`text` is the config of the text model."""
+    """Model arguments for mlx-lm; `text` is the config of the text model."""
 
     def __init__(self, text: dict[str, Any]) -> None:
         self.text = text
@@ -144,7 +144,7 @@ class TextHalfArgs:
 
 
 class TextHalf(nn.Module):
-    """mlx-lm's text model, under the name that mlx-vlm gives it."""
+    """mlx-lm's text model, under mlx-vlm's name."""
 
     def __init__(self, args: TextHalfArgs) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # mlx has no type for it
@@ -205,9 +205,9 @@ def open_encoder(directory: Path, config: Mapping[str, Any], dtype: Dtype) -> nn
 
 
 def encoder_facts(model: nn.Module, config: Mapping[str, Any], vocab_size: int) -> ModelFacts:
-    """Return what the engine must know of an encoder, after a pass.
+    """Return the engine's facts of an encoder, after a pass.
 
-    Raises ProbeFailed if its numbers are not finite, and what the model raises.
+    Raises ProbeFailed for non-finite numbers, and the errors of the model.
     """
     from omlx.engine.device.facts import ModelFacts  # noqa: PLC0415 — see `import_mlx_lm`
     from omlx.engine.device.model import weight_bytes  # noqa: PLC0415 — as above
@@ -232,5 +232,5 @@ def encoder_facts(model: nn.Module, config: Mapping[str, Any], vocab_size: int) 
 
 
 def one_line(error: Exception) -> str:
-    """Return type and text of an error, shortened, without line breaks."""
+    """Return type and text of an error in one line of at most 400 characters."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}"[:400]

@@ -66,7 +66,7 @@ def build_pool(
 ) -> Pool:
     """Build a pool and its parts.
 
-    `report` follows the progress of loads, `costs` stores measured costs, `used` returns the bytes
+    `report` receives the progress of loads, `costs` stores measured costs, `used` returns the bytes
     in use, `clock` monotonic seconds; `read` reads weights; `disks` stores prefixes; `apply_limit`
     is called with the memory limit when it may have changed.
     """
@@ -86,15 +86,15 @@ def build_pool(
 
 
 def configured_speculation(catalog: Catalog, entry: ModelEntry) -> SpeculationConfig:
-    """Resolve the speculation of a model as settings, package and registry are now."""
+    """Resolve a model's speculation from current settings, package and registry."""
     return resolve_speculation(entry, catalog.registry, catalog.configuration)
 
 
 class Pool:
     """Loaded models and their leases. Lives on the event loop.
 
-    A request that names no draft is served with whichever is loaded: the output is the same.
-    `fetching` holds the state of draft downloads.
+    A request without a draft is served with any loaded draft: the output is the same. `fetching`
+    holds the state of draft downloads.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class Pool:
 
     @property
     def models(self) -> Sequence[ModelEntry]:
-        """The usable models, for a request those that it may use."""
+        """Usable models permitted to the current request."""
         return tuple(filter(self.catalog.allows, self.catalog.registry.usable))
 
     def resolve(self, name: str | None = None) -> ModelEntry:
@@ -141,27 +141,27 @@ class Pool:
 
     @property
     def default(self) -> str | None:
-        """The model of requests that name none: the configured one, else `last_used`."""
+        """Model of requests that name none: the configured default, else `last_used`."""
         return self.catalog.default or self._last_used_id
 
     @property
     def loaded(self) -> Sequence[ServedModel]:
-        """The models in memory, the most recently used last."""
+        """Resident models, the most recently used last."""
         return [resident.served for resident in self.residents]
 
     @property
     def last_used(self) -> ServedModel | None:
-        """The model in memory that was used last, of those that generate."""
+        """The most recently used resident model that generates."""
         return next((model for model in reversed(self.loaded) if model.generates), None)
 
     @property
     def limit_bytes(self) -> int:
-        """The memory limit for all models with their drafts and caches."""
+        """Bytes — memory limit for all models with their drafts and caches."""
         return self.memory.limit or 0
 
     @property
     def used_bytes(self) -> int:
-        """The memory in use by all models with their drafts and caches."""
+        """Bytes in use by all models with their drafts and caches."""
         return self.memory.used()
 
     def status(self, model: str) -> ModelStatus:
@@ -185,7 +185,7 @@ class Pool:
         )
 
     def speculation(self, name: str | None = None) -> SpeculationConfig:
-        """Return what is configured and declared for a model now, loaded or not.
+        """Return the current configuration of a model's speculation, loaded or not.
 
         Its warnings include those about invalid settings files. Reads the package file; raises as
         `resolve`.
@@ -198,7 +198,7 @@ class Pool:
         return replace(speculation, missing_draft=missing, warnings=warnings)
 
     def draft_missing(self, model: str, registry: Registry) -> bool:
-        """Return whether a loaded model would miss its draft with `registry`. Reads its package."""
+        """Return whether a loaded model would miss its draft with `registry`. Reads the package."""
         if model not in registry:
             return True
         entry = registry.get_usable(model)
@@ -271,7 +271,7 @@ class Pool:
     # -- changes of registry and settings ----------------------------------------------------------
 
     def list_models(self, found: Registry) -> None:
-        """Replace the registry by what was found on disk; loaded models stay listed."""
+        """Replace the registry after a scan; loaded models stay listed."""
         self.catalog.update(found, [resident.entry for resident in self.residents])
 
     async def update_registry(self, registry: Registry) -> None:
@@ -291,7 +291,7 @@ class Pool:
         jobs = []
         for resident in list(self.residents):
             if not resident.entry.path.is_dir():
-                continue  # its package cannot be read any more
+                continue  # the package is unreadable
             try:
                 speculation = await asyncio.to_thread(self.speculation, resident.entry.id)
             except (BadRequest, ModelError) as error:
@@ -319,7 +319,6 @@ class Pool:
                 log.exception("sweep failed")
 
     async def save_costs(self) -> None:
-        """Save the measured costs of the loaded models, if there is a place for them."""
         if self._costs is not None:
             await self.residents.save_costs(self._costs)
 
@@ -347,7 +346,7 @@ def load_pinned(pool: Pool) -> None:
 
 
 async def find_vision(pool: Pool, model: str) -> VisionSupport:
-    """Return the vision support of a model; of one that is not loaded without its tower.
+    """Return a model's vision support, without tower if not loaded.
 
     Raises as `Pool.tokenizer`; reads no weights.
     """

@@ -1,4 +1,4 @@
-"""Prefixes of a loaded model on disk: the facts that name their folder."""
+"""Prefixes of a loaded model on disk: keys of their folders."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from omlx.settings.schema import STRICT, Settings
 
 TARGET: Final = "target"
 DRAFT: Final = "draft"
-"""Roles of a model; their prefixes are apart, since a draft model reads text alone."""
+"""Roles of a model — target and draft prefixes are separate: drafts read text alone."""
 
 STOP_S: Final = 10.0
-"""Seconds for the end of the engine thread and of the disk together."""
+"""Seconds — limit for stopping engine thread and disk together."""
 
 _DEAD_S: Final = 1.0
-"""Seconds that a thread has which was abandoned: it may be about to return."""
+"""Seconds — grace for an abandoned thread, which may be about to return."""
 
 
 def open_disks(settings: Settings, engine: EngineThread) -> DiskCache | Reason:
-    """Return the prefixes on disk as settings have them, or why there are none."""
+    """Return the disk cache of prefixes, or the reason for none."""
     if settings.prefix_disk == 0:
         return Reason("prefix.disk.off.setting")
 
@@ -50,9 +50,9 @@ def prefix_root(settings: Settings) -> Path:
 
 
 def stop_engine(engine: EngineThread, disks: DiskCache | Reason, timeout_s: float = STOP_S) -> None:
-    """Stop the engine once its prefixes are queued for disk, and wait for the disk.
+    """Stop the engine after queueing prefixes for disk, and wait for the disk.
 
-    Returns after about `timeout_s`, whatever hangs.
+    Returns after about `timeout_s`, even if a thread hangs.
     """
     until = time.monotonic() + timeout_s
 
@@ -71,7 +71,7 @@ def stop_engine(engine: EngineThread, disks: DiskCache | Reason, timeout_s: floa
 class ModelDisks:
     """Fingerprint and layout of target and draft, by role; `cache` stores their prefixes.
 
-    In its place is the reason why nothing is stored.
+    A Reason in place of `cache` explains why nothing is stored.
     """
 
     cache: DiskCache | Reason | None
@@ -83,7 +83,7 @@ class ModelDisks:
 
     @contextmanager
     def opened(self, block_tokens: int) -> Iterator[tuple[Disk, Disk]]:
-        """Have the block use tiers as of `open`, which are closed if it raises."""
+        """Yield the tiers of `open`, closed if the block raises."""
         disks = self.open(block_tokens)
         with ExitStack() as failed:
             for disk in disks:

@@ -1,4 +1,4 @@
-"""A model in memory, what a request gets of it, and its records. Used on the event loop only."""
+"""Resident models, leases, and their records. Used on the event loop only."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ class State(StrEnum):
 class ModelStatus:
     """Status of a model in the pool.
 
-    `active` counts its requests, `waiting` those that wait for it to load; `weights_bytes` are
-    those of target and draft; `idle_s` is None while requests are active; `ttl_s` is the idle
-    time-out, None without one; `stages` is empty for a model in one process.
+    `active` counts requests, `waiting` those that wait for loading; `weights_bytes` are those of
+    target and draft; `idle_s` is None while requests are active; `ttl_s` is the idle time-out, None
+    without one; `stages` is empty for a model in one process.
     """
 
     state: State
@@ -68,7 +68,7 @@ class ModelStatus:
 
     @property
     def machines(self) -> int:
-        """Machines of its stages; several processes may share one."""
+        """Number of machines with stages; several processes may share a machine."""
         return len({stage.machine for stage in self.stages})
 
 
@@ -111,13 +111,13 @@ class ServedModel:
 
     @property
     def exactness(self) -> ExactnessClaim:
-        """Current claim for its answers; exactness may be measured while it serves."""
+        """Current claim for answers; exactness may be measured while serving."""
         settings, measured = self.speculation.settings, self.cost_model.exactness
         return ExactnessClaim(settings.exactness == STRICT and self.generates, measured)
 
     @property
     def draft_failed(self) -> bool:
-        """True if its draft, compatible by its files, could not be loaded or run."""
+        """True if the draft, compatible by files, could not be loaded or run."""
         return (
             self.no_draft_reason is not None
             and self.no_draft_reason.code == "spec.off.draft_failed"
@@ -137,7 +137,7 @@ def log_loaded(served: ServedModel) -> None:
 
 
 class Lease:
-    """The right to send requests to a model until `release`, which may be called repeatedly."""
+    """Right to send requests to a model until `release`, which may be called repeatedly."""
 
     def __init__(self, served: ServedModel, give_back: Callable[[], None]) -> None:
         self.served = served
@@ -153,9 +153,9 @@ class Lease:
 class ResidentModel:
     """One model in memory with its draft.
 
-    `weights` are by model directory; other residents may share them. `limits` and `dtype` are those
-    it was opened with. `drains` counts the tasks that wait for it to drain. `keep_s` is the idle
-    time-out that a client has set, in place of the configured one.
+    `weights` are by model directory, and may be shared with other residents. `limits` and `dtype`
+    are those at loading. `drains` counts the tasks waiting for the model to drain. `keep_s` is a
+    client's idle time-out in seconds, replacing the configured one.
     """
 
     entry: ModelEntry
@@ -184,14 +184,14 @@ class ResidentModel:
 
     @property
     def ttl_s(self) -> float | None:
-        """The idle time-out in effect, None if it has none."""
+        """Seconds — idle time-out in effect, None without one."""
         if self.pinned:
             return None
         return self.settings.ttl_seconds if self.keep_s is None else self.keep_s
 
     @property
     def stages(self) -> tuple[StageStatus, ...]:
-        """The stages of a model over several machines, by rank; else none."""
+        """Stages of a model over several machines, by rank; else empty."""
         target = self.weights.get(self.entry.path)
         if target is None or target.stage is None:
             return ()
@@ -202,11 +202,10 @@ class ResidentModel:
         return self.drains > 0
 
     def has_draft(self, draft: ModelEntry | None) -> bool:
-        """Return whether this is the loaded draft. A request that names none (None) takes any."""
+        """Return whether `draft` is the loaded draft; None matches any."""
         return draft is None or draft.id == self.served.draft
 
     def accepts(self, draft: ModelEntry | None) -> bool:
-        """Return whether a request for this draft may start now."""
         return not self.draining and self.has_draft(draft)
 
     def lease(self, clock: Callable[[], float]) -> Lease:

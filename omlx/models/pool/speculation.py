@@ -1,4 +1,4 @@
-"""Speculation of one model as configured, and the draft to load for it."""
+"""Speculation of a model as configured, and the draft to load."""
 
 from __future__ import annotations
 
@@ -26,18 +26,17 @@ if TYPE_CHECKING:
     from omlx.models.pool.opening import Dtype
 
 FETCHABLE: Final = ("draft.not_here", "draft.unfit.half_download")
-"""Reasons of a missing draft that fetching it would remedy."""
+"""Reasons of a missing draft that a download would remedy."""
 
 _ALIAS = re.compile(r"[A-Za-z0-9_][\w.:@/-]{0,199}")
 
 
 @dataclass(frozen=True, slots=True)
 class SpeculationConfig:
-    """Configured speculation of one model; `settings` are all, `sources` who set each.
+    """Configured speculation of one model, with all `settings` and the source of each.
 
-    `draft` is the configured or declared draft if it is on disk and, as far as its files say,
-    compatible; otherwise `reason` says why there is none, and `missing_draft` what could be
-    fetched.
+    `draft` is the configured or declared draft if on disk and compatible by files; otherwise
+    `reason` says why not, and `missing_draft` names the draft to fetch.
     """
 
     strategy: Strategy = AUTO
@@ -53,7 +52,7 @@ class SpeculationConfig:
 
     @property
     def active_draft(self) -> ModelEntry | None:
-        """The draft model or head to load: None if the strategy uses none of its kind."""
+        """Draft model or head to load: None if the strategy uses none of its kind."""
         return self.draft_for(self.strategy)
 
     def draft_for(self, strategy: Strategy) -> ModelEntry | None:
@@ -70,7 +69,7 @@ class SpeculationConfig:
 
     @property
     def no_draft_reason(self) -> Reason | None:
-        """Why no draft is to be loaded; None if one is."""
+        """Reason for loading no draft; None if a draft is to be loaded."""
         kind = "draft" if self.draft is None else _kind(self.draft)
         if self.strategy.clause(kind) is not None:
             return self.reason
@@ -79,7 +78,7 @@ class SpeculationConfig:
 
     @property
     def draft_missing(self) -> bool:
-        """True if its draft is not, or not completely, on disk: it may still arrive."""
+        """True if the draft is not, or not completely, on disk: it may still arrive."""
         return self.reason is not None and self.reason.code in FETCHABLE
 
 
@@ -145,7 +144,6 @@ def draft_length_of(resolution: Resolution) -> DraftLength:
 
 
 def _kind(draft: ModelEntry) -> str:
-    """The name of its drafter in strategies."""
     return "mtp" if is_head(draft) else "draft"
 
 
@@ -177,10 +175,10 @@ def _missing_draft(
 
 @dataclass(frozen=True, slots=True)
 class DraftChoice:
-    """Target to load and its draft, a model or a head, or why none.
+    """Target to load and its draft (a model or a head), or the reason for none.
 
-    `requested`: a request named the draft, so that its failure is an error. `tokenizers` are those
-    that were read to compare them, by model directory.
+    `requested`: a request named the draft, hence failures are errors. `tokenizers` were read for
+    comparison, by model directory.
     """
 
     target: ModelEntry

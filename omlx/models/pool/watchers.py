@@ -1,4 +1,4 @@
-"""Watchers of the model folders: models that come and go, and drafts that were missing."""
+"""Watchers of model folders: added and removed models, and missing drafts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ log = logging.getLogger("omlx.models")
 
 
 class RegistryWatcher:
-    """`discover` scans the places, in a thread; it returns the same registry if nothing changed."""
+    """Registry watcher: `discover` scans the places, in a thread.
+
+    An unchanged scan returns the same registry.
+    """
 
     def __init__(self, pool: Pool, discover: Callable[[], Registry]) -> None:
         self._pool = pool
@@ -27,14 +30,14 @@ class RegistryWatcher:
         self._turns = asyncio.Lock()
 
     async def run(self, interval_s: float) -> None:
-        """Check every `interval_s` seconds."""
         while True:
             await asyncio.sleep(interval_s)
             await self.check()
 
     async def check(self) -> None:
-        """Scan, and list what is there now; an error is logged. Loaded models and their engine
-        loops stay as they are; a draft that has arrived is the draft watcher's to apply.
+        """Scan and list the current models; errors are logged.
+
+        Loaded models and engine loops are unaffected; the draft watcher applies new drafts.
         """
         async with self._turns:  # a scan that began earlier must not be listed later
             try:
@@ -44,12 +47,13 @@ class RegistryWatcher:
 
 
 Fetch = Callable[[Reference], Awaitable[Reason | None]]
-"""Fetches a model; returns why it could not be fetched."""
+"""Fetches a model; returns the reason of a failure."""
 
 
 class DraftWatcher:
-    """`discover` rescans the places; `fetch` is called once per draft if `draft_download` is
-    `auto`.
+    """Draft watcher: `discover` rescans the places, `fetch` downloads a draft once.
+
+    Only with `draft_download` set to `auto`.
     """
 
     def __init__(self, pool: Pool, discover: Callable[[], Registry], fetch: Fetch) -> None:
@@ -60,7 +64,7 @@ class DraftWatcher:
         self._failed: dict[Path, ModelFiles] = {}
 
     async def run(self, interval_s: float) -> None:
-        """Check every `interval_s` seconds. An error in one check does not end it."""
+        """Check every `interval_s` seconds; errors are logged."""
         while True:
             try:
                 await self.check()
