@@ -90,7 +90,7 @@ class ReadText(ABC):
 
 
 class TextPass(ReadText):
-    """A text with its own KV cache, read in chunks between engine steps of other requests."""
+    """A text with its own KV cache, read in chunks between other requests' steps."""
 
     def __init__(self, tokens: Sequence[int]) -> None:
         super().__init__(tokens)

@@ -136,7 +136,7 @@ def context_length(config: Mapping[str, Any], tokenizer_length: Number) -> int:
 
 
 def longest_context(config: Mapping[str, Any], tokenizer_length: Number) -> int:
-    """Return the longest context that a user may ask for, as far as position scaling reaches."""
+    """Return the longest context a user may request, as far as position scaling reaches."""
     _, reached, _ = _lengths(config)
     return max(context_length(config, tokenizer_length), reached)
 

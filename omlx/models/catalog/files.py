@@ -35,7 +35,7 @@ _TEMPLATE_FOLDER: Final = "additional_chat_templates"
 _TEMPLATE: Final = "chat_template"
 
 MAX_CONFIG_BYTES: Final = 16 << 20
-"""Bytes — a config with settings for each of thousands of layers has less than 1 MB."""
+"""Bytes — configs with settings for thousands of layers have less than 1 MB."""
 MAX_INDEX_BYTES: Final = 64 << 20
 """Bytes — an index names each tensor: about 10 MB for 100,000 tensors."""
 MAX_BYTES: Final = 256 << 20

@@ -233,7 +233,7 @@ def _checked(file: Path) -> Path:
 
 
 def write_head(bundled: Path, folder: Path) -> None:
-    """Write a bundled head beside its model, unless the current version or a user's head exists.
+    """Write a bundled head beside its model, unless current or replaced by a user.
 
     Replaces an older bundled head. Raises ModelError.
     """

@@ -110,7 +110,7 @@ def _parts(config: Mapping[str, Any]) -> Iterator[tuple[str | None, Mapping[str,
 
 
 def _translated(part: Mapping[str, Any], facts: RopeFacts) -> dict[str, Any] | Reason:
-    """Return the keys to change in a part, or the reason why they cannot express its parameters."""
+    """Return the keys to change in a part, or a reason if its parameters are inexpressible."""
     given, scaled = _object(part, PARAMETERS), _object(part, SCALING)
     if not given and _THETA in scaled:
         given, scaled = scaled, {}

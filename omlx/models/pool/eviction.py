@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 GRACE_S: Final = 1.0
-"""Seconds — time for a model to become idle after the last token of its last request."""
+"""Seconds — time for a model to become idle after the last generated token."""
 
 _SHRINK_STEPS: Final = 16
 """Engine steps — limit for prefix caches to free memory."""
@@ -168,7 +168,7 @@ class ResidentModels:
             self.update_budgets()
 
     def post(self, work: Callable[[], None]) -> None:
-        """Run `work` on the engine thread, the writer of the guard, unless the thread has ended."""
+        """Run `work` on the engine thread, writer of the guard, unless ended."""
         with suppress(EngineDead):
             self._engine.call(work)
 

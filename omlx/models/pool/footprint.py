@@ -19,7 +19,7 @@ SHARE: Final = 0.75
 """Fraction of the machine's memory — default limit; the rest is for other programs."""
 
 CACHE_SHARE: Final = 8
-"""Divisor of the limit — bound of freed buffers, reused between layers of a long pass.
+"""Divisor of the limit — bounds freed buffers, reused between layers of long passes.
 
 A few GB on large machines. 8 GB made one server of others 11 % slower on 128 GB; 32 GB, all wired,
 made another 24 times slower.

@@ -175,7 +175,7 @@ def _missing_draft(
 
 @dataclass(frozen=True, slots=True)
 class DraftChoice:
-    """Target to load and its draft (a model or a head), or the reason for none.
+    """Target to load and its draft (model or head), or the reason for none.
 
     `requested`: a request named the draft, hence failures are errors. `tokenizers` were read for
     comparison, by model directory.
