@@ -40,9 +40,7 @@ class Answer:
 
 
 def check_equal(first: Answer, second: Answer) -> None:
-    """Raise Failed unless both answers have the same text and finish reason, or if `first` is
-    empty.
-    """
+    """Raise Failed unless texts and finish reasons are equal, or if `first` is empty."""
     one, other = first.written, second.written
     if not one:
         raise Failed("an empty answer")

@@ -200,8 +200,9 @@ def _without_model() -> Follower:
 
 
 def cut(model: nn.Module, group: Group, counts: Sequence[int]) -> Any:
-    """Reduce a lazily opened model to what this rank holds; return what a follower runs: its body,
-    or with a part of every layer the whole model, whose head may be in parts too.
+    """Reduce a lazily opened model to this rank's part; return the module a follower runs.
+
+    The module is the body; with tensor parallelism the model, whose head may be in parts, too.
     """
     if not group.tensor:
         return ends.place(model, group.rank, counts)

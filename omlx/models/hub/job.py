@@ -169,7 +169,7 @@ def _read(path: Path) -> JobRecord | None:
 
 
 def discard_parts(home: Path, cache: Path, repository: str) -> None:
-    """Delete the partial files of a download, but not a complete model, such as an older revision.
+    """Delete the partial files of a download, but no complete model (an older revision).
 
     Raises Conflict while a process downloads the repository.
     """

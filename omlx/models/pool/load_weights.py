@@ -124,11 +124,11 @@ def load_steps(
     trusted: bool = False,
     vision: bool = False,
 ) -> LoadSteps:
-    """Load a checked model in steps, so that other work can run in between; return it.
+    """Load a checked model in steps, with other work in between; return the model.
 
-    The first progress has the total size, before anything is read; None is a step without progress.
-    `tokenizer`: the one to use, if it has been read already. `vision`: read its vision tower too.
-    Raises ModelError, ProbeFailed for a model whose passes fail.
+    The first progress has the total size, before any read; None is a step without progress.
+    `tokenizer` avoids a second read. `vision`: read the vision tower, too. Raises ModelError,
+    ProbeFailed for a model whose passes fail.
     """
     with _naming(entry):
         entry.files.json(GENERATION_CONFIG)  # a damaged one is named before its use
@@ -218,7 +218,7 @@ def describe(
     tokenizer: TokenizerWrapper,
     facts: ModelFacts,
 ) -> LoadedModel:
-    """Return a model in memory with what its files say of it."""
+    """Combine a model in memory with the facts of its files."""
     from omlx.engine.device.model import float_bytes  # noqa: PLC0415 — see `import_mlx_lm`
 
     size = tokenizer_length(tokenizer)

@@ -362,9 +362,9 @@ async def find_vision(pool: Pool, model: str) -> VisionSupport:
 def why_no_vision(
     served: ServedModel | None, files: Reason | None, *, vision: bool
 ) -> Reason | None:
-    """Return why a model does not read images; None if it does.
+    """Return why a model reads no images; None if it does.
 
-    `files` is what its files say (`read_vision_off`), `vision` the setting.
+    `files` is the result of `read_vision_off`, `vision` the setting.
     """
     if served is not None:
         if served.vision.family is not None:

@@ -106,7 +106,7 @@ def model_disks(
     target: LoadedModel,
     draft: LoadedModel | None,
 ) -> ModelDisks:
-    """Read what prefixes depend on. Any thread may call."""
+    """Read the fingerprints of target and draft. Thread-safe."""
     if not isinstance(cache, DiskCache):
         return ModelDisks(cache, {})
     if target.stage is not None:
@@ -130,11 +130,10 @@ def model_disks(
 def prefix_fingerprint(
     entry: ModelEntry, role: str, dtype: str, layout: Layout, target: ModelEntry | None = None
 ) -> Fingerprint:
-    """Return what prefixes of a model depend on: its files with their times, the libraries that
-    compute, the layout of the cache. `role` is target or draft.
+    """Return the fingerprint of a model's prefixes: files with times, libraries, cache layout.
 
-    They are of prompts to the `target`, None: the model itself, and deleted with those. Raises
-    OSError, ModelError.
+    `role` is TARGET or DRAFT. Prefixes belong to prompts of `target` (None: the model itself), and
+    are deleted with those. Raises OSError, ModelError.
     """
     facts = {"dtype": dtype, "layout": repr(layout), "format": str(FORMAT)}
     tokenizers = (file.name for file in entry.path.glob("tokenizer*"))

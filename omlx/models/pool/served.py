@@ -79,9 +79,9 @@ class ServedModel:
     `no_draft_reason` says why no draft model is in use, `no_head_reason` why no trained head is;
     `off_reason` why no drafter can be, where
     the cache cannot roll back; `narrow` how many tokens of the tokenizer the model lacks, if any.
-    `speculation` is the configuration that the model was loaded with. `vision` has the family that
-    prepares images, or says why there is none. `identity` was read with the weights. `cost_model`
-    has what was measured of its passes. A model that does not `generate` is an encoder.
+    `speculation` is the configuration at loading. `vision` has the family that prepares images, or
+    the reason for none. `identity` was read with the weights. `cost_model` has measured costs of
+    passes. A model that does not `generate` is an encoder.
     """
 
     id: str
@@ -281,7 +281,7 @@ def limits_of(speculation: SpeculationConfig, target: LoadedModel) -> Limits:
 def speculation_to_json(
     speculation: SpeculationConfig, served: ServedModel | None = None
 ) -> dict[str, object]:
-    """Return what is configured and its effect on `served`, the model if it is loaded.
+    """Return the configuration and its effect on `served`, the model if loaded.
 
     `source` says who set the strategy, `sources` who set each setting; `draft` is the draft in use
     or, while the model is not loaded, the draft to load; `reason` says why there is none. `head` is

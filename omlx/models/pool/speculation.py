@@ -164,7 +164,7 @@ def _find_draft(
 def _missing_draft(
     package: Package, resolution: Resolution, reason: Reason | None
 ) -> MissingDraft | None:
-    """Return the draft to fetch: one that a package declares, never one that settings name."""
+    """Return the draft to fetch: declared by a package, never named by settings."""
     declared, source = package.declared, resolution.sources["draft_model"]
     if reason is None or reason.code not in FETCHABLE or source is not Source.PACKAGE:
         return None
@@ -218,7 +218,7 @@ def choose_draft(
     requested: ModelEntry | None,
     tokenizer_of: Callable[[ModelEntry, Dtype], TokenizerWrapper],
 ) -> DraftChoice:
-    """Return the draft to load: the requested one, else the configured one if it is compatible.
+    """Return the draft to load: as requested, else as configured if compatible.
 
     `tokenizer_of` returns the tokenizer of a model, loaded or not. Raises BadRequest and ModelError
     for a requested draft only.
