@@ -1,4 +1,4 @@
-"""`python -m omlx`."""
+"""Entry point of `python -m omlx`."""
 
 from omlx.cli.main import entry
 

@@ -11,9 +11,9 @@ SUFFIX = ".omlx-"
 
 
 def replace_file(path: Path, data: bytes, *, mode: int = 0o600) -> None:
-    """Replace a file so that readers, and a power cut, see the old content or the new.
+    """Replace a file durably: readers see the old content or the new, also after a power cut.
 
-    A link is replaced, not the file that it points to. Raises OSError.
+    A link is replaced, not the file that the link points to. Raises OSError.
     """
     handle, name = tempfile.mkstemp(prefix=f".{path.name}{SUFFIX}", dir=path.parent)
     try:

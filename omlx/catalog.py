@@ -1,7 +1,7 @@
 """Catalog of sentences by code, from `locales/*.json`: one flat object per language.
 
 An entry that a language lacks is taken from English. A code without an entry is returned with its
-parameters, so that a missing sentence is visible, and never an exception.
+parameters: a missing sentence is visible and raises no exception.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def languages() -> tuple[str, ...]:
 
 @cache
 def catalog(language: str = SOURCE) -> Mapping[str, str]:
-    """Return the entries of a language. Raises FileNotFoundError for an unknown one."""
+    """Return the entries of a language. Raises FileNotFoundError for an unknown language."""
     entries: dict[str, str] = json.loads(
         (data_dir("locales") / f"{language}.json").read_text(encoding="utf-8")
     )
@@ -39,7 +39,6 @@ def catalog(language: str = SOURCE) -> Mapping[str, str]:
 
 
 def sentence(code: str, params: Mapping[str, object], language: str = SOURCE) -> str:
-    """Return the sentence for `code` with its parameters."""
     template = catalog(language).get(code)
     if template is None:
         return " ".join([code, *(f"{key}={value}" for key, value in params.items())])

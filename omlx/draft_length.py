@@ -1,4 +1,4 @@
-"""The draft length: how many tokens a drafter may propose in one round."""
+"""Draft length: tokens that a drafter may propose in one round."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from itertools import combinations
 from typing import Final, NamedTuple
 
 MAX_DRAFT_LENGTH: Final = 64
-"""Tokens. The widest verification pass that calibration measures has as many."""
+"""Tokens — the width of the widest verification pass that calibration measures."""
 
 SETTINGS: Final = {
     "min": "draft_min",
@@ -17,11 +17,13 @@ SETTINGS: Final = {
     "fixed": "num_draft_tokens",
     "max": "draft_max",
 }
-"""Names of the bounds as settings and in requests, from the smallest bound to the largest."""
+"""Names of the bounds in settings and requests, from the smallest bound to the largest."""
 
 
 class Contradiction(NamedTuple):
-    """The setting `low` has `smaller` tokens, and yet more than `high`, which has `larger`."""
+    """Two contradicting bounds: setting `low` has `smaller` tokens, more than the `larger` of
+    `high`.
+    """
 
     low: str
     smaller: int
@@ -33,8 +35,8 @@ class Contradiction(NamedTuple):
 class DraftLength:
     """Bounds of the draft length, in tokens; 0 leaves a bound open.
 
-    `initial` bounds the first drafts of a request. `fixed` is the exact draft length whatever it
-    costs, 0 for none; None leaves it to the policy to draft, even where `min` equals `max`.
+    `initial` bounds the first drafts of a request. `fixed` is the exact draft length at any cost, 0
+    for no drafts; None lets the policy skip drafting, even if `min` equals `max`.
     """
 
     min: int = 0
@@ -48,7 +50,7 @@ class DraftLength:
 
     @classmethod
     def parse(cls, values: Mapping[str, object]) -> DraftLength:
-        """Read settings, or the fields of a request. An absent bound, or None, is open."""
+        """Parse settings, or the fields of a request. An absent bound, or None, is open."""
         bounds = {field: values.get(name) for field, name in SETTINGS.items()}
         return cls(**{field: value for field, value in bounds.items() if isinstance(value, int)})
 
@@ -64,7 +66,7 @@ class DraftLength:
         return replace(merged, initial=min(max(merged.initial, merged.min), merged.max))
 
     def over(self, later: DraftLength) -> DraftLength:
-        """Return these bounds; the open ones are those of `later`, as far as these leave room."""
+        """Fill open bounds from `later`, as far as the closed bounds leave room."""
         if self.fixed is not None:
             return self
         longest = self.max or MAX_DRAFT_LENGTH
@@ -78,13 +80,13 @@ class DraftLength:
 
     @property
     def values(self) -> dict[str, int]:
-        """The closed bounds, by their names as settings, from the smallest to the largest."""
+        """Closed bounds by setting name, from the smallest to the largest."""
         bounds = {field: getattr(self, field) or None for field in SETTINGS} | {"fixed": self.fixed}
         return {SETTINGS[field]: tokens for field, tokens in bounds.items() if tokens is not None}
 
     @property
     def contradiction(self) -> Contradiction | None:
-        """The first pair of bounds of which the smaller one exceeds the larger one, or None."""
+        """First pair of bounds whose smaller one exceeds the larger one, or None."""
         for (low, smaller), (high, larger) in combinations(self.values.items(), 2):
             overruled = {low, high} == {SETTINGS["initial"], SETTINGS["fixed"]}
             if smaller > larger and not overruled:
@@ -93,7 +95,6 @@ class DraftLength:
 
 
 ANY_DRAFT_LENGTH: Final = DraftLength()
-"""All bounds are open."""
 
 DEFAULT_DRAFT_LENGTH: Final = DraftLength(1, 16, MAX_DRAFT_LENGTH)
-"""Start with drafts of at most 16 tokens; the policy then decides within the whole range."""
+"""Tokens — drafts start with at most 16; the policy then decides within the whole range."""

@@ -2,22 +2,22 @@
 
     OmlxError                     code + typed parameters; the catalog has the sentence
     ├── BadRequest                the client's request is invalid (400)
-    │   ├── NotFound              it names something that does not exist (404)
+    │   ├── NotFound              a named resource does not exist (404)
     │   ├── Unauthorized          no API key, or a wrong one (401)
     │   ├── Forbidden             Host or Origin not allowed (403)
-    │   ├── Conflict              something else is in progress (409)
+    │   ├── Conflict              a conflicting operation is in progress (409)
     │   ├── Outdated              the resource has changed in the meantime (412)
-    │   ├── Stopped               it was stopped in the dashboard (499)
+    │   ├── Stopped               the request was stopped in the dashboard (499)
     │   ├── Unconditional         a change without the revision that it changes (428)
     │   ├── TooLarge              the body is too long (413)
     │   └── TooSlow               the request has stalled (408)
     ├── Overloaded                the queue is full, or the server drains (503, Retry-After)
-    │   ├── DeviceFull            the device had no memory for it, twice (503, not to be repeated)
-    │   └── TooManyRequests       too many wrong passwords, or over a rate (429, same)
+    │   ├── DeviceFull            out of device memory, twice (503, not to be repeated)
+    │   └── TooManyRequests       too many wrong passwords, or over a rate (429, Retry-After)
     ├── ConfigError               an invalid flag, variable or file; prevents a start (exit 2)
     ├── ModelError                a model directory cannot be loaded (400)
-    │   ├── ModelGone             it has been deleted or renamed (404)
-    │   └── ProbeFailed           its weights are read, but it computes nothing or NaN (400)
+    │   ├── ModelGone             the model has been deleted or renamed (404)
+    │   └── ProbeFailed           the weights load, but a pass fails or computes NaN (400)
     ├── StageError                a stage cannot join, or refuses to (503)
     └── EngineError               a step has failed and ends its request (500)
         ├── RewindError           a rollback has failed: the content of the cache is unknown
@@ -25,8 +25,8 @@
         └── EngineDead            the engine thread has ended (503)
             └── StageLost         a stage of a model over several machines has gone (503)
 
-A code is stable and dotted (`request.temperature.range`), parameters are JSON values. `message` is
-the English sentence; other languages render the same code and parameters.
+A code is stable and dotted (`request.temperature.range`), parameters are JSON values. `message`
+is the English sentence; other languages render the same code and parameters.
 """
 
 from __future__ import annotations
@@ -41,9 +41,7 @@ Param: TypeAlias = str | int | float | bool | None
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """A stable code with typed parameters: why something is as it is (`spec.off.requested`). Not an
-    error.
-    """
+    """Stable code and typed parameters of a reason (`spec.off.requested`). Not an error."""
 
     code: str
     params: dict[str, Param] = field(default_factory=dict)
@@ -129,8 +127,10 @@ class TooManyRequests(Overloaded):
 
 
 class DeviceFull(Overloaded):
-    """Out of memory on the device, after a second try in smaller chunks. Clients that repeat what
-    failed must not."""
+    """Out of memory on the device, after a second try in smaller chunks.
+
+    Clients that retry failed requests must not retry this one.
+    """
 
 
 class ConfigError(OmlxError):
@@ -170,4 +170,4 @@ class EngineDead(EngineError):
 
 
 class StageLost(EngineDead):
-    """A stage has gone, and with it the group; a supervisor starts it again."""
+    """Loss of a stage, which ends the group; a supervisor starts the stage again."""

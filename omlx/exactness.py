@@ -1,8 +1,8 @@
-"""Exactness: at which widths passes were measured to give the bits of single steps. Pure Python.
+"""Exactness: pass widths measured to give the bits of single steps. Pure Python.
 
-`Exactness` is a measurement, `Bounds` what a strict model makes of it. Strict answers are those of
-plain decoding alone whose prompt is read in the same chunks: passes stay within measured widths,
-and prompts are cut at multiples of `grid`, whatever else runs.
+`Exactness` is a measurement, `Bounds` the limits that a strict model derives from it. Strict
+answers equal those of plain decoding alone with the same prompt chunks: passes stay within measured
+widths, and prompts are cut at multiples of `grid`, whatever else runs.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 WINDOWS: Final = range(2, 17)
-"""Widths of windows that are measured, in tokens of one row."""
+"""Tokens of one row — measured widths of windows."""
 
 ROWS: Final = range(2, 9)
-"""Sizes of batches that are measured, in rows of one token each."""
+"""Rows of one token each — measured batch sizes."""
 
 TOLERANCE: Final = {"float32": 1e-3, "float16": 0.1, "bfloat16": 0.5}
-"""Largest gap in logits that rounding may decide, by the dtype of activations."""
+"""Logits — largest gap that rounding may decide, by the dtype of activations."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exactness:
-    """The largest absolute difference of logits from single steps, 0 where all bits are equal.
+    """Largest absolute difference of logits from single steps, 0 if all bits are equal.
 
-    `windows` are by width in tokens, `rows` by batch size; none where the caches cannot be rolled
+    `windows` are by width in tokens, `rows` by batch size; empty if the caches cannot be rolled
     back or merged. Measured behind each of `contexts` tokens.
     """
 
@@ -35,17 +35,17 @@ class Exactness:
 
     @property
     def width(self) -> int:
-        """The widest window up to which all are equal, in tokens; 1 if none is."""
+        """Widest window in tokens up to which all are equal; 1 if none is."""
         return _equal_up_to(self.windows)
 
     @property
     def batch(self) -> int:
-        """The largest batch up to which all are equal, in rows; 1 if none is."""
+        """Largest batch in rows up to which all are equal; 1 if none is."""
         return _equal_up_to(self.rows)
 
     @property
     def difference(self) -> float:
-        """The largest difference, in logits."""
+        """Logits — maximum over all windows and batches."""
         return max((*self.windows.values(), *self.rows.values()), default=0.0)
 
     def to_json(self) -> dict[str, Any]:
@@ -60,7 +60,7 @@ class Exactness:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Exactness:
-        """Raises KeyError, TypeError, ValueError for anything that `to_json` did not return."""
+        """Parse the output of `to_json`. Raises KeyError, TypeError, ValueError for other input."""
         windows, rows = (
             {int(size): float(value) for size, value in data[name].items()}
             for name in ("windows", "rows")
@@ -72,7 +72,9 @@ class Exactness:
 
 @dataclass(frozen=True, slots=True)
 class ExactnessClaim:
-    """What is promised of a model's answers, and what was measured; None: nothing yet."""
+    """Promised and measured exactness of a model's answers; `measured` is None before a
+    measurement.
+    """
 
     strict: bool
     measured: Exactness | None
@@ -83,7 +85,7 @@ class ExactnessClaim:
         return {"setting": setting, "measured": measured}
 
     def __str__(self) -> str:
-        """The claim in a receipt: the setting, with the widths at which bits were equal."""
+        """Format the claim for a receipt: the setting, with the widths at which bits were equal."""
         setting = "strict" if self.strict else "ties"
         if self.measured is None:
             return setting
@@ -92,7 +94,7 @@ class ExactnessClaim:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What strict passes keep to: the widest window, the most rows of a batch, the prompt's grid.
+    """Limits of strict passes: window `width`, `rows` of a batch, the prompt's `grid`.
 
     `width` and `grid` in tokens.
     """
@@ -102,10 +104,10 @@ class Bounds:
     grid: int
 
     def chunk_end(self, start: int, prompt: int, known: int) -> int:
-        """Return where the chunk that begins at `start` ends, of `known` tokens.
+        """Return the end of the chunk that begins at `start`, of `known` tokens.
 
-        The first `prompt` are read in chunks of the grid, all but the last one; what a resumed
-        answer has is read again in windows that equal the steps that made it.
+        The first `prompt` tokens are read in chunks of the grid, all but the last token. A resumed
+        answer's tokens are read again in windows that equal the steps that made them.
         """
         last = prompt - 1
         if start < last:
@@ -113,7 +115,6 @@ class Bounds:
         return min(known - 1, start + self.width)
 
     def floor(self, length: int) -> int:
-        """Return the largest multiple of the grid up to `length`."""
         return length - length % self.grid
 
 

@@ -1,7 +1,7 @@
 """Facts of this machine for `omlx doctor`, and warnings about them.
 
-Facts are read once; warnings are a pure function of them, so that those of a Mac are tested on any
-machine.
+Facts are read once; warnings are a pure function of them, so that a Mac's warnings are tested on
+any machine.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from omlx.errors import Reason
 from omlx.power import Heat, Power, read_power
 
 UNWIRED_MACOS: Final = 27
-"""Major version of macOS from which on every update of the screen may unwire one large residency
-set."""
+"""Major version of macOS — from here on a screen update may unwire one large residency set."""
 
 REWIRED_MLX: Final = (0, 32, 2)
-"""First version of mlx with several residency sets: GLM-5.1 on an M3 Ultra made 0.46 tok/s before,
-13.2 with it (mlx#4211)."""
+"""Version of mlx — the first with several residency sets: GLM-5.1 on an M3 Ultra made 0.46 tok/s
+before, 13.2 with it (mlx#4211)."""
 
 UNKNOWN: Final = "not known"
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """`macos` is empty elsewhere; `device` the type that mlx computes on, cpu or gpu.
+    """Facts about hardware, system and mlx.
 
+    `macos` is empty elsewhere; `device` is the type that mlx computes on, cpu or gpu.
     `architecture` is the GPU's generation as mlx names it, such as applegpu_g16s. `variables` are
-    those of the environment that change what mlx does.
+    the environment's `MLX_` variables, which change how mlx computes.
     """
 
     system: str
@@ -85,7 +85,7 @@ def power_rows(power: Power) -> Iterator[tuple[str, ...]]:
 
 
 def warnings(machine: Machine) -> Iterator[Reason]:
-    """Yield what makes this machine slower than it could be, each with what to do."""
+    """Yield conditions that slow this machine down, each with a remedy."""
     if machine.device != "gpu":
         yield Reason("doctor.no_metal" if machine.macos else "doctor.no_gpu")
     if machine.macos and _is_unwired(machine.macos, machine.mlx):
@@ -103,7 +103,7 @@ def _is_unwired(macos: str, mlx: str) -> bool:
 
 
 def _numbers(text: str) -> tuple[int, ...]:
-    """Return the first three numbers of a version."""
+    # The first three numbers: major, minor, patch.
     return tuple(int(number) for number in re.findall(r"\d+", text)[:3])
 
 

@@ -1,7 +1,7 @@
 """Power of this machine: mains or battery, Low Power Mode, heat.
 
-Linux answers with files, macOS with `pmset`. The parsers are pure; what they do not recognise is
-unknown, which is None.
+Read from files on Linux, from `pmset` on macOS. The parsers are pure and return None (unknown) for
+unrecognised output.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Final
 
 SUPPLIES: Final = Path("/sys/class/power_supply")
-"""Of Linux: a folder for each battery and each connector."""
+"""Folder on Linux with a subfolder for each battery and each connector."""
 
 PMSET: Final = ("pmset", "-g")
-"""Of macOS: the settings in use; with `batt` the present source, with `therm` heat."""
+"""Command on macOS: prints the settings in use; with `batt` the power source, with `therm` heat."""
 
 INTERVAL_S: Final = 30.0
-"""Seconds after which `MainsWatch` asks again."""
+"""Seconds — lifetime of an answer in `MainsWatch`."""
 
 _WAIT_S: Final = 5.0
 _LOW: Final = "1"  # of `powermode`: 0 is automatic, 2 high
@@ -44,7 +44,7 @@ class Heat:
 
 @dataclass(frozen=True, slots=True)
 class Power:
-    """The power state of the machine; None: not known."""
+    """Power state of the machine; None: not known."""
 
     mains: bool | None
     low_power: bool | None = None
@@ -52,7 +52,7 @@ class Power:
 
 
 def read_power(platform: str = sys.platform, command: Sequence[str] = PMSET) -> Power:
-    """Read the power state. On macOS that takes three programs' time, some 50 ms."""
+    """Read the power state. On macOS this runs three programs, some 50 ms."""
     if platform != "darwin":
         return Power(linux_on_mains())
     return Power(
@@ -88,13 +88,13 @@ def parse_mains(batt: str) -> bool | None:
 
 
 def parse_low_power(settings: str) -> bool | None:
-    """Parse `pmset -g`: `lowpowermode`, or `powermode` where a machine has a high one too."""
+    """Parse `pmset -g`: `lowpowermode`, or `powermode` on a machine with a high power mode too."""
     mode = re.search(r"^\s*(?:lowpowermode|powermode)\s+(\d)", settings, re.M)
     return None if mode is None else mode[1] == _LOW
 
 
 def parse_heat(therm: str) -> Heat | None:
-    """Parse `pmset -g therm`: warning levels since the start, or notes that there was none."""
+    """Parse `pmset -g therm`: warning levels since the start, or notes that none was recorded."""
     levels = re.findall(r"(?:thermal|performance) warning level\s*=\s*(\d+)", therm, re.I)
     speeds = re.findall(r"CPU_Speed_Limit\s*=\s*(\d+)", therm)
     if not levels and not speeds and "warning level has been recorded" not in therm:
@@ -103,10 +103,10 @@ def parse_heat(therm: str) -> Heat | None:
 
 
 class MainsWatch:
-    """The last known power source: a callable that never waits.
+    """Last known power source: a callable that never waits.
 
-    It asks again at most every `INTERVAL_S`, by a job that it gives to `start`, which runs it in
-    another thread.
+    Asks again at most every `INTERVAL_S`: passes a job to `start`, which runs the job in another
+    thread.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class MainsWatch:
         self._mains = False
 
     def __call__(self) -> bool:
-        """Return whether the machine was last known to run on mains; False before an answer."""
+        """Return whether the last answer was mains power; False before an answer."""
         now = self._clock()
         if now - self._asked_at >= INTERVAL_S:
             self._asked_at = now
@@ -138,7 +138,7 @@ def _start_thread(job: Callable[[], None]) -> None:
 
 
 def _answer(command: Sequence[str]) -> str:
-    """Return what a program prints; empty if it cannot run, fails or does not end."""
+    """Return the output of a program; empty if the program cannot run, fails or does not end."""
     try:
         answer = subprocess.run(
             command, capture_output=True, text=True, timeout=_WAIT_S, check=True

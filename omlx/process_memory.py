@@ -20,8 +20,10 @@ _HEAPS: Final = 2
 
 
 def footprint(pid: int | None = None) -> int:
-    """Return the bytes that the system counts for a process of this user, by default this one; 0 if
-    it does not say."""
+    """Return the bytes counted for a process of this user, by default this process.
+
+    0 if the system gives no answer.
+    """
     if pid is None:
         pid = os.getpid()
     if sys.platform == "darwin":
@@ -34,22 +36,24 @@ def footprint(pid: int | None = None) -> int:
 
 
 def set_up_allocator() -> None:
-    """On Linux, keep freed memory from staying with the process. Call it before threads start.
+    """Keep freed memory from staying with the process on Linux.
 
-    Large blocks are mappings of their own: by default glibc raises the size from which they are,
-    with each that is freed, to 32 MB; later ones lie in a heap, and what they leave between small
-    blocks cannot be returned. Threads share two heaps, where eight for each core would each keep
-    what its threads have left.
+    Call before threads start.
     """
     if sys.platform == "linux":
         with suppress(OSError, AttributeError):  # not every C library has it
             library = ctypes.CDLL(None)
+            # A constant threshold for separate mappings. By default glibc raises it, up to 32 MB,
+            # with each block that is freed; later blocks are then on a heap, where gaps between
+            # small blocks cannot be returned.
             library.mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
+            # Threads share the heaps. The default of eight per core would each keep their threads'
+            # freed memory.
             library.mallopt(_M_ARENA_MAX, _HEAPS)
 
 
 def trim() -> None:
-    """Return freed memory to the system: on Linux it stays with the process until then."""
+    """Return freed memory to the system; on Linux the process keeps it until this call."""
     if sys.platform == "linux":
         with suppress(OSError, AttributeError):  # not every C library has it
             ctypes.CDLL(None).malloc_trim(0)

@@ -1,7 +1,6 @@
-"""Statistics of requests, drafters and prefix caches: one record of each, for engine, API, metrics,
-log and dashboard.
+"""Statistics of requests, drafters and prefix caches, for API, metrics, log and dashboard.
 
-The engine fills them in. Above it they are read only.
+One record of each, filled in by the engine and read only above it.
 """
 
 from __future__ import annotations
@@ -16,15 +15,15 @@ from omlx.errors import Reason
 
 @dataclass(slots=True)
 class DrafterStats:
-    """What one drafter did, in one request or in several.
+    """Statistics of one drafter, in one request or in several.
 
     A round is one draft-and-verify iteration. `accepted_at[i]` counts the rounds in which the first
-    i + 1 draft tokens were accepted; `spans` counts rounds by how their window ended, `repairs` by
-    how the cache was rolled back.
+    i + 1 draft tokens were accepted; `spans` counts rounds by `verification_outcome`, `repairs` by
+    the kind of cache rollback.
 
-    Times are of rounds that no other request shared, so of most and not of all. `draft_ms` is
-    measured where drafting is timed separately, and estimated by the cost model elsewhere; a prompt
-    lookup counts as 0. `verify_ms` is the rest of the round: the target's pass and the host's work.
+    Times are of rounds that no other request shared: most rounds, not all. `draft_ms` is measured
+    if drafting is timed separately, else estimated by the cost model; a prompt lookup counts as 0.
+    `verify_ms` is the rest of the round: the target's pass and the host's work.
     """
 
     proposed: int = 0
@@ -66,7 +65,7 @@ class DrafterStats:
 
 
 def verification_outcome(proposed: int, accepted: int, stopped: bool) -> str:
-    """Name how a verified window ended: a key of `DrafterStats.spans`."""
+    """Classify the end of a verified window: a key of `DrafterStats.spans`."""
     if stopped:
         return "stopped"
     if accepted == proposed:
@@ -77,14 +76,14 @@ def verification_outcome(proposed: int, accepted: int, stopped: bool) -> str:
 
 
 DRAFTER_FAILED: Final = "spec.off.drafter_failed"
-"""The reason of a drafter that raised an error; its parameter `detail` says which."""
+"""Code of the reason of a drafter that raised an error; parameter `detail` is the error."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """Whether a drafter may draft for a request.
+    """Permission of a drafter to draft for a request.
 
-    `state` is observing, on or off; `reason` says why, unless it is on.
+    `state` is observing, on or off; `reason` explains observing and off.
     """
 
     state: str
@@ -93,7 +92,7 @@ class Gate:
 
 @dataclass(frozen=True, slots=True)
 class RequestStats:
-    """One finished sequence. Counts in tokens, times in milliseconds.
+    """Statistics of a finished sequence. Counts in tokens, times in milliseconds.
 
     `cached_n` of the `prompt_n` prompt tokens were restored from the prefix cache, `image_n` show
     images. `queue_ms` lasts from submission to admission, `prompt_ms` to the first output token,
@@ -109,26 +108,26 @@ class RequestStats:
     seed: int
     drafters: dict[str, DrafterStats]
     speculation: Reason
-    """Whether speculation ran for this request, and if not, why not."""
+    """Reason why speculation ran for this request or not."""
     strategy: str = "auto"
-    """The request's strategy, reduced to the drafters that the model has."""
+    """Strategy of the request, reduced to the drafters that the model has."""
     strategy_notes: tuple[Reason, ...] = ()
-    """Parts of the requested strategy that were read as something else."""
+    """Parts of the requested strategy that were replaced by others."""
     gates: dict[str, Gate] = field(default_factory=dict)
     image_n: int = 0
     speedup: float | None = None
-    """Throughput over that of plain decoding, in the steps that no other request shared."""
+    """Ratio — throughput over plain decoding's, in steps that no other request shared."""
     restarts: int = 0
-    """How often its tokens were computed again after a failure of the device."""
+    """Count — recomputations of all tokens after a failure of the device."""
 
     @property
     def proposed(self) -> int:
-        """Draft tokens that the target verified."""
+        """Tokens — drafts that the target verified."""
         return sum(drafter.proposed for drafter in self.drafters.values())
 
     @property
     def accepted(self) -> int:
-        """Draft tokens that became output."""
+        """Tokens — drafts that became output."""
         return sum(drafter.accepted for drafter in self.drafters.values())
 
     @property
@@ -138,11 +137,12 @@ class RequestStats:
 
 @dataclass(frozen=True, slots=True)
 class DiskStats:
-    """One model's prefixes on disk: how many pieces and bytes there are now, of at most
-    `max_bytes`, 0 where there are none; hits since the model was loaded.
+    """Prefixes of one model on disk.
 
-    `off` says why nothing is written, or nothing is read either. `written_today` are the bytes of
-    this calendar day, `damaged` counts pieces that were dropped because of their checksum.
+    `pieces` and `nbytes` are stored now, of at most `max_bytes` (0 without a disk cache); hits
+    count since the model was loaded. `off` is the reason why writes, or reads too, are disabled.
+    `written_today` are the bytes of this calendar day, `damaged` counts pieces that were dropped
+    because of their checksum.
     """
 
     off: Reason | None = None
@@ -157,10 +157,11 @@ class DiskStats:
 
 @dataclass(frozen=True, slots=True)
 class BeginningStats:
-    """Beginnings of one loaded model's prompts that return: how many were dealt with since it was
-    loaded, how many wait, and why if nothing is computed though some do.
+    """Recurring beginnings of one loaded model's prompts.
 
-    `computed_tokens` were computed while the server was idle; `budget_left_s` are seconds.
+    `done` counts those handled since the model was loaded, `waiting` those queued; `paused` is the
+    reason why queued ones are not computed. `computed_tokens` were computed while the server was
+    idle; `budget_left_s` are seconds.
     """
 
     done: int
@@ -172,11 +173,11 @@ class BeginningStats:
 
 @dataclass(frozen=True, slots=True)
 class PrefixStats:
-    """One model's prefix cache: its size now, and counts since the model was loaded.
+    """Prefix cache of one model: its size now, and counts since the model was loaded.
 
-    `off` says why nothing is cached. `stored` and `evicted` count cache pieces by kind (rows,
-    window, state); `states_used` counts restored recurrent states. Of `asked` insertions, `refused`
-    found no room.
+    `off` is the reason why nothing is cached. `stored` and `evicted` count cache pieces by kind
+    (rows, window, state); `states_used` counts restored recurrent states. Of `asked` insertions,
+    `refused` found no room.
     """
 
     off: Reason | None
@@ -195,19 +196,19 @@ class PrefixStats:
 
     @property
     def warning(self) -> Reason | None:
-        """Why the cache stays empty, if every insertion was refused."""
+        """Reason why the cache stays empty, if every insertion was refused."""
         if self.asked == 0 or self.refused < self.asked:
             return None
         return Reason("prefix.stored_none", {"asked": self.asked, "limit": self.max_bytes})
 
 
 def acceptance_rate(accepted: int, proposed: int) -> float | None:
-    """Accepted / proposed tokens; None if nothing was proposed."""
+    """Return accepted / proposed tokens; None if nothing was proposed."""
     return accepted / proposed if proposed else None
 
 
 def sum_drafters(answers: Iterable[RequestStats]) -> dict[str, DrafterStats]:
-    """Each drafter's statistics over all of these answers, by its name."""
+    """Sum statistics over all `answers`, by drafter name."""
     total: dict[str, DrafterStats] = {}
     for stats in answers:
         for name, drafter in stats.drafters.items():
@@ -221,9 +222,11 @@ def _sum_by_key(left: dict[str, int], right: dict[str, int]) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """What one choice was computed from: hashes (SHA-256) of weights, tokenizer, chat template,
-    settings, prompt ids and answer ids. `kept`: it can be verified by its id. `exactness` is what
-    was measured and promised of its model.
+    """Hashes (SHA-256) of the inputs and the answer of one choice.
+
+    Inputs are weights, tokenizer, chat template, settings and prompt ids; `answer` covers the
+    output ids. `kept`: the answer is stored and can be verified by `id`. `exactness` is the model's
+    `ExactnessClaim` as text.
     """
 
     id: str

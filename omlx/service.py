@@ -1,5 +1,6 @@
-"""The server as a service of the user's login session: an agent of launchd on macOS, a unit of
-systemd on Linux. See launchd.plist(5), systemd.unit(5) and systemd.service(5).
+"""Service of the user's login session: a launchd agent on macOS, a systemd unit on Linux.
+
+See launchd.plist(5), systemd.unit(5) and systemd.service(5).
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from omlx.errors import ConfigError
 NAME: Final = "omlx"
 
 STOP_S: Final = 75
-"""Seconds until a server that drains its requests, in 60, is killed."""
+"""Seconds — time to kill a server; draining its requests takes up to 60."""
 
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """A command, and the file that takes its output."""
+    """Command of the service, and the file that takes its output."""
 
     command: tuple[str, ...]
     log: Path
@@ -30,7 +31,7 @@ class Definition:
 
 
 def call(command: Sequence[str]) -> None:
-    """Run a command of the manager. Raises ConfigError with what it says."""
+    """Run a command of the manager. Raises ConfigError with the command's error output."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     except OSError as error:
@@ -52,8 +53,10 @@ LABEL: Final = f"{NAME}.server"
 
 
 class Launchd:
-    """`path` is the file that describes the service, `text` what it holds. `start` reads it, and
-    starts the service now and at each login; `stop` ends both. They raise ConfigError.
+    """Agent of launchd. `path` is the service's definition file, `text` its content.
+
+    `start` loads the file, and starts the service now and at each login; `stop` ends both. They
+    raise ConfigError.
     """
 
     @property
@@ -140,7 +143,7 @@ Manager: TypeAlias = Launchd | Systemd
 
 
 def _quoted(text: str, *, command: bool = True) -> str:
-    """Return one word of a unit file. Specifiers begin with %, variables of commands with $."""
+    """Quote a word of a unit file. Specifiers begin with %, variables of commands with $."""
     for plain, escaped in (("\\", "\\\\"), ('"', '\\"'), ("\n", "\\n"), ("%", "%%")):
         text = text.replace(plain, escaped)
     if command:

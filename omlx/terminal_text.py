@@ -1,4 +1,4 @@
-"""Text from elsewhere on its way to a terminal, which would obey control characters in it."""
+"""Escapes for untrusted text: a terminal would obey its control characters."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""How programs are connected to this server: their variables, flags and files."""
+"""Connections of programs to this server: their variables, flags and files."""

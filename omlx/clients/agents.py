@@ -1,7 +1,7 @@
-"""How coding agents and other programs are configured for a model of this server.
+"""Configuration of coding agents and other programs for a model of this server.
 
-Nothing of the user's is written: an agent reads variables, flags, or files in a folder that is gone
-afterwards. Names of variables and keys are those of the programs' documentation.
+No file of the user's is written: an agent reads variables, flags, or files in a temporary folder.
+Names of variables and keys are those of the programs' documentation.
 """
 
 from __future__ import annotations
@@ -13,16 +13,19 @@ from pathlib import Path
 from typing import Any, Final
 
 KEY_VARIABLE: Final = "OMLX_API_KEY"
-"""The environment variable that holds the API key where a program reads it from one."""
+"""Environment variable of the API key, for programs that read the key from a variable."""
 
 NO_KEY: Final = "none"
-"""Programs insist on some key, also for a server without one."""
+"""Placeholder key: programs require a key, also for a server without one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """`address` is like `http://127.0.0.1:8000`, `context_length` in tokens, None if unknown;
-    `with_key`: the server has an API key."""
+    """Address and model of this server.
+
+    `address` is like `http://127.0.0.1:8000`, `context_length` in tokens, None if unknown;
+    `with_key`: the server has an API key.
+    """
 
     address: str
     model: str
@@ -35,23 +38,23 @@ class Endpoint:
 
     @property
     def output_length(self) -> int | None:
-        """Tokens to leave for an answer, of a context that holds the conversation too."""
+        """Tokens — share of the context left for an answer; the conversation takes the rest."""
         if self.context_length is None:
             return None
         return max(min(self.context_length // 4, MAX_OUTPUT), 1)
 
 
 MAX_OUTPUT: Final = 32_000
-"""Tokens that coding agents ask for at most."""
+"""Tokens — the most that coding agents request."""
 
 
 def quoted(text: str) -> str:
-    """Return a string literal of Python and of TOML, which both read JSON's escapes."""
+    """Return a string literal of Python and of TOML: both read JSON's escapes."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def toml(value: Any) -> str:
-    """Return a text, a number or a table as TOML."""
+    """Format a text, a number or a table as TOML."""
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{name} = {toml(part)}" for name, part in value.items()) + "}"
     return quoted(value) if isinstance(value, str) else str(value)
@@ -59,9 +62,9 @@ def toml(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """How a program is started: arguments before the user's own, variables, files by name.
+    """Start of a program: arguments before the user's own, variables, files by name.
 
-    `{folder}` in an argument or a variable stands for the folder of the files.
+    `{folder}` in an argument or a variable is replaced by the folder of the files.
     """
 
     arguments: tuple[str, ...] = ()
@@ -81,8 +84,11 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """`install` is the command that installs the program; `start` takes the endpoint and its
-    key. `least_context`: tokens with which a session of many turns finishes."""
+    """Coding agent that `omlx launch` starts.
+
+    `install` is the command that installs the program; `start` takes the endpoint and its key.
+    `least_context`: tokens with which a session of many turns finishes.
+    """
 
     name: str
     program: str
@@ -91,14 +97,14 @@ class Agent:
     least_context: int
 
     def lacks_context(self, tokens: int | None) -> bool:
-        """Whether a context of so many tokens is too short; None: its length is unknown."""
+        """Whether a context of `tokens` is too short; False for an unknown length (None)."""
         return tokens is not None and tokens < self.least_context
 
 
 def claude_variables(endpoint: Endpoint, key: str) -> dict[str, str]:
-    """Serve each model that Claude Code asks for, large and small, by this one.
+    """Return variables that direct each model of Claude Code, large and small, to this model.
 
-    It takes the length of its context from the variable only for names that are not `claude-…`.
+    Claude Code takes the context length from the variable only for names that are not `claude-…`.
     """
     variables = {
         "ANTHROPIC_BASE_URL": endpoint.address,
@@ -119,28 +125,28 @@ _SIZES: Final = ("OPUS", "SONNET", "HAIKU")
 
 
 def _claude_context(context: int, output: int) -> int:
-    """Return the context, in tokens, with which Claude Code compacts when the room for an answer
-    is used up.
+    """Return the context length, in tokens, to report to Claude Code.
 
-    It subtracts a margin that a short context does not have: with 32,768 tokens it would compact
-    from 11,576 on, less than its own instructions take.
+    With this length Claude Code compacts when only the answer's share is left. It subtracts a
+    margin that a short context does not have: with 32,768 tokens it would compact from 11,576 on,
+    less than its own instructions take.
     """
     reserved = min(output, _CLAUDE_OUTPUT) + _CLAUDE_MARGIN
     return max(context, context - output + reserved)
 
 
 _CLAUDE_OUTPUT: Final = 20_000
-"""Tokens that Claude Code reserves for an answer at most."""
+"""Tokens — the most that Claude Code reserves for an answer."""
 
 _CLAUDE_MARGIN: Final = 13_000
-"""Tokens that Claude Code leaves free before it compacts, in addition to the answer's."""
+"""Tokens — left free by Claude Code before it compacts, in addition to the answer's."""
 
 
 def codex_config(endpoint: Endpoint) -> dict[str, Any]:
-    """Web search, which runs on OpenAI's servers, is off."""
     config: dict[str, Any] = {
         "model": endpoint.model,
         "model_provider": "omlx",
+        # Web search runs on OpenAI's servers.
         "web_search": "disabled",
     }
     if endpoint.context_length is not None:
@@ -171,13 +177,13 @@ def opencode_config(endpoint: Endpoint) -> dict[str, Any]:
 
 
 def qwen_config(endpoint: Endpoint) -> dict[str, Any]:
-    """The context is a field of the provider's model: there is no variable for it."""
     model: dict[str, Any] = {
         "id": endpoint.model,
         "envKey": KEY_VARIABLE,
         "baseUrl": endpoint.openai,
     }
     if endpoint.context_length is not None:
+        # There is no variable for the context.
         model["generationConfig"] = {"contextWindowSize": endpoint.context_length}
     config: dict[str, Any] = {
         "security": {"auth": {"selectedType": "openai"}},
@@ -206,14 +212,14 @@ def _opencode(endpoint: Endpoint, key: str) -> Start:
 
 
 def _qwen(endpoint: Endpoint, key: str) -> Start:
-    """Its settings take precedence over the user's, which stay as they are."""
+    # System settings take precedence over the user's, which stay unchanged.
     variables = {"QWEN_CODE_SYSTEM_SETTINGS_PATH": "{folder}/settings.json", KEY_VARIABLE: key}
     return Start(variables=variables, files={"settings.json": json.dumps(qwen_config(endpoint))})
 
 
 def _aider(endpoint: Endpoint, key: str) -> Start:
-    """The model's context is in a file of the form of LiteLLM's."""
     model = f"openai/{endpoint.model}"
+    # Context lengths, in the form of LiteLLM's model file.
     facts: dict[str, Any] = {"litellm_provider": "openai", "mode": "chat"}
     if endpoint.context_length is not None:
         facts["max_input_tokens"] = endpoint.context_length
@@ -235,4 +241,4 @@ AGENTS: Final = {
         Agent("aider", "aider", "uv tool install aider-chat", _aider, 8_192),
     )
 }
-"""By the name of the program."""
+"""Agents by program name."""

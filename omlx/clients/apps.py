@@ -1,4 +1,4 @@
-"""Programs that use this server: how each is connected, and the User-Agents that it sends.
+"""Programs that use this server: their configuration, and the User-Agents that they send.
 
 Commands and configurations never hold the API key itself.
 """
@@ -28,14 +28,14 @@ from omlx.clients.agents import (
 
 @dataclass(frozen=True, slots=True)
 class Snippet:
-    """`file` is the file that the text belongs in, or its language; None for a terminal."""
+    """Text to copy. `file` is the target file, or the language; None for a terminal."""
 
     text: str
     file: str | None = None
 
 
 def curl(endpoint: Endpoint, prompt: str, **fields: Any) -> Snippet:
-    """A command that streams a chat completion, with further `fields` of its body."""
+    """Return a command that streams a chat completion, with further `fields` of its body."""
     fields |= {"stream": True, "messages": [{"role": "user", "content": prompt}]}
     return _post(endpoint, "chat/completions", fields, "-N ")
 
@@ -172,7 +172,7 @@ _SHELL_KEY = f'"${KEY_VARIABLE}"'
 
 
 def _python_key(endpoint: Endpoint) -> tuple[str, str]:
-    """Return what is imported for the key, and the key as an expression."""
+    """Return the import for the key, and the key as an expression."""
     if endpoint.with_key:
         return "import os\n\n", f'os.environ["{KEY_VARIABLE}"]'
     return "", quoted(NO_KEY)
@@ -181,15 +181,18 @@ def _python_key(endpoint: Endpoint) -> tuple[str, str]:
 class Kind(StrEnum):
     AGENT = "agents"
     OLLAMA = "ollama_apps"
-    """Is given the address of Ollama's API, and finds the models itself."""
+    """Apps configured with the address of Ollama's API; they list the models themselves."""
     OPENAI = "openai_apps"
     LIBRARY = "libraries"
 
 
 @dataclass(frozen=True, slots=True)
 class App:
-    """`snippet` takes the endpoint and a question. `agents` are beginnings of the User-Agent of its
-    requests, none where many programs send the same; `program` is its name for `omlx launch`."""
+    """Program that uses this server.
+
+    `snippet` takes the endpoint and a question. `agents` are prefixes of the app's User-Agent,
+    empty if many programs send the same; `program` is its name for `omlx launch`.
+    """
 
     id: str
     name: str
@@ -202,14 +205,14 @@ class App:
         return client.startswith(self.agents) if self.agents else False
 
     def least_context(self, endpoint: Endpoint) -> int | None:
-        """Return the tokens of context that it needs, where the model's is shorter."""
+        """Return the tokens of context that the app needs, if the model's context is shorter."""
         agent = AGENTS.get(self.program or "")
         if agent is None or not agent.lacks_context(endpoint.context_length):
             return None
         return agent.least_context
 
     def launch(self, endpoint: Endpoint) -> str | None:
-        """Return the command that starts it with this model, None if there is none."""
+        """Return the command that starts the app with this model, None if there is none."""
         if self.program is None:
             return None
         return f"omlx launch --model {shlex.quote(endpoint.model)} {self.program}"
@@ -250,7 +253,7 @@ APPS: Final = (
 
 
 def client_name(agent: str) -> str:
-    """Return the program of a User-Agent, `claude-cli/2.0.1`; of browsers, all of it."""
+    """Return the program of a User-Agent, `claude-cli/2.0.1`; for browsers the whole text."""
     first, _, _ = agent.partition(" ")
     if "/" in first and not first.startswith("Mozilla/"):
         return first

@@ -1,7 +1,7 @@
-"""The configuration as immutable snapshots, and the one object that publishes them.
+"""Configuration as immutable snapshots, and the one object that publishes them.
 
-Readers take `LiveConfiguration.current` and never touch a file. Writers and the watcher replace it,
-off the event loop.
+Readers take `LiveConfiguration.current` and never touch a file. Writers and the watcher replace the
+snapshot, off the event loop.
 """
 
 from __future__ import annotations
@@ -24,24 +24,20 @@ log = logging.getLogger("omlx.settings")
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """Immutable snapshot: `run` holds flags and environment, `stored` the content of the settings
-    files.
-    """
+    """Immutable snapshot: `run` holds flags and environment, `stored` the settings files."""
 
     run: tuple[Layer, ...] = ()
     stored: StoredSettings = field(default_factory=StoredSettings)
 
     @property
     def notes(self) -> tuple[Reason, ...]:
-        """The reasons why a settings file does not count."""
+        """Reasons why a settings file is ignored."""
         return tuple(Reason(note.code, note.params) for note in self.stored.notes)
 
     def resolve(
         self, model: str | None = None, *package: Layer, profile: str | None = None
     ) -> Resolution:
-        """Resolve every setting for all models, or for one with the layers of its package, and
-        with one of its profiles.
-        """
+        """Resolve every setting for all models, or for `model` with its package and a profile."""
         layers = [*self.run, *package, self.stored.layer()]
         if model is not None:
             layers.append(self.stored.layer(model))
@@ -51,7 +47,7 @@ class Configuration:
 
 
 class LiveConfiguration:
-    """Owner of the current snapshot: every read and write of the settings files goes through it.
+    """Owner of the current snapshot: every read and write of the settings files passes here.
 
     Reading `current` is safe on any thread; the other methods block on files and are serialised by
     a lock. Without a store there is nothing but `run`. Raises ConfigError if a file is invalid from
@@ -62,13 +58,14 @@ class LiveConfiguration:
         self.store = store
         self.current = Configuration(run)
         self.stamps: dict[Path, FileStamp] = {}
-        """Stamps of the files, taken before they were last read."""
+        """Stamps of the files, taken before their last read — a later change is then never missed.
+        """
         self._lock = Lock()
         self.refresh()
 
     @classmethod
     def of(cls, settings: Settings) -> LiveConfiguration:
-        """Return a configuration in which every value that is not a default was given as a flag."""
+        """Treat every value of `settings` that is not a default as a flag."""
         values = {name: getattr(settings, name) for name in table()}
         flags = {name: value for name, value in values.items() if value != table()[name].default}
         return cls((Layer(Source.CLI, flags),))
@@ -103,7 +100,7 @@ class ConfigurationWatcher:
     """Publisher of settings that another process wrote, with `omlx config` or an editor.
 
     `packages` returns the package files to watch. `apply` is awaited on the event loop after each
-    change, to make the loaded models take up the new snapshot. All files are read in a thread.
+    change, and applies the new snapshot to the loaded models. All files are read in a thread.
     """
 
     def __init__(
@@ -119,7 +116,7 @@ class ConfigurationWatcher:
         self._logged: list[str] = []
 
     async def run(self, interval_s: float) -> None:
-        """Check every `interval_s` seconds. An error in one check does not end it."""
+        """Check every `interval_s` seconds. An error in one check does not end the loop."""
         while True:
             await asyncio.sleep(interval_s)
             try:
@@ -130,9 +127,7 @@ class ConfigurationWatcher:
                 log.exception("settings watcher")
 
     async def check(self) -> bool:
-        """Read the files if one has changed, publish and apply them. Return whether one had
-        changed.
-        """
+        """Read, publish and apply the files if any has changed; return whether any had."""
         packages = tuple(self._packages())
         before, self._seen = self._seen, await asyncio.to_thread(self._stamps, packages)
         if all(before.get(path, stamp) == stamp for path, stamp in self._seen.items()):

@@ -1,6 +1,6 @@
 """JSON files of omlx, marked as such by their `format`.
 
-A file without that mark belongs to another program: it counts as missing and is never written or
+A file without the mark belongs to another program: it counts as missing and is never written or
 moved. A marked file that cannot be parsed is reported, and renamed before another takes its place.
 Files are replaced atomically: a reader, or a power cut, finds the old content or the new.
 """
@@ -27,14 +27,14 @@ _MARK = re.compile(rb'"format"\s*:\s*"(omlx-config/[^"]*)"')
 log = logging.getLogger("omlx.settings")
 
 FileStamp: TypeAlias = tuple[int, int, int, int] | None
-"""Inode, size, modification and change time: shows without reading a file that it has changed."""
+"""Inode, size, modification and change time: show a change without reading the file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """Content of a file. `note` says why a file that exists does not count.
+    """Content of a file; `note` is the reason why an existing file is ignored.
 
-    It is `foreign` (of another program, or of another version) or broken.
+    An ignored file is `foreign` (of another program, or of another version) or broken.
     """
 
     values: Mapping[str, Any] = field(default_factory=dict)
@@ -47,10 +47,10 @@ class Content:
 
 
 def read(path: Path, *, held: bool = False) -> Content:
-    """Read a file. Raises ConfigError if it exists and cannot be opened.
+    """Read a file. Raises ConfigError if the file exists and cannot be opened.
 
-    `held`: the caller is inside `locked`, so that a marked file that cannot be parsed is not being
-    written at this moment: it is renamed to `*.corrupt-<time>`, and logged.
+    `held`: the caller is inside `locked`, hence no other process is writing the file now. A marked
+    file that cannot be parsed is then renamed to `*.corrupt-<time>`, and logged.
     """
     try:
         raw = path.read_bytes()
@@ -77,9 +77,10 @@ def read(path: Path, *, held: bool = False) -> Content:
 
 
 def write(path: Path, values: Mapping[str, Any]) -> None:
-    """Replace a file that is ours or missing; call it inside `locked`. Raises ConfigError.
+    """Replace a file of omlx, or create it; call inside `locked`. Raises ConfigError.
 
-    The folder is made private. Of a link, the target is replaced, and its folder stays as it is.
+    The folder is made private. For a link, the target is replaced, and the target's folder keeps
+    its mode.
     """
     try:
         path.parent.chmod(0o700)
@@ -112,7 +113,6 @@ def locked(home: Path) -> Iterator[None]:
 
 
 def file_stamp(path: Path | str) -> FileStamp:
-    """Return the stamp of a file; None if there is no file."""
     try:
         status = os.stat(path)
     except OSError:
@@ -129,7 +129,7 @@ def _foreign(code: str, path: Path, **params: str) -> Content:
 
 
 def _set_aside(path: Path) -> Path:
-    """Rename a file to a free name; in a folder that cannot be written it stays where it is."""
+    """Rename a file to a free name; if the folder is read-only, the file keeps its name."""
     free = renamed = path.with_name(f"{path.name}.corrupt-{time.strftime('%Y%m%d-%H%M%S')}")
     number = 1
     while free.exists():

@@ -1,4 +1,4 @@
-"""Named API keys: `keys.json` in the home folder. It holds the hash of each key, never the key.
+"""Named API keys: `keys.json` in the home folder, with the hash of each key, never the key.
 
     {"format": …, "keys": [{"name": "laptop", "sha256": "…", "ending": "x3Fa", "models": ["org/*"],
                             "requests_per_minute": 60, "created": "2026-03-14T09:26:53Z"}]}
@@ -24,12 +24,12 @@ from omlx.settings.file import locked, read, write
 FILE: Final = "keys.json"
 EVERY_MODEL: Final = "*"
 MAX_RATE: Final = 100_000
-"""Requests per minute; the times of as many are kept in memory."""
+"""Requests per minute — the rate limiter keeps as many times in memory."""
 RESERVED: Final = frozenset({"api_key", "dashboard"})
 """Names under which statistics count the key of the settings, and the dashboard."""
 
 _PREFIX: Final = "sk-omlx-"
-"""Some programs refuse keys without `sk-`; scanners for secrets know a key by its prefix."""
+"""Prefix of keys — some programs require `sk-`; scanners for secrets detect keys by prefix."""
 _KEY_BYTES: Final = 32
 _ENDING: Final = 4
 _NAME: Final = re.compile(r"[\w.@-]{1,64}")
@@ -39,8 +39,10 @@ Pattern = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^\S+$")]
 
 
 class NamedKey(BaseModel):
-    """`models` are patterns of the models that the key may be used for. `ending`: the last
-    characters of the key, by which its owner knows it."""
+    """Key as stored. `models` are patterns of the models that the key may use.
+
+    `ending`: the last characters of the key, by which its owner recognises the key.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -56,7 +58,7 @@ class NamedKey(BaseModel):
         return EVERY_MODEL in self.models
 
     def record(self) -> dict[str, Any]:
-        """Return what may be shown of the key, as JSON."""
+        """Return the fields that may be shown, as JSON."""
         return self.model_dump(mode="json", exclude={"sha256"})
 
 
@@ -93,7 +95,7 @@ class KeyFile:
     def add(
         self, name: str, models: Sequence[str] = (EVERY_MODEL,), rate: int | None = None
     ) -> str:
-        """Make a key, store its hash, and return it. `rate` is in requests per minute.
+        """Make a key, store its hash, and return the key. `rate` is in requests per minute.
 
         Raises BadRequest for invalid values, Conflict for a name that is taken, and ConfigError for
         a file of other content.
@@ -144,7 +146,7 @@ def digest(key: bytes) -> str:
 
 
 def _refused(error: ValidationError) -> BadRequest:
-    """Return the error of a value that a new key was to have."""
+    """Map a validation error of a new key's fields to the client's error."""
     field = str(error.errors()[0]["loc"][0])
     if field == "requests_per_minute":
         return BadRequest("keys.rate_range", param=field, high=MAX_RATE)

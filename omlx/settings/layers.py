@@ -1,7 +1,7 @@
-"""Layers of settings: the values of each source, and which source decides each setting.
+"""Layers of settings: the values of each source, and the deciding source of each setting.
 
-pydantic-settings is not used: its sources do not say which of them set a value, it writes other
-help and other errors, and its import would add half to the start of `omlx config`.
+pydantic-settings is not used: its sources do not report which of them set a value, its help and
+errors differ from ours, and its import would add half to the start of `omlx config`.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ _METAVARS: Final = {int: "N", dict: "JSON"}
 
 
 class Source(StrEnum):
-    """Source of a value; earlier ones take precedence. A request precedes all, and is no layer.
+    """Source of a value; earlier ones take precedence.
 
-    The profile comes first: the request names it.
+    The profile comes first: the request names it. A request's own fields precede all, and are no
+    layer.
     """
 
     PROFILE = "profile"
@@ -36,14 +37,12 @@ class Source(StrEnum):
 
     @property
     def rank(self) -> int:
-        """0 for the source of the highest precedence."""
+        # 0 is the highest precedence.
         return list(Source).index(self)
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """The values that one source sets."""
-
     source: Source
     values: Mapping[str, Value]
 
@@ -51,7 +50,7 @@ class Layer:
 def check_bounds(layer: Layer, where: str) -> None:
     """Raise ConfigError if the draft lengths of one source contradict each other.
 
-    Between two sources that is no error: the one of higher precedence bounds the other.
+    Between two sources a contradiction is no error: the one of higher precedence bounds the other.
     """
     contradiction = DraftLength.parse(layer.values).contradiction
     if contradiction is not None:
@@ -60,16 +59,12 @@ def check_bounds(layer: Layer, where: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """Value of one setting, and its source."""
-
     value: Value
     source: Source
 
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
-    """All settings, and the source of each."""
-
     settings: Settings
     sources: Mapping[str, Source]
 

@@ -22,7 +22,7 @@ def is_pattern(text: str) -> bool:
 
 
 def allows(patterns: Iterable[str], origin: str) -> bool:
-    """Whether one of the patterns matches an Origin header. Letter case does not count."""
+    """Whether any pattern matches an Origin header. Letter case does not count."""
     return any(_matches(pattern.lower().rstrip("/"), origin.lower()) for pattern in patterns)
 
 

@@ -1,4 +1,4 @@
-"""From text or JSON to the value of a setting. Every ConfigError names where the value was set."""
+"""Parser of settings from text or JSON. Every ConfigError names where the value was set."""
 
 from __future__ import annotations
 
@@ -44,9 +44,10 @@ def parse(setting: Setting, raw: str | Sequence[str], where: str) -> Value:
 
 
 def from_json(setting: Setting, raw: object, where: str, text: str | None = None) -> Value:
-    """Return the value of a JSON value. Types are strict: a number is no string, 1 is not true.
+    """Validate a JSON value. Types are strict: a number is no string, 1 is not true.
 
-    A size may also be a string (`512MB`). `text` is what was written for it. Raises ConfigError.
+    A size may also be a string (`512MB`). `text` is the value as written, for the error. Raises
+    ConfigError.
     """
     texts = [raw]
     if setting.repeatable:
@@ -66,7 +67,7 @@ def from_json(setting: Setting, raw: object, where: str, text: str | None = None
 
 
 def to_json(value: Value) -> object:
-    """Return a value as the files hold it; `from_json` is the inverse."""
+    """Return the JSON form of a value, as stored in files; `from_json` is the inverse."""
     if isinstance(value, tuple):
         return [str(part) for part in value]
     if isinstance(value, Path):
@@ -75,7 +76,7 @@ def to_json(value: Value) -> object:
 
 
 def _json_value(setting: Setting, text: str, where: str) -> object:
-    """Return the JSON value that a text stands for. Raises ConfigError, ValueError."""
+    """Convert text to a JSON value by the setting's form. Raises ConfigError, ValueError."""
     match setting.form:
         case Form.SWITCH:
             if (word := text.strip().lower()) not in _SWITCH:
@@ -90,7 +91,7 @@ def _json_value(setting: Setting, text: str, where: str) -> object:
 
 
 def _mismatch(setting: Setting, raw: object, where: str, text: str | None) -> ConfigError:
-    """Return the error of a value of another type, or out of range."""
+    """Return the error for a value of another type, or out of range."""
     value, low, high = shown(raw), setting.meta.low, setting.meta.high
     match setting.form:
         case Form.LINES | Form.MAP:

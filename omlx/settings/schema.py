@@ -42,9 +42,7 @@ Value: TypeAlias = (
 
 
 class AppliesAt(StrEnum):
-    """When a changed value applies: to the next request, at the next idle moment, or at the next
-    start.
-    """
+    """Moment when a changed value applies: next request, next idle moment, or next start."""
 
     AT_ONCE = "at_once"
     RELOAD = "reload"
@@ -52,7 +50,7 @@ class AppliesAt(StrEnum):
 
 
 class Group(StrEnum):
-    """The chapter of help and documents that a setting belongs to."""
+    """Chapter of a setting in help and documents."""
 
     SERVER = "server"
     MODELS = "models"
@@ -63,7 +61,7 @@ class Group(StrEnum):
 
     @property
     def section(self) -> str:
-        """Where config.json keeps this group, from the top of the file."""
+        """Path of this group in config.json, from the top of the file."""
         return _SECTIONS[self]
 
 
@@ -78,7 +76,7 @@ _SECTIONS = {
 
 
 class Scope(StrEnum):
-    """Where a person may set a setting."""
+    """Place where a user may set a setting."""
 
     CLI = "cli"
     ENVIRONMENT = "environment"
@@ -93,12 +91,12 @@ STORED = RUN | {Scope.GLOBAL}
 PER_MODEL = STORED | {Scope.MODEL}
 PER_REQUEST = STORED | {Scope.REQUEST}
 PER_LOAD = PER_MODEL | PER_REQUEST
-"""A request may have it, a profile may not: the model could have to be loaded again for it."""
+"""Scopes with a request's but without a profile's: a profile could force a reload of the model."""
 EVERYWHERE = PER_LOAD | {Scope.PROFILE}
 MODEL_ALONE = frozenset({Scope.MODEL})
 
 STRICT: Final = "strict"
-"""The value of `exactness` with which answers are those of plain decoding alone, bit by bit."""
+"""Value of `exactness` whose answers equal plain decoding alone, bit by bit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +111,7 @@ class Meta(GroupedMetadata):
     high: float = 0
 
     def __iter__(self) -> Iterator[object]:
-        """The bounds as pydantic reads them."""
+        """Yield the bounds in pydantic's form."""
         if self.low < self.high:
             yield Ge(self.low)
             yield Le(self.high)
@@ -129,7 +127,7 @@ _engine = partial(Meta, Group.ENGINE, applies=AppliesAt.RELOAD)
 
 
 def _home() -> Path:
-    """Return `~/.omlx`; a relative path where the user's folder is unknown."""
+    # Relative where the user's folder is unknown.
     return Path(os.path.expanduser("~/.omlx"))
 
 
@@ -218,7 +216,7 @@ class Settings(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One row of the table, made of a field of `Settings`. `kind` is the type of one value."""
+    """Row of the table, derived from a field of `Settings`; `kind` is the type of one value."""
 
     name: str
     kind: type[str] | type[int] | type[float] | type[bool] | type[Path] | type[dict[str, Any]]
@@ -233,7 +231,7 @@ class Setting:
 
     @property
     def flag(self) -> str:
-        """The flag that changes it; a switch that is on by default is turned off."""
+        """Flag that changes the value: `--no-…` for a switch that is on by default."""
         dashed = self.name.replace("_", "-")
         return f"--no-{dashed}" if self.default is True else f"--{dashed}"
 
@@ -243,7 +241,7 @@ class Setting:
 
     @property
     def path(self) -> str:
-        """Its place in config.json; in models.json the last two parts are below the model's id."""
+        """Path in config.json. Its last two parts are the path in a section of models.json."""
         return f"{self.meta.group.section}.{self.name}"
 
     @property
@@ -272,12 +270,12 @@ _FORMS: Final[dict[Any, Form]] = {
     float: Form.NUMBER,
     dict: Form.OBJECT,
 }
-"""Form of a type that does not name its own; else text."""
+"""Forms of types without a `Form` of their own; other types are text."""
 
 
 @cache
 def table() -> dict[str, Setting]:
-    """Every setting by name, in the order of `Settings`."""
+    """Return every setting by name, in the order of `Settings`."""
     rows = {}
     for name, item in Settings.model_fields.items():
         kind, marks = _one_value(item.annotation)
@@ -292,7 +290,7 @@ def table() -> dict[str, Setting]:
 
 
 def _one_value(annotation: Any) -> tuple[Any, list[Any]]:
-    """Return the type of one value, without None and tuple, and the metadata around it."""
+    """Return the type of a single value, without None and tuple, and the metadata around it."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is dict:
         return dict, []

@@ -6,8 +6,8 @@
 Below `profiles` is a section like a model's for each of its profiles, by name.
 
 Every key is a row of the settings table; an unknown key is refused by its name. An invalid file
-stops a start. A file that becomes invalid later is ignored: its last valid content counts until it
-is repaired, and a note says why.
+stops a start. A file that becomes invalid later is ignored: its last valid content counts until
+it is repaired, and a note gives the reason.
 """
 
 from __future__ import annotations
@@ -33,19 +33,18 @@ GLOBAL_FILE: Final = "config.json"
 MODELS_FILE: Final = "models.json"
 PROFILES: Final = "profiles"
 RESERVED: Final = "latest"
-"""Ollama's clients add it to names without a tag."""
+"""Reserved profile name — Ollama's clients add `latest` to names without a tag."""
 
 _PROFILE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 Tree: TypeAlias = "dict[str, Setting | Tree]"
 Check: TypeAlias = Callable[[str, Value, str], None]
-"""Given a setting's name, its value and where it was set, raises ConfigError for what the table
-cannot validate.
-"""
+"""Validation that the table cannot express: of a setting's name, its value and where it was set.
+Raises ConfigError."""
 
 
 class Owner(NamedTuple):
-    """Whose settings: those of all models, of the one with an id, or of a profile of it."""
+    """Owner of settings: all models, the model with an id, or a profile of the model."""
 
     model: str | None = None
     profile: str | None = None
@@ -58,14 +57,14 @@ class Owner(NamedTuple):
 
     @property
     def place(self) -> tuple[str, ...]:
-        """The keys of its section, from the top of its file."""
+        """Keys of the owner's section, from the top of its file."""
         if self.model is None:
             return ()
         place = "models", self.model
         return place if self.profile is None else (*place, PROFILES, self.profile)
 
     def key_path(self, row: Setting) -> tuple[str, ...]:
-        """The keys of a setting, from the top of the file."""
+        """Return the keys of a setting, from the top of the file."""
         keys = tuple(row.path.split("."))
         return keys if self.model is None else (*self.place, *keys[-2:])
 
@@ -76,10 +75,9 @@ class Owner(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StoredSettings:
-    """Immutable content of both files: `everywhere` for all models, `models` by model id,
-    `profiles` by model id and name.
+    """Immutable content of both files, as layers by owner.
 
-    `notes` are the reasons why a file does not count.
+    `notes` are the reasons why a file is ignored.
     """
 
     layers: Mapping[Owner, Layer] = field(default_factory=dict)
@@ -87,7 +85,7 @@ class StoredSettings:
 
     @property
     def models(self) -> Mapping[str, Layer]:
-        """The settings of each model that has some of its own, by its id."""
+        """Settings of each model that has some of its own, by model id."""
         own = {owner.model: layer for owner, layer in self.layers.items() if owner.profile is None}
         return {model: layer for model, layer in own.items() if model is not None}
 
@@ -96,12 +94,12 @@ class StoredSettings:
         return {owner.profile: self.layers[owner] for owner in mine if owner.profile is not None}
 
     def layer(self, model: str | None = None, profile: str | None = None) -> Layer:
-        """Return the settings stored for all models, for one, or for a profile of it."""
+        """Return the settings stored for all models, for `model`, or for a profile of `model`."""
         owner = Owner(model, profile)
         return self.layers.get(owner) or owner.no_values
 
     def revision(self, model: str | None = None, profile: str | None = None) -> str:
-        """Return a hash of what is stored there: equal values have equal revisions."""
+        """Return a hash of the stored values: equal values have equal revisions."""
         layer = self.layer(model, profile)
         values = {name: to_json(value) for name, value in layer.values.items()}
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
@@ -135,7 +133,7 @@ class Store:
     def read(self, *, rename_broken: bool = False) -> StoredSettings:
         """Read both files; with `rename_broken`, first rename a file that cannot be parsed.
 
-        Raises ConfigError for a key or value that is invalid in a file that has never been valid.
+        Raises ConfigError for an invalid key or value in a file that has never been valid.
         """
         for path in self.paths:
             if rename_broken and read(path).broken:
@@ -155,8 +153,10 @@ class Store:
         *,
         expected: str | None = None,
     ) -> None:
-        """Change what is stored for all models, for one, or for a profile of it; None removes a
-        value, the last one of a profile the profile. Values may be in their JSON form.
+        """Change the values stored for all models, for `model`, or for a profile of `model`.
+
+        None removes a value; removing the last value of a profile removes the profile. Values may
+        be in their JSON form.
 
         A file that cannot be parsed is replaced by its last valid content with the changes. Raises
         ConfigError, and changes nothing, for unknown or misplaced names, for contradicting values,
@@ -183,7 +183,7 @@ class Store:
             write(path, values)
 
     def _read_file(self, path: Path) -> None:
-        """Read one file into `_valid`. Raises ConfigError if it is invalid and always was."""
+        """Read a file into `_valid`. Raises ConfigError if the file was never valid."""
         try:
             content = read(path)
             if content.note is None:
@@ -199,8 +199,9 @@ class Store:
         return self._valid.get(path, _ValidContent())
 
     def _set_note(self, path: Path, note: ConfigError | None) -> None:
-        """Replace the note of a file; the note of a renamed file stays while the renamed file
-        exists.
+        """Replace the note of a file.
+
+        The note of a renamed file stays while the renamed file exists.
         """
         if note is not None:
             self._notes[path] = note
@@ -210,8 +211,9 @@ class Store:
                 del self._notes[path]
 
     def _parse(self, values: Mapping[str, Any], path: Path) -> _ValidContent:
-        """Parse the JSON object of one file. Raises ConfigError for an unknown key or an invalid
-        value.
+        """Parse the JSON object of one file.
+
+        Raises ConfigError for an unknown key or an invalid value.
         """
         known = self._last_valid(path)
         if repr(values) == repr(known.values):  # not ==, to which 1 is true
@@ -238,7 +240,7 @@ class Store:
 
 
 def check_profile_name(name: str, where: str) -> None:
-    """Raise ConfigError unless a profile can have this name."""
+    """Raise ConfigError for an invalid or reserved profile name."""
     if _PROFILE_NAME.fullmatch(name) is None or name == RESERVED:
         raise ConfigError("config.profile_name", where=where, value=name, reserved=RESERVED)
 
@@ -246,7 +248,7 @@ def check_profile_name(name: str, where: str) -> None:
 def _model_sections(values: Mapping[str, Any], path: Path) -> Iterator[tuple[Owner, Any]]:
     """Yield the sections of models.json: those of each model, and of its profiles.
 
-    Raises ConfigError for any other key, and for a profile without a name that it can have.
+    Raises ConfigError for any other key, and for an invalid profile name.
     """
     for key in values:
         if key != "models":
@@ -271,10 +273,9 @@ def _model_sections(values: Mapping[str, Any], path: Path) -> Iterator[tuple[Own
 def _leaves(
     section: object, tree: Tree, path: Path, above: tuple[str, ...]
 ) -> Iterator[tuple[Setting, object]]:
-    """Yield the settings in nested objects with their raw values. Raises ConfigError for a key that
-    `tree` lacks.
+    """Yield the settings in nested objects with their raw values.
 
-    `above` is the place of the section in the file.
+    `above` is the place of the section in the file. Raises ConfigError for a key that `tree` lacks.
     """
     if not isinstance(section, dict):
         raise ConfigError("config.object", where=f"{path}: {'.'.join(above)}")
@@ -289,9 +290,7 @@ def _leaves(
 
 
 def _set(values: dict[str, Any], keys: tuple[str, ...], value: object) -> None:
-    """Set a value in nested objects, or remove it (None); an object that becomes empty is removed
-    too.
-    """
+    """Set a value in nested objects; None removes the value and objects that become empty."""
     key, *rest = keys
     if rest:
         inner = values.setdefault(key, {})

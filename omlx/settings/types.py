@@ -18,12 +18,12 @@ from omlx.errors import ConfigError
 from omlx.settings.origins import is_pattern
 
 SHOWN: Final = 80
-"""Characters of a rejected value that an error repeats."""
+"""Characters — length of a rejected value in an error."""
 
 PAIR: Final = "PATTERN=MODEL"
 
 MAX_SECRET: Final = 4096
-"""Characters of a secret: a server reads a head of at most 64 KB, many proxies one of 8 KB."""
+"""Characters of a secret — servers read a head of at most 64 KB, many proxies only 8 KB."""
 
 RENDERER_ARGUMENTS: Final = frozenset(
     {"add_generation_prompt", "chat_template", "continue_final_message", "conversation"}
@@ -31,7 +31,7 @@ RENDERER_ARGUMENTS: Final = frozenset(
     | {"return_dict", "return_tensors", "sanitize_control_tokens", "self", "tokenize"}
     | {"tokenizer_kwargs", "tools", "truncation"}
 )
-"""Names that the renderer of chat templates takes itself: no template variable can have them."""
+"""Arguments of the chat template renderer: no template variable can have these names."""
 
 _UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _SIZE: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?\s*", re.IGNORECASE)
@@ -53,12 +53,12 @@ class Form(StrEnum):
 
 
 def shown(raw: object) -> str:
-    """Return a rejected value for an error, as JSON."""
+    """Format a rejected value for an error, as JSON."""
     return json.dumps(raw, default=str, ensure_ascii=False)[:SHOWN]
 
 
 def size_text(nbytes: int) -> str:
-    """Return the shortest exact way to write a size: `2GB`. Units are powers of 1024."""
+    """Format a size in its shortest exact form: `2GB`. Units are powers of 1024."""
     for unit, scale in reversed(_UNITS.items()):
         if unit and nbytes >= scale and nbytes % scale == 0:
             return f"{nbytes // scale}{unit.upper()}B"
@@ -72,7 +72,7 @@ def _text(raw: str) -> str:
 
 
 def _secret(raw: str) -> str:
-    """Refuse text that no HTTP header can carry. The error does not repeat it."""
+    """Refuse text that no HTTP header can carry. The error omits the text."""
     _text(raw)
     if not (raw.isascii() and raw.isprintable() and raw == raw.strip()) or len(raw) > MAX_SECRET:
         raise ConfigError("config.secret", limit=MAX_SECRET)

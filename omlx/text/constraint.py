@@ -1,8 +1,8 @@
 """Constraints of one choice: the form of its output, and its thinking budget.
 
 The budget's mask follows the output with the parser that separates reasoning from content, and so
-counts what the response reports as reasoning. Once the budget is spent, a sentence and the closing
-marker are the only tokens allowed; after that, no reasoning may be opened again.
+counts the reasoning tokens that the response reports. Once the budget is spent, a sentence and the
+closing marker are the only tokens allowed; after that, no reasoning may be opened again.
 """
 
 from __future__ import annotations
@@ -40,8 +40,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """A structured output, tools with their arguments, or both, and a thinking budget; `Preamble`
-    has the other fields. `opened`: the prompt, also one that is no conversation, ends in reasoning.
+    """Structured output, tools with their arguments, or both, and a thinking budget.
+
+    `Preamble` documents the other fields. `opened`: the prompt, also one that is no conversation,
+    ends in reasoning.
     """
 
     output: StructuredOutput | None = None
@@ -68,8 +70,9 @@ class Constraint:
         output: CompiledGrammar | None,
         calls: CompiledGrammar | None,
     ) -> TokenMask | None:
-        """Return the mask of the output's form and of its thinking budget; None where nothing is
-        constrained. Takes what `compile` returns.
+        """Return the mask of the output's form and of its thinking budget.
+
+        Takes the grammars that `compile` returns. None if nothing is constrained.
         """
         forced = self.tools is not None and self.tools.forced
         answer = calls if forced else output
@@ -89,7 +92,7 @@ class Constraint:
 
 
 CLOSING_SENTENCE: Final = "\n\nThat is enough thought. I will answer with what I have.\n"
-"""Written before the closing marker: without it, models go on as if they were still thinking."""
+"""Text before the closing marker: without it, models continue in the style of reasoning."""
 
 _FOREVER: Final = 1 << 62
 _ROLLBACK: Final = 2 * MAX_DRAFT_LENGTH  # tokens that can be taken back: more than any draft has
@@ -98,8 +101,11 @@ _Utf8: Final = getincrementaldecoder("utf-8")
 
 @dataclass(frozen=True, slots=True)
 class ThoughtMarkers:
-    """Token ids of one model: `closing` is the marker that ends reasoning, `sentence` comes before
-    it. After a token `reopens[0]`, `reopens[1]` opens reasoning again; () where nothing does.
+    """Token ids of one model's reasoning markers.
+
+    `closing` is the marker that ends reasoning, `sentence` comes before it. After a token
+    `reopens[0]`, `reopens[1]` opens reasoning again; () if nothing does. A single id in `reopens`
+    opens reasoning anywhere.
     """
 
     sentence: tuple[int, ...]
@@ -109,8 +115,10 @@ class ThoughtMarkers:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Position of the output: parser, bytes of an incomplete character, newest token, reasoning
-    tokens so far, and the tokens that must follow.
+    """Position in the output.
+
+    `incomplete` are bytes of an incomplete character, `newest` the last token id, `spent` reasoning
+    tokens so far, `forced` the tokens that must follow.
     """
 
     splitter: Splitter
@@ -121,7 +129,7 @@ class _Place:
 
 
 class ThinkingBudgets:
-    """The budgets of one model: `markers` are None where it has none that could be forced."""
+    """Thinking budgets of one model; `markers` is None if the model has none that can be forced."""
 
     def __init__(
         self, tokenizer: TokenizerWrapper, token_bytes: TokenBytes, vocab_size: int
@@ -145,7 +153,7 @@ class ThinkingBudgets:
     def mask(
         self, budget: int, inner: TokenMask | None, tools: ToolUse | None, *, thinking: bool
     ) -> TokenMask | None:
-        """Return `inner`, the mask of the output's form, with a budget of so many tokens.
+        """Return `inner`, the mask of the output's form, combined with a `budget` in tokens.
 
         `thinking`: the prompt has opened reasoning.
         """
@@ -156,9 +164,9 @@ class ThinkingBudgets:
         return BudgetMask(self, self.markers, budget, splitter, inner)
 
     def _markers(self, closing: str, opening: str) -> ThoughtMarkers:
-        """An opening marker that is no special token cannot be barred: it is closed at once."""
         reopens = self._ids(opening)[:2]
         if reopens and reopens[0] not in self._tokenizer._tokenizer.get_added_vocab().values():
+            # An opening marker that is no special token cannot be barred: it is closed at once.
             reopens = ()
         return ThoughtMarkers(self._ids(CLOSING_SENTENCE), self._ids(closing), reopens)
 
@@ -167,8 +175,9 @@ class ThinkingBudgets:
 
 
 class BudgetMask:
-    """The engine's `TokenMask` of one choice. The mask `inner` has the last word: where it does not
-    allow what the budget forces, its tokens come.
+    """Mask of one choice with a thinking budget, an engine `TokenMask`.
+
+    The mask `inner` takes precedence: if it bars a forced token, its own tokens are allowed.
     """
 
     def __init__(
@@ -227,7 +236,7 @@ class BudgetMask:
 
     @property
     def _barred(self) -> int | None:
-        """The token that would open reasoning although the budget is spent."""
+        """Token that would open reasoning although the budget is spent."""
         place, reopens = self._place, self._markers.reopens
         if not reopens or place.spent < self.budget or place.splitter.thinking:
             return None
@@ -249,12 +258,11 @@ class BudgetMask:
         return self._closed(after)
 
     def _closed(self, place: _Place) -> _Place:
-        """The place with what must follow if the budget is spent within reasoning. The sentence is
-        written once, and not for a budget of 0.
-        """
+        """Return the place with its forced tokens if the budget is spent within reasoning."""
         if not place.splitter.thinking or place.spent < self.budget:
             return place
         markers = self._markers
+        # The sentence comes once, and not for a budget of 0.
         if place.spent == self.budget > 0:
             return replace(place, forced=markers.sentence + markers.closing)
         return replace(place, forced=markers.closing)

@@ -1,4 +1,4 @@
-"""The neutral event stream of one choice: what every API dialect encodes and no dialect defines.
+"""Neutral event stream of one choice: encoded by every API dialect, defined by none.
 
     text, reasoning      deltas, in any number and order
     a tool call          start, arguments (JSON text to append), end; calls are numbered from 0
@@ -6,7 +6,7 @@
     the prompt           its requested logprobs, first
 
 Deltas of one kind may be merged or split without changing their meaning. `logprobs` belong to the
-event's tokens. `drafted`: the text came from accepted draft tokens, if the request wants to know.
+event's tokens. `drafted`: the text came from accepted draft tokens, if the request asks for that.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class ToolCallArguments:
 
 @dataclass(frozen=True, slots=True)
 class ToolCallEnd:
-    """`complete`: not cut off inside of its arguments."""
+    """End of a tool call. `complete`: the arguments were not cut off."""
 
     index: int
     logprobs: tuple[TokenLogprob, ...] = ()
@@ -72,7 +72,7 @@ class Finish:
     """End of a choice, with the number of its tool calls.
 
     `reasoning_tokens` of the `stats.predicted_n` tokens were reasoning; `stop` is the stop string
-    that ended it, if any; `receipt` is there if one was requested.
+    that ended the choice, if any; `receipt` is set if requested.
     """
 
     reason: FinishReason
@@ -86,7 +86,7 @@ class Finish:
 
 @dataclass(frozen=True, slots=True)
 class PromptLogprobs:
-    """Next logprobs of the prompt's tokens, from the second one on."""
+    """Next logprobs of the prompt's tokens, from the second token on."""
 
     logprobs: tuple[TokenLogprob, ...]
 

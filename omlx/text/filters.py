@@ -1,8 +1,8 @@
 """Stream filters of text: stop strings, dropped markers, reasoning apart from content.
 
-Of several stop strings the one that *ends* first wins; of two that end together, the longer one.
-That rule can be decided character by character, so the result does not depend on how the text is
-cut into pieces.
+Of several stop strings the one that *ends* first wins; if two end together, the longer wins. This
+rule can be decided character by character, so the result does not depend on how the text is cut
+into pieces.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class StreamParser:
     """Parser of a text that comes in pieces (`feed`) and ends (`finish`).
 
-    Its results depend on the text alone, not on how it was cut; undecided text is held back.
+    Results depend on the text alone, not on its pieces; undecided text is held back.
     """
 
     _held = ""
@@ -32,7 +32,7 @@ class StreamParser:
 
 
 class _Filter(StreamParser):
-    """Stream filter that holds back what may be the beginning of a pattern."""
+    """Stream filter that holds back a possible beginning of a pattern."""
 
     def __init__(self, patterns: Sequence[str]) -> None:
         self._patterns = tuple(patterns)
@@ -42,9 +42,7 @@ class _Filter(StreamParser):
         return held
 
     def _match(self, text: str) -> tuple[int, int, str] | None:
-        """Return end, start and pattern of the match that ends first; the longer one of two that
-        end together.
-        """
+        """Return end, start and pattern of the match that ends first, the longer on a tie."""
         matches = []
         for pattern in self._patterns:
             start = text.find(pattern)
@@ -60,7 +58,7 @@ class _Filter(StreamParser):
 
 
 class StopStringFilter(_Filter):
-    """Filter that passes text up to the first stop string; `matched` is that string."""
+    """Filter that passes text up to the first stop string, then held in `matched`."""
 
     matched: str | None = None
 
@@ -77,9 +75,7 @@ class StopStringFilter(_Filter):
 
 
 class MarkerFilter(_Filter):
-    """Filter that drops markers without meaning for a reader, as some models put around their
-    answers.
-    """
+    """Filter that drops markers without meaning for a reader, such as markers around an answer."""
 
     def feed(self, text: str) -> str:
         text, passed = self._held + text, ""
@@ -127,7 +123,7 @@ class WrapperFilter(StreamParser):
 
 
 class StopStringMatcher:
-    """The engine's `StopMatcher` for stop strings."""
+    """Matcher of stop strings, an engine `StopMatcher`."""
 
     def __init__(
         self, tokenizer: TokenizerWrapper, stops: Sequence[str], context: Iterable[int] = ()
@@ -151,7 +147,7 @@ def overlap(text: str, marker: str) -> int:
 
 
 def longest_overlap(text: str, markers: Iterable[str]) -> int:
-    """Return the length of the longest suffix of `text` that may be the beginning of a marker."""
+    """Return the length of the longest suffix of `text` that may begin a marker."""
     return max((overlap(text, marker) for marker in markers), default=0)
 
 
@@ -177,7 +173,7 @@ class Splitter(StreamParser):
     """Stream parser that holds back text until its channel is certain."""
 
     _pieces: list[Piece]
-    """Results of the text at hand."""
+    """Results of the current `feed` or `finish`."""
 
     @property
     def thinking(self) -> bool:
@@ -199,7 +195,9 @@ class Splitter(StreamParser):
         raise NotImplementedError
 
     def _step(self) -> bool:
-        """Consume what is certain; return whether the rest may be decidable in the new state."""
+        """Consume all certain text; return whether the remaining text may be decidable in the new
+        state.
+        """
         raise NotImplementedError
 
     def _emit(self, text: str) -> None:
@@ -278,7 +276,7 @@ class ReasoningSplitter(Splitter):
         return bool(self._held)
 
     def _start(self) -> bool:
-        """Look for a marker at the beginning; a closing one ends reasoning that has no text."""
+        """Find a marker at the beginning; a closing marker ends reasoning that has no text."""
         text = self._held.lstrip()
         if text.startswith(self._open):
             self._held, self._state = text[len(self._open) :], _State.THOUGHT_START
@@ -320,8 +318,7 @@ class ChannelSplitter(Splitter):
     """Splitter by a table of transitions: by state, pairs of a marker and the state after it.
 
     The table is mlx-lm's `response_transitions` or one of ours. The text of a header is dropped.
-    The marker of a tool call is kept: it belongs to the call. Output in which no marker ever comes
-    is content.
+    The marker of a tool call is kept as a part of the call. Output without any marker is content.
     """
 
     def __init__(self, initial: str, transitions: Mapping[str, Sequence[tuple[str, str]]]) -> None:

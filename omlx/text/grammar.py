@@ -1,4 +1,4 @@
-"""Structured output: from what a request demands to a token mask, by llguidance."""
+"""Structured output: a request's format compiled to a token mask, by llguidance."""
 
 from __future__ import annotations
 
@@ -50,9 +50,10 @@ T = TypeVar("T")
 
 CACHE_SIZE: Final = 32
 MAX_RULES: Final = 1_000
-"""llguidance compiles by recursion: its stack overflows at some 2,000 rules in a chain."""
+"""Rules — llguidance compiles by recursion: its stack overflows at some 2,000 rules in a chain."""
 _RULE: Final = re.compile(":+")
-"""In each rule, of Lark's format or llama.cpp's, and in each reference of an embedded schema."""
+"""Separator in each rule, of Lark's format or llama.cpp's, and in each reference of an embedded
+schema."""
 _SHOWN: Final = 500  # characters of a warning's detail
 
 
@@ -65,11 +66,11 @@ class GrammarKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StructuredOutput:
-    """The structured output that a request demands in its field `param`.
+    """Structured output that a request demands in its field `param`.
 
     `text` is a JSON schema, a regular expression, a JSON list of texts, or a grammar in Lark's or
-    llama.cpp's format. Of a `strict` schema everything must be enforced; of others, what the
-    grammar can express.
+    llama.cpp's format. A `strict` schema must be enforced entirely; others as far as the grammar
+    can express them.
     """
 
     kind: GrammarKind
@@ -80,25 +81,27 @@ class StructuredOutput:
 
 @dataclass(frozen=True, slots=True)
 class CompiledGrammar:
-    """A grammar compiled for one model; `param` is the request field it came from. `matcher` is
-    only copied. `warnings` name what of a schema is not enforced.
+    """Grammar compiled for one model; `param` is its field of the request.
+
+    `matcher` is only copied. `warnings` name the parts of a schema that are not enforced.
     """
 
     param: str
     matcher: LLMatcher
     warnings: tuple[Reason, ...] = ()
     whole: LLMatcher | None = None
-    """Matcher of a whole answer in which a call may occur without a marker: with the texts and the
-    reasoning beside it, where these are messages of their own."""
+    """Matcher of a whole answer if a call may occur without a marker.
+
+    Includes the texts and the reasoning beside the call, if these are messages of their own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Preamble:
     """Texts that may precede or replace a constrained answer.
 
-    `thinking`: the prompt has opened reasoning. `may_think`: the model may open it. `may_call`: the
-    model may call a tool; `calls` constrains the text after a call's marker. `answer_prefix` is the
-    part of the answer in the prompt.
+    `thinking`: the prompt has opened reasoning. `may_think`: the model may open reasoning.
+    `may_call`: the model may call a tool; `calls` constrains the text after a call's marker.
+    `answer_prefix` is the part of the answer in the prompt.
     """
 
     thinking: bool = False
@@ -109,8 +112,9 @@ class Preamble:
 
 
 class GrammarCompiler:
-    """Compiler of structured output for one model. llguidance's view of the tokenizer takes a
-    second, once.
+    """Compiler of structured output for one model.
+
+    The first use builds llguidance's tokenizer, which takes a second.
     """
 
     def __init__(self, tokenizer: TokenizerWrapper, stop_ids: Iterable[int]) -> None:
@@ -119,7 +123,7 @@ class GrammarCompiler:
         self._cache: GrammarCache[CompiledGrammar] = GrammarCache()
 
     def compile(self, output: StructuredOutput) -> CompiledGrammar:
-        """Compile a grammar. Raises BadRequest if it cannot be enforced or is empty."""
+        """Compile a grammar. Raises BadRequest if the grammar cannot be enforced or is empty."""
         return self._cache.get(repr(output), lambda: self._compile(output))
 
     def _compile(self, output: StructuredOutput) -> CompiledGrammar:
@@ -140,11 +144,11 @@ class GrammarCompiler:
             raise BadRequest("format.invalid", param=param, field=param, detail=detail) from error
 
     def compile_tool_calls(self, use: ToolUse) -> CompiledGrammar | None:
-        """Compile the grammar of a request's calls: of the whole answer if one is forced, else of
-        one call's inside.
+        """Compile the grammar of a request's calls.
 
-        Returns None where calls are unconstrained, or in a format without a grammar. Raises
-        BadRequest, naming the function, for a schema that cannot be enforced.
+        Covers the whole answer if a call is forced, else the inside of one call. Returns None if
+        calls are unconstrained, or in a format without a grammar. Raises BadRequest, naming the
+        function, for a schema that cannot be enforced.
         """
         markup = call_markup(self._tokenizer, use.functions)
         if markup is None or markup.form.written is None or not (use.forced or use.strict):
@@ -198,8 +202,9 @@ class GrammarCompiler:
         return GrammarMask(self._start(constrained, preamble), self._tokens.without_stops)
 
     def _relaxed_tools(self, use: ToolUse) -> tuple[ToolUse, list[str]]:
-        """Return the functions with what can be enforced of their schemas, unless they are strict,
-        and what was removed.
+        """Reduce schemas of functions that are not strict to their enforceable parts.
+
+        Also returns the removed parts.
         """
         functions, removed = [], []
         for tool in use.functions:
@@ -213,8 +218,9 @@ class GrammarCompiler:
         return replace(use, functions=tuple(functions)), removed
 
     def _pattern_error(self, pattern: str) -> str | None:
-        """Return why the grammar cannot express a pattern; None if it can, or if the pattern is
-        malformed.
+        """Return why the grammar cannot express a pattern.
+
+        None if the grammar can, or if the pattern is malformed.
         """
         schema = {"type": "string", "pattern": pattern}
         try:
@@ -226,8 +232,9 @@ class GrammarCompiler:
         return None
 
     def _check_schemas(self, use: ToolUse) -> list[str]:
-        """Return what is not enforced of the schemas. Raises BadRequest, naming the function, if
-        its schema alone cannot be enforced.
+        """Return the parts of the schemas that are not enforced.
+
+        Raises BadRequest, naming the function, if its schema alone cannot be enforced.
         """
         ignored: list[str] = []
         for function in use.allowed:
@@ -279,7 +286,7 @@ class GrammarCompiler:
         return Constrained(self._tokens.thought_text.deep_copy(), then)
 
     def _after_thought(self, answer: Constrained, markers: tuple[Marker, ...]) -> AnswerStart:
-        """Return the state before an answer with up to two line breaks, in one token or in two."""
+        """Return the state before an answer with up to two line breaks, as one token or two."""
         start = AnswerStart(answer, markers)
         line, blank = (tuple(self._tokens.known.tokenize_str(text)) for text in ("\n", "\n\n"))
         second = AnswerStart(answer, (*markers, Marker(line, start)))
@@ -288,7 +295,7 @@ class GrammarCompiler:
 
 
 def _compiled(param: str, matcher: LLMatcher, removed: Sequence[str] = ()) -> CompiledGrammar:
-    """A grammar with one warning about everything that it does not enforce."""
+    """Return a grammar with a single warning about everything that is not enforced."""
     parts = [*removed, *matcher.get_grammar_warnings()]
     if not parts:
         return CompiledGrammar(param, matcher)
@@ -359,8 +366,10 @@ class GrammarCache(Generic[T]):
         self._lock = Lock()
 
     def get(self, source: str, compile: Callable[[], T]) -> T:
-        """Return the result for a source, compiled on a miss. Raises the BadRequest of `compile`,
-        also where it is cached."""
+        """Return the result for a source, compiled on a miss.
+
+        Raises the BadRequest of `compile`, also a cached one.
+        """
         key = sha256(source.encode(errors="surrogatepass")).digest()
         with self._lock:
             result = self._results.pop(key, None)
@@ -376,7 +385,7 @@ class GrammarCache(Generic[T]):
 
     @staticmethod
     def _compiled(compile: Callable[[], T]) -> T | BadRequest:
-        """Return the result or a refusal without its cause, whose frames hold what was compiled."""
+        """Return the result, or the refusal without its cause: frames hold partial results."""
         try:
             return compile()
         except BadRequest as error:

@@ -1,12 +1,12 @@
-"""The markup of gpt-oss ("harmony"), for which mlx-lm has no parser.
+"""Markup of gpt-oss ("harmony"), for which mlx-lm has no parser.
 
     <|channel|>analysis<|message|>reasoning<|end|>
     <|start|>assistant<|channel|>final<|message|>an answer
 
-A header names a channel, and a recipient if the message is a call. Models misspell headers: all of
-a text that can be one is a header, up to `<|message|>`; the last channel in it counts. Markers are
-dropped wherever they stand, but in the strings of a call. The chat template shows whether a model
-uses this markup.
+A header names a channel, and a recipient if the message is a call. Models misspell headers: any
+text that can be a header is a header, up to `<|message|>`; the last channel in it counts. Markers
+are dropped everywhere except in the strings of a call. A model uses this markup if its chat
+template does.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ THOUGHT: Final = (
     "<|channel|>analysis<|message|>",
     "<|end|><|start|>assistant<|channel|>final<|message|>",
 )
-"""Markers that open reasoning, and that lead from it to the answer."""
+"""Markers that open reasoning, and that lead from reasoning to the answer."""
 
 _START: Final = "<|start|>"
 _CHANNEL: Final = "<|channel|>"
 _ENDS: Final = tuple((marker, HEADER) for marker in ("<|end|>", CALL_END, "<|return|>", _START))
 TRANSITIONS: Final[Mapping[str, Sequence[tuple[str, str]]]] = {REASONING: _ENDS, CONTENT: _ENDS}
-"""By state, the markers that leave it and the states that they lead to."""
+"""Markers that leave a state, with the state after each, by state."""
 
 _STARTED: Final = f"{HEADER} after its marker"
 _FOREIGN: Final = "message to a tool of its training, or of another role"
@@ -54,16 +54,16 @@ _NEXT: Final = re.compile(
     r"<\|channel\|>\s*(?:analysis|commentary|final)\b[^<]{0,200}"
     r"(?:<\|constrain\|>[^<]{0,80})?<\|message\|>"
 )
-"""A header behind a message whose end was forgotten."""
+"""Header behind a message whose end marker is missing."""
 _CHANNELS: Final = re.compile("analysis|commentary|final")
 _OTHERS: Final = re.compile(r"\s*(?:user|system|developer|tool|functions\.)")
 """Roles other than the model's."""
 _READERS: Final = ("", "assistant", "user", "all")  # recipients of messages that are no calls
 
 _MARKS: Final = re.compile(r'["{}]|(?P<end><\|(?:end|call|return|start)\|>)')
-"""Marks outside the strings of a call's JSON: a string, the end of the object, which no string
-follows, or that of the message.
-"""
+"""Marks outside the strings of a call's JSON.
+
+Quotes, braces, and the end of the message; no string begins after the object's end."""
 _QUOTED_MARKS: Final = re.compile(
     r'\\.|"|(?P<end><\|(?:end|call|return)\|>)(?=<\|start\|>)', re.DOTALL
 )
@@ -76,9 +76,11 @@ def uses_harmony(tokenizer: TokenizerWrapper) -> bool:
 
 
 class HarmonySplitter(Splitter):
-    """Splitter of messages by their headers. A message to a function becomes content that reads
-    `to=functions.NAME<|message|>{…}<|call|>`, whatever its header; `functions` are those that may
-    be called, and without any, such messages are dropped.
+    """Splitter of messages by their headers.
+
+    A message to a function becomes content of the form `to=functions.NAME<|message|>{…}<|call|>`,
+    whatever its header; `functions` are those that may be called. Without any, such messages are
+    dropped.
     """
 
     def __init__(self, functions: Sequence[Mapping[str, Any]]) -> None:
@@ -94,8 +96,9 @@ class HarmonySplitter(Splitter):
         return self._state == REASONING
 
     def finish(self, *, complete: bool = True) -> list[Piece]:
-        """Return what was held back. A call whose arguments have not come calls without any, unless
-        the output was cut off.
+        """Return the held text.
+
+        A call whose arguments are missing gets empty arguments, unless the output was cut off.
         """
         self._pieces = []
         if self._in_header and self._unmarked(len(self._held)):
@@ -129,7 +132,7 @@ class HarmonySplitter(Splitter):
         return self._message()
 
     def _header(self) -> bool:
-        """Read a header up to its end; a text that cannot be one is an answer without a header."""
+        """Read a header up to its end; a text that cannot be a header is an answer without one."""
         if self._state == HEADER and not self._may_lead():
             self._state = CONTENT
             return True
@@ -148,8 +151,9 @@ class HarmonySplitter(Splitter):
         return False
 
     def _unmarked(self, end: int) -> bool:
-        """Enter the call whose arguments the header up to `end` holds, without `<|message|>`, if it
-        does.
+        """Enter a call whose arguments are in the header up to `end`, without `<|message|>`.
+
+        Returns False if there are none.
         """
         header, brace, _ = self._held[:end].partition("{")
         if not brace or not _RECIPIENT.search(header):
@@ -183,9 +187,9 @@ class HarmonySplitter(Splitter):
             self._state = CONTENT
 
     def _calls(self, recipient: str, function: str) -> bool:
-        """Return whether a message is a call: a name alone must be that of a function."""
         if not self._parameters or not function:
             return False
+        # Without `functions.`, the name must be that of a function.
         return function != recipient or function in self._parameters
 
     def _message(self) -> bool:
@@ -209,7 +213,7 @@ class HarmonySplitter(Splitter):
         return True
 
     def _pass(self, length: int) -> None:
-        """Pass on the beginning of the held text; nothing of messages to others."""
+        """Emit the beginning of the held text, unless the message is to another recipient."""
         if self._state != _FOREIGN:
             self._emit(self._held[:length])
         self._held = self._held[length:]
@@ -244,8 +248,10 @@ class HarmonySplitter(Splitter):
             self._emit(CALL_END)
 
     def _arguments(self, text: str) -> str:
-        """Return a text that begins with no object as the arguments of the call: JSON of the object
-        within quotes, a list or a code fence, else the value of the only parameter.
+        """Convert arguments that begin with no object to JSON.
+
+        Accepts an object within quotes, a list or a code fence; any other text is the value of the
+        only parameter.
         """
         text = text.strip()
         if not text:
@@ -257,7 +263,7 @@ class HarmonySplitter(Splitter):
         return json.dumps(value, ensure_ascii=False)
 
     def _call(self) -> bool:
-        """Pass on a call up to the marker that ends it: arguments may spell markers."""
+        """Emit a call up to the marker that ends it: arguments may spell markers."""
         at = 0
         while match := (_QUOTED_MARKS if self._quoted else _MARKS).search(self._held, at):
             if match["end"]:
@@ -285,9 +291,7 @@ def _parameters(tool: Mapping[str, Any]) -> list[str]:
 
 
 def _unwrapped(text: str) -> Any:
-    """Return the value of a JSON text, also in a code fence: what is quoted in it, or the only item
-    of a list.
-    """
+    """Parse JSON, also in a code fence; unwrap a quoted value or the only item of a list."""
     with suppress(ValueError, RecursionError):
         value = json.loads(text.strip("`").removeprefix("json"), strict=False)
         if isinstance(value, str):

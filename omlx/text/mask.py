@@ -1,8 +1,8 @@
 """Token masks of structured output, by llguidance matchers over a model's tokens.
 
 Reasoning and a tool call may come before or instead of a constrained answer and are not constrained
-themselves. Where the answer is free but its calls are not, each call is constrained from its
-opening marker to its end.
+themselves. If the answer is free but its calls are not, each call is constrained from its opening
+marker to its end.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 _LIMITS: Final = LLParserLimits(verbose_errors=False, initial_lexer_fuel=200_000)
-"""llguidance holds Python's lock while it builds a lexer: the fuel, a count of expressions, keeps
-that below 0.1 CPU seconds. A list of 20,000 words fits."""
+"""Lexer fuel, a count of expressions — llguidance holds Python's lock while building a lexer: this
+fuel takes less than 0.1 CPU seconds. A list of 20,000 words fits."""
 
 
 class GrammarTokens:
@@ -51,8 +51,9 @@ class GrammarTokens:
 
     @cached_property
     def thought_ids(self) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-        """Tokens that open and close reasoning; None for a model without it, or whose markers are
-        plain text.
+        """Tokens that open and close reasoning.
+
+        None for a model without reasoning, or whose markers are plain text.
         """
         channels = channel_markers(self._tokenizer)
         if channels is not None:
@@ -77,7 +78,7 @@ class GrammarTokens:
 
     @cached_property
     def message_text(self) -> LLMatcher:
-        """Matcher of the text of a message without markup, in a family whose calls are messages."""
+        """Matcher of a message text without markup, in a family whose calls are messages."""
         markup = call_markup(self._tokenizer, ())
         assert markup is not None
         assert markup.form.messages is not None
@@ -90,8 +91,8 @@ class GrammarTokens:
         return self._marker_ids(markup.form.start)
 
     def _marker_ids(self, marker: str) -> tuple[int, ...]:
-        """Tokens of a marker. llguidance alone finds added tokens only if they look like tags."""
         ids: list[int] = []
+        # llguidance alone finds added tokens only if they look like tags.
         for part in split_added(marker, self.added):
             known = self.added.get(part)
             ids += self.known.tokenize_str(part) if known is None else [known]
@@ -105,8 +106,8 @@ class GrammarTokens:
 
     @cached_property
     def known(self) -> LLTokenizer:
-        """llguidance's view of the tokenizer. Raises BadRequest for a tokenizer that it cannot
-        read.
+        """Tokenizer of llguidance. Raises BadRequest if llguidance cannot read the model's
+        tokenizer.
         """
         # Imports transformers, as the first tokenizer does: slow.
         from llguidance import hf  # noqa: PLC0415
@@ -135,10 +136,10 @@ class CallStart:
 
 @dataclass(frozen=True, slots=True)
 class Free:
-    """Unconstrained text, which may end. The marker of `call` starts a constrained call wherever it
-    occurs.
+    """Unconstrained text, which may end.
 
-    The marker of `thought` opens reasoning, and only as the very first output.
+    The marker of `call` starts a constrained call anywhere. The marker of `thought` opens
+    reasoning, only as the very first output.
     """
 
     call: CallStart | None = None
@@ -155,8 +156,9 @@ class Constrained:
 
 @dataclass(frozen=True, slots=True)
 class Thought:
-    """Reasoning up to the marker `end`, followed by `then`. The output may not end in it if a
-    constrained answer is due.
+    """Reasoning up to the marker `end`, followed by `then`.
+
+    The output may not end in reasoning if a constrained answer is due.
     """
 
     end: tuple[int, ...]
@@ -169,7 +171,7 @@ class Marker:
     then: State
 
     def advance(self, token: int) -> State | None:
-        """Return the state after a token; None if the token is not the next one of the marker."""
+        """Return the state after a token; None if the token is not the marker's next."""
         if token != self.ids[0]:
             return None
         if len(self.ids) == 1:
@@ -190,8 +192,9 @@ State: TypeAlias = Free | Constrained | Thought | Marker | AnswerStart | CallSta
 
 @dataclass(slots=True, eq=False)
 class GrammarMask:
-    """The engine's `TokenMask`. `history` holds, per token, the state before it and the matcher
-    that consumed it.
+    """Mask of one choice, an engine `TokenMask`.
+
+    `history` holds, per token, the state before it and the matcher that consumed it.
     """
 
     state: State
@@ -224,8 +227,9 @@ class GrammarMask:
         return None
 
     def advance(self, token: int) -> bool:
-        """Consume a token; return False, changing nothing, if it is not allowed. Raises
-        EngineError.
+        """Consume a token; return False, changing nothing, for a disallowed token.
+
+        Raises EngineError.
         """
         state = self.state
         if isinstance(state, AnswerStart):
@@ -264,7 +268,7 @@ class GrammarMask:
         self.state = following
 
     def _unconstrained(self, token: int) -> State | None:
-        """Return the state after a token that no matcher consumes; None if it is not allowed."""
+        """Return the state after a token that no matcher consumes; None for a disallowed token."""
         match self.state:
             case Free(call=call, thought=thought) as free:
                 if thought is not None and self._opens(thought.ids, token):
@@ -286,7 +290,7 @@ class GrammarMask:
         return None
 
     def _opens(self, ids: tuple[int, ...], token: int) -> bool:
-        """Return whether the whole output so far is this marker."""
+        """Whether the whole output so far is this marker."""
         return len(self.tokens) < len(ids) and (*self.tokens, token) == ids
 
     def _ends_with(self, ids: tuple[int, ...], token: int) -> bool:
@@ -300,8 +304,9 @@ def _bitmask(matcher: LLMatcher) -> bytes:
 
 
 def _check(matcher: LLMatcher) -> None:
-    """Raise EngineError if the matcher has failed: a grammar may exceed its limits at some
-    position.
+    """Raise EngineError if the matcher has failed.
+
+    A grammar may exceed its limits at some position.
     """
     if matcher.is_error():
         raise EngineError("engine.grammar", detail=matcher.get_error())
