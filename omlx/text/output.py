@@ -50,10 +50,10 @@ class OutputSpec:
     """Settings of the parsers of one request's choices.
 
     `thinking`: the prompt has opened reasoning. `context`: prompt tokens of a message that the
-    output continues. `raw`: text only, without reasoning and calls. `tools` are as chat templates
-    take them; `strict` names those whose arguments must follow their schema. `single`: the
-    output ends with its first call. `mark_drafted`: texts say whether they were drafted. Ids of
-    calls derive from `salt`.
+    output continues. `raw`: text only, without reasoning and calls. `tools` are in the form of chat
+    templates; `strict` names those whose arguments must follow their schema. `single`: the output
+    ends with its first call. `mark_drafted`: texts are marked if drafted. Ids of calls derive from
+    `salt`.
     """
 
     stop_ids: frozenset[int] = frozenset()
@@ -69,8 +69,6 @@ class OutputSpec:
 
 
 class OutputParser:
-    """Stream parser of one choice."""
-
     def __init__(self, tokenizer: TokenizerWrapper, spec: OutputSpec) -> None:
         self._stop_ids = spec.stop_ids
         self._single = spec.single
@@ -106,8 +104,10 @@ class OutputParser:
         logprobs: Sequence[TokenLogprob] = (),
         drafted: Sequence[bool] = (),
     ) -> list[OutputEvent]:
-        """Return the events of new tokens. Stop tokens have no text; `logprobs` and `drafted`, if
-        any, are one per token. A text of several tokens counts as the last one's.
+        """Return the events of new tokens; stop tokens have no text.
+
+        `logprobs` and `drafted`, if any, are one per token. A text of several tokens has the
+        `drafted` of the last.
         """
         pieces: list[Piece] = []
         marks = drafted if self._mark_drafted else ()
@@ -118,8 +118,9 @@ class OutputParser:
         return _merged(pieces)
 
     def finish(self, reason: FinishReason, stats: RequestStats) -> list[OutputEvent]:
-        """Return what was held back, then the `Finish`. A stop string completed by the very last
-        bytes counts.
+        """Return the held events, then the `Finish`.
+
+        A stop string completed by the very last bytes counts.
         """
         pieces: list[Piece] = []
         if not self._ended:
@@ -148,8 +149,9 @@ class OutputParser:
         return self._attach_logprobs(pieces)
 
     def _attach_logprobs(self, pieces: list[Piece]) -> list[Piece]:
-        """Attach waiting logprobs to the first piece; those of markers before a text get an event
-        of their own.
+        """Attach waiting logprobs to the first piece.
+
+        Logprobs of markers before a text get an event of their own.
         """
         if not pieces or not self._logprobs:
             return pieces
@@ -197,7 +199,6 @@ class OutputParser:
         return [ReasoningDelta(text)] if text else []
 
     def _until_ended(self, pieces: Sequence[Piece]) -> list[Piece]:
-        """Drop everything after the only call."""
         kept: list[Piece] = []
         for piece in pieces:
             if self._ended:
@@ -208,8 +209,9 @@ class OutputParser:
 
 
 class OutputStopMatcher:
-    """The engine's `StopMatcher` for a stop string or the end of the only call: it parses the same
-    output.
+    """Matcher of a stop string or the end of the only call, an engine `StopMatcher`.
+
+    Parses the same output a second time.
     """
 
     def __init__(self, tokenizer: TokenizerWrapper, spec: OutputSpec) -> None:
@@ -223,7 +225,7 @@ class OutputStopMatcher:
 
 
 def stop_matcher(tokenizer: TokenizerWrapper, spec: OutputSpec) -> StopMatcher | None:
-    """Return what finds the end of an output in its text; None if only tokens end it."""
+    """Return the matcher that ends an output by its text; None if only tokens end it."""
     if spec.single:
         return OutputStopMatcher(tokenizer, spec)
     if spec.stops:
@@ -291,15 +293,16 @@ class OpenReasoning(StreamParser):
         return passed
 
     def close(self) -> str:
-        """Return the held text, which is reasoning: the model has closed it. All passes then."""
+        """Return the held text as reasoning: the model has closed it. All further text passes."""
         self._markup = None
         held, self._held = self._held, ""
         return held
 
     def finish(self) -> list[parser.Piece | ReasoningDelta]:
-        """Parse what is held, as the output has ended: complete calls, and reasoning around them.
+        """Parse the held text at the end of the output: complete calls, and reasoning around them.
 
-        A function whose arguments a grammar enforces is not called: it did not enforce these.
+        Calls of functions with enforced arguments are no calls here: the grammar did not apply in
+        reasoning.
         """
         markup, held = self._markup, self.close()
         reader = ToolCallParser(markup)

@@ -1,6 +1,4 @@
-"""Reasoning formats: by a model's chat template, else as mlx-lm infers them from the
-vocabulary.
-"""
+"""Reasoning formats: by a model's chat template, else by mlx-lm's guess from the vocabulary."""
 
 from __future__ import annotations
 
@@ -26,10 +24,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReasoningFormat:
-    """Markers around the reasoning of one model; without `opens` it has none.
+    """Markers around the reasoning of one model; without `opens` the model has none.
 
-    `ends` are markers that end reasoning too, and belong to what follows. `repeats`: the markers
-    are special tokens, so reasoning may follow content, and a marker without its partner is
+    `ends` are markers that end reasoning too, and belong to the text after it. `repeats`: the
+    markers are special tokens, so reasoning may follow content, and a marker without its partner is
     dropped. `dropped` are further markers without meaning for a reader; those of `answer` are
     dropped at the beginning and the end of an answer only.
     """
@@ -76,16 +74,15 @@ FAMILIES: Final[Mapping[tuple[str, ...], ReasoningFormat]] = {
         opens="<think>", closes="</think>", answer=("<response>", "</response>")
     ),
 }
-"""By texts that the family's chat templates have, all of them."""
+"""Formats by texts of a family's chat templates; a template must have all of them."""
 
 _ENDS: Final[Mapping[str, tuple[str, ...]]] = {
     "<|open|>think<|sep|>": ("<|open|>response<|sep|>", "<|open|>tools<|sep|>"),
 }
-"""Markers that end reasoning, by the opening one that mlx-lm knows."""
+"""Markers that end reasoning, by the opening marker that mlx-lm knows."""
 
 _REPEATING: Final[Mapping[str, str]] = {"<|channel>thought": "<|channel>"}
-"""Opening markers of mlx-lm that are special tokens, and what a model writes for them by mistake.
-"""
+"""Misspelled form that a model writes, by mlx-lm's opening marker; these are special tokens."""
 
 Transitions = Mapping[str, Sequence[tuple[str, str]]]
 
@@ -102,8 +99,9 @@ _SOLAR: Final[Transitions] = {
 
 
 def reasoning_format(tokenizer: TokenizerWrapper) -> ReasoningFormat | None:
-    """Return the markers of a model's reasoning; None if it has none, or writes messages in
-    channels.
+    """Return the markers of a model's reasoning.
+
+    None for a model without reasoning, or with messages in channels.
     """
     template = str(tokenizer.chat_template)
     if message_channels(tokenizer) is not None:
@@ -127,8 +125,9 @@ def reasoning_format(tokenizer: TokenizerWrapper) -> ReasoningFormat | None:
 
 
 def message_channels(tokenizer: TokenizerWrapper) -> tuple[str, Transitions] | None:
-    """Return the first state and the transitions of a model that writes a header before each
-    message; None for others.
+    """Return the first state and the transitions of a model that writes message headers.
+
+    None for other models.
     """
     if tokenizer.response_initial_state is not None:
         return tokenizer.response_initial_state, tokenizer.response_transitions
@@ -140,8 +139,9 @@ def message_channels(tokenizer: TokenizerWrapper) -> tuple[str, Transitions] | N
 
 
 def channel_markers(tokenizer: TokenizerWrapper) -> tuple[str, str] | None:
-    """Return the markers that open reasoning, and that lead from it to the answer, of a model that
-    writes messages; None for others.
+    """Return the markers that open reasoning, and that lead to the answer.
+
+    None for a model without message headers.
     """
     if harmony.uses_harmony(tokenizer):
         return harmony.THOUGHT

@@ -1,4 +1,4 @@
-"""JSON schemas: walk them, follow their references, and read what types and members they allow."""
+"""JSON schemas: traversal, references, and the types and members that they allow."""
 
 from __future__ import annotations
 
@@ -27,10 +27,9 @@ _DATA: Final = frozenset({"const", "enum", "default", "examples"})
 
 
 def map_schemas(schema: Any, change: Callable[[dict[str, Any]], Any]) -> Any:
-    """Return a copy in which each schema is what `change` returns for it, the inner ones first.
+    """Return a copy with `change` applied to each schema, inner schemas first.
 
-    `change` may modify the mapping that it gets. Raises RecursionError for a schema that is nested
-    too deep.
+    `change` may modify its argument. Raises RecursionError for a schema that is nested too deep.
     """
     if isinstance(schema, list):
         return [map_schemas(part, change) for part in schema]
@@ -48,7 +47,7 @@ def map_schemas(schema: Any, change: Callable[[dict[str, Any]], Any]) -> Any:
 
 
 def resolve(root: Any, reference: Any) -> Any:
-    """Return the target of a JSON pointer within a schema; None if there is none."""
+    """Return the target of a JSON pointer within a schema; None for an invalid pointer."""
     if not isinstance(reference, str):
         return None
     target = root
@@ -67,7 +66,7 @@ def resolve(root: Any, reference: Any) -> Any:
 
 
 def references(schema: Any) -> Iterator[str]:
-    """Yield everything that looks like a reference; one inside data does no harm."""
+    """Yield every string under `$ref`; callers tolerate those inside data."""
     if isinstance(schema, Mapping):
         if isinstance(schema.get("$ref"), str):
             yield schema["$ref"]
@@ -77,7 +76,7 @@ def references(schema: Any) -> Iterator[str]:
 
 
 def embedded(schema: Schema, root: Schema) -> dict[str, Any]:
-    """Return a part of a schema as a schema of its own, with what its references lead to."""
+    """Return a part of a schema as a schema of its own, with the targets of its references."""
     shared = {key: root[key] for key in SHARED if key in root}
     definitions = tuple(f"#/{key}/" for key in DEFINITIONS)
     if all(name.startswith(definitions) for name in references([schema, shared])):
@@ -116,7 +115,7 @@ def holds(schema: Any, test: Callable[[Schema], bool], follow: Callable[[str], b
 
 
 class SchemaTypes:
-    """Types of the values that a JSON schema allows; `root` is where its references begin."""
+    """Types of the values that a JSON schema allows; its references begin at `root`."""
 
     def __init__(self, root: Any) -> None:
         self.root: Schema = root if isinstance(root, Mapping) else {}
@@ -128,11 +127,11 @@ class SchemaTypes:
         return resolve(self.root, reference)
 
     def kinds(self, schema: Any) -> frozenset[str]:
-        """Return the allowed types; all of them where they contradict each other."""
+        """Return the allowed types; all types for a contradiction."""
         return self._kinds(schema) or TYPES
 
     def branches(self, schema: Any) -> Iterator[Schema]:
-        """Yield a schema, and those that it refers to or combines, each once."""
+        """Yield a schema, and the schemas that it refers to or combines, each once."""
         seen, waiting = set[int](), [schema]
         while waiting:
             part = waiting.pop()
@@ -153,7 +152,7 @@ class SchemaTypes:
         return list(dict.fromkeys(found))
 
     def enumerated(self, schema: Any) -> list[str]:
-        """Return those of `choices` that all enumerations of a schema allow."""
+        """Return the strings of `choices` that all enumerations of a schema allow."""
         choices = self.choices(schema)
         every = frozenset(choices)
         known: dict[str, frozenset[str]] = {}
@@ -213,9 +212,9 @@ class SchemaTypes:
         both: Callable[[T, T], T | None],
         takes: Callable[[Schema], bool],
     ) -> list[T]:
-        """Return the disjunctive normal form of a schema: what one of its alternatives demands.
+        """Return the disjunctive normal form of a schema: the demands of each alternative.
 
-        `own` reads the keywords of one schema, `both` combines two of its results, None if no
+        `own` reads the keywords of one schema, `both` combines two results of `own`, None if no
         value follows both; schemas that `takes` refuses are no alternatives. Raises ValueError for
         a circular reference, and for too many alternatives.
         """
@@ -287,7 +286,7 @@ class SchemaTypes:
 
 
 def object_alternatives(schema: Schema) -> list[Schema]:
-    """Return schemas of objects without combinations, one of which the object must follow.
+    """Return schemas without combinations; an object must follow one of them.
 
     Raises ValueError for too many alternatives, circular references, and if nothing is allowed.
     """
@@ -324,7 +323,7 @@ def _both(first: Schema, second: Schema) -> Schema | None:
 
 
 def members(schema: Schema) -> Iterator[tuple[str, Any, bool]]:
-    """Yield name, schema and whether it is required of each member of an object."""
+    """Yield the name, the schema and `required` of each member of an object."""
     required = schema.get("required", ())
     properties = {**schema.get("properties", {})}
     for name in required:

@@ -1,10 +1,10 @@
-"""Limits of llguidance for JSON schemas: what it cannot hold is refused or changed.
+"""Limits of llguidance for JSON schemas: unsupported parts are refused or changed.
 
 `prune_nonterminating` removes references that no generated value could complete: a definition may
 require another value of its own kind, so that a model which has begun one never reaches its end.
-`relax` is for requests that do not insist on every keyword. Numbers count as rounded where
-llguidance would lose digits: constants are 64-bit floats there, bounds of integers 64-bit integers
-read from floats.
+`relax` is for requests that do not insist on every keyword. Numbers count as rounded if llguidance
+would lose digits: constants are 64-bit floats there, bounds of integers 64-bit integers read from
+floats.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from omlx.text.schema import (
 )
 
 MAX_DEPTH: Final = 500
-"""llguidance compiles by recursion, and its stack overflows at some 2,000 levels: that would end
+"""Levels — llguidance compiles by recursion, and its stack overflows at some 2,000: that would end
 the process."""
 MAX_PATTERNS: Final = 64
-"""Different patterns of one schema that are tried: each costs up to 0.1 CPU seconds."""
+"""Different patterns of one schema — trying one costs up to 0.1 CPU seconds."""
 MAX_REFERENCES: Final = 256
-"""Different references: which of them are circular takes time by the square of their number."""
+"""Different references — finding the circular ones takes time by the square of their number."""
 LARGEST: Final = 2**53
-"""Up to here, every integer is a 64-bit float of its own."""
+"""Integer — up to here, every integer is a 64-bit float of its own."""
 TIMES: Final = ('"date-time"', '"time"')
-"""The formats as they stand in the text of a schema."""
+"""Formats as written in the text of a schema."""
 _LARGEST_BOUND: Final = 2**63 - 1
 _MAYBE_LARGE: Final = re.compile(r"\d{16}")
 _COMMON_TIME: Final = "^[^:t]*:[^:]*:[0-5][^z]*$"
 _SHOWN: Final = 80  # characters of a pattern or reference in a description
 
 Terminates: TypeAlias = Callable[[str], bool]
-"""Whether the target of a reference has a value that terminates."""
+"""Decision whether the target of a reference has a value that terminates."""
 
 
 def check_depth(schema: Any) -> None:
@@ -61,7 +61,7 @@ def check_depth(schema: Any) -> None:
                 yield part
 
     def height(node: Any, depth: int) -> int:
-        """Return how many levels lie below a node, itself included; each is visited once."""
+        """Return the number of levels from a node down; each node is visited once."""
         if not isinstance(node, Mapping | list):
             return 0
         below = heights.get(id(node))
@@ -79,11 +79,11 @@ def check_depth(schema: Any) -> None:
 
 
 def prune_nonterminating(schema: Any) -> Any:
-    """Return the schema, or a copy in which references to definitions that never terminate are
-    `false`: alternatives, optional properties and items disappear.
+    """Replace references to definitions that never terminate by `false`, in a copy.
 
-    Only references by JSON pointers within the schema are followed. Raises ValueError if no value
-    terminates.
+    Alternatives, optional properties and items disappear. Only references by JSON pointers within
+    the schema are followed. Returns the schema itself if all terminate. Raises ValueError if no
+    value terminates.
     """
 
     def change(part: dict[str, Any]) -> Any:
@@ -104,9 +104,7 @@ def prune_nonterminating(schema: Any) -> Any:
 
 
 def _iterate(root: Any, references: set[str], known: set[str]) -> set[str]:
-    """Evaluate each reference once; one that leads back to itself does not terminate as far as is
-    `known`.
-    """
+    """Evaluate each reference once; beyond `known`, circular references do not terminate."""
     terminating, evaluated = set(known), set(known)
 
     def terminates(reference: str) -> bool:
@@ -154,8 +152,10 @@ def _has_array(schema: Schema, terminates: Terminates) -> bool:
 
 
 def without_leap_seconds(schema: Any) -> Any:
-    """Return the schema with a pattern for each time: RFC 3339 allows leap seconds and lower-case
-    letters, Pydantic and JavaScript refuse them. Raises ValueError for one nested too deep.
+    """Add a pattern for each time to the schema.
+
+    RFC 3339 allows leap seconds and lower-case letters, Pydantic and JavaScript refuse them. Raises
+    ValueError for a schema that is nested too deep.
     """
 
     def change(part: dict[str, Any]) -> dict[str, Any]:
@@ -175,8 +175,7 @@ def without_leap_seconds(schema: Any) -> Any:
 
 
 def check_integers(text: str) -> None:
-    """Raise ValueError, naming the number, if a constant or bound of a schema's text would be
-    rounded."""
+    """Raise ValueError, naming the number, if a constant or bound would be rounded."""
     if _MAYBE_LARGE.search(text) is None:
         return
 
@@ -202,7 +201,7 @@ def _rounded(part: Schema) -> dict[str, list[int | float]]:
 
 
 def _is_exact(part: Schema, key: str, bound: float) -> bool:
-    """Whether the compiler bounds values just there; it writes no integers beyond 64 bits."""
+    """Whether the compiler enforces the bound exactly; it writes no integers beyond 64 bits."""
     if part.get("type") == "integer" and key == "maximum" and bound >= _LARGEST_BOUND:
         return True
     if key.startswith("exclusive") and isinstance(bound, int):
@@ -221,12 +220,12 @@ def _integers(value: Any) -> Iterator[int]:
 
 
 def relax(schema: Any, pattern_error: Callable[[str], str | None]) -> tuple[Any, list[str]]:
-    """Return the schema without what cannot be enforced, and a description of each removed part:
-    patterns with look-ahead, references to other documents, keywords beside a circular reference,
-    numbers that would be rounded.
+    """Return the schema without unenforceable parts, and a description of each removed part.
 
-    `pattern_error` says what is wrong with a pattern, if anything. Raises ValueError for too many
-    patterns or references, and for a schema that is nested too deep.
+    Removed are patterns with look-ahead, references to other documents, keywords beside a circular
+    reference, and numbers that would be rounded. `pattern_error` returns the error of a pattern, if
+    any. Raises ValueError for too many patterns or references, and for a schema that is nested too
+    deep.
     """
     removed: list[str] = []
     count = 0

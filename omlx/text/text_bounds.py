@@ -10,7 +10,7 @@ from typing import Any, Final
 from omlx.text.schema import Schema, SchemaTypes, listed
 
 MAX_LENGTH: Final = 1000
-"""Characters up to which lengths are enforced: the lexer counts them."""
+"""Characters — longest enforced length: the lexer counts them."""
 _MAX_ALTERNATIVES: Final = 8
 _DAY: Final = (
     r"((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)"
@@ -30,9 +30,9 @@ FORMATS: Final[Mapping[str, str]] = {
     "ipv4": rf"{_BYTE}(\.{_BYTE}){{3}}",
     "uuid": r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}",
 }
-"""By format, a pattern of texts that have it; not of all such texts."""
+"""Pattern by format; each matches only texts of the format, not all of them."""
 _PART: Final = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|.", re.DOTALL)
-"""An escape, a class of characters, or a character."""
+"""Pattern of an escape, a class of characters, or a character."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ NO_BOUNDS: Final = TextBounds()
 
 
 def text_bounds(types: SchemaTypes, schema: Any) -> list[TextBounds]:
-    """Return the alternatives of bounds of a schema's free texts, one that allows any text alone.
+    """Return alternative bounds of a schema's free texts; `NO_BOUNDS` alone if any text is allowed.
 
     Raises ValueError for bounds that cannot be expressed.
     """

@@ -1,8 +1,8 @@
-"""Texts to token ids, and ids to a stream of text; prompts for models that fill in the middle.
+"""Encoding of texts, streaming detokenization, and prompts for fill-in-the-middle models.
 
-A text that may fit is encoded in one go, so its ids are those of the tokenizer. Of a very long
-text, pieces are encoded first, until there are twice as many tokens as the limit: pieces have a few
-more tokens than the whole where it was cut, never twice as many.
+A text that may fit is encoded in one go, so its ids are those of the tokenizer. A very long text is
+first encoded in pieces, until they have twice as many tokens as the limit: pieces have a few more
+tokens than the whole at each cut, never twice as many.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 MAX_TOKENS: Final = 1 << 20
-"""Limit for a text whose model has none that is known."""
+"""Tokens — limit for a text if the model's own limit is unknown."""
 PIECE: Final = 1 << 16
-"""Characters."""
+"""Characters — length of a piece of a very long text."""
 _USUAL: Final = 4
-"""Characters of a token: a text with fewer for each token of the limit is encoded in one go."""
+"""Characters per token — a text with fewer, at the limit, is encoded in one go."""
 _CERTAIN: Final = 2
 _SPACES: Final = re.compile(r"\s+")
 
@@ -36,11 +36,11 @@ def encode(
     special: bool = True,
     param: str = "messages",
 ) -> list[int]:
-    """Return the ids of a text; `special` adds the model's leading tokens, but no second begin
-    token to a text that has one, as from a client that applies the chat template itself.
+    """Return the ids of a text.
 
-    `limit` in tokens; a text that slightly exceeds it is not refused here. Raises BadRequest about
-    the field `param`.
+    `special` adds the model's leading tokens, but no second begin token to a text that has one, as
+    from a client that applies the chat template itself. `limit` in tokens; a text that slightly
+    exceeds it is not refused here. Raises BadRequest about the field `param`.
     """
     check_length(tokenizer, text, limit, param)
     ids = [int(token) for token in tokenizer.encode(text, add_special_tokens=special)]
@@ -128,15 +128,18 @@ class TokenBytes:
 
 
 def decode_byte_level(piece: str) -> bytes:
-    """Decode the byte-level alphabet of GPT-2's BPE. Characters outside of it (special tokens) stay
-    as they are.
+    """Decode the byte-level alphabet of GPT-2's BPE.
+
+    Characters outside of the alphabet (special tokens) are encoded as UTF-8.
     """
     return b"".join(_BYTES.get(character) or character.encode() for character in piece)
 
 
 def _byte_alphabet() -> dict[str, bytes]:
-    """Printable Latin-1 stands for itself; the other bytes, in order, are the characters from
-    U+0100 on.
+    """Return the byte of each character in GPT-2's byte-level alphabet.
+
+    Printable Latin-1 characters are their own bytes; the other bytes, in order, are the characters
+    from U+0100 on.
     """
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(0x100) if byte not in printable]
@@ -149,8 +152,9 @@ _BYTES: Final = _byte_alphabet()
 
 @dataclass(frozen=True, slots=True)
 class InfillTokens:
-    """Tokens of one family. Without `middle`, the suffix comes first and the model continues the
-    prefix.
+    """Infilling tokens of one family.
+
+    Without `middle`, the suffix comes first and the model continues the prefix.
     """
 
     prefix: str
@@ -174,8 +178,10 @@ INFILL_FAMILIES: Final = (
 def infill_prompt(
     tokenizer: TokenizerWrapper, before: str, after: str, limit: int = MAX_TOKENS
 ) -> tuple[int, ...]:
-    """Return the tokens of an infilling prompt. Raises BadRequest if the model has no tokens for
-    it, and for a text that is far longer than `limit` tokens.
+    """Return the tokens of an infilling prompt.
+
+    Raises BadRequest if the model has no infilling tokens, and for a text that is far longer than
+    `limit` tokens.
     """
     vocabulary: dict[str, int] = tokenizer.get_vocab()
     families = (family for family in INFILL_FAMILIES if family.names <= vocabulary.keys())

@@ -1,7 +1,7 @@
 """Functions of a request, and their copies as chat templates read them.
 
 Grammars keep the client's schemas. Clients may leave out descriptions, properties and types, and
-write schemas as booleans; templates read these keys without asking. Every copy has them.
+write schemas as booleans; templates read these keys without a check. Every copy has them.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from omlx.text.schema import BY_NAME, DEFINITIONS, listed, map_schemas, resolve
 class ToolUse:
     """Tools and tool choice of one request.
 
-    `functions` are as chat templates take them: `{"type": "function", "function": {"name": …,
-    "parameters": …}}`. `forced`: the answer must be a call, of `name` if that is set. `single`: at
-    most one call. `strict` names the functions whose arguments must follow their schema even where
-    no call is forced.
+    `functions` are in the form of chat templates: `{"type": "function", "function": {"name": …,
+    "parameters": …}}`. `forced`: the answer must be a call, of `name` if set. `single`: at most one
+    call. `strict` names the functions whose arguments must follow their schema even if no call is
+    forced.
     """
 
     functions: tuple[Mapping[str, Any], ...]
@@ -33,7 +33,7 @@ class ToolUse:
 
     @property
     def allowed(self) -> tuple[Mapping[str, Any], ...]:
-        """The functions that may be called, each as `{"name": …, "parameters": …}`."""
+        """Functions that may be called, each as `{"name": …, "parameters": …}`."""
         functions = (tool["function"] for tool in self.functions)
         return tuple(function for function in functions if self.name in (None, function["name"]))
 
@@ -42,13 +42,13 @@ Tool: TypeAlias = dict[str, Any]
 Schema: TypeAlias = dict[str, Any]
 
 MAX_INLINED: Final = 1 << 20
-"""Characters of definitions that replace references in one request: those that name each other
-multiply."""
+"""Characters of definitions inlined in one request — nested references multiply."""
 _NULLABLE: Final = frozenset({"default", "const"})  # keywords whose value may be null
 _LISTS: Final = ("anyOf", "oneOf", "allOf", "prefixItems")
 _SINGLE: Final = ("items", "not", "if", "then", "else", "contains", "propertyNames")
-"""Keywords whose value is a schema; `additionalProperties` is usually a boolean, as templates
-expect."""
+"""Keywords whose value is a schema.
+
+`additionalProperties` is left out: usually a boolean, as templates expect."""
 _ARRAYS: Final = ("required", "enum", *_LISTS)
 _NOTHING: Final[Schema] = {"not": {}}
 
@@ -60,7 +60,7 @@ def template_tools(
 
     Nulls are dropped, booleans in place of schemas become schemas; properties of alternatives at
     the root are listed. Without `schemas`, each parameter has one simple type and a description;
-    without `definitions`, references are replaced by what they name.
+    without `definitions`, references are replaced by their targets.
     """
     inlining = _Inlining()
     shown = []
@@ -77,8 +77,10 @@ def template_tools(
 
 
 def tools_as_text(functions: Sequence[Mapping[str, Any]], example: str) -> str:
-    """Return instructions for a template that lists no functions; `example`: a call as the model
-    writes it."""
+    """Return instructions for a template that lists no functions.
+
+    `example` is a call as the model writes it.
+    """
     shown = template_tools(functions)
     listed = "\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in shown)
     return (
@@ -90,7 +92,7 @@ def tools_as_text(functions: Sequence[Mapping[str, Any]], example: str) -> str:
 def without_nulls(schema: Mapping[str, Any]) -> Schema:
     """Return a copy in which null keywords are absent, and null properties are of any type.
 
-    Serializers write what is not set as null, which no schema allows.
+    Serializers write unset values as null, which no schema allows.
     """
     copy: Schema = map_schemas(schema, _without_nulls)
     return copy
@@ -106,7 +108,7 @@ def _without_nulls(schema: Schema) -> Schema:
 
 
 def _regular(schema: Schema) -> Schema:
-    """One schema without what templates trip over; the inner ones are regular already."""
+    """Normalize one schema for templates; inner schemas are normalized already."""
     regular = _without_nulls(schema)
     for key in _ARRAYS:
         if key in regular and not isinstance(regular[key], list):
@@ -130,14 +132,14 @@ def _regular(schema: Schema) -> Schema:
 
 
 def _schema(part: Any) -> Schema:
-    """A schema that may be written as a boolean."""
+    """Convert a boolean schema to an object."""
     if isinstance(part, dict):
         return part
     return dict(_NOTHING) if part is False else {}
 
 
 def _rooted(root: Schema) -> Schema:
-    """An object with properties, those of references and alternatives among them."""
+    """Return an object with properties, also those of references and alternatives."""
     properties: dict[str, Schema] = {}
     required: dict[str, None] = {}
     seen = set()
@@ -168,7 +170,7 @@ def _named(part: Schema) -> Mapping[str, Any]:
 
 
 class _Inlining:
-    """Replaces references by what they name, but circular ones and those beyond the limit."""
+    """Replacement of references by their targets, except circular ones and beyond the limit."""
 
     def __init__(self) -> None:
         self._left = MAX_INLINED
@@ -199,7 +201,7 @@ def _plain_properties(properties: Mapping[str, Schema]) -> dict[str, Schema]:
 
 
 def _plain(schema: Schema) -> Schema:
-    """One schema with one type at most, and a description."""
+    """Reduce a schema to one type, if possible, and a description."""
     kinds = schema.get("type")
     kinds = [kind for kind in (kinds if isinstance(kinds, list) else [kinds]) if kind != "null"]
     plain = {"description": "", **schema}

@@ -1,5 +1,4 @@
-"""Tool calls: how each model family writes them, how they are parsed, and grammars that enforce
-them.
+"""Tool calls: formats of model families, parsers, and grammars that enforce them.
 
-A family is data: a `CallFormat` in the table of `markup`, which chooses it by the chat template.
+A family is data: a `CallFormat` in the table of `markup`, chosen by the chat template.
 """

@@ -1,10 +1,10 @@
-"""Syntaxes of the arguments of a call: their grammar by a JSON schema, and the text of given ones.
+"""Syntaxes of the arguments of a call: their grammar by a JSON schema, and their text.
 
-An `ArgumentSyntax` is data of a family. The rules of one function are written by an
-`ArgumentRules`, member by member in the order of the schema. Here are the two common syntaxes: one
-JSON object, and texts between tags, `<parameter=city>\\nOslo\\n</parameter>`. What is written
-between tags is read as a value of the schema's types (`values`): strings that the schema does not
-enumerate go up to the closing tag, which their bounds of length and patterns include.
+An `ArgumentSyntax` is data of a family. `ArgumentRules` writes the rules of one function, member by
+member in the order of the schema. The two common syntaxes are here: one JSON object, and texts
+between tags, `<parameter=city>\\nOslo\\n</parameter>`. Text between tags is read as a value of the
+schema's types (`values`): strings that the schema does not enumerate end at the closing tag, which
+their bounds of length and patterns include.
 """
 
 from __future__ import annotations
@@ -36,10 +36,9 @@ SPACING: Final[JsonCompileOptions] = {
     "item_separator": ", ",
     "key_separator": ": ",
 }
-"""White space as in `json.dumps`: more tokens are forced, and a model cannot emit blanks for ever.
-"""
+"""White space as in `json.dumps`: more tokens are forced, and endless blanks are impossible."""
 LENIENT: Final[JsonCompileOptions] = {"lenient": True}
-"""Keywords that llguidance does not enforce are ignored."""
+"""Option to ignore keywords that llguidance does not enforce."""
 ANY_OBJECT: Final[Schema] = {"type": "object", "x-guidance": {**SPACING, **LENIENT}}
 
 _NUMBER: Final = r"-?[0-9]+(\.[0-9]+)?([eE][+\-]?[0-9]+)?"
@@ -52,8 +51,8 @@ class Notation:
     """Facts of the whole grammar that a grammar of arguments needs.
 
     `added` maps the tokens that the tokenizer does not compose of smaller ones to their ids;
-    `unheld` takes a description of what is not enforced of a schema, and raises ValueError where
-    all of it must be.
+    `unheld` takes a description of an unenforced part of a schema, and raises ValueError if the
+    schema must be enforced entirely.
     """
 
     added: Mapping[str, int]
@@ -76,9 +75,9 @@ class Notation:
         excluded: Sequence[str] = (),
         bounds: TextBounds = NO_BOUNDS,
     ) -> Iterator[str]:
-        """Yield rules for texts with the tag `closing`, without those that match a pattern.
+        """Yield rules for texts with the tag `closing`, excluding texts that match `excluded`.
 
-        A text cannot hold added tokens: where the tag has one, the text ends before it.
+        A text cannot hold added tokens: if the tag has one, the text ends before it.
         """
         tag = closing.rstrip()
         tokens = [token for token in self.added if token and token in tag]
@@ -98,7 +97,7 @@ class Notation:
             yield f"{name}[lazy]: {name.upper()}"
 
     def bounds_of(self, types: SchemaTypes, schema: Any) -> list[TextBounds]:
-        """Return the alternatives of bounds of free texts; no bounds if they cannot be enforced."""
+        """Return alternative bounds of free texts; no bounds if they cannot be enforced."""
         try:
             return text_bounds(types, schema)
         except ValueError as error:
@@ -106,7 +105,7 @@ class Notation:
             return [NO_BOUNDS]
 
     def alternatives_of(self, schema: Schema) -> list[Schema]:
-        """Return objects, one of which the arguments must follow; all of it if that is unclear."""
+        """Return alternatives for the arguments' object; the schema alone if that is unclear."""
         try:
             return object_alternatives(embedded(schema, schema))
         except ValueError as error:
@@ -115,7 +114,7 @@ class Notation:
 
 
 def split_added(text: str, added: Collection[str]) -> list[str]:
-    """Split a text into added tokens and what is between; longer tokens take precedence."""
+    """Split a text at added tokens, keeping them; longer tokens take precedence."""
     known = sorted((token for token in added if token and token in text), key=len, reverse=True)
     if not known:
         return [text] if text else []
@@ -134,12 +133,13 @@ class ArgumentSyntax(Protocol):
         """Text that ends a free text, for the rule `text`; empty if the syntax has none."""
 
     def rules(self, schema: Schema | None, rule: str, notation: Notation) -> Iterator[str]:
-        """Yield the rule for the arguments of a schema, or for any arguments (None), and those that
-        it needs. Raises ValueError for a schema that cannot be written.
+        """Yield the rule for the arguments, and the rules that it needs.
+
+        `schema` None: any arguments. Raises ValueError for a schema that cannot be written.
         """
 
     def text(self, arguments: Mapping[str, Any]) -> str:
-        """Return the text of given arguments."""
+        """Return `arguments` as text."""
 
 
 class JsonArguments:
@@ -205,7 +205,7 @@ class ArgumentRules:
     def _in_order(self, parts: Sequence[tuple[str, bool]], between: str) -> str:
         """Add two rules for each rest of the list: as the first members, and behind others.
 
-        Of each part it is given whether it must be there.
+        A part is a term and whether it is required.
         """
         first = rest = self.add("end", '""')
         for part, needed in reversed(parts):
@@ -219,7 +219,7 @@ class ArgumentRules:
 def object_rules(
     alternatives: Sequence[Schema], rule: str, make: Callable[[Schema, str], ArgumentRules]
 ) -> Iterator[str]:
-    """Yield the rule for one of several objects, and those that it needs."""
+    """Yield the rule for one of several objects, and the rules that it needs."""
     names = [rule]
     if len(alternatives) > 1:
         names = [f"{rule}_way{i}" for i in range(len(alternatives))]
@@ -231,7 +231,7 @@ def object_rules(
 
 
 def repeated(item: str, separator: str, schema: Schema) -> str:
-    """Return the term for a list of items, as many as a schema allows."""
+    """Return the term for a list of items, with the bounds of a schema on their number."""
     least, most = schema.get("minItems", 0), schema.get("maxItems")
     if most == 0:
         return '""'
@@ -244,7 +244,7 @@ def repeated(item: str, separator: str, schema: Schema) -> str:
 
 
 def _unheld(schema: Schema) -> Iterator[str]:
-    """Yield what of an object's schema is not enforced where its members are written one by one."""
+    """Yield the keywords of an object that rules by member do not enforce."""
     count = len(list(members(schema)))
     if "patternProperties" in schema and (count or is_open(schema)):
         yield "patternProperties"
@@ -258,8 +258,9 @@ def _unheld(schema: Schema) -> Iterator[str]:
 class TagArguments:
     """Arguments between tags, each value as plain text.
 
-    `parameter` is the text of one, with places for its {name} and {value}, {text} for whether the
-    value is a string ("true" or "false"), and {type} for its JSON type, "number" for integers too.
+    `parameter` is the text of a single argument, with places for its {name} and {value}, {text} for
+    whether the value is a string ("true" or "false"), and {type} for its JSON type, "number" for
+    integers too.
     """
 
     parameter: str
@@ -274,11 +275,11 @@ class TagArguments:
 
     @property
     def typed(self) -> bool:
-        """Whether a tag says which values are strings."""
+        """Whether a tag marks which values are strings."""
         return "{text}" in self.parameter or "{type}" in self.parameter
 
     def tag(self, name: str, kinds: Collection[str]) -> str:
-        """Return the tag before a value of some types; one that may be a string is one."""
+        """Return the tag before a value of some types, "string" if that is one of them."""
         kind = min(kinds, key=lambda each: (each != "string", each == "null", each))
         values = {"name": name, "text": json.dumps(kind == "string")}
         return filled(self.opening, values | {"type": "number" if kind == "integer" else kind})
@@ -300,7 +301,7 @@ class TagArguments:
 
 
 def filled(text: str, values: Mapping[str, str]) -> str:
-    """Return a text with its places in braces filled."""
+    """Fill the places in braces of a text."""
     return str(_PLACES.sub(lambda place: values[place[1]], text))
 
 
@@ -316,8 +317,6 @@ def _mistaken(schema: Schema, alternatives: Sequence[Schema]) -> Iterator[str]:
 
 
 class TagRules(ArgumentRules):
-    """Rules for arguments between tags."""
-
     def __init__(self, tags: TagArguments, notation: Notation, root: Schema, rule: str) -> None:
         super().__init__(notation, root, rule)
         self.tags = tags
@@ -338,7 +337,7 @@ class TagRules(ArgumentRules):
         return f"{name} {self.value(schema)}"
 
     def value(self, schema: Any) -> str:
-        """Return the rule for a value with what closes it."""
+        """Return the rule for a value and its closing tag."""
         any_text = f"text {self._gap}"
         if not isinstance(schema, Mapping) or not schema:
             return self.add("value", any_text)
@@ -383,9 +382,7 @@ def _enumerates(schema: Schema) -> bool:
 
 
 def _excluded(schema: Schema, others: Collection[str]) -> Iterator[str]:
-    """Yield patterns of texts that are read as values of other types than string, which the
-    schema bounds.
-    """
+    """Yield patterns of texts that are read as bounded values of types other than string."""
     if {"array", "object"} & set(others):
         yield r"\s*[\[{](?s:.*)"
     enumerates = _enumerates(schema)

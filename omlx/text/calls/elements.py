@@ -2,9 +2,9 @@
 
     ]<]minimax[>[<invoke name="look">]<]minimax[>[<at>x]<]minimax[>[</at>]<]minimax[>[</invoke>
 
-A key is an element, and so is each item of a list. What elements cannot express so that it is read
-back by its schema is written as JSON inside of its element: unions of objects, objects with keys
-that the schema does not name, circular references.
+A key is an element, and so is each item of a list. Values that elements cannot express, such that
+they are read back by their schema, are written as JSON inside of their element: unions of objects,
+objects with keys that the schema does not name, circular references.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _DEPTH: Final = 64
 
 @dataclass(slots=True)
 class Element:
-    """`start` and `end` delimit what is inside of its tags."""
+    """Element of a text; `start` and `end` are the indices between its tags."""
 
     name: str
     start: int
@@ -46,7 +46,7 @@ class Element:
 def elements(text: str, tag: regex.Pattern[str]) -> list[Element]:
     """Return the elements of a text. `tag` matches a tag, with groups `name` and `close`.
 
-    Raises ValueError for a tag without its partner, and Incomplete where the text ends inside.
+    Raises ValueError for a tag without its partner, and Incomplete if the text ends inside.
     """
     root = Element("", 0)
     opened = [root]
@@ -67,7 +67,7 @@ def elements(text: str, tag: regex.Pattern[str]) -> list[Element]:
 
 
 def value_of(element: Element, text: str, schema: Any, types: SchemaTypes) -> Any:
-    """Return the value of an element, typed by its schema: what may be a string is one."""
+    """Return the value of an element, typed by its schema: a string if the schema allows one."""
     inside = text[element.start : element.end]
     kinds = types.kinds(schema)
     if not element.children:
@@ -107,7 +107,7 @@ _KEYS: Final[Mapping[str, Set[str]]] = {
     "object": {"type", "properties", "required", "additionalProperties", *NOTES, *SHARED},
     "array": {"type", "items", "minItems", "maxItems", *NOTES, *SHARED},
 }
-"""Keywords of objects and of lists that elements express, or need not."""
+"""Keywords of objects and of lists that elements express, or that constrain nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +165,7 @@ class ElementRules(TagRules):
     """
 
     _within: frozenset[str] = frozenset()
-    """The references that lead to the value at hand."""
+    """References that lead to the current value."""
 
     def member(self, name: str, schema: Any) -> str:
         # Two terms: as one, the lexer would take it for longer than the end of the list.
@@ -188,8 +188,9 @@ class ElementRules(TagRules):
         return self.add("value", f"{inside} {self._closing}{also}")
 
     def _plain(self, schema: Any) -> tuple[Schema, bool]:
-        """Return a schema without references and without the alternative null, and whether it had
-        that; an empty schema for one that combines more.
+        """Return a schema without references and null alternative, and whether null was allowed.
+
+        The schema is empty if it combines more.
         """
         null = False
         while isinstance(schema, Mapping):

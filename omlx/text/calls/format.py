@@ -1,9 +1,9 @@
-"""Formats of tool calls, as each family states its own.
+"""Formats of tool calls, one per family.
 
     <start> <head> arguments <closes> <head> arguments <closes> <end>
 
 `start` opens one call or a section of several. `head` is the text up to the arguments, with the
-function's name. The arguments are a JSON object, which is streamed, or stand between tags (`Tags`).
+function's name. The arguments are a JSON object, which is streamed, or texts between tags (`Tags`).
 A call in another form is parsed as a whole by `read`. Patterns are of the `regex` module, which can
 match partially.
 """
@@ -17,14 +17,16 @@ from typing import Any, Final, TypeAlias
 from omlx.text.calls.arguments import JSON, ArgumentSyntax
 
 Tools: TypeAlias = Sequence[Mapping[str, Any]]
-"""Functions as chat templates take them: `{"type": "function", "function": {"name": …}}`."""
+"""Functions in the form of chat templates: `{"type": "function", "function": {"name": …}}`."""
 Read: TypeAlias = Callable[[str, Tools], Any]
-"""Parser of the text between two markers, as mlx-lm's are: returns a call, or a list of calls, each
-with "name", "arguments" and perhaps "id". Raises ValueError, or one of `parser.PARSE_ERRORS`."""
+"""Parser of the text between two markers, with mlx-lm's signature.
+
+Returns a call, or a list of calls, each with "name", "arguments" and perhaps "id". Raises
+ValueError, or another of `readers.PARSE_ERRORS`."""
 
 
 class Incomplete(ValueError):
-    """A text ends inside of a call: a marker in it belongs to a value."""
+    """Text that ends inside of a call: a marker in it belongs to a value."""
 
 
 NAME: Final = r"(?P<name>[\w.:/-]+)"
@@ -39,12 +41,12 @@ class Tags:
     """
 
     opens: str
-    """Pattern of what precedes a value, with its `name`; a group `text` matches where the value is
-    a string whatever the schema, a group `json` where it is not.
-    """
+    """Pattern before a value, with its `name`.
+
+    A group `text` matches if the value is a string whatever the schema, a group `json` if not."""
     closes: str  # text that follows a value
     ends: str = ""
-    """Pattern at the end of a call; empty where the closing marker of `CallFormat` ends it."""
+    """Pattern at the end of a call; empty if the closing marker of `CallFormat` ends it."""
     padding: str = ""  # text around a value that is no part of it
     cdata: bool = False  # a value may stand in `<![CDATA[…]]>`
 
@@ -74,30 +76,30 @@ class CallFormat:
     begins: str = ""
     """Pattern after the marker of every call; a marker followed by anything else is prose."""
     bare: tuple[str, ...] = ()
-    """Texts that begin a call whose opening marker was forgotten. They are part of the call, which
-    must be of a function of the request.
-    """
+    """Texts that begin a call whose opening marker is missing.
+
+    They are part of the call, which must be of a function of the request."""
     leading: str = ""
-    """Pattern of what begins a call at the very start of an answer, without a marker."""
+    """Pattern of the beginning of a call at the very start of an answer, without a marker."""
     head: str | None = None
     """Pattern of a call up to its arguments, with a group `name` and perhaps `id`."""
     follows: str | None = None
-    """The same for a further call between the same markers, if `head` would match a text there."""
+    """Pattern of a further call between the same markers, if `head` would match a text there."""
     tags: Tags | None = None  # form of the arguments that follow the head; None: a JSON object
     closes: str = ""  # pattern after the arguments, before the closing marker or the next head
     read: Read | None = None
     """Parser of calls that do not begin with `head`; None: mlx-lm's for this model, if any."""
     json: bool = True
-    """A text for `read` that begins with a bracket is JSON, and ends where that does."""
+    """Whether a text for `read` that begins with a bracket is JSON, and ends with the JSON."""
     before: str = ""  # text before the marker of a call that is written
     written: str | None = None
-    """Text of a call between the markers, for a grammar that enforces the schema of its function,
-    with places for {name}, {arguments}, {number} and {id}.
-    """
+    """Text of a call between the markers, for a grammar that enforces the function's schema.
+
+    Has places for {name}, {arguments}, {number} and {id}."""
     syntax: ArgumentSyntax = JSON
-    """Syntax of {arguments} of `written`."""
+    """Syntax of {arguments} in `written`."""
     messages: Messages | None = None
-    """Form of an answer of several messages, where calls are messages of their own."""
+    """Form of an answer of several messages, if calls are messages of their own."""
     marked: bool = True  # a forced call is written behind the opening marker
     between: str = ""  # optional text between two pairs of markers
     together: bool = False  # several calls share one pair of markers
@@ -105,4 +107,4 @@ class CallFormat:
     separator: str = ""  # text between two calls of one pair of markers
     id_pattern: str = "[a-zA-Z0-9]{9}"  # pattern of {id} in `written`
     short_ids: bool = False
-    """Templates of this family refuse ids other than nine letters and digits."""
+    """Whether templates of this family refuse ids other than nine letters and digits."""

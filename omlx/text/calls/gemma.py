@@ -2,7 +2,7 @@
 
     <|tool_call>call:look{at:<|"|>x<|"|>,days:3,tags:[<|"|>a<|"|>]}<tool_call|>
 
-Strings stand between quotes that are one token, without escapes: a string cannot hold that token.
+Quotes around strings are one token, without escapes: a string cannot hold that token.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ _ANY: Final = SchemaTypes({})
 
 
 class _Scanner:
-    """Parser of one text; `quote` stands around strings, and so may quotes of JSON. Raises
-    ValueError, and Incomplete where the text ends inside a call.
+    """Parser of one text; strings are in `quote` or in JSON's quotes.
+
+    Raises ValueError, and Incomplete if the text ends inside a call.
     """
 
     def __init__(self, text: str, quote: str) -> None:
@@ -126,7 +127,7 @@ _PLAIN_KEY: Final = re.compile(r"[\w.-]+")
 
 @dataclass(frozen=True, slots=True)
 class GemmaArguments:
-    """Members of an object; `ender` stands around strings."""
+    """Arguments as members of an object; `ender` is the quote around strings."""
 
     ender: str
 

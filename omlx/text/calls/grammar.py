@@ -1,8 +1,8 @@
 """Grammars of tool calls in llguidance's dialect of Lark.
 
 A call is the markup of the model's family around a function's name and arguments that follow its
-schema. Markup that the tokenizer has as one token must be generated as that token, not as text that
-looks like it.
+schema. Markup that is one token of the tokenizer must be generated as this token, not as text of
+the same spelling.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class CallGrammar:
     """Grammars of one request's calls, by the markup of a model's family.
 
     `added` maps the tokens that the tokenizer does not compose of smaller ones to their ids.
-    `unheld` describes what of the schemas of functions that are not strict is not enforced.
+    `unheld` collects the parts of schemas that are not enforced, for functions that are not strict.
 
-    Methods raise BadRequest for a function whose arguments cannot be an object, and for what of a
-    strict function's schema cannot be enforced.
+    Methods raise BadRequest for a function whose arguments cannot be an object, and for parts of a
+    strict function's schema that cannot be enforced.
     """
 
     def __init__(self, markup: CallMarkup, use: ToolUse, added: Mapping[str, int]) -> None:
@@ -42,8 +42,9 @@ class CallGrammar:
         self._literal = self._notation.literal
 
     def forced(self) -> str:
-        """Return the grammar of an answer that consists of calls to the allowed functions: of one,
-        or of one or more.
+        """Return the grammar of an answer of one or more calls to the allowed functions.
+
+        Exactly one call if the request allows no more.
         """
         form = self._form
         if form.messages is not None:
@@ -58,12 +59,13 @@ class CallGrammar:
         return "\n".join([f"start: one{several}", first, *self._inside()])
 
     def inside(self) -> str:
-        """Return the grammar of what follows the opening marker of a call."""
+        """Return the grammar of the text after the opening marker of a call."""
         return "\n".join(["start: inside", *self._inside()])
 
     def answer(self) -> str | None:
-        """Return the grammar of a whole answer in which a call may occur without a marker, or in a
-        message of its own; None in families where a marker begins every call.
+        """Return the grammar of a whole answer if a call may occur without a marker.
+
+        Also for calls in messages of their own; None in families where a marker begins every call.
         """
         if self._form.messages is not None:
             return "\n".join(self._messages(self._form.messages))
@@ -72,8 +74,9 @@ class CallGrammar:
         return "\n".join(self._prose())
 
     def _prose(self) -> Iterator[str]:
-        """Yield the rules for an answer that is a call without a marker, or a text in which a call
-        may follow the marker.
+        """Yield the rules for an answer that is an unmarked call, or prose.
+
+        In prose a call may follow the marker.
         """
         start, begins = self._form.start, _slashed(self._form.begins)
         prose = f"/(?s:.+)/ & ~/(?s:{begins}.*)/"
@@ -89,8 +92,10 @@ class CallGrammar:
         yield from self._inside()
 
     def _messages(self, messages: Messages) -> Iterator[str]:
-        """Yield the rules for all messages of an answer. A forced call follows reasoning at most;
-        else texts may precede it, and an answer may stand in its place.
+        """Yield the rules for all messages of an answer.
+
+        A forced call follows reasoning at most; else texts may precede it, and an answer may
+        replace it.
         """
         thought, preamble, answer = map(
             self._literal, (messages.thought, messages.preamble, messages.answer)
@@ -148,7 +153,7 @@ class CallGrammar:
             raise BadRequest("tools.schema", param="tools", name=name, detail=str(error)) from error
 
     def _note(self, name: str, detail: str) -> None:
-        """Note what is not enforced. Raises ValueError for a strict function."""
+        """Note an unenforced part. Raises ValueError for a strict function."""
         if name in self._use.strict:
             raise ValueError(detail)
         self.unheld.append(f"{name}: {detail}")
@@ -160,8 +165,7 @@ def answer_text(messages: Messages) -> str:
 
 
 def arguments_schema(function: Schema, use: ToolUse) -> Schema:
-    """Return the schema that the arguments of a call must follow; without an obligation,
-    `ANY_OBJECT`.
+    """Return the schema that a call's arguments must follow; `ANY_OBJECT` if not enforced.
 
     Keywords that are not enforced are ignored unless the function is strict. Raises BadRequest if
     the schema allows no object, or none that terminates.

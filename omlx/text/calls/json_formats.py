@@ -18,22 +18,20 @@ _VALUE: Final = (
 )
 _MEMBERS: Final = rf"(?:\s*,\s*{_STRING}\s*:\s*{_VALUE})*"
 CLOSES: Final = rf"{_MEMBERS}\s*\}}[\s}}\]]*(?:```)?"
-"""Pattern after the arguments: further members of the object around them, which are ignored, and
-the closing brackets.
-"""
+"""Pattern after the arguments: ignored further members of the outer object, and brackets."""
 BEGINS: Final = (
     r'\s*\[?\s*\{\s*"(?:name|tool_name|function|type|id|arguments|parameters)"\s*:\s*["{]'
 )
-"""Pattern of how a call that is a JSON object begins, or a list of such calls."""
+"""Pattern of the beginning of a call that is a JSON object, or of a list of such calls."""
 _NAME_KEYS: Final = ("name", "tool_name", "function")
 _ARGUMENT_KEYS: Final = ("arguments", "parameters", "args")
 
 
 def _head(name: str = "name", arguments: str = "arguments|parameters", members: str = "") -> str:
-    """Return the pattern of a call up to its arguments, where the name comes first.
+    """Return the pattern of a call up to its arguments, if the name comes first.
 
-    `name` and `arguments` are patterns of the keys; `members` is a pattern of what may precede
-    the name.
+    `name` and `arguments` are patterns of the keys; `members` is a pattern of members before the
+    name.
     """
     return (
         rf'\s*(?:```\w*\s*)?\[?\s*\{{\s*{members}"(?:{name})"\s*:\s*"{NAME}"\s*,\s*'
@@ -42,7 +40,7 @@ def _head(name: str = "name", arguments: str = "arguments|parameters", members: 
 
 
 def read_calls(text: str, tools: Tools) -> list[dict[str, Any]]:
-    """Parse a call or a list of calls; a call without arguments is one if its function is known.
+    """Parse a call or a list of calls; arguments may be missing for a known function.
 
     Raises ValueError.
     """
@@ -70,8 +68,9 @@ def _call(call: Any, tools: Tools) -> dict[str, Any]:
 
 
 def _unnamed(call: Mapping[str, Any], name: str, tools: Tools) -> Any:
-    """Return the arguments of a call that has them under another key, or as members of its own;
-    None if something else is there.
+    """Return arguments under an unknown key, or as members of the call itself.
+
+    None for members that are no parameters of the function.
     """
     known = (*_NAME_KEYS, *_ARGUMENT_KEYS, "id", "type", "index", "tool_call_id")
     others = {key: value for key, value in call.items() if key not in known}
@@ -91,7 +90,7 @@ _OBJECT: Final = CallFormat(
     read=read_calls,
     written=_CALL,
 )
-"""JSON objects one after another."""
+"""Format of JSON objects one after another."""
 _LIST: Final = replace(_OBJECT, together=True, section=("[", "]"), separator=", ")
 
 JSON_TOOLS: Final = replace(
@@ -103,7 +102,7 @@ JSON_TOOLS: Final = replace(
     written=f"\n{_CALL}\n",
     between="\n",
 )
-"""Qwen 2.5 and 3, Hermes, Granite 4 and many others."""
+"""Format of Qwen 2.5 and 3, Hermes, Granite 4 and many others."""
 MINIMAX_M1: Final = replace(
     _OBJECT,
     start="<tool_calls>",
@@ -136,7 +135,7 @@ GRANITE_3: Final = replace(
     begins=r"\s*(?:<tool_call>)?\s*[\[{]",
     head=rf"\s*(?:<tool_call>)?{_head()}",
 )
-"""Granite 3 writes the marker as plain text, too."""
+"""Format of Granite 3, which writes the marker as plain text, too."""
 FIREFUNCTION: Final = replace(_LIST, start="functools", templates=(("functools[",),))
 APERTUS: Final = replace(
     _LIST,
@@ -149,7 +148,7 @@ APERTUS: Final = replace(
     read=None,
     written='{"{name}": {arguments}}',
 )
-"""The name is the only key: `[{"look": {"at": "x"}}]`."""
+"""Format whose only key is the name: `[{"look": {"at": "x"}}]`."""
 
 COMMAND_R7B: Final = replace(
     _LIST,
@@ -161,9 +160,9 @@ COMMAND_R7B: Final = replace(
     section=("[\n    ", "\n]"),
     separator=",\n    ",
 )
-"""Command R7B and later: `{"tool_call_id": "0", "tool_name": "look", "parameters": {…}}`. The ids
-begin at 0 in every answer, so they are not used.
-"""
+"""Format of Command R7B and later: `{"tool_call_id": "0", "tool_name": "look", "parameters": {…}}`.
+
+The ids begin at 0 in every answer, so they are not used."""
 COMMAND_R: Final = replace(
     _LIST,
     start="Action:",
@@ -192,10 +191,10 @@ LLAMA_3: Final = CallFormat(
     separator="; ",
     marked=False,
 )
-"""Llama 3.1, 3.2 and 3.3: `{"name": "look", "parameters": {"at": "x"}}` as the whole answer. The
-marker may stand before it, further calls may follow a semicolon. Llama 3.1 knows
-`<function=look>{"at": "x"}</function>` too.
-"""
+"""Format of Llama 3.1, 3.2 and 3.3: `{"name": "look", "parameters": {"at": "x"}}` as the answer.
+
+The marker may precede the call, further calls may follow a semicolon. Llama 3.1 also writes
+`<function=look>{"at": "x"}</function>`."""
 
 _NAMED: Final = rf"\s*{NAME}\s*(?:\[CALL_ID\]\s*(?P<id>\w+)\s*)?\[ARGS\]\s*(?=\{{)"
 _ALONE: Final = rf"\s*{NAME}\s*(?=\{{)"  # `[ARGS]` was forgotten: behind the marker only
@@ -212,7 +211,7 @@ MISTRAL: Final = CallFormat(
     written="{name}[ARGS]{arguments}",
     short_ids=True,
 )
-"""Mistral and Magistral: `[TOOL_CALLS]look[ARGS]{"at": "x"}`, perhaps with an id after the name."""
+"""Format of Mistral and Magistral: `[TOOL_CALLS]look[ARGS]{"at": "x"}`, with or without an id."""
 MISTRAL_NUMBERED: Final = replace(
     MISTRAL,
     templates=(("[TOOL_CALLS]", "[CALL_ID]"),),
@@ -250,9 +249,9 @@ FUNCTIONARY_3_2: Final = CallFormat(
     separator=">>>",
     marked=False,
 )
-r"""A recipient before every message: `>>>all\nI look.>>>look\n{"at": "x"}`; the prompt ends in the
-first marker.
-"""
+r"""Format with a recipient before every message: `>>>all\nI look.>>>look\n{"at": "x"}`.
+
+The prompt ends in the first marker."""
 
 _BEGIN: Final = "<｜tool▁call▁begin｜>"
 _END: Final = "<｜tool▁call▁end｜>"
@@ -275,7 +274,7 @@ DEEPSEEK_R1: Final = replace(
     written=f"{_BEGIN}function{_SEPARATOR}{{name}}\n```json\n{{arguments}}\n```{_END}",
     separator="\n",
 )
-"""R1 and V3: the word "function", then the name with a block of code behind it."""
+"""Format of R1 and V3: the word "function", then the name with a block of code behind it."""
 
 KIMI_K2: Final = CallFormat(
     start="<|tool_calls_section_begin|>",
@@ -329,6 +328,6 @@ HARMONY: Final = CallFormat(
         markers=r"<\|(?:start|end|message|channel|constrain|call|return)\|>",
     ),
 )
-"""gpt-oss: a message whose header names a function. `HarmonySplitter` brings every header of a call
-into the form `to=functions.look<|message|>`.
-"""
+"""Format of gpt-oss: a message whose header names a function.
+
+`HarmonySplitter` converts every header of a call to the form `to=functions.look<|message|>`."""

@@ -38,7 +38,7 @@ _NEXT: Final = regex.compile(r"\)\s*([,\]])")
 
 
 class _Scanner:
-    """Parser of a list of calls. Raises ValueError, and Incomplete where the text ends inside."""
+    """Parser of a list of calls. Raises ValueError, and Incomplete if the text ends inside."""
 
     def __init__(self, text: str, tools: Tools) -> None:
         self._text = text.strip()
@@ -57,8 +57,9 @@ class _Scanner:
             raise ValueError("text after the calls")
 
     def _arguments(self, function: str) -> dict[str, Any]:
-        """Parse arguments up to the bracket that closes them; those without a name are the schema's
-        next.
+        """Parse arguments up to the bracket that closes them.
+
+        Arguments without a name get the schema's next names.
         """
         names = iter(properties(self._tools, function))
         types = argument_types(self._tools, function)
@@ -120,7 +121,7 @@ class _Scanner:
 
 
 class _Bare(str):
-    """A value without quotes."""
+    """Value without quotes."""
 
 
 class PythonArguments:

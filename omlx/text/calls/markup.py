@@ -1,8 +1,8 @@
 """Choice of a model's tool-call format, and its markup with the functions of one request.
 
-The chat template decides: its texts show what the model was trained to write. For a template that
-none of the families knows, mlx-lm's choice of a parser counts. Past calls are written in the same
-format for templates that do not render calls.
+The chat template decides: its texts show the format of the model's training. For a template that no
+family matches, mlx-lm's choice of a parser counts. Past calls are written in the same format for
+templates that do not render calls.
 """
 
 from __future__ import annotations
@@ -71,12 +71,12 @@ FAMILIES: Final[Sequence[CallFormat]] = (
     FUNCTION_GEMMA,
     LFM2,
 )
-"""All families but gpt-oss; the first whose texts are in the chat template counts, else mlx-lm's
-parser.
-"""
+"""All families but gpt-oss; the first whose texts are in the chat template counts.
+
+If none is, mlx-lm's parser decides."""
 
 PARSERS: Final[Mapping[str, CallFormat]] = {form.parser: form for form in FAMILIES if form.parser}
-"""By mlx-lm's parser: all of them but `laguna`, which is glm47's under another name."""
+"""Formats by mlx-lm's parser: all but `laguna`, which is glm47's under another name."""
 
 NOTHING: Final = "(?!)"
 JSON_CALL: Final = re.compile(json_formats.BEGINS)
@@ -104,8 +104,9 @@ class CallMarkup:
         object.__setattr__(self, "patterns", _patterns(self.form))
 
     def find(self, text: str) -> tuple[int, str]:
-        """Return where the first marker of a call is, and the marker; the text's length and nothing
-        if there is none.
+        """Return the index of the first marker of a call, and the marker.
+
+        The text's length and "" if there is none.
         """
         found = self.patterns.starts.search(text)
         if found is None:
@@ -113,7 +114,7 @@ class CallMarkup:
         return found.start(), found[0]
 
     def overlap(self, text: str) -> int:
-        """Return the length of the longest end of a text that may be the beginning of a marker."""
+        """Return the length of the longest end of a text that may begin a marker."""
         return longest_overlap(text, (self.form.start, *self.form.bare))
 
     def may_call(self, name: str) -> bool:
@@ -121,7 +122,7 @@ class CallMarkup:
         return is_function(self.tools, name) and name not in self.enforced
 
     def parse(self, text: str) -> Any:
-        """Parse a call that does not begin with the format's head. Raises `parser.PARSE_ERRORS`.
+        """Parse a call that does not begin with the format's head. Raises `readers.PARSE_ERRORS`.
 
         A JSON object that names a function of the request is a call in every family.
         """
@@ -152,7 +153,7 @@ class CallPatterns:
     ends: re.Pattern[str]  # `closes` with the closing marker
     follows: re.Pattern[str]  # `head` of a further call inside the same markers
     further: re.Pattern[str]
-    """A JSON object behind a call, in families that write calls otherwise."""
+    """Pattern before a JSON object behind a call, in families that write calls otherwise."""
 
 
 @cache
@@ -180,8 +181,10 @@ def _patterns(form: CallFormat) -> CallPatterns:
 def call_markup(
     tokenizer: TokenizerWrapper, tools: Tools, strict: frozenset[str] = frozenset(), salt: str = ""
 ) -> CallMarkup | None:
-    """Return the markup of this model's tool calls; None if it has none. `strict` names functions
-    whose arguments must follow their schema; ids of calls derive from `salt`.
+    """Return the markup of this model's tool calls; None for a model without tool calls.
+
+    `strict` names functions whose arguments must follow their schema; ids of calls derive from
+    `salt`.
     """
     form = call_format(tokenizer)
     if form is None:
@@ -217,11 +220,11 @@ def _python_template(tokenizer: TokenizerWrapper) -> str:
 _NO_FORMAT: Final = CallFormat(
     start="", end="", between="\n", written='{"name": "{name}", "arguments": {arguments}}'
 )
-"""Calls of a family whose text is not known."""
+"""Format for calls of a family with an unknown format."""
 
 
 def write_calls(tokenizer: TokenizerWrapper, calls: Sequence[Mapping[str, Any]]) -> str:
-    """Write calls between the markers of the model's family, as JSON if its form is not known."""
+    """Write calls between the markers of the model's family, as JSON for an unknown format."""
     form = call_format(tokenizer) or _NO_FORMAT
     bodies = [write_call(form, call, number) for number, call in enumerate(calls)]
     if form.together:

@@ -1,10 +1,10 @@
-"""Split the content of one choice into text and tool calls.
+"""Parser that splits the content of one choice into text and tool calls.
 
-A call begins at a marker of the model's family. A marker followed by anything that does not begin
-like a call, or does not parse, is prose, and what follows it is parsed again. JSON arguments are
-streamed, and repaired on the way; other forms come in one piece at their end. White space around
-calls is dropped, and one line break stands between texts that calls separate. The result depends on
-the text alone, not on how it is cut into pieces.
+A call begins at a marker of the model's family. A marker without the beginning of a call behind it,
+or with a call that does not parse, is prose, and the text after it is parsed again. JSON arguments
+are streamed, and repaired on the way; other forms are emitted in one piece at their end. White
+space around calls is dropped, and one line break separates texts around calls. The result depends
+on the text alone, not on its pieces.
 """
 
 from __future__ import annotations
@@ -33,8 +33,10 @@ class _State(Enum):
 
 
 class _Prose:
-    """Text around calls: white space beside a call is dropped, and one line break joins the texts
-    before and after it.
+    """Text around calls.
+
+    White space beside a call is dropped, and one line break joins the texts before and after the
+    call.
     """
 
     def __init__(self) -> None:
@@ -61,8 +63,9 @@ class _Prose:
 
 
 class ToolCallParser:
-    """Stream parser of tool calls; `count` is the number of calls that have begun. Without `markup`
-    all is text.
+    """Stream parser of tool calls; `count` is the number of calls that have begun.
+
+    Without `markup` all is text.
     """
 
     def __init__(self, markup: CallMarkup | None) -> None:
@@ -94,8 +97,9 @@ class ToolCallParser:
         return self._pieces
 
     def finish(self, *, complete: bool = False) -> list[Piece]:
-        """Return what was held back: a call without its closing marker, a call that was cut off, or
-        prose. `complete`: the model has ended its output.
+        """Return the held pieces: a call that is unclosed or cut off, or prose.
+
+        `complete`: the model has ended its output.
         """
         self._pieces = []
         while self._state not in (_State.TEXT, _State.ARGUMENTS):
@@ -112,8 +116,9 @@ class ToolCallParser:
         return self._pieces
 
     def _finish_call(self) -> None:
-        """Decide a call that the output's end has cut off: parse it, or return its marker to the
-        prose.
+        """Decide a call that the output's end has cut off.
+
+        Parse the call, or return its marker to the prose.
         """
         match self._state:
             case _State.AFTER:
@@ -126,7 +131,7 @@ class ToolCallParser:
                 self._read(final=True)
 
     def _step(self) -> bool:
-        """Consume what is certain; return whether the rest may be decidable in the new state."""
+        """Consume all certain text; return whether the remaining text may be decidable."""
         match self._state:
             case _State.TEXT:
                 return self._text()
@@ -194,7 +199,7 @@ class ToolCallParser:
         return True
 
     def _reopen(self) -> bool:
-        """Take a marker that is written again; the one before it is prose if no call follows."""
+        """Take a repeated marker; the first marker is prose if no call follows."""
         text = self._held.lstrip()
         if not text.startswith(self._marker):
             return False
@@ -203,7 +208,7 @@ class ToolCallParser:
         return True
 
     def _reject(self) -> None:
-        """Return a marker to the prose; the text after it is parsed again."""
+        """Return a marker to the prose; the text after the marker is parsed again."""
         if self._bare:
             self._held = self._held[len(self._marker) :]
         self._prose.add(self._space + self._marker, self._pieces)
@@ -234,7 +239,7 @@ class ToolCallParser:
         self._state, self._json = _State.ARGUMENTS, JsonRepair(self._form.end)
 
     def _read(self, *, final: bool = False) -> bool:
-        """Add a call whose end has come, or reject it; return whether its end has come."""
+        """Add a call that has ended, or reject it; return whether the call has ended."""
         assert self._reader is not None
         end = self._reader.find(self._held, final=final)
         if end is None:
@@ -263,7 +268,7 @@ class ToolCallParser:
         return True
 
     def _after(self) -> bool:
-        """Look for a further call between the same markers, or for their end."""
+        """Find a further call between the same markers, or the end of the markers."""
         patterns = self._patterns
         candidates = (patterns.follows, patterns.further, patterns.ends)
         follows, further, ends = (each.match(self._held, partial=True) for each in candidates)
@@ -279,7 +284,7 @@ class ToolCallParser:
         return True
 
     def _leave(self) -> None:
-        """Drop the markup after a call, or the part of it that the output's end has left."""
+        """Drop the markup after a call, also if the output's end has cut the markup off."""
         ends = self._patterns.ends.match(self._held, partial=True)
         ends = ends or self._patterns.closes.match(self._held)
         if ends is not None:

@@ -1,12 +1,12 @@
 """Readers of calls that are emitted at their end: in any form, and between tags.
 
-`find` takes all of the text each time, and whether it is `final`: nothing follows. It returns the
-index after the call, None if the call continues; then `calls` returns what was called, or raises
-one of `PARSE_ERRORS`.
+`find` takes all of the text each time, and `final`: nothing follows. `find` returns the index after
+the call, None if the call continues; then `calls` returns the parsed calls, or raises one of
+`PARSE_ERRORS`.
 
 A value between tags ends at the first closing tag behind which another argument or the end of the
-call follows. A value whose closing tag was forgotten ends with the call, as soon as the next call,
-or the end of the output, shows that the call has ended.
+call follows. A value without a closing tag ends with the call, as soon as the next call, or the end
+of the output, shows that the call has ended.
 """
 
 from __future__ import annotations
@@ -47,8 +47,9 @@ class Call:
 
 
 class WholeReader:
-    """Reader of a call without its format's head: up to the end of its JSON, or to the closing
-    marker.
+    """Reader of a call without its format's head.
+
+    The call ends with its JSON, or before the closing marker.
     """
 
     def __init__(self, markup: CallMarkup) -> None:
@@ -102,16 +103,19 @@ class WholeReader:
         return Call(call_id if isinstance(call_id, str) else None, name, arguments_json(arguments))
 
     def _plausible(self, name: str, text: str) -> bool:
-        """Return whether a name is a function of the request, or the text at least looks like a
-        call: some of mlx-lm's parsers accept any word.
+        """Return whether a name can be a function's.
+
+        True for a function of the request, or for a text with the structure of a call: some of
+        mlx-lm's parsers accept any word.
         """
         looks = _IDENTIFIER.fullmatch(name) is not None and _STRUCTURE.search(text) is not None
         return looks or is_function(self._markup.tools, name)
 
 
 def arguments_json(arguments: dict[str, Any]) -> str:
-    """Return arguments as JSON. Raises ValueError or TypeError for values that JSON, or UTF-8,
-    cannot hold.
+    """Return arguments as JSON.
+
+    Raises ValueError or TypeError for values that JSON or UTF-8 cannot hold.
     """
     text = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
     text.encode()
@@ -214,7 +218,7 @@ class TagReader:
         return None
 
     def _add(self, arguments: dict[str, Any], value: _Value, text: str) -> None:
-        """Add a value, and those after it whose predecessor was not closed."""
+        """Add a value, and the values of unclosed arguments inside of it."""
         name = unescape(value.tag["name"])
         for tag in self._patterns.opens.finditer(text, value.start, value.end):
             closed = text.find(self._tags.closes, tag.end(), value.end) >= 0
@@ -247,7 +251,7 @@ class _Patterns:
     opens: re.Pattern[str]
     between: re.Pattern[str]  # the next argument, the call's end, or a marker
     inside: re.Pattern[str]
-    """The end of a value: its closing tag, or a call's end with the next call."""
+    """Pattern of the end of a value: its closing tag, or a call's end with the next call."""
     last: re.Pattern[str]  # the same where nothing follows
     follows: re.Pattern[str]  # what may follow a value
 

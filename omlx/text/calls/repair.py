@@ -1,4 +1,4 @@
-"""Repair of JSON that a model writes, while it comes in pieces.
+"""Repair of JSON that a model writes, in a stream of pieces.
 
 The result parses as JSON once it has ended, and valid JSON passes unchanged. Raw control characters
 in strings are escaped, trailing commas dropped, words of Python and unquoted words made JSON,
@@ -53,15 +53,15 @@ _BEFORE_VALUE: Final[Mapping[_Next, str]] = {
     _Next.AFTER_MEMBER: ', "": ',
     _Next.AFTER_ITEM: ", ",
 }
-"""Text that is missing where a value comes, behind a comma that was held back."""
+"""Text that is missing before a value, behind a comma that was held back."""
 _BEFORE_END: Final[Mapping[_Next, str]] = {_Next.COLON: ": null", _Next.MEMBER: "null"}
-"""Text that is missing where a comma or a closing bracket comes."""
+"""Text that is missing before a comma or a closing bracket."""
 
 
 class JsonRepair:
     """Filter of one JSON object or list; `rest` is the text after its end.
 
-    `terminator` is a text that ends it wherever it stands outside of a string.
+    `terminator` is a text that ends the JSON anywhere outside of a string.
     """
 
     def __init__(self, terminator: str = "") -> None:
@@ -93,7 +93,7 @@ class JsonRepair:
     def finish(self, *, complete: bool = False) -> str:
         """Return the end of JSON that never ended, as far as it is the beginning of valid JSON.
 
-        `complete`: nothing was cut off, so brackets that are all that is missing are added.
+        `complete`: nothing was cut off, so brackets are added if only brackets are missing.
         """
         if complete and not self._quote and self._open:
             passed = self.feed(" ").removesuffix(" ")
@@ -107,7 +107,7 @@ class JsonRepair:
         return self._comma + self._text
 
     def _string(self, at: int) -> int:
-        """Pass on a part of a string; return its length, 0 if it may continue."""
+        """Emit a part of a string; return its length, 0 if it may continue."""
         plain = _PLAIN.match(self._text, at)
         if plain is not None:
             self._passed.append(plain[0])
@@ -127,7 +127,7 @@ class JsonRepair:
         return 1
 
     def _escape(self, at: int) -> int:
-        """Pass on an escape; surrogates without their partner become U+FFFD."""
+        """Emit an escape; surrogates without their partner become U+FFFD."""
         text = self._text[at : at + 12]
         for pattern, replacement in ((_PAIR, None), (_HIGH, r"\ufffd"), (_LOW, r"\ufffd")):
             found = pattern.match(text, partial=True)
@@ -146,7 +146,7 @@ class JsonRepair:
         return len(found[0])
 
     def _token(self, at: int) -> int:
-        """Pass on one token outside of strings; return its length, 0 if it may continue."""
+        """Emit one token outside of strings; return its length, 0 if it may continue."""
         character = self._text[at]
         if character in _SPACE:
             if self._comma:
@@ -196,7 +196,7 @@ class JsonRepair:
         return _Next.AFTER_MEMBER if self._in_object else _Next.AFTER_ITEM
 
     def _ends_key(self, at: int) -> bool:
-        """Return whether a quote is behind a key that none precedes, as far as the text tells."""
+        """Return whether a quote closes a key without an opening quote, as far as known."""
         return self._text[at + 1 :].lstrip()[:1] in ("", ":")
 
     def _begin_string(self, quote: str) -> None:
@@ -209,7 +209,7 @@ class JsonRepair:
         self._quote = quote
 
     def _word(self, at: int) -> int:
-        """Pass on a number, a constant or a text without quotes."""
+        """Emit a number, a constant or a text without quotes."""
         found = _WORD.match(self._text, at)
         assert found is not None
         word, end = found[0], len(self._text)
@@ -227,7 +227,7 @@ class JsonRepair:
         return len(word)
 
     def _pass_value(self, text: str) -> None:
-        """Pass on a value, or its beginning, with what is missing before it."""
+        """Emit a value, or its beginning, with the text that is missing before it."""
         self._passed += [self._comma, _BEFORE_VALUE.get(self._next, ""), text]
         self._comma, self._next = "", self._after_value
 
@@ -245,8 +245,9 @@ class JsonRepair:
 
 
 def repaired(text: str) -> str:
-    """Return the JSON object or list that a text begins with, repaired; brackets are added where
-    they are all that is missing.
+    """Return the JSON object or list at the beginning of a text, repaired.
+
+    Brackets are added if only brackets are missing.
     """
     repair = JsonRepair()
     passed = repair.feed(text)

@@ -1,4 +1,4 @@
-"""Families whose arguments stand between tags, each value as plain text."""
+"""Families whose arguments are between tags, each value as plain text."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ QWEN3_CODER: Final = CallFormat(
     syntax=TagArguments("<parameter={name}>\n{value}\n</parameter>\n"),
     between="\n",
 )
-"""Qwen3-Coder, Qwen3.5, Nemotron 3, Step 3.5. They forget the opening marker, or write several
-functions between one pair of markers.
-"""
+"""Format of Qwen3-Coder, Qwen3.5, Nemotron 3, Step 3.5.
+
+These models forget the opening marker, or write several functions between one pair of markers."""
 MINICPM5: Final = CallFormat(
     start="<function name=",
     end="</function>",
@@ -101,7 +101,7 @@ GLM_LINES: Final = _glm(
     "\n",
     (("</arg_key>\n<arg_value>", "<tool_call>"), ("</arg_key>\\n", "<arg_value>", "<tool_call>")),
 )
-"""GLM 4.5 and 4.6, Ling, Laguna XS."""
+"""Format of GLM 4.5 and 4.6, Ling, Laguna XS."""
 GLM: Final = _glm("", "", (("<arg_key>", "<tool_call>"),), "glm47")
 LONGCAT: Final = _glm("longcat_", "\n", (("<longcat_arg_key>",),), "longcat")
 
@@ -130,7 +130,7 @@ HY3: Final = CallFormat(
     together=True,
     section=("\n", ""),
 )
-"""All markers end in the name of the variant."""
+"""Format whose markers all end in the name of the variant."""
 KIMI_K3: Final = CallFormat(
     start="<|open|>tools<|sep|>",
     end="<|close|>tools<|sep|>",
@@ -171,7 +171,7 @@ MUSE_SPARK: Final = CallFormat(
 
 
 def _dsml(section: str) -> CallFormat:
-    """Return the format with the name of the section that holds the calls."""
+    """Return DeepSeek's format; `section` is the name of the section that holds the calls."""
     token = "｜DSML｜"
     return CallFormat(
         start=f"<{token}{section}>",

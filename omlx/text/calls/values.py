@@ -1,7 +1,7 @@
 """Argument values that a model wrote as text, typed by the schema of the function.
 
-A text becomes what the schema allows: JSON of an allowed type, else the text as it stands. A value
-that may only be a string is never changed, and integers are exact at any size.
+A text becomes JSON of an allowed type, else remains text. A value that may only be a string is
+never changed, and integers are exact at any size.
 """
 
 from __future__ import annotations
@@ -30,14 +30,12 @@ _FENCE: Final = re.compile(r"```(?:\w+[ \t]*\n|\s*)(.*?)\s*```", re.DOTALL)
 
 
 def convert(types: SchemaTypes, name: str, text: str) -> Any:
-    """Return the value of the argument `name` that a text stands for."""
+    """Convert the text of the argument `name` by its schema."""
     return typed_value(types, types.property(name), text)
 
 
 def typed_value(types: SchemaTypes, schema: Any, text: str) -> Any:
-    """Return the value of `schema`'s type that `text` stands for; a text that stands for none
-    unchanged.
-    """
+    """Convert text to a type that `schema` allows; any other text is returned unchanged."""
     choices, stripped = types.choices(schema), text.strip()
     if text in choices:
         return text
@@ -70,16 +68,17 @@ def is_function(tools: Iterable[Mapping[str, Any]], name: str) -> bool:
 
 
 def parse_json(text: str) -> Any:
-    """Parse JSON that may hold raw control characters. Raises ValueError, also for NaN and for a
-    number out of range; within a list or an object that becomes the largest one, as grammars of
-    JSON allow it.
+    """Parse JSON that may hold raw control characters.
+
+    Raises ValueError, also for NaN and for a number out of range; within a list or an object such a
+    number becomes the largest float, as grammars of JSON allow it.
     """
     number = _nearest if text.lstrip().startswith(("{", "[")) else _finite
     return json.loads(text, strict=False, parse_constant=_refuse, parse_float=number)
 
 
 def _json_value(text: str, kinds: frozenset[str]) -> Any:
-    """Return the JSON value of an allowed type that a text is; the text itself where it is none."""
+    """Parse the JSON value of an allowed type; return any other text unchanged."""
     stripped = text.strip()
     value: Any = text
     with suppress(ValueError, RecursionError):
@@ -101,8 +100,9 @@ def _json_value(text: str, kinds: frozenset[str]) -> Any:
 
 
 def _structure(text: str, kinds: frozenset[str]) -> Any:
-    """Return the list or object that a text means: in a code fence, of Python, or with slips in its
-    brackets; None if it means none.
+    """Parse a list or object in a code fence, in Python's syntax, or with wrong brackets.
+
+    None for any other text.
     """
     fenced = _FENCE.fullmatch(text.strip())
     text = fenced[1] if fenced is not None else text.strip()

@@ -2,7 +2,7 @@
 
 Templates refuse or silently drop messages: a second system message, two user messages in a row, ids
 of another form. A template has an ability if it renders a few conversations without an error, with
-every text of theirs, in order.
+all their texts, in order.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Form: TypeAlias = Callable[[Mapping[str, str]], Arguments]
 
 @dataclass(frozen=True, slots=True)
 class TemplateAbilities:
-    """Conversations that a chat template takes as they are; by default all."""
+    """Conversations that a chat template takes unchanged; by default all."""
 
     system: bool = True  # a system message at the beginning
     system_alone: bool = True  # a system message and nothing else
@@ -62,7 +62,7 @@ class TemplateAbilities:
 
 
 def template_abilities(tokenizer: TokenizerWrapper) -> TemplateAbilities:
-    """Return what the tokenizer's chat template takes. Renders with the first call only.
+    """Return the abilities of the tokenizer's chat template. Renders with the first call only.
 
     Raises BadRequest for a template that exceeds the limits.
     """
@@ -76,8 +76,11 @@ _CACHE: Final[WeakKeyDictionary[TokenizerWrapper, TemplateAbilities]] = WeakKeyD
 
 
 def probe(tokenizer: TokenizerWrapper) -> TemplateAbilities:
-    """Try the template, with tools and without. A template that renders nothing at all keeps every
-    ability: its own error says most."""
+    """Try the template, with tools and without.
+
+    A template that renders nothing at all keeps every ability: its own error is the most
+    informative.
+    """
     variables: list[Mapping[str, Any]] = [{}, {"tools": [_TOOL]}]
     works = [given for given in variables if _renders(tokenizer, given, _PLAIN)]
     parts_only = not works and _renders(tokenizer, {}, _in_parts(_PLAIN))
@@ -112,8 +115,10 @@ def probe(tokenizer: TokenizerWrapper) -> TemplateAbilities:
 
 
 def _tools(tokenizer: TokenizerWrapper, parts_only: bool) -> Mapping[str, bool]:
-    """By ability, whether functions of its form are listed. What a template without functions could
-    list is of no interest."""
+    """Return abilities about functions: whether the template lists those of each form.
+
+    A template that lists no functions is not tried with further forms.
+    """
     (plain,) = template_tools([_ANY], schemas=False)
     (full,) = template_tools([_ANY])
     for alone, conversation in ((True, (_ASK,)), (False, (_system("Help."), _ASK))):
@@ -127,7 +132,7 @@ def _tools(tokenizer: TokenizerWrapper, parts_only: bool) -> Mapping[str, bool]:
 
 
 def _lists(tokenizer: TokenizerWrapper, conversation: Conversation, tool: Tool) -> bool:
-    """Whether the template renders a function with each of the texts below in it."""
+    """Whether the template renders all marked texts of a function."""
     rendered = _rendered(tokenizer, {"tools": [tool]}, conversation)
     marked = _MARKED.findall(json.dumps(tool))
     return rendered is not None and all(text in rendered for text in marked)
@@ -136,7 +141,7 @@ def _lists(tokenizer: TokenizerWrapper, conversation: Conversation, tool: Tool) 
 def _renders(
     tokenizer: TokenizerWrapper, variables: Mapping[str, Any], conversation: Conversation
 ) -> bool:
-    """Whether the template renders each of the texts below in the conversation, in order."""
+    """Whether the template renders all marked texts of the conversation, in order."""
     rendered = _rendered(tokenizer, variables, conversation)
     if rendered is None:
         return False
@@ -174,7 +179,7 @@ def _texts(conversation: Conversation) -> list[str]:
 
 
 def _in_parts(conversation: Conversation) -> Conversation:
-    """The conversation with each content as a list of one part."""
+    """Return the conversation with each content as a list of one part."""
     return [
         {**message, "content": [{"type": "text", "text": message["content"]}]}
         for message in conversation
@@ -191,8 +196,10 @@ _system, _user, _assistant = (partial(_said, role) for role in ("system", "user"
 def _call(
     *arguments: Arguments, first_id: str = "a1b2c3d40", text: str = "", reasoning: str = ""
 ) -> Message:
-    """An assistant message with a call for each of the arguments. Mistral's templates take no other
-    ids than those of nine letters and digits."""
+    """Return an assistant message with a call for each of the arguments.
+
+    Mistral's templates take no other ids than those of nine letters and digits.
+    """
     calls = []
     for number, argument in enumerate(arguments):
         function = {"name": "look", "arguments": argument}
@@ -247,7 +254,7 @@ _ANY: Final = {
         },
     }
 }
-"""A function with parameters of every form."""
+"""Function with parameters of every form."""
 _REFERRING: Final = {
     "function": {
         "name": ONE,
@@ -276,7 +283,7 @@ _TURNS: Final[Mapping[str, Sequence[Conversation]]] = {
     "assistant_first": [(_assistant(ONE), _user(TWO))],
     "empty_assistants": [(_ASK, _assistant(""), _user(TWO))],
 }
-"""By ability, conversations without calls that a template with the ability renders."""
+"""Conversations without calls that a template with the ability renders, by ability."""
 
 
 def _exchanges(form: Form) -> Sequence[Conversation]:

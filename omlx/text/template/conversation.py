@@ -1,8 +1,8 @@
-"""Rewrites conversations that a model's chat template does not take.
+"""Rewriting of conversations that a model's chat template does not take.
 
-What the template takes is not touched. How a message is rewritten depends on the messages before it
-and on the results right after its calls, never on later turns: what the prefix cache holds of a
-conversation stays valid turn after turn.
+Messages that the template takes are unchanged. The rewriting of a message depends on the messages
+before it and on the results right after its calls, never on later turns: cached prefixes of a
+conversation stay valid turn after turn.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from omlx.text.template.abilities import TemplateAbilities
 
 Message: TypeAlias = Mapping[str, Any]
 Content: TypeAlias = str | list[dict[str, Any]]
-"""One text, or parts: texts and images in their order."""
+"""Content of a message: one text, or parts, which are texts and images in their order."""
 Messages: TypeAlias = list[dict[str, Any]]
 WriteCalls: TypeAlias = Callable[[Sequence[Message]], str]
 
@@ -38,11 +38,10 @@ def adapt(
     *,
     continue_last: bool = False,
 ) -> tuple[Messages, tuple[Reason, ...]]:
-    """Return the messages in a form that a template with these abilities takes, and what was
-    changed.
+    """Return the messages in a form that the template takes, and the kinds of changes.
 
-    `write_calls` writes calls as the text that the model would generate. The last message stays
-    the last with `continue_last`. Modifies nothing.
+    `write_calls` writes calls as the text that the model would generate. The last message stays the
+    last with `continue_last`. Modifies nothing.
     """
     rewriting = _Rewriting(abilities, write_calls)
     adapted = rewriting.calls(messages)
@@ -59,8 +58,10 @@ def adapt(
 
 
 class _Rewriting:
-    """The steps: each returns rewritten messages. `changes` holds a code for every kind of change,
-    in order."""
+    """Steps of the rewriting; each returns rewritten messages.
+
+    `changes` holds a code for every kind of change, in order.
+    """
 
     def __init__(self, abilities: TemplateAbilities, write_calls: WriteCalls) -> None:
         self._can = abilities
@@ -83,7 +84,7 @@ class _Rewriting:
         return rewritten
 
     def results(self, messages: Messages) -> Messages:
-        """Results behind their calls; as user messages where the template has no place for them."""
+        """Move results behind their calls; turn unsupported results into user messages."""
         rewritten: Messages = []
         # A user's text cannot be moved into a result that is no part of an exchange.
         orphans = self._can.orphans and self._can.users_after_results
@@ -106,8 +107,10 @@ class _Rewriting:
         return [self._as_user(each) if each["role"] == "tool" else each for each in rewritten]
 
     def systems(self, messages: Messages) -> Messages:
-        """One system message at the beginning, the others as parts of the user messages beside
-        them."""
+        """Keep system messages at the beginning, one if the template takes no more.
+
+        The others become parts of the user messages beside them.
+        """
         groups: list[Messages] = []
         begins, moved = self._can.system, False
         for message in messages:
@@ -141,7 +144,7 @@ class _Rewriting:
         return rewritten
 
     def neighbours(self, messages: Messages) -> Messages:
-        """Messages of one role joined; a user's text after a result as a part of the result."""
+        """Join messages of one role; append a user's text after a result to the result."""
         joins = {"user": not self._can.users, "assistant": not self._can.assistants}
         groups: list[Messages] = []
         for message in messages:
@@ -169,7 +172,7 @@ class _Rewriting:
         return [*messages[:systems], {"role": "user", "content": ""}, *messages[systems:]]
 
     def texts_beside_calls(self, messages: Messages) -> Messages:
-        """Texts next to calls as reasoning, where the template takes only one of them."""
+        """Move texts next to calls into reasoning, if the template takes only one of them."""
         return [self._beside_calls(message) for message in messages]
 
     def _beside_calls(self, message: dict[str, Any]) -> dict[str, Any]:
@@ -184,7 +187,7 @@ class _Rewriting:
         return message | {"content": "", "reasoning_content": _texts((reasoning, text))}
 
     def _exchange(self, message: dict[str, Any], results: Messages, *, is_last: bool) -> Messages:
-        """An assistant message with calls, and the results that follow it."""
+        """Rewrite an assistant message with calls, and the results that follow it."""
         calls = message["tool_calls"]
         answered = {result["tool_call_id"] for result in results}
         missing = [call for call in calls if call["id"] not in answered]
@@ -214,7 +217,7 @@ class _Rewriting:
         return {**call, "id": self._id(call["id"]), "function": function}
 
     def _id(self, id: str) -> str:
-        """The same short id for a call and its result."""
+        """Derive the same short id for a call and its result."""
         if self._can.long_ids or not self._can.calls or _SHORT_ID.fullmatch(id):
             return id
         self._note("conversation.ids")
@@ -230,7 +233,7 @@ class _Rewriting:
         return {"role": "user", "content": result["content"]}
 
     def _without_images(self, message: dict[str, Any]) -> dict[str, Any]:
-        """The message with notes in place of images, which templates do not show in results."""
+        """Replace images by notes: templates do not show images in results."""
         if isinstance(message["content"], str):
             return message
         self._note("conversation.image_left_out")
@@ -249,7 +252,7 @@ def _add(groups: list[Messages], message: dict[str, Any], *, join: bool) -> None
 
 
 def _joined(group: Messages) -> dict[str, Any]:
-    """One message with all texts, reasoning and calls of a group."""
+    """Join all texts, reasoning and calls of a group in one message."""
     first = group[0]
     if len(group) == 1:
         return first
@@ -264,7 +267,7 @@ def _joined(group: Messages) -> dict[str, Any]:
 
 
 def _contents(contents: Sequence[Content]) -> Content:
-    """The contents of successive messages as one; parts where one of them has parts."""
+    """Join the contents of successive messages; as parts if any of them has parts."""
     parts: list[dict[str, Any]] = []
     for content in contents:
         new = _parts(content)

@@ -1,7 +1,7 @@
 """Chat templates rendered in another process, with limits of time and memory.
 
 A process is taken for each render and given back afterwards; one that exceeded a limit is killed.
-Renders of one model take turns, so that a template which is slow delays its own model only.
+Renders of one model take turns, so that a slow template delays its own model only.
 """
 
 from __future__ import annotations
@@ -28,25 +28,26 @@ if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 MAX_SECONDS: Final = 10
-"""Processor time of a render: on a busy machine, waiting for a core is no fault of a template."""
+"""Seconds of processor time of a render — on a busy machine, a template must not fail by waiting.
+"""
 MAX_WAIT_S: Final = 50
 MAX_BYTES: Final = 1 << 30
-"""Memory of a process. A body of 32 MB takes a third of it."""
+"""Bytes of a process — a body of 32 MB takes a third."""
 MAX_PROMPT_BYTES: Final = 64 << 20
 KEPT: Final = 2
 """Idle processes that are kept, each with some 60 MB."""
 KEPT_BYTES: Final = 112 << 20
-"""A process that has grown beyond this is not kept."""
+"""Bytes — a process that has grown beyond this is not kept."""
 _START_S: Final = 120
 _POLL_S: Final = 0.05
 
 
 class TemplateError(Exception):
-    """The template's own error."""
+    """Error of the template itself."""
 
 
 class TemplateProcess:
-    """One process of `template_worker`."""
+    """Process of `template.worker`."""
 
     def __init__(self) -> None:
         self._connection, theirs = Pipe()
@@ -74,8 +75,10 @@ class TemplateProcess:
             self._ready = True
 
     def render(self, job: TemplateJob) -> str:
-        """Return the prompt. Raises TemplateError; BadRequest beyond the limits, and if the process
-        ends: then it must be closed."""
+        """Return the prompt. Raises TemplateError.
+
+        Raises BadRequest beyond the limits, and if the process ends; then the caller must close it.
+        """
         self.start()
         deadline = monotonic() + MAX_WAIT_S
         try:
@@ -103,11 +106,11 @@ def render_template(
     variables: Mapping[str, Any],
     **options: bool,
 ) -> str:
-    """Return the text of a prompt, without changing the arguments; `options` are those of
-    `apply_chat_template`.
+    """Return the text of a prompt. Modifies no argument.
 
-    Raises BadRequest beyond the limits, and any exception of the template. Templates that are
-    Python, of mlx-lm or transformers, are trusted and run in this process.
+    `options` are those of `apply_chat_template`. Raises BadRequest beyond the limits, and any
+    exception of the template. Templates that are Python, of mlx-lm or transformers, are trusted and
+    run in this process.
     """
     if not is_jinja(tokenizer):
         copies = deepcopy([dict(message) for message in messages])
@@ -139,14 +142,15 @@ def is_jinja(tokenizer: TokenizerWrapper) -> bool:
 
 
 def start_early() -> None:
-    """Start a process before the first render needs it: that takes half a second. Does not wait
-    until it is ready.
+    """Start a process before the first render needs it, which takes half a second.
+
+    Does not wait until the process is ready.
     """
     _idle.give_back(_idle.take())
 
 
 class _IdleProcesses:
-    """Processes that wait for a render, `KEPT` at most. Thread-safe."""
+    """Idle processes, `KEPT` at most. Thread-safe."""
 
     def __init__(self) -> None:
         self._processes: list[TemplateProcess] = []
@@ -156,8 +160,8 @@ class _IdleProcesses:
     def take(self) -> TemplateProcess:
         """Return an idle process, or a new one.
 
-        Another one starts meanwhile, if none is left: another model's render would wait for it,
-        should this one get stuck.
+        If none is left, another process starts meanwhile: another model's render would wait for its
+        start if this process gets stuck.
         """
         process = self._idle() or TemplateProcess()
         with self._lock:

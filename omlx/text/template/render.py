@@ -33,12 +33,11 @@ Message: TypeAlias = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A rendered prompt.
+    """Rendered prompt.
 
     `thinking`: the template has opened reasoning, in which the output starts. The first `stable`
     tokens are the messages, which the next turn repeats; the generation prompt follows. `changes`:
-    how the messages were rewritten, because the template does not take them as they are. `images`
-    are shown where `spans` say, in order.
+    rewriting of messages that the template does not take. `images` are shown at `spans`, in order.
     """
 
     tokens: tuple[int, ...]
@@ -50,7 +49,7 @@ class Prompt:
 
     @property
     def words(self) -> tuple[int, ...]:
-        """The ids without those of images."""
+        """Token ids without those of images."""
         return tuple(words(self.tokens)) if self.spans else self.tokens
 
 
@@ -64,8 +63,7 @@ def render(
     context_length: int = MAX_TOKENS,
     placer: ImagePlacer | None = None,
 ) -> Prompt:
-    """Render the prompt for the next assistant message, or for the rest of the last one
-    (`continue_last`).
+    """Render the prompt for the next assistant message, or to continue the last (`continue_last`).
 
     `variables` are additional template variables. Raises BadRequest with the template's own error,
     for tools that this model cannot use, and for a prompt that is far longer than `context_length`.
@@ -114,8 +112,9 @@ def _with_tools(
     tools: ToolUse | None,
     abilities: TemplateAbilities,
 ) -> tuple[Sequence[Message], dict[str, Any], tuple[Reason, ...]]:
-    """Return messages and variables with the functions: at the end of the system message where the
-    template lists none. Raises BadRequest for a model without tools.
+    """Add the functions to the variables, or to the system message if the template lists none.
+
+    Raises BadRequest for a model without tools.
     """
     listed: list[Tool] | None = [] if abilities.needs_tools else None
     changes: tuple[Reason, ...] = ()
@@ -138,7 +137,7 @@ def _with_tools(
 def _described(
     tokenizer: TokenizerWrapper, messages: Sequence[Message], use: ToolUse
 ) -> list[Message]:
-    """The messages with the functions as a text of the system message."""
+    """Append the functions as a text to the system message."""
     function = {"name": "FUNCTION", "arguments": {"ARGUMENT": "VALUE"}}
     example = write_calls(tokenizer, [{"id": "1", "function": function}])
     text = tools_as_text(use.functions, example)
@@ -149,8 +148,9 @@ def _described(
 
 
 def _check_calls(tokenizer: TokenizerWrapper, use: ToolUse) -> None:
-    """Raise BadRequest for a model without tool calls, and for a forced call in a form that is not
-    known.
+    """Raise BadRequest for a model without tool calls.
+
+    Also for a forced call in an unknown format.
     """
     form = call_format(tokenizer)
     if form is None:
@@ -165,9 +165,7 @@ def _check(
     variables: Mapping[str, Any],
     continue_last: bool,
 ) -> None:
-    """Raise BadRequest for reserved variables, a model without a template, or a last message of
-    another role.
-    """
+    """Raise BadRequest for reserved variables, a missing template, or a wrong last message."""
     for name in variables:
         if name in RENDERER_ARGUMENTS:  # with those a request could bring its own template
             raise BadRequest("template.reserved", param="chat_template_kwargs", name=name)
@@ -179,10 +177,9 @@ def _check(
 
 
 def _stable(tokenizer: TokenizerWrapper, tokens: Sequence[int], text: str, bare: str) -> int:
-    """Return how many tokens come before the generation prompt, which `bare` lacks.
+    """Return the number of tokens before the generation prompt, which `bare` lacks.
 
-    Only its text is encoded again, not the prompt. Where the text without it is no prefix of the
-    text with it, no part is stable.
+    Only the generation prompt is encoded again, not the whole. 0 if `bare` is no prefix of `text`.
     """
     if not text.startswith(bare):
         return 0
@@ -207,7 +204,7 @@ Images: TypeAlias = Sequence[PreparedImage]
 Spans: TypeAlias = tuple[ImageSpan, ...]
 
 IMAGE: Final = "image"
-"""The type of a part that holds a `PreparedImage` under the same name."""
+"""Type of a part that holds a `PreparedImage` under the same name."""
 
 
 class ImagePlacer(Protocol):
@@ -236,7 +233,7 @@ def separate_images(
 ) -> tuple[list[Message], tuple[PreparedImage, ...]]:
     """Return messages as templates read them, and their images in order.
 
-    With `text_marker` contents are texts, in which it stands for an image.
+    With `text_marker` contents become texts, in which the marker replaces each image.
     """
     shown, images = list[Message](), list[PreparedImage]()
     for message in messages:
@@ -258,7 +255,7 @@ def encode_images(
     placer: ImagePlacer,
     context_length: int,
 ) -> tuple[tuple[int, ...], Spans]:
-    """Return the ids of a rendered prompt with those of its images, and where these are.
+    """Return the ids of a rendered prompt with those of its images, and the image spans.
 
     Raises BadRequest unless the template has written one marker for each image.
     """
@@ -269,7 +266,7 @@ def encode_images(
 
 
 def check_markers(messages: Sequence[Message], variables: Mapping[str, Any], marker: str) -> None:
-    """Raise BadRequest for a marker that a text contains: it is no place for an image."""
+    """Raise BadRequest if a text contains the image marker: it is no place for an image."""
     texts = [text for message in messages for text in texts_of(message["content"])]
     if any(marker in text for text in (*texts, str(variables))):
         raise BadRequest("image.marker", param="messages")
@@ -293,8 +290,7 @@ def qwen_prompt(query: str, document: str, instruction: str | None) -> str:
 def template_prompt(
     tokenizer: TokenizerWrapper, query: str, document: str, instruction: str | None
 ) -> str:
-    """Return the prompt that the model's chat template makes; the instruction is its system
-    message.
+    """Return the prompt of the model's chat template; `instruction` is its system message.
 
     Raises BadRequest with the template's own error.
     """
@@ -311,7 +307,7 @@ def template_prompt(
 def encode_document(tokenizer: TokenizerWrapper, prompt: str, limit: int, at: int) -> list[int]:
     """Return the ids of the prompt about the document with index `at`.
 
-    Raises BadRequest, naming the document, for one that has more than `limit` tokens.
+    Raises BadRequest, naming the document, if there are more than `limit` tokens.
     """
     try:
         tokens = encode(tokenizer, prompt, limit, special=False)
@@ -325,8 +321,9 @@ def encode_document(tokenizer: TokenizerWrapper, prompt: str, limit: int, at: in
 def encode_pair(
     tokenizer: TokenizerWrapper, query: str, document: str, limit: int, at: int
 ) -> tuple[list[int], list[int]]:
-    """Return the ids of query and document with the tokens between them, and for each whether it is
-    of the first part (0) or of the second. Raises as `encode_document`.
+    """Return the ids of query and document, and their segment ids (0 query, 1 document).
+
+    The tokenizer adds the tokens between them. Raises as `encode_document`.
     """
     try:
         check_length(tokenizer, query + document, limit, "documents")

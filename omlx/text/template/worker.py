@@ -1,8 +1,8 @@
-"""A process that renders chat templates: python -m omlx.text.template.worker FD
+"""Process that renders chat templates: python -m omlx.text.template.worker FD
 
 Templates come with downloaded models and are programs, which may run for ever or fill the memory. A
-process can be ended. It serves its parent over the socket FD, one job after another, until the
-parent closes it or ends.
+process can be ended. Jobs arrive over the socket FD, one after another, until the parent closes it
+or ends.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection
 from typing import Any, Final
 
 ORPHAN_S: Final = 60
-"""Seconds after which a render ends its process: the parent, which ends it earlier, has gone."""
+"""Seconds — limit of a render; the parent ends it earlier unless the parent has gone."""
 RENDERED: Final = b"+"
 FAILED: Final = b"-"
 """First byte of a reply, before the prompt or the template's error as UTF-8."""
@@ -23,9 +23,10 @@ FAILED: Final = b"-"
 
 @dataclass(frozen=True, slots=True)
 class TemplateJob:
-    """One render. `variables` include the special tokens and the options of the renderer.
+    """Render of one conversation.
 
-    `seconds`: processor time after which the process ends.
+    `variables` include the special tokens and the options of the renderer. `seconds`: processor
+    time after which the process ends.
     """
 
     template: str
@@ -35,7 +36,7 @@ class TemplateJob:
 
 
 def serve(parent: Connection) -> None:
-    """Render every job that arrives. Sends an empty message once it is ready."""
+    """Render every job that arrives. Sends an empty message once ready."""
     # Slow, hence in this process only once.
     from transformers import PreTrainedTokenizerBase  # noqa: PLC0415
 
