@@ -21,7 +21,7 @@ from omlx.errors import Reason
 from omlx.power import Heat, Power, read_power
 
 UNWIRED_MACOS: Final = 27
-"""Major version of macOS — from here on a screen update may unwire one large residency set."""
+"""Major version of macOS — from this version a screen update may unwire a large residency set."""
 
 REWIRED_MLX: Final = (0, 32, 2)
 """Version of mlx — the first with several residency sets: GLM-5.1 on an M3 Ultra made 0.46 tok/s
@@ -97,7 +97,6 @@ def warnings(machine: Machine) -> Iterator[Reason]:
 
 
 def _is_unwired(macos: str, mlx: str) -> bool:
-    """Whether this macOS unwires the weights that this mlx wires."""
     (major, *_) = _numbers(macos) or (0,)
     return major >= UNWIRED_MACOS and _numbers(mlx) < REWIRED_MLX
 

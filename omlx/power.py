@@ -44,7 +44,7 @@ class Heat:
 
 @dataclass(frozen=True, slots=True)
 class Power:
-    """Power state of the machine; None: not known."""
+    """State of the power supply; None: not known."""
 
     mains: bool | None
     low_power: bool | None = None

@@ -40,7 +40,6 @@ class DrafterStats:
         return acceptance_rate(self.accepted, self.proposed)
 
     def add_round(self, proposed: int, accepted: int, outcome: str, rollback: str) -> None:
-        """Count one verified window, in place."""
         self.proposed += proposed
         self.accepted += accepted
         self.rounds += 1
@@ -208,7 +207,6 @@ def acceptance_rate(accepted: int, proposed: int) -> float | None:
 
 
 def sum_drafters(answers: Iterable[RequestStats]) -> dict[str, DrafterStats]:
-    """Sum statistics over all `answers`, by drafter name."""
     total: dict[str, DrafterStats] = {}
     for stats in answers:
         for name, drafter in stats.drafters.items():

@@ -23,8 +23,6 @@ STOP_S: Final = 75
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """Command of the service, and the file that takes its output."""
-
     command: tuple[str, ...]
     log: Path
     variables: Mapping[str, str] = field(default_factory=dict)
@@ -42,7 +40,6 @@ def call(command: Sequence[str]) -> None:
 
 
 def succeeds(command: Sequence[str]) -> bool:
-    """Whether a command of the manager ends with status 0."""
     try:
         return subprocess.run(command, capture_output=True, check=False).returncode == 0
     except OSError:

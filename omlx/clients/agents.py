@@ -54,7 +54,6 @@ def quoted(text: str) -> str:
 
 
 def toml(value: Any) -> str:
-    """Format a text, a number or a table as TOML."""
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{name} = {toml(part)}" for name, part in value.items()) + "}"
     return quoted(value) if isinstance(value, str) else str(value)
@@ -97,7 +96,7 @@ class Agent:
     least_context: int
 
     def lacks_context(self, tokens: int | None) -> bool:
-        """Whether a context of `tokens` is too short; False for an unknown length (None)."""
+        # None: an unknown length.
         return tokens is not None and tokens < self.least_context
 
 

@@ -172,7 +172,7 @@ _SHELL_KEY = f'"${KEY_VARIABLE}"'
 
 
 def _python_key(endpoint: Endpoint) -> tuple[str, str]:
-    """Return the import for the key, and the key as an expression."""
+    # The import for the key, and the key as an expression.
     if endpoint.with_key:
         return "import os\n\n", f'os.environ["{KEY_VARIABLE}"]'
     return "", quoted(NO_KEY)
@@ -205,14 +205,13 @@ class App:
         return client.startswith(self.agents) if self.agents else False
 
     def least_context(self, endpoint: Endpoint) -> int | None:
-        """Return the tokens of context that the app needs, if the model's context is shorter."""
+        """Return the least context, in tokens, if the model's context is shorter; else None."""
         agent = AGENTS.get(self.program or "")
         if agent is None or not agent.lacks_context(endpoint.context_length):
             return None
         return agent.least_context
 
     def launch(self, endpoint: Endpoint) -> str | None:
-        """Return the command that starts the app with this model, None if there is none."""
         if self.program is None:
             return None
         return f"omlx launch --model {shlex.quote(endpoint.model)} {self.program}"

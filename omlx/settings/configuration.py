@@ -31,7 +31,6 @@ class Configuration:
 
     @property
     def notes(self) -> tuple[Reason, ...]:
-        """Reasons why a settings file is ignored."""
         return tuple(Reason(note.code, note.params) for note in self.stored.notes)
 
     def resolve(
@@ -58,8 +57,7 @@ class LiveConfiguration:
         self.store = store
         self.current = Configuration(run)
         self.stamps: dict[Path, FileStamp] = {}
-        """Stamps of the files, taken before their last read — a later change is then never missed.
-        """
+        """Stamps of the files — taken before their last read: no later change is missed."""
         self._lock = Lock()
         self.refresh()
 
@@ -138,7 +136,6 @@ class ConfigurationWatcher:
         return True
 
     def _log(self, notes: Iterable[ConfigError]) -> None:
-        """Log the files that became invalid since the last check."""
         messages = []
         for note in notes:
             messages.append(note.message)

@@ -46,7 +46,6 @@ may have its own value. Generated from `omlx/settings/schema.py` by `make docs`.
 
 
 def document() -> str:
-    """Return the page, ending in a newline."""
     return "\n".join([HEAD, *(_chapter(group) for group in Group)])
 
 

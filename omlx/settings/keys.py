@@ -58,7 +58,6 @@ class NamedKey(BaseModel):
         return EVERY_MODEL in self.models
 
     def record(self) -> dict[str, Any]:
-        """Return the fields that may be shown, as JSON."""
         return self.model_dump(mode="json", exclude={"sha256"})
 
 
@@ -146,7 +145,6 @@ def digest(key: bytes) -> str:
 
 
 def _refused(error: ValidationError) -> BadRequest:
-    """Map a validation error of a new key's fields to the client's error."""
     field = str(error.errors()[0]["loc"][0])
     if field == "requests_per_minute":
         return BadRequest("keys.rate_range", param=field, high=MAX_RATE)

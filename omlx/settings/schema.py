@@ -111,7 +111,6 @@ class Meta(GroupedMetadata):
     high: float = 0
 
     def __iter__(self) -> Iterator[object]:
-        """Yield the bounds in pydantic's form."""
         if self.low < self.high:
             yield Ge(self.low)
             yield Le(self.high)
@@ -290,7 +289,7 @@ def table() -> dict[str, Setting]:
 
 
 def _one_value(annotation: Any) -> tuple[Any, list[Any]]:
-    """Return the type of a single value, without None and tuple, and the metadata around it."""
+    """Return the type of a single value, without None and tuple, and its metadata."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is dict:
         return dict, []

@@ -64,7 +64,6 @@ class Owner(NamedTuple):
         return place if self.profile is None else (*place, PROFILES, self.profile)
 
     def key_path(self, row: Setting) -> tuple[str, ...]:
-        """Return the keys of a setting, from the top of the file."""
         keys = tuple(row.path.split("."))
         return keys if self.model is None else (*self.place, *keys[-2:])
 
@@ -94,7 +93,6 @@ class StoredSettings:
         return {owner.profile: self.layers[owner] for owner in mine if owner.profile is not None}
 
     def layer(self, model: str | None = None, profile: str | None = None) -> Layer:
-        """Return the settings stored for all models, for `model`, or for a profile of `model`."""
         owner = Owner(model, profile)
         return self.layers.get(owner) or owner.no_values
 
@@ -107,8 +105,6 @@ class StoredSettings:
 
 @dataclass(frozen=True, slots=True)
 class _ValidContent:
-    """Valid content of one file: its JSON object, and the layers parsed from it."""
-
     values: Mapping[str, Any] = field(default_factory=dict)
     layers: Mapping[Owner, Layer] = field(default_factory=dict)
 
@@ -127,7 +123,6 @@ class Store:
         return self.home / GLOBAL_FILE, self.home / MODELS_FILE
 
     def path(self, model: str | None = None) -> Path:
-        """Return the file that stores the settings for all models, or those of a model."""
         return self.home / (GLOBAL_FILE if model is None else MODELS_FILE)
 
     def read(self, *, rename_broken: bool = False) -> StoredSettings:

@@ -58,7 +58,7 @@ class Constraint:
     def compile(
         self, grammars: GrammarCompiler
     ) -> tuple[CompiledGrammar | None, CompiledGrammar | None]:
-        """Return the grammars of the structured output and of tool calls. Raises BadRequest."""
+        """Compile the grammars of the structured output and of tool calls. Raises BadRequest."""
         output = None if self.output is None else grammars.compile(self.output)
         calls = None if self.tools is None else grammars.compile_tool_calls(self.tools)
         return output, calls

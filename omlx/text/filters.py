@@ -42,7 +42,7 @@ class _Filter(StreamParser):
         return held
 
     def _match(self, text: str) -> tuple[int, int, str] | None:
-        """Return end, start and pattern of the match that ends first, the longer on a tie."""
+        """Return end, start and pattern of the first match to end, the longer on a tie."""
         matches = []
         for pattern in self._patterns:
             start = text.find(pattern)
@@ -51,7 +51,6 @@ class _Filter(StreamParser):
         return min(matches, default=None)
 
     def _certain(self, text: str) -> str:
-        """Hold back the end of a text without matches; return the rest."""
         certain = len(text) - longest_overlap(text, self._patterns)
         self._held = text[certain:]
         return text[:certain]
@@ -123,8 +122,6 @@ class WrapperFilter(StreamParser):
 
 
 class StopStringMatcher:
-    """Matcher of stop strings, an engine `StopMatcher`."""
-
     def __init__(
         self, tokenizer: TokenizerWrapper, stops: Sequence[str], context: Iterable[int] = ()
     ) -> None:
@@ -137,7 +134,7 @@ class StopStringMatcher:
 
 
 def overlap(text: str, marker: str) -> int:
-    """Return the length of the longest suffix of `text` that is a proper prefix of `marker`."""
+    """Return the length of the longest end of `text` that begins `marker`, but is not all of it."""
     start = text.find(marker[:1], max(0, len(text) - len(marker) + 1))
     while start >= 0:
         if marker.startswith(text[start:]):
@@ -147,7 +144,6 @@ def overlap(text: str, marker: str) -> int:
 
 
 def longest_overlap(text: str, markers: Iterable[str]) -> int:
-    """Return the length of the longest suffix of `text` that may begin a marker."""
     return max((overlap(text, marker) for marker in markers), default=0)
 
 
@@ -195,9 +191,7 @@ class Splitter(StreamParser):
         raise NotImplementedError
 
     def _step(self) -> bool:
-        """Consume all certain text; return whether the remaining text may be decidable in the new
-        state.
-        """
+        """Consume all certain text; return whether the next state may decide more."""
         raise NotImplementedError
 
     def _emit(self, text: str) -> None:
@@ -276,7 +270,7 @@ class ReasoningSplitter(Splitter):
         return bool(self._held)
 
     def _start(self) -> bool:
-        """Find a marker at the beginning; a closing marker ends reasoning that has no text."""
+        # A closing marker at the beginning ends reasoning that has no text.
         text = self._held.lstrip()
         if text.startswith(self._open):
             self._held, self._state = text[len(self._open) :], _State.THOUGHT_START

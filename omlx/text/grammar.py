@@ -52,8 +52,7 @@ CACHE_SIZE: Final = 32
 MAX_RULES: Final = 1_000
 """Rules — llguidance compiles by recursion: its stack overflows at some 2,000 rules in a chain."""
 _RULE: Final = re.compile(":+")
-"""Separator in each rule, of Lark's format or llama.cpp's, and in each reference of an embedded
-schema."""
+"""Separator in each rule (Lark, llama.cpp) and in each reference of an embedded schema."""
 _SHOWN: Final = 500  # characters of a warning's detail
 
 
@@ -247,7 +246,6 @@ class GrammarCompiler:
         return ignored
 
     def _free(self, preamble: Preamble) -> State:
-        """Return the first state of an answer whose calls alone are constrained."""
         free = Free(self._call_start(preamble))
         if preamble.calls is not None and preamble.calls.whole is not None:
             whole = Constrained(preamble.calls.whole.deep_copy())
@@ -286,7 +284,7 @@ class GrammarCompiler:
         return Constrained(self._tokens.thought_text.deep_copy(), then)
 
     def _after_thought(self, answer: Constrained, markers: tuple[Marker, ...]) -> AnswerStart:
-        """Return the state before an answer with up to two line breaks, as one token or two."""
+        """Return the state before an answer with up to two line breaks."""
         start = AnswerStart(answer, markers)
         line, blank = (tuple(self._tokens.known.tokenize_str(text)) for text in ("\n", "\n\n"))
         second = AnswerStart(answer, (*markers, Marker(line, start)))
@@ -295,7 +293,6 @@ class GrammarCompiler:
 
 
 def _compiled(param: str, matcher: LLMatcher, removed: Sequence[str] = ()) -> CompiledGrammar:
-    """Return a grammar with a single warning about everything that is not enforced."""
     parts = [*removed, *matcher.get_grammar_warnings()]
     if not parts:
         return CompiledGrammar(param, matcher)
@@ -385,7 +382,7 @@ class GrammarCache(Generic[T]):
 
     @staticmethod
     def _compiled(compile: Callable[[], T]) -> T | BadRequest:
-        """Return the result, or the refusal without its cause: frames hold partial results."""
+        # A refusal without its cause, whose frames hold what was compiled.
         try:
             return compile()
         except BadRequest as error:

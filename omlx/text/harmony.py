@@ -219,7 +219,6 @@ class HarmonySplitter(Splitter):
         self._held = self._held[length:]
 
     def _call_start(self) -> bool:
-        """Decide by its first character whether a call has an object."""
         self._held = self._held.lstrip()
         marker = _MARKER.match(self._held)
         if marker is None and any(text.startswith(self._held) for text in _MARKERS):

@@ -290,7 +290,6 @@ class GrammarMask:
         return None
 
     def _opens(self, ids: tuple[int, ...], token: int) -> bool:
-        """Whether the whole output so far is this marker."""
         return len(self.tokens) < len(ids) and (*self.tokens, token) == ids
 
     def _ends_with(self, ids: tuple[int, ...], token: int) -> bool:
@@ -304,9 +303,6 @@ def _bitmask(matcher: LLMatcher) -> bytes:
 
 
 def _check(matcher: LLMatcher) -> None:
-    """Raise EngineError if the matcher has failed.
-
-    A grammar may exceed its limits at some position.
-    """
+    # A grammar may exceed its limits at some position.
     if matcher.is_error():
         raise EngineError("engine.grammar", detail=matcher.get_error())

@@ -252,7 +252,6 @@ def _merged(pieces: Iterable[Piece]) -> list[OutputEvent]:
 
 
 def _merge(first: Piece, second: Piece) -> Piece | None:
-    """Return two neighbours as one delta; None if they are of different kinds."""
     logprobs = first.logprobs + second.logprobs
     match first, second:
         case TextDelta(), TextDelta() if first.drafted == second.drafted:

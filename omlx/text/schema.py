@@ -76,7 +76,7 @@ def references(schema: Any) -> Iterator[str]:
 
 
 def embedded(schema: Schema, root: Schema) -> dict[str, Any]:
-    """Return a part of a schema as a schema of its own, with the targets of its references."""
+    """Return a part of a schema as a schema of its own, with all referenced definitions."""
     shared = {key: root[key] for key in SHARED if key in root}
     definitions = tuple(f"#/{key}/" for key in DEFINITIONS)
     if all(name.startswith(definitions) for name in references([schema, shared])):
@@ -96,7 +96,8 @@ def embedded(schema: Schema, root: Schema) -> dict[str, Any]:
 
 
 def holds(schema: Any, test: Callable[[Schema], bool], follow: Callable[[str], bool]) -> bool:
-    """Return whether `test` holds of a schema, of all that it combines, and of one alternative.
+    """Return whether `test` holds of a schema, all its combined parts, and an alternative of each
+    choice.
 
     `follow` decides for the target of a reference.
     """
@@ -183,7 +184,6 @@ class SchemaTypes:
         return [choice for choice in choices if choice in allowed]
 
     def free_text(self, schema: Any) -> bool:
-        """Return whether a schema allows strings that it does not enumerate."""
         return holds(schema, self._allows_text, self._refers_to_text)
 
     def declared(self, name: str) -> list[Any]:
@@ -192,7 +192,6 @@ class SchemaTypes:
         return [part[name] for part in parts if isinstance(part, Mapping) and name in part]
 
     def property(self, name: str) -> Any:
-        """Return the schema of a property of the root, or of its additional properties."""
         if name not in self._properties:
             declared = self.declared(name)
             schema = self.root.get("additionalProperties", True)
@@ -304,7 +303,7 @@ def _own(schema: Schema) -> Schema:
 
 
 def _both(first: Schema, second: Schema) -> Schema | None:
-    """Return a schema of the objects that both allow; None if there are none."""
+    # None: no object follows both.
     properties = dict(first.get("properties", {}))
     for name, value in second.get("properties", {}).items():
         if name in properties and properties[name] != value:

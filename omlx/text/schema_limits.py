@@ -61,7 +61,6 @@ def check_depth(schema: Any) -> None:
                 yield part
 
     def height(node: Any, depth: int) -> int:
-        """Return the number of levels from a node down; each node is visited once."""
         if not isinstance(node, Mapping | list):
             return 0
         below = heights.get(id(node))
@@ -188,7 +187,6 @@ def check_integers(text: str) -> None:
 
 
 def _rounded(part: Schema) -> dict[str, list[int | float]]:
-    """Return the numbers that a schema's own constants and bounds would lose, by keyword."""
     lost: dict[str, list[int | float]] = {
         key: [number for number in _integers(part.get(key)) if abs(number) > LARGEST]
         for key in ("const", "enum")

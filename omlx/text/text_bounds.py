@@ -105,7 +105,7 @@ def _own(schema: Schema) -> TextBounds:
 
 
 def whole_pattern(pattern: str) -> str:
-    """Return a regular expression of the whole texts in which a JSON schema's pattern is found.
+    """Return a regular expression of whole texts in which a JSON schema's pattern is found.
 
     Raises ValueError for anchors in the middle, which llguidance lacks.
     """

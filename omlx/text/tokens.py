@@ -23,7 +23,7 @@ MAX_TOKENS: Final = 1 << 20
 PIECE: Final = 1 << 16
 """Characters — length of a piece of a very long text."""
 _USUAL: Final = 4
-"""Characters per token — a text with fewer, at the limit, is encoded in one go."""
+"""Characters per token — a text of fewer per token of the limit is encoded at once."""
 _CERTAIN: Final = 2
 _SPACES: Final = re.compile(r"\s+")
 
@@ -198,7 +198,7 @@ def infill_prompt(
 
 
 def infill_token_ids(tokenizer: TokenizerWrapper) -> frozenset[int]:
-    """Return the ids of all infilling tokens; they end an infilled text."""
     vocabulary: dict[str, int] = tokenizer.get_vocab()
+    # Infilling tokens end an infilled text.
     names = set[str]().union(*(family.names for family in INFILL_FAMILIES))
     return frozenset(vocabulary[name] for name in names if name in vocabulary)

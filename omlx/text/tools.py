@@ -90,7 +90,7 @@ def tools_as_text(functions: Sequence[Mapping[str, Any]], example: str) -> str:
 
 
 def without_nulls(schema: Mapping[str, Any]) -> Schema:
-    """Return a copy in which null keywords are absent, and null properties are of any type.
+    """Return a copy without null keywords; null properties are of any type.
 
     Serializers write unset values as null, which no schema allows.
     """
@@ -108,7 +108,7 @@ def _without_nulls(schema: Schema) -> Schema:
 
 
 def _regular(schema: Schema) -> Schema:
-    """Normalize one schema for templates; inner schemas are normalized already."""
+    # Inner schemas are regular already.
     regular = _without_nulls(schema)
     for key in _ARRAYS:
         if key in regular and not isinstance(regular[key], list):
@@ -132,7 +132,6 @@ def _regular(schema: Schema) -> Schema:
 
 
 def _schema(part: Any) -> Schema:
-    """Convert a boolean schema to an object."""
     if isinstance(part, dict):
         return part
     return dict(_NOTHING) if part is False else {}
@@ -201,7 +200,6 @@ def _plain_properties(properties: Mapping[str, Schema]) -> dict[str, Schema]:
 
 
 def _plain(schema: Schema) -> Schema:
-    """Reduce a schema to one type, if possible, and a description."""
     kinds = schema.get("type")
     kinds = [kind for kind in (kinds if isinstance(kinds, list) else [kinds]) if kind != "null"]
     plain = {"description": "", **schema}

@@ -139,12 +139,10 @@ class ArgumentSyntax(Protocol):
         """
 
     def text(self, arguments: Mapping[str, Any]) -> str:
-        """Return `arguments` as text."""
+        """Write the arguments of a call."""
 
 
 class JsonArguments:
-    """Arguments as one JSON object."""
-
     ender = ""
 
     def rules(self, schema: Schema | None, rule: str, notation: Notation) -> Iterator[str]:
@@ -180,7 +178,6 @@ class ArgumentRules:
         raise NotImplementedError
 
     def members(self, schema: Schema) -> str:
-        """Return the term for the members of an object."""
         between = self.literal(self.separator)
         for detail in _unheld(schema):
             self.notation.unheld(detail)
@@ -194,7 +191,6 @@ class ArgumentRules:
         return self._in_order(parts, between)
 
     def add(self, kind: str, body: str) -> str:
-        """Add a rule; return its name."""
         name = self.new_name(kind)
         self.rules.append(f"{name}: {body}")
         return name
@@ -219,7 +215,7 @@ class ArgumentRules:
 def object_rules(
     alternatives: Sequence[Schema], rule: str, make: Callable[[Schema, str], ArgumentRules]
 ) -> Iterator[str]:
-    """Yield the rule for one of several objects, and the rules that it needs."""
+    """Yield the rule for any of several objects, with its subrules."""
     names = [rule]
     if len(alternatives) > 1:
         names = [f"{rule}_way{i}" for i in range(len(alternatives))]
@@ -231,7 +227,7 @@ def object_rules(
 
 
 def repeated(item: str, separator: str, schema: Schema) -> str:
-    """Return the term for a list of items, with the bounds of a schema on their number."""
+    """Return the term for a list whose length a schema bounds."""
     least, most = schema.get("minItems", 0), schema.get("maxItems")
     if most == 0:
         return '""'
@@ -244,7 +240,7 @@ def repeated(item: str, separator: str, schema: Schema) -> str:
 
 
 def _unheld(schema: Schema) -> Iterator[str]:
-    """Yield the keywords of an object that rules by member do not enforce."""
+    """Yield keywords of an object's schema that rules by member do not enforce."""
     count = len(list(members(schema)))
     if "patternProperties" in schema and (count or is_open(schema)):
         yield "patternProperties"
@@ -279,7 +275,7 @@ class TagArguments:
         return "{text}" in self.parameter or "{type}" in self.parameter
 
     def tag(self, name: str, kinds: Collection[str]) -> str:
-        """Return the tag before a value of some types, "string" if that is one of them."""
+        """Return the tag before a value, marked "string" if `kinds` has that type."""
         kind = min(kinds, key=lambda each: (each != "string", each == "null", each))
         values = {"name": name, "text": json.dumps(kind == "string")}
         return filled(self.opening, values | {"type": "number" if kind == "integer" else kind})
@@ -301,7 +297,6 @@ class TagArguments:
 
 
 def filled(text: str, values: Mapping[str, str]) -> str:
-    """Fill the places in braces of a text."""
     return str(_PLACES.sub(lambda place: values[place[1]], text))
 
 

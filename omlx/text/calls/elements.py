@@ -148,7 +148,6 @@ class ElementArguments:
 
 
 def _has_elements(schema: Schema) -> bool:
-    """Return whether elements express an object of this schema."""
     properties = schema.get("properties", {})
     return (
         schema.keys() <= _KEYS["object"]

@@ -53,7 +53,7 @@ class Tags:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Messages:
-    """Messages of an answer, each behind a header, for a grammar that enforces the last one."""
+    """Messages of an answer, each behind a header, for a grammar of the last message."""
 
     calls: tuple[str, ...]
     """Texts of a call with its header, with places for {name} and {arguments}."""
@@ -66,7 +66,7 @@ class Messages:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallFormat:
-    """Format of the calls of one family."""
+    """Format of the calls of a family."""
 
     start: str  # marker before a call, or before a section of calls
     end: str  # marker after it; empty if there is none
@@ -80,17 +80,17 @@ class CallFormat:
 
     They are part of the call, which must be of a function of the request."""
     leading: str = ""
-    """Pattern of the beginning of a call at the very start of an answer, without a marker."""
+    """Pattern that begins a call without a marker, at the very start of an answer."""
     head: str | None = None
     """Pattern of a call up to its arguments, with a group `name` and perhaps `id`."""
     follows: str | None = None
-    """Pattern of a further call between the same markers, if `head` would match a text there."""
+    """Pattern of a further call between the same markers, if `head` could match prose there."""
     tags: Tags | None = None  # form of the arguments that follow the head; None: a JSON object
     closes: str = ""  # pattern after the arguments, before the closing marker or the next head
     read: Read | None = None
     """Parser of calls that do not begin with `head`; None: mlx-lm's for this model, if any."""
     json: bool = True
-    """Whether a text for `read` that begins with a bracket is JSON, and ends with the JSON."""
+    """Whether text for `read` is JSON if it begins with a bracket, and ends with the JSON."""
     before: str = ""  # text before the marker of a call that is written
     written: str | None = None
     """Text of a call between the markers, for a grammar that enforces the function's schema.

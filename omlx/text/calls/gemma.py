@@ -57,7 +57,7 @@ class _Scanner:
         return calls
 
     def _members(self, types: SchemaTypes, depth: int) -> dict[str, Any]:
-        """Parse the members of an object after its bracket; `types` types bare words."""
+        # `types` types bare words.
         members: dict[str, Any] = {}
         while not self._skip("}"):
             if self._skip(self._quote):
@@ -170,7 +170,6 @@ class GemmaRules(ArgumentRules):
         return f"/[a-zA-Z_][a-zA-Z0-9_.\\-]*/ {self.literal(':')} {self.value(schema)}"
 
     def value(self, schema: Any) -> str:
-        """Return the name of the rule for a value."""
         schema = _plain(schema)
         key = json.dumps(schema, sort_keys=True)
         if key not in self._known:

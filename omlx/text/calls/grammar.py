@@ -59,7 +59,6 @@ class CallGrammar:
         return "\n".join([f"start: one{several}", first, *self._inside()])
 
     def inside(self) -> str:
-        """Return the grammar of the text after the opening marker of a call."""
         return "\n".join(["start: inside", *self._inside()])
 
     def answer(self) -> str | None:
@@ -153,14 +152,14 @@ class CallGrammar:
             raise BadRequest("tools.schema", param="tools", name=name, detail=str(error)) from error
 
     def _note(self, name: str, detail: str) -> None:
-        """Note an unenforced part. Raises ValueError for a strict function."""
+        # A strict schema must be enforced entirely.
         if name in self._use.strict:
             raise ValueError(detail)
         self.unheld.append(f"{name}: {detail}")
 
 
 def answer_text(messages: Messages) -> str:
-    """Return the rule for the text of an answer, which cannot hold the markup of messages."""
+    """Return the rule for an answer's text, which cannot hold the markup of messages."""
     return f"ANSWER: /(?s:.+)/ & ~/(?s:.*){messages.markers}(?s:.*)/"
 
 

@@ -22,7 +22,7 @@ CLOSES: Final = rf"{_MEMBERS}\s*\}}[\s}}\]]*(?:```)?"
 BEGINS: Final = (
     r'\s*\[?\s*\{\s*"(?:name|tool_name|function|type|id|arguments|parameters)"\s*:\s*["{]'
 )
-"""Pattern of the beginning of a call that is a JSON object, or of a list of such calls."""
+"""Pattern that begins a call in the form of a JSON object, or a list of such calls."""
 _NAME_KEYS: Final = ("name", "tool_name", "function")
 _ARGUMENT_KEYS: Final = ("arguments", "parameters", "args")
 

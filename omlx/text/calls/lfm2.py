@@ -80,7 +80,6 @@ class _Scanner:
         return arguments
 
     def _value(self) -> Any:
-        """Parse a value and the comma after it."""
         character = self._text[self._at : self._at + 1]
         if not character:
             raise Incomplete("a value")

@@ -118,7 +118,6 @@ class CallMarkup:
         return longest_overlap(text, (self.form.start, *self.form.bare))
 
     def may_call(self, name: str) -> bool:
-        """Return whether a call without its opening marker counts."""
         return is_function(self.tools, name) and name not in self.enforced
 
     def parse(self, text: str) -> Any:

@@ -131,7 +131,7 @@ class ToolCallParser:
                 self._read(final=True)
 
     def _step(self) -> bool:
-        """Consume all certain text; return whether the remaining text may be decidable."""
+        """Consume all certain text; return whether the next state may decide more."""
         match self._state:
             case _State.TEXT:
                 return self._text()
@@ -168,7 +168,6 @@ class ToolCallParser:
         return True
 
     def _leads(self) -> bool:
-        """Return whether the answer begins with `leading`, or may still do so."""
         text = self._held.lstrip()
         begins = self._patterns.leading.match(text, partial=True)
         if begins is None:
@@ -208,7 +207,6 @@ class ToolCallParser:
         return True
 
     def _reject(self) -> None:
-        """Return a marker to the prose; the text after the marker is parsed again."""
         if self._bare:
             self._held = self._held[len(self._marker) :]
         self._prose.add(self._space + self._marker, self._pieces)
@@ -239,7 +237,7 @@ class ToolCallParser:
         self._state, self._json = _State.ARGUMENTS, JsonRepair(self._form.end)
 
     def _read(self, *, final: bool = False) -> bool:
-        """Add a call that has ended, or reject it; return whether the call has ended."""
+        """Add a finished call, or reject it; return whether the call was finished."""
         assert self._reader is not None
         end = self._reader.find(self._held, final=final)
         if end is None:
@@ -268,7 +266,6 @@ class ToolCallParser:
         return True
 
     def _after(self) -> bool:
-        """Find a further call between the same markers, or the end of the markers."""
         patterns = self._patterns
         candidates = (patterns.follows, patterns.further, patterns.ends)
         follows, further, ends = (each.match(self._held, partial=True) for each in candidates)
@@ -284,7 +281,6 @@ class ToolCallParser:
         return True
 
     def _leave(self) -> None:
-        """Drop the markup after a call, also if the output's end has cut the markup off."""
         ends = self._patterns.ends.match(self._held, partial=True)
         ends = ends or self._patterns.closes.match(self._held)
         if ends is not None:
@@ -301,6 +297,5 @@ class ToolCallParser:
 
 
 def _may_begin(text: str, marker: str) -> bool:
-    """Return whether a text that is not blank begins with a marker, or may still do so."""
     text = text.lstrip()
     return bool(text) and (text.startswith(marker) or marker.startswith(text))

@@ -76,7 +76,7 @@ class WholeReader:
         return len(text) if final else None
 
     def _complete(self, text: str) -> bool:
-        """Return whether a marker at the end of a text closes the call, and is no part of it."""
+        """Return whether a marker at the end of a text closes the call."""
         if self._markup.form.read is not None:
             try:
                 self._markup.form.read(text, self._markup.tools)
@@ -87,7 +87,7 @@ class WholeReader:
         return True
 
     def calls(self, text: str) -> list[Call]:
-        """Return the calls that the format's parser finds, if all of them are valid."""
+        """Return the calls of the format's parser. Raises unless all of them are valid."""
         found = self._markup.parse(text)
         return [self._call(call, text) for call in (found if isinstance(found, list) else [found])]
 
@@ -133,8 +133,6 @@ class _Value:
 
 
 class TagReader:
-    """Reader of one call whose name is in `head`."""
-
     def __init__(self, form: CallFormat, tools: Tools, head: re.Match[str]) -> None:
         assert form.tags is not None
         self._tags = form.tags
@@ -218,7 +216,7 @@ class TagReader:
         return None
 
     def _add(self, arguments: dict[str, Any], value: _Value, text: str) -> None:
-        """Add a value, and the values of unclosed arguments inside of it."""
+        # An unclosed value may contain further arguments.
         name = unescape(value.tag["name"])
         for tag in self._patterns.opens.finditer(text, value.start, value.end):
             closed = text.find(self._tags.closes, tag.end(), value.end) >= 0

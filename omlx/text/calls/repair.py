@@ -37,8 +37,6 @@ _ESCAPE: Final = re.compile(r"""\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})""")
 
 
 class _Next(Enum):
-    """Next token of valid JSON."""
-
     KEY = auto()  # or the end of the object
     COLON = auto()
     MEMBER = auto()  # value of a member
@@ -91,7 +89,7 @@ class JsonRepair:
         return passed
 
     def finish(self, *, complete: bool = False) -> str:
-        """Return the end of JSON that never ended, as far as it is the beginning of valid JSON.
+        """Return the end of unfinished JSON, as far as the output remains a prefix of valid JSON.
 
         `complete`: nothing was cut off, so brackets are added if only brackets are missing.
         """
@@ -107,7 +105,7 @@ class JsonRepair:
         return self._comma + self._text
 
     def _string(self, at: int) -> int:
-        """Emit a part of a string; return its length, 0 if it may continue."""
+        """Emit a part of a string; return its length, 0 if more text is needed."""
         plain = _PLAIN.match(self._text, at)
         if plain is not None:
             self._passed.append(plain[0])
@@ -146,7 +144,7 @@ class JsonRepair:
         return len(found[0])
 
     def _token(self, at: int) -> int:
-        """Emit one token outside of strings; return its length, 0 if it may continue."""
+        """Emit one token outside of strings; return its length, 0 if more text is needed."""
         character = self._text[at]
         if character in _SPACE:
             if self._comma:
@@ -181,7 +179,7 @@ class JsonRepair:
         return 1
 
     def _separate(self) -> None:
-        """Hold a comma back; superfluous ones are dropped."""
+        # Superfluous commas are dropped.
         if self._next not in (_Next.KEY, _Next.ITEM):
             self._passed.append(_BEFORE_END.get(self._next, ""))
             self._comma = ","
@@ -209,7 +207,6 @@ class JsonRepair:
         self._quote = quote
 
     def _word(self, at: int) -> int:
-        """Emit a number, a constant or a text without quotes."""
         found = _WORD.match(self._text, at)
         assert found is not None
         word, end = found[0], len(self._text)
@@ -227,7 +224,6 @@ class JsonRepair:
         return len(word)
 
     def _pass_value(self, text: str) -> None:
-        """Emit a value, or its beginning, with the text that is missing before it."""
         self._passed += [self._comma, _BEFORE_VALUE.get(self._next, ""), text]
         self._comma, self._next = "", self._after_value
 
@@ -264,7 +260,6 @@ def repaired_whole(text: str) -> str | None:
 
 
 def _constant(word: str) -> str:
-    """Return a word as JSON: a number or constant, else a string."""
     if _NUMBER.fullmatch(word):
         return word
     if word.lower() in _WORDS:

@@ -30,7 +30,6 @@ _FENCE: Final = re.compile(r"```(?:\w+[ \t]*\n|\s*)(.*?)\s*```", re.DOTALL)
 
 
 def convert(types: SchemaTypes, name: str, text: str) -> Any:
-    """Convert the text of the argument `name` by its schema."""
     return typed_value(types, types.property(name), text)
 
 
@@ -78,7 +77,6 @@ def parse_json(text: str) -> Any:
 
 
 def _json_value(text: str, kinds: frozenset[str]) -> Any:
-    """Parse the JSON value of an allowed type; return any other text unchanged."""
     stripped = text.strip()
     value: Any = text
     with suppress(ValueError, RecursionError):
@@ -100,7 +98,7 @@ def _json_value(text: str, kinds: frozenset[str]) -> Any:
 
 
 def _structure(text: str, kinds: frozenset[str]) -> Any:
-    """Parse a list or object in a code fence, in Python's syntax, or with wrong brackets.
+    """Parse a list or object in a code fence, in Python's syntax, or with bracket errors.
 
     None for any other text.
     """

@@ -132,7 +132,6 @@ def _tools(tokenizer: TokenizerWrapper, parts_only: bool) -> Mapping[str, bool]:
 
 
 def _lists(tokenizer: TokenizerWrapper, conversation: Conversation, tool: Tool) -> bool:
-    """Whether the template renders all marked texts of a function."""
     rendered = _rendered(tokenizer, {"tools": [tool]}, conversation)
     marked = _MARKED.findall(json.dumps(tool))
     return rendered is not None and all(text in rendered for text in marked)
@@ -179,7 +178,6 @@ def _texts(conversation: Conversation) -> list[str]:
 
 
 def _in_parts(conversation: Conversation) -> Conversation:
-    """Return the conversation with each content as a list of one part."""
     return [
         {**message, "content": [{"type": "text", "text": message["content"]}]}
         for message in conversation

@@ -187,7 +187,6 @@ class _Rewriting:
         return message | {"content": "", "reasoning_content": _texts((reasoning, text))}
 
     def _exchange(self, message: dict[str, Any], results: Messages, *, is_last: bool) -> Messages:
-        """Rewrite an assistant message with calls, and the results that follow it."""
         calls = message["tool_calls"]
         answered = {result["tool_call_id"] for result in results}
         missing = [call for call in calls if call["id"] not in answered]
@@ -233,7 +232,7 @@ class _Rewriting:
         return {"role": "user", "content": result["content"]}
 
     def _without_images(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Replace images by notes: templates do not show images in results."""
+        # Templates do not show images in results.
         if isinstance(message["content"], str):
             return message
         self._note("conversation.image_left_out")
@@ -252,7 +251,6 @@ def _add(groups: list[Messages], message: dict[str, Any], *, join: bool) -> None
 
 
 def _joined(group: Messages) -> dict[str, Any]:
-    """Join all texts, reasoning and calls of a group in one message."""
     first = group[0]
     if len(group) == 1:
         return first

@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 MAX_SECONDS: Final = 10
-"""Seconds of processor time of a render — on a busy machine, a template must not fail by waiting.
-"""
+"""Seconds of processor time per render — waiting for a core is no fault of a template."""
 MAX_WAIT_S: Final = 50
 MAX_BYTES: Final = 1 << 30
 """Bytes of a process — a body of 32 MB takes a third."""

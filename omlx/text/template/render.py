@@ -112,7 +112,7 @@ def _with_tools(
     tools: ToolUse | None,
     abilities: TemplateAbilities,
 ) -> tuple[Sequence[Message], dict[str, Any], tuple[Reason, ...]]:
-    """Add the functions to the variables, or to the system message if the template lists none.
+    """Add the functions to the variables, or to the system message for other templates.
 
     Raises BadRequest for a model without tools.
     """
@@ -137,7 +137,6 @@ def _with_tools(
 def _described(
     tokenizer: TokenizerWrapper, messages: Sequence[Message], use: ToolUse
 ) -> list[Message]:
-    """Append the functions as a text to the system message."""
     function = {"name": "FUNCTION", "arguments": {"ARGUMENT": "VALUE"}}
     example = write_calls(tokenizer, [{"id": "1", "function": function}])
     text = tools_as_text(use.functions, example)
@@ -255,7 +254,7 @@ def encode_images(
     placer: ImagePlacer,
     context_length: int,
 ) -> tuple[tuple[int, ...], Spans]:
-    """Return the ids of a rendered prompt with those of its images, and the image spans.
+    """Return a rendered prompt's ids with those of its images, and the image spans.
 
     Raises BadRequest unless the template has written one marker for each image.
     """
