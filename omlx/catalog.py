@@ -1,6 +1,6 @@
 """Catalog of sentences by code, from `locales/*.json`: one flat object per language.
 
-An entry that a language lacks is taken from English. A code without an entry is returned with its
+Entries missing in a language are taken from English. A code without an entry is returned with its
 parameters: a missing sentence is visible and raises no exception.
 """
 

@@ -86,7 +86,7 @@ class DraftLength:
 
     @property
     def contradiction(self) -> Contradiction | None:
-        """First pair of bounds whose smaller one exceeds the larger one, or None."""
+        """First pair of bounds in the wrong order, or None."""
         for (low, smaller), (high, larger) in combinations(self.values.items(), 2):
             overruled = {low, high} == {SETTINGS["initial"], SETTINGS["fixed"]}
             if smaller > larger and not overruled:

@@ -1,4 +1,4 @@
-"""All errors of omlx as one tree; and reasons, which are codes without being errors.
+"""All errors of omlx as a tree; and reasons, which are codes without being errors.
 
     OmlxError                     code + typed parameters; the catalog has the sentence
     ├── BadRequest                the client's request is invalid (400)

@@ -1,8 +1,8 @@
 """Exactness: pass widths measured to give the bits of single steps. Pure Python.
 
-`Exactness` is a measurement, `Bounds` the limits that a strict model derives from it. Strict
-answers equal those of plain decoding alone with the same prompt chunks: passes stay within measured
-widths, and prompts are cut at multiples of `grid`, whatever else runs.
+`Exactness` is a measurement, `Bounds` the limits of a strict model. Strict answers equal those of
+plain decoding alone with the same prompt chunks: passes stay within measured widths, and prompts
+are cut at multiples of `grid`, whatever else runs.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class Bounds:
         """Return the end of the chunk that begins at `start`, of `known` tokens.
 
         The first `prompt` tokens are read in chunks of the grid, all but the last token. A resumed
-        answer's tokens are read again in windows that equal the steps that made them.
+        answer's tokens are read again in windows equal to the steps of their generation.
         """
         last = prompt - 1
         if start < last:

@@ -21,7 +21,7 @@ from omlx.errors import Reason
 from omlx.power import Heat, Power, read_power
 
 UNWIRED_MACOS: Final = 27
-"""Major version of macOS — from this version a screen update may unwire a large residency set."""
+"""Major version of macOS — since then screen updates may unwire a large residency set."""
 
 REWIRED_MLX: Final = (0, 32, 2)
 """Version of mlx — the first with several residency sets: GLM-5.1 on an M3 Ultra made 0.46 tok/s
@@ -34,9 +34,9 @@ UNKNOWN: Final = "not known"
 class Machine:
     """Facts about hardware, system and mlx.
 
-    `macos` is empty elsewhere; `device` is the type that mlx computes on, cpu or gpu.
-    `architecture` is the GPU's generation as mlx names it, such as applegpu_g16s. `variables` are
-    the environment's `MLX_` variables, which change how mlx computes.
+    `macos` is empty elsewhere; `device` is mlx's device type, cpu or gpu. `architecture` is the
+    GPU's generation as mlx names it, such as applegpu_g16s. `variables` are the environment's
+    `MLX_` variables, which change how mlx computes.
     """
 
     system: str

@@ -53,7 +53,7 @@ def set_up_allocator() -> None:
 
 
 def trim() -> None:
-    """Return freed memory to the system; on Linux the process keeps it until this call."""
+    """Return freed memory to the system; on Linux the process keeps freed memory until then."""
     if sys.platform == "linux":
         with suppress(OSError, AttributeError):  # not every C library has it
             ctypes.CDLL(None).malloc_trim(0)

@@ -1,6 +1,6 @@
 """Statistics of requests, drafters and prefix caches, for API, metrics, log and dashboard.
 
-One record of each, filled in by the engine and read only above it.
+One record of each, filled in by the engine and read only by the layers above.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from omlx.errors import Reason
 
 @dataclass(slots=True)
 class DrafterStats:
-    """Statistics of one drafter, in one request or in several.
+    """Statistics of a drafter, in a request or summed over several.
 
     A round is one draft-and-verify iteration. `accepted_at[i]` counts the rounds in which the first
     i + 1 draft tokens were accepted; `spans` counts rounds by `verification_outcome`, `repairs` by
     the kind of cache rollback.
 
-    Times are of rounds that no other request shared: most rounds, not all. `draft_ms` is measured
-    if drafting is timed separately, else estimated by the cost model; a prompt lookup counts as 0.
+    Times are of rounds without other requests: most rounds, not all. `draft_ms` is measured if
+    drafting is timed separately, else estimated by the cost model; a prompt lookup counts as 0.
     `verify_ms` is the rest of the round: the target's pass and the host's work.
     """
 
@@ -75,7 +75,7 @@ def verification_outcome(proposed: int, accepted: int, stopped: bool) -> str:
 
 
 DRAFTER_FAILED: Final = "spec.off.drafter_failed"
-"""Code of the reason of a drafter that raised an error; parameter `detail` is the error."""
+"""Reason code of a drafter after an error; parameter `detail` is the error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,24 +109,24 @@ class RequestStats:
     speculation: Reason
     """Reason why speculation ran for this request or not."""
     strategy: str = "auto"
-    """Strategy of the request, reduced to the drafters that the model has."""
+    """Strategy of the request, reduced to the model's drafters."""
     strategy_notes: tuple[Reason, ...] = ()
-    """Parts of the requested strategy that were replaced by others."""
+    """Replaced parts of the requested strategy."""
     gates: dict[str, Gate] = field(default_factory=dict)
     image_n: int = 0
     speedup: float | None = None
-    """Ratio — throughput over plain decoding's, in steps that no other request shared."""
+    """Ratio — throughput over plain decoding's, in steps without other requests."""
     restarts: int = 0
     """Count — recomputations of all tokens after a failure of the device."""
 
     @property
     def proposed(self) -> int:
-        """Tokens — drafts that the target verified."""
+        """Tokens — verified drafts."""
         return sum(drafter.proposed for drafter in self.drafters.values())
 
     @property
     def accepted(self) -> int:
-        """Tokens — drafts that became output."""
+        """Tokens — accepted drafts."""
         return sum(drafter.accepted for drafter in self.drafters.values())
 
     @property
@@ -136,12 +136,12 @@ class RequestStats:
 
 @dataclass(frozen=True, slots=True)
 class DiskStats:
-    """Prefixes of one model on disk.
+    """Prefixes of a model on disk.
 
     `pieces` and `nbytes` are stored now, of at most `max_bytes` (0 without a disk cache); hits
     count since the model was loaded. `off` is the reason why writes, or reads too, are disabled.
-    `written_today` are the bytes of this calendar day, `damaged` counts pieces that were dropped
-    because of their checksum.
+    `written_today` are the bytes of this calendar day, `damaged` counts pieces dropped for a wrong
+    checksum.
     """
 
     off: Reason | None = None
@@ -156,7 +156,7 @@ class DiskStats:
 
 @dataclass(frozen=True, slots=True)
 class BeginningStats:
-    """Recurring beginnings of one loaded model's prompts.
+    """Recurring beginnings of a loaded model's prompts.
 
     `done` counts those handled since the model was loaded, `waiting` those queued; `paused` is the
     reason why queued ones are not computed. `computed_tokens` were computed while the server was
@@ -172,7 +172,7 @@ class BeginningStats:
 
 @dataclass(frozen=True, slots=True)
 class PrefixStats:
-    """Prefix cache of one model: its size now, and counts since the model was loaded.
+    """Prefix cache of a model: its size now, and counts since the model was loaded.
 
     `off` is the reason why nothing is cached. `stored` and `evicted` count cache pieces by kind
     (rows, window, state); `states_used` counts restored recurrent states. Of `asked` insertions,
@@ -220,7 +220,7 @@ def _sum_by_key(left: dict[str, int], right: dict[str, int]) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """Hashes (SHA-256) of the inputs and the answer of one choice.
+    """Hashes (SHA-256) of the inputs and the answer of a choice.
 
     Inputs are weights, tokenizer, chat template, settings and prompt ids; `answer` covers the
     output ids. `kept`: the answer is stored and can be verified by `id`. `exactness` is the model's

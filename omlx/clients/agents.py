@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 KEY_VARIABLE: Final = "OMLX_API_KEY"
-"""Environment variable of the API key, for programs that read the key from a variable."""
+"""Environment variable of the API key, for programs with such a variable."""
 
 NO_KEY: Final = "none"
 """Placeholder key: programs require a key, also for a server without one."""
@@ -45,7 +45,7 @@ class Endpoint:
 
 
 MAX_OUTPUT: Final = 32_000
-"""Tokens — the most that coding agents request."""
+"""Tokens — the maximum requested by coding agents."""
 
 
 def quoted(text: str) -> str:
@@ -103,7 +103,7 @@ class Agent:
 def claude_variables(endpoint: Endpoint, key: str) -> dict[str, str]:
     """Return variables that direct each model of Claude Code, large and small, to this model.
 
-    Claude Code takes the context length from the variable only for names that are not `claude-…`.
+    Claude Code takes the context length from the variable only for names other than `claude-…`.
     """
     variables = {
         "ANTHROPIC_BASE_URL": endpoint.address,
@@ -126,16 +126,16 @@ _SIZES: Final = ("OPUS", "SONNET", "HAIKU")
 def _claude_context(context: int, output: int) -> int:
     """Return the context length, in tokens, to report to Claude Code.
 
-    With this length Claude Code compacts when only the answer's share is left. It subtracts a
-    margin that a short context does not have: with 32,768 tokens it would compact from 11,576 on,
-    less than its own instructions take.
+    With this length Claude Code compacts when only the answer's share is left. Claude Code
+    subtracts a margin unavailable in a short context: with 32,768 tokens Claude Code would compact
+    from 11,576 on, less than its own instructions take.
     """
     reserved = min(output, _CLAUDE_OUTPUT) + _CLAUDE_MARGIN
     return max(context, context - output + reserved)
 
 
 _CLAUDE_OUTPUT: Final = 20_000
-"""Tokens — the most that Claude Code reserves for an answer."""
+"""Tokens — Claude Code's maximum reserve for an answer."""
 
 _CLAUDE_MARGIN: Final = 13_000
 """Tokens — left free by Claude Code before it compacts, in addition to the answer's."""

@@ -1,4 +1,4 @@
-"""Programs that use this server: their configuration, and the User-Agents that they send.
+"""Programs that use this server: their configuration, and their User-Agents.
 
 Commands and configurations never hold the API key itself.
 """
@@ -188,7 +188,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class App:
-    """Program that uses this server.
+    """Client program of this server.
 
     `snippet` takes the endpoint and a question. `agents` are prefixes of the app's User-Agent,
     empty if many programs send the same; `program` is its name for `omlx launch`.

@@ -1,4 +1,4 @@
-"""Configuration as immutable snapshots, and the one object that publishes them.
+"""Configuration as immutable snapshots, and the object that publishes them.
 
 Readers take `LiveConfiguration.current` and never touch a file. Writers and the watcher replace the
 snapshot, off the event loop.
@@ -63,7 +63,7 @@ class LiveConfiguration:
 
     @classmethod
     def of(cls, settings: Settings) -> LiveConfiguration:
-        """Treat every value of `settings` that is not a default as a flag."""
+        """Treat every non-default value of `settings` as a flag."""
         values = {name: getattr(settings, name) for name in table()}
         flags = {name: value for name, value in values.items() if value != table()[name].default}
         return cls((Layer(Source.CLI, flags),))

@@ -1,7 +1,7 @@
 """JSON files of omlx, marked as such by their `format`.
 
-A file without the mark belongs to another program: it counts as missing and is never written or
-moved. A marked file that cannot be parsed is reported, and renamed before another takes its place.
+A file without the mark belongs to another program: such a file counts as missing and is never
+written or moved. An unparsable marked file is reported, and renamed before another takes its place.
 Files are replaced atomically: a reader, or a power cut, finds the old content or the new.
 """
 
@@ -49,8 +49,8 @@ class Content:
 def read(path: Path, *, held: bool = False) -> Content:
     """Read a file. Raises ConfigError if the file exists and cannot be opened.
 
-    `held`: the caller is inside `locked`, hence no other process is writing the file now. A marked
-    file that cannot be parsed is then renamed to `*.corrupt-<time>`, and logged.
+    `held`: the caller is inside `locked`, hence no other process is writing the file now. An
+    unparsable marked file is then renamed to `*.corrupt-<time>`, and logged.
     """
     try:
         raw = path.read_bytes()

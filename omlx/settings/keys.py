@@ -3,7 +3,7 @@
     {"format": …, "keys": [{"name": "laptop", "sha256": "…", "ending": "x3Fa", "models": ["org/*"],
                             "requests_per_minute": 60, "created": "2026-03-14T09:26:53Z"}]}
 
-Keys are 256 random bits, so that a plain hash of one cannot be inverted.
+Keys are 256 random bits, so that a plain hash of a key cannot be inverted.
 """
 
 from __future__ import annotations

@@ -48,9 +48,9 @@ class Layer:
 
 
 def check_bounds(layer: Layer, where: str) -> None:
-    """Raise ConfigError if the draft lengths of one source contradict each other.
+    """Raise ConfigError if the draft lengths of a source contradict each other.
 
-    Between two sources a contradiction is no error: the one of higher precedence bounds the other.
+    Between two sources a contradiction is no error: higher precedence wins.
     """
     contradiction = DraftLength.parse(layer.values).contradiction
     if contradiction is not None:
@@ -126,7 +126,7 @@ def flags_of(layer: Layer, group: Group) -> list[str]:
 
 
 def add_flags(parser: ArgumentParser, groups: Iterable[Group] = tuple(Group)) -> None:
-    """Add a flag for each setting of `groups`. A flag that is not given leaves None."""
+    """Add a flag for each setting of `groups`. A missing flag leaves None."""
     for group in groups:
         section = parser.add_argument_group(group.value)
         for setting in table().values():

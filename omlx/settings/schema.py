@@ -3,7 +3,7 @@
 A field of the pydantic model `Settings` is a setting: its annotation is its type, its default the
 built-in value, `Meta` the rest. Flags (`--max-waiting`), variables (`OMLX_MAX_WAITING`), the files'
 keys (`engine.max_waiting`), help (`settings.max_waiting.help` in the catalog) and docs/settings.md
-derive from it. None means that the model's own files decide, or nothing does.
+derive from the table. None means that the model's own files decide, or nothing does.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def _home() -> Path:
 
 
 class Settings(BaseModel):
-    """One value for every setting. Made by `resolve`, or directly in tests."""
+    """A value for every setting. Made by `resolve`, or directly in tests."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 

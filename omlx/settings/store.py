@@ -6,8 +6,8 @@
 Below `profiles` is a section like a model's for each of its profiles, by name.
 
 Every key is a row of the settings table; an unknown key is refused by its name. An invalid file
-stops a start. A file that becomes invalid later is ignored: its last valid content counts until
-it is repaired, and a note gives the reason.
+stops a start. A file that becomes invalid later is ignored: its last valid content counts until a
+repair, and a note gives the reason.
 """
 
 from __future__ import annotations
@@ -126,9 +126,9 @@ class Store:
         return self.home / (GLOBAL_FILE if model is None else MODELS_FILE)
 
     def read(self, *, rename_broken: bool = False) -> StoredSettings:
-        """Read both files; with `rename_broken`, first rename a file that cannot be parsed.
+        """Read both files; with `rename_broken`, first rename an unparsable file.
 
-        Raises ConfigError for an invalid key or value in a file that has never been valid.
+        Raises ConfigError for an invalid key or value in a file never valid before.
         """
         for path in self.paths:
             if rename_broken and read(path).broken:
@@ -153,7 +153,7 @@ class Store:
         None removes a value; removing the last value of a profile removes the profile. Values may
         be in their JSON form.
 
-        A file that cannot be parsed is replaced by its last valid content with the changes. Raises
+        An unparsable file is replaced by its last valid content with the changes. Raises
         ConfigError, and changes nothing, for unknown or misplaced names, for contradicting values,
         for a file that is not ours or holds invalid values; raises Outdated if the stored revision
         is not `expected`.
@@ -206,7 +206,7 @@ class Store:
                 del self._notes[path]
 
     def _parse(self, values: Mapping[str, Any], path: Path) -> _ValidContent:
-        """Parse the JSON object of one file.
+        """Parse the JSON object of a file.
 
         Raises ConfigError for an unknown key or an invalid value.
         """

@@ -23,7 +23,7 @@ SHOWN: Final = 80
 PAIR: Final = "PATTERN=MODEL"
 
 MAX_SECRET: Final = 4096
-"""Characters — servers read a head of at most 64 KB, many proxies only 8 KB."""
+"""Characters — servers read at most 64 KB of a head, many proxies 8 KB."""
 
 RENDERER_ARGUMENTS: Final = frozenset(
     {"add_generation_prompt", "chat_template", "continue_final_message", "conversation"}

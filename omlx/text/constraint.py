@@ -1,4 +1,4 @@
-"""Constraints of one choice: the form of its output, and its thinking budget.
+"""Constraints of a choice: the form of its output, and its thinking budget.
 
 The budget's mask follows the output with the parser that separates reasoning from content, and so
 counts the reasoning tokens that the response reports. Once the budget is spent, a sentence and the
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 class Constraint:
     """Structured output, tools with their arguments, or both, and a thinking budget.
 
-    `Preamble` documents the other fields. `opened`: the prompt, also one that is no conversation,
-    ends in reasoning.
+    `Preamble` documents the other fields. `opened`: the prompt, conversation or not, ends in
+    reasoning.
     """
 
     output: StructuredOutput | None = None
@@ -101,9 +101,9 @@ _Utf8: Final = getincrementaldecoder("utf-8")
 
 @dataclass(frozen=True, slots=True)
 class ThoughtMarkers:
-    """Token ids of one model's reasoning markers.
+    """Token ids of a model's reasoning markers.
 
-    `closing` is the marker that ends reasoning, `sentence` comes before it. After a token
+    `closing` is the marker that ends reasoning, `sentence` comes before `closing`. After a token
     `reopens[0]`, `reopens[1]` opens reasoning again; () if nothing does. A single id in `reopens`
     opens reasoning anywhere.
     """
@@ -129,7 +129,7 @@ class _Place:
 
 
 class ThinkingBudgets:
-    """Thinking budgets of one model; `markers` is None if the model has none that can be forced."""
+    """Thinking budgets of a model; `markers` is None if they cannot be forced."""
 
     def __init__(
         self, tokenizer: TokenizerWrapper, token_bytes: TokenBytes, vocab_size: int
@@ -175,9 +175,9 @@ class ThinkingBudgets:
 
 
 class BudgetMask:
-    """Mask of one choice with a thinking budget, an engine `TokenMask`.
+    """Mask of a choice with a thinking budget, an engine `TokenMask`.
 
-    The mask `inner` takes precedence: if it bars a forced token, its own tokens are allowed.
+    The mask `inner` takes precedence: if it bars a forced token, the tokens of `inner` are allowed.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Neutral event stream of one choice: encoded by every API dialect, defined by none.
+"""Neutral event stream of a choice: encoded by every API dialect, defined by none.
 
     text, reasoning      deltas, in any number and order
     a tool call          start, arguments (JSON text to append), end; calls are numbered from 0
@@ -6,7 +6,7 @@
     the prompt           its requested logprobs, first
 
 Deltas of one kind may be merged or split without changing their meaning. `logprobs` belong to the
-event's tokens. `drafted`: the text came from accepted draft tokens, if the request asks for that.
+event's tokens. `drafted`: the text came from accepted draft tokens, on request.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class ToolCallStart:
 
 @dataclass(frozen=True, slots=True)
 class ToolCallArguments:
-    """Next piece of the arguments. The pieces of a complete call are one JSON object."""
+    """Next piece of the arguments. The pieces of a complete call are a JSON object."""
 
     index: int
     text: str

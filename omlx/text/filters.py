@@ -1,6 +1,6 @@
 """Stream filters of text: stop strings, dropped markers, reasoning apart from content.
 
-Of several stop strings the one that *ends* first wins; if two end together, the longer wins. This
+Among several stop strings, the first to *end* wins; if two end together, the longer wins. This
 rule can be decided character by character, so the result does not depend on how the text is cut
 into pieces.
 """
@@ -42,7 +42,7 @@ class _Filter(StreamParser):
         return held
 
     def _match(self, text: str) -> tuple[int, int, str] | None:
-        """Return end, start and pattern of the first match to end, the longer on a tie."""
+        """Return end, start and pattern of the match with the first end, longest on ties."""
         matches = []
         for pattern in self._patterns:
             start = text.find(pattern)
@@ -134,7 +134,7 @@ class StopStringMatcher:
 
 
 def overlap(text: str, marker: str) -> int:
-    """Return the length of the longest end of `text` that begins `marker`, but is not all of it."""
+    """Return the length of `text`'s longest suffix that is a proper prefix of `marker`."""
     start = text.find(marker[:1], max(0, len(text) - len(marker) + 1))
     while start >= 0:
         if marker.startswith(text[start:]):
@@ -214,7 +214,7 @@ class _State(Enum):
 class ReasoningSplitter(Splitter):
     """Splitter at a pair of markers; an opening marker that is not at the beginning is content.
 
-    `markers` are the opening and the closing one, None for a model without reasoning. `thinking`:
+    `markers` are the opening and closing marker, None for a model without reasoning. `thinking`:
     the prompt has opened the reasoning. Markers of `ends` end reasoning too and are content. With
     `repeats` reasoning may follow content, and a closing marker in content is dropped. White space
     around reasoning is dropped.

@@ -80,7 +80,7 @@ class StructuredOutput:
 
 @dataclass(frozen=True, slots=True)
 class CompiledGrammar:
-    """Grammar compiled for one model; `param` is its field of the request.
+    """Grammar compiled for a model; `param` is its field of the request.
 
     `matcher` is only copied. `warnings` name the parts of a schema that are not enforced.
     """
@@ -111,7 +111,7 @@ class Preamble:
 
 
 class GrammarCompiler:
-    """Compiler of structured output for one model.
+    """Compiler of structured output for a model.
 
     The first use builds llguidance's tokenizer, which takes a second.
     """
@@ -145,7 +145,7 @@ class GrammarCompiler:
     def compile_tool_calls(self, use: ToolUse) -> CompiledGrammar | None:
         """Compile the grammar of a request's calls.
 
-        Covers the whole answer if a call is forced, else the inside of one call. Returns None if
+        Covers the whole answer if a call is forced, else the inside of a call. Returns None if
         calls are unconstrained, or in a format without a grammar. Raises BadRequest, naming the
         function, for a schema that cannot be enforced.
         """
@@ -185,7 +185,7 @@ class GrammarCompiler:
             raise _bad_schema(_names(use), error) from error
 
     def mask(self, answer: CompiledGrammar | None, preamble: Preamble) -> GrammarMask:
-        """Return a mask for one choice; without an `answer`, only calls are constrained.
+        """Return a mask for a choice; without an `answer`, only calls are constrained.
 
         Raises BadRequest if the answer's prefix does not follow the grammar.
         """
@@ -355,7 +355,7 @@ def _lark(grammar: str) -> str:
 class GrammarCache(Generic[T]):
     """Results by source, `CACHE_SIZE` at most. Thread-safe.
 
-    Keys are digests: the tools of one request may be megabytes of schemas.
+    Keys are digests: the tools of a request may be megabytes of schemas.
     """
 
     def __init__(self) -> None:
@@ -365,7 +365,7 @@ class GrammarCache(Generic[T]):
     def get(self, source: str, compile: Callable[[], T]) -> T:
         """Return the result for a source, compiled on a miss.
 
-        Raises the BadRequest of `compile`, also a cached one.
+        Raises the BadRequest of `compile`, also a cached error.
         """
         key = sha256(source.encode(errors="surrogatepass")).digest()
         with self._lock:

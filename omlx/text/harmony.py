@@ -5,7 +5,7 @@
 
 A header names a channel, and a recipient if the message is a call. Models misspell headers: any
 text that can be a header is a header, up to `<|message|>`; the last channel in it counts. Markers
-are dropped everywhere except in the strings of a call. A model uses this markup if its chat
+are dropped everywhere except in the strings of a call. A model uses this markup if the chat
 template does.
 """
 
@@ -132,7 +132,7 @@ class HarmonySplitter(Splitter):
         return self._message()
 
     def _header(self) -> bool:
-        """Read a header up to its end; a text that cannot be a header is an answer without one."""
+        """Read a header up to its end; other text is an answer without header."""
         if self._state == HEADER and not self._may_lead():
             self._state = CONTENT
             return True

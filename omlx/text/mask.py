@@ -1,8 +1,8 @@
 """Token masks of structured output, by llguidance matchers over a model's tokens.
 
 Reasoning and a tool call may come before or instead of a constrained answer and are not constrained
-themselves. If the answer is free but its calls are not, each call is constrained from its opening
-marker to its end.
+themselves. If the answer is free but its calls are not, each call is constrained from opening
+marker to end.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class GrammarTokens:
 
     @cached_property
     def added(self) -> Mapping[str, int]:
-        """Tokens that the tokenizer does not compose of smaller ones."""
+        """Added tokens of the tokenizer, which are no compositions of smaller tokens."""
         added: Mapping[str, int] = self._tokenizer._tokenizer.get_added_vocab()
         return added
 
@@ -181,7 +181,7 @@ class Marker:
 
 @dataclass(frozen=True, slots=True)
 class AnswerStart:
-    """Start of a constrained answer, unless one of the markers comes instead."""
+    """Start of a constrained answer, unless a marker comes instead."""
 
     answer: Constrained
     markers: tuple[Marker, ...] = ()
@@ -192,9 +192,9 @@ State: TypeAlias = Free | Constrained | Thought | Marker | AnswerStart | CallSta
 
 @dataclass(slots=True, eq=False)
 class GrammarMask:
-    """Mask of one choice, an engine `TokenMask`.
+    """Mask of a choice, an engine `TokenMask`.
 
-    `history` holds, per token, the state before it and the matcher that consumed it.
+    `history` holds, per token, the state before and the consuming matcher.
     """
 
     state: State

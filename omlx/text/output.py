@@ -1,4 +1,4 @@
-"""Output parser: from the tokens of one choice to its events.
+"""Output parser: from the tokens of a choice to its events.
 
 Detokenizer, stop strings, reasoning, dropped markers and tool calls, each a stream parser with
 `feed` and `finish`. Some models write a call without closing their reasoning first, and stop: such
@@ -47,7 +47,7 @@ Piece: TypeAlias = parser.Piece | ReasoningDelta | HiddenLogprobs
 
 @dataclass(frozen=True, slots=True)
 class OutputSpec:
-    """Settings of the parsers of one request's choices.
+    """Settings of the parsers of a request's choices.
 
     `thinking`: the prompt has opened reasoning. `context`: prompt tokens of a message that the
     output continues. `raw`: text only, without reasoning and calls. `tools` are in the form of chat
@@ -225,7 +225,7 @@ class OutputStopMatcher:
 
 
 def stop_matcher(tokenizer: TokenizerWrapper, spec: OutputSpec) -> StopMatcher | None:
-    """Return the matcher that ends an output by its text; None if only tokens end it."""
+    """Return the matcher for ends in the text; None if only tokens end an output."""
     if spec.single:
         return OutputStopMatcher(tokenizer, spec)
     if spec.stops:
@@ -264,7 +264,7 @@ def _merge(first: Piece, second: Piece) -> Piece | None:
 
 
 class OpenReasoning(StreamParser):
-    """Filter of reasoning; `count` is the number of calls in it. Without `markup` all passes."""
+    """Filter of reasoning; `count` is the number of calls inside. Without `markup` all passes."""
 
     def __init__(self, markup: CallMarkup | None) -> None:
         self.count = 0
@@ -292,7 +292,8 @@ class OpenReasoning(StreamParser):
         return passed
 
     def close(self) -> str:
-        """Return the held text as reasoning: the model has closed it. All further text passes."""
+        """Return the held text as reasoning: the model has closed the reasoning. All further text
+        passes."""
         self._markup = None
         held, self._held = self._held, ""
         return held

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReasoningFormat:
-    """Markers around the reasoning of one model; without `opens` the model has none.
+    """Markers around the reasoning of a model; without `opens` the model has none.
 
-    `ends` are markers that end reasoning too, and belong to the text after it. `repeats`: the
-    markers are special tokens, so reasoning may follow content, and a marker without its partner is
+    `ends` are markers that end reasoning too, and belong to the text behind. `repeats`: the markers
+    are special tokens, so reasoning may follow content, and a marker without its partner is
     dropped. `dropped` are further markers without meaning for a reader; those of `answer` are
     dropped at the beginning and the end of an answer only.
     """

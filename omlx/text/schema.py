@@ -29,7 +29,7 @@ _DATA: Final = frozenset({"const", "enum", "default", "examples"})
 def map_schemas(schema: Any, change: Callable[[dict[str, Any]], Any]) -> Any:
     """Return a copy with `change` applied to each schema, inner schemas first.
 
-    `change` may modify its argument. Raises RecursionError for a schema that is nested too deep.
+    `change` may modify its argument. Raises RecursionError for a schema nested too deep.
     """
     if isinstance(schema, list):
         return [map_schemas(part, change) for part in schema]
@@ -76,7 +76,7 @@ def references(schema: Any) -> Iterator[str]:
 
 
 def embedded(schema: Schema, root: Schema) -> dict[str, Any]:
-    """Return a part of a schema as a schema of its own, with all referenced definitions."""
+    """Return a part of a schema as a schema of its own, with referenced definitions."""
     shared = {key: root[key] for key in SHARED if key in root}
     definitions = tuple(f"#/{key}/" for key in DEFINITIONS)
     if all(name.startswith(definitions) for name in references([schema, shared])):
@@ -96,8 +96,7 @@ def embedded(schema: Schema, root: Schema) -> dict[str, Any]:
 
 
 def holds(schema: Any, test: Callable[[Schema], bool], follow: Callable[[str], bool]) -> bool:
-    """Return whether `test` holds of a schema, all its combined parts, and an alternative of each
-    choice.
+    """Return whether `test` holds of a schema, of all combined parts, and of an alternative.
 
     `follow` decides for the target of a reference.
     """
@@ -132,7 +131,7 @@ class SchemaTypes:
         return self._kinds(schema) or TYPES
 
     def branches(self, schema: Any) -> Iterator[Schema]:
-        """Yield a schema, and the schemas that it refers to or combines, each once."""
+        """Yield a schema, and all referenced or combined schemas, each once."""
         seen, waiting = set[int](), [schema]
         while waiting:
             part = waiting.pop()
@@ -213,7 +212,7 @@ class SchemaTypes:
     ) -> list[T]:
         """Return the disjunctive normal form of a schema: the demands of each alternative.
 
-        `own` reads the keywords of one schema, `both` combines two results of `own`, None if no
+        `own` reads the keywords of a schema, `both` combines two results of `own`, None if no
         value follows both; schemas that `takes` refuses are no alternatives. Raises ValueError for
         a circular reference, and for too many alternatives.
         """

@@ -1,10 +1,9 @@
 """Limits of llguidance for JSON schemas: unsupported parts are refused or changed.
 
 `prune_nonterminating` removes references that no generated value could complete: a definition may
-require another value of its own kind, so that a model which has begun one never reaches its end.
-`relax` is for requests that do not insist on every keyword. Numbers count as rounded if llguidance
-would lose digits: constants are 64-bit floats there, bounds of integers 64-bit integers read from
-floats.
+require another value of its own kind, so that a model can begin such a value and never end. `relax`
+is for requests that do not insist on every keyword. Numbers count as rounded if llguidance would
+lose digits: constants are 64-bit floats there, bounds of integers 64-bit integers read from floats.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ MAX_DEPTH: Final = 500
 """Levels — llguidance compiles by recursion, and its stack overflows at some 2,000: that would end
 the process."""
 MAX_PATTERNS: Final = 64
-"""Different patterns of one schema — trying one costs up to 0.1 CPU seconds."""
+"""Patterns per schema — each costs up to 0.1 CPU seconds."""
 MAX_REFERENCES: Final = 256
 """Different references — finding the circular ones takes time by the square of their number."""
 LARGEST: Final = 2**53
@@ -154,7 +153,7 @@ def without_leap_seconds(schema: Any) -> Any:
     """Add a pattern for each time to the schema.
 
     RFC 3339 allows leap seconds and lower-case letters, Pydantic and JavaScript refuse them. Raises
-    ValueError for a schema that is nested too deep.
+    ValueError for a schema nested too deep.
     """
 
     def change(part: dict[str, Any]) -> dict[str, Any]:
@@ -199,7 +198,8 @@ def _rounded(part: Schema) -> dict[str, list[int | float]]:
 
 
 def _is_exact(part: Schema, key: str, bound: float) -> bool:
-    """Whether the compiler enforces the bound exactly; it writes no integers beyond 64 bits."""
+    """Whether the compiler enforces the bound exactly. Integers beyond 64 bits are never
+    written."""
     if part.get("type") == "integer" and key == "maximum" and bound >= _LARGEST_BOUND:
         return True
     if key.startswith("exclusive") and isinstance(bound, int):
@@ -222,8 +222,7 @@ def relax(schema: Any, pattern_error: Callable[[str], str | None]) -> tuple[Any,
 
     Removed are patterns with look-ahead, references to other documents, keywords beside a circular
     reference, and numbers that would be rounded. `pattern_error` returns the error of a pattern, if
-    any. Raises ValueError for too many patterns or references, and for a schema that is nested too
-    deep.
+    any. Raises ValueError for too many patterns or references, and for a schema nested too deep.
     """
     removed: list[str] = []
     count = 0

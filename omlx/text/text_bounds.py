@@ -1,4 +1,4 @@
-"""Bounds of the texts that a JSON schema allows, as regular expressions of llguidance."""
+"""Bounds of texts in a JSON schema, as regular expressions of llguidance."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ NO_BOUNDS: Final = TextBounds()
 def text_bounds(types: SchemaTypes, schema: Any) -> list[TextBounds]:
     """Return alternative bounds of a schema's free texts; `NO_BOUNDS` alone if any text is allowed.
 
-    Raises ValueError for bounds that cannot be expressed.
+    Raises ValueError for inexpressible bounds.
     """
     for part in types.branches(schema):
         if sum(map(types.free_text, listed(part.get("oneOf")))) > 1:

@@ -1,6 +1,6 @@
 """Encoding of texts, streaming detokenization, and prompts for fill-in-the-middle models.
 
-A text that may fit is encoded in one go, so its ids are those of the tokenizer. A very long text is
+A text that may fit is encoded at once, so its ids are those of the tokenizer. A very long text is
 first encoded in pieces, until they have twice as many tokens as the limit: pieces have a few more
 tokens than the whole at each cut, never twice as many.
 """
@@ -23,7 +23,7 @@ MAX_TOKENS: Final = 1 << 20
 PIECE: Final = 1 << 16
 """Characters — length of a piece of a very long text."""
 _USUAL: Final = 4
-"""Characters per token — a text of fewer per token of the limit is encoded at once."""
+"""Characters per token of the limit — shorter texts are encoded at once."""
 _CERTAIN: Final = 2
 _SPACES: Final = re.compile(r"\s+")
 
@@ -38,9 +38,9 @@ def encode(
 ) -> list[int]:
     """Return the ids of a text.
 
-    `special` adds the model's leading tokens, but no second begin token to a text that has one, as
-    from a client that applies the chat template itself. `limit` in tokens; a text that slightly
-    exceeds it is not refused here. Raises BadRequest about the field `param`.
+    `special` adds the model's leading tokens, but no second begin token to a text that has a begin
+    token, as from clients that apply the chat template. `limit` in tokens; a slightly longer text
+    is not refused here. Raises BadRequest about the field `param`.
     """
     check_length(tokenizer, text, limit, param)
     ids = [int(token) for token in tokenizer.encode(text, add_special_tokens=special)]
@@ -71,10 +71,10 @@ def check_length(tokenizer: TokenizerWrapper, text: str, limit: int, param: str)
 
 
 class Detokenizer:
-    """Stream of the text of one output.
+    """Stream of the text of an output.
 
-    `context`, tokens before the output, is read first and not returned: with it the first space of
-    a continued message is kept.
+    `context`, tokens before the output, is read first and not returned: thus the first space of a
+    continued message is kept.
     """
 
     def __init__(self, tokenizer: TokenizerWrapper, context: Iterable[int] = ()) -> None:
@@ -152,7 +152,7 @@ _BYTES: Final = _byte_alphabet()
 
 @dataclass(frozen=True, slots=True)
 class InfillTokens:
-    """Infilling tokens of one family.
+    """Infilling tokens of a family.
 
     Without `middle`, the suffix comes first and the model continues the prefix.
     """
@@ -180,8 +180,8 @@ def infill_prompt(
 ) -> tuple[int, ...]:
     """Return the tokens of an infilling prompt.
 
-    Raises BadRequest if the model has no infilling tokens, and for a text that is far longer than
-    `limit` tokens.
+    Raises BadRequest if the model has no infilling tokens, and for a text far longer than `limit`
+    tokens.
     """
     vocabulary: dict[str, int] = tokenizer.get_vocab()
     families = (family for family in INFILL_FAMILIES if family.names <= vocabulary.keys())

@@ -17,7 +17,7 @@ from omlx.text.schema import BY_NAME, DEFINITIONS, listed, map_schemas, resolve
 
 @dataclass(frozen=True, slots=True)
 class ToolUse:
-    """Tools and tool choice of one request.
+    """Tools and tool choice of a request.
 
     `functions` are in the form of chat templates: `{"type": "function", "function": {"name": …,
     "parameters": …}}`. `forced`: the answer must be a call, of `name` if set. `single`: at most one
@@ -42,7 +42,7 @@ Tool: TypeAlias = dict[str, Any]
 Schema: TypeAlias = dict[str, Any]
 
 MAX_INLINED: Final = 1 << 20
-"""Characters of definitions inlined in one request — nested references multiply."""
+"""Characters of definitions inlined in a request — nested references multiply."""
 _NULLABLE: Final = frozenset({"default", "const"})  # keywords whose value may be null
 _LISTS: Final = ("anyOf", "oneOf", "allOf", "prefixItems")
 _SINGLE: Final = ("items", "not", "if", "then", "else", "contains", "propertyNames")
@@ -56,10 +56,10 @@ _NOTHING: Final[Schema] = {"not": {}}
 def template_tools(
     tools: Sequence[Mapping[str, Any]], *, schemas: bool = True, definitions: bool = True
 ) -> list[Tool]:
-    """Return the functions with a description, and parameters that are an object with properties.
+    """Return the functions with a description, and an object of parameters with properties.
 
     Nulls are dropped, booleans in place of schemas become schemas; properties of alternatives at
-    the root are listed. Without `schemas`, each parameter has one simple type and a description;
+    the root are listed. Without `schemas`, each parameter has a simple type and a description;
     without `definitions`, references are replaced by their targets.
     """
     inlining = _Inlining()
@@ -77,7 +77,7 @@ def template_tools(
 
 
 def tools_as_text(functions: Sequence[Mapping[str, Any]], example: str) -> str:
-    """Return instructions for a template that lists no functions.
+    """Return instructions for templates without functions.
 
     `example` is a call as the model writes it.
     """
@@ -175,7 +175,7 @@ class _Inlining:
         self._left = MAX_INLINED
 
     def of(self, root: Schema) -> Schema:
-        """Return a schema without its definitions, but unchanged if it is nested too deep."""
+        """Return a schema without its definitions, but unchanged if nested too deep."""
         own = {key: value for key, value in root.items() if key not in DEFINITIONS}
         try:
             inlined: Schema = map_schemas(own, partial(self._inlined, root, ()))

@@ -1,10 +1,10 @@
 """Syntaxes of the arguments of a call: their grammar by a JSON schema, and their text.
 
-An `ArgumentSyntax` is data of a family. `ArgumentRules` writes the rules of one function, member by
+An `ArgumentSyntax` is data of a family. `ArgumentRules` writes the rules of a function, member by
 member in the order of the schema. The two common syntaxes are here: one JSON object, and texts
 between tags, `<parameter=city>\\nOslo\\n</parameter>`. Text between tags is read as a value of the
-schema's types (`values`): strings that the schema does not enumerate end at the closing tag, which
-their bounds of length and patterns include.
+schema's types (`values`): unenumerated strings end at the closing tag, which their bounds of length
+and patterns include.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SPACING: Final[JsonCompileOptions] = {
 }
 """White space as in `json.dumps`: more tokens are forced, and endless blanks are impossible."""
 LENIENT: Final[JsonCompileOptions] = {"lenient": True}
-"""Option to ignore keywords that llguidance does not enforce."""
+"""Option to ignore keywords unsupported by llguidance."""
 ANY_OBJECT: Final[Schema] = {"type": "object", "x-guidance": {**SPACING, **LENIENT}}
 
 _NUMBER: Final = r"-?[0-9]+(\.[0-9]+)?([eE][+\-]?[0-9]+)?"
@@ -48,9 +48,9 @@ _PLACES: Final = re.compile(r"\{(name|number|id|arguments|value|text|type)\}")
 
 @dataclass(frozen=True, slots=True)
 class Notation:
-    """Facts of the whole grammar that a grammar of arguments needs.
+    """Facts of the whole grammar for a grammar of arguments.
 
-    `added` maps the tokens that the tokenizer does not compose of smaller ones to their ids;
+    `added` maps the tokenizer's added tokens, which are no compositions of smaller tokens, to ids;
     `unheld` takes a description of an unenforced part of a schema, and raises ValueError if the
     schema must be enforced entirely.
     """
@@ -77,7 +77,7 @@ class Notation:
     ) -> Iterator[str]:
         """Yield rules for texts with the tag `closing`, excluding texts that match `excluded`.
 
-        A text cannot hold added tokens: if the tag has one, the text ends before it.
+        A text cannot hold added tokens: a text ends before the first added token of the tag.
         """
         tag = closing.rstrip()
         tokens = [token for token in self.added if token and token in tag]
@@ -133,9 +133,9 @@ class ArgumentSyntax(Protocol):
         """Text that ends a free text, for the rule `text`; empty if the syntax has none."""
 
     def rules(self, schema: Schema | None, rule: str, notation: Notation) -> Iterator[str]:
-        """Yield the rule for the arguments, and the rules that it needs.
+        """Yield the rule for the arguments, with its subrules.
 
-        `schema` None: any arguments. Raises ValueError for a schema that cannot be written.
+        `schema` None: any arguments. Raises ValueError for an inexpressible schema.
         """
 
     def text(self, arguments: Mapping[str, Any]) -> str:
@@ -156,9 +156,9 @@ JSON: Final = JsonArguments()
 
 
 class ArgumentRules:
-    """Rules for one object and its values, by a schema without combinations at its root.
+    """Rules for an object and its values, by a schema without combinations at its root.
 
-    `rules` are those written so far. Raises ValueError for a schema that cannot be written.
+    `rules` are those written so far. Raises ValueError for an inexpressible schema.
     """
 
     separator = ""  # text between two members
@@ -201,7 +201,7 @@ class ArgumentRules:
     def _in_order(self, parts: Sequence[tuple[str, bool]], between: str) -> str:
         """Add two rules for each rest of the list: as the first members, and behind others.
 
-        A part is a term and whether it is required.
+        A part is a term with its obligation (True: required).
         """
         first = rest = self.add("end", '""')
         for part, needed in reversed(parts):
@@ -254,9 +254,8 @@ def _unheld(schema: Schema) -> Iterator[str]:
 class TagArguments:
     """Arguments between tags, each value as plain text.
 
-    `parameter` is the text of a single argument, with places for its {name} and {value}, {text} for
-    whether the value is a string ("true" or "false"), and {type} for its JSON type, "number" for
-    integers too.
+    `parameter` is the text of a single argument, with places for {name}, {value}, {text} ("true" if
+    the value is a string, else "false") and {type} (the JSON type, "number" for integers too).
     """
 
     parameter: str

@@ -2,9 +2,9 @@
 
     ]<]minimax[>[<invoke name="look">]<]minimax[>[<at>x]<]minimax[>[</at>]<]minimax[>[</invoke>
 
-A key is an element, and so is each item of a list. Values that elements cannot express, such that
-they are read back by their schema, are written as JSON inside of their element: unions of objects,
-objects with keys that the schema does not name, circular references.
+A key is an element, and so is each item of a list. Values without an unambiguous form as elements
+are written as JSON inside of their element: unions of objects, objects with undeclared keys,
+circular references.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _DEPTH: Final = 64
 
 @dataclass(slots=True)
 class Element:
-    """Element of a text; `start` and `end` are the indices between its tags."""
+    """Element of a text; `start` and `end` are the indices between the tags."""
 
     name: str
     start: int
@@ -87,7 +87,7 @@ def value_of(element: Element, text: str, schema: Any, types: SchemaTypes) -> An
 
 
 def property_of(types: SchemaTypes, schema: Any, name: str) -> Any:
-    """Return the schema of a property; True, which allows any value, for an unknown one."""
+    """Return the schema of a property; True, which allows any value, if unknown."""
     for branch in types.branches(schema):
         properties = branch.get("properties")
         if isinstance(properties, dict) and name in properties:
@@ -107,7 +107,7 @@ _KEYS: Final[Mapping[str, Set[str]]] = {
     "object": {"type", "properties", "required", "additionalProperties", *NOTES, *SHARED},
     "array": {"type", "items", "minItems", "maxItems", *NOTES, *SHARED},
 }
-"""Keywords of objects and of lists that elements express, or that constrain nothing."""
+"""Keywords of objects and of lists that elements express or that have no effect."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,11 +160,11 @@ def _has_elements(schema: Schema) -> bool:
 class ElementRules(TagRules):
     """Rules for values as elements, each with the token behind it.
 
-    A value that elements do not express is a text, or JSON, inside of its element.
+    Other values are texts, or JSON, inside of their element.
     """
 
     _within: frozenset[str] = frozenset()
-    """References that lead to the current value."""
+    """References on the path to the current value."""
 
     def member(self, name: str, schema: Any) -> str:
         # Two terms: as one, the lexer would take it for longer than the end of the list.
@@ -172,7 +172,7 @@ class ElementRules(TagRules):
         return self.add("element", f"{opens} {self.value(schema)} {self.literal(f'</{name}>')}")
 
     def value(self, schema: Any) -> str:
-        """Return the rule for a value and the token behind it."""
+        """Return the rule for a value and the token behind."""
         before = self._within
         plain, null = self._plain(schema)
         kinds, inside = self.types.kinds(plain), None
@@ -189,7 +189,7 @@ class ElementRules(TagRules):
     def _plain(self, schema: Any) -> tuple[Schema, bool]:
         """Return a schema without references and null alternative, and whether null was allowed.
 
-        The schema is empty if it combines more.
+        The schema is empty for other combinations.
         """
         null = False
         while isinstance(schema, Mapping):

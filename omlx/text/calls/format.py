@@ -1,8 +1,8 @@
-"""Formats of tool calls, one per family.
+"""Formats of tool calls, by family.
 
     <start> <head> arguments <closes> <head> arguments <closes> <end>
 
-`start` opens one call or a section of several. `head` is the text up to the arguments, with the
+`start` opens a call or a section of several. `head` is the text up to the arguments, with the
 function's name. The arguments are a JSON object, which is streamed, or texts between tags (`Tags`).
 A call in another form is parsed as a whole by `read`. Patterns are of the `regex` module, which can
 match partially.
@@ -26,7 +26,7 @@ ValueError, or another of `readers.PARSE_ERRORS`."""
 
 
 class Incomplete(ValueError):
-    """Text that ends inside of a call: a marker in it belongs to a value."""
+    """Text that ends inside of a call: any marker inside belongs to a value."""
 
 
 NAME: Final = r"(?P<name>[\w.:/-]+)"
@@ -41,12 +41,12 @@ class Tags:
     """
 
     opens: str
-    """Pattern before a value, with its `name`.
+    """Pattern before a value, with group `name`.
 
     A group `text` matches if the value is a string whatever the schema, a group `json` if not."""
     closes: str  # text that follows a value
     ends: str = ""
-    """Pattern at the end of a call; empty if the closing marker of `CallFormat` ends it."""
+    """Pattern at the end of a call; empty if calls end with the closing marker of `CallFormat`."""
     padding: str = ""  # text around a value that is no part of it
     cdata: bool = False  # a value may stand in `<![CDATA[…]]>`
 
@@ -56,7 +56,7 @@ class Messages:
     """Messages of an answer, each behind a header, for a grammar of the last message."""
 
     calls: tuple[str, ...]
-    """Texts of a call with its header, with places for {name} and {arguments}."""
+    """Texts of a call with header, with places for {name} and {arguments}."""
     thought: str  # header of reasoning
     preamble: str  # header of a text that precedes a call
     answer: str  # header of the answer, where no function is called
@@ -71,12 +71,12 @@ class CallFormat:
     start: str  # marker before a call, or before a section of calls
     end: str  # marker after it; empty if there is none
     templates: tuple[tuple[str, ...], ...] = ()
-    """Texts in a chat template by which the family is recognised: all of one group."""
+    """Texts in a chat template by which the family is recognised: all texts of any group."""
     parser: str = ""  # mlx-lm's parser of this family, which recognises it too
     begins: str = ""
     """Pattern after the marker of every call; a marker followed by anything else is prose."""
     bare: tuple[str, ...] = ()
-    """Texts that begin a call whose opening marker is missing.
+    """Beginnings of a call without its opening marker.
 
     They are part of the call, which must be of a function of the request."""
     leading: str = ""
@@ -90,7 +90,7 @@ class CallFormat:
     read: Read | None = None
     """Parser of calls that do not begin with `head`; None: mlx-lm's for this model, if any."""
     json: bool = True
-    """Whether text for `read` is JSON if it begins with a bracket, and ends with the JSON."""
+    """Whether text for `read` that begins with a bracket is JSON, and ends there."""
     before: str = ""  # text before the marker of a call that is written
     written: str | None = None
     """Text of a call between the markers, for a grammar that enforces the function's schema.

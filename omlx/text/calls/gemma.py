@@ -34,7 +34,7 @@ _ANY: Final = SchemaTypes({})
 
 
 class _Scanner:
-    """Parser of one text; strings are in `quote` or in JSON's quotes.
+    """Parser of a text; strings are in `quote` or in JSON's quotes.
 
     Raises ValueError, and Incomplete if the text ends inside a call.
     """

@@ -25,13 +25,13 @@ _PLACES: Final = re.compile(r"(\{name\}|\{number\}|\{id\}|\{arguments\})")
 
 
 class CallGrammar:
-    """Grammars of one request's calls, by the markup of a model's family.
+    """Grammars of a request's calls, by the markup of a model's family.
 
-    `added` maps the tokens that the tokenizer does not compose of smaller ones to their ids.
-    `unheld` collects the parts of schemas that are not enforced, for functions that are not strict.
+    `added` maps the tokenizer's added tokens, which are no compositions of smaller tokens, to ids.
+    `unheld` collects unenforced parts of schemas, for functions without `strict`.
 
-    Methods raise BadRequest for a function whose arguments cannot be an object, and for parts of a
-    strict function's schema that cannot be enforced.
+    Methods raise BadRequest for a function whose arguments cannot be an object, and for
+    unenforceable parts of a strict function's schema.
     """
 
     def __init__(self, markup: CallMarkup, use: ToolUse, added: Mapping[str, int]) -> None:
@@ -73,7 +73,7 @@ class CallGrammar:
         return "\n".join(self._prose())
 
     def _prose(self) -> Iterator[str]:
-        """Yield the rules for an answer that is an unmarked call, or prose.
+        """Yield the rules for an answer of an unmarked call, or prose.
 
         In prose a call may follow the marker.
         """
@@ -93,8 +93,8 @@ class CallGrammar:
     def _messages(self, messages: Messages) -> Iterator[str]:
         """Yield the rules for all messages of an answer.
 
-        A forced call follows reasoning at most; else texts may precede it, and an answer may
-        replace it.
+        A forced call follows reasoning at most; else texts may precede the call, and an answer may
+        replace both.
         """
         thought, preamble, answer = map(
             self._literal, (messages.thought, messages.preamble, messages.answer)
@@ -164,10 +164,10 @@ def answer_text(messages: Messages) -> str:
 
 
 def arguments_schema(function: Schema, use: ToolUse) -> Schema:
-    """Return the schema that a call's arguments must follow; `ANY_OBJECT` if not enforced.
+    """Return the schema for a call's arguments; `ANY_OBJECT` if not enforced.
 
-    Keywords that are not enforced are ignored unless the function is strict. Raises BadRequest if
-    the schema allows no object, or none that terminates.
+    Unenforced keywords are ignored unless the function is strict. Raises BadRequest if the schema
+    allows no object, or none that terminates.
     """
     name, strict = function["name"], function["name"] in use.strict
     if not (strict or use.forced):

@@ -1,4 +1,4 @@
-"""Families whose arguments are one JSON object: `{"name": "look", "arguments": {"at": "x"}}`."""
+"""Families whose arguments are a JSON object: `{"name": "look", "arguments": {"at": "x"}}`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CLOSES: Final = rf"{_MEMBERS}\s*\}}[\s}}\]]*(?:```)?"
 BEGINS: Final = (
     r'\s*\[?\s*\{\s*"(?:name|tool_name|function|type|id|arguments|parameters)"\s*:\s*["{]'
 )
-"""Pattern that begins a call in the form of a JSON object, or a list of such calls."""
+"""Pattern that begins a call as a JSON object, or a list of such calls."""
 _NAME_KEYS: Final = ("name", "tool_name", "function")
 _ARGUMENT_KEYS: Final = ("arguments", "parameters", "args")
 
@@ -70,7 +70,7 @@ def _call(call: Any, tools: Tools) -> dict[str, Any]:
 def _unnamed(call: Mapping[str, Any], name: str, tools: Tools) -> Any:
     """Return arguments under an unknown key, or as members of the call itself.
 
-    None for members that are no parameters of the function.
+    None for members other than parameters of the function.
     """
     known = (*_NAME_KEYS, *_ARGUMENT_KEYS, "id", "type", "index", "tool_call_id")
     others = {key: value for key, value in call.items() if key not in known}
@@ -274,7 +274,7 @@ DEEPSEEK_R1: Final = replace(
     written=f"{_BEGIN}function{_SEPARATOR}{{name}}\n```json\n{{arguments}}\n```{_END}",
     separator="\n",
 )
-"""Format of R1 and V3: the word "function", then the name with a block of code behind it."""
+"""Format of R1 and V3: the word "function", then the name and a code block."""
 
 KIMI_K2: Final = CallFormat(
     start="<|tool_calls_section_begin|>",

@@ -1,8 +1,8 @@
-"""Choice of a model's tool-call format, and its markup with the functions of one request.
+"""Choice of a model's tool-call format, and its markup with the functions of a request.
 
-The chat template decides: its texts show the format of the model's training. For a template that no
-family matches, mlx-lm's choice of a parser counts. Past calls are written in the same format for
-templates that do not render calls.
+The chat template decides: its texts show the format of the model's training. For other templates,
+mlx-lm's choice of a parser counts. Past calls are written in the same format for templates without
+calls.
 """
 
 from __future__ import annotations
@@ -80,17 +80,17 @@ PARSERS: Final[Mapping[str, CallFormat]] = {form.parser: form for form in FAMILI
 
 NOTHING: Final = "(?!)"
 JSON_CALL: Final = re.compile(json_formats.BEGINS)
-"""Pattern of a call that is a JSON object, as models of any family write."""
+"""Pattern of a call as a JSON object, which models of any family write."""
 _ALPHABET: Final = string.ascii_letters + string.digits
 
 
 @dataclass(frozen=True, slots=True)
 class CallMarkup:
-    """Tool-call format of one model with the functions of one request.
+    """Tool-call format of a model with the functions of a request.
 
-    `fallback` is mlx-lm's parser for calls in a form that `form` does not parse. `enforced` names
-    the functions whose arguments a grammar enforces behind the opening marker: without it, their
-    calls are text. Ids of calls derive from `salt`, so that the same output has the same ids.
+    `fallback` is mlx-lm's parser for calls that `form` does not parse. `enforced` names the
+    functions whose arguments a grammar enforces behind the opening marker: without it, their calls
+    are text. Ids of calls derive from `salt`, so that the same output has the same ids.
     """
 
     form: CallFormat

@@ -1,9 +1,9 @@
-"""Parser that splits the content of one choice into text and tool calls.
+"""Parser that splits the content of a choice into text and tool calls.
 
 A call begins at a marker of the model's family. A marker without the beginning of a call behind it,
 or with a call that does not parse, is prose, and the text after it is parsed again. JSON arguments
-are streamed, and repaired on the way; other forms are emitted in one piece at their end. White
-space around calls is dropped, and one line break separates texts around calls. The result depends
+are streamed, and repaired on the way; other forms are emitted whole at their end. White
+space around calls is dropped, and a line break separates texts around calls. The result depends
 on the text alone, not on its pieces.
 """
 
@@ -35,7 +35,7 @@ class _State(Enum):
 class _Prose:
     """Text around calls.
 
-    White space beside a call is dropped, and one line break joins the texts before and after the
+    White space beside a call is dropped, and a line break joins the texts before and after the
     call.
     """
 

@@ -34,7 +34,7 @@ PARSE_ERRORS: Final = (
     OverflowError,  # an infinite number where an integer is due
     MemoryError,  # of Python's own parser, for deep nesting
 )
-"""Errors of mlx-lm's parsers for a text that is no call."""
+"""Errors of mlx-lm's parsers for other text."""
 _IDENTIFIER = re.compile(r"[\w.:/-]{1,128}")
 _STRUCTURE = re.compile(r"[{<\[(]")
 
@@ -115,7 +115,7 @@ class WholeReader:
 def arguments_json(arguments: dict[str, Any]) -> str:
     """Return arguments as JSON.
 
-    Raises ValueError or TypeError for values that JSON or UTF-8 cannot hold.
+    Raises ValueError or TypeError for values outside JSON or UTF-8.
     """
     text = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
     text.encode()

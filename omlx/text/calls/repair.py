@@ -51,15 +51,15 @@ _BEFORE_VALUE: Final[Mapping[_Next, str]] = {
     _Next.AFTER_MEMBER: ', "": ',
     _Next.AFTER_ITEM: ", ",
 }
-"""Text that is missing before a value, behind a comma that was held back."""
+"""Missing text before a value, behind a held comma."""
 _BEFORE_END: Final[Mapping[_Next, str]] = {_Next.COLON: ": null", _Next.MEMBER: "null"}
-"""Text that is missing before a comma or a closing bracket."""
+"""Missing text before a comma or a closing bracket."""
 
 
 class JsonRepair:
     """Filter of one JSON object or list; `rest` is the text after its end.
 
-    `terminator` is a text that ends the JSON anywhere outside of a string.
+    `terminator` is text that ends the JSON anywhere outside of a string.
     """
 
     def __init__(self, terminator: str = "") -> None:
@@ -74,7 +74,7 @@ class JsonRepair:
         self._passed: list[str] = []
 
     def feed(self, text: str) -> str:
-        """Return the repaired text that is certain. Not to be called after the end."""
+        """Return the certain part of the repaired text. Not to be called after the end."""
         self._text += text
         at = 0
         while at < len(self._text) and not self.ended:
@@ -89,7 +89,7 @@ class JsonRepair:
         return passed
 
     def finish(self, *, complete: bool = False) -> str:
-        """Return the end of unfinished JSON, as far as the output remains a prefix of valid JSON.
+        """Return the end of unfinished JSON; the output remains a prefix of valid JSON.
 
         `complete`: nothing was cut off, so brackets are added if only brackets are missing.
         """
@@ -144,7 +144,7 @@ class JsonRepair:
         return len(found[0])
 
     def _token(self, at: int) -> int:
-        """Emit one token outside of strings; return its length, 0 if more text is needed."""
+        """Emit a token outside of strings; return its length, 0 if more text is needed."""
         character = self._text[at]
         if character in _SPACE:
             if self._comma:
@@ -251,7 +251,7 @@ def repaired(text: str) -> str:
 
 
 def repaired_whole(text: str) -> str | None:
-    """Return a text that is a JSON object or list, repaired; None if it is more, or unfinished."""
+    """Return a whole JSON object or list, repaired; None for other or unfinished text."""
     repair = JsonRepair()
     passed = repair.feed(text)
     if not repair.ended:

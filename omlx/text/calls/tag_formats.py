@@ -56,7 +56,7 @@ QWEN3_CODER: Final = CallFormat(
 )
 """Format of Qwen3-Coder, Qwen3.5, Nemotron 3, Step 3.5.
 
-These models forget the opening marker, or write several functions between one pair of markers."""
+These models forget the opening marker, or write several functions between a pair of markers."""
 MINICPM5: Final = CallFormat(
     start="<function name=",
     end="</function>",
@@ -171,7 +171,7 @@ MUSE_SPARK: Final = CallFormat(
 
 
 def _dsml(section: str) -> CallFormat:
-    """Return DeepSeek's format; `section` is the name of the section that holds the calls."""
+    """Return DeepSeek's format; `section` is the name of the calls' section."""
     token = "｜DSML｜"
     return CallFormat(
         start=f"<{token}{section}>",

@@ -1,4 +1,4 @@
-"""Argument values that a model wrote as text, typed by the schema of the function.
+"""Argument values written as text by a model, typed by the schema of the function.
 
 A text becomes JSON of an allowed type, else remains text. A value that may only be a string is
 never changed, and integers are exact at any size.
@@ -25,7 +25,7 @@ _WORDS: Final[Mapping[str, bool | None]] = {
     "null": None,
     "none": None,
 }
-"""Spellings of Python that models use for JSON."""
+"""Python's spellings of JSON constants, which models write."""
 _FENCE: Final = re.compile(r"```(?:\w+[ \t]*\n|\s*)(.*?)\s*```", re.DOTALL)
 
 
@@ -52,7 +52,7 @@ def _parameters(tools: Iterable[Mapping[str, Any]], name: str) -> Any:
 
 
 def argument_types(tools: Iterable[Mapping[str, Any]], name: str) -> SchemaTypes:
-    """Return the types of the arguments of function `name`; any type for an unknown one."""
+    """Return the types of the arguments of function `name`; any type if unknown."""
     return SchemaTypes(_parameters(tools, name))
 
 
@@ -70,7 +70,7 @@ def parse_json(text: str) -> Any:
     """Parse JSON that may hold raw control characters.
 
     Raises ValueError, also for NaN and for a number out of range; within a list or an object such a
-    number becomes the largest float, as grammars of JSON allow it.
+    number becomes the largest float, which grammars of JSON allow.
     """
     number = _nearest if text.lstrip().startswith(("{", "[")) else _finite
     return json.loads(text, strict=False, parse_constant=_refuse, parse_float=number)
@@ -98,7 +98,7 @@ def _json_value(text: str, kinds: frozenset[str]) -> Any:
 
 
 def _structure(text: str, kinds: frozenset[str]) -> Any:
-    """Parse a list or object in a code fence, in Python's syntax, or with bracket errors.
+    """Parse a list or object: fenced, in Python's syntax, or with bracket errors.
 
     None for any other text.
     """

@@ -1,8 +1,8 @@
-"""Rewriting of conversations that a model's chat template does not take.
+"""Rewriting of conversations for templates that do not support them.
 
-Messages that the template takes are unchanged. The rewriting of a message depends on the messages
-before it and on the results right after its calls, never on later turns: cached prefixes of a
-conversation stay valid turn after turn.
+Supported messages are unchanged. The rewriting of a message depends on the messages before it and
+on the results right after its calls, never on later turns: cached prefixes of a conversation stay
+valid turn after turn.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from omlx.text.template.abilities import TemplateAbilities
 
 Message: TypeAlias = Mapping[str, Any]
 Content: TypeAlias = str | list[dict[str, Any]]
-"""Content of a message: one text, or parts, which are texts and images in their order."""
+"""Content of a message: a text, or parts, which are texts and images in their order."""
 Messages: TypeAlias = list[dict[str, Any]]
 WriteCalls: TypeAlias = Callable[[Sequence[Message]], str]
 
 IMAGE_LEFT_OUT: Final = "[image: left out, the chat template has no place for it]"
 BETWEEN: Final = "\n\n"
-"""Text between the texts of two messages that were joined."""
+"""Separator of the texts of joined messages."""
 _SHORT_ID: Final = re.compile("[a-zA-Z0-9]{9}")
 _ID_LETTERS: Final = string.ascii_letters + string.digits
 
@@ -144,7 +144,7 @@ class _Rewriting:
         return rewritten
 
     def neighbours(self, messages: Messages) -> Messages:
-        """Join messages of one role; append a user's text after a result to the result."""
+        """Join messages of the same role; append a user's text after a result to the result."""
         joins = {"user": not self._can.users, "assistant": not self._can.assistants}
         groups: list[Messages] = []
         for message in messages:
@@ -172,7 +172,7 @@ class _Rewriting:
         return [*messages[:systems], {"role": "user", "content": ""}, *messages[systems:]]
 
     def texts_beside_calls(self, messages: Messages) -> Messages:
-        """Move texts next to calls into reasoning, if the template takes only one of them."""
+        """Move texts next to calls into reasoning, if the template cannot take both."""
         return [self._beside_calls(message) for message in messages]
 
     def _beside_calls(self, message: dict[str, Any]) -> dict[str, Any]:

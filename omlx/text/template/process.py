@@ -1,7 +1,7 @@
 """Chat templates rendered in another process, with limits of time and memory.
 
-A process is taken for each render and given back afterwards; one that exceeded a limit is killed.
-Renders of one model take turns, so that a slow template delays its own model only.
+A process is taken for each render and given back afterwards; a process over a limit is killed.
+Renders of a model take turns, so that a slow template delays its own model only.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 MAX_SECONDS: Final = 10
-"""Seconds of processor time per render — waiting for a core is no fault of a template."""
+"""Processor seconds per render — waiting for a core is no template's fault."""
 MAX_WAIT_S: Final = 50
 MAX_BYTES: Final = 1 << 30
 """Bytes of a process — a body of 32 MB takes a third."""
 MAX_PROMPT_BYTES: Final = 64 << 20
 KEPT: Final = 2
-"""Idle processes that are kept, each with some 60 MB."""
+"""Idle processes kept, each with some 60 MB."""
 KEPT_BYTES: Final = 112 << 20
-"""Bytes — a process that has grown beyond this is not kept."""
+"""Bytes — a larger process is not kept."""
 _START_S: Final = 120
 _POLL_S: Final = 0.05
 
@@ -108,8 +108,8 @@ def render_template(
     """Return the text of a prompt. Modifies no argument.
 
     `options` are those of `apply_chat_template`. Raises BadRequest beyond the limits, and any
-    exception of the template. Templates that are Python, of mlx-lm or transformers, are trusted and
-    run in this process.
+    exception of the template. Python templates, of mlx-lm or transformers, are trusted and run in
+    this process.
     """
     if not is_jinja(tokenizer):
         copies = deepcopy([dict(message) for message in messages])

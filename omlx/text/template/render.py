@@ -2,8 +2,8 @@
 
 Rendering the same messages twice gives the same ids. Images are markers in the template's text,
 which the model's vision replaces. Rerankers have a prompt for each document: Qwen3-Reranker was
-released with its format in its description only (Zhang et al., 2025, arXiv:2506.05176); later ones
-have it in their chat template, with the roles `query` and `document`.
+released with its format in its description only (Zhang et al., 2025, arXiv:2506.05176); later
+models have theirs in the chat template, with the roles `query` and `document`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Prompt:
 
     `thinking`: the template has opened reasoning, in which the output starts. The first `stable`
     tokens are the messages, which the next turn repeats; the generation prompt follows. `changes`:
-    rewriting of messages that the template does not take. `images` are shown at `spans`, in order.
+    rewriting of messages for the template. `images` are shown at `spans`, in order.
     """
 
     tokens: tuple[int, ...]
@@ -66,8 +66,8 @@ def render(
     """Render the prompt for the next assistant message, or to continue the last (`continue_last`).
 
     `variables` are additional template variables. Raises BadRequest with the template's own error,
-    for tools that this model cannot use, and for a prompt that is far longer than `context_length`.
-    Image parts of messages hold a `PreparedImage`; `placer` puts them into the prompt.
+    for unusable tools, and for a prompt far longer than `context_length`. Image parts of messages
+    hold a `PreparedImage`; `placer` puts them into the prompt.
     """
     variables = dict(variables or {})
     _check(tokenizer, messages, variables, continue_last)
@@ -203,7 +203,7 @@ Images: TypeAlias = Sequence[PreparedImage]
 Spans: TypeAlias = tuple[ImageSpan, ...]
 
 IMAGE: Final = "image"
-"""Type of a part that holds a `PreparedImage` under the same name."""
+"""Type of a part with a `PreparedImage` under the same name."""
 
 
 class ImagePlacer(Protocol):
@@ -256,7 +256,7 @@ def encode_images(
 ) -> tuple[tuple[int, ...], Spans]:
     """Return a rendered prompt's ids with those of its images, and the image spans.
 
-    Raises BadRequest unless the template has written one marker for each image.
+    Raises BadRequest unless the template has written a marker for each image.
     """
     if placer.marker not in text:
         raise BadRequest("image.template", param="messages")

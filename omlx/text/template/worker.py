@@ -1,8 +1,8 @@
-"""Process that renders chat templates: python -m omlx.text.template.worker FD
+"""Process for rendering chat templates: python -m omlx.text.template.worker FD
 
 Templates come with downloaded models and are programs, which may run for ever or fill the memory. A
-process can be ended. Jobs arrive over the socket FD, one after another, until the parent closes it
-or ends.
+process can be ended. Jobs arrive over the socket FD, one after another, until the parent closes the
+socket or ends.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection
 from typing import Any, Final
 
 ORPHAN_S: Final = 60
-"""Seconds — limit of a render; the parent ends it earlier unless the parent has gone."""
+"""Seconds — limit of a render; the parent ends renders earlier unless the parent has gone."""
 RENDERED: Final = b"+"
 FAILED: Final = b"-"
 """First byte of a reply, before the prompt or the template's error as UTF-8."""
@@ -23,7 +23,7 @@ FAILED: Final = b"-"
 
 @dataclass(frozen=True, slots=True)
 class TemplateJob:
-    """Render of one conversation.
+    """Render of a conversation.
 
     `variables` include the special tokens and the options of the renderer. `seconds`: processor
     time after which the process ends.
