@@ -21,9 +21,7 @@ SETTINGS: Final = {
 
 
 class Contradiction(NamedTuple):
-    """Two contradicting bounds: setting `low` has `smaller` tokens, more than the `larger` of
-    `high`.
-    """
+    """Contradicting bounds: `low` (`smaller` tokens) exceeds `high` (`larger` tokens)."""
 
     low: str
     smaller: int

@@ -72,9 +72,7 @@ class Exactness:
 
 @dataclass(frozen=True, slots=True)
 class ExactnessClaim:
-    """Promised and measured exactness of a model's answers; `measured` is None before a
-    measurement.
-    """
+    """Promised and measured exactness of a model's answers; None: not measured yet."""
 
     strict: bool
     measured: Exactness | None

@@ -21,8 +21,8 @@ class DrafterStats:
     i + 1 draft tokens were accepted; `spans` counts rounds by `verification_outcome`, `repairs` by
     the kind of cache rollback.
 
-    Times are of rounds without other requests: most rounds, not all. `draft_ms` is measured if
-    drafting is timed separately, else estimated by the cost model; a prompt lookup counts as 0.
+    Times are of rounds not shared with other requests: most rounds, not all. `draft_ms` is measured
+    if drafting is timed separately, else estimated by the cost model; a prompt lookup counts as 0.
     `verify_ms` is the rest of the round: the target's pass and the host's work.
     """
 
@@ -115,18 +115,18 @@ class RequestStats:
     gates: dict[str, Gate] = field(default_factory=dict)
     image_n: int = 0
     speedup: float | None = None
-    """Ratio — throughput over plain decoding's, in steps without other requests."""
+    """Ratio — throughput over plain decoding's, in steps not shared with other requests."""
     restarts: int = 0
     """Count — recomputations of all tokens after a failure of the device."""
 
     @property
     def proposed(self) -> int:
-        """Tokens — verified drafts."""
+        """Draft tokens verified by the target."""
         return sum(drafter.proposed for drafter in self.drafters.values())
 
     @property
     def accepted(self) -> int:
-        """Tokens — accepted drafts."""
+        """Draft tokens accepted as output."""
         return sum(drafter.accepted for drafter in self.drafters.values())
 
     @property

@@ -46,7 +46,7 @@ class Configuration:
 
 
 class LiveConfiguration:
-    """Owner of the current snapshot: every read and write of the settings files passes here.
+    """Owner of the current snapshot: all reads and writes of the settings files.
 
     Reading `current` is safe on any thread; the other methods block on files and are serialised by
     a lock. Without a store there is nothing but `run`. Raises ConfigError if a file is invalid from

@@ -6,7 +6,7 @@
     the prompt           its requested logprobs, first
 
 Deltas of one kind may be merged or split without changing their meaning. `logprobs` belong to the
-event's tokens. `drafted`: the text came from accepted draft tokens, on request.
+event's tokens. `drafted`: the text came from accepted draft tokens, if requested.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Stream filters of text: stop strings, dropped markers, reasoning apart from content.
 
-Among several stop strings, the first to *end* wins; if two end together, the longer wins. This
-rule can be decided character by character, so the result does not depend on how the text is cut
-into pieces.
+Among several stop strings, the first to *end* wins; if two end together, the longer wins. This rule
+can be decided character by character, so the result does not depend on how the text is cut into
+pieces.
 """
 
 from __future__ import annotations

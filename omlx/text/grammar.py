@@ -91,7 +91,8 @@ class CompiledGrammar:
     whole: LLMatcher | None = None
     """Matcher of a whole answer if a call may occur without a marker.
 
-    Includes the texts and the reasoning beside the call, if these are messages of their own."""
+    Includes the texts and the reasoning beside the call, if these are messages of their own.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +218,7 @@ class GrammarCompiler:
         return replace(use, functions=tuple(functions)), removed
 
     def _pattern_error(self, pattern: str) -> str | None:
-        """Return why the grammar cannot express a pattern.
+        """Return the reason why the grammar cannot express a pattern.
 
         None if the grammar can, or if the pattern is malformed.
         """

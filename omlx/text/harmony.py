@@ -63,7 +63,8 @@ _READERS: Final = ("", "assistant", "user", "all")  # recipients of messages tha
 _MARKS: Final = re.compile(r'["{}]|(?P<end><\|(?:end|call|return|start)\|>)')
 """Marks outside the strings of a call's JSON.
 
-Quotes, braces, and the end of the message; no string begins after the object's end."""
+Quotes, braces, and the end of the message; no string begins after the object's end.
+"""
 _QUOTED_MARKS: Final = re.compile(
     r'\\.|"|(?P<end><\|(?:end|call|return)\|>)(?=<\|start\|>)', re.DOTALL
 )

@@ -106,9 +106,7 @@ class GrammarTokens:
 
     @cached_property
     def known(self) -> LLTokenizer:
-        """Tokenizer of llguidance. Raises BadRequest if llguidance cannot read the model's
-        tokenizer.
-        """
+        """View of the tokenizer for llguidance. Raises BadRequest for an unsupported tokenizer."""
         # Imports transformers, as the first tokenizer does: slow.
         from llguidance import hf  # noqa: PLC0415
         from transformers import PreTrainedTokenizerFast  # noqa: PLC0415

@@ -292,7 +292,7 @@ class OpenReasoning(StreamParser):
         return passed
 
     def close(self) -> str:
-        """Return the held text as reasoning: the model has closed the reasoning. All further text
+        """Return the held text as reasoning, which the model has closed. All further text
         passes."""
         self._markup = None
         held, self._held = self._held, ""

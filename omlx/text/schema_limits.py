@@ -198,8 +198,7 @@ def _rounded(part: Schema) -> dict[str, list[int | float]]:
 
 
 def _is_exact(part: Schema, key: str, bound: float) -> bool:
-    """Whether the compiler enforces the bound exactly. Integers beyond 64 bits are never
-    written."""
+    """Whether the compiler enforces the bound exactly; never beyond 64 bits."""
     if part.get("type") == "integer" and key == "maximum" and bound >= _LARGEST_BOUND:
         return True
     if key.startswith("exclusive") and isinstance(bound, int):

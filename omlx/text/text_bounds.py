@@ -1,4 +1,4 @@
-"""Bounds of texts in a JSON schema, as regular expressions of llguidance."""
+"""Bounds of texts by a JSON schema, as regular expressions of llguidance."""
 
 from __future__ import annotations
 

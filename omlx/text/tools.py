@@ -48,7 +48,8 @@ _LISTS: Final = ("anyOf", "oneOf", "allOf", "prefixItems")
 _SINGLE: Final = ("items", "not", "if", "then", "else", "contains", "propertyNames")
 """Keywords whose value is a schema.
 
-`additionalProperties` is left out: usually a boolean, as templates expect."""
+`additionalProperties` is left out: usually a boolean, as templates expect.
+"""
 _ARRAYS: Final = ("required", "enum", *_LISTS)
 _NOTHING: Final[Schema] = {"not": {}}
 
@@ -56,11 +57,11 @@ _NOTHING: Final[Schema] = {"not": {}}
 def template_tools(
     tools: Sequence[Mapping[str, Any]], *, schemas: bool = True, definitions: bool = True
 ) -> list[Tool]:
-    """Return the functions with a description, and an object of parameters with properties.
+    """Return the functions with a description, and parameters as an object with properties.
 
     Nulls are dropped, booleans in place of schemas become schemas; properties of alternatives at
-    the root are listed. Without `schemas`, each parameter has a simple type and a description;
-    without `definitions`, references are replaced by their targets.
+    the root are listed. Without `schemas`, each parameter has a single simple type and a
+    description; without `definitions`, references are replaced by their targets.
     """
     inlining = _Inlining()
     shown = []

@@ -105,7 +105,8 @@ class Notation:
             return [NO_BOUNDS]
 
     def alternatives_of(self, schema: Schema) -> list[Schema]:
-        """Return alternatives for the arguments' object; the schema alone if that is unclear."""
+        """Return alternatives for the arguments' object; the schema alone if they cannot be
+        enforced."""
         try:
             return object_alternatives(embedded(schema, schema))
         except ValueError as error:

@@ -22,7 +22,8 @@ Read: TypeAlias = Callable[[str, Tools], Any]
 """Parser of the text between two markers, with mlx-lm's signature.
 
 Returns a call, or a list of calls, each with "name", "arguments" and perhaps "id". Raises
-ValueError, or another of `readers.PARSE_ERRORS`."""
+ValueError, or another of `readers.PARSE_ERRORS`.
+"""
 
 
 class Incomplete(ValueError):
@@ -43,7 +44,8 @@ class Tags:
     opens: str
     """Pattern before a value, with group `name`.
 
-    A group `text` matches if the value is a string whatever the schema, a group `json` if not."""
+    A group `text` matches if the value is a string whatever the schema, a group `json` if not.
+    """
     closes: str  # text that follows a value
     ends: str = ""
     """Pattern at the end of a call; empty if calls end with the closing marker of `CallFormat`."""
@@ -78,7 +80,8 @@ class CallFormat:
     bare: tuple[str, ...] = ()
     """Beginnings of a call without its opening marker.
 
-    They are part of the call, which must be of a function of the request."""
+    They are part of the call, which must be of a function of the request.
+    """
     leading: str = ""
     """Pattern that begins a call without a marker, at the very start of an answer."""
     head: str | None = None
@@ -95,7 +98,8 @@ class CallFormat:
     written: str | None = None
     """Text of a call between the markers, for a grammar that enforces the function's schema.
 
-    Has places for {name}, {arguments}, {number} and {id}."""
+    Has places for {name}, {arguments}, {number} and {id}.
+    """
     syntax: ArgumentSyntax = JSON
     """Syntax of {arguments} in `written`."""
     messages: Messages | None = None

@@ -2,7 +2,7 @@
 
     <|tool_call>call:look{at:<|"|>x<|"|>,days:3,tags:[<|"|>a<|"|>]}<tool_call|>
 
-Quotes around strings are one token, without escapes: a string cannot hold that token.
+Each quote around a string is one token, and there are no escapes: a string cannot hold that token.
 """
 
 from __future__ import annotations

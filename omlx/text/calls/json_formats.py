@@ -162,7 +162,8 @@ COMMAND_R7B: Final = replace(
 )
 """Format of Command R7B and later: `{"tool_call_id": "0", "tool_name": "look", "parameters": {…}}`.
 
-The ids begin at 0 in every answer, so they are not used."""
+The ids begin at 0 in every answer, so they are not used.
+"""
 COMMAND_R: Final = replace(
     _LIST,
     start="Action:",
@@ -194,7 +195,8 @@ LLAMA_3: Final = CallFormat(
 """Format of Llama 3.1, 3.2 and 3.3: `{"name": "look", "parameters": {"at": "x"}}` as the answer.
 
 The marker may precede the call, further calls may follow a semicolon. Llama 3.1 also writes
-`<function=look>{"at": "x"}</function>`."""
+`<function=look>{"at": "x"}</function>`.
+"""
 
 _NAMED: Final = rf"\s*{NAME}\s*(?:\[CALL_ID\]\s*(?P<id>\w+)\s*)?\[ARGS\]\s*(?=\{{)"
 _ALONE: Final = rf"\s*{NAME}\s*(?=\{{)"  # `[ARGS]` was forgotten: behind the marker only
@@ -251,7 +253,8 @@ FUNCTIONARY_3_2: Final = CallFormat(
 )
 r"""Format with a recipient before every message: `>>>all\nI look.>>>look\n{"at": "x"}`.
 
-The prompt ends in the first marker."""
+The prompt ends in the first marker.
+"""
 
 _BEGIN: Final = "<｜tool▁call▁begin｜>"
 _END: Final = "<｜tool▁call▁end｜>"
@@ -330,4 +333,5 @@ HARMONY: Final = CallFormat(
 )
 """Format of gpt-oss: a message whose header names a function.
 
-`HarmonySplitter` converts every header of a call to the form `to=functions.look<|message|>`."""
+`HarmonySplitter` converts every header of a call to the form `to=functions.look<|message|>`.
+"""

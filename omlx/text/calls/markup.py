@@ -73,7 +73,8 @@ FAMILIES: Final[Sequence[CallFormat]] = (
 )
 """All families but gpt-oss; the first whose texts are in the chat template counts.
 
-If none is, mlx-lm's parser decides."""
+If none is, mlx-lm's parser decides.
+"""
 
 PARSERS: Final[Mapping[str, CallFormat]] = {form.parser: form for form in FAMILIES if form.parser}
 """Formats by mlx-lm's parser: all but `laguna`, which is glm47's under another name."""
@@ -219,7 +220,7 @@ def _python_template(tokenizer: TokenizerWrapper) -> str:
 _NO_FORMAT: Final = CallFormat(
     start="", end="", between="\n", written='{"name": "{name}", "arguments": {arguments}}'
 )
-"""Format for calls of a family with an unknown format."""
+"""Format of calls in a family without a known format."""
 
 
 def write_calls(tokenizer: TokenizerWrapper, calls: Sequence[Mapping[str, Any]]) -> str:

@@ -2,9 +2,9 @@
 
 A call begins at a marker of the model's family. A marker without the beginning of a call behind it,
 or with a call that does not parse, is prose, and the text after it is parsed again. JSON arguments
-are streamed, and repaired on the way; other forms are emitted whole at their end. White
-space around calls is dropped, and a line break separates texts around calls. The result depends
-on the text alone, not on its pieces.
+are streamed, and repaired on the way; other forms are emitted whole at their end. White space
+around calls is dropped, and a line break separates texts around calls. The result depends on the
+text alone, not on its pieces.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ PARSE_ERRORS: Final = (
     OverflowError,  # an infinite number where an integer is due
     MemoryError,  # of Python's own parser, for deep nesting
 )
-"""Errors of mlx-lm's parsers for other text."""
+"""Errors of mlx-lm's parsers for text without a call."""
 _IDENTIFIER = re.compile(r"[\w.:/-]{1,128}")
 _STRUCTURE = re.compile(r"[{<\[(]")
 

@@ -56,7 +56,8 @@ QWEN3_CODER: Final = CallFormat(
 )
 """Format of Qwen3-Coder, Qwen3.5, Nemotron 3, Step 3.5.
 
-These models forget the opening marker, or write several functions between a pair of markers."""
+These models forget the opening marker, or write several functions between a pair of markers.
+"""
 MINICPM5: Final = CallFormat(
     start="<function name=",
     end="</function>",

@@ -1,8 +1,8 @@
 """Abilities of a model's chat template, found out by rendering tiny conversations.
 
 Templates refuse or silently drop messages: a second system message, two user messages in a row, ids
-of another form. A template has an ability if a few conversations are rendered without an error,
-with all their texts, in order.
+of another form. A template has an ability if a few conversations render without an error, with all
+their texts, in order.
 """
 
 from __future__ import annotations

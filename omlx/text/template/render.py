@@ -66,8 +66,8 @@ def render(
     """Render the prompt for the next assistant message, or to continue the last (`continue_last`).
 
     `variables` are additional template variables. Raises BadRequest with the template's own error,
-    for unusable tools, and for a prompt far longer than `context_length`. Image parts of messages
-    hold a `PreparedImage`; `placer` puts them into the prompt.
+    for tools unusable with this model, and for a prompt far longer than `context_length`. Image
+    parts of messages hold a `PreparedImage`; `placer` puts them into the prompt.
     """
     variables = dict(variables or {})
     _check(tokenizer, messages, variables, continue_last)
