@@ -27,7 +27,7 @@ INTERVAL_S: Final = 30.0
 """Seconds — lifetime of an answer in `MainsWatch`."""
 
 _WAIT_S: Final = 5.0
-_LOW: Final = "1"  # of `powermode`: 0 is automatic, 2 high
+_LOW: Final = "1"  # `powermode`: 0 is automatic, 1 low, 2 high
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ def linux_on_mains(supplies: Path = SUPPLIES) -> bool:
     for supply in sorted(supplies.glob("*")):
         kind = _read(supply / "type")
         if kind == "Battery":
-            batteries |= _read(supply / "scope") != "Device"  # that of a mouse does not count
+            batteries |= _read(supply / "scope") != "Device"  # a mouse's battery does not count
         elif _read(supply / "online") == "1":
             return True
     return not batteries

@@ -67,10 +67,10 @@ class Launchd:
             "ProgramArguments": list(definition.command),
             "EnvironmentVariables": dict(definition.variables),
             "RunAtLoad": True,
-            # Again after a failure, not after `omlx` ended by itself or was stopped.
+            # Restart after a failure, not after a regular end or a stop.
             "KeepAlive": {"SuccessfulExit": False},
             "ExitTimeOut": STOP_S,
-            # Not throttled, as work in the background is.
+            # Background processes are throttled.
             "ProcessType": "Interactive",
             "StandardOutPath": log,
             "StandardErrorPath": log,

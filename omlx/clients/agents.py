@@ -96,7 +96,7 @@ class Agent:
     least_context: int
 
     def lacks_context(self, tokens: int | None) -> bool:
-        # None: an unknown length.
+        # A context of unknown length (None) lacks nothing.
         return tokens is not None and tokens < self.least_context
 
 
@@ -115,7 +115,8 @@ def claude_variables(endpoint: Endpoint, key: str) -> dict[str, str]:
     if context is not None and output is not None:
         window = str(_claude_context(context, output))
         variables["CLAUDE_CODE_MAX_CONTEXT_TOKENS"] = window
-        variables["CLAUDE_CODE_AUTO_COMPACT_WINDOW"] = window  # else it waits for a refusal
+        # Without this variable, compaction waits for a refused request.
+        variables["CLAUDE_CODE_AUTO_COMPACT_WINDOW"] = window
         variables["CLAUDE_CODE_MAX_OUTPUT_TOKENS"] = str(output)
     return variables
 

@@ -88,7 +88,7 @@ def write(path: Path, values: Mapping[str, Any]) -> None:
         for leftover in target.parent.glob(f".{target.name}{SUFFIX}*"):  # of an interrupted write
             leftover.unlink()
         text = json.dumps({"format": FORMAT, **values}, indent=2, ensure_ascii=False) + "\n"
-        # Escapes what is not Unicode text, such as a file name, as JSON does.
+        # Lone surrogates, as in file names, are escaped like in JSON.
         replace_file(target, text.encode(errors="backslashreplace"))
     except OSError as error:
         raise _error("config.unwritable", path, error) from error

@@ -54,7 +54,7 @@ def from_json(setting: Setting, raw: object, where: str, text: str | None = None
         texts = raw if isinstance(raw, list) else []
     if setting.form not in _NO_TEXT and any("\0" in part for part in texts if type(part) is str):
         raise ConfigError("config.nul", where=where)
-    if raw is None:  # the model takes it: nothing is set
+    if raw is None:  # valid for pydantic: the default of many settings
         raise _mismatch(setting, raw, where, text)
     try:
         value: Value = getattr(Settings.model_validate({setting.name: raw}), setting.name)

@@ -211,7 +211,7 @@ class Store:
         Raises ConfigError for an unknown key or an invalid value.
         """
         known = self._last_valid(path)
-        if repr(values) == repr(known.values):  # not ==, to which 1 is true
+        if repr(values) == repr(known.values):  # `==` would equate 1 and true
             return known
         sections: Mapping[Owner, Any] = {Owner(): values}
         if path != self.path():

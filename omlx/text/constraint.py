@@ -95,7 +95,7 @@ CLOSING_SENTENCE: Final = "\n\nThat is enough thought. I will answer with what I
 """Text before the closing marker: without it, models continue in the style of reasoning."""
 
 _FOREVER: Final = 1 << 62
-_ROLLBACK: Final = 2 * MAX_DRAFT_LENGTH  # tokens that can be taken back: more than any draft has
+_ROLLBACK: Final = 2 * MAX_DRAFT_LENGTH  # tokens — twice the longest rewind, a draft
 _Utf8: Final = getincrementaldecoder("utf-8")
 
 

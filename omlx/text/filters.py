@@ -90,7 +90,7 @@ class WrapperFilter(StreamParser):
     def __init__(self, markers: tuple[str, str]) -> None:
         self._open, self._close = markers
         self._opened = not self._open
-        self._plain = not self._open  # there is no marker to look for
+        self._plain = not self._open  # no marker: the whole text passes
 
     def feed(self, text: str) -> str:
         if self._plain:

@@ -251,7 +251,7 @@ class GrammarCompiler:
         if preamble.calls is not None and preamble.calls.whole is not None:
             whole = Constrained(preamble.calls.whole.deep_copy())
             if not preamble.may_think and channel_markers(self._tokenizer) is not None:
-                # A message that is continued has no header before it.
+                # A continued message has no header of its own.
                 whole = Constrained(self._tokens.message_text.deep_copy())
             return self._thought(whole) if preamble.thinking else whole
         if preamble.thinking:
@@ -324,7 +324,7 @@ def _source(output: StructuredOutput) -> str:
         case GrammarKind.JSON:
             schema = output.text
             if schema.strip() == "true":
-                schema = "{}"  # options go with objects only
+                schema = "{}"  # options apply only to objects
             check_integers(schema)
             if "$ref" in schema or "\\u" in schema:  # a key may be escaped
                 parsed = json.loads(schema)
@@ -383,10 +383,10 @@ class GrammarCache(Generic[T]):
 
     @staticmethod
     def _compiled(compile: Callable[[], T]) -> T | BadRequest:
-        # A refusal without its cause, whose frames hold what was compiled.
+        # Without the cause: its frames keep the compiled grammar alive.
         try:
             return compile()
         except BadRequest as error:
             refusal = BadRequest(error.code, param=error.param, **error.params)
-        trim()  # what was compiled may have taken tens of megabytes
+        trim()  # compilation may have taken tens of megabytes
         return refusal

@@ -87,10 +87,10 @@ class HarmonySplitter(Splitter):
     def __init__(self, functions: Sequence[Mapping[str, Any]]) -> None:
         self._state = HEADER
         self._parameters = {tool["function"]["name"]: _parameters(tool) for tool in functions}
-        self._name = ""  # of the function that is called
-        self._matched = False  # a header has come
+        self._name = ""  # function of the current call
+        self._matched = False  # a header was read
         self._quoted = False  # within a string of a call's JSON
-        self._depth = 0  # of braces there
+        self._depth = 0  # open braces in a call's JSON
 
     @property
     def thinking(self) -> bool:
@@ -267,7 +267,7 @@ class HarmonySplitter(Splitter):
         at = 0
         while match := (_QUOTED_MARKS if self._quoted else _MARKS).search(self._held, at):
             if match["end"]:
-                quote = '"' if self._quoted else ""  # else the string would swallow what follows
+                quote = '"' if self._quoted else ""  # an open string would swallow the further text
                 self._emit(self._held[: match.start()] + quote + CALL_END)
                 self._held = self._held[match.end() :]
                 self._state = _STARTED if match["end"] == _START else HEADER

@@ -89,8 +89,8 @@ class OutputParser:
         self._calls = ToolCallParser(markup)
         once = form.opens and not form.repeats
         self._open = OpenReasoning(markup if once else None)
-        self._logprobs: list[TokenLogprob] = []  # of tokens without a piece so far
-        self._hidden = 0  # how many of these will never have a piece
+        self._logprobs: list[TokenLogprob] = []  # logprobs of tokens without a piece so far
+        self._hidden = 0  # leading logprobs of tokens that will never have a piece
         self._reasoning_tokens = 0
         self._ended = False  # after the only call
 
@@ -271,7 +271,7 @@ class OpenReasoning(StreamParser):
         self._markup = markup
         self._probe = ToolCallParser(markup)
         self._call = False  # the held text begins with a call
-        self._said = False  # some reasoning precedes it
+        self._said = False  # reasoning was passed before the held text
 
     def feed(self, text: str) -> str:
         """Return the reasoning that certainly precedes any call."""

@@ -159,7 +159,7 @@ class SchemaTypes:
 
         def follow(reference: str) -> frozenset[str]:
             if reference not in known:
-                known[reference] = frozenset()  # where it leads back to itself
+                known[reference] = frozenset()  # ends circular references
                 known[reference] = of(self.resolve(reference))
             return known[reference]
 
@@ -251,7 +251,7 @@ class SchemaTypes:
 
     def _refers_to_text(self, reference: str) -> bool:
         if reference not in self._texts:
-            self._texts[reference] = False  # where it leads back to itself
+            self._texts[reference] = False  # ends circular references
             self._texts[reference] = self.free_text(self.resolve(reference))
         return self._texts[reference]
 
@@ -264,7 +264,7 @@ class SchemaTypes:
             return TYPES
         if id(schema) not in self._known:
             self._known[id(schema)] = schema, frozenset()
-            # The schema is kept with its types: another one could get the same id.
+            # Keeps the schema alive: a later object could get the same id.
             self._known[id(schema)] = schema, self._examine(schema)
         return self._known[id(schema)][1]
 

@@ -64,7 +64,7 @@ def check_depth(schema: Any) -> None:
             return 0
         below = heights.get(id(node))
         if below is None:
-            heights[id(node)] = below = 0  # where a cycle leads back to this node
+            heights[id(node)] = below = 0  # ends cycles through this node
             if depth < MAX_DEPTH:
                 for part in parts(node):
                     below = max(below, height(part, depth + 1))

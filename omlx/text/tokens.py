@@ -47,7 +47,7 @@ def encode(
     begin = tokenizer.bos_token_id
     doubled = special and begin is not None and ids[:2] == [begin, begin]
     if doubled and text.startswith(tokenizer.bos_token):
-        # The text may itself begin with two: one is the tokenizer's.
+        # A text may itself begin with two begin tokens: only the tokenizer's is removed.
         return ids[1:]
     return ids
 
@@ -79,7 +79,7 @@ class Detokenizer:
 
     def __init__(self, tokenizer: TokenizerWrapper, context: Iterable[int] = ()) -> None:
         self._stream = tokenizer.detokenizer
-        self._pending = ""  # end of the context that comes with the next token: a space
+        self._pending = ""  # context text that the next token brings: a space
         for token in context:
             self.feed(token)
         ahead = copy(self._stream)

@@ -121,7 +121,7 @@ def _regular(schema: Schema) -> Schema:
             regular[key] = {name: _schema(part) for name, part in regular[key].items()}
         else:
             regular.pop(key, None)
-    if isinstance(regular.get("items"), list):  # of older drafts
+    if isinstance(regular.get("items"), list):  # form of older JSON Schema drafts
         regular["prefixItems"] = regular.pop("items")
     for key in _LISTS:
         if key in regular:
@@ -143,7 +143,7 @@ def _rooted(root: Schema) -> Schema:
     properties: dict[str, Schema] = {}
     required: dict[str, None] = {}
     seen = set()
-    parts = [(root, True)]  # and whether the object always follows it
+    parts = [(root, True)]  # schema, and whether it always applies
     for part, always in parts:
         for name, schema in _named(part).items():
             properties.setdefault(name, _schema(schema))

@@ -167,7 +167,7 @@ class ElementRules(TagRules):
     """References on the path to the current value."""
 
     def member(self, name: str, schema: Any) -> str:
-        # Two terms: as one, the lexer would take it for longer than the end of the list.
+        # Two terms: as a single term the lexer would prefer it, as longer, to the end of the list.
         opens = f"{self._closing} {self.literal(f'<{name}>')}"
         return self.add("element", f"{opens} {self.value(schema)} {self.literal(f'</{name}>')}")
 

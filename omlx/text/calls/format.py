@@ -49,8 +49,8 @@ class Tags:
     closes: str  # text that follows a value
     ends: str = ""
     """Pattern at the end of a call; empty if calls end with the closing marker of `CallFormat`."""
-    padding: str = ""  # text around a value that is no part of it
-    cdata: bool = False  # a value may stand in `<![CDATA[…]]>`
+    padding: str = ""  # text around a value, removed from it
+    cdata: bool = False  # a value may be in `<![CDATA[…]]>`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +63,7 @@ class Messages:
     preamble: str  # header of a text that precedes a call
     answer: str  # header of the answer, where no function is called
     between: str  # text between two messages
-    markers: str  # pattern of what no text holds: it would be read as markup
+    markers: str  # pattern of markup, which no text may contain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,10 +71,10 @@ class CallFormat:
     """Format of the calls of a family."""
 
     start: str  # marker before a call, or before a section of calls
-    end: str  # marker after it; empty if there is none
+    end: str  # marker after the call or section; empty if there is none
     templates: tuple[tuple[str, ...], ...] = ()
     """Texts in a chat template by which the family is recognised: all texts of any group."""
-    parser: str = ""  # mlx-lm's parser of this family, which recognises it too
+    parser: str = ""  # mlx-lm's parser of this family, which identifies the family too
     begins: str = ""
     """Pattern after the marker of every call; a marker followed by anything else is prose."""
     bare: tuple[str, ...] = ()

@@ -199,7 +199,7 @@ The marker may precede the call, further calls may follow a semicolon. Llama 3.1
 """
 
 _NAMED: Final = rf"\s*{NAME}\s*(?:\[CALL_ID\]\s*(?P<id>\w+)\s*)?\[ARGS\]\s*(?=\{{)"
-_ALONE: Final = rf"\s*{NAME}\s*(?=\{{)"  # `[ARGS]` was forgotten: behind the marker only
+_ALONE: Final = rf"\s*{NAME}\s*(?=\{{)"  # without `[ARGS]`: directly behind the marker only
 MISTRAL: Final = CallFormat(
     start="[TOOL_CALLS]",
     end="",

@@ -163,7 +163,7 @@ def _patterns(form: CallFormat) -> CallPatterns:
         begins = rf"(?:{begins})|(?:\s*```\w*)?{json_formats.BEGINS}"
         if form.read is not json_formats.read_calls:
             further = rf"\s*[,;]?(?={json_formats.BEGINS})"
-        # Elsewhere each call has the opening marker, and a name alone is the beginning of a text.
+        # In other families each call has the opening marker, and a name alone begins a text.
         if form.head is not None and (form.end or form.read):
             follows = rf"(?:{form.closes})?\s*,?{form.follows or form.head}"
     return CallPatterns(

@@ -27,7 +27,7 @@ class _State(Enum):
     TEXT = auto()
     OPENED = auto()  # after a marker; the text may be the beginning of a call
     CALL = auto()  # the text begins like a call
-    READING = auto()  # inside a call that is parsed when its end has come
+    READING = auto()  # inside a call that is parsed once complete
     ARGUMENTS = auto()  # inside arguments that are streamed
     AFTER = auto()  # after arguments, before the closing marker
 
@@ -75,11 +75,11 @@ class ToolCallParser:
         self._form, self._patterns = self._markup.form, self._markup.patterns
         self._state = _State.TEXT
         self._held = ""  # undecided text; after a marker, without the marker
-        self._marker = ""  # the marker before `_held`, or the beginning of it (`_bare`)
+        self._marker = ""  # marker before `_held`, or at its beginning (`_bare`)
         self._bare = False
         self._space = ""  # white space before the marker
         self._prose = _Prose()
-        self._pieces: list[Piece] = []  # of the text at hand
+        self._pieces: list[Piece] = []  # results of the current `feed` or `finish`
         self._json = JsonRepair()
         self._reader: CallReader | None = None
 
@@ -149,7 +149,7 @@ class ToolCallParser:
     def _text(self) -> bool:
         if self._prose.gap and self._form.end and _may_begin(self._held, self._form.end):
             text = self._held.lstrip()
-            if text.startswith(self._form.end):  # written again
+            if text.startswith(self._form.end):  # closing marker written twice
                 self._held = text[len(self._form.end) :]
             return text.startswith(self._form.end)
         self._held = self._prose.strip(self._held)

@@ -54,8 +54,8 @@ class WholeReader:
 
     def __init__(self, markup: CallMarkup) -> None:
         self._markup = markup
-        self._searched = 0  # length of the text that was searched for its end
-        self._fed = 0  # length of the text that was parsed as JSON
+        self._searched = 0  # length of the text already searched for the closing marker
+        self._fed = 0  # length of the text already parsed as JSON
         self._json = JsonRepair(markup.form.end)
 
     def find(self, text: str, *, final: bool = False) -> int | None:
@@ -140,10 +140,10 @@ class TagReader:
         self._tools = tools
         self._name = head["name"]
         self._types = argument_types(tools, self._name)
-        self._at = head.end()  # the text before it is parsed
-        self._tag: re.Match[str] | None = None  # of the value that is open
+        self._at = head.end()  # index up to which text is parsed
+        self._tag: re.Match[str] | None = None  # opening tag of the current value
         self._values: list[_Value] = []
-        self._inside_end = self._at  # where the last tag, or the call, ends
+        self._inside_end = self._at  # index after the last tag, or after the call
         self._head_end = self._at
 
     def find(self, text: str, *, final: bool = False) -> int | None:
@@ -250,8 +250,8 @@ class _Patterns:
     between: re.Pattern[str]  # the next argument, the call's end, or a marker
     inside: re.Pattern[str]
     """Pattern of the end of a value: its closing tag, or a call's end with the next call."""
-    last: re.Pattern[str]  # the same where nothing follows
-    follows: re.Pattern[str]  # what may follow a value
+    last: re.Pattern[str]  # `inside` at the end of the output
+    follows: re.Pattern[str]  # text behind a value: an argument or the end of the call
 
 
 @cache

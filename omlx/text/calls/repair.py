@@ -67,10 +67,10 @@ class JsonRepair:
         self.rest = ""
         self._terminator = terminator
         self._text = ""  # undecided
-        self._open: list[str] = []  # brackets
+        self._open: list[str] = []  # brackets that are not closed yet
         self._next = _Next.ITEM
-        self._quote = ""  # of the string that is open
-        self._comma = ""  # a comma that may be a trailing one, with the white space after it
+        self._quote = ""  # opening quote of the current string
+        self._comma = ""  # held comma, perhaps trailing, and its white space
         self._passed: list[str] = []
 
     def feed(self, text: str) -> str:
@@ -169,7 +169,7 @@ class JsonRepair:
         elif character in "}]":
             self._close()
         elif character == ":":
-            if self._next is _Next.COLON:  # else it is superfluous
+            if self._next is _Next.COLON:  # other colons are superfluous
                 self._passed.append(":")
                 self._next = _Next.MEMBER
         elif character == ",":

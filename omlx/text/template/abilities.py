@@ -53,8 +53,8 @@ class TemplateAbilities:
     orphans: bool = True  # results without a call
     unanswered: bool = True  # calls without a result
     users_after_results: bool = True  # a user message after a result
-    parts_only: bool = False  # contents must be lists of parts even where they are one text
-    needs_tools: bool = False  # the variable `tools` must be a list even where there are none
+    parts_only: bool = False  # contents must be lists of parts even if a single text
+    needs_tools: bool = False  # the variable `tools` must be a list even without functions
     tools: bool = True  # functions in the variable `tools`
     tools_alone: bool = True  # functions in conversations without a system message
     schemas: bool = True  # parameters with any number of types, and without descriptions
@@ -215,7 +215,7 @@ _MARK: Final = "zqx"
 _MARKED: Final = re.compile(rf"{_MARK}\d")
 ONE, TWO, THREE, FOUR, FIVE, SIX = (f"{_MARK}{number}" for number in range(6))
 """Texts that no template contains."""
-_PYTHON: Final = "{'key'"  # how a template that writes an object as Python, not as JSON, begins it
+_PYTHON: Final = "{'key'"  # beginning of an object written as Python instead of JSON
 _ASK: Final = _user(ONE)
 _LONG_ID: Final = "call_0123456789abcdef0"
 _TOOL: Final = {

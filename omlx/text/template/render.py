@@ -73,7 +73,7 @@ def render(
     _check(tokenizer, messages, variables, continue_last)
     for message in messages:
         if message["role"] == "user":
-            # Before it is rendered: renders of one model take turns.
+            # Before rendering: renders of a model take turns.
             for text in texts_of(message["content"]):
                 check_length(tokenizer, text, context_length, "messages")
     abilities = template_abilities(tokenizer)
@@ -166,7 +166,7 @@ def _check(
 ) -> None:
     """Raise BadRequest for reserved variables, a missing template, or a wrong last message."""
     for name in variables:
-        if name in RENDERER_ARGUMENTS:  # with those a request could bring its own template
+        if name in RENDERER_ARGUMENTS:  # these could replace the template itself
             raise BadRequest("template.reserved", param="chat_template_kwargs", name=name)
     if not tokenizer.has_chat_template:
         raise BadRequest("template.missing", param="messages")
