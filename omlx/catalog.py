@@ -24,7 +24,6 @@ def data_dir(name: str) -> Path:
 
 @cache
 def languages() -> tuple[str, ...]:
-    """Return the languages that have a catalog, English first."""
     names = (path.stem for path in data_dir("locales").glob("*.json"))
     return tuple(sorted(names, key=lambda name: (name != SOURCE, name)))
 

@@ -20,10 +20,7 @@ _HEAPS: Final = 2
 
 
 def footprint(pid: int | None = None) -> int:
-    """Return the bytes counted for a process of this user, by default this process.
-
-    0 if the system gives no answer.
-    """
+    """Return the bytes counted for a process of this user (default: this one); 0 if unknown."""
     if pid is None:
         pid = os.getpid()
     if sys.platform == "darwin":
@@ -36,10 +33,7 @@ def footprint(pid: int | None = None) -> int:
 
 
 def set_up_allocator() -> None:
-    """Keep freed memory from staying with the process on Linux.
-
-    Call before threads start.
-    """
+    """Keep freed memory from staying with the process on Linux. Call before threads start."""
     if sys.platform == "linux":
         with suppress(OSError, AttributeError):  # not every C library has it
             library = ctypes.CDLL(None)

@@ -71,7 +71,6 @@ class Start:
     files: Mapping[str, str] = field(default_factory=dict)
 
     def write(self, folder: Path) -> tuple[list[str], dict[str, str]]:
-        """Write the files, and return arguments and variables."""
         for name, text in self.files.items():
             (folder / name).write_text(text, encoding="utf-8")
         arguments = [part.replace("{folder}", str(folder)) for part in self.arguments]

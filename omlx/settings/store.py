@@ -194,10 +194,7 @@ class Store:
         return self._valid.get(path, _ValidContent())
 
     def _set_note(self, path: Path, note: ConfigError | None) -> None:
-        """Replace the note of a file.
-
-        The note of a renamed file stays while the renamed file exists.
-        """
+        """Replace the note of a file. A renamed file's note stays while the renamed file exists."""
         if note is not None:
             self._notes[path] = note
         elif path in self._notes:
@@ -206,10 +203,7 @@ class Store:
                 del self._notes[path]
 
     def _parse(self, values: Mapping[str, Any], path: Path) -> _ValidContent:
-        """Parse the JSON object of a file.
-
-        Raises ConfigError for an unknown key or an invalid value.
-        """
+        """Parse the object of a file. Raises ConfigError for an unknown key or invalid value."""
         known = self._last_valid(path)
         if repr(values) == repr(known.values):  # `==` would equate 1 and true
             return known

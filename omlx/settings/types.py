@@ -53,7 +53,6 @@ class Form(StrEnum):
 
 
 def shown(raw: object) -> str:
-    """Format a rejected value for an error, as JSON."""
     return json.dumps(raw, default=str, ensure_ascii=False)[:SHOWN]
 
 

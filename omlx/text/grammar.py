@@ -202,10 +202,7 @@ class GrammarCompiler:
         return GrammarMask(self._start(constrained, preamble), self._tokens.without_stops)
 
     def _relaxed_tools(self, use: ToolUse) -> tuple[ToolUse, list[str]]:
-        """Reduce schemas of functions that are not strict to their enforceable parts.
-
-        Also returns the removed parts.
-        """
+        """Reduce schemas to enforceable parts, unless strict; return the removed parts too."""
         functions, removed = [], []
         for tool in use.functions:
             function = tool["function"]

@@ -92,7 +92,7 @@ class GrammarTokens:
 
     def _marker_ids(self, marker: str) -> tuple[int, ...]:
         ids: list[int] = []
-        # llguidance alone finds added tokens only if they look like tags.
+        # llguidance alone finds added tokens only in the form of tags.
         for part in split_added(marker, self.added):
             known = self.added.get(part)
             ids += self.known.tokenize_str(part) if known is None else [known]

@@ -79,7 +79,7 @@ FAMILIES: Final[Mapping[tuple[str, ...], ReasoningFormat]] = {
 _ENDS: Final[Mapping[str, tuple[str, ...]]] = {
     "<|open|>think<|sep|>": ("<|open|>response<|sep|>", "<|open|>tools<|sep|>"),
 }
-"""Markers that end reasoning, by the opening marker that mlx-lm knows."""
+"""Markers that end reasoning, by mlx-lm's opening marker."""
 
 _REPEATING: Final[Mapping[str, str]] = {"<|channel>thought": "<|channel>"}
 """Misspelled form that a model writes, by mlx-lm's opening marker; these are special tokens."""

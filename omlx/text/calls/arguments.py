@@ -127,8 +127,6 @@ def _regex(text: str) -> str:
 
 
 class ArgumentSyntax(Protocol):
-    """Syntax of the arguments of a call."""
-
     @property
     def ender(self) -> str:
         """Text that ends a free text, for the rule `text`; empty if the syntax has none."""

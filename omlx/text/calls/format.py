@@ -68,8 +68,6 @@ class Messages:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallFormat:
-    """Format of the calls of a family."""
-
     start: str  # marker before a call, or before a section of calls
     end: str  # marker after the call or section; empty if there is none
     templates: tuple[tuple[str, ...], ...] = ()

@@ -33,11 +33,7 @@ class _State(Enum):
 
 
 class _Prose:
-    """Text around calls.
-
-    White space beside a call is dropped, and a line break joins the texts before and after the
-    call.
-    """
+    """Text around calls, without white space beside a call, joined by line breaks."""
 
     def __init__(self) -> None:
         self.any = False  # some text has come
