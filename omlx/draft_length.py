@@ -31,15 +31,13 @@ class Contradiction(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DraftLength:
-    """Bounds of the draft length, in tokens; 0 leaves a bound open.
-
-    `initial` bounds the first drafts of a request. `fixed` is the exact draft length at any cost, 0
-    for no drafts; None lets the policy skip drafting, even if `min` equals `max`.
-    """
+    """Bounds of the draft length, in tokens; 0 leaves a bound open."""
 
     min: int = 0
-    initial: int = 0
+    initial: int = 0  # bound of a request's first drafts
     max: int = 0
+    # Exact draft length at any cost, 0 for no drafts; None lets the policy skip drafting, even if
+    # `min` equals `max`.
     fixed: int | None = None
 
     @classmethod

@@ -25,13 +25,12 @@ TOLERANCE: Final = {"float32": 1e-3, "float16": 0.1, "bfloat16": 0.5}
 class Exactness:
     """Largest absolute difference of logits from single steps, 0 if all bits are equal.
 
-    `windows` are by width in tokens, `rows` by batch size; empty if the caches cannot be rolled
-    back or merged. Measured behind each of `contexts` tokens.
+    Maps are empty if the caches cannot be rolled back or merged.
     """
 
-    contexts: tuple[int, ...]
-    windows: Mapping[int, float] = field(default_factory=dict)
-    rows: Mapping[int, float] = field(default_factory=dict)
+    contexts: tuple[int, ...]  # tokens before each measurement
+    windows: Mapping[int, float] = field(default_factory=dict)  # by width in tokens
+    rows: Mapping[int, float] = field(default_factory=dict)  # by batch size
 
     @property
     def width(self) -> int:
@@ -92,14 +91,11 @@ class ExactnessClaim:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Limits of strict passes: window `width`, `rows` of a batch, the prompt's `grid`.
+    """Limits of strict passes."""
 
-    `width` and `grid` in tokens.
-    """
-
-    width: int
-    rows: int
-    grid: int
+    width: int  # tokens: widest window
+    rows: int  # largest batch
+    grid: int  # tokens: prompts are cut at multiples
 
     def chunk_end(self, start: int, prompt: int, known: int) -> int:
         """Return the end of the chunk that begins at `start`, of `known` tokens.

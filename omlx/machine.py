@@ -32,21 +32,17 @@ UNKNOWN: Final = "not known"
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Facts about hardware, system and mlx.
-
-    `macos` is empty elsewhere; `device` is mlx's device type, cpu or gpu. `architecture` is the
-    GPU's generation as mlx names it, such as applegpu_g16s. `variables` are the environment's
-    `MLX_` variables, which change how mlx computes.
-    """
+    """Facts about hardware, system and mlx."""
 
     system: str
     processors: int
-    device: str
+    device: str  # mlx's device type: cpu or gpu
     device_name: str
-    architecture: str
+    architecture: str  # the GPU's generation as mlx names it, such as applegpu_g16s
     metal: bool
     mlx: str
-    macos: str = ""
+    macos: str = ""  # empty on other systems
+    # The environment's `MLX_` variables, which change how mlx computes.
     variables: Mapping[str, str] = field(default_factory=dict)
     power: Power = field(default_factory=lambda: Power(None))
 

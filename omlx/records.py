@@ -17,22 +17,20 @@ from omlx.errors import Reason
 class DrafterStats:
     """Statistics of a drafter, in a request or summed over several.
 
-    A round is one draft-and-verify iteration. `accepted_at[i]` counts the rounds in which the first
-    i + 1 draft tokens were accepted; `spans` counts rounds by `verification_outcome`, `repairs` by
-    the kind of cache rollback.
-
-    Times are of rounds not shared with other requests: most rounds, not all. `draft_ms` is measured
-    if drafting is timed separately, else estimated by the cost model; a prompt lookup counts as 0.
-    `verify_ms` is the rest of the round: the target's pass and the host's work.
+    A round is one draft-and-verify iteration. Times are of rounds not shared with other requests:
+    most rounds, not all.
     """
 
     proposed: int = 0
     accepted: int = 0
     rounds: int = 0
+    # [i]: rounds in which the first i + 1 draft tokens were accepted.
     accepted_at: list[int] = field(default_factory=list)
-    spans: dict[str, int] = field(default_factory=dict)
-    repairs: dict[str, int] = field(default_factory=dict)
+    spans: dict[str, int] = field(default_factory=dict)  # rounds by `verification_outcome`
+    repairs: dict[str, int] = field(default_factory=dict)  # rounds by kind of cache rollback
+    # Measured if drafting is timed separately, else estimated by the cost model; prompt lookup: 0.
     draft_ms: float = 0.0
+    # The remaining time of the round: the target's pass and the host's work.
     verify_ms: float = 0.0
 
     @property
@@ -91,19 +89,14 @@ class Gate:
 
 @dataclass(frozen=True, slots=True)
 class RequestStats:
-    """Statistics of a finished sequence. Counts in tokens, times in milliseconds.
-
-    `cached_n` of the `prompt_n` prompt tokens were restored from the prefix cache, `image_n` show
-    images. `queue_ms` lasts from submission to admission, `prompt_ms` to the first output token,
-    `predicted_ms` from the first output token to the last.
-    """
+    """Statistics of a finished sequence. Counts in tokens, times in milliseconds."""
 
     prompt_n: int
-    cached_n: int
+    cached_n: int  # of `prompt_n`: restored from the prefix cache
     predicted_n: int
-    queue_ms: float
-    prompt_ms: float
-    predicted_ms: float
+    queue_ms: float  # from submission to admission
+    prompt_ms: float  # from admission to the first output token
+    predicted_ms: float  # from the first output token to the last
     seed: int
     drafters: dict[str, DrafterStats]
     speculation: Reason
@@ -113,7 +106,7 @@ class RequestStats:
     strategy_notes: tuple[Reason, ...] = ()
     """Replaced parts of the requested strategy."""
     gates: dict[str, Gate] = field(default_factory=dict)
-    image_n: int = 0
+    image_n: int = 0  # of `prompt_n`: show images
     speedup: float | None = None
     """Ratio — throughput over plain decoding's, in steps not shared with other requests."""
     restarts: int = 0
@@ -136,61 +129,45 @@ class RequestStats:
 
 @dataclass(frozen=True, slots=True)
 class DiskStats:
-    """Prefixes of a model on disk.
+    """Prefixes of a model on disk, now; hits since the model was loaded."""
 
-    `pieces` and `nbytes` are stored now, of at most `max_bytes` (0 without a disk cache); hits
-    count since the model was loaded. `off` is the reason why writes, or reads too, are disabled.
-    `written_today` are the bytes of this calendar day, `damaged` counts pieces dropped for a wrong
-    checksum.
-    """
-
-    off: Reason | None = None
+    off: Reason | None = None  # why writes, or reads too, are disabled
     pieces: int = 0
     nbytes: int = 0
-    max_bytes: int = 0
+    max_bytes: int = 0  # 0 without a disk cache
     hits: int = 0
     hit_tokens: int = 0
-    written_today: int = 0
-    damaged: int = 0
+    written_today: int = 0  # bytes of this calendar day
+    damaged: int = 0  # pieces dropped for a wrong checksum
 
 
 @dataclass(frozen=True, slots=True)
 class BeginningStats:
-    """Recurring beginnings of a loaded model's prompts.
+    """Recurring beginnings of a loaded model's prompts."""
 
-    `done` counts those handled since the model was loaded, `waiting` those queued; `paused` is the
-    reason why queued ones are not computed. `computed_tokens` were computed while the server was
-    idle; `budget_left_s` are seconds.
-    """
-
-    done: int
+    done: int  # since the model was loaded
     waiting: int
-    computed_tokens: int
-    budget_left_s: float
-    paused: Reason | None
+    computed_tokens: int  # while the server was idle
+    budget_left_s: float  # seconds
+    paused: Reason | None  # why waiting beginnings are not computed
 
 
 @dataclass(frozen=True, slots=True)
 class PrefixStats:
-    """Prefix cache of a model: its size now, and counts since the model was loaded.
+    """Prefix cache of a model: its size now, and counts since the model was loaded."""
 
-    `off` is the reason why nothing is cached. `stored` and `evicted` count cache pieces by kind
-    (rows, window, state); `states_used` counts restored recurrent states. Of `asked` insertions,
-    `refused` found no room.
-    """
-
-    off: Reason | None
+    off: Reason | None  # why nothing is cached
     nbytes: int
     max_bytes: int
     tokens: int
     hits: int
     misses: int
     hit_tokens: int
-    states_used: int
-    stored: dict[str, int]
-    evicted: dict[str, int]
-    asked: int
-    refused: int
+    states_used: int  # restored recurrent states
+    stored: dict[str, int]  # cache pieces by kind: rows, window, state
+    evicted: dict[str, int]  # likewise
+    asked: int  # insertions
+    refused: int  # insertions without room
     disk: DiskStats = field(default_factory=DiskStats)
 
     @property
@@ -220,12 +197,7 @@ def _sum_by_key(left: dict[str, int], right: dict[str, int]) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """Hashes (SHA-256) of the inputs and the answer of a choice.
-
-    Inputs are weights, tokenizer, chat template, settings and prompt ids; `answer` covers the
-    output ids. `kept`: the answer is stored and can be verified by `id`. `exactness` is the model's
-    `ExactnessClaim` as text.
-    """
+    """Hashes (SHA-256) of the inputs and the answer of a choice."""
 
     id: str
     model: str
@@ -234,10 +206,10 @@ class Receipt:
     template: str
     dtype: str
     settings: str
-    prompt: str
-    answer: str
+    prompt: str  # of prompt ids
+    answer: str  # of answer ids
     tokens: int
     seed: int
     versions: dict[str, str]
-    kept: bool = True
-    exactness: str = ""
+    kept: bool = True  # the answer is stored and can be verified by `id`
+    exactness: str = ""  # the model's `ExactnessClaim` as text

@@ -21,16 +21,12 @@ NO_KEY: Final = "none"
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Address and model of this server.
+    """Address and model of this server."""
 
-    `address` is like `http://127.0.0.1:8000`, `context_length` in tokens, None if unknown;
-    `with_key`: the server has an API key.
-    """
-
-    address: str
+    address: str  # like `http://127.0.0.1:8000`
     model: str
-    context_length: int | None = None
-    with_key: bool = False
+    context_length: int | None = None  # tokens; None if unknown
+    with_key: bool = False  # the server has an API key
 
     @property
     def openai(self) -> str:
@@ -82,17 +78,13 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """Coding agent that `omlx launch` starts.
-
-    `install` is the command that installs the program; `start` takes the endpoint and its key.
-    `least_context`: tokens with which a session of many turns finishes.
-    """
+    """Coding agent that `omlx launch` starts."""
 
     name: str
     program: str
-    install: str
-    start: Callable[[Endpoint, str], Start]
-    least_context: int
+    install: str  # command that installs the program
+    start: Callable[[Endpoint, str], Start]  # takes the endpoint and its key
+    least_context: int  # tokens with which a session of many turns finishes
 
     def lacks_context(self, tokens: int | None) -> bool:
         # A context of unknown length (None) lacks nothing.

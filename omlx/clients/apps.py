@@ -188,18 +188,14 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class App:
-    """Client program of this server.
-
-    `snippet` takes the endpoint and a question. `agents` are prefixes of the app's User-Agent,
-    empty if many programs send the same; `program` is its name for `omlx launch`.
-    """
+    """Client program of this server."""
 
     id: str
     name: str
     kind: Kind
-    snippet: Callable[[Endpoint, str], Snippet]
-    agents: tuple[str, ...] = ()
-    program: str | None = None
+    snippet: Callable[[Endpoint, str], Snippet]  # takes the endpoint and a question
+    agents: tuple[str, ...] = ()  # prefixes of the User-Agent; empty if many programs send the same
+    program: str | None = None  # name for `omlx launch`
 
     def sends(self, client: str) -> bool:
         return client.startswith(self.agents) if self.agents else False

@@ -39,16 +39,14 @@ Pattern = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^\S+$")]
 
 
 class NamedKey(BaseModel):
-    """Key as stored. `models` are patterns of the models that the key may use.
-
-    `ending`: the last characters of the key, by which its owner recognises the key.
-    """
+    """Key as stored."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-    ending: str
+    ending: str  # last characters of the key, by which its owner recognises the key
+    # Patterns of the models that the key may use.
     models: Annotated[tuple[Pattern, ...], Field(min_length=1, max_length=_MAX_PATTERNS)]
     requests_per_minute: Annotated[StrictInt, Field(ge=1, le=MAX_RATE)] | None = None
     created: AwareDatetime

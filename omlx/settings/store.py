@@ -74,13 +74,10 @@ class Owner(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StoredSettings:
-    """Immutable content of both files, as layers by owner.
-
-    `notes` are the reasons why a file is ignored.
-    """
+    """Immutable content of both files, as layers by owner."""
 
     layers: Mapping[Owner, Layer] = field(default_factory=dict)
-    notes: tuple[ConfigError, ...] = ()
+    notes: tuple[ConfigError, ...] = ()  # why a file is ignored
 
     @property
     def models(self) -> Mapping[str, Layer]:

@@ -42,8 +42,7 @@ if TYPE_CHECKING:
 class Constraint:
     """Structured output, tools with their arguments, or both, and a thinking budget.
 
-    `Preamble` documents the other fields. `opened`: the prompt, conversation or not, ends in
-    reasoning.
+    `Preamble` documents the other fields.
     """
 
     output: StructuredOutput | None = None
@@ -52,8 +51,8 @@ class Constraint:
     may_think: bool = False
     may_call: bool = False
     answer_prefix: str = ""
-    thinking_budget: int | None = None
-    opened: bool = False
+    thinking_budget: int | None = None  # tokens
+    opened: bool = False  # the prompt, conversation or not, ends in reasoning
 
     def compile(
         self, grammars: GrammarCompiler
@@ -101,31 +100,24 @@ _Utf8: Final = getincrementaldecoder("utf-8")
 
 @dataclass(frozen=True, slots=True)
 class ThoughtMarkers:
-    """Token ids of a model's reasoning markers.
+    """Token ids of a model's reasoning markers."""
 
-    `closing` is the marker that ends reasoning, `sentence` comes before `closing`. After a token
-    `reopens[0]`, `reopens[1]` opens reasoning again; () if nothing does. A single id in `reopens`
-    opens reasoning anywhere.
-    """
-
-    sentence: tuple[int, ...]
-    closing: tuple[int, ...]
+    sentence: tuple[int, ...]  # before `closing`
+    closing: tuple[int, ...]  # ends reasoning
+    # After a token `reopens[0]`, `reopens[1]` opens reasoning again; a single id does so anywhere;
+    # () if nothing does.
     reopens: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Position in the output.
-
-    `incomplete` are bytes of an incomplete character, `newest` the last token id, `spent` reasoning
-    tokens so far, `forced` the tokens that must follow.
-    """
+    """Position in the output."""
 
     splitter: Splitter
-    incomplete: bytes = b""
-    newest: int | None = None
-    spent: int = 0
-    forced: tuple[int, ...] = ()
+    incomplete: bytes = b""  # bytes of an incomplete character
+    newest: int | None = None  # last token id
+    spent: int = 0  # reasoning tokens so far
+    forced: tuple[int, ...] = ()  # tokens that must follow
 
 
 class ThinkingBudgets:

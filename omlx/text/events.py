@@ -69,19 +69,15 @@ class HiddenLogprobs:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """End of a choice, with the number of its tool calls.
-
-    `reasoning_tokens` of the `stats.predicted_n` tokens were reasoning; `stop` is the stop string
-    that ended the choice, if any; `receipt` is set if requested.
-    """
+    """End of a choice."""
 
     reason: FinishReason
     stats: RequestStats
-    reasoning_tokens: int = 0
+    reasoning_tokens: int = 0  # of `stats.predicted_n`
     logprobs: tuple[TokenLogprob, ...] = ()
-    stop: str | None = None
-    tool_calls: int = 0
-    receipt: Receipt | None = None
+    stop: str | None = None  # stop string that ended the choice
+    tool_calls: int = 0  # number of calls
+    receipt: Receipt | None = None  # if requested
 
 
 @dataclass(frozen=True, slots=True)

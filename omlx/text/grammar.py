@@ -65,29 +65,21 @@ class GrammarKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StructuredOutput:
-    """Structured output that a request demands in its field `param`.
-
-    `text` is a JSON schema, a regular expression, a JSON list of texts, or a grammar in Lark's or
-    llama.cpp's format. A `strict` schema must be enforced entirely; others as far as the grammar
-    can express them.
-    """
+    """Structured output that a request demands in its field `param`."""
 
     kind: GrammarKind
-    text: str
+    text: str  # JSON schema, regular expression, JSON list of texts, or grammar (Lark, llama.cpp)
     param: str
-    strict: bool = False
+    strict: bool = False  # enforce the schema entirely, not only as far as possible
 
 
 @dataclass(frozen=True, slots=True)
 class CompiledGrammar:
-    """Grammar compiled for a model; `param` is its field of the request.
-
-    `matcher` is only copied. `warnings` name the parts of a schema that are not enforced.
-    """
+    """Grammar compiled for a model; `param` is its field of the request."""
 
     param: str
-    matcher: LLMatcher
-    warnings: tuple[Reason, ...] = ()
+    matcher: LLMatcher  # only copied
+    warnings: tuple[Reason, ...] = ()  # parts of a schema that are not enforced
     whole: LLMatcher | None = None
     """Matcher of a whole answer if a call may occur without a marker.
 
@@ -97,18 +89,13 @@ class CompiledGrammar:
 
 @dataclass(frozen=True, slots=True)
 class Preamble:
-    """Texts that may precede or replace a constrained answer.
+    """Texts that may precede or replace a constrained answer."""
 
-    `thinking`: the prompt has opened reasoning. `may_think`: the model may open reasoning.
-    `may_call`: the model may call a tool; `calls` constrains the text after a call's marker.
-    `answer_prefix` is the part of the answer in the prompt.
-    """
-
-    thinking: bool = False
-    may_think: bool = False
-    may_call: bool = False
-    calls: CompiledGrammar | None = None
-    answer_prefix: str = ""
+    thinking: bool = False  # the prompt has opened reasoning
+    may_think: bool = False  # the model may open reasoning
+    may_call: bool = False  # the model may call a tool
+    calls: CompiledGrammar | None = None  # constrains the text after a call's marker
+    answer_prefix: str = ""  # part of the answer in the prompt
 
 
 class GrammarCompiler:

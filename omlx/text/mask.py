@@ -134,14 +134,10 @@ class CallStart:
 
 @dataclass(frozen=True, slots=True)
 class Free:
-    """Unconstrained text, which may end.
+    """Unconstrained text, which may end."""
 
-    The marker of `call` starts a constrained call anywhere. The marker of `thought` opens
-    reasoning, only as the very first output.
-    """
-
-    call: CallStart | None = None
-    thought: Marker | None = None
+    call: CallStart | None = None  # starts a constrained call anywhere
+    thought: Marker | None = None  # opens reasoning, only as the very first output
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,13 +186,11 @@ State: TypeAlias = Free | Constrained | Thought | Marker | AnswerStart | CallSta
 
 @dataclass(slots=True, eq=False)
 class GrammarMask:
-    """Mask of a choice, an engine `TokenMask`.
-
-    `history` holds, per token, the state before and the consuming matcher.
-    """
+    """Mask of a choice, an engine `TokenMask`."""
 
     state: State
     without_stops: bytes
+    # Per token: the state before and the consuming matcher.
     history: list[tuple[State, LLMatcher | None]] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
 

@@ -47,25 +47,18 @@ Piece: TypeAlias = parser.Piece | ReasoningDelta | HiddenLogprobs
 
 @dataclass(frozen=True, slots=True)
 class OutputSpec:
-    """Settings of the parsers of a request's choices.
-
-    `thinking`: the prompt has opened reasoning. `context`: prompt tokens of a message that the
-    output continues. `raw`: text only, without reasoning and calls. `tools` are in the form of chat
-    templates; `strict` names those whose arguments must follow their schema. `single`: the output
-    ends with its first call. `mark_drafted`: texts are marked if drafted. Ids of calls derive from
-    `salt`.
-    """
+    """Settings of the parsers of a request's choices."""
 
     stop_ids: frozenset[int] = frozenset()
     stops: tuple[str, ...] = ()
-    thinking: bool = False
-    context: tuple[int, ...] = ()
-    raw: bool = False
-    tools: tuple[Mapping[str, Any], ...] = ()
-    strict: frozenset[str] = frozenset()
-    single: bool = False
-    mark_drafted: bool = False
-    salt: str = ""
+    thinking: bool = False  # the prompt has opened reasoning
+    context: tuple[int, ...] = ()  # prompt tokens of a message that the output continues
+    raw: bool = False  # text only, without reasoning and calls
+    tools: tuple[Mapping[str, Any], ...] = ()  # in the form of chat templates
+    strict: frozenset[str] = frozenset()  # functions whose arguments must follow their schema
+    single: bool = False  # the output ends with its first call
+    mark_drafted: bool = False  # texts are marked if drafted
+    salt: str = ""  # seed of call ids
 
 
 class OutputParser:

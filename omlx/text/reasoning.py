@@ -24,19 +24,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReasoningFormat:
-    """Markers around the reasoning of a model; without `opens` the model has none.
-
-    `ends` are markers that end reasoning too, and belong to the text behind. `repeats`: the markers
-    are special tokens, so reasoning may follow content, and a marker without its partner is
-    dropped. `dropped` are further markers without meaning for a reader; those of `answer` are
-    dropped at the beginning and the end of an answer only.
-    """
+    """Markers around the reasoning of a model; without `opens` the model has none."""
 
     opens: str = ""
     closes: str = ""
-    ends: tuple[str, ...] = ()
+    ends: tuple[str, ...] = ()  # markers that end reasoning too, and belong to the text behind
+    # The markers are special tokens: reasoning may follow content, and a marker without its partner
+    # is dropped.
     repeats: bool = False
-    dropped: tuple[str, ...] = ()
+    dropped: tuple[str, ...] = ()  # further markers without meaning for a reader
+    # Markers dropped only at the beginning and the end of an answer.
     answer: tuple[str, str] = ("", "")
 
 

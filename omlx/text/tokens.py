@@ -152,14 +152,11 @@ _BYTES: Final = _byte_alphabet()
 
 @dataclass(frozen=True, slots=True)
 class InfillTokens:
-    """Infilling tokens of a family.
-
-    Without `middle`, the suffix comes first and the model continues the prefix.
-    """
+    """Infilling tokens of a family."""
 
     prefix: str
     suffix: str
-    middle: str | None
+    middle: str | None  # None: the suffix comes first and the model continues the prefix
 
     @property
     def names(self) -> set[str]:

@@ -17,18 +17,15 @@ from omlx.text.schema import BY_NAME, DEFINITIONS, listed, map_schemas, resolve
 
 @dataclass(frozen=True, slots=True)
 class ToolUse:
-    """Tools and tool choice of a request.
+    """Tools and tool choice of a request."""
 
-    `functions` are in the form of chat templates: `{"type": "function", "function": {"name": …,
-    "parameters": …}}`. `forced`: the answer must be a call, of `name` if set. `single`: at most one
-    call. `strict` names the functions whose arguments must follow their schema even if no call is
-    forced.
-    """
-
+    # In the form of chat templates: `{"type": "function", "function": {"name": …, "parameters":
+    # …}}`.
     functions: tuple[Mapping[str, Any], ...]
-    forced: bool = False
+    forced: bool = False  # the answer must be a call, of `name` if set
     name: str | None = None
-    single: bool = False
+    single: bool = False  # at most one call
+    # Functions whose arguments must follow their schema even if no call is forced.
     strict: frozenset[str] = frozenset()
 
     @property

@@ -48,14 +48,10 @@ _PLACES: Final = re.compile(r"\{(name|number|id|arguments|value|text|type)\}")
 
 @dataclass(frozen=True, slots=True)
 class Notation:
-    """Facts of the whole grammar for a grammar of arguments.
+    """Facts of the whole grammar for a grammar of arguments."""
 
-    `added` maps the tokenizer's added tokens, which are no compositions of smaller tokens, to ids;
-    `unheld` takes a description of an unenforced part of a schema, and raises ValueError if the
-    schema must be enforced entirely.
-    """
-
-    added: Mapping[str, int]
+    added: Mapping[str, int]  # ids of tokens that are not composed of smaller ones
+    # Takes the description of an unenforced part. Raises ValueError if all must be enforced.
     unheld: Callable[[str], None]
 
     def literal(self, text: str) -> str:

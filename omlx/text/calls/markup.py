@@ -87,18 +87,15 @@ _ALPHABET: Final = string.ascii_letters + string.digits
 
 @dataclass(frozen=True, slots=True)
 class CallMarkup:
-    """Tool-call format of a model with the functions of a request.
-
-    `fallback` is mlx-lm's parser for calls that `form` does not parse. `enforced` names the
-    functions whose arguments a grammar enforces behind the opening marker: without it, their calls
-    are text. Ids of calls derive from `salt`, so that the same output has the same ids.
-    """
+    """Tool-call format of a model with the functions of a request."""
 
     form: CallFormat
     tools: Tools = ()
-    fallback: Read | None = None
+    fallback: Read | None = None  # mlx-lm's parser for calls that `form` does not parse
+    # Functions whose arguments a grammar enforces behind the opening marker: without the marker,
+    # their calls are text.
     enforced: frozenset[str] = frozenset()
-    salt: str = ""
+    salt: str = ""  # seed of call ids: the same output has the same ids
     patterns: CallPatterns = field(init=False)
 
     def __post_init__(self) -> None:

@@ -33,19 +33,15 @@ Message: TypeAlias = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """Rendered prompt.
-
-    `thinking`: the template has opened reasoning, in which the output starts. The first `stable`
-    tokens are the messages, which the next turn repeats; the generation prompt follows. `changes`:
-    rewriting of messages for the template. `images` are shown at `spans`, in order.
-    """
+    """Rendered prompt."""
 
     tokens: tuple[int, ...]
-    thinking: bool = False
+    thinking: bool = False  # the template has opened reasoning, in which the output starts
+    # Tokens of the messages, repeated by the next turn; the generation prompt follows.
     stable: int = 0
-    changes: tuple[Reason, ...] = ()
+    changes: tuple[Reason, ...] = ()  # rewriting of messages for the template
     images: tuple[PreparedImage, ...] = ()
-    spans: tuple[ImageSpan, ...] = ()
+    spans: tuple[ImageSpan, ...] = ()  # places of `images`, in order
 
     @property
     def words(self) -> tuple[int, ...]:

@@ -23,16 +23,12 @@ FAILED: Final = b"-"
 
 @dataclass(frozen=True, slots=True)
 class TemplateJob:
-    """Render of a conversation.
-
-    `variables` include the special tokens and the options of the renderer. `seconds`: processor
-    time after which the process ends.
-    """
+    """Render of a conversation."""
 
     template: str
     messages: list[dict[str, Any]]
-    variables: dict[str, Any]
-    seconds: float
+    variables: dict[str, Any]  # with the special tokens and the options of the renderer
+    seconds: float  # processor time after which the process ends
 
 
 def serve(parent: Connection) -> None:
