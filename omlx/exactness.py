@@ -82,7 +82,6 @@ class ExactnessClaim:
         return {"setting": setting, "measured": measured}
 
     def __str__(self) -> str:
-        """Format the claim for a receipt: the setting, with the widths at which bits were equal."""
         setting = "strict" if self.strict else "ties"
         if self.measured is None:
             return setting

@@ -119,10 +119,9 @@ class MainsWatch:
         self._start = start or _start_thread
         self._clock = clock
         self._asked_at = -INTERVAL_S
-        self._mains = False
+        self._mains = False  # before the first answer
 
     def __call__(self) -> bool:
-        """Return whether the last answer was mains power; False before an answer."""
         now = self._clock()
         if now - self._asked_at >= INTERVAL_S:
             self._asked_at = now

@@ -116,13 +116,11 @@ _SIZES: Final = ("OPUS", "SONNET", "HAIKU")
 
 
 def _claude_context(context: int, output: int) -> int:
-    """Return the context length, in tokens, to report to Claude Code.
-
-    With this length Claude Code compacts when only the answer's share is left. Claude Code
-    subtracts a margin unavailable in a short context: with 32,768 tokens Claude Code would compact
-    from 11,576 on, less than its own instructions take.
-    """
+    """Return the context length, in tokens, to report to Claude Code."""
     reserved = min(output, _CLAUDE_OUTPUT) + _CLAUDE_MARGIN
+    # Claude Code compacts when only the answer's share is left, minus a margin. A short context has
+    # no such margin: of 32,768 tokens only 11,576 would be used, less than its own instructions
+    # take.
     return max(context, context - output + reserved)
 
 

@@ -69,7 +69,6 @@ def _row(setting: Setting) -> str:
 
 
 def _code(name: str, setting: Setting, scope: Scope) -> str:
-    """Return the name of a setting in a scope as code; empty if the scope cannot set the value."""
     if not setting.allowed_in(scope):
         return ""
     return f"`{name}`"

@@ -129,7 +129,6 @@ def _foreign(code: str, path: Path, **params: str) -> Content:
 
 
 def _set_aside(path: Path) -> Path:
-    """Rename a file to a free name; if the folder is read-only, the file keeps its name."""
     free = renamed = path.with_name(f"{path.name}.corrupt-{time.strftime('%Y%m%d-%H%M%S')}")
     number = 1
     while free.exists():
@@ -138,6 +137,6 @@ def _set_aside(path: Path) -> Path:
     try:
         path.rename(free)
     except OSError:
-        return path
+        return path  # a read-only folder: the file keeps its name
     log.warning("%s kept aside", path.name, extra={"fields": {"kept": str(free)}})
     return free

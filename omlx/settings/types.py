@@ -71,8 +71,8 @@ def _text(raw: str) -> str:
 
 
 def _secret(raw: str) -> str:
-    """Refuse text that no HTTP header can carry. The error omits the text."""
     _text(raw)
+    # HTTP headers carry no other text. The error omits the secret.
     if not (raw.isascii() and raw.isprintable() and raw == raw.strip()) or len(raw) > MAX_SECRET:
         raise ConfigError("config.secret", limit=MAX_SECRET)
     return raw
@@ -101,8 +101,8 @@ def _folder(raw: object) -> object:
 
 
 def _object(raw: dict[str, Any]) -> dict[str, Any]:
-    """Refuse NaN and Infinity, which Python's parser accepts and JSON does not have."""
     try:
+        # Python's parser accepts NaN and Infinity, which JSON does not have.
         json.dumps(raw, allow_nan=False)
     except ValueError:
         raise ConfigError("config.object_text", value=shown(raw)) from None

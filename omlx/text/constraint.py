@@ -250,7 +250,6 @@ class BudgetMask:
         return self._closed(after)
 
     def _closed(self, place: _Place) -> _Place:
-        """Return the place with its forced tokens if the budget is spent within reasoning."""
         if not place.splitter.thinking or place.spent < self.budget:
             return place
         markers = self._markers

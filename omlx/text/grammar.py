@@ -269,8 +269,8 @@ class GrammarCompiler:
         return Constrained(self._tokens.thought_text.deep_copy(), then)
 
     def _after_thought(self, answer: Constrained, markers: tuple[Marker, ...]) -> AnswerStart:
-        """Return the state before an answer with up to two line breaks."""
         start = AnswerStart(answer, markers)
+        # At most two line breaks, as one token or two.
         line, blank = (tuple(self._tokens.known.tokenize_str(text)) for text in ("\n", "\n\n"))
         second = AnswerStart(answer, (*markers, Marker(line, start)))
         both = (Marker(blank, start),) if len(blank) == 1 else ()

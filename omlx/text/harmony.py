@@ -214,8 +214,7 @@ class HarmonySplitter(Splitter):
         return True
 
     def _pass(self, length: int) -> None:
-        """Emit the beginning of the held text, unless the message is to another recipient."""
-        if self._state != _FOREIGN:
+        if self._state != _FOREIGN:  # messages to other recipients are dropped
             self._emit(self._held[:length])
         self._held = self._held[length:]
 

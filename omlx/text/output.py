@@ -142,12 +142,9 @@ class OutputParser:
         return self._attach_logprobs(pieces)
 
     def _attach_logprobs(self, pieces: list[Piece]) -> list[Piece]:
-        """Attach waiting logprobs to the first piece.
-
-        Logprobs of markers before a text get an event of their own.
-        """
         if not pieces or not self._logprobs:
             return pieces
+        # Logprobs of markers before a text get an event of their own.
         hidden = self._hidden if isinstance(pieces[0], TextDelta) else 0
         logprobs = tuple(self._logprobs)
         self._logprobs, self._hidden = [], 0

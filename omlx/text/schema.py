@@ -259,11 +259,10 @@ class SchemaTypes:
         return "enum" not in part and "const" not in part and "string" in self.kinds(part)
 
     def _kinds(self, schema: Any) -> frozenset[str]:
-        """Return the types that a schema allows; none while the same schema is being examined."""
         if not isinstance(schema, Mapping):
             return TYPES
         if id(schema) not in self._known:
-            self._known[id(schema)] = schema, frozenset()
+            self._known[id(schema)] = schema, frozenset()  # ends circular references
             # Keeps the schema alive: a later object could get the same id.
             self._known[id(schema)] = schema, self._examine(schema)
         return self._known[id(schema)][1]

@@ -194,11 +194,12 @@ class ToolCallParser:
         return True
 
     def _reopen(self) -> bool:
-        """Take a repeated marker; the first marker is prose if no call follows."""
         text = self._held.lstrip()
         if not text.startswith(self._marker):
             return False
-        self._space += self._marker + self._held[: len(self._held) - len(text)]
+        self._space += (
+            self._marker + self._held[: len(self._held) - len(text)]
+        )  # prose, if no call follows
         self._held = text[len(self._marker) :]
         return True
 

@@ -194,13 +194,10 @@ _system, _user, _assistant = (partial(_said, role) for role in ("system", "user"
 def _call(
     *arguments: Arguments, first_id: str = "a1b2c3d40", text: str = "", reasoning: str = ""
 ) -> Message:
-    """Return an assistant message with a call for each of the arguments.
-
-    Mistral's templates take no other ids than those of nine letters and digits.
-    """
     calls = []
     for number, argument in enumerate(arguments):
         function = {"name": "look", "arguments": argument}
+        # Mistral's templates take no other ids than those of nine letters and digits.
         id = f"{first_id[:-1]}{number}"
         calls.append({"id": id, "type": "function", "function": function})
     message: dict[str, Any] = {"role": "assistant", "content": text, "tool_calls": calls}

@@ -265,7 +265,6 @@ def _joined(group: Messages) -> dict[str, Any]:
 
 
 def _contents(contents: Sequence[Content]) -> Content:
-    """Join the contents of successive messages; as parts if any of them has parts."""
     parts: list[dict[str, Any]] = []
     for content in contents:
         new = _parts(content)

@@ -143,7 +143,6 @@ def _described(
 
 
 def _check_calls(tokenizer: TokenizerWrapper, use: ToolUse) -> None:
-    """Raise BadRequest for models without tool calls, or forced calls in unknown formats."""
     form = call_format(tokenizer)
     if form is None:
         raise BadRequest("tools.no_format", param="tools")
