@@ -75,7 +75,7 @@ class StructuredOutput:
 
 @dataclass(frozen=True, slots=True)
 class CompiledGrammar:
-    """Grammar compiled for a model; `param` is its field of the request."""
+    """Grammar compiled for a model; `param` is the request field."""
 
     param: str
     matcher: LLMatcher  # only copied

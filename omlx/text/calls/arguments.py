@@ -326,7 +326,7 @@ class TagRules(ArgumentRules):
         return f"{name} {self.value(schema)}"
 
     def value(self, schema: Any) -> str:
-        """Return the rule for a value and its closing tag."""
+        """Return the rule for a value and the closing tag."""
         any_text = f"text {self._gap}"
         if not isinstance(schema, Mapping) or not schema:
             return self.add("value", any_text)

@@ -197,9 +197,8 @@ class ToolCallParser:
         text = self._held.lstrip()
         if not text.startswith(self._marker):
             return False
-        self._space += (
-            self._marker + self._held[: len(self._held) - len(text)]
-        )  # prose, if no call follows
+        # The first marker is prose if no call follows.
+        self._space += self._marker + self._held[: len(self._held) - len(text)]
         self._held = text[len(self._marker) :]
         return True
 
