@@ -1,5 +1,6 @@
-"""Measurements of models: samples, ratios, their spread and verdict, in plans of one runner.
+"""Measurements of models: samples, ratios, spread and verdict, as plans of one runner.
 
-`trial` (*try a draft*) and `benchmark` measure in the running server; `omlx.bench` drives an engine
-of its own. Sides take turns, a ratio is taken within each turn, the median of ratios is reported.
+`trial` (*try a draft*) and `benchmark` measure in the running server; `omlx.bench` drives its own
+engine. Sides take turns, a ratio is taken within each turn, and the median of the ratios is
+reported.
 """

@@ -27,21 +27,21 @@ from omlx.models.pool.pool import Pool
 from omlx.models.pool.served import ServedModel
 
 SIZES: Final = (1024, 4096, 16_384, 32_768, 65_536, 131_072)
-"""Tokens of the prompts."""
+"""Prompt lengths in tokens."""
 STREAMS: Final = (1, 4)
 ANSWER_TOKENS: Final = 64
 ROUNDS: Final = 3
 REPEATED: Final = 4096
-"""Tokens up to which prompts are measured in `ROUNDS` rounds; longer ones take minutes, once."""
+"""Tokens — longer prompts take minutes and are measured once, others in `ROUNDS` rounds."""
 
 PREFILL_SPEEDUP: Final = 8
-"""Prefill rate as a multiple of the decode rate."""
+"""Prefill rate / decode rate — weighs the two in `Place.work`."""
 
 Json = dict[str, Any]
 
 
 class Mode(StrEnum):
-    """`DRAFTED`: with speculation as the model's settings have it."""
+    """`DRAFTED`: with speculation as configured for the model."""
 
     PLAIN = "plain"
     DRAFTED = "drafted"
@@ -49,7 +49,7 @@ class Mode(StrEnum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class Point:
-    """A prompt length in tokens, and the number of streams that decode at once."""
+    """A prompt length in tokens and a number of concurrent streams."""
 
     tokens: int
     streams: int
@@ -63,7 +63,7 @@ WARM_UP: Final = Point(128, 1)
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A sample: its point, its mode, and the round, counted from 0. `cold`: nothing is cached."""
+    """A sample: point, mode and round, counted from 0. `cold`: no part of the prompt is cached."""
 
     point: Point
     mode: Mode
@@ -72,7 +72,7 @@ class Place:
 
     @property
     def work(self) -> float:
-        """The time that the sample takes, in decoded tokens."""
+        """Cost of the sample, in decoded tokens."""
         prompt = self.point.tokens / PREFILL_SPEEDUP if self.cold else 0.0
         return prompt + ANSWER_TOKENS * self.point.streams
 
@@ -92,7 +92,7 @@ def refusal(room: Room, point: Point) -> Reason | None:
 
 
 def choose_points(room: Room, longest: int) -> tuple[list[Point], dict[Point, Reason]]:
-    """Return the points with prompts of at most `longest` tokens, and why others do not fit."""
+    """Return the points up to `longest` prompt tokens, and the reasons of those that do not fit."""
     points, left_out = [], {}
     for tokens, streams in product(SIZES, STREAMS):
         point = Point(tokens, streams)
@@ -107,9 +107,9 @@ def choose_points(room: Room, longest: int) -> tuple[list[Point], dict[Point, Re
 
 
 def places(points: Sequence[Point], modes: Sequence[Mode]) -> Iterator[Place]:
-    """Yield all samples in order: modes take turns, and one stream alone reads each prompt first.
+    """Yield all samples in order: modes take turns; a single stream prefills each prompt.
 
-    The samples of a round share their prompt, which the first of them prefills.
+    The samples of a round share a prompt, so only the first is `cold`.
     """
     for tokens in sorted({point.tokens for point in points}):
         here = [point for point in points if point.tokens == tokens]
@@ -122,11 +122,11 @@ def places(points: Sequence[Point], modes: Sequence[Mode]) -> Iterator[Place]:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """One sample: tokens per second of prefill and, of all streams together, of decoding.
+    """One sample: tokens per second of prefill, and of decoding over all streams.
 
-    `first_s` are the seconds to the first token of a cold prompt; `memory_bytes` the most that the
-    process took meanwhile. None: not measured by this sample, such as decoding of streams that were
-    never all at it. `busy`: other programs took much of the machine meanwhile.
+    `first_s`: seconds to the first token of a cold prompt. `memory_bytes`: peak of the process.
+    None: not measured, such as decoding of streams that never all decoded at once. `busy`: other
+    programs took more than `BUSY_SHARE` of the processors.
     """
 
     decode: float | None
@@ -148,9 +148,9 @@ class Figures:
 
 
 class Benchmark(Measurement):
-    """A benchmark with prompts of at most `longest` tokens.
+    """A benchmark of prompts up to `longest` tokens.
 
-    `drafters` are those that the model's settings admit; without any, `no_drafts` says why.
+    `drafters` are permitted by the model's settings; if empty, `no_drafts` says why.
     """
 
     RUNNING = "benchmark.running"
@@ -179,7 +179,7 @@ class Benchmark(Measurement):
         return sum(place.work for place in self.figures) / total if total else 0.0
 
     async def prepare(self, runner: Runner) -> None:
-        """Load the model, and ask what it has room for."""
+        """Load the model and choose the points for which its context, rows and memory suffice."""
         lease = await runner.lease(self)
         try:
             served = lease.served
@@ -215,14 +215,13 @@ class Benchmark(Measurement):
         return next((place for place in self.order if place not in self.figures), None)
 
     def _leave_out(self, point: Point, reason: Reason) -> None:
-        """Measure no more of a point."""
         self.left_out[point] = reason
         self.points.remove(point)
         self.order = [place for place in self.order if place.point != point]
         self.figures = {place: f for place, f in self.figures.items() if place.point != point}
 
     async def _sample(self, runner: Runner, place: Place) -> Figures:
-        """Repeat until one sample ran undisturbed."""
+        """Repeat the sample until no user request interrupts it."""
         while True:
             if place.cold:  # again, too: an interrupted sample has cached a part of its prompt
                 tokens, name = place.point.tokens, uuid.uuid4().hex
@@ -240,7 +239,7 @@ class Benchmark(Measurement):
             self.discarded += 1
 
     def report(self) -> Json:
-        """Return the state. What is not measured is null; rates in tokens per second."""
+        """Return the state as JSON: null if not measured, rates in tokens per second."""
         now, left_s = self.now, self.left_s
         return {
             "id": self.id,
@@ -266,7 +265,9 @@ class Benchmark(Measurement):
         store.add_run(self.model, StoredResult(record, at, conditions))
 
     def _row(self, point: Point) -> Json:
-        """Return the medians of the undisturbed samples; none if they are not most of a mode's."""
+        """Return medians over undisturbed samples; null if fewer than half of a mode's are
+        undisturbed.
+        """
         every = [(place.mode, each) for place, each in self.figures.items() if place.point == point]
         by_mode, busy = {}, False
         for mode in Mode:
@@ -288,7 +289,7 @@ class Benchmark(Measurement):
 
 
 class _Peak:
-    """The most memory that the process took, in bytes."""
+    """Peak memory of the process, in bytes."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
@@ -299,7 +300,7 @@ class _Peak:
 
 
 def _request(request_id: str, tokens: tuple[int, ...], mode: Mode, served: ServedModel) -> Request:
-    """Return a greedy request whose answer has its full length."""
+    """Return a greedy request of exactly `ANSWER_TOKENS` tokens."""
     speculation = Speculation(OFF)
     if mode is Mode.DRAFTED:
         configured = served.speculation
@@ -307,6 +308,7 @@ def _request(request_id: str, tokens: tuple[int, ...], mode: Mode, served: Serve
     return Request(
         id=f"benchmark-{request_id}",
         tokens=tokens,
+        # Biased against stop tokens: the answer reaches its full length.
         sampling=Sampling(temperature=0.0, logit_bias=stop_bias(served)),
         max_tokens=ANSWER_TOKENS,
         stop_ids=served.stop_ids,

@@ -1,6 +1,6 @@
-"""Processor time of other programs, by which a measurement notices that its machine is busy.
+"""Processor time of other programs, from which a measurement detects a busy machine.
 
-Linux says it in `/proc/stat`, macOS by `host_statistics`, both for the whole machine in ticks.
+Sources, both for the whole machine in ticks: `/proc/stat` (Linux), `host_statistics` (macOS).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 BUSY_SHARE: Final = 0.15
-"""Share of all processors — other programs that take more of them change what is measured."""
+"""Share of all processors — more use by other programs distorts a measurement."""
 
 _TICK_S: Final = 1 / os.sysconf("SC_CLK_TCK")
 _HOST_CPU_LOAD_INFO: Final = 3
@@ -23,7 +23,7 @@ _IDLE: Final = 2  # of user, system, idle, nice
 
 @dataclass(frozen=True, slots=True)
 class ProcessorTimes:
-    """Seconds of all processors since the start of the machine: all, idle, and this process's."""
+    """Seconds of all processors since boot: in total, idle, and of this process."""
 
     total: float
     idle: float
@@ -31,7 +31,7 @@ class ProcessorTimes:
 
 
 def processor_times() -> ProcessorTimes | None:
-    """Read the times; None where the system does not say."""
+    """Read the times; None on a system that does not report them."""
     try:
         ticks, idle = _darwin() if sys.platform == "darwin" else _linux()
     except (OSError, ValueError, IndexError, AttributeError):
@@ -42,7 +42,7 @@ def processor_times() -> ProcessorTimes | None:
 
 
 def others_since(before: ProcessorTimes | None) -> tuple[float, float]:
-    """Return the seconds that other programs took since `before`, and all; 0 if unknown."""
+    """Return processor seconds since `before`: of other programs, of all; 0 if unknown."""
     now = processor_times()
     if before is None or now is None:
         return 0.0, 0.0

@@ -1,4 +1,4 @@
-"""The measurements of this server: one at a time, begun, stopped, and stored when done."""
+"""The server's measurements: one at a time, started, stopped, and stored when done."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ log = logging.getLogger("omlx.measure")
 
 
 class Measurements:
-    """Lives on the event loop. Each would take another's requests for a user's: one at a time."""
+    """One measurement at a time, on the event loop.
+
+    Two at once would each pause for the other's requests as if a user had sent them.
+    """
 
     def __init__(self, pool: Pool, runner: Runner, store: ResultStore) -> None:
         self._pool = pool
@@ -30,7 +33,7 @@ class Measurements:
         self.store = store
 
     def newest(self, plan: type[Plan]) -> Plan | None:
-        """Return the newest measurement of a plan in this process, running or over."""
+        """Return the newest measurement of a plan in this process, running or finished."""
         found = self._newest.get(plan)
         return found if isinstance(found, plan) else None
 
@@ -47,7 +50,7 @@ class Measurements:
         self._task = asyncio.create_task(self._run(measurement))
 
     async def stop(self, running: Measurement) -> None:
-        """Stop the measurement that runs; returns when it has stopped."""
+        """Cancel the running measurement and wait for its end."""
         assert self._task is not None
         self._task.cancel()
         await asyncio.wait([self._task])
@@ -55,16 +58,16 @@ class Measurements:
             running.enter(State.CANCELLED)
 
     async def conditions(self, models: Iterable[str]) -> Conditions:
-        """Return the current conditions of these models; unknown models are left out."""
+        """Return the current conditions of `models`; ids missing from the registry are left out."""
         registry = self._pool.registry
         entries = [registry.get(model) for model in models if model in registry]
         return await asyncio.to_thread(Conditions.now, entries)
 
     async def _run(self, measurement: Measurement) -> None:
-        """Run to the end. The model cannot be unloaded meanwhile: it would be loaded again."""
         held = Reason(measurement.HELD, {"model": measurement.model})
         state = State.FAILED
         try:
+            # Unloading is refused meanwhile: the model would only be loaded again.
             with self._pool.residents.hold(measurement.model, held):
                 await measurement.prepare(self._runner)
                 conditions = await self.conditions(measurement.models)

@@ -1,4 +1,4 @@
-"""From a request for a trial to a checked plan, and its estimated duration and memory."""
+"""A trial's request, checked and planned; estimates of its duration and memory."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ MAX_DRAFTS: Final = 3
 SNAPSHOT_TIMEOUT_S: Final = 2.0
 
 WEIGHT_BANDWIDTH: Final = {"gpu": 80e9, "cpu": 8e9}
-"""Bytes of weights per second that decoding reads where nothing is measured: modest machines."""
+"""Bytes of weights per second — assumed for decoding without a measured rate: modest machines."""
 
 MAX_RATE: Final = 120.0
-"""Upper bound of an assumed rate, tokens per second: small models wait for more than weights."""
+"""Tokens per second — upper bound of an assumed rate; small models are not bound by bandwidth."""
 
 DISK_BANDWIDTH: Final = 1e9
-"""Bytes of weights per second that loading reads."""
+"""Bytes of weights per second — assumed for loading."""
 
 PROMPT_TOKENS: Final = 250
 
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Memory of a model, in bytes, and whether it is resident."""
+    """A model's memory in bytes, and whether it is resident."""
 
     size_bytes: int
     loaded: bool
@@ -82,7 +82,7 @@ def estimate(
     limit_bytes: int,
     prompt_tokens: int = PROMPT_TOKENS,
 ) -> Estimate:
-    """Estimate a trial of `drafts`, whose `weights` come in the same order.
+    """Estimate a trial of `drafts`; `weights` in the same order.
 
     `tokens` bounds an answer; `rate` is the measured plain decode rate in tokens per second, if
     any; `device` is cpu or gpu.
@@ -115,7 +115,7 @@ def estimate(
 
 
 class Planner:
-    """Checks what is to be tried, and estimates it. Loads no model."""
+    """Checks and estimates a requested trial. Loads no model."""
 
     def __init__(self, engine: EngineThread, pool: Pool, generations: GenerationService) -> None:
         self._engine = engine
@@ -187,7 +187,7 @@ class Planner:
             raise BadRequest("spec.off.no_draft", param="drafts")
 
     def _draft(self, target: ModelEntry, name: str) -> ModelEntry:
-        """Return the draft of that name. Raises BadRequest if it is unknown or does not fit."""
+        """Return the draft `name`. Raises BadRequest if unknown or incompatible with `target`."""
         entry = find_draft(name, self._pool.registry)
         if isinstance(entry, Reason):
             raise BadRequest(entry.code, param="drafts", **entry.params)
@@ -209,7 +209,7 @@ class Planner:
         return Weights(entry.size_bytes * (2 if widened else 1), loaded=False)
 
     async def _measured_rate(self, model: str) -> float | None:
-        """Return plain tokens per second if the model is resident and has been measured."""
+        """Return plain tokens per second of a resident model from its cost model, if measured."""
         snapshot = None
         with suppress(TimeoutError, EngineDead):
             snapshot = await asyncio.wait_for(

@@ -1,10 +1,10 @@
-"""Results of measurements in the records of a home, and the conditions of their figures.
+"""Stored results of measurements, and the conditions under which they were measured.
 
     trials      by model, {"report": {…}, "drafts": {"org/small": {…}}}: the last trial, and the
                 last figures of each draft
-    benchmarks  by model, {"runs": [{"record": …, "at": …, "conditions": …}, …]}, the newest first
+    benchmarks  by model, {"runs": [{"record": …, "at": …, "conditions": …}, …]}, newest first
 
-What cannot be read counts as missing, with a line in the log: losing it costs another measurement.
+Unreadable results count as missing, with a line in the log: the loss costs another measurement.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from omlx.storage.home import Measurements
 TRIALS: Final = "trials"
 BENCHMARKS: Final = "benchmarks"
 KEPT: Final = 12
-"""Runs of a model that are kept: the newest of each version of omlx, then the newest others."""
+"""Runs of a model — kept are the newest of each omlx version, then the newest others."""
 
 Json = dict[str, Any]
 T = TypeVar("T")
@@ -52,9 +52,9 @@ class Conditions:
 
 
 def stale(then: Conditions, now: Conditions) -> tuple[Reason, ...]:
-    """Return why figures measured `then` no longer hold; empty while they do.
+    """Return why figures measured under `then` no longer hold; empty if they do.
 
-    Models that only one side knows do not matter.
+    Models that only one side lists are ignored.
     """
     reasons = []
     if then.machine != now.machine:
@@ -72,7 +72,7 @@ def stale(then: Conditions, now: Conditions) -> tuple[Reason, ...]:
 
 
 def fingerprint(entry: ModelEntry) -> str:
-    """Return a hash over names, sizes and times of the weight files; empty if there are none."""
+    """Return a hash over names, sizes and times of the weight files; empty without any."""
     stats = []
     try:
         for file in entry.files.weights:
@@ -93,7 +93,7 @@ class StoredResult:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> StoredResult:
-        """Raises KeyError, TypeError, ValueError for anything but `asdict` of a result."""
+        """Parse `asdict` of a result. Raises KeyError, TypeError or ValueError for anything else."""
         then = values["conditions"]
         conditions = Conditions(str(then["machine"]), dict(then["versions"]), dict(then["weights"]))
         return cls(dict(values["record"]), float(values["at"]), conditions)
@@ -109,7 +109,7 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class ResultStore:
-    """The results of `home`, read at every call. Safe to call from any thread."""
+    """The results in `home`, read at every call. Thread-safe."""
 
     home: Path
 
@@ -119,7 +119,7 @@ class ResultStore:
     def save_trial(
         self, model: str, report: StoredResult, drafts: Mapping[str, StoredResult]
     ) -> None:
-        """Replace the last trial and the results of `drafts`. A failure is logged, not raised."""
+        """Replace the last trial and the results of `drafts`. Failures are logged, not raised."""
 
         def change(text: str | None) -> Json:
             before = _parsed(TRIALS, text, _history) or History()
@@ -130,11 +130,11 @@ class ResultStore:
         self._change(TRIALS, model, change)
 
     def runs(self, model: str) -> list[StoredResult]:
-        """Return the benchmarks of a model, the newest first."""
+        """Return the benchmarks of a model, newest first."""
         return self._load(BENCHMARKS, model, _runs) or []
 
     def add_run(self, model: str, run: StoredResult) -> None:
-        """Add a benchmark; the oldest ones go. A failure is logged, not raised."""
+        """Add a benchmark and drop the oldest beyond `KEPT`. Failures are logged, not raised."""
 
         def change(text: str | None) -> Json:
             runs = [run, *(_parsed(BENCHMARKS, text, _runs) or [])]
@@ -180,7 +180,7 @@ def _runs(values: Json) -> list[StoredResult]:
 
 
 def keep(runs: list[StoredResult]) -> list[StoredResult]:
-    """Return at most `KEPT` runs, in their order: the newest of each version before others."""
+    """Return at most `KEPT` runs in their order, preferring the newest of each version."""
     first: dict[str, StoredResult] = {}
     for run in runs:
         first.setdefault(run.conditions.versions.get("omlx", ""), run)

@@ -30,15 +30,15 @@ from omlx.records import DRAFTER_FAILED, RequestStats
 from omlx.server.request.generation import GenerationService
 
 STOP_BIAS: Final = -100.0
-"""Logit bias on stop tokens where an answer is to reach its full length."""
+"""Logit bias on stop tokens — makes an answer reach its full length."""
 
 IDLE_S: Final = 1.0
-"""Seconds without a user's request before a paused measurement resumes."""
+"""seconds without a user's request before a paused measurement resumes."""
 
 POLL_S: Final = 0.05
 
 REPEAT_S: Final = 1.0
-"""Seconds after which `Measurement.follow` yields although nothing has changed."""
+"""Seconds — `Measurement.follow` yields this often without changes."""
 
 
 class State(StrEnum):
@@ -56,8 +56,8 @@ class State(StrEnum):
 class Measurement(ABC):
     """The state of one measurement, written by its plan (a subclass) and the runner.
 
-    `discarded` counts the samples that a user's request interrupted, `spent_s` the seconds of the
-    others. `RUNNING` and `HELD` are codes: another measurement, or an unloading, is refused.
+    `discarded` counts samples interrupted by a user's request, `spent_s` the seconds of the others.
+    `RUNNING` and `HELD` are error codes: for a second measurement, for unloading the model.
     """
 
     RUNNING: ClassVar[str]
@@ -80,10 +80,10 @@ class Measurement(ABC):
     @property
     @abstractmethod
     def share(self) -> float:
-        """Finished part of the work, between 0 and 1."""
+        """Finished part of the work, 0 to 1."""
 
     async def prepare(self, runner: Runner) -> None:  # noqa: B027 — a trial is planned before
-        """Choose what is measured, with the model loaded."""
+        """Choose the points or texts to measure, with the model loaded."""
 
     @abstractmethod
     async def measure(self, runner: Runner) -> None:
@@ -91,7 +91,7 @@ class Measurement(ABC):
 
     @abstractmethod
     def report(self) -> dict[str, Any]:
-        """Return the state as JSON: shown while it runs, stored, exported."""
+        """Return the state as JSON: shown while running, stored, exported."""
 
     @abstractmethod
     def save(self, store: ResultStore, at: float, conditions: Conditions) -> None:
@@ -99,7 +99,7 @@ class Measurement(ABC):
 
     @property
     def left_s(self) -> float | None:
-        """Remaining seconds at the pace so far; None before the first sample."""
+        """seconds — extrapolated from `spent_s` and `share`; None before the first sample."""
         return self.spent_s / self.share - self.spent_s if self.share else None
 
     def enter(self, state: State) -> None:
@@ -112,9 +112,9 @@ class Measurement(ABC):
         self._changed = asyncio.Event()
 
     async def follow(self, every_s: float) -> AsyncIterator[None]:
-        """Yield at once, after changes (at most once in `every_s` seconds), and when it is over.
+        """Yield at once, on changes (at most once in `every_s` seconds), and at the end.
 
-        Yields every second while nothing changes.
+        Without changes, yields every `REPEAT_S` seconds.
         """
         while True:
             changed = self._changed
@@ -128,7 +128,7 @@ class Measurement(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Streams:
-    """Requests that ran together: statistics by row, and their timed sample."""
+    """Requests that ran together: statistics by row, and the timed sample."""
 
     stats: tuple[RequestStats, ...]
     sample: Sample
@@ -152,7 +152,7 @@ class Streams:
 
 
 class Runner:
-    """Runs one sample at a time. Lives on the event loop; engine events are brought there.
+    """Runs one sample at a time, on the event loop.
 
     `idle_s`: seconds without a user's request before a paused measurement resumes.
     """
@@ -171,12 +171,12 @@ class Runner:
 
     @property
     def active_requests(self) -> int:
-        """Requests that run or wait for their model, ours among them, and pending loads."""
+        """Pending loads plus requests, running or waiting for a model, this measurement's included."""
         leases = sum(resident.leases for resident in self.pool.residents)
         return leases + self.pool.load_queue.requests
 
     async def lease(self, measurement: Measurement, draft: str | None = None) -> Lease:
-        """Lease the model, with a draft, once no user needs the engine; paused until then."""
+        """Lease the model with a draft once no user's request is active; paused until then."""
         if self.active_requests:
             measurement.enter(State.PAUSED)
             since = time.perf_counter()
@@ -190,10 +190,10 @@ class Runner:
     async def run(
         self, lease: Lease, requests: Sequence[Request], on_tokens: Callable[[int], None]
     ) -> Streams | None:
-        """Run requests at once. Returns None if another one arrived meanwhile: they are stopped.
+        """Run `requests` together; None if a user's request interrupted them.
 
-        Takes over the lease and releases it when the engine has ended the requests. `on_tokens` is
-        called with the number of tokens so far. Raises the error that one of them failed with.
+        Takes over the lease and releases it when the engine has ended the requests. `on_tokens`
+        receives the number of tokens so far. Raises the error of a failed request.
         """
         ids = [request.id for request in requests]
         events = _StreamEvents(asyncio.get_running_loop(), lease, ids)
@@ -210,7 +210,7 @@ class Runner:
                 if self.active_requests > (0 if events.over else 1):
                     return None
                 on_tokens(events.tokens)
-            # Another request may have come and gone between two looks.
+            # Another request may have come and gone between two polls.
             if self.engine.submissions != before + len(requests):
                 return None
         finally:
@@ -220,10 +220,9 @@ class Runner:
 
 
 class _StreamEvents:
-    """The engine's sink of requests that run together. Releases the lease when all have ended.
+    """The engine's sink for `requests`. Releases the lease when all have ended.
 
-    The meter is fed on the engine's thread, everything else changes on the event loop. `tokens`
-    counts those of all rows so far.
+    The meter runs on the engine's thread, all else on the event loop. `tokens`: of all rows so far.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, lease: Lease, ids: Sequence[str]) -> None:
@@ -256,7 +255,7 @@ class _StreamEvents:
         self._wake.clear()
 
     def streams(self) -> Streams:
-        """Raises the error that a request failed with."""
+        """Return statistics and sample. Raises the error of a failed request."""
         stats = []
         for _, end in sorted(self._ends.items()):
             if isinstance(end, Failed):
@@ -278,5 +277,5 @@ class _StreamEvents:
 
 
 def stop_bias(served: ServedModel) -> tuple[tuple[int, float], ...]:
-    """Return the biases with which an answer reaches its full length."""
+    """Return logit biases that keep an answer from stopping early."""
     return tuple((stop, STOP_BIAS) for stop in sorted(served.stop_ids))

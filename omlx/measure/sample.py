@@ -1,8 +1,7 @@
 """One timed run of requests, the meter that times it, and the comparison of answers.
 
-The clock starts when every row has its first tokens, so prefill is not part of the rate, and stops
-when the first row ends; the tokens that arrive in between are counted. All rows are busy all the
-time that is measured.
+The clock starts when every row has its first token (prefill is not part of the rate) and stops when
+the first row ends, so all rows are busy throughout. Tokens in between are counted.
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ class Sample:
     """One timed run, or the sum of several.
 
     `tokens` by row; `counted` of them arrived in `seconds`. `total_s` includes the prefill, `cpu_s`
-    is the processor time of the calling thread: the host's work without waiting for the device.
-    `draft_error`: a drafter raised it, and drafted no more for the answer. Other programs took
-    `others_s` of the `machine_s` seconds that all processors had, prefill included.
+    is the calling thread's processor time: host work without waiting for the device. `draft_error`:
+    of a drafter, which then drafted no more for the answer. Other programs took `others_s` of the
+    `machine_s` seconds of all processors, prefill included.
     """
 
     tokens: tuple[tuple[int, ...], ...]
@@ -59,12 +58,12 @@ class Sample:
 
     @property
     def busy(self) -> bool:
-        """Whether other programs took so much of the machine that a repeat would not agree."""
+        """Whether other programs took more than `BUSY_SHARE`: a repeat would not agree."""
         return self.others_s > BUSY_SHARE * self.machine_s
 
     @property
     def rate(self) -> float:
-        """Tokens per second without prefill; NaN for a run that ended with its first tokens."""
+        """Tokens per second without prefill; NaN if the run ended with its first tokens."""
         if self.seconds > 0 and self.counted > 0:
             return self.counted / self.seconds
         return nan
@@ -98,12 +97,12 @@ class Meter:
         self._counted = 0
 
     def would_start(self, rows: Iterable[int]) -> bool:
-        """Return whether tokens of these rows, if they arrived now, would start the clock."""
+        """Return whether tokens of `rows`, arriving now, would start the clock."""
         busy = {row for row, tokens in enumerate(self._tokens) if tokens}
         return self._start is None and len(busy.union(rows)) == len(self._tokens)
 
     def add(self, arrived: Mapping[int, Iterable[int]], *, ended: bool) -> None:
-        """Take the tokens of one step, by row. `ended`: a row ends with this step."""
+        """Add the tokens of one step, by row. `ended`: a row ends with this step."""
         now = (time.perf_counter(), time.thread_time())
         before = sum(map(len, self._tokens))
         for row, tokens in arrived.items():
@@ -117,7 +116,7 @@ class Meter:
         self._ended = self._ended or ended
 
     def sample(self, proposed: int = 0, accepted: int = 0) -> Sample:
-        """Return the finished run with its draft tokens."""
+        """Return the finished run; `proposed` and `accepted` count its draft tokens."""
         total_s = time.perf_counter() - self._submitted
         others_s, machine_s = load.others_since(self._processors)
         wall, cpu = self._start or self._end
@@ -138,7 +137,7 @@ class Meter:
 class Comparison(Generic[Place]):
     """`same` of `of` answers equal their references.
 
-    `first` is the first difference, if any: place of the answer, and token in it from 0.
+    `first`: the first difference, as the answer's place and the token's index; None without any.
     """
 
     same: int
@@ -147,7 +146,7 @@ class Comparison(Generic[Place]):
 
 
 def compare(answers: Iterable[tuple[Place, Sequence[int], Sequence[int]]]) -> Comparison[Place]:
-    """Compare answers with their references: (place, answer, reference) each."""
+    """Compare answers with references, from (place, answer, reference)."""
     same, count, first = 0, 0, None
     for place, answer, reference in answers:
         count += 1
@@ -160,9 +159,9 @@ def compare(answers: Iterable[tuple[Place, Sequence[int], Sequence[int]]]) -> Co
 
 
 def first_difference(answer: Sequence[int], reference: Sequence[int]) -> int | None:
-    """Return the first place at which two answers differ, or None if they are the same.
+    """Return the index of the first difference; None if equal.
 
-    If one is the beginning of the other, that is the place where the shorter one ends.
+    For a prefix of the other: the shorter length.
     """
     for place, (token, other) in enumerate(zip(answer, reference, strict=False)):
         if token != other:
@@ -173,8 +172,9 @@ def first_difference(answer: Sequence[int], reference: Sequence[int]) -> int | N
 
 
 def checksum(answers: Iterable[Iterable[int]]) -> str:
-    """Return the CRC-32 of all tokens in order; the ends of answers count."""
+    """Return the CRC-32 of all tokens in order."""
     value = 0
     for tokens in answers:
+        # -1 marks the end of an answer.
         value = zlib.crc32(array("q", [*tokens, -1]).tobytes(), value)
     return f"{value:08x}"

@@ -2,10 +2,10 @@
 
     visit of a draft   load it, warm up with every configuration, then for each kind of text
                        plain  ngram  draft  auto      in one round
-                       ngram  draft  auto  plain      in the next: it begins with the next one
+                       ngram  draft  auto  plain      in the next, rotated by one
 
-Plain decoding is part of every visit, so both answers of a speed-up lie seconds apart. Drafts are
-visited one after another within a round, since only one of them is resident at a time.
+Plain decoding is part of every visit, so both answers of a speed-up are seconds apart. Drafts are
+visited in turn within a round, since only one is resident at a time.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from omlx.measure.texts import Kind
 
 @dataclass(frozen=True, slots=True)
 class TrialConfiguration:
-    """A speculation strategy (off, ngram, draft, auto) and the id of its draft model, if any."""
+    """A speculation strategy (off, ngram, draft, auto) and its draft model's id, if any."""
 
     strategy: str
     draft: str | None = None
@@ -34,7 +34,7 @@ class TrialConfiguration:
 
     @property
     def changes(self) -> dict[str, str | None]:
-        """The model settings that apply it; None leaves a setting to the next source."""
+        """Model settings that apply this configuration; None leaves a setting to the next source."""
         return {"speculation": self.strategy, "draft_model": self.draft}
 
     def to_json(self) -> dict[str, str | None]:
@@ -42,7 +42,7 @@ class TrialConfiguration:
 
 
 MIN_QUIET: Final = 3
-"""Undisturbed samples — fewer make no figure once another one was taken on a busy machine."""
+"""Samples — with fewer undisturbed ones, a single busy sample voids the figure."""
 
 PLAIN: Final = TrialConfiguration("off")
 NGRAM: Final = TrialConfiguration("ngram")
@@ -50,18 +50,18 @@ NGRAM: Final = TrialConfiguration("ngram")
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """Configurations that run while `draft` is resident; None accepts any resident draft."""
+    """Configurations run while `draft` is resident; None accepts any resident draft."""
 
     draft: str | None
     configurations: tuple[TrialConfiguration, ...]
 
     def order(self, kinds: Sequence[Kind], number: int) -> list[tuple[Kind, TrialConfiguration]]:
-        """Return what round `number`, counted from 0, runs one after another."""
+        """Return the order of round `number`, counted from 0."""
         return list(product(kinds, rotate(self.configurations, number)))
 
 
 def visits(drafts: Sequence[str]) -> tuple[Visit, ...]:
-    """Return the visits of a round. The first one also measures prompt lookup."""
+    """Return the visits of a round. Prompt lookup belongs to the first only."""
     found: list[Visit] = []
     for draft in drafts:
         first = (PLAIN, NGRAM) if not found else (PLAIN,)
@@ -71,19 +71,19 @@ def visits(drafts: Sequence[str]) -> tuple[Visit, ...]:
 
 
 def configurations(drafts: Sequence[str]) -> tuple[TrialConfiguration, ...]:
-    """Return all that is compared, plain decoding first."""
+    """Return the compared configurations, plain decoding first."""
     every = [each for visit in visits(drafts) for each in visit.configurations]
     return tuple(dict.fromkeys(every))
 
 
 def find_configuration(name: str, drafts: Sequence[str]) -> TrialConfiguration | None:
-    """Return the configuration of that name, or None if a trial of these drafts has none."""
+    """Return the configuration called `name`, or None if a trial of `drafts` has none."""
     return {item.name: item for item in configurations(drafts)}.get(name)
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Position of an answer: its round, from 0, the draft resident in its `visit`, and the rest."""
+    """Position of an answer. `number`: round from 0; `visit`: the resident draft."""
 
     number: int
     visit: str | None
@@ -92,27 +92,27 @@ class Place:
 
     @property
     def plain(self) -> Place:
-        """The place of the plain answer that this one is compared with."""
+        """Place of the plain answer in the same round and visit: the reference."""
         return Place(self.number, self.visit, self.kind, PLAIN)
 
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """Everything measured so far, in order.
+    """All samples so far, in order.
 
-    A speed-up is the ratio of two answers to the same question in the same visit. Those taken while
-    other programs kept the machine busy count for nothing.
+    A speed-up is the ratio of two answers to the same question in the same visit. Samples taken
+    while other programs kept the machine busy are ignored.
     """
 
     by_place: dict[Place, Sample] = field(default_factory=dict)
 
     def rates(self, configuration: TrialConfiguration, kind: Kind) -> list[float]:
-        """Return tokens per second by round, as far as they could be measured."""
+        """Return tokens per second of undisturbed samples, by round."""
         samples = self._of(configuration, kind)
         return [each.rate for each in samples if not isnan(each.rate) and not each.busy]
 
     def busy(self, configuration: TrialConfiguration, kind: Kind) -> bool:
-        """Return whether too few of the samples, with their plain ones, were undisturbed."""
+        """Return whether too few samples (paired with plain ones) were undisturbed."""
         quiet = []
         for place, sample in self.by_place.items():
             plain = self.by_place.get(place.plain)
@@ -121,7 +121,7 @@ class Samples:
         return not all(quiet) and sum(quiet) < MIN_QUIET
 
     def speedups(self, configuration: TrialConfiguration) -> dict[tuple[Kind, int], float]:
-        """Return the speed-ups over plain decoding, by kind and round."""
+        """Return undisturbed speed-ups over plain decoding, by kind and round."""
         speedups = {}
         for place, sample in self.by_place.items():
             plain = self.by_place.get(place.plain)
@@ -135,13 +135,13 @@ class Samples:
         return speedups
 
     def spread(self, configuration: TrialConfiguration, kind: Kind) -> Spread | None:
-        """Return the spread of the speed-ups with one kind of text, if there are any."""
+        """Return the spread of the speed-ups with `kind`, if any."""
         speedups = self.speedups(configuration)
         ratios = [speedups[kind, number] for place, number in speedups if place is kind]
         return Spread.of(ratios) if ratios else None
 
     def overall(self, configuration: TrialConfiguration) -> dict[int, float]:
-        """Return the geometric mean of the speed-ups of all measured kinds, by complete round."""
+        """Return the geometric mean over all measured kinds, by complete round."""
         speedups = self.speedups(configuration)
         kinds = {kind for kind, _ in speedups}
         means = {}
@@ -165,7 +165,7 @@ class Samples:
 
     @property
     def draft_errors(self) -> list[str]:
-        """The errors that drafters raised, one for each answer."""
+        """Errors raised by drafters, at most one per answer."""
         errors = (sample.draft_error for sample in self.by_place.values())
         return [error for error in errors if error is not None]
 
@@ -174,7 +174,7 @@ class Samples:
     ) -> bool:
         """Return whether another round could decide.
 
-        A difference is notable but not clear, or other programs kept the machine busy.
+        True if a difference is notable but not clear, or if other programs kept the machine busy.
         """
         for configuration, kind in product(configurations, kinds):
             if self.busy(configuration, kind):

@@ -1,4 +1,4 @@
-"""Figures of a quantity, one per trial: their order in time, median, range, and a ratio's meaning.
+"""Figures per trial: the order of sides, median, range, and the meaning of a ratio.
 
 Sides take turns, so that none always runs on the warmer machine:
 
@@ -20,13 +20,13 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 NOTABLE: Final = 1.05
-"""The smallest ratio that counts as a difference."""
+"""Ratio — smaller differences do not count."""
 
 _ONE_IN: Final = 40
 """Reciprocal of each tail's probability — a two-sided 95 % interval."""
 
 TRIMMED_FROM: Final = 5
-"""Values from which on `Spread` leaves out the least and the greatest one."""
+"""Values — from this count on, `Spread` leaves out the least and the greatest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Series:
 
     @property
     def quartiles(self) -> tuple[float, float]:
-        """The first and the third; the median twice if there are fewer than two values."""
+        """First and third quartile; the median twice for fewer than two values."""
         if len(self.known) < 2:
             return self.median, self.median
         low, _, high = statistics.quantiles(self.known, n=4, method="inclusive")
@@ -78,7 +78,7 @@ class Series:
         return cls(tuple(values))
 
     def over(self, other: Series) -> Series:
-        """Return the ratios within trials, NaN where the other side has none or zero.
+        """Return ratios within trials; NaN if the other value is missing or zero.
 
         Only trials that both sides finished are paired.
         """
@@ -98,7 +98,7 @@ class Series:
 
 
 def rotate(items: Sequence[Item], number: int) -> list[Item]:
-    """Return the items beginning with the one at `number`, modulo their count."""
+    """Return `items` beginning with index `number`, modulo their count."""
     first = number % len(items)
     return [*items[first:], *items[:first]]
 
@@ -127,8 +127,7 @@ class Gain(StrEnum):
 class Spread:
     """Median and range of at least one value.
 
-    Of fewer than five values the range covers all of them; of five or more the two extremes are
-    left out, so that one outlier decides nothing.
+    From `TRIMMED_FROM` values on, the range omits both extremes: a single outlier decides nothing.
     """
 
     low: float
@@ -151,7 +150,7 @@ class Spread:
 
     @property
     def gain(self) -> Gain:
-        """Meaning of these values as ratios to plain decoding."""
+        """Meaning of the values as ratios to plain decoding."""
         if self.low > 1 and self.median >= NOTABLE:
             return Gain.FASTER
         if self.high < 1 and self.median <= 1 / NOTABLE:

@@ -1,7 +1,7 @@
-"""Texts to measure with, the same on every machine: files of sections, one for each prompt.
+"""Texts to measure with, identical on every machine: files of sections, one per prompt.
 
-A trial's kinds range from code edits, most of which prompt lookup predicts, to free prose, of which
-it predicts little.
+A trial's kinds range from code edits, mostly predictable by prompt lookup, to free prose, mostly
+not.
 """
 
 from __future__ import annotations
@@ -17,18 +17,20 @@ TEXTS: Final = Path(__file__).resolve().parent / "texts"
 SEPARATOR: Final = "\n\n---\n\n"
 FUNCTION_SEPARATOR: Final = "\n\n\n"
 _TASK_LINES: Final = 2
-"""Lines — beginning of a function that the answer continues."""
+"""Lines — beginning of a function, which the answer continues."""
 
 
 @cache
 def read_sections(name: str, separator: str = SEPARATOR) -> tuple[str, ...]:
-    """Return the sections of a file below `TEXTS`."""
+    """Return the sections of the file `name` below `TEXTS`."""
     return tuple((TEXTS / name).read_text(encoding="utf-8").strip().split(separator))
 
 
 class Kind(StrEnum):
-    """A kind of text. `CONVERSATION`: the model's last conversation; `PICTURE`: questions about a
-    picture of the user's. Both are held in memory only.
+    """Kind of text. `CONVERSATION`: the model's last conversation; `PICTURE`: questions on an
+    image.
+
+    The user's conversation and image are held in memory only.
     """
 
     CODE = "code"
@@ -40,15 +42,15 @@ class Kind(StrEnum):
 
 
 WRITTEN: Final = (Kind.CODE, Kind.EDIT, Kind.DATA, Kind.PROSE)
-"""The kinds whose texts come with omlx."""
+"""Kinds with texts shipped in omlx."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A prompt. `greedy`: decode at temperature 0, else as the model's settings say.
+    """A prompt. `greedy`: temperature 0 instead of the model's setting.
 
-    `ends`: stop tokens end the answer. Free prose runs to its full length, because a small model
-    would say goodbye too soon to be measured.
+    `ends`: stop tokens end the answer. Free prose ignores them: a small model would stop too early
+    to be measured.
     """
 
     text: str
@@ -57,7 +59,7 @@ class Question:
 
 
 def question(kind: Kind, number: int) -> Question:
-    """Return the question of round `number`, counted from 0, for a kind with texts."""
+    """Return the question of round `number`, counted from 0. Only for `WRITTEN` kinds."""
     texts = read_sections(f"kinds/{kind}.txt")
     prose = kind is Kind.PROSE
     return Question(texts[number % len(texts)], greedy=not prose, ends=not prose)
@@ -65,17 +67,17 @@ def question(kind: Kind, number: int) -> Question:
 
 class Encode(Protocol):
     async def __call__(self, text: str, *, special: bool) -> list[int]:
-        """Return the ids of a text; `special` adds the model's leading tokens."""
+        """Tokenize `text`; `special` adds the model's leading tokens."""
         ...
 
 
 async def prompts_of_length(
     encode: Encode, name: str, tokens: int, streams: int
 ) -> list[tuple[int, ...]]:
-    """Return a prompt for each stream, of exactly `tokens` tokens: functions to continue.
+    """Return one prompt per stream, each of exactly `tokens` tokens: functions to continue.
 
-    They share all but their ends. No other `name` gives prompts that begin alike. The text is code,
-    much of which the answer can repeat, as in an agent's edits. No chat template is involved.
+    The prompts share all but their ends; prompts of another `name` have no common prefix. Text is
+    code that the answer can largely repeat, as in an agent's edits. No chat template is applied.
     """
     functions = read_sections("functions.txt", FUNCTION_SEPARATOR)
     body = await encode(f"# {name}{FUNCTION_SEPARATOR}", special=True)

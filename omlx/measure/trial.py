@@ -1,6 +1,7 @@
-"""*Try a draft*: what speculation gains with a model on this machine, in three to five rounds.
+"""*Try a draft*: the gain of speculation with a model on this machine.
 
-The measured requests are ordinary ones. Prompts and answers stay in memory; a report has neither.
+Runs three to five rounds of ordinary requests. Prompts and answers stay in memory; a report has
+neither.
 """
 
 from __future__ import annotations
@@ -43,13 +44,13 @@ from omlx.server.request.media.parts import image_part, text_part
 MIN_ROUNDS: Final = 3
 MAX_ROUNDS: Final = 5
 WARM_UP_TOKENS: Final = 16
-"""Length of the answers that warm up a visit; they are not counted."""
+"""Tokens — length of the answers that warm up a visit, which are not counted."""
 
 CONTEXT_TOKENS: Final = 4096
-"""Longest prompt taken from a conversation: its newest tokens."""
+"""Tokens — the newest of a conversation, if longer."""
 
 PICTURE_FIELD: Final = "picture"
-"""The field of a trial that holds an image."""
+"""A trial's form field with an image."""
 
 Value = TypeVar("Value")
 Record = TypeVar("Record")
@@ -59,9 +60,7 @@ _ids = itertools.count()
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """Token ids to answer, with the images that `spans` of them show. `greedy` and `ends` as in
-    `Question`.
-    """
+    """Token ids with images at `spans`. `greedy` and `ends` as in `Question`."""
 
     tokens: tuple[int, ...]
     greedy: bool
@@ -74,9 +73,9 @@ class Prompt:
 async def read_prompt(
     generations: GenerationService, model: str, question: Question, seed: int, picture: str = ""
 ) -> Prompt:
-    """Tokenize a question through the chat template, or as plain text if the model has none.
+    """Tokenize a question through the chat template, or as plain text without one.
 
-    `picture` is the data URI of an image that it is about. Raises OmlxError.
+    `picture`: data URI of the image in question. Raises OmlxError.
     """
     content: str | list[Json] = question.text
     if picture:
@@ -96,8 +95,8 @@ async def read_prompt(
 class Plan:
     """A model, its drafts by id, kinds of text, answers of at most `tokens` tokens.
 
-    `conversation` holds the token ids of the model's last prompt, `picture` the data URI of an
-    image, if these are among the kinds.
+    `conversation`: token ids of the model's last prompt. `picture`: data URI of an image. Both only
+    for their kinds.
     """
 
     model: str
@@ -122,10 +121,9 @@ class Plan:
 
 
 class Trial(Measurement):
-    """A trial of a plan. `rounds`: the number of rounds, as known now.
+    """A trial of a plan. `rounds` grows while the verdict is undecided.
 
-    `now` is the place of the running sample, with `now_tokens` so far; None during warm-up and
-    pauses.
+    `now`: place of the running sample, with `now_tokens` so far; None during warm-up and pauses.
     """
 
     RUNNING = "trial.running"
@@ -158,7 +156,7 @@ class Trial(Measurement):
         return self.done / self.total
 
     async def measure(self, runner: Runner) -> None:
-        """Measure to the verdict, and restore the model's configured draft."""
+        """Measure until the verdict, then restore the model's configured draft."""
         plan = self.plan
         try:
             while (number := self.done // plan.answers) < self.rounds:
@@ -189,9 +187,10 @@ class Trial(Measurement):
                 await self._run_sample(runner, visit, place, prompts[kind])
 
     async def _run_sample(self, runner: Runner, visit: Visit, place: Place, prompt: Prompt) -> None:
-        """Repeat until one sample ran undisturbed."""
+        """Repeat the sample until no user request interrupts it."""
         while place not in self.samples.by_place:
             lease = await self._lease(runner, visit)
+            # A reloaded model has a cold cost model.
             if lease.served is not self._warm:
                 lease.release()
                 await self._warm_up(runner, visit, prompt)
@@ -212,7 +211,7 @@ class Trial(Measurement):
     async def _warm_up(self, runner: Runner, visit: Visit, prompt: Prompt) -> None:
         """Run every configuration briefly: compiles kernels, loads pages, fills the cost model.
 
-        Gives up when a user's request arrives or the model was replaced.
+        Returns early when a user's request arrives or the model was replaced.
         """
         served: ServedModel | None = None
         for configuration in visit.configurations:
@@ -227,7 +226,10 @@ class Trial(Measurement):
         self._warm = served
 
     async def _lease(self, runner: Runner, visit: Visit) -> Lease:
-        """Raises ModelError if the cache cannot be rewound, so that nothing can be speculated."""
+        """Lease the model with the visit's draft.
+
+        Raises ModelError if speculation is impossible because the cache cannot be rewound.
+        """
         lease = await runner.lease(self, visit.draft)
         reason = lease.served.off_reason
         if reason is not None:
@@ -240,7 +242,7 @@ class Trial(Measurement):
         self.change()
 
     def report(self) -> Json:
-        """Return the state. What is not measured yet is null; `left_s` is in seconds."""
+        """Return the state as JSON: null if not measured yet; `left_s` in seconds."""
         plan, samples = self.plan, self.samples
         now = None
         if self.now is not None:
@@ -284,7 +286,7 @@ class Trial(Measurement):
         store.save_trial(self.model, StoredResult(record, at, conditions), drafts)
 
     def _draft_record(self, configuration: TrialConfiguration) -> Json:
-        """Return the speed-ups of `auto` with one draft, as the draft picker shows them."""
+        """Return the speed-ups of `configuration` for the draft picker."""
         overall, kinds = list(self.samples.overall(configuration).values()), {}
         for kind in self.plan.kinds:
             spread = self.samples.spread(configuration, kind)
@@ -296,7 +298,7 @@ class Trial(Measurement):
 def build_request(
     prompt: Prompt, configuration: TrialConfiguration, tokens: int, served: ServedModel
 ) -> Request:
-    """Return the engine's request for at most `tokens` tokens, with the model's own settings."""
+    """Return an engine request of at most `tokens` tokens, sampled as the model's settings say."""
     sampling = sampling_of(served, {"temperature": 0.0} if prompt.greedy else {})
     bias = () if prompt.ends else stop_bias(served)
     return Request(
@@ -312,7 +314,7 @@ def build_request(
 
 
 async def _restore_draft(pool: Pool, model: str) -> None:
-    """Reload the configured draft when idle, if the trial left another one resident."""
+    """Reload the configured draft when idle, if the trial left another resident."""
     entry, resident = pool.resolve(model), pool.residents.find(model)
     drafting = (await asyncio.to_thread(pool.speculation, model)).active_draft
     configured = drafting.id if drafting is not None else None
@@ -327,7 +329,7 @@ def _optional(convert: Callable[[Value], Record], value: Value | None) -> Record
 def _cell(samples: Samples, configuration: TrialConfiguration, kind: Kind) -> Json:
     """One configuration with one kind of text; `rate` in tokens per second.
 
-    `busy`: other programs left too few samples undisturbed, so there is no rate and no speed-up.
+    `busy`: too few undisturbed samples because of other programs, so no rate and no speed-up.
     """
     rates, busy = samples.rates(configuration, kind), samples.busy(configuration, kind)
     spread = samples.spread(configuration, kind)
@@ -350,7 +352,7 @@ def _speedup(spread: Spread) -> Json:
 
 
 def _draft_error(samples: Samples) -> Json | None:
-    """Return in how many answers a drafter has failed, if any, and its first error."""
+    """Return the number of answers with a failed drafter and the first error, if any."""
     errors = samples.draft_errors
     if not errors:
         return None
@@ -359,7 +361,7 @@ def _draft_error(samples: Samples) -> Json | None:
 
 
 def _exactness(samples: Samples) -> Json | None:
-    """None: no answer could be compared with a plain one."""
+    """None: no answer had a plain reference."""
     compared, first = samples.exactness(), None
     if not compared.of:
         return None

@@ -1,7 +1,7 @@
-"""From samples to a verdict: the recommendation and what it changes, as data and as a sentence.
+"""From samples to a verdict: the recommendation and its effects, as data and as a sentence.
 
-Prompt lookup needs no model, so a draft model has to be clearly faster to be recommended. `auto`
-guards itself against a useless draft, so `draft` has to be clearly faster than `auto`.
+Prompt lookup needs no model, so a draft model must be clearly faster to be recommended. `auto`
+guards against a useless draft, so `draft` must be clearly faster than `auto`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from omlx.measure.spread import Gain, Spread
 from omlx.measure.texts import Kind
 
 SIMPLEST_FIRST: Final = {"ngram": 0, "auto": 1, "draft": 2}
-"""Order in which strategies are considered; a later one has to beat the earlier ones."""
+"""Order of consideration; a later strategy must beat the earlier ones."""
 
 Changes = Mapping[Kind, Spread]
 """Speed-ups by kind of text."""
@@ -24,9 +24,9 @@ Changes = Mapping[Kind, Spread]
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`code` is one of `trial.verdict.*`, whose sentence has the fields `draft`, `gains`, `losses`.
+    """`code`: one of `trial.verdict.*`, a sentence with fields `draft`, `gains`, `losses`.
 
-    `configuration` is the recommended one; None recommends no change.
+    `configuration`: the recommendation; None recommends no change.
     """
 
     code: str
@@ -35,7 +35,7 @@ class Verdict:
     losses: Changes = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the form that `render_verdict` takes."""
+        """Return the input of `render_verdict`."""
         recommended = self.configuration
         return {
             "code": self.code,
@@ -58,7 +58,7 @@ def _changes_record(changes: Changes) -> list[dict[str, Any]]:
 def verdict(
     samples: Samples, configurations: Sequence[TrialConfiguration], kinds: Sequence[Kind]
 ) -> Verdict:
-    """Return the verdict on `configurations`, plain decoding among them, with texts of `kinds`."""
+    """Return the verdict on `configurations` (plain decoding included) over `kinds`."""
     if any(samples.busy(each, kind) for each in configurations for kind in kinds):
         return Verdict("trial.verdict.busy")
     best: TrialConfiguration | None = None
@@ -86,7 +86,7 @@ def verdict(
 def _in_order(
     samples: Samples, configurations: Sequence[TrialConfiguration]
 ) -> list[TrialConfiguration]:
-    """Return the measured configurations, simplest first; of two alike the faster one first."""
+    """Return measured configurations, simplest first; equally simple ones fastest first."""
     ranks = {}
     for configuration in configurations:
         speedups = samples.overall(configuration)
@@ -97,7 +97,7 @@ def _in_order(
 
 
 def _better(samples: Samples, ours: TrialConfiguration, theirs: TrialConfiguration) -> bool:
-    """Return whether one is clearly faster than the other over all kinds of text."""
+    """Return whether `ours` is clearly faster than `theirs` over all kinds of text."""
     our_speedups, their_speedups = samples.overall(ours), samples.overall(theirs)
     rounds = [number for number in our_speedups if number in their_speedups]
     ratios = [our_speedups[number] / their_speedups[number] for number in rounds]
@@ -107,7 +107,7 @@ def _better(samples: Samples, ours: TrialConfiguration, theirs: TrialConfigurati
 def _changes(
     samples: Samples, configuration: TrialConfiguration, kinds: Sequence[Kind], gain: Gain
 ) -> dict[Kind, Spread]:
-    """Return the kinds that become clearly faster, or slower; the largest change first."""
+    """Return the kinds with a clear `gain`, largest change first."""
     changes = {}
     for kind in kinds:
         spread = samples.spread(configuration, kind)
@@ -118,7 +118,7 @@ def _changes(
 
 
 def render_verdict(verdict: Mapping[str, Any], language: str = "en") -> str:
-    """Return the sentence of a verdict's record in a language that has a catalog.
+    """Render the sentence of a verdict's record in a cataloged language.
 
     `{gains}` becomes "code edits 1.8× (1.7–1.9) and prose 1.1× (1.1–1.2)".
     """
@@ -129,7 +129,7 @@ def render_verdict(verdict: Mapping[str, Any], language: str = "en") -> str:
 
 
 def join_list(parts: Sequence[str], language: str = "en") -> str:
-    """Return "a", "a and b", or "a, b and c" in that language."""
+    """Return "a", "a and b", or "a, b and c" in `language`."""
     if len(parts) < 2:
         return "".join(parts)
     first = parts[0]
