@@ -1,4 +1,5 @@
 """`omlx bench`: measurements on a user's own machine and models. Programs, never tests.
 
-Interleaved pairs, medians of ratios within trials, and a comparison of all tokens.
+Sides run in interleaved pairs; reported are medians of ratios within trials, and a comparison of
+all tokens.
 """

@@ -1,6 +1,6 @@
 """Modes, ways to speculate as an API client requests them, in pairs with plain decoding.
 
-    trial 0   the first request that this mode ever sees: reported apart; warms up the others
+    trial 0   the first request of a mode: reported apart; warms up the others
     trial 1   case 1: A B   case 2: B A   case 3: A B …      all cases, then the next trial,
     trial 2   case 1: B A   case 2: A B   case 3: B A …      in alternating order
 
@@ -39,7 +39,7 @@ FIXED_LENGTHS: Final = (1, 2, 4, 8, 16)
 
 @dataclass(frozen=True, slots=True)
 class Mode:
-    """`draft_length` is the fixed number of tokens per round; None if the policy decides."""
+    """`draft_length`: fixed tokens per round; None leaves the length to the policy."""
 
     name: str
     speculation: Speculation
@@ -47,7 +47,6 @@ class Mode:
 
     @property
     def needs_draft(self) -> bool:
-        """Whether it cannot run without a draft model."""
         return any(clause.name == "draft" for clause in self.speculation.strategy.clauses)
 
 
@@ -67,9 +66,9 @@ PLAIN: Final = Mode(OFF, Speculation(parse("off")))
 
 
 def chosen_modes(names: tuple[str, ...] | None, *, draft: bool) -> tuple[Mode, ...]:
-    """Return the modes of these names, or all that can run if `names` is None.
+    """Return the modes called `names`; for None, all that can run.
 
-    Raises ValueError for a mode that needs a draft model where there is none.
+    Raises ValueError for a mode that needs a draft model when `draft` is false.
     """
     if names is None:
         return tuple(mode for mode in MODES if draft or not mode.needs_draft)
@@ -84,10 +83,10 @@ def chosen_modes(names: tuple[str, ...] | None, *, draft: bool) -> tuple[Mode, .
 
 
 class LearnedStates:
-    """What the engine has learned, by workload and mode: costs, acceptance, drafters' caches.
+    """The engine's learned state by workload and mode: costs, acceptance, drafters' caches.
 
-    One engine serves all modes. `enter` gives it the state of one of them, which starts with
-    `cost_model()` and lives from request to request, as in a server.
+    One engine serves all modes. `enter` swaps in a mode's state, which starts with `cost_model()`
+    and persists from request to request, as in a server.
     """
 
     def __init__(
@@ -103,7 +102,7 @@ class LearnedStates:
         self._speculators: dict[tuple[str, str], Speculator] = {}
 
     def enter(self, workload: str, mode: Mode, *, random_draft: bool) -> Speculator:
-        """Let the engine speculate with what this mode has learned of this workload."""
+        """Swap in the state of `mode` on `workload`, created at its first use."""
         loop, key = self._subject.loop, (workload, mode.name)
         if key not in self._speculators:
             draft = self._random_draft if random_draft else self._subject.draft
@@ -123,7 +122,7 @@ class LearnedStates:
 
 
 COLD: Final = 0
-"""Number of the first trial."""
+"""Trial number — the first trial, measured apart."""
 
 Group = tuple[Request, ...]
 """Requests that run together."""
@@ -133,8 +132,7 @@ Group = tuple[Request, ...]
 class SpeculationCase:
     """One mode against plain decoding; `role` names the model in reports.
 
-    `prepare` is called before a group of requests runs, and before the model is asked again for
-    the scores of one of its answers.
+    `prepare` is called before a group of requests runs, and before the model rescores an answer.
     """
 
     role: str
@@ -154,7 +152,7 @@ class SpeculationCase:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What one trial asked and both sides' outcome, each by group."""
+    """Requests of one trial, and both sides' outcomes, each by group."""
 
     groups: tuple[Group, ...]
     ours: tuple[Driven, ...]
@@ -170,7 +168,7 @@ class Trial:
 
     @property
     def answers(self) -> Iterator[tuple[Group, Request, tuple[int, ...], tuple[int, ...]]]:
-        """Every request with its group, and the answers of both sides."""
+        """Every request with its group and both sides' answers."""
         for group, ours, theirs in zip(self.groups, self.ours, self.theirs, strict=True):
             answers = zip(group, ours.sample.tokens, theirs.sample.tokens, strict=True)
             for asked, our_answer, their_answer in answers:
@@ -179,7 +177,7 @@ class Trial:
 
 @dataclass(slots=True)
 class CaseTrials:
-    """A case and its trials that were finished in time."""
+    """A case and its finished trials."""
 
     case: SpeculationCase
     cold: Trial | None = None
@@ -189,9 +187,9 @@ class CaseTrials:
 def measure(
     cases: Sequence[SpeculationCase], trials: int, progress: Progress, deadline: float | None = None
 ) -> list[CaseTrials]:
-    """Run all pairs, each a unit of `progress`, until `deadline` (monotonic seconds) has passed.
+    """Run all pairs, each a unit of `progress`, until `deadline` (monotonic seconds).
 
-    An interrupt ends it early too, and keeps the finished pairs.
+    An interrupt ends the measurement early and keeps the finished pairs.
     """
     measured = [CaseTrials(case) for case in cases]
     try:
@@ -213,7 +211,7 @@ def measure(
 
 
 def requests(case: SpeculationCase, trial: int) -> tuple[Group, ...]:
-    """Return what a trial asks, in groups that run together, as plain requests."""
+    """Return a trial's plain requests, in groups that run together."""
     subject, workload = case.subject, case.workload
 
     def count(text: str) -> int:
@@ -246,6 +244,7 @@ def _run_trial(case: SpeculationCase, number: int, *, swap: bool) -> Trial:
     ours, theirs = [], []
     for position, group in enumerate(groups):
         case.prepare(group)
+        # Sides alternate within a trial, too.
         our_driven, their_driven = run_pair(
             partial(_run, case, case.mode, group),
             partial(_run, case, PLAIN, group),

@@ -1,4 +1,4 @@
-"""`omlx bench COMMAND`: the commands, each with a module of its own."""
+"""`omlx bench COMMAND`: the commands, each in its own module."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ COMMANDS: Final[dict[str, tuple[ModuleType, str, tuple[str, ...]]]] = {
     "speculation": (speculation, "measure speculation against plain decoding", ("spec",)),
     "exact": (exact, "compare speculation with plain decoding, token by token", ()),
 }
-"""Modules with `add_arguments(parser)` and `run(args)`, their help, and other names of them."""
+"""Modules with `add_arguments(parser)` and `run(args)`, their help, and aliases."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the commands with their flags to `parser`."""
     commands = parser.add_subparsers(dest="bench", metavar="COMMAND", required=True)
     for name, (module, text, aliases) in COMMANDS.items():
         command = commands.add_parser(name, help=text, aliases=aliases)
@@ -28,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run a benchmark and return its exit status.
 
-    SIGTERM is handled as an interrupt: what was measured is reported, and servers are stopped.
+    SIGTERM acts as an interrupt: results so far are reported, and servers stopped.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     status: int = args.run_benchmark(args)

@@ -1,4 +1,4 @@
-"""Flags, progress, tables and JSON files that the commands share."""
+"""Flags, progress, tables and JSON files shared by the commands."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def model_dir(text: str) -> Path:
 
 
 def output(text: str) -> Path:
-    """Parse a file to write, and fail now rather than after hours of measuring."""
+    """Parse the path of an output file, failing before hours of measuring, not after."""
     path = Path(text).expanduser()
     if path.is_dir() or not path.parent.is_dir():
         raise argparse.ArgumentTypeError(
@@ -39,7 +39,7 @@ def output(text: str) -> Path:
 
 
 def one_of(choices: tuple[str, ...]) -> Callable[[str], tuple[str, ...]]:
-    """Return a parser of names separated by commas, each among `choices`."""
+    """Return a parser of comma-separated names among `choices`."""
 
     def names(text: str) -> tuple[str, ...]:
         chosen = tuple(text.split(","))
@@ -54,14 +54,14 @@ def one_of(choices: tuple[str, ...]) -> Callable[[str], tuple[str, ...]]:
 
 
 def positive(text: str) -> int:
-    """Parse a whole number above 0."""
+    """Parse an integer above 0."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
     return int(text)
 
 
 def not_negative(text: str) -> float:
-    """Parse a number from 0 on."""
+    """Parse a number that is at least 0."""
     try:
         value = float(text)
     except ValueError:
@@ -72,7 +72,7 @@ def not_negative(text: str) -> float:
 
 
 def numbers(text: str) -> tuple[int, ...]:
-    """Parse `1,4,8`, or `1-8` for all from 1 to 8. Returns each once, the least first."""
+    """Parse `1,4,8`, or the inclusive range `1-8`, into sorted distinct integers."""
     first, dash, last = text.partition("-")
     values: Iterable[int] = map(positive, text.split(","))
     if dash:
@@ -111,7 +111,6 @@ FLAGS: Final[dict[str, dict[str, Any]]] = {
 
 
 def add(parser: argparse.ArgumentParser, *flags: str) -> None:
-    """Add those of `FLAGS` to `parser`."""
     for flag in flags:
         parser.add_argument(flag, **FLAGS[flag])
 
@@ -120,7 +119,7 @@ LOG_INTERVAL_S: Final = 30.0
 
 
 class Progress:
-    """Progress in `total` units. `deadline`, a time of the `clock`, bounds the time left."""
+    """Progress in `total` units. `deadline`, in the time of `clock`, bounds the estimated rest."""
 
     def __init__(
         self,
@@ -143,7 +142,7 @@ class Progress:
         self._bar.close()
 
     def start(self, name: str) -> None:
-        """Show what runs from now on."""
+        """Show the name of the running unit."""
         now = self._clock()
         if not self._done:
             self._began = now  # time before the first unit says nothing about the others
@@ -157,7 +156,7 @@ class Progress:
         self._bar.update()
 
     def reach(self, done: int) -> None:
-        """Count the units up to `done` that were left out."""
+        """Count skipped units, up to `done`."""
         self._bar.update(max(0, done - self._done))
         self._done = max(done, self._done)
 
@@ -176,14 +175,14 @@ Json: TypeAlias = dict[str, object]
 
 
 def write_json(file: Path | None, report: Json) -> None:
-    """Write a report if there is a file. NaN and infinity become null: JSON cannot hold them."""
+    """Write `report` if there is a file. NaN and infinity, absent from JSON, become null."""
     if file is not None:
         text = json.dumps(_finite(report), indent=1, allow_nan=False)
         file.write_text(text + "\n", encoding="utf-8")
 
 
 def table(rows: Iterable[Sequence[str]]) -> str:
-    """Return columns aligned left, the first row underlined."""
+    """Return left-aligned columns, the first row underlined."""
     cells = [list(row) for row in rows]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     cells.insert(1, ["─" * width for width in widths])
@@ -195,7 +194,7 @@ def table(rows: Iterable[Sequence[str]]) -> str:
 
 
 def environment(load_before: tuple[float, ...]) -> Json:
-    """Return what the figures were taken on. The load before shows whether something else ran."""
+    """Return machine and versions. The load before a run shows whether other programs ran."""
     preloaded = [Path(name).name for name in os.environ.get("LD_PRELOAD", "").split(":") if name]
     return {
         "machine": {

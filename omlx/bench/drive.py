@@ -1,9 +1,9 @@
 """The engine driven step by step, timed as `omlx.measure.sample` describes.
 
-Beside it, two aids of comparison. Kernels of different shapes round differently, so two candidates
-that nearly tie may change places: a divergence says how near a tie it was. Where speculation does
-not pay, `auto` rightly drafts nothing and nothing can be compared: fixed costs are those of an
-imagined machine on which it pays, and which no measurement changes.
+Two aids of comparison. Kernels of different shapes round differently, so two nearly tied candidates
+may swap: a divergence reports how close the tie was. If speculation does not pay, `auto` rightly
+drafts nothing and leaves nothing to compare: `fixed_costs` is an imagined machine on which it pays,
+whatever is measured.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def request(
     seed: int = 0,
     draft_length: int | None = None,
 ) -> Request:
-    """Return a request with a fixed `draft_length` in tokens; None for no speculation."""
+    """Return a request with a fixed `draft_length` in tokens; None disables speculation."""
     speculation = NO_SPECULATION
     if draft_length is not None:
         speculation = Speculation(DRAFT, DraftLength.exactly(draft_length))
@@ -67,7 +67,7 @@ class Driven:
 
 
 def run(loop: EngineLoop, requests: Sequence[Request]) -> Sample:
-    """Run requests together to their end. Raises the error that one failed with."""
+    """Run requests together to their end. Raises the error of a failed request."""
     driven = drive(loop, requests)
     for error in driven.errors.values():
         raise error
@@ -75,7 +75,7 @@ def run(loop: EngineLoop, requests: Sequence[Request]) -> Sample:
 
 
 def drive(loop: EngineLoop, requests: Sequence[Request]) -> Driven:
-    """Run requests together to their end, and return statistics and errors too."""
+    """Run requests together to their end. Errors are returned by row, not raised."""
     rows = {f"bench-{next(_ids)}": row for row in range(len(requests))}
     meter = Meter(len(requests))
     stats: dict[int, RequestStats] = {}
@@ -112,7 +112,7 @@ def drive(loop: EngineLoop, requests: Sequence[Request]) -> Driven:
 
 
 def settle() -> None:
-    """Wait until the device is idle, and empty MLX's buffer cache of the other side's buffers."""
+    """Wait for an idle device, and drop the other side's buffers from MLX's cache."""
     mx.synchronize()
     mx.synchronize(generation_stream)
     mx.clear_cache()
@@ -122,8 +122,9 @@ def settle() -> None:
 class Divergence:
     """The first `token` at which an answer differs from its reference.
 
-    In logits, as plain decoding sees that position: `margin` lies between its best two candidates,
-    `apart` between the two tokens. Both are infinite where one answer merely ended earlier.
+    Distances in logits of plain decoding at that position: `margin` between the best two
+    candidates, `apart` between the two tokens. Both are infinite if one answer merely ended
+    earlier.
     """
 
     token: int
@@ -134,7 +135,7 @@ class Divergence:
 def divergence(
     subject: Subject, request: Request, reference: Sequence[int], answer: Sequence[int]
 ) -> Divergence | None:
-    """Return where `answer` diverges from `reference`, or None if they are the same."""
+    """Return the divergence of `answer` from `reference`; None if equal."""
     place = first_difference(reference, answer)
     if place is None:
         return None
@@ -147,10 +148,10 @@ def divergence(
 
 
 def plain_scores(subject: Subject, request: Request, answer: Sequence[int]) -> mx.array:
-    """Return the scores [V], float32, by which plain decoding chooses the token after `answer`.
+    """Return plain decoding's float32 scores [V] for the token after `answer`.
 
-    They are logits; with a temperature, plus that many times the position's Gumbel noise. The
-    passes have the shapes that the engine's have.
+    Logits, plus `temperature` times the position's Gumbel noise. Passes have the engine's shapes,
+    so rounding agrees.
     """
     cache = make_prompt_cache(subject.model)
     *prompt, newest = request.tokens
@@ -171,14 +172,14 @@ def plain_scores(subject: Subject, request: Request, answer: Sequence[int]) -> m
 
 
 class FixedLatencyTable(LatencyTable):
-    """Passes cost what the table says, however long they take."""
+    """A latency table that ignores measurements."""
 
     def learn(self, width: int, context: int, seconds: float) -> bool:
         return False
 
 
 class FixedCostModel(CostModel):
-    """A batch costs what a single row's pass over as many tokens does."""
+    """A batch costs as much as a single row's pass over as many tokens."""
 
     def plain_step(self, rows: int, context: int) -> float:
         return self.batch_pass(rows, PLAIN, context)
@@ -188,16 +189,16 @@ class FixedCostModel(CostModel):
 
 
 def flat(width: int) -> float:
-    """Return the seconds of a pass where reading the weights takes nearly all the time."""
+    """Return the seconds of a pass bound by reading the weights."""
     return 1.0 + 0.01 * width
 
 
 def fixed_costs(
     pass_seconds: Callable[[int], float] = flat, draft: str = "draft", draft_seconds: float = 0.02
 ) -> CostModel:
-    """Return costs in which a plain step takes 1 s and a pass over n rows `pass_seconds(n)`.
+    """Return costs of 1 s for a plain step and `pass_seconds(n)` for a pass over n rows.
 
-    A pass of the draft model of that name takes `draft_seconds`.
+    A pass of the draft model `draft` takes `draft_seconds`.
     """
     target = {PLAIN: 1.0}
     for width in range(1, 8 * CONFIG.widest_window + 1):

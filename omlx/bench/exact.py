@@ -1,8 +1,8 @@
 """`omlx bench exact`: every mode against plain decoding, token by token, in any weights.
 
-Every answer that differs is listed with its first difference and how near a tie it was there. A
-difference that was no near-tie is a bug. Modes that adapt get fixed costs under which speculation
-pays, so that they draft where they can: the question is not whether it pays.
+Every differing answer is listed with its first difference and the distance of the tie there. A
+difference that was no near-tie is a bug. Adaptive modes get fixed costs under which speculation
+pays, so that they draft wherever possible: speed is not the question.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from omlx.exactness import TOLERANCE
 from omlx.measure.sample import Sample, total
 
 WARM: Final = 0.8
-"""Temperature at which every greedy request is repeated."""
+"""Temperature — every greedy request is repeated with sampling."""
 
 CONTEXT: Final = 400
-"""Default length of prompt and answer, in tokens."""
+"""Tokens — default length of prompt and answer."""
 
 HEAD: Final = ("mode", "answers", "tokens", "drafted", "accepted", "differ", "farthest")
 
 
 @dataclass(frozen=True, slots=True)
 class NearTie(Divergence):
-    """Where a mode's answer diverges from plain decoding's."""
+    """A mode's divergence from plain decoding."""
 
     mode: str
     workload: str
@@ -52,7 +52,7 @@ class NearTie(Divergence):
 
 @dataclass(frozen=True, slots=True)
 class ModeComparison:
-    """The answers of one mode to all questions, in counts of answers and tokens."""
+    """One mode's answers to all questions, in counts of answers and tokens."""
 
     mode: str
     answers: int
@@ -63,7 +63,7 @@ class ModeComparison:
 
     @property
     def farthest(self) -> float:
-        """The largest gap between two tokens that differ, in logits."""
+        """Logits — the largest gap between two tokens that differ."""
         return max((tie.apart for tie in self.near_ties), default=0.0)
 
     @property
@@ -73,7 +73,6 @@ class ModeComparison:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's flags to `parser`."""
     tolerances = ", ".join(f"{value:g} {name}" for name, value in TOLERANCE.items())
     add_case_arguments(parser, trials=1, context=CONTEXT)
     parser.add_argument("--tokens", type=positive, metavar="N", help="longest answer")
@@ -89,7 +88,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Compare, print, write. Returns 1 if a difference was no near-tie, 2 if models do not fit."""
+    """Compare, print, write. Returns 1 beyond near-ties, 2 for incompatible models."""
     try:
         modes = chosen_modes(args.modes, draft=args.draft is not None)
         subject = read_subject(args.model, args.draft, dtype=args.dtype, bits=args.quantize)
@@ -119,7 +118,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run_strict(subject: Subject, answers: int, file: Path | None) -> int:
-    """Compare strict answers in company with plain ones. Returns 1 if one differs."""
+    """Compare strict answers of a busy engine with plain ones. Returns 1 for any difference."""
     with Progress(3 * answers, "answer") as progress:
         found = compare_strict(subject, answers, progress)
     record = asdict(found) | {"measured": found.measured.to_json(), "price": found.price}
@@ -169,7 +168,7 @@ def compare(
     asked: Sequence[tuple[str, Request]],
     progress: Progress,
 ) -> list[ModeComparison]:
-    """Compare every mode with plain decoding; each answer of a mode is a unit of `progress`."""
+    """Compare every mode with plain decoding; each answer is a unit of `progress`."""
     states = LearnedStates(subject, None, fixed_costs)
     progress.start(PLAIN.name)
     plain = [_answer(subject, states, PLAIN, request) for _, request in asked]
@@ -201,12 +200,12 @@ def compare(
 
 
 def tolerance_of(subject: Subject) -> float:
-    """Return the tolerance for the dtype of the logits; of quantized weights, of their scales."""
+    """Return the tolerance for the dtype of the logits (for quantized weights, of the scales)."""
     logits: mx.array = subject.model(mx.zeros((1, 1), mx.uint32))
     return TOLERANCE[str(logits.dtype).removeprefix("mlx.core.")]
 
 
 def _answer(subject: Subject, states: LearnedStates, mode: Mode, request: Request) -> Sample:
-    """Run one request in a mode. Raises the error that it failed with."""
+    """Run one request in a mode. Raises the error of a failed request."""
     states.enter("", mode, random_draft=False)
     return run_requests(subject.loop, [replace(request, speculation=mode.speculation)])

@@ -1,8 +1,8 @@
-"""Parts of the machine's page, each a table within a time of its own, and those of single kernels.
+"""Parts of the machine's page: tables, each with its own time limit; here, of single kernels.
 
-A part that fails is reported with the rows before; the other parts run all the same. mlx chooses a
+A failed part is reported with the rows before the failure; the other parts still run. mlx chooses a
 kernel by the rows of a product and the queries of an attention, so time and rounding change in
-steps: the kernels show those of this machine, in the shapes of an 8B model.
+steps: these parts show the steps of this machine, in the shapes of an 8B model.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from omlx.engine.device_errors import isolate
 
 Row: TypeAlias = tuple[str, ...]
 Expired: TypeAlias = Callable[[], bool]
-"""Whether the time of a part is over. A row that has begun is finished."""
+"""Whether the part's time is over. A started row is finished."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """`measure(progress, expired)` yields rows below `head`, and ticks `units` times or less."""
+    """`measure(progress, expired)` yields rows below `head`, and ticks at most `units` times."""
 
     title: str
     head: Row
@@ -39,9 +39,9 @@ class Part:
 def run_parts(
     parts: Sequence[Part], seconds: float, clock: Callable[[], float] = time.monotonic
 ) -> Iterator[str]:
-    """Measure each part and yield its text. `seconds` bound all of them together.
+    """Measure each part and yield its text. `seconds` bound all parts together.
 
-    An interrupt ends the measurement; what was measured until then has been yielded.
+    An interrupt ends the measurement; finished parts have been yielded.
     """
     began, done = clock(), 0
     end = began + seconds
@@ -73,7 +73,7 @@ def _run(part: Part, progress: Progress, expired: Expired) -> str:
 
 
 ROWS: Final = (1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 12, 13, 16, 32)
-"""Rows of a product: both sides of the steps that are known."""
+"""Rows of a product — both sides of the known steps."""
 
 SHAPE: Final = (4096, 12288)
 """Inputs and outputs of a layer."""
@@ -86,20 +86,21 @@ CONTEXT: Final = 8192
 """Tokens that each query attends to."""
 
 REPEATS: Final = 5
-"""Timed evaluations, of which the median counts; one before them is not timed."""
+"""Timed evaluations per kernel, after an untimed one; the median counts."""
 
 ENOUGH_S: Final = 0.5
-"""Seconds of timed evaluations after which a slow kernel is not evaluated again."""
+"""Seconds of timed evaluations — a slow kernel is not evaluated again after them."""
 
 PROBED_LIMIT: Final = 1 << 26
-"""Bytes that each limit is set to for a moment."""
+"""Bytes — each limit is set to this value for a moment."""
 
 TYPE: Final = mx.bfloat16
 
 
 def products(seconds: float) -> Part:
-    """Products with weights in 4 bit and in bfloat16. `differs` is the largest difference of the
-    first row from the same row alone; 0 is equality bit by bit.
+    """Return a part on products with 4-bit and bfloat16 weights.
+
+    `differs`: largest difference of the first row from the same row alone; 0 means equal bits.
     """
     head = ("rows", "4 bit ms", "× one", "differs", "bfloat16 ms", "× one", "differs")
     title = f"Matrix product, {SHAPE[0]:,} → {SHAPE[1]:,}, bfloat16 activations"
@@ -134,7 +135,10 @@ def _products(progress: Progress, expired: Expired) -> Iterator[Row]:
 
 
 def attention(seconds: float) -> Part:
-    """Attention of the last queries of a context: where no fused kernel fits, memory shows it."""
+    """Return a part on attention of a context's last queries.
+
+    Without a fused kernel, peak memory grows with the scores [queries, context].
+    """
     head = ["queries"]
     for size in HEAD_DIMS:
         head += [f"{size}: ms", "peak MB"]
@@ -171,7 +175,7 @@ def _attend(queries: mx.array, keys: mx.array, mask: str | None) -> mx.array:
 
 
 def calls(seconds: float) -> Part:
-    """Calls that bound or return memory: whether they work here, and what they say if not."""
+    """Return a part on calls that bound or return memory: their effect here, or their error."""
     return Part("Calls of mlx", ("call", "result"), seconds, 1, _calls)
 
 
@@ -201,6 +205,7 @@ def _calls(progress: Progress, expired: Expired) -> Iterator[Row]:
 def _timed(compute: Callable[[], mx.array]) -> tuple[mx.array, float]:
     """Return a result and the median seconds of its evaluations."""
     output, times = compute(), list[float]()
+    # Not timed: compiles kernels.
     mx.eval(output)
     while len(times) < REPEATS and sum(times) < ENOUGH_S:
         began = time.perf_counter()

@@ -1,7 +1,7 @@
-"""`omlx doctor --bench`: one page of measurements of a machine with a model, within ten minutes.
+"""`omlx doctor --bench`: a machine's page of measurements with a model, within ten minutes.
 
-Passes by width, decoding, exactness, long prompts, the cost of a pause: what the engine does anyway
-is what is measured, its calibration, its passes, its prefill chunks.
+Passes by width, decoding, exactness, long prompts, the cost of a pause: measured are the engine's
+own operations, its calibration, its passes, its prefill chunks.
 """
 
 from __future__ import annotations
@@ -45,18 +45,17 @@ LONGEST: Final = 32768
 """Tokens of the long prompt."""
 
 SLOW_PASS_S: Final = 20.0
-"""Seconds of a prefill pass from which on no longer context is tried: the next row would take
-minutes."""
+"""Seconds of a prefill pass — the context grows no further: the next row would take minutes."""
 
 MEMORY_SHARE: Final = 0.8
-"""Share of the working set that the long prompt may take."""
+"""Share of the working set — bound of the long prompt's memory."""
 
 PAUSE_S: Final = 3.0
 PAUSES: Final = ("none", f"{PAUSE_S:g} s", f"{PAUSE_S:g} s, kept warm")
 
 
 def widths(subject: Subject, seconds: float) -> Part:
-    """Passes by width, as the engine's calibration measures them."""
+    """Return a part on passes by width, measured by the engine's calibration."""
     head = ("tokens", "ms", "× a plain step", "in 2 rows, ms", "in 4 rows, ms")
     shown = (1, *CONFIG.widths)
     return Part("A pass by width", head, seconds, 1, partial(_widths, subject, shown))
@@ -85,7 +84,7 @@ def _batch(costs: CostModel, rows: int, width: int) -> str:
 
 
 def decoding(subject: Subject, seconds: float) -> Part:
-    """Plain decoding, alone and in batches: tokens per second of all rows together."""
+    """Return a part on plain decoding, alone and batched: tokens per second of all rows."""
     head = ("rows", "tok/s", "min–max", "× alone")
     return Part("Plain decoding", head, seconds, len(BATCHES) * TRIALS, partial(_decoding, subject))
 
@@ -112,7 +111,7 @@ def _decoding(subject: Subject, progress: Progress, expired: Expired) -> Iterato
 
 
 def exactness(subject: Subject, seconds: float) -> Part:
-    """Modes of speculation against plain decoding, token by token."""
+    """Return a part comparing modes of speculation with plain decoding, token by token."""
     able = [mode for mode in MODES if mode.name in EXACT_MODES]
     modes = [mode for mode in able if subject.draft is not None or not mode.needs_draft]
     asked = list(questions(subject, (EXACT_WORKLOAD,), 1, EXACT_CONTEXT, EXACT_TOKENS))
@@ -127,7 +126,7 @@ def exactness(subject: Subject, seconds: float) -> Part:
 
 
 def prefill(subject: Subject, seconds: float, longest: int = LONGEST) -> Part:
-    """A prompt of growing length: speed and peak memory of the chunks up to each length."""
+    """Return a part on a growing prompt: speed and peak memory up to each length."""
     head = ("context", "tok/s", "longest pass s", "peak GB")
     chunks = longest // subject.loop.limits.prefill_chunk
     return Part("A long prompt", head, seconds, chunks, partial(_prefill, subject, longest))
@@ -143,7 +142,7 @@ def _prefill(subject: Subject, longest: int, progress: Progress, expired: Expire
         slowest, began = max(slowest, now - began), now
         progress.tick()
         stop = _stop(slowest) or ("time" if expired() else "")
-        # Lengths double from row to row; the last one may lie between.
+        # Lengths double from row to row; the last may be less than double.
         if done >= 2 * since or stop or done >= longest - 1:
             peak = mx.get_peak_memory() / 1e9
             speed = (done - done_before) / (now - section)
@@ -156,7 +155,7 @@ def _prefill(subject: Subject, longest: int, progress: Progress, expired: Expire
 
 
 def _chunks(loop: EngineLoop, tokens: tuple[int, ...]) -> Iterator[int]:
-    """Compute a prompt; yield how many tokens are computed, after each chunk. Raises its error."""
+    """Prefill a prompt; yield the number of computed tokens after each chunk. Raises its error."""
     asked = Request("prompt", tokens, Sampling(0.0), 1, speculation=NO_SPECULATION)
     loop.submit(asked)
     while loop.has_work:
@@ -172,7 +171,7 @@ def _prompt(subject: Subject, length: int) -> tuple[int, ...]:
 
 
 def _stop(slowest: float) -> str:
-    """Return why no longer prompt is tried; empty if one is."""
+    """Return why longer prompts are not tried; empty if they are."""
     if slowest > SLOW_PASS_S:
         return f"a pass took {slowest:.1f} s"
     room = int(mx.device_info().get("max_recommended_working_set_size", 0))
@@ -182,7 +181,7 @@ def _stop(slowest: float) -> str:
 
 
 def pauses(subject: Subject, seconds: float, sleep: Callable[[float], None] = time.sleep) -> Part:
-    """The first tokens after a pause, and after one in which the GPU was kept warm."""
+    """Return a part on the first tokens after a pause, with the GPU idle or kept warm."""
     units = len(PAUSES) * TRIALS
     head = ("pause", "ms of 4 tokens", "min–max")
     return Part("After a pause", head, seconds, units, partial(_pauses, subject, sleep))
@@ -213,11 +212,11 @@ def _pauses(
 
 
 BUDGET_S: Final = 540.0
-"""Seconds of measuring: ten minutes, less the time to load a model."""
+"""Seconds of measuring — ten minutes, less the time to load a model."""
 
 
 def parts(subject: Subject) -> list[Part]:
-    """Return the parts of the page, those that may end the process last."""
+    # Parts that may end the process (memory) come last.
     return [
         kernels.calls(5),
         decoding(subject, 90),
@@ -231,7 +230,7 @@ def parts(subject: Subject) -> list[Part]:
 
 
 def page(subject: Subject, seconds: float) -> Iterator[str]:
-    """Measure for so many `seconds`, and yield the text of each part as soon as it is there."""
+    """Measure for at most `seconds`; yield the text of each part once measured."""
     load = os.getloadavg()[0]
     yield f"Model: {subject.names[0]}, {_weights(subject)}\nLoad average before: {load:.2f}\n"
     yield from run_parts(parts(subject), seconds)

@@ -1,4 +1,4 @@
-"""The outcome of a case: rates and times with their spread, acceptance, exactness; comparisons."""
+"""A case's outcome: rates and times with spread, acceptance, exactness; comparisons."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from omlx.records import RequestStats, sum_drafters
 
 @dataclass(frozen=True, slots=True)
 class AnswerDivergence:
-    """Where an answer first differs from plain decoding's.
+    """First difference of an answer from plain decoding's.
 
-    `margin` lies between the two tokens, in logits: near zero, rounding decided. It is infinite
-    where one answer merely ended earlier.
+    `margin`: logits between the two tokens; near zero, rounding decided. Infinite if one answer
+    merely ended earlier.
     """
 
     trial: int
@@ -33,10 +33,10 @@ class AnswerDivergence:
 class Outcome:
     """Rates in tokens per second, wall times in seconds with prefill; ratios within trials.
 
-    A ratio above 1 means that the mode is faster; `cold` is that of the mode's first request.
-    `sample` sums up our trials; `errors` counts failures of both sides, `reasons` the codes of
-    requests, `gates` by drafter those of its gate, or its state. `busy`: other programs took so
-    much of the machine that a repeat would not agree.
+    Ratios above 1 mean that the mode is faster; `cold` is the ratio of the mode's first request.
+    `sample` sums up the mode's trials. `errors` counts failures of both sides, `reasons` the codes
+    of requests, `gates` by drafter the codes or states of its gate. `busy`: other programs took
+    more than `BUSY_SHARE` of the processors.
     """
 
     case: SpeculationCase
@@ -176,15 +176,15 @@ def _drafters(stats: Iterable[RequestStats]) -> dict[str, Json]:
 
 
 MODEL: Final = "model"
-"""The role of the measured model in reports."""
+"""Role of the measured model in reports."""
 
 AS_GOOD: Final = 0.97
-"""Share of the best mean speed-up from which on a draft length counts as equally good."""
+"""Share of the best mean speed-up — draft lengths above it count as equally good."""
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Two speed-ups over plain decoding: their medians, and that of their ratio within trials."""
+    """Medians of two speed-ups over plain decoding, and of their ratio within trials."""
 
     model: str
     workload: str
@@ -217,7 +217,7 @@ class Comparison:
 
 
 def auto_against_fixed(outcomes: Sequence[Outcome]) -> Iterator[Comparison]:
-    """Compare single streams of `auto` with the best fixed draft length, 0 among them."""
+    """Compare single streams of `auto` with the best fixed draft length, including 0."""
     for auto in outcomes:
         if auto.case.mode.name != AUTO or auto.case.streams > 1:
             continue
@@ -226,16 +226,17 @@ def auto_against_fixed(outcomes: Sequence[Outcome]) -> Iterator[Comparison]:
             if _same_work(outcome, auto) and outcome.case.mode.draft_length is not None:
                 gains[outcome.case.mode.name] = outcome.gain
         if gains:
+            # Length 0: plain decoding.
             gains[OFF] = Series((1.0,) * len(auto.gain.values))
             best = max(gains, key=lambda name: gains[name].median)
             yield Comparison.of(auto, best, gains[best])
 
 
 def declared_draft_length(outcomes: Sequence[Outcome]) -> Json | None:
-    """Return the draft length that a model package should declare, or None if there is none.
+    """Return the draft length that a model package should declare, if measured.
 
-    The best fixed length over the workloads that all lengths were measured with, bounded by the
-    lengths that are nearly as good.
+    The best fixed length over the workloads measured with all lengths, bounded by the lengths that
+    are at least `AS_GOOD`.
     """
     gains: dict[int, dict[str, float]] = {}
     for outcome in outcomes:

@@ -1,4 +1,4 @@
-"""`omlx bench speculation`: what to measure on which model, for how long, and its report."""
+"""`omlx bench speculation`: settings, cases and time limit, and the report."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ from omlx.bench.subject import Subject, read_subject, untrained
 from omlx.bench.workloads import WORKLOAD_NAMES, WORKLOADS
 
 CONTEXT: Final = 600
-"""Default length of prompt and answer, in tokens."""
+"""Tokens — default length of prompt and answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpeculationSettings:
-    """`context` is the length of prompt and answer that workloads aim at, in tokens.
+    """`context`: tokens of prompt and answer that workloads aim at.
 
-    `budget` is the time to measure, in minutes; None for no limit.
+    `budget`: minutes to measure; None for no limit.
     """
 
     workloads: tuple[str, ...]
@@ -63,7 +63,6 @@ class SpeculationSettings:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's flags to `parser`."""
     add_case_arguments(parser, trials=9, context=CONTEXT)
     parser.add_argument(
         "--streams", type=numbers, default=(1, 2, 4), metavar="N,…", help="requests at a time"
@@ -74,7 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_case_arguments(parser: argparse.ArgumentParser, *, trials: int, context: int) -> None:
-    """Add the flags of models, workloads and modes, with these defaults."""
+    """Add the flags of models, workloads and modes, with defaults `trials` and `context`."""
     add(parser, "--model", "--draft", "--dtype", "--quantize", "--json")
     for flag, names, default in (
         ("--workloads", WORKLOAD_NAMES, WORKLOAD_NAMES),
@@ -90,7 +89,7 @@ def add_case_arguments(parser: argparse.ArgumentParser, *, trials: int, context:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure, write the file, print the tables. Returns 2 if the models do not go together."""
+    """Measure, write the file, print the tables. Returns 2 for incompatible models."""
     load_before = os.getloadavg()
     try:
         settings = read_settings(args)
@@ -109,7 +108,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def read_settings(args: argparse.Namespace) -> SpeculationSettings:
-    """Raises ValueError for a mode that needs a draft model where none is given."""
+    """Parse the settings. Raises ValueError if a mode needs a draft model and none is given."""
     modes = chosen_modes(args.modes, draft=args.draft is not None)
     return SpeculationSettings(
         workloads=args.workloads,
@@ -124,7 +123,7 @@ def read_settings(args: argparse.Namespace) -> SpeculationSettings:
 def build_cases(
     subject: Subject, random_draft: Any | None, settings: SpeculationSettings, role: str = MODEL
 ) -> list[SpeculationCase]:
-    """Return a case for each number of streams, workload and mode of the settings."""
+    """Return a case for each number of streams, workload and mode."""
     states = LearnedStates(subject, random_draft)
     workloads = [workload for workload in WORKLOADS if workload.name in settings.workloads]
     modes = [mode for mode in MODES if mode.name in settings.modes]
@@ -145,7 +144,7 @@ def run_cases(
     settings: SpeculationSettings,
     before: Callable[[Progress], None] = lambda progress: None,
 ) -> list[CaseTrials]:
-    """Measure all cases within the budget, of which `before` is a part that runs first."""
+    """Run `before`, then measure all cases, together within the budget."""
     deadline = None
     if settings.budget is not None:
         deadline = time.monotonic() + 60 * settings.budget
@@ -160,7 +159,7 @@ def report_fields(
     measured: list[CaseTrials],
     load_before: tuple[float, ...],
 ) -> dict[str, Any]:
-    """Return the fields of a report on what was measured; subjects by role."""
+    """Return the fields of a report; `subjects` by role."""
     outcomes, missing = [], []
     for entry in measured:
         result = Outcome.of(entry)
@@ -220,7 +219,7 @@ TableRows = list[tuple[str, ...]]
 
 @dataclass(frozen=True, slots=True)
 class SpeculationReport:
-    """`missing`: cases with fewer trials than requested; `title`: its heading in a document."""
+    """`missing`: cases with fewer trials than requested; `title`: heading in a document."""
 
     settings: Json
     models: Json
@@ -231,7 +230,7 @@ class SpeculationReport:
 
     @property
     def quiet(self) -> list[Outcome]:
-        """Outcomes whose figures a repeat would confirm, as far as the load of the machine goes."""
+        """Outcomes measured on a quiet machine."""
         return [outcome for outcome in self.outcomes if not outcome.busy]
 
     def to_json(self) -> Json:
@@ -275,7 +274,6 @@ class SpeculationReport:
 
 
 def row(outcome: Outcome) -> tuple[str, ...]:
-    """Return the cells of an outcome under `HEAD`."""
     case, accepted = outcome.case, percent(outcome.sample.acceptance_rate)
     figures: tuple[str, ...] = (BUSY, "–", accepted, "–", "–", "–", "–")
     if not outcome.busy:
@@ -303,7 +301,7 @@ def row(outcome: Outcome) -> tuple[str, ...]:
 def comparison_table(
     title: str, comparisons: Iterator[Comparison]
 ) -> Iterator[tuple[str, TableRows]]:
-    """Yield the table of these comparisons if there are any."""
+    """Yield the table of `comparisons`, if any."""
     rows = [comparison.cells for comparison in comparisons]
     if rows:
         yield title, [COMPARISON_HEAD, *rows]
@@ -321,7 +319,7 @@ def percent(share: float | None) -> str:
 
 
 def _overviews(outcomes: Sequence[Outcome]) -> Iterator[tuple[str, TableRows]]:
-    """Yield speed-ups by workload and mode: one table for each model and number of streams."""
+    """Yield speed-ups by workload and mode: one table per model and number of streams."""
     gains: dict[tuple[str, int], dict[str, dict[str, str]]] = {}
     for outcome in outcomes:
         case = outcome.case

@@ -1,8 +1,8 @@
-"""`omlx bench exact --strict N`: answers of a busy, strict engine against plain decoding alone.
+"""`omlx bench exact --strict N`: a busy, strict engine against plain decoding alone.
 
-Prompts share beginnings and cross chunks of the prompt; one to four requests run together, some
-join midway, drafts of every kind are made, prefixes are restored, at temperatures 0 and 0.8. The
-same requests with near-ties admitted tell what strict costs.
+Prompts share beginnings and cross prefill chunks; one to four requests run together, some join
+midway, every kind of drafter drafts, prefixes are restored, at temperatures 0 and 0.8. The same
+requests with near-ties admitted show the price of strictness.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from omlx.engine.types import TokensCommitted as Committed
 from omlx.exactness import Exactness
 
 CONTEXT: Final = 2048
-"""Tokens of prompt and answer at most."""
+"""Tokens — bound of prompt and answer."""
 
 BEGINNINGS: Final = 6
-"""Texts that prompts begin with."""
+"""Texts — beginnings shared by prompts."""
 
 LENGTHS: Final = (1, 3, 6, 12)
-"""Of answers, in tokens."""
+"""Tokens — lengths of answers."""
 
 TEMPERATURES: Final = (0.0, 0.8)
 ROWS: Final = (1, 1, 2, 3, 4)
@@ -54,9 +54,9 @@ STRATEGIES: Final = ("auto", "ngram", "draft", "ngram;draft")
 
 @dataclass(frozen=True, slots=True)
 class StrictComparison:
-    """How many answers of a busy engine differ from plain decoding alone, strict and otherwise.
+    """Differences of a busy engine's answers from plain decoding alone, strict and with near-ties.
 
-    `seconds` are those of all answers together, `tokens` those of prompts and answers.
+    `seconds` cover all answers, `tokens` prompts and answers.
     """
 
     measured: Exactness
@@ -73,7 +73,7 @@ class StrictComparison:
 
     @property
     def price(self) -> float:
-        """The time of strict answers, as a multiple of the others'."""
+        """Time of strict answers as a multiple of the others'."""
         return self.seconds / self.seconds_ties
 
 
@@ -82,7 +82,7 @@ def compare_strict(
 ) -> StrictComparison:
     """Answer the same requests plainly and alone, strictly in company, and with near-ties.
 
-    Without `facts` of the model, short passes find them.
+    Without `facts` of the model, short passes determine them.
     """
     make_cache = cache_maker(subject.model)
     steps = measure_exactness(subject.model, make_cache, subject.vocab_size, CONTEXT)
@@ -132,7 +132,7 @@ def compare_strict(
 
 
 class _Run:
-    """Answers in order, and what the engine did for them."""
+    """Answers in order, and counts of the engine."""
 
     def __init__(self) -> None:
         self.tokens: list[tuple[int, ...]] = []
@@ -171,7 +171,7 @@ def _loop(
 
 
 def _requests(subject: Subject, answers: int) -> list[Request]:
-    """Return requests whose prompts begin alike, and may continue an earlier prompt."""
+    """Return requests whose prompts share beginnings or continue an earlier prompt."""
     rng = Random(0)
     source = [token for prompt in subject.prompts for token in prompt]
     beginnings = [_cut(rng, source, 300) for _ in range(BEGINNINGS)]
@@ -203,7 +203,7 @@ def _cut(rng: Random, source: Sequence[int], length: int) -> tuple[int, ...]:
 
 
 def _answers(loop: EngineLoop, requests: Sequence[Request], joins: Sequence[int]) -> _Run:
-    """Run requests to their end; each joins so many steps after the one before it."""
+    """Run requests to their end; request `i` joins `joins[i]` steps after request `i - 1`."""
     run = _Run()
     tokens: dict[str, tuple[int, ...]] = {request.id: () for request in requests}
     waiting = list(zip(requests, joins, strict=True))

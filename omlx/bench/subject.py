@@ -24,11 +24,11 @@ from omlx.engine.types import Limits
 from omlx.models.pool.opening import Dtype, cast_weights
 
 GROUP_SIZE: Final = 64
-"""Weights that share a scale when quantized."""
+"""Weights — share a scale when quantized."""
 
 QUANTIZED: Final = (nn.QuantizedLinear, nn.QuantizedEmbedding, QuantizedSwitchLinear)
 WORD_BITS: Final = 32
-"""Bits of the words into which quantized modules pack weights."""
+"""Bits — words into which quantized modules pack weights."""
 
 
 @dataclass(frozen=True)
@@ -45,17 +45,17 @@ class Subject:
 
     @cached_property
     def loop(self) -> EngineLoop:
-        """The engine that serves it, without a prefix cache: every run computes its prompts."""
+        """Engine without a prefix cache: every run computes its prompts."""
         return self.new_loop(prefix_bytes=0)
 
     def new_loop(self, prefix_bytes: int) -> EngineLoop:
-        """Return another engine with a prefix cache of that size."""
+        """Return a new engine with a prefix cache of `prefix_bytes`."""
         limits = Limits(context_length=1 << 20, max_rows=64, prefix_bytes=prefix_bytes)
         return build_loop(self.model, self.vocab_size, limits, draft=self.draft)
 
     @cached_property
     def mlx_lm_speculates(self) -> bool:
-        """Whether mlx-lm can speculate with this model: it needs every layer to trim."""
+        """Whether mlx-lm can speculate with this model: every layer must be trimmable."""
         return bool(can_trim_prompt_cache(make_prompt_cache(self.model)))
 
     def describe(self) -> Json:
@@ -77,8 +77,8 @@ def read_subject(
 ) -> Subject:
     """Load a model and its draft.
 
-    `dtype` converts the weights of both as the server does, then `grow(model, draft)` may change
-    them, then `bits` quantizes them. Raises ValueError if the vocabularies differ.
+    In this order: `dtype` converts both models' weights as the server does, `grow(model, draft)`
+    may change them, `bits` quantizes them. Raises ValueError if the vocabularies differ.
     """
     model, tokenizer, config = _load(model_dir)
     cast_weights(model, config, dtype)
@@ -114,7 +114,7 @@ def _load(folder: Path) -> tuple[Any, Any, dict[str, Any]]:
 
 
 def untrained(model: Any | None) -> Any | None:
-    """Return a model of the same shape with random weights, or None for None."""
+    """Return a copy with random weights; None for None."""
     if model is None:
         return None
     copied = copy.deepcopy(model)
@@ -125,7 +125,7 @@ def untrained(model: Any | None) -> Any | None:
 
 
 def parameter_count(model: nn.Module) -> int:
-    """Return the number of weights; of quantized modules the packed ones, without scales."""
+    """Return the number of weights. Quantized ones count unpacked, without scales and biases."""
     count = sum(array.size for _, array in flat_parameters(model))
     for module in model.modules():
         if isinstance(module, QUANTIZED):
@@ -141,7 +141,7 @@ def flat_parameters(model: nn.Module) -> list[tuple[str, mx.array]]:
 
 
 def _noise(weight: mx.array, key: mx.array) -> mx.array:
-    """Return noise for a matrix; norms (one dimension) and packed integers stay as they are."""
+    """Return noise for a matrix; norms (one dimension) and packed integers stay."""
     if weight.ndim < 2 or not mx.issubdtype(weight.dtype, mx.floating):
         return weight
     scale: float = weight.shape[-1] ** -0.5
@@ -149,7 +149,7 @@ def _noise(weight: mx.array, key: mx.array) -> mx.array:
 
 
 def _quantize(model: Any, bits: int) -> None:
-    """Quantize the matrices that divide into groups, in place."""
+    """Quantize in place every matrix that divides into groups of `GROUP_SIZE`."""
 
     def divides(_: str, module: Any) -> bool:
         return hasattr(module, "to_quantized") and module.weight.shape[-1] % GROUP_SIZE == 0

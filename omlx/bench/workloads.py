@@ -1,8 +1,8 @@
-"""The workloads of `omlx bench speculation`: from a verbatim copy to text without any pattern.
+"""Workloads of `omlx bench speculation`: from verbatim copies to text without any pattern.
 
-Every prompt comes from a generator that is seeded with its trial and draws snippets, names and
-numbers, so no trial repeats another, and two runs of the benchmark ask the same. None of the texts
-is in Python's standard library, from which the bundled models learned. Beside them, fixed prompts.
+Prompts come from a generator seeded with the trial that draws snippets, names and numbers: trials
+do not repeat one another, and two runs of the benchmark ask the same. No text is from Python's
+standard library, on which the bundled models were trained. `PROMPTS` are fixed.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from typing import Any, Final
 from omlx.measure.texts import FUNCTION_SEPARATOR, read_sections
 
 SLACK: Final = 48
-"""Tokens by which an answer may exceed the text that it should repeat."""
+"""Tokens — an answer may exceed the text to repeat by this many."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A conversation to answer in at most `longest` tokens. `ends`: stop tokens end the answer."""
+    """A conversation, answered in at most `longest` tokens. `ends`: stop tokens end the answer."""
 
     messages: list[Message]
     longest: int
@@ -55,16 +55,16 @@ class QuestionMaker:
         return " ".join(self.rng.choices(_words(), k=count))
 
     def room(self, text: str) -> int:
-        """Return the tokens that an answer repeating `text` may have."""
+        """Return the token limit of an answer that repeats `text`."""
         return self.count(text) + SLACK
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """`ask` makes one question; a trial has `repeats` of them where answers are short.
+    """`ask` makes a question; a trial has `repeats` per stream, more for short answers.
 
-    `random_draft`: the draft model has random weights. `ask_beside` makes those of every second
-    stream where they differ.
+    `random_draft`: the draft model has random weights. `ask_beside`, if any, replaces `ask` for
+    every second stream.
     """
 
     name: str
@@ -77,7 +77,7 @@ class Workload:
 def questions(
     workload: Workload, trial: int, rows: int, context: int, count: Callable[[str], int]
 ) -> list[Question]:
-    """Return the questions of one trial: `workload.repeats` times `rows` of them."""
+    """Return the questions of a trial: `rows` times `workload.repeats`."""
     rng = random.Random(f"{workload.name} {trial} {context}")
     maker = QuestionMaker(rng, context, count)
     turns = (workload.ask, workload.ask_beside or workload.ask)
@@ -88,7 +88,7 @@ def questions(
 
 
 def vary(rng: random.Random, code: str) -> str:
-    """Return the code with about half of its names and all of its larger numbers changed."""
+    """Return `code` with about half of the names, and all numbers from 10 on, changed."""
 
     def other_number(number: re.Match[str]) -> str:
         return str(rng.randint(10, 10 ** len(number[0]) - 1))
@@ -100,7 +100,7 @@ def vary(rng: random.Random, code: str) -> str:
 
 
 def names(code: str) -> list[str]:
-    """Return the variables and arguments of the code, which can be renamed safely."""
+    """Return the variables and arguments of `code`, which can be renamed safely."""
     known: set[str] = set()
     for node in ast.walk(ast.parse(code)):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
@@ -115,7 +115,7 @@ def renamed(code: str, old: str, new: str) -> str:
 
 
 def fresh_name(rng: random.Random, code: str) -> str:
-    """Return a random word that the code does not contain."""
+    """Return a random word absent from `code`."""
     name = rng.choice(_words())
     while name in code:
         name = rng.choice(_words())
@@ -135,7 +135,7 @@ def _verbatim(maker: QuestionMaker) -> Question:
 
 
 def _small_edit(maker: QuestionMaker) -> Question:
-    """Rename one name that is used two to four times."""
+    """Rename a variable with two to four uses."""
     code = maker.file(0.45)
     rare = [name for name in names(code) if 2 <= uses(code, name) <= 4] or names(code)
     old = maker.rng.choice(rare)
@@ -143,7 +143,7 @@ def _small_edit(maker: QuestionMaker) -> Question:
 
 
 def _heavy_edit(maker: QuestionMaker) -> Question:
-    """Rename the three names that are used most."""
+    """Rename the three most used names."""
     code = maker.file(0.42)
     often = sorted(names(code), key=lambda name: -uses(code, name))[:3]
     requests = [_rename(maker, code, old)[0] for old in often]
@@ -151,7 +151,7 @@ def _heavy_edit(maker: QuestionMaker) -> Question:
 
 
 def _warm_coding(maker: QuestionMaker) -> Question:
-    """Edit a file for the second time; the first edit is part of the conversation."""
+    """Edit a file again; the first edit is part of the conversation."""
     code = maker.file(0.29)
     chosen = maker.rng.sample(names(code), 2)
     first, edited = _rename(maker, code, chosen[0])
@@ -183,14 +183,14 @@ def _reasoning(maker: QuestionMaker) -> Question:
 
 
 def _prose(maker: QuestionMaker) -> Question:
-    """Continue a story, sampled, to full length: a small model would end it too soon."""
+    """Continue a story, sampled, to full length: a small model would stop too early."""
     text = maker.rng.choice(read_sections("prose.txt", "\n\n"))
     request = f"Continue this story about {maker.words(3)}.\n\n{text}"
     return Question([_user(request)], maker.context * 2 // 5, temperature=0.9, ends=False)
 
 
 def _worst_case(maker: QuestionMaker) -> Question:
-    """Write random words at a temperature at which little repeats."""
+    """Write random words, at a temperature at which little repeats."""
     request = f"Write words that are not among these: {maker.words(maker.context // 12)}"
     return Question([_user(request)], maker.context * 2 // 5, temperature=1.5, ends=False)
 
@@ -226,7 +226,6 @@ def _shown(request: str, code: str) -> str:
 
 
 def _rename(maker: QuestionMaker, code: str, old: str) -> tuple[str, str]:
-    """Return the request and its result."""
     new = fresh_name(maker.rng, code)
     return f"Rename `{old}` to `{new}`.", renamed(code, old, new)
 
@@ -254,12 +253,14 @@ Message = dict[str, Any]
 
 
 def prompts(workload: str) -> tuple[str, ...]:
-    """Return the prompts of one of the `PROMPTS`."""
     return read_sections(f"{workload}.txt")
 
 
 def encode(tokenizer: Any, workload: str = "edit") -> list[tuple[int, ...]]:
-    """Return the token ids of a workload's prompts, by mlx-lm's tokenizer wrapper."""
+    """Return the token ids of the prompts in `workload`.
+
+    `tokenizer` is mlx-lm's wrapper.
+    """
     encoded = []
     for prompt in prompts(workload):
         encoded.append(encode_chat(tokenizer, [{"role": "user", "content": prompt}]))
@@ -271,7 +272,7 @@ def encode_chat(
 ) -> tuple[int, ...]:
     """Return the token ids of a conversation with its generation prompt.
 
-    A model without a chat template reads the texts one after another.
+    Without a chat template, the texts are joined by blank lines.
     """
     if not tokenizer.has_chat_template:
         text = "\n\n".join(message["content"] for message in messages)

@@ -1,6 +1,6 @@
-"""The command line, and the variables that it sets for its process: no downloads, no telemetry.
+"""The command line, and its process's environment variables: no downloads, no telemetry.
 
-`serve` is the composition root: it builds all parts and passes them on.
+`serve` is the composition root: builds all parts and passes them on.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _added: set[str] = set()
 
 
 def set_environment(*, online: bool) -> None:
-    """Set the variables that the user has not set; `online` commands may download."""
+    """Set `ENVIRONMENT`, unless set by the user; `online` commands may download."""
     for name, value in ENVIRONMENT.items():
         if name not in os.environ and not (online and name == "HF_HUB_OFFLINE"):
             os.environ[name] = value
@@ -31,6 +31,6 @@ def user_environment() -> dict[str, str]:
 
 
 def online_environment() -> dict[str, str]:
-    """Return the environment of child processes that may go online, but report nothing."""
+    """Return the environment of child processes: online, without telemetry."""
     offline = {name: value for name, value in ENVIRONMENT.items() if name != "HF_HUB_OFFLINE"}
     return {**offline, **user_environment()}

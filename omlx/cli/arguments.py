@@ -1,4 +1,4 @@
-"""From a parsed command line to its configuration, and to the models that it names."""
+"""From a parsed command line to the configuration and the models named."""
 
 from __future__ import annotations
 
@@ -21,11 +21,10 @@ from omlx.settings.store import Store
 
 
 def configured(arguments: Namespace, *, rename_broken: bool = False) -> LiveConfiguration:
-    """Return the configuration of a command: flags, environment, settings files.
+    """Return a command's configuration: flags, environment, settings files.
 
-    Reports on standard error which files do not count; with `rename_broken` (no server may be
-    running), those that cannot be parsed are renamed first. Raises ConfigError for invalid
-    settings.
+    Reports ignored files on standard error; `rename_broken` (requires that no server runs) first
+    renames unparsable ones. Raises ConfigError for invalid settings.
     """
     run = (cli_layer(arguments), environment_layer(os.environ))
     home = resolve(run).settings.home
@@ -40,7 +39,7 @@ def configured(arguments: Namespace, *, rename_broken: bool = False) -> LiveConf
 
 
 def find_models(names: Sequence[str], configuration: Configuration) -> Discovery:
-    """Return a discovery of all models, with those of `names` that are folders first."""
+    """Return a discovery of all models that searches folders among `names` first."""
     folders = [_folder(name) for name in names]
     settings = configuration.resolve().settings
     model_dir = (*filter(None, folders), *settings.model_dir)
@@ -48,14 +47,14 @@ def find_models(names: Sequence[str], configuration: Configuration) -> Discovery
 
 
 def find_model(name: str, configuration: LiveConfiguration) -> ModelEntry:
-    """Return the model of this machine that a command line names. Raises NotFound, ModelError."""
+    """Return the local model `name`, an id or a folder. Raises NotFound or ModelError."""
     registry = find_models([name], configuration.current).scan()
     return Catalog(registry, configuration).resolve(model_id(name))
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The models on this machine with their configuration, and the id of the one to load at start.
+    """The local models with their configuration, and the id of the model to load at start.
 
     `discover` repeats the discovery in the same folders.
     """
@@ -66,11 +65,9 @@ class Selection:
 
 
 def select(model: str | None, configuration: LiveConfiguration) -> Selection:
-    """Find the models named on the command line, by id or by folder; such a folder is searched
-    first.
+    """Find the models named on the command line by id or folder; folders are searched first.
 
-    Raises NotFound or ModelError for MODEL. A draft that is missing or unusable does not stop a
-    start.
+    Raises NotFound or ModelError for `model`. A missing or unusable draft does not prevent a start.
     """
     names = [] if model is None else [model]
     run = []
@@ -90,7 +87,7 @@ def select(model: str | None, configuration: LiveConfiguration) -> Selection:
 
 
 def model_id(name: str) -> str:
-    """Return the id of a model that is named by its folder; any other name as it is."""
+    """Return the id of a model named by its folder; other names unchanged."""
     folder = _folder(name)
     if folder is None:
         return name
@@ -98,7 +95,7 @@ def model_id(name: str) -> str:
 
 
 def _folder(name: str) -> Path | None:
-    """Return the folder that a name is, if it is written as a path."""
+    """Return `name` as a folder if written as a path."""
     path = os.path.expanduser(name)
     if name.startswith((".", "/", "~")) and os.path.isdir(path):
         return Path(path).absolute()

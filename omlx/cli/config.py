@@ -1,4 +1,4 @@
-"""`omlx config get|set|unset|list|path`: stored settings of all models, one, or a profile of it."""
+"""`omlx config get|set|unset|list|path`: settings of all models, one model, or a profile."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _set(arguments: Namespace, live: LiveConfiguration) -> None:
 
 
 def _check_name(setting: str, name: str, model: str | None, live: LiveConfiguration) -> None:
-    """Check an alias or a draft against the models here. Raises ConfigError, BadRequest."""
+    """Check an alias or draft against the local models. Raises ConfigError or BadRequest."""
     registry = _models(live)
     if setting == "draft_model":
         entry = None
@@ -96,7 +96,7 @@ def _unset(arguments: Namespace, live: LiveConfiguration) -> None:
 
 
 def _report_restart(row: Setting, live: LiveConfiguration) -> None:
-    """Report a running server that applies this setting only after a restart."""
+    """Report that a running server applies this setting only after a restart."""
     if row.applies_live:
         return
     address = find_server(live.current.resolve().settings.home)
@@ -134,7 +134,7 @@ def _record(row: Setting, resolution: Resolution) -> dict[str, object]:
 
 
 def _resolution(arguments: Namespace, live: LiveConfiguration) -> Resolution:
-    """Resolve every setting; for a model on this machine, with what its package declares."""
+    """Resolve every setting; for a local model, with its package's declarations."""
     model, profile = _owner(arguments, live)
     if model is None:
         return live.current.resolve()
@@ -146,9 +146,7 @@ def _resolution(arguments: Namespace, live: LiveConfiguration) -> Resolution:
 
 
 def _owner(arguments: Namespace, live: LiveConfiguration) -> Owner:
-    """Return whose stored settings the arguments name. Raises NotFound, also for a profile that
-    the model does not have.
-    """
+    """Return the owner named by the arguments. Raises NotFound, also for a missing profile."""
     model, profile = _model(arguments, live), arguments.profile
     if model is None or profile is None:
         return Owner(model)
@@ -160,9 +158,9 @@ def _owner(arguments: Namespace, live: LiveConfiguration) -> Owner:
 
 
 def _model(arguments: Namespace, live: LiveConfiguration, *, new: bool = False) -> str | None:
-    """Return the id of the model that `--model` names, usable or not.
+    """Return the id of the model `--model`, usable or not.
 
-    A model that is not on this machine is accepted if it has stored settings, unless `new` ones are
+    A model missing from this machine is accepted if it has stored settings, unless `new` ones are
     to be stored.
     """
     if arguments.model is None:
@@ -180,7 +178,7 @@ def _models(live: LiveConfiguration) -> Registry:
 
 
 def _shown(row: Setting, value: Value) -> str:
-    """Return a value as people read it."""
+    """Return a value formatted for people."""
     if value is None or value == ():
         return ""
     if row.form is Form.SECRET:
@@ -195,7 +193,7 @@ def _shown(row: Setting, value: Value) -> str:
 
 
 def _row(name: str) -> Setting:
-    """Return the setting of a name written with dashes or underscores."""
+    """Return the setting `name`, written with dashes or underscores. Raises ConfigError."""
     row = table().get(name.replace("-", "_"))
     if row is None:
         raise ConfigError("config.unknown", name=name)

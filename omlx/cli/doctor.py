@@ -1,11 +1,11 @@
-"""`omlx doctor`: the details that a problem report needs.
+"""`omlx doctor`: the details of a problem report.
 
-With `--bench`, measurements of this machine as well, within ten minutes. With `--exact`, whether
-wide passes of a model have the bits of single steps. With `--hosts`, whether a model can be served
-over these machines, and how fast their links are.
+`--bench` adds measurements of this machine, within ten minutes. `--exact` measures whether wide
+passes of a model have the bits of single steps. `--hosts` checks whether a model can be served over
+these machines, and the speed of their links.
 
-The output holds no secrets: of an API key it says whether it is set, and the user's folder is
-written `~`.
+The output holds no secrets: an API key is only "set" or "not set", and the user's folder is written
+`~`.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ Rows: TypeAlias = Iterator[tuple[str, ...]]
 DEMO: Final = "omlx-demo/target"
 DEMO_DRAFT: Final = "omlx-demo/draft"
 _DEVICE_ERRORS: Final = 3
-"""Device errors that are shown at most."""
+"""Device errors — at most this many are shown."""
 
 _PACKAGES = ("mlx", "mlx-lm", "transformers", "fastapi", "uvicorn")
 
@@ -110,18 +110,18 @@ def _warnings(machine: Machine) -> Rows:
 
 
 def _write(chapters: Mapping[str, Rows]) -> None:
-    """Print the chapters that have rows."""
     for name, rows in chapters.items():
+        # Chapters without rows are left out.
         if lines := columns(list(rows)).splitlines():
             text = "\n  ".join([sentence(f"cli.doctor.{name}", {}), *lines]) + "\n\n"
             sys.stdout.write(_without_user(text))
 
 
 def _bench(name: str | None, configuration: LiveConfiguration) -> int:
-    """Print the chapters about the machine, then measurements of it. Returns 2 if the model cannot
-    be loaded.
+    """Print the chapters about the machine, then its measurements.
 
-    Without a `name` the bundled model is measured, with its draft.
+    Without `name`, measures the bundled model with its draft. Returns 2 if the model cannot be
+    loaded.
     """
     from omlx.bench.machine import BUDGET_S, page  # noqa: PLC0415 — both import mlx-lm,
     from omlx.bench.subject import read_subject  # noqa: PLC0415 — which is slow
@@ -147,7 +147,7 @@ def _bench(name: str | None, configuration: LiveConfiguration) -> int:
 
 
 def _check_room(entry: ModelEntry, limit: int) -> None:
-    """Raise ModelError for a model whose weights exceed the memory limit."""
+    """Raise ModelError if the weights exceed the memory limit."""
     weights = sum(file.stat().st_size for file in entry.files.weights)
     if weights > limit:
         need_gb, limit_gb = (round(count / (1 << 30), 2) for count in (weights, limit))
@@ -156,7 +156,7 @@ def _check_room(entry: ModelEntry, limit: int) -> None:
 
 
 def _hosts(arguments: Namespace, configuration: LiveConfiguration) -> int:
-    """Probe every host but this one; return 0 if a model can be served over all of them."""
+    """Probe every host but this one; return 0 if all can serve the model."""
     hosts = read_hosts(arguments.hosts)
     search = flags_of(cli_layer(arguments), Group.MODELS)
     rows = [tuple(sentence(f"cli.doctor.hosts.{name}", {}) for name in HEAD)]
@@ -239,7 +239,7 @@ def _files(home: Path) -> Rows:
 
 
 def _device_errors(home: Path) -> Rows:
-    """Yield the newest errors of the device that the log has, the newest first."""
+    """Yield the log's newest device errors, newest first."""
     with suppress(OSError):
         lines = [line for line in read_tail(home) if line.text.startswith(DEVICE_ERROR)]
         for line in lines[:_DEVICE_ERRORS]:
@@ -248,7 +248,7 @@ def _device_errors(home: Path) -> Rows:
 
 
 def _problem(path: Path) -> str:
-    """Return why a file does not count; empty if it does."""
+    """Return why a file is ignored; empty if it counts."""
     try:
         content = read(path)
         if path.name == KEYS_FILE:
@@ -277,7 +277,7 @@ def _without_user(text: str) -> str:
 
 
 def measure(model: str, configuration: LiveConfiguration) -> int:
-    """Measure a model in this process, and print a table."""
+    """Measure a model's exactness in this process, and print a table."""
     measured = asyncio.run(_measure(model, configuration))
     rows = [tuple(sentence(f"cli.doctor.exact.{name}", {}) for name in ("pass", "difference"))]
     rows += _rows("window", measured.windows) + _rows("batch", measured.rows)

@@ -1,4 +1,4 @@
-"""`omlx keys add|list|revoke`: named API keys, which a running server takes up at once."""
+"""`omlx keys add|list|revoke`: named API keys, applied at once by a running server."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def run(arguments: Namespace) -> int:
 
 
 def _add(arguments: Namespace, file: KeyFile, configuration: LiveConfiguration) -> None:
-    """Print the new key alone to standard output, all else to standard error."""
+    """Print the new key alone on standard output, all else on standard error."""
     opened = configuration.current.resolve().settings.api_key is None and not file.path.exists()
     registry = discover(configuration.current.resolve().settings, os.environ)
     unmatched = Catalog(registry, configuration).unmatched(arguments.models)

@@ -1,7 +1,7 @@
 """`omlx launch AGENT …`: start a coding agent that uses a model of this server.
 
-The agent gets the address, the model, its context and the key in its environment or in a
-configuration of its own. Without a running server, one is started, and ended with the agent.
+The agent gets address, model, context length and key in its environment or in its own configuration
+file. Without a running server, a new server runs until the agent ends.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from omlx.errors import ConfigError
 from omlx.settings.schema import Settings, table
 
 LOG: Final = "launch.log"
-"""What a server that was started for an agent writes, in the home folder."""
+"""Log, in the home folder, of a server started for an agent."""
 
 _START_S: Final = 120
 _POLL_S: Final = 0.1
@@ -70,7 +70,7 @@ def _run(agent: Agent, program: str, endpoint: Endpoint, key: str, given: list[s
 
 @contextmanager
 def _interrupts_are_the_agents() -> Iterator[None]:
-    """Ctrl-C reaches all processes of a terminal: the agent decides what it means."""
+    """Ignore Ctrl-C, which reaches all processes of a terminal: the agent handles it."""
 
     def ignore(number: int, frame: FrameType | None) -> None:
         pass  # a handler: the agent would inherit SIG_IGN
@@ -84,8 +84,10 @@ def _interrupts_are_the_agents() -> Iterator[None]:
 
 @contextmanager
 def _server(home: Path, model: str | None) -> Iterator[str]:
-    """Give the address of the server that runs with this home folder; else start one, for the
-    block. Raises ConfigError if it does not start."""
+    """Yield the address of the home folder's server; start a server for the block if none runs.
+
+    Raises ConfigError if the start fails.
+    """
     address = find_server(home)
     if address is not None:
         yield address
@@ -116,8 +118,7 @@ def _wait_for(server: subprocess.Popen[bytes], home: Path) -> str:
 
 
 def _endpoint(address: str, model: str | None, settings: Settings) -> Endpoint:
-    """Return the endpoint of a model: by default the one loaded, else the server's default, else
-    its first one."""
+    """Return a model's endpoint: by default of the loaded, the default, or the first model."""
     with_key = settings.api_key is not None
     if model is None:
         models = _get(address, "/v1/models", settings.api_key)["data"]
@@ -130,7 +131,7 @@ def _endpoint(address: str, model: str | None, settings: Settings) -> Endpoint:
 
 
 def _say_what_is_used(agent: Agent, endpoint: Endpoint) -> None:
-    """Write the model, and a warning if its context is too short for the agent."""
+    """Report the model, with a warning if its context is too short for the agent."""
     tokens = endpoint.context_length
     sys.stderr.write(sentence("cli.launch.using", {"model": endpoint.model, "tokens": tokens}))
     if agent.lacks_context(tokens):
@@ -141,7 +142,7 @@ def _say_what_is_used(agent: Agent, endpoint: Endpoint) -> None:
 
 
 def _get(address: str, path: str, key: str | None) -> Mapping[str, Any]:
-    """Ask the server. Raises ConfigError with its message."""
+    """Request `path` from the server. Raises ConfigError with the server's message."""
     parts = urlsplit(address)
     connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=_TIMEOUT_S)
     headers = {"Authorization": f"Bearer {key}"} if key is not None else {}

@@ -1,8 +1,8 @@
 """`omlx COMMAND …`. Exit status: 0 success, 1 failure, 2 invalid, 130 interrupted, 141 SIGPIPE.
 
-A command is a module with `add_arguments(parser)` and `run(arguments) -> int`. Only the module of
-the given command is imported, so that `omlx models` and `omlx --version` do not wait for mlx.
-argparse, because the flags are rows of a table at run time.
+A command is a module with `add_arguments(parser)` and `run(arguments) -> int`. Only the given
+command's module is imported, so `omlx models` and `omlx --version` do not wait for mlx. argparse,
+because the flags are rows of a table at run time.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ COMMANDS = {
 
 ONLINE = frozenset({"pull"})
 _BROKEN_PIPE = 128 + signal.SIGPIPE
-"""The status that a shell reports for a tool ended by SIGPIPE."""
+"""Exit status — as shells report it for a process ended by SIGPIPE."""
 
 
 class Parser(ArgumentParser):
-    """An argument parser whose help notices that its reader has ended."""
+    """An argument parser whose help raises on a closed pipe."""
 
     def print_help(self, file: SupportsWrite[str] | None = None) -> None:
         (file or sys.stdout).write(self.format_help())
@@ -61,10 +61,10 @@ class Command(Protocol):
 
 
 def entry() -> NoReturn:
-    """Run the process, and end it without tearing the interpreter down.
+    """Run the process, and exit without interpreter teardown.
 
-    A native thread of mlx that ends during the teardown, and releases Python objects, would abort
-    the process.
+    During teardown, a native thread of mlx that ends and releases Python objects would abort the
+    process.
     """
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names of files need not be text
@@ -72,7 +72,7 @@ def entry() -> NoReturn:
 
 
 def _status() -> int:
-    """Run the command and return its exit status, after the output has been flushed."""
+    """Run the command and return its exit status, with the output flushed."""
     try:
         try:
             return main()
@@ -86,7 +86,7 @@ def _status() -> int:
 
 
 def _flush_errors() -> None:
-    """Flush standard error. A full disk that does not take it changes no exit status."""
+    """Flush standard error. A full disk leaves the exit status unchanged."""
     try:
         sys.stderr.flush()
     except BrokenPipeError:
@@ -96,7 +96,6 @@ def _flush_errors() -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit status."""
     if argv is None:
         argv = sys.argv[1:]
     name = ""

@@ -1,4 +1,4 @@
-"""`omlx models`: every model on this machine, usable or not, and why not."""
+"""`omlx models`: every model on this machine; for unusable ones, the reason."""
 
 from __future__ import annotations
 
@@ -35,9 +35,7 @@ def run(arguments: Namespace) -> int:
 
 
 def _listing(registry: Registry, catalog: Catalog) -> str:
-    """Return a table of the usable models with their profiles, then the others with their
-    reasons.
-    """
+    """Return a table of usable models with their profiles, then of others with their reasons."""
     if not registry.entries:
         return sentence("cli.models.none", {}) + "\n"
     others = [_row(entry) for entry in registry.entries if entry.status is not Status.USABLE]

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 def columns(rows: Sequence[tuple[str, ...]]) -> str:
-    """Return the rows with their cells aligned; a row may have fewer cells than others.
+    """Return the rows with aligned cells; rows may differ in length.
 
-    Control characters are escaped: names of folders and fields of configs are anybody's text.
+    Control characters are escaped: folder names and config fields are untrusted text.
     """
     rows = [tuple(map(escaped, row)) for row in rows]
     count = max(map(len, rows), default=0)
@@ -40,7 +40,7 @@ def size(size_bytes: int) -> str:
 
 
 class LoadingBars:
-    """Progress bar of a loading model; nothing where standard error is no terminal."""
+    """Progress bar of a loading model; silent if standard error is no terminal."""
 
     def __init__(self) -> None:
         tqdm.monitor_interval = 0  # no thread of its own
@@ -65,7 +65,7 @@ class LoadingBars:
 
 
 def download_hint(missing: MissingDraft) -> str:
-    """Return a sentence with the command that downloads a draft, and its size."""
+    """Return a sentence with a missing draft's download command and size."""
     known = "?"
     if missing.size_bytes is not None:
         known = size(missing.size_bytes)

@@ -1,4 +1,4 @@
-"""`omlx package write|check|show MODEL`: the speculation that a model's package declares.
+"""`omlx package write|check|show MODEL`: the speculation declared by a model's package.
 
 Needs neither a terminal nor a running server. Exit status 2: refused, and nothing was written.
 """
@@ -41,7 +41,7 @@ from omlx.settings.schema import Group
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """The model whose package is meant, and all models on this machine."""
+    """The model with the package, and all models on this machine."""
 
     entry: ModelEntry
     registry: Registry
@@ -92,7 +92,7 @@ def _write(arguments: Namespace, subject: Subject) -> None:
 
 
 def _check_visible(declared: DeclaredDraftModel, subject: Subject) -> None:
-    """Raise ModelError if only this command finds the draft, because it was named by its folder."""
+    """Raise ModelError if the draft is found only because its folder was named."""
     draft = str(declared.draft)
     entry = find_draft(draft, subject.registry)
     without_folders = find_draft(draft, find_models([], subject.configuration).scan())
@@ -103,8 +103,8 @@ def _check_visible(declared: DeclaredDraftModel, subject: Subject) -> None:
 def _window(text: str | None, bench: Path | None) -> tuple[WindowPolicy | None, list[str]]:
     """Return the draft length to declare, and sentences that name its source.
 
-    A benchmark's result is read even where `--window` takes precedence: an invalid one is refused.
-    Raises ModelError.
+    `--window` takes precedence over a benchmark's result, which is read all the same: invalid
+    results are refused. Raises ModelError.
     """
     chosen = measured = None
     if text is not None:

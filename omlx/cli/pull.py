@@ -60,7 +60,7 @@ def run(arguments: Namespace) -> int:
 
 
 def _pull(reference: Reference, settings: Settings) -> ModelEntry:
-    """Return the model; download it unless another folder has it. Raises ModelError."""
+    """Return the model, downloaded unless another folder has it. Raises ModelError."""
     entry = _find(reference, settings)
     if isinstance(entry, Reason) or entry.status is not Status.USABLE or entry.source == HUB_CACHE:
         _say("cli.pull.begins", model=str(reference))
@@ -73,7 +73,7 @@ def _pull(reference: Reference, settings: Settings) -> ModelEntry:
 
 
 def _convert(target: str, settings: Settings) -> ModelEntry:
-    """Return the model of a GGUF file or of the package, converted unless it is here.
+    """Return the model of a GGUF file or of the package, converted if missing.
 
     Raises ModelError.
     """
@@ -101,7 +101,7 @@ def _waits(reference: Reference) -> None:
 
 
 def _pull_draft(target: ModelEntry, settings: Settings) -> None:
-    """Download the declared draft. An unusable draft is reported and is no failure."""
+    """Download the declared draft. Unusable drafts are reported and are no failure."""
     package = usable_package(target.path)
     reasons = [package.reason, *package.warnings]
     if isinstance(package.declared, DeclaredDraftModel):
@@ -119,7 +119,7 @@ def _pull_draft(target: ModelEntry, settings: Settings) -> None:
 def _pull_chosen_draft(
     target: ModelEntry, reference: Reference, configuration: LiveConfiguration
 ) -> None:
-    """Download a draft and store it as that of the model. Raises ModelError if it cannot be used.
+    """Download a draft and set it as the model's. Raises ModelError if unusable.
 
     Writes the settings file.
     """
@@ -133,7 +133,7 @@ def _pull_chosen_draft(
 
 
 def _fetchable(target: ModelEntry, draft: ModelEntry | Reason) -> bool:
-    """Return whether to download a draft: to check a usable one, or where a download may help."""
+    """Return whether to download: to check a usable draft, or to fix an unusable one."""
     if isinstance(draft, Reason):
         return draft.code in FETCHABLE
     mismatch = checkpoint_mismatch(target, draft)

@@ -93,7 +93,7 @@ class StoredResult:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> StoredResult:
-        """Parse `asdict` of a result. Raises KeyError, TypeError or ValueError for anything else."""
+        """Parse `asdict` of a result. Raises KeyError, TypeError or ValueError."""
         then = values["conditions"]
         conditions = Conditions(str(then["machine"]), dict(then["versions"]), dict(then["weights"]))
         return cls(dict(values["record"]), float(values["at"]), conditions)

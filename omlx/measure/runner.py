@@ -33,7 +33,7 @@ STOP_BIAS: Final = -100.0
 """Logit bias on stop tokens — makes an answer reach its full length."""
 
 IDLE_S: Final = 1.0
-"""seconds without a user's request before a paused measurement resumes."""
+"""Seconds without a user's request before a paused measurement resumes."""
 
 POLL_S: Final = 0.05
 
@@ -99,7 +99,7 @@ class Measurement(ABC):
 
     @property
     def left_s(self) -> float | None:
-        """seconds — extrapolated from `spent_s` and `share`; None before the first sample."""
+        """Seconds — extrapolated from `spent_s` and `share`; None before the first sample."""
         return self.spent_s / self.share - self.spent_s if self.share else None
 
     def enter(self, state: State) -> None:
@@ -171,7 +171,7 @@ class Runner:
 
     @property
     def active_requests(self) -> int:
-        """Pending loads plus requests, running or waiting for a model, this measurement's included."""
+        """Pending loads plus requests that run or wait for a model, the measurement's included."""
         leases = sum(resident.leases for resident in self.pool.residents)
         return leases + self.pool.load_queue.requests
 

@@ -34,7 +34,7 @@ class TrialConfiguration:
 
     @property
     def changes(self) -> dict[str, str | None]:
-        """Model settings that apply this configuration; None leaves a setting to the next source."""
+        """Model settings of this configuration; None leaves a setting to the next source."""
         return {"speculation": self.strategy, "draft_model": self.draft}
 
     def to_json(self) -> dict[str, str | None]:

@@ -1,1 +1,1 @@
-"""`omlx serve`: the composition root, its socket, what it prints, and how it ends."""
+"""`omlx serve`: the composition root, its socket, its output, and its end."""

@@ -1,7 +1,6 @@
-"""The server's address: the socket it listens on, and `server.json` by which other commands find
-it.
+"""The server's address: the listening socket, and `server.json` for other commands.
 
-The socket is opened before anything is loaded, so that a busy port is reported at once.
+The socket is opened before any model is loaded, so that a busy port is reported at once.
 """
 
 from __future__ import annotations
@@ -25,11 +24,14 @@ BACKLOG: Final = 2048
 _NEXT_PORTS: Final = 50
 _TIMEOUT_S: Final = 2
 _LOOPBACK: Final = {4: ip_address("127.0.0.1"), 6: ip_address("::1")}
-"""This machine, by the version of the protocol."""
+"""This machine's address, by IP version."""
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a listening socket; port 0 picks a free one. Raises ConfigError with a free port."""
+    """Return a listening socket; port 0 picks a free port.
+
+    Raises ConfigError, for a busy port with a free one.
+    """
     try:
         return _listen(host, port)
     except OSError as error:
@@ -40,7 +42,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def url(listening: socket.socket) -> str:
-    """Return the URL at which a client on this machine reaches the socket."""
+    """Return the socket's URL for clients on this machine."""
     host, port = listening.getsockname()[:2]
     address = ip_address(host)
     if address.is_unspecified:  # the socket listens on every address of this machine
@@ -52,7 +54,7 @@ def url(listening: socket.socket) -> str:
 
 @contextmanager
 def published(home: Path, address: str) -> Iterator[None]:
-    """Keep the address in `server.json` while the block runs; failure to write is ignored."""
+    """Keep the address in `server.json` during the block; write failures are ignored."""
     path = home / FILE
     with suppress(ConfigError), locked(home):
         if not read(path, held=True).foreign:
@@ -66,7 +68,7 @@ def published(home: Path, address: str) -> Iterator[None]:
 
 
 def find_server(home: Path) -> str | None:
-    """Return the address of the server that runs with this home folder, if it answers."""
+    """Return the address of the server running with `home`, if responsive."""
     address = read(home / FILE).values.get("url")
     if isinstance(address, str) and _answers(address):
         return address
@@ -101,7 +103,7 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _free_port(host: str, port: int) -> int:
-    """Return the next free port; 0 if there is none nearby."""
+    """Return the next free port within `_NEXT_PORTS`; 0 if none."""
     for candidate in range(port + 1, min(port + _NEXT_PORTS, 65535)):
         with suppress(OSError):
             _listen(host, candidate).close()

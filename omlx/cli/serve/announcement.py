@@ -1,8 +1,8 @@
-"""Texts of `omlx serve`: the offer of the first start, the address, a login link, an example.
+"""Texts of `omlx serve`: the offer at first start, the address, a login link, an example.
 
-A machine that has no models but the bundled ones is offered some that fit. On a terminal `omlx
-serve` asks and downloads the one chosen, with its draft model, by `omlx pull` in a process of its
-own: a server stays offline. Elsewhere it prints the commands.
+A machine with only the bundled models is offered some that fit. On a terminal, `omlx serve` asks,
+and downloads the chosen model with its draft by `omlx pull` in a process of its own: a server stays
+offline. Elsewhere it prints the commands.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def announce(services: Services, settings: Settings, address: str) -> None:
 
 
 def _draft_lines(served: ServedModel) -> list[str]:
-    """Say which draft model serves; else why none does, and how to download it."""
+    """Return lines on the serving draft model; without one, the reason and the download command."""
     if served.draft is not None:
         return [sentence("cli.serve.draft_ready", {"draft": served.draft})]
     if served.no_draft_reason is None or served.no_draft_reason.code == "spec.off.no_draft_model":
@@ -78,9 +78,9 @@ def _login_link(settings: Settings, address: str) -> list[str]:
 
 
 def ask(discover: Callable[[], Registry], settings: Settings) -> str | None:
-    """Ask which model to download until one is here; return its id, None for none.
+    """Ask which model to download until one is present; return its id, None if declined.
 
-    Asks only on a terminal, and only where there is something to offer. Raises KeyboardInterrupt.
+    Asks only on a terminal with something to offer. Raises KeyboardInterrupt.
     """
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         return None
@@ -98,7 +98,7 @@ def ask(discover: Callable[[], Registry], settings: Settings) -> str | None:
 
 
 def commands(registry: Registry, settings: Settings, address: str) -> list[str]:
-    """Return lines that say how to download what is offered; none where nothing is."""
+    """Return the download commands of the offers; empty without offers."""
     offers = _offers(registry, settings)
     if not offers:
         return []
@@ -112,7 +112,7 @@ def commands(registry: Registry, settings: Settings, address: str) -> list[str]:
 
 
 def _offers(registry: Registry, settings: Settings) -> Sequence[Offer]:
-    """Return nothing where there are models; no download that would not be found."""
+    """Return starter models, without those that discovery would not find; empty if models exist."""
     if registry.own:
         return ()
     offers = starters(limit_bytes(settings.memory_limit))
@@ -141,7 +141,7 @@ def _row(offer: Offer, limit: int) -> tuple[str, ...]:
 
 
 def _answer(offers: Sequence[Offer]) -> Offer | None:
-    """Return the offer that a person chooses; None for none, or at the end of the input."""
+    """Return the chosen offer; None if declined or at the end of input."""
     count = len(offers)
     question = sentence("cli.first.question", {"count": count})
     while True:
@@ -158,7 +158,7 @@ def _answer(offers: Sequence[Offer]) -> Offer | None:
 
 
 def _pull(offer: Offer, settings: Settings) -> None:
-    """Download a model and its draft; the process says what fails."""
+    """Download a model and its draft; the child process reports failures."""
     command = [sys.executable, "-m", "omlx", *_arguments(offer), "--home", str(settings.home)]
     try:
         subprocess.run(command, env=online_environment(), check=False)
@@ -168,7 +168,7 @@ def _pull(offer: Offer, settings: Settings) -> None:
 
 
 def _arguments(offer: Offer) -> list[str]:
-    """Return the command of `omlx` that downloads a model with its draft."""
+    """Return the `omlx` arguments that download a model with its draft."""
     command = ["pull", offer.model]
     if offer.companion is not None:
         command += ["--draft", offer.companion.model]
@@ -179,9 +179,9 @@ _Command: TypeAlias = Callable[..., Snippet]
 
 
 def example(models: Sequence[ModelEntry], address: str, *, with_key: bool) -> list[str]:
-    """Return a request to the first model that chats, else to the first one that embeds or ranks.
+    """Return a request to the first chat model, else to an embedding or reranking model.
 
-    Reads files of the models; empty if there is none.
+    Reads files of the models; empty if no model can answer.
     """
     first: dict[_Command, ModelEntry] = {}
     for entry in models:

@@ -193,7 +193,7 @@ def _background_tasks(
 
 
 def open_stores(settings: Settings) -> Stores:
-    """Return what the server keeps on disk, as settings have it; files are opened on first use."""
+    """Return the on-disk stores enabled by settings; files are opened on first use."""
     home, journal = settings.home, None
     if settings.answer_disk:
         journal = Journal(home / "answers", settings.answer_disk, settings.answer_days * _DAY_S)
@@ -227,8 +227,7 @@ def _uvicorn_config(app: FastAPI) -> uvicorn.Config:
 
 
 async def _warm_up() -> None:
-    """Import mlx-lm and start a process for templates in the background, `_WARM_UP_S` after
-    start."""
+    """Import mlx-lm and start a template process in the background, `_WARM_UP_S` after start."""
     await asyncio.sleep(_WARM_UP_S)
     await asyncio.to_thread(import_mlx_lm)
     await asyncio.to_thread(template_process.start_early)

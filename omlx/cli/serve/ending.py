@@ -1,8 +1,8 @@
-"""How `omlx serve` ends: after a signal, or when its engine hangs or dies. Every wait is bounded.
+"""Ending of `omlx serve`: after a signal, or when its engine hangs or dies. Every wait is bounded.
 
 signal          drain for `DRAIN_S`, then open requests fail; the engine stops        status 0
 hang, death     open requests fail at once, /health is 503 for `LAST_WORDS_S`         status 3
-second signal   nothing is waited for                                  status 128 + its number
+second signal   no wait                                                status 128 + its number
 """
 
 from __future__ import annotations
@@ -27,32 +27,32 @@ from omlx.engine.thread import EngineThread
 from omlx.errors import EngineDead, StageLost
 
 DRAIN_S: Final = 60
-"""Seconds that open requests have after a signal, if the engine does not hang."""
+"""Seconds for open requests after a signal, if the engine does not hang."""
 
 STOP_S: Final = 12.0
-"""Seconds after the drain for the engine thread to stop and for the disk: see `service.STOP_S`."""
+"""Seconds after the drain for the engine thread to stop and for the disk — see `service.STOP_S`."""
 
 LAST_WORDS_S: Final = 1.0
-"""Seconds in which clients hear that the engine has died, or that a stage was lost."""
+"""Seconds during which clients can learn that the engine died or a stage was lost."""
 
 ENGINE_DIED: Final = 3
-"""Exit status, for launchd and systemd to start the server again."""
+"""Exit status — launchd and systemd restart the server."""
 
 _DEAD_STOP_S: Final = 7.0
-"""Seconds from the death of the engine to the end of the process at the latest."""
+"""Seconds — bound from the engine's death to the end of the process."""
 
 _CANCEL_S: Final = 2
-"""Seconds between the failure of open requests and the cancellation of those that remain."""
+"""Seconds between failing open requests and cancelling the remaining ones."""
 
 _LOOK_EVERY_S: Final = 0.1
 _FRAMES: Final = 4
-"""Innermost calls of a thread that hangs, in the log."""
+"""Calls — logged of a hanging thread, innermost first."""
 
 log = logging.getLogger("omlx.server")
 
 
 class Deadline:
-    """Ends the process once it has waited too long for anything else; no more after the block."""
+    """Ends the process after a bounded wait; disarmed when the block ends."""
 
     def __init__(self) -> None:
         self._timers: list[threading.Timer] = []
@@ -65,7 +65,7 @@ class Deadline:
             timer.cancel()
 
     def set(self, seconds: float, status: int) -> None:
-        """End the process with `status` after `seconds`, or at an earlier moment that was set."""
+        """End the process with `status` after `seconds`, unless an earlier deadline is set."""
 
         def end() -> None:
             log.warning(
@@ -80,9 +80,9 @@ class Deadline:
 
 
 class EngineMonitor:
-    """Abandons an engine thread that hangs, and bounds the end of a server whose engine has died.
+    """Abandons a hanging engine thread, and bounds the server's end after the engine's death.
 
-    `over`: clients have heard of it, and the server ends.
+    `over`: clients have been informed, and the server should end.
     """
 
     def __init__(self, engine: EngineThread, watchdog: Watchdog, deadline: Deadline) -> None:
@@ -93,13 +93,13 @@ class EngineMonitor:
         self._drains_until = float("inf")
 
     def drain(self) -> None:
-        """Give open requests `DRAIN_S` from now on, and a hanging engine much less."""
+        """Give open requests `DRAIN_S`, and a hanging engine much less."""
         self._watchdog.ending = True
         self._drains_until = time.monotonic() + DRAIN_S
         self._deadline.set(DRAIN_S + _CANCEL_S + STOP_S, 0)
 
     async def run(self) -> None:
-        """Look after the engine until it has died, which it does in its own time or hangs."""
+        """Poll the engine until it has died, by itself or abandoned for hanging."""
         while self._engine.failure is None:
             self._look()
             await asyncio.sleep(_LOOK_EVERY_S)
@@ -121,7 +121,7 @@ class EngineMonitor:
 
 
 class Server(uvicorn.Server):
-    """A server that calls `ready` once it accepts requests, and ends if its engine has died."""
+    """A server that calls `ready` once listening, and ends when its engine has died."""
 
     def __init__(
         self,
@@ -145,7 +145,7 @@ class Server(uvicorn.Server):
             raise
 
     async def on_tick(self, counter: int) -> bool:
-        """Called ten times a second; returns whether to end."""
+        """Return whether to end. Called ten times a second."""
         return await super().on_tick(counter) or self._monitor.over
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -153,9 +153,9 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Handle a signal: drain, or end at once if that was asked for already.
+        """Drain after the first signal, end at once after a second.
 
-        uvicorn's own handler has the signal raised again after the drain, for handlers before it.
+        uvicorn's own handler would raise the signal again after the drain, for earlier handlers.
         """
         if self.should_exit:
             end_at_once(sig, frame)
@@ -163,8 +163,10 @@ class Server(uvicorn.Server):
 
 
 def handle_signals() -> None:
-    """Have signals end the process at once where the server does not handle them: before it drains
-    and after."""
+    """End the process at once on signals outside the server's own handling.
+
+    That is before serving starts and after the drain.
+    """
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, end_at_once)
 
@@ -174,7 +176,7 @@ def end_at_once(number: int, frame: FrameType | None) -> None:
 
 
 def _frames(thread: str) -> str:
-    """Return the innermost calls of a thread: files and lines, no values."""
+    """Return a thread's innermost calls: files and lines, no values."""
     idents = [running.ident for running in threading.enumerate() if running.name == thread]
     stacks = [sys._current_frames().get(ident or 0) for ident in idents]
     frames = [traceback.extract_stack(stack)[-_FRAMES:] for stack in stacks if stack is not None]
