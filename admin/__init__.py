@@ -1,1 +1,1 @@
-"""The dashboard: each feature folder holds its pages, API endpoints and views. No import of mlx."""
+"""The dashboard: feature folders with their pages, API endpoints and views. No import of mlx."""

@@ -1,8 +1,8 @@
-"""Pages of requests, of the log and of statistics, and the API of requests.
+"""Pages of requests, log and statistics, and the API of requests.
 
-**Time saved by drafts**: of each answer with drafts, the time of decoding × (speed-up - 1).
-**Time saved by prefixes**: cached prompt tokens × the time of one computed prompt token of the
-model, measured in those of its requests of which most was computed.
+**Time saved by drafts**: for each answer with drafts, decode time × (speed-up - 1). **Time saved by
+prefixes**: cached prompt tokens × the model's seconds per computed prompt token, measured in
+requests with mostly computed prompts.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from .web.pages import Pages, page
 
 MAX_ANSWERS: Final = 200
 FIRST_ANSWERS: Final = 20
-"""Those in the page itself, which is usable sooner; its part that is refreshed has all."""
+"""Answers in the page itself, for a fast first view; the refreshed part has all."""
 
 MAX_LINES: Final = 300
 SHOWN_LEVELS: Final = ("debug", "info", "warning", "error")
 _MAX_TEXT: Final = 200
 
 RANGES: Final = (7, 30, 90, 365)
-"""Days to choose from."""
+"""Days — choices of the page."""
 
 _Pace: TypeAlias = Mapping[str, float]
-"""Seconds per computed prompt token by model, where it is measured."""
+"""Seconds per computed prompt token, by model; unmeasured models are missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class ActiveView:
 
 @dataclass(frozen=True, slots=True)
 class EndedView:
-    """`kept` are the ids of those answers that have a receipt and can be verified."""
+    """`kept`: ids of the answers with a receipt, which can be verified."""
 
     answers: Sequence[AnswerView]
     kept: frozenset[str]
@@ -62,7 +62,7 @@ class EndedView:
 
 @dataclass(frozen=True, slots=True)
 class ActivityView:
-    """`ended` has at most `first_answers`; its part has more."""
+    """`ended` has at most `first_answers`; the refreshed part has more."""
 
     active: ActiveView
     ended: EndedView
@@ -93,7 +93,7 @@ class ActivityPage:
         api.add_api_route("/statistics", self.statistics, methods=["GET"])
 
     async def stop(self, request: Request, id: str) -> Response:
-        """Stop a response; its client gets an error that says so. Raises NotFound if it is over."""
+        """Stop a response; its client receives an error. Raises NotFound after its end."""
         self.generations.stop(id)
         return Response(status_code=204)
 
@@ -143,7 +143,7 @@ class ActivityPage:
 
 @dataclass(frozen=True, slots=True)
 class LogView:
-    """The newest lines that match. `missing`: there is no file that could be read."""
+    """Newest matching lines. `missing`: no readable file."""
 
     lines: Sequence[LogLine]
     level: str
@@ -163,7 +163,7 @@ def log_view(home: Path, level: str, text: str) -> LogView:
 
 
 class StatisticsQuery(Body):
-    """How many days, today included."""
+    """Number of days, today included."""
 
     days: Annotated[int, Field(ge=1, le=KEPT_DAYS)] = 30
 
@@ -174,7 +174,7 @@ def _record(line: UsageLine) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class UsageLine:
-    """The usage of a day, a model or a key. `prefix_saved_s` is None while nothing is measured."""
+    """Usage of a day, a model or a key. `prefix_saved_s` is None without measurements."""
 
     name: str
     usage: Usage
@@ -188,13 +188,13 @@ class UsageLine:
 
     @property
     def saved_s(self) -> float:
-        """What drafts and prefixes saved; 0 where drafts cost more."""
+        """Seconds saved by drafts and prefixes; 0 if drafts cost more."""
         return max(0.0, self.usage.draft_saved_s + (self.prefix_saved_s or 0.0))
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A day of a chart; `share` of its highest bar."""
+    """A day of a chart; `share` of the highest bar."""
 
     day: str
     value: float
@@ -203,7 +203,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class StatisticsView:
-    """`days` days to today; `by_day` has those with requests, the newest first."""
+    """`days` days up to today; `by_day` holds days with requests, newest first."""
 
     days: int
     total: UsageLine
@@ -261,7 +261,7 @@ def _pace(sums: Sums) -> _Pace:
 
 
 def _lines(sums: Sums, place: int, pace: _Pace) -> list[UsageLine]:
-    """Return a line for each day (place 0), model (1) or key (2), in order."""
+    """Return a line for each day (`place` 0), model (1) or key (2), in order."""
     parts: defaultdict[str, dict[tuple[str, str, str], Usage]] = defaultdict(dict)
     for name, usage in sums.items():
         parts[name[place]][name] = usage

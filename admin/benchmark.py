@@ -2,10 +2,10 @@
 
 API, below `/admin/api/models/{model}/benchmark`:
 
-GET  …           the report of the running benchmark, of any model, and the stored ones
-POST …           begin; answers at once
-POST …/stop      stop the one that runs
-GET  …/export    a stored run as a file: `format` json or md, `run` its key, by default the newest
+    GET  …           reports: of the running benchmark (any model) and the stored ones
+    POST …           begin; answers at once
+    POST …/stop      stop the running benchmark
+    GET  …/export    a stored run as a file: `format` json or md, `run` its key, default newest
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from .web.pages import Pages, page
 from .web.preferences import language_of
 
 MEASURES = ("prefill", "plain", "drafted")
-"""Rates of a row, as the report names them."""
+"""Rates of a row — keys of the report."""
 
 COLUMNS = ("prompt", "streams", "prefill", "first", "plain", "drafted", "accepted", "memory")
 
@@ -83,7 +83,7 @@ class BenchmarkPage:
         return JSONResponse(benchmark.report(), 202)
 
     async def stop(self, request: Request, name: str) -> Response:
-        """Answers once it has stopped."""
+        """Stop the running benchmark; answers after its end."""
         await request.body()
         running = self.measurements.running(Benchmark)
         if running is None:
@@ -119,7 +119,7 @@ class BenchmarkPage:
         return self.pool.entry(name).id
 
     def _first(self) -> str | None:
-        """The model that runs a benchmark, else one in memory, else the suggested one."""
+        """The model being measured, else the last used, else the suggested one."""
         pool, running = self.pool, self.measurements.running(Benchmark)
         if running is not None:
             return running.model
@@ -128,7 +128,7 @@ class BenchmarkPage:
         return suggested(pool.models, pool.limit_bytes)
 
     async def runs(self, model: str) -> list[RunView]:
-        """Return the stored runs of a model, the newest first."""
+        """Return the stored runs of a model, newest first."""
         results = await asyncio.to_thread(self.measurements.store.runs, model)
         now = await self.measurements.conditions([model])
         return [
@@ -144,7 +144,7 @@ class BenchmarkPage:
         ]
 
     async def outcome(self, model: str, key: str | None, other: str | None) -> OutcomeView:
-        """Return what the page shows of a model; `key` and `other` name runs."""
+        """Return the outcome of a model; `key` and `other` select runs."""
         newest = self.measurements.newest(
             Benchmark
         )  # before its run is read, which is stored before it ends
@@ -167,7 +167,7 @@ class BenchmarkPage:
 
 @dataclass(frozen=True, slots=True)
 class RunView:
-    """A stored run. `key` names it in addresses; `stale` says why its figures may not hold."""
+    """A stored run. `key` is its name in URLs; `stale` lists why the figures may not hold."""
 
     key: str
     at: float
@@ -179,9 +179,9 @@ class RunView:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A rate, in tokens per second, and the length of its bar in percent. `old`: of the other run.
+    """A rate in tokens per second, its bar's length in percent. `old`: of the compared run.
 
-    `tokens` are those of the prompt, `measure` is one of `MEASURES`.
+    `tokens`: of the prompt; `measure`: of `MEASURES`.
     """
 
     tokens: int
@@ -193,7 +193,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """The bars of prefill (`streams` 0), or of decoding with so many streams."""
+    """Bars of prefill (`streams` 0), or of decoding with `streams` streams."""
 
     streams: int
     bars: Sequence[Bar]
@@ -201,7 +201,7 @@ class Chart:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row of the table: figures of the run, and of the other run at the same point, if any."""
+    """Figures of the run and, if any, of the compared run at the same point."""
 
     now: Json
     old: Json | None
@@ -209,8 +209,9 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class OutcomeView:
-    """The part that is refreshed. `running` is the report of a benchmark that runs, of any model;
-    `ended` that of one that failed or was stopped in this process, of this model.
+    """The refreshed part. `running`: report of a running benchmark, of any model.
+
+    `ended`: report of this model's benchmark that failed or was stopped in this process.
     """
 
     model: str
@@ -242,7 +243,7 @@ class OutcomeView:
 
 @dataclass(frozen=True, slots=True)
 class BenchmarkView:
-    """`query` names the runs that a person has chosen, for the address of the part."""
+    """`query` holds the chosen runs, for the URL of the part."""
 
     models: Sequence[str]
     outcome: OutcomeView
@@ -253,9 +254,10 @@ class BenchmarkView:
 def choose(
     runs: Sequence[RunView], key: str | None, other: str | None
 ) -> tuple[RunView | None, RunView | None]:
-    """Return the run of a key, by default the newest, and the one to compare it with.
+    """Return the run of `key`, by default the newest, and a run to compare with.
 
-    By default that is the newest before it that another version measured, else none.
+    By default the latter is the newest earlier run of another version, if any; `other` "" disables
+    it.
     """
     by_key = {run.key: run for run in runs}
     shown = by_key.get(key or "") or next(iter(runs), None)
@@ -266,7 +268,7 @@ def choose(
 
 
 def rate_of(row: Json | None, measure: str) -> float | None:
-    """Return tokens per second of a measure; None where it was not measured."""
+    """Return tokens per second of a measure; None if not measured."""
     value = None if row is None else row[measure]
     if isinstance(value, dict):
         value = value["median"]

@@ -1,4 +1,4 @@
-"""The chat page. Conversations are in the browser; the server renders the page around them."""
+"""The chat page. Conversations are stored in the browser; the server renders their frame."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from .web.pages import Pages, page
 
 @dataclass(frozen=True, slots=True)
 class ChatView:
-    """`model` is the one of `models` that is chosen first, None if there is none.
+    """`model`: the initial choice among `models`, None if there are none.
 
-    `has_own`: there is a model that does not come with this package. `has_markdown`: the libraries
-    that render answers are installed.
+    `has_own`: models beyond the package's exist. `has_markdown`: the libraries that render answers
+    are installed.
     """
 
     models: Sequence[str]
@@ -41,8 +41,8 @@ class ChatView:
 class ChatPage:
     """The page, and the server's Responses API for a browser with a session.
 
-    Its responses are stored apart from those of API clients: neither can read the other's. A
-    response is generated in the background, so that a page that was reloaded can follow it again.
+    Its responses are stored apart from those of API clients: neither can read the other's.
+    Responses are generated in the background, so that a reloaded page can follow them.
     """
 
     snapshots: ModelSnapshots
@@ -76,7 +76,7 @@ class ChatPage:
         )
 
     async def forget(self, request: Request, id: str) -> Response:
-        """Delete a response that browsers have; several windows may say so."""
+        """Delete a stored response; repeated deletions, from several windows, succeed."""
         with suppress(NotFound):
             self.responses.store.delete(owned_by(request, id))
         return Response(status_code=204)

@@ -1,4 +1,4 @@
-"""How programs are connected: snippets, and connected clients with their last request."""
+"""Connecting programs: snippets, and connected clients with their last request."""
 
 from __future__ import annotations
 
@@ -27,8 +27,10 @@ _STEP_S, _MINUTE_S = 5, 60
 
 @dataclass(frozen=True, slots=True)
 class AppsView:
-    """`context_length`: the model's, in tokens; `no_tools`: it cannot call functions. `others` are
-    programs that no group has."""
+    """`context_length`: of the model, in tokens; `no_tools`: the model cannot call functions.
+
+    `others`: programs outside all groups.
+    """
 
     groups: Sequence[GroupView]
     others: Sequence[ProgramView]
@@ -38,7 +40,7 @@ class AppsView:
 
 @dataclass(frozen=True, slots=True)
 class ConnectView:
-    """`address` is the server's in the browser, `model` the one of `models` in the snippets."""
+    """`address`: of the server, as the browser reached it; `model`: shown in the snippets."""
 
     address: str
     models: Sequence[str]
@@ -79,7 +81,7 @@ class ConnectPage:
         return ConnectView(address, models, endpoint.model, with_key, apps)
 
     async def _card(self, chosen: str | None, models: Sequence[str]) -> ModelCard | None:
-        """The card of the first that is usable: the chosen model, the one to begin with."""
+        """Return the card of the chosen model if usable, else of the initial model."""
         usable = (model for model in (chosen, self.snapshots.first) if model in models)
         model = next(usable, None)
         return None if model is None else await self.cards.one(model)
@@ -87,9 +89,9 @@ class ConnectPage:
 
 @dataclass(frozen=True, slots=True)
 class ProgramView:
-    """A program that sent a request `age_s` seconds ago, rounded so that a page changes seldom.
+    """A program whose last request was `age_s` seconds ago, rounded to limit page updates.
 
-    `version` is empty where the request does not say.
+    `version` is empty if the request has none.
     """
 
     name: str
@@ -100,8 +102,11 @@ class ProgramView:
 
 @dataclass(frozen=True, slots=True)
 class AppView:
-    """`launch` is the command that starts it; `search` is what a search looks in. `known`: its
-    requests are recognized. `least_context`: tokens that it needs, where the model has fewer."""
+    """`launch`: command that starts the app; `search`: text to search in.
+
+    `known`: the app's requests are recognized. `least_context`: required tokens, if the model has
+    fewer.
+    """
 
     id: str
     name: str
@@ -122,13 +127,13 @@ class GroupView:
 def group_views(
     endpoint: Endpoint, question: str, programs: Sequence[Seen], now: float
 ) -> Sequence[GroupView]:
-    """`programs` have sent requests, the newest first."""
+    """Return the apps in groups; `programs` newest first."""
     apps = [(app, _view(app, endpoint, question, programs, now)) for app in APPS]
     return [GroupView(kind, [view for app, view in apps if app.kind is kind]) for kind in Kind]
 
 
 def other_programs(programs: Iterable[Seen], now: float) -> Sequence[ProgramView]:
-    """Return the programs that are none of the apps."""
+    """Return the programs that belong to no app."""
     unknown = (seen for seen in programs if not any(app.sends(seen.client) for app in APPS))
     return [_program_view(seen, now) for seen in unknown]
 

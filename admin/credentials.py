@@ -1,9 +1,9 @@
-"""Credentials of the dashboard, in `admin.json`, and sessions of browsers, in memory.
+"""Dashboard credentials in `admin.json`, and browser sessions in memory.
 
-Credentials are a password, and login links that work once. Write access to the home folder is the
-proof of ownership: `omlx dashboard` makes a link by adding its digest to the file, without a
-running server. The file holds no secret in the clear: the password as a scrypt digest, links as
-SHA-256 digests of 256 random bits. Sessions are keyed by a digest of the cookie, lost at a restart.
+Credentials are a password, and login links that work once. Write access to the home folder proves
+ownership: `omlx dashboard` makes a link by adding its digest to the file, without a running server.
+The file holds no secret in the clear: the password as a scrypt digest, links as SHA-256 digests of
+256 random bits. Sessions are keyed by a digest of the cookie, lost at a restart.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ MAX_WAIT_S: Final = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """The file in `home`, read at every call. `wall` is the time of day; links end after `LINK_S`.
+    """The file in `home`, read at every call. `wall` is the time of day.
 
-    Every method raises ConfigError if the file is not one of ours or cannot be written.
+    Every method raises ConfigError if the file is foreign or cannot be written.
     """
 
     home: Path
@@ -72,7 +72,7 @@ class Credentials:
         return f"{address}{LOGIN}?token={self.invite()}"
 
     def redeem(self, token: str) -> bool:
-        """Use up a login link. Return whether the token was valid."""
+        """Use up a login link; return whether the token was valid."""
         digest = token_digest(token)
         with locked(self.home):
             values = self._values(held=True)
@@ -84,7 +84,7 @@ class Credentials:
         return True
 
     def set_password(self, password: str) -> None:
-        """Store the digest of a password; slow by design. Raises BadRequest for a wrong length."""
+        """Store the password's digest; slow by design. Raises BadRequest for a wrong length."""
         if not MIN_LENGTH <= len(password) <= MAX_LENGTH:
             raise BadRequest(
                 "auth.password_length", param="password", low=MIN_LENGTH, high=MAX_LENGTH
@@ -96,7 +96,7 @@ class Credentials:
             write(self.path, {**self._values(held=True), "password": stored})
 
     def is_password(self, password: str) -> bool:
-        """Compare in the same time whether a password is set or not."""
+        """Compare, in the same time whether a password is set or not."""
         stored: Mapping[str, Any] = self._password() or {"salt": "00", "scrypt": "00", **_COST}
         salt, cost = bytes.fromhex(stored["salt"]), {name: int(stored[name]) for name in _COST}
         digest = hashlib.scrypt(password[:MAX_LENGTH].encode(), salt=salt, **cost)
@@ -119,7 +119,7 @@ def _valid(values: Mapping[str, Any], now: float) -> list[dict[str, Any]]:
 
 @dataclass(slots=True)
 class Session:
-    """One login. `by_link`: through a link made on this machine, which stands for the password."""
+    """A login. `by_link`: through a link made on this machine, which replaces the password."""
 
     begun: float
     seen: float
@@ -128,14 +128,16 @@ class Session:
 
 
 class Sessions:
-    """Open sessions. `fingerprint` stands for password and API key: a session ends with either."""
+    """Open sessions. `fingerprint` covers password and API key: a change of either ends them."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._open: dict[str, Session] = {}
 
     def begin(self, fingerprint: str, *, by_link: bool) -> str:
-        """Open a session and return its cookie value. Beyond `MAX_SESSIONS` the least used ends."""
+        """Open a session, return its cookie value. Beyond `MAX_SESSIONS` the least recently used
+        ends.
+        """
         token, now = secrets.token_urlsafe(32), self._clock()
         self._open[token_digest(token)] = Session(now, now, fingerprint, by_link)
         while len(self._open) > MAX_SESSIONS:
@@ -143,7 +145,7 @@ class Sessions:
         return token
 
     def find(self, token: str, fingerprint: str) -> Session | None:
-        """Return the session of a cookie value if it is still valid, and mark it as used."""
+        """Return the valid session of a cookie value, marked as used."""
         session, now = self._open.get(token_digest(token)), self._clock()
         if session is None:
             return None
@@ -159,7 +161,7 @@ class Sessions:
 
 
 class Throttle:
-    """Delay after wrong passwords: from `FREE_TRIES` on each doubles the wait of all clients."""
+    """Delay after wrong passwords: from `FREE_TRIES` on, each doubles the wait of all clients."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

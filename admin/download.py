@@ -1,14 +1,14 @@
 """Downloads of models: suggestions, a search of the hub, downloads, deletion.
 
-The page asks the hub only when a person searches or downloads. API, below `/admin/api/downloads`:
+The hub is contacted only when a person searches or downloads. API, below `/admin/api/downloads`:
 
-POST   …/search         ask the hub; answers with the number of results, which the page shows
-POST   …                download a model, and the draft that goes with it
-POST   …/NAME/pause     stop; what is here stays
-POST   …/NAME/resume    continue
-DELETE …/NAME           stop, and delete what came; a complete model stays
+    POST   …/search         search the hub; answers with the number of results, which the page shows
+    POST   …                download a model and its draft
+    POST   …/NAME/pause     stop; keep what has arrived
+    POST   …/NAME/resume    continue
+    DELETE …/NAME           stop, and delete a partial download; a complete model stays
 
-DELETE /admin/api/models/NAME   delete a model of the hub's cache
+    DELETE /admin/api/models/NAME   delete a model of the hub's cache
 """
 
 from __future__ import annotations
@@ -56,13 +56,11 @@ class DownloadView:
 
 
 class Search(Strict):
-    """Body of a search."""
-
     text: Name
 
 
 class Wanted(Strict):
-    """Body of a download: references. `declared`: the model's package names the draft itself."""
+    """References to download. `declared`: the model's package names the draft."""
 
     model: Name
     draft: Name | None = None
@@ -71,7 +69,7 @@ class Wanted(Strict):
 
 @dataclass(frozen=True, slots=True)
 class DownloadPage:
-    """`found`: the newest searches by their text, so that rows follow the downloads."""
+    """`found`: newest searches by text, so that their rows follow the downloads."""
 
     downloads: Downloads
     snapshots: ModelSnapshots
@@ -101,7 +99,7 @@ class DownloadPage:
         return JSONResponse({"text": text, "count": len(offers)})
 
     async def start(self, request: Request) -> Response:
-        """Begin; the draft is stored as the model's, unless its package declares it."""
+        """Start downloads; the draft becomes the model's, unless declared by its package."""
         wanted = read(Wanted, await request.body())
         references = [_reference(name) for name in (wanted.model, wanted.draft) if name]
         if len(references) > 1 and not wanted.declared:
@@ -126,7 +124,7 @@ class DownloadPage:
         return Response(status_code=204)
 
     async def delete(self, request: Request, name: str) -> Response:
-        """Raises NotFound for a model of another folder, Conflict for one that is in memory."""
+        """Delete a cached model. Raises NotFound for other folders, Conflict if in memory."""
         pool = self.snapshots.pool
         entries = [entry for entry in pool.registry.entries if entry.source == HUB_CACHE]
         entry = next((entry for entry in entries if entry.id == name), None)
@@ -168,7 +166,7 @@ class DownloadPage:
 
 
 def _reference(name: str) -> Reference:
-    """Raises BadRequest for a text of another form."""
+    """Parse a reference. Raises BadRequest for another form, or a local path."""
     try:
         reference = Reference.parse(name)
     except ModelError as error:
@@ -180,14 +178,14 @@ def _reference(name: str) -> Reference:
 
 @dataclass(frozen=True, slots=True)
 class FirstView:
-    """`offers` is None where there is a model, or where none fits. `queue`: what is downloaded."""
+    """`offers` is None if models exist or none fits. `queue`: this machine's downloads."""
 
     offers: ResultsView | None
     queue: QueueView
 
 
 async def first_view(downloads: Downloads, pool: Pool) -> FirstView:
-    """Describe the offers, and the downloads of this machine."""
+    """Return the offers for a first model, and the downloads of this machine."""
     queue, limit_bytes = await downloads.all(), pool.limit_bytes
     offers = [] if pool.registry.own else starters(limit_bytes)
     if not offers:
@@ -198,9 +196,9 @@ async def first_view(downloads: Downloads, pool: Pool) -> FirstView:
 
 @dataclass(frozen=True, slots=True)
 class OfferRow:
-    """`here`: on this machine; `download`: the state of its download, if there is one.
+    """`here`: on this machine; `download`: state of the download, if any.
 
-    `has_room`: the disk has the space that it needs.
+    `has_room`: the disk has enough space.
     """
 
     offer: Offer
@@ -216,7 +214,7 @@ class OfferRow:
 
 @dataclass(frozen=True, slots=True)
 class DownloadRow:
-    """`share` of the bytes, None until the hub has answered. `checking`: all of them are here."""
+    """`share` of the bytes, None until the hub has answered. `checking`: all bytes are here."""
 
     download: Download
     share: float | None
@@ -246,7 +244,7 @@ class OwnRow:
 
 @dataclass(frozen=True, slots=True)
 class ResultsView:
-    """`text` is what was searched for, None for the suggestions without a search."""
+    """`text`: the search; None for suggestions."""
 
     text: str | None
     rows: Sequence[OfferRow]
@@ -272,7 +270,7 @@ def results_view(
     downloads: Sequence[Download],
     room: tuple[int, int],
 ) -> ResultsView:
-    """`here` are ids of usable models; `room` the memory limit and the free bytes of the disk."""
+    """`here`: ids of usable models; `room`: memory limit and free bytes of the disk."""
     limit_bytes, free_bytes = room
     states = {download.repository: download.state for download in downloads}
     rows = [

@@ -1,4 +1,4 @@
-"""`omlx service install|status|logs|uninstall`: the server starts at login and after failures."""
+"""`omlx service install|status|logs|uninstall`: start the server at login and after failures."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def run(arguments: Namespace) -> int:
 
 
 def _install(manager: Manager, home: Path, given: list[str], *, dry: bool) -> int:
-    """Write the file and start the service; without a manager of services, leave nothing."""
+    """Write the definition and start the service; without a service manager, leave no file."""
     command = (sys.executable, "-m", "omlx", "serve", *given)
     definition = Definition(command, home / LOG, {"OMLX_HOME": str(home)})
     text = manager.text(definition)
@@ -76,7 +76,7 @@ def _install(manager: Manager, home: Path, given: list[str], *, dry: bool) -> in
 
 
 def _status(manager: Manager, home: Path) -> int:
-    """Exit status 0 while the service runs."""
+    """Return exit status 0 while the service runs."""
     if not manager.path.exists():
         sys.stdout.write(sentence("cli.service.not_installed", {}) + "\n")
         return _FAILED

@@ -1,8 +1,8 @@
 """`omlx verify RECEIPT|ID…`: decode kept answers again, plainly and alone, and compare.
 
-Exit status: 0 if all are the same, near-ties aside; 1 if one is not. With `--server URL`, any
-server with OpenAI's chat API is checked from outside instead: 0 if no check has failed, 1 if one
-has, 2 if the server does not answer.
+Exit status: 0 if all are the same, near-ties aside; 1 otherwise. `--server URL` checks any server
+with OpenAI's chat API from outside instead: 0 if all checks pass, 1 if a check fails, 2 if the
+server does not answer.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def run(arguments: Namespace) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A kept choice, by its id, and the fields of a client's receipt for it, if there is one."""
+    """A kept choice by id, with the fields of a client's receipt, if given."""
 
     id: str
     fields: Mapping[str, Any] = field(default_factory=dict)
@@ -87,9 +87,9 @@ async def _verify(
 
 
 def _claims(name: str, store: AnswerStore) -> Iterator[Claim]:
-    """Yield the choices of an answer that is named by its id, or by a file with its receipt.
+    """Yield the choices of an answer, named by id or by a receipt's file.
 
-    Raises NotFound if none is kept, BadRequest for a file without a receipt.
+    Raises NotFound for an unknown id, BadRequest for a file without a receipt.
     """
     path = Path(name)
     if path.suffix == ".json" or path.is_file():
@@ -123,7 +123,7 @@ def add_server_arguments(parser: ArgumentParser) -> None:
 
 
 def run_server(arguments: Namespace) -> int:
-    """Run all checks, and print the report. Raises BadRequest if the server does not answer."""
+    """Run all checks and print the report. Raises BadRequest if the server does not answer."""
     client = Client(arguments.server, arguments.api_key)
     client.connect(arguments.model)
     results = []

@@ -124,10 +124,11 @@ async def serve(
     deadline: Deadline,
     order: Order | None = None,
 ) -> int:
-    """Load, announce, serve. Returns the exit code once the server has drained: after a signal, or
-    if the engine thread has died, when another process could serve.
+    """Load, announce, serve. Returns the exit code once the server has drained.
 
-    Sets the `deadline` of the process. `order` makes it the leader of a model in stages.
+    That is after a signal, or when the engine thread has died (`ENGINE_DIED`: another process could
+    serve). Sets the `deadline` of the process. `order` makes this process the leader of a model in
+    stages.
     """
     live = selection.catalog.live
     settings = live.current.resolve().settings
@@ -180,7 +181,7 @@ async def serve(
 def _background_tasks(
     live: LiveConfiguration, pool: Pool, models: RegistryWatcher, drafts: DraftWatcher
 ) -> list[asyncio.Task[None]]:
-    """Start what needs command line, settings files or disk; tasks of the pool run with the app."""
+    """Start tasks that need command line, settings files or disk; the pool's run with the app."""
     settings = ConfigurationWatcher(live, partial(_package_files, pool), pool.reconfigure)
     work = (
         models.run(_MODELS_INTERVAL_S),

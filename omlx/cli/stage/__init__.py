@@ -1,1 +1,1 @@
-"""The processes of a model in stages: a supervisor, a leader in `omlx serve`, followers."""
+"""Processes of a model in stages: a supervisor, a leader in `omlx serve`, followers."""

@@ -1,7 +1,7 @@
 """`omlx stage`: a follower of a model in stages, started by `omlx serve MODEL --hosts`.
 
-The main thread reads the link and answers beats; a second one owns every mlx call. Any error ends
-the process: ranks that disagree would go on with wrong answers.
+The main thread reads the link and answers beats; a second thread owns every mlx call. Any error
+ends the process: ranks that disagree would produce wrong answers.
 """
 
 from __future__ import annotations
@@ -57,8 +57,9 @@ def run(arguments: Namespace) -> int:
 
 @dataclass(slots=True)
 class StageProcess:
-    """Has `stage` carry out what the leader sends, in order. `name` is that of the model, `limit`
-    bounds the bytes of models here.
+    """Has `stage` carry out the leader's frames, in order.
+
+    `name` is the model's; `limit` bounds the bytes of models here.
     """
 
     link: Link
@@ -69,8 +70,9 @@ class StageProcess:
     _frames: queue.SimpleQueue[Frame] = field(default_factory=queue.SimpleQueue)
 
     def run(self) -> NoReturn:
-        """Serve until the leader has gone, and end this process: the other thread may wait in a
-        collective for good.
+        """Serve until the leader has gone, then end this process.
+
+        A normal return could hang: the other thread may wait in a collective forever.
         """
         threading.Thread(target=self._carry_out, name="omlx-stage", daemon=True).start()
         with suppress(OSError):  # the leader has gone
@@ -84,7 +86,7 @@ class StageProcess:
         os._exit(LOST)
 
     def leave(self, number: int, frame: FrameType | None) -> None:
-        """Handle SIGTERM: tell the leader, and end."""
+        """Report to the leader, and end. Handles SIGTERM."""
         self._end("it was asked to stop")
 
     @property
@@ -101,7 +103,7 @@ class StageProcess:
             self._frames.put(frame)
 
     def _carry_out(self) -> None:
-        """Run on the thread that owns mlx."""
+        """Carry out frames on the thread that owns mlx."""
         try:
             while True:
                 self._handle(self._frames.get())

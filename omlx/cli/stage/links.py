@@ -1,5 +1,6 @@
-"""Links of a group: sockets, secret, versions, then mlx's ring; and `omlx doctor --hosts`, which
-stops before the ring: what every host can do, and how fast its link is.
+"""Links of a group: sockets, secret, versions, then mlx's ring; and `omlx doctor --hosts`.
+
+The doctor stops before the ring: abilities of every host, and the speed of its link.
 
     doctor ── starts, by ssh or here ───►  omlx stage [MODEL]
            ◄─ secret, versions ─────────►
@@ -55,7 +56,7 @@ _POLL_S: Final = 0.1
 
 
 def facts(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """What must be equal on all ranks."""
+    """Return the facts that must be equal on all ranks."""
     return {
         "protocol": str(PROTOCOL),
         "omlx": __version__,
@@ -67,11 +68,14 @@ def facts(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 
 def staged_reader(order: Order, engine: EngineThread, selection: Selection) -> StagedReader:
-    """Bring the group together; the reader gives the selected model to it. Raises StageError."""
+    """Bring the group together; return a reader that distributes the selected model.
+
+    Raises StageError.
+    """
     from omlx.models.stages import StagedReader  # noqa: PLC0415 — imports mlx-lm, which is slow
 
     def lost(failure: StageLost) -> None:
-        """Fail open requests, let them hear of it, and end; the supervisor starts again."""
+        """Fail open requests, wait for their errors to be sent, and exit for a restart."""
         logging.getLogger("omlx.stage").critical(failure.message)
         try:
             engine.abandon(failure)
@@ -95,8 +99,8 @@ def lead(
 ) -> tuple[Stages, Group]:
     """Wait for every follower, join the group, and watch it.
 
-    Raises StageError for what the user must mend, StageLost for a process that has gone, or an
-    address of the ring that was taken meanwhile.
+    Raises StageError for failures that the user must fix; StageLost for a process that has gone, or
+    a ring address taken meanwhile.
     """
     try:
         with socket.socket(fileno=order.links) as listener:
@@ -119,11 +123,11 @@ def welcomed(
     own: Mapping[str, str],
     check: Callable[[], None] = lambda: None,
 ) -> dict[int, Link]:
-    """Wait for the followers `expected`, hosts by rank, that have the facts `own` too; return their
-    links. Strangers are turned away.
+    """Wait for the followers `expected` (hosts by rank) with equal facts `own`; return their links.
 
-    Raises StageError for a follower that cannot take part, such as another version, for one that
-    does not come, and whatever `check` raises, which is called meanwhile.
+    Strangers are turned away. `check` is called while waiting, and its errors propagate. Raises
+    StageError for a follower that cannot take part, such as another version, or that does not
+    connect within `JOIN_S`.
     """
     links: dict[int, Link] = {}
     until = time.monotonic() + JOIN_S
@@ -151,8 +155,10 @@ def welcomed(
 
 
 def introduced(order: Order) -> Link:
-    """Connect to the leader and be welcomed; return the link. The port is open before this process
-    starts; the leader may answer later. Raises StageError; exits if the leader refuses this one.
+    """Connect to the leader, authenticate, and return the link.
+
+    The port is open before this process starts; the leader may answer later. Raises StageError;
+    exits if the leader refuses this process.
     """
     try:
         connection = socket.create_connection(order.control, JOIN_S)
@@ -172,25 +178,25 @@ def introduced(order: Order) -> Link:
 
 
 HEAD: Final = ("host", "address", "model", "rtt", "rate", "free")
-"""The columns of the report; keys of the catalog."""
+"""Columns of the report — keys of the catalog."""
 
 ROUND_TRIPS: Final = 100
 PORTION: Final = bytes(1 << 20)
 SENDING_S: Final = 0.5
-"""Seconds for which portions are sent."""
+"""Seconds — duration of sending portions."""
 
 
 Report: TypeAlias = tuple[list[str], OmlxError | None]
-"""One row below `HEAD`; why the host cannot take part, None if it can."""
+"""A row below `HEAD`, and why the host cannot take part; None if able."""
 
 
 def probe_hosts(
     hosts: Hosts, model: str | None, configuration: LiveConfiguration, search: Sequence[str] = ()
 ) -> Iterator[Report]:
-    """Probe every host but the first, which is this one, in turn; those here search by `search`.
+    """Probe every host but the first (this machine) in turn.
 
-    Raises NotFound or ModelError if this machine has no such model, ConfigError for an address
-    that is not this machine's.
+    Local processes search models by `search`. Raises NotFound or ModelError if the model is not on
+    this machine, ConfigError for an address that is not this machine's.
     """
     asked: dict[str, Any] = {}
     if model is not None:
@@ -246,7 +252,7 @@ def _not_started(process: subprocess.Popen[bytes], host: str) -> StageError:
 
 
 def _measured(link: Link) -> list[str]:
-    """Return the median round trip, the throughput, and the free memory."""
+    """Return the median round trip, the throughput, and the free memory, as cells."""
     trips = []
     for _ in range(ROUND_TRIPS):
         began = time.perf_counter()

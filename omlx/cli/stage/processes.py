@@ -1,10 +1,10 @@
-"""The processes of a group: the hosts that they run on, and how they start and end. No mlx.
+"""The processes of a group: their hosts, start and end. No mlx.
 
     {"backend": "ring", "envs": ["NAME=value"], "hosts": [{"ssh": "mac1", "ips": ["10.0.0.1"]}]}
     127.0.0.1,127.0.0.1
 
-The first host is this machine, which leads. A hostfile is as `mlx.distributed_config` writes it and
-`mlx.launch` reads it.
+The first host is this machine, the leader. Hostfiles are in the format of `mlx.distributed_config`
+and `mlx.launch`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from omlx.errors import ConfigError, StageError
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """One machine: its name for ssh, its addresses, its RDMA devices by rank."""
+    """A machine: name for ssh, addresses, RDMA devices by rank."""
 
     ssh: Annotated[str, Field(min_length=1)]
     ips: list[str] = field(default_factory=list)
@@ -41,18 +41,18 @@ class Host:
 
     @property
     def address(self) -> str:
-        """The address for the ring and the links."""
+        """Address for the ring and the links."""
         return self.ips[0]
 
     @property
     def local(self) -> bool:
-        """Whether it is reached without ssh: an address of the loopback interface."""
+        """Whether ssh is unnecessary: the address is on the loopback interface."""
         return ip_address(self.address).is_loopback
 
 
 @dataclass(frozen=True, slots=True)
 class Hosts:
-    """The machines by rank. `envs` are variables that every process gets, as NAME=value."""
+    """The machines by rank. `envs`: variables of every process, as NAME=value."""
 
     hosts: list[Host]
     backend: Literal["ring", "jaccl"] = "ring"
@@ -60,13 +60,13 @@ class Hosts:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The environment of every process that is started here."""
+        """Environment of every process started here."""
         return {**os.environ, **dict(env.split("=", 1) for env in self.envs)}
 
     def follower(self, rank: int, *arguments: str, search: Iterable[str] = ()) -> list[str]:
-        """Return the command that runs `omlx stage` on the host of this rank, by ssh or here.
+        """Return the command that runs `omlx stage` on the host `rank`, by ssh or here.
 
-        `search`: flags that name folders of models on this machine.
+        `search`: flags with folders of models on this machine.
         """
         host = self.hosts[rank]
         if host.local:
@@ -79,7 +79,7 @@ _HOSTFILE: Final = TypeAdapter(Hosts)
 
 
 def read_hosts(text: str) -> Hosts:
-    """Read a hostfile, or a list of addresses separated by commas. Raises ConfigError."""
+    """Read a hostfile, or comma-separated addresses. Raises ConfigError."""
     path = Path(text).expanduser()
     content: Any = [{"ssh": name.strip()} for name in text.split(",")]
     try:
@@ -101,7 +101,10 @@ def read_hosts(text: str) -> Hosts:
 
 
 def _resolved(host: Host) -> Host:
-    """Return a host with one address: its first one in the hostfile, or that of its name."""
+    """Return a host with a single address: the hostfile's first, or resolved from `ssh`.
+
+    Raises ConfigError for an unknown host.
+    """
     first = host.ips[0] if host.ips else host.ssh
     try:
         return replace(host, ips=[socket.gethostbyname(first)])
@@ -126,32 +129,33 @@ def _wrong(where: str, detail: str) -> ConfigError:
 
 JOINED: Final = b"j"
 SERVING: Final = b"s"
-"""What a leader writes to `report`: how far it has come."""
+"""Progress of a leader, written to `report`."""
 
 REFUSED: Final = 2
-"""Exit status for what the user must mend."""
+"""Exit status — failures that the user must fix."""
 
 LOST: Final = 75
-"""Exit status after a stage was lost: the supervisor starts the group again."""
+"""Exit status — a stage was lost, and the supervisor restarts the group."""
 
 SILENT: Final = 76
-"""Exit status of a follower that has not heard of the leader in time: it cannot end by itself."""
+"""Exit status — a follower timed out on the leader."""
 
 GRACE_S: Final = 2.0
-"""Seconds that the leader has to tell open requests why a lost follower ends them."""
+"""Seconds for the leader to report the cause of a lost follower to open requests."""
 
 _ORPHANED_S: Final = 1.0
-"""Seconds that open requests have after the end of the supervisor."""
+"""Seconds for open requests after the end of the supervisor."""
 
 JOIN_S: Final = 60.0
-"""Seconds within which all processes of a group must have come together."""
+"""Seconds within which all processes of a group must have joined."""
 
 
 def start(
     command: Sequence[str], order: Order, environment: Mapping[str, str], **options: Any
 ) -> subprocess.Popen[bytes]:
-    """Start one process, with `options` of Popen, and hand it its order on standard input. Raises
-    StageError.
+    """Start a process with `options` of Popen, and write its order to standard input.
+
+    Raises StageError.
     """
     try:
         process = subprocess.Popen(
@@ -171,8 +175,9 @@ def start(
 
 
 def reserve_port(address: str) -> socket.socket:
-    """Bind a free port of this machine's address. Only who asks to share it, as mlx does, gets it
-    meanwhile. Raises ConfigError.
+    """Bind a free port of this machine's `address`. Raises ConfigError.
+
+    SO_REUSEPORT: only processes that ask to share the port, as mlx does, can bind it meanwhile.
     """
     reserved = socket.socket()
     reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
@@ -185,8 +190,9 @@ def reserve_port(address: str) -> socket.socket:
 
 
 def end_without_supervisor() -> None:
-    """End this process when the supervisor has gone: its end of standard input closes. Open
-    requests have `_ORPHANED_S` to finish.
+    """End this process when the supervisor has gone: standard input closes.
+
+    Open requests have `_ORPHANED_S` to finish.
     """
 
     def watch() -> None:

@@ -1,8 +1,8 @@
-"""`omlx serve MODEL --hosts …`: starts a leader and its followers, and starts them again.
+"""`omlx serve MODEL --hosts …`: starts a leader and its followers, and restarts them.
 
-The supervisor keeps the listening socket, so that no client is refused meanwhile. A broken group
-cannot be mended in its processes: when one of them ends, all end, and after a pause that grows all
-start again. Imports no mlx.
+The supervisor keeps the listening socket, so clients are not refused during a restart. A broken
+group cannot be repaired within its processes: when a process ends, all end, and all restart after a
+growing pause. Imports no mlx.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from omlx.settings.schema import Group
 
 TIMEOUT_S: Final = 10.0
 LEAST_TIMEOUT_S: Final = 1
-"""Two beats."""
+"""Seconds — two beats."""
 MOST_TIMEOUT_S: Final = 3600
 
 
@@ -65,7 +65,7 @@ def add_group_flags(parser: ArgumentParser) -> None:
 
 
 def supervisor(arguments: Namespace, listening: socket.socket) -> Supervisor:
-    """Return what serves a model in stages. Raises ConfigError; nothing is started."""
+    """Return the supervisor of a model in stages. Raises ConfigError; starts nothing."""
     hosts = read_hosts(arguments.hosts)
     order = Order(
         tuple(host.ssh for host in hosts.hosts),
@@ -80,8 +80,9 @@ def supervisor(arguments: Namespace, listening: socket.socket) -> Supervisor:
 
 
 def refuse_misuse(arguments: Namespace) -> None:
-    """Raise ConfigError under `mlx.launch`, which would start a whole server on every rank, and for
-    flags that do not go together.
+    """Raise ConfigError for contradictory flags, and under `mlx.launch`.
+
+    The latter would start a whole server on every rank.
     """
     if "MLX_RANK" in os.environ:
         raise ConfigError("stage.launcher")
@@ -110,28 +111,28 @@ def _seconds(text: str) -> float:
 
 
 PAUSES_S: Final = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
-"""Seconds before each further start; the last one repeats. A group that served starts over."""
+"""Seconds before each restart — the last repeats; a group that served starts over."""
 
 MAX_STARTS: Final = 5
-"""Starts of a group that never serves: then it does not fail by chance."""
+"""Starts of a group that never serves — as many failures are not chance."""
 
 SERVED_S: Final = 60.0
-"""Seconds after which the next failure of a group that serves is a first one."""
+"""Seconds of serving — after them, a failure counts as the first."""
 
 _POLL_S: Final = 0.1
 _FINAL: Final = (REFUSED, 141)
-"""The exit statuses for what the user must mend, and without a reader of standard output."""
+"""Exit statuses without a restart: failures that the user must fix, closed standard output."""
 
 _NOT_STARTED: Final = (126, 127, 255)
-"""The exit statuses of ssh and of a shell for a host or a command that is not there."""
+"""Exit statuses of ssh and shells for a missing host or command."""
 
 
 @dataclass(slots=True)
 class Supervisor:
     """Runs one group at a time until a signal.
 
-    `order` is for all processes of each group, but for what is fresh at each start. `command` are
-    the arguments of `omlx serve`; followers serve `model`, those here with the flags `search`.
+    `order` is common to all processes and starts, except for fields renewed at each start.
+    `command`: arguments of `omlx serve`. Followers serve `model`; local ones search by `search`.
     """
 
     hosts: Hosts
@@ -145,8 +146,9 @@ class Supervisor:
     _stopping: bool = False  # set by a signal
 
     def run(self) -> int:
-        """Return the exit status: 0 after a signal, 2 for what the user must mend. Raises
-        StageError for what no further start would change.
+        """Return the exit status: 0 after a signal, 2 for failures that the user must fix.
+
+        Raises StageError for failures that a restart would not change.
         """
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._stop)
@@ -174,7 +176,7 @@ class Supervisor:
         return 0
 
     def _run_group(self) -> int:
-        """Start all processes; return the status with which the group ended. None is left."""
+        """Start all processes; return the status of the group when all have ended."""
         with ExitStack() as ending:
             report = ending.enter_context(tempfile.TemporaryFile())
             ending.callback(self._end_all)
@@ -210,7 +212,7 @@ class Supervisor:
         return start(command, order, self.hosts.environment, pass_fds=descriptors)
 
     def _first_ended(self) -> tuple[int, int]:
-        """Wait until one process has ended, the leader after a signal; return rank and status."""
+        """Return rank and status of the first process to end; after a signal, of the leader."""
         while True:
             for rank, process in enumerate(self._processes):
                 status = process.poll()
@@ -219,7 +221,7 @@ class Supervisor:
             time.sleep(_POLL_S)  # processes and signals have no common event
 
     def _ended(self, rank: int, status: int, *, joined: bool) -> int:
-        """Judge the end of one process; return the status of the group."""
+        """Judge the end of a process; return the status of the group."""
         if self._stopping or (rank == 0 and status >= 0):  # the leader says itself what was wrong
             return status
         host = self.order.hosts[rank]
@@ -234,7 +236,7 @@ class Supervisor:
         return status
 
     def _end_all(self) -> None:
-        """End every process. On another machine it ends when it has lost its leader."""
+        """End every local process; remote ones end when they lose their leader."""
         for process in self._processes:
             process.kill()
         for process in self._processes:
@@ -245,7 +247,7 @@ class Supervisor:
         self._processes = []
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
-        """Handle a signal: have the leader drain; a second signal ends it at once."""
+        """Have the leader drain after a signal; end it at once after a second."""
         if self._processes:
             number = signal.SIGINT if self._stopping else signal.SIGTERM
             self._processes[0].send_signal(number)
