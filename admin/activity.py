@@ -93,7 +93,7 @@ class ActivityPage:
         api.add_api_route("/statistics", self.statistics, methods=["GET"])
 
     async def stop(self, request: Request, id: str) -> Response:
-        """Stop a response; its client receives an error. Raises NotFound after its end."""
+        """Stop a response; the client receives an error. Raises NotFound if already ended."""
         self.generations.stop(id)
         return Response(status_code=204)
 

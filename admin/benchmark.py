@@ -83,7 +83,7 @@ class BenchmarkPage:
         return JSONResponse(benchmark.report(), 202)
 
     async def stop(self, request: Request, name: str) -> Response:
-        """Stop the running benchmark; answers after its end."""
+        """Stop the running benchmark; answers once stopped."""
         await request.body()
         running = self.measurements.running(Benchmark)
         if running is None:
@@ -119,7 +119,7 @@ class BenchmarkPage:
         return self.pool.entry(name).id
 
     def _first(self) -> str | None:
-        """The model being measured, else the last used, else the suggested one."""
+        """The model being measured, else the last used, else the suggested."""
         pool, running = self.pool, self.measurements.running(Benchmark)
         if running is not None:
             return running.model
@@ -179,7 +179,7 @@ class RunView:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A rate in tokens per second, its bar's length in percent. `old`: of the compared run.
+    """A rate in tokens per second, with the bar's length in percent. `old`: of the compared run.
 
     `tokens`: of the prompt; `measure`: of `MEASURES`.
     """
@@ -254,10 +254,10 @@ class BenchmarkView:
 def choose(
     runs: Sequence[RunView], key: str | None, other: str | None
 ) -> tuple[RunView | None, RunView | None]:
-    """Return the run of `key`, by default the newest, and a run to compare with.
+    """Return the run of `key`, by default the newest, and a run to compare.
 
-    By default the latter is the newest earlier run of another version, if any; `other` "" disables
-    it.
+    The latter defaults to the newest earlier run of another version, if any; `other` "" disables
+    the comparison.
     """
     by_key = {run.key: run for run in runs}
     shown = by_key.get(key or "") or next(iter(runs), None)

@@ -135,8 +135,9 @@ class Sessions:
         self._open: dict[str, Session] = {}
 
     def begin(self, fingerprint: str, *, by_link: bool) -> str:
-        """Open a session, return its cookie value. Beyond `MAX_SESSIONS` the least recently used
-        ends.
+        """Open a session and return the cookie's value.
+
+        Beyond `MAX_SESSIONS` the least recently used session ends.
         """
         token, now = secrets.token_urlsafe(32), self._clock()
         self._open[token_digest(token)] = Session(now, now, fingerprint, by_link)

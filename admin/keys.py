@@ -23,8 +23,10 @@ from .web.pages import Pages, page
 
 @dataclass(frozen=True, slots=True)
 class KeysView:
-    """`problem` says why the file does not count. `required`: requests need a key; `has_main`: the
-    settings have one."""
+    """`problem`: why the file is ignored.
+
+    `required`: requests need a key. `has_main`: the settings hold a key.
+    """
 
     rows: Sequence[NamedKey]
     problem: Reason | None
@@ -33,7 +35,7 @@ class KeysView:
 
 
 class NewKey(BaseModel):
-    """Body of a new key. `models` are patterns."""
+    """Body of a new key; `models` are patterns."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -44,7 +46,7 @@ class NewKey(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class KeysPage:
-    """Named keys: the page, and `/admin/api/keys`, where only the answer that makes one has it."""
+    """Named keys: the page, and `/admin/api/keys`. Only the answer to a creation holds the key."""
 
     keys: ApiKeys
     file: KeyFile
@@ -65,7 +67,7 @@ class KeysPage:
         return JSONResponse({"keys": [key.record() for key in keys]})
 
     async def create(self, request: Request) -> Response:
-        """`unmatched` are the patterns that no model of this machine matches."""
+        """Create a key. `unmatched` in the answer: patterns without a model on this machine."""
         new = read(NewKey, await request.body())
         key = await asyncio.to_thread(self.file.add, new.name, new.models, new.requests_per_minute)
         unmatched = self.catalog.unmatched(new.models)

@@ -1,7 +1,7 @@
 """Login and password, as plain HTML forms and in the API; sessions by a cookie.
 
-Opening a login link does not use it up; its button does. A refusal is shown in the page. No script
-and no other site can use the cookie.
+Opening a login link leaves it valid until its button is pressed. Refusals are shown in the page.
+The cookie is HttpOnly and SameSite=Strict: unavailable to scripts and other sites.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ PROGRAM = "omlx"
 
 @dataclass(frozen=True, slots=True)
 class LoginView:
-    """Data of both pages. `then` is the page to continue with, `problem` a refusal.
+    """Data of both pages. `then`: page to continue with; `problem`: a refusal.
 
-    `command` prints a login link, `token` is that of one; `wants_current`: the current password is
-    needed to change it.
+    `command` prints a login link, `token` is a link's. `wants_current`: a change requires the
+    current password.
     """
 
     password_set: bool
@@ -61,7 +61,7 @@ class LoginPage:
     gate: Gate
 
     def register(self) -> APIRouter:
-        """Add the pages; return the API of logging in and out."""
+        """Add the pages; return the API of login and logout."""
         self.pages.route(LOGIN, self.show, public=True)
         self.pages.route(PASSWORD, self.show_password)
         self.pages.form(LOGIN, self.log_in)
@@ -108,7 +108,10 @@ class LoginPage:
         return self._password(request, own_page(request.query_params.get("next")))
 
     async def log_in(self, request: Request) -> Response:
-        """Continue with the field `next`, after a first link with the page that sets a password."""
+        """Log in, then continue with the field `next`.
+
+        After a first link, the page that sets a password comes first.
+        """
         fields = await form_data(request)
         then = own_page(fields.get("next"))
         try:
@@ -170,14 +173,14 @@ def _only(fields: Mapping[str, str], *names: str) -> Mapping[str, str]:
 
 
 class Login(Strict):
-    """Body of a login: exactly one of the two."""
+    """Body of a login: either token or password."""
 
     token: Secret | None = None
     password: Secret | None = None
 
 
 class NewPassword(Strict):
-    """Body of a change of password. `current` is not needed in a session begun by a login link."""
+    """Body of a password change. Sessions begun by a login link need no `current`."""
 
     password: Secret
     current: Secret | None = None
@@ -205,26 +208,24 @@ class Gate:
         return self.find(request) is not None
 
     def session(self, request: Request) -> Session:
-        """Return the session of a request. Raises Unauthorized without one."""
         session = self.find(request)
         if session is None:
             raise Unauthorized("auth.session")
         return session
 
     def renew(self, request: Request, response: Response, *, by_link: bool) -> None:
-        """Replace the session of the request, if any, by a new one."""
+        """Replace the request's session, if any, by a new session."""
         self.sessions.end(request.cookies.get(COOKIE, ""))
         token = self.sessions.begin(self.fingerprint, by_link=by_link)
         https = request.url.scheme == "https"
         response.set_cookie(COOKIE, token, path="/", httponly=True, samesite="strict", secure=https)
 
     def end(self, request: Request, response: Response) -> None:
-        """End the session of the request, if any."""
         self.sessions.end(request.cookies.get(COOKIE, ""))
         response.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict")
 
     def router(self) -> APIRouter:
-        """Return a router of the API whose endpoints all answer Unauthorized without a session."""
+        """Return an API router whose endpoints answer Unauthorized without a session."""
 
         async def check(request: Request) -> None:
             self.session(request)
@@ -232,7 +233,7 @@ class Gate:
         return APIRouter(prefix=API, dependencies=[Depends(check)])
 
     async def admit(self, login: Login) -> bool:
-        """Check a login and return whether it was by a link.
+        """Check a login; return whether by link.
 
         Raises BadRequest, Unauthorized, TooManyRequests.
         """
@@ -263,9 +264,9 @@ class Gate:
 
 
 def login_command(home: Path, client: str | None) -> str:
-    """Return the command for a server with this home folder.
+    """Return the dashboard command for a server with `home`.
 
-    Only a `client` address on the server's own machine learns the path of the program.
+    Only a `client` address on the server's own machine receives the program's path.
     """
     if client is None or not is_loopback(client):
         return f"{PROGRAM} dashboard"

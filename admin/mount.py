@@ -39,7 +39,7 @@ from .web.rendering import serve_files
 
 
 def mount(app: FastAPI, services: Services, configuration: LiveConfiguration, home: Path) -> None:
-    """Add the dashboard to `app`. `configuration` has a store."""
+    """Add the dashboard to `app`. Requires a `configuration` with a store."""
     pool, keys = services.pool, services.api_keys
 
     def publish_key(value: str | None) -> None:

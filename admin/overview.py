@@ -1,7 +1,7 @@
 """The first page: live figures, latest requests, models in memory, the server's addresses.
 
 A machine without models of its own is offered some. Times in seconds since the epoch, rates in
-tokens per second, shares between 0 and 1; None for what is not known.
+tokens per second, shares between 0 and 1; None: not known.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ MAX_ANSWERS: Final = 50
 """Rows of the table of latest requests."""
 
 FIRST_ANSWERS: Final = 10
-"""Those in the page itself, which is usable sooner; its part that is refreshed has all."""
+"""Rows in the page itself, for a fast first view; the refreshed part has all."""
 
 MINUTE_S: Final = 60
 
 SHOWN_S: Final = 600
-"""Length of the charts."""
+"""Seconds covered by the charts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """The first steps. `model` is the one to begin with, None if there is none.
+    """The first steps. `model`: the suggested first model, None if there is none.
 
-    `alone`: there is nothing else to show yet.
+    `alone`: the page has nothing else to show yet.
     """
 
     model: str | None
@@ -60,9 +60,9 @@ class Welcome:
 
 @dataclass(frozen=True, slots=True)
 class OverviewView:
-    """`address` is the server's in the browser, `trial` the newest of this run.
+    """`address`: of the server, as the browser reached it; `trial`: this run's newest.
 
-    `has_charts`: the chart library is installed. `first` is None in the part that moves.
+    `has_charts`: the chart library is installed. `first` is None in the refreshed part.
     """
 
     live: Live
@@ -90,7 +90,7 @@ class OverviewPage:
         api.add_api_route("/live", self.live, methods=["GET"])
 
     async def live(self, request: Request) -> Response:
-        """Live figures, polled by charts. They are counters; no engine step waits for them."""
+        """Return live figures, polled by charts: counters, for which no engine step waits."""
         query = read_query(LiveQuery, request.query_params)
         return JSONResponse(asdict(self.figures(query.since, query.at)))
 
@@ -130,8 +130,7 @@ class OverviewPage:
     def figures(self, since: float = 0.0, at: float | None = None) -> Live:
         """Return answers that ended after `since`, and steps that may have grown since then.
 
-        `at`: an earlier moment, after which no answer and no step counts; everything else is of
-        this moment.
+        `at`: an earlier moment, after which no answer and no step counts; all else is current.
         """
         activity, pool, now = self.services.activity, self.services.pool, time.time()
         if at is not None:
@@ -159,7 +158,7 @@ class OverviewPage:
 
 
 def with_active(snapshot: ModelSnapshot, live: Live) -> ModelSnapshot:
-    """Count the requests that the page lists: a lease begins earlier and ends later than these."""
+    """Count the page's requests as `active`: a lease begins earlier and ends later."""
     active = sum(request.model == snapshot.entry.id for request in live.requests)
     return replace(snapshot, status=replace(snapshot.status, active=active))
 
@@ -179,7 +178,7 @@ def welcome(
 
 
 class LiveQuery(Body):
-    """`since` is the `now` of the previous answer, `at` the moment of the figures on the page."""
+    """`since`: `now` of the previous answer; `at`: time of the page's figures."""
 
     since: Annotated[float, Field(ge=0)] = 0.0
     at: Annotated[float | None, Field(ge=0)] = None
@@ -187,9 +186,9 @@ class LiveQuery(Body):
 
 @dataclass(frozen=True, slots=True)
 class TrialView:
-    """The newest trial of this run; `share` of its samples are measured. `left_s` in seconds.
+    """The newest trial of this run; `share` of its samples are measured.
 
-    `reason` says why it failed.
+    `left_s` in seconds. `reason`: why the trial failed.
     """
 
     model: str
@@ -201,7 +200,7 @@ class TrialView:
 
 @dataclass(frozen=True, slots=True)
 class StepView:
-    """Throughput from `at` on, for `STEP_S` or a minute; `drafted` is that of drafted tokens."""
+    """Throughput from `at`, over `STEP_S` or a minute; `drafted`: of draft tokens."""
 
     at: int
     rate: float
@@ -210,9 +209,9 @@ class StepView:
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """`cached` of the `prompt` tokens since the start of the server came from the prefix cache.
+    """`cached` of `prompt` tokens since the server's start came from the prefix cache.
 
-    `waiting` counts the requests in queues and those of `loading`.
+    `waiting` counts requests in queues and those of `loading`.
     """
 
     now: float
@@ -236,7 +235,7 @@ def step_views(steps: Sequence[Step]) -> Sequence[StepView]:
 
 
 def minutes(steps: Sequence[StepView]) -> Sequence[StepView]:
-    """Average steps by the minute, the newest first, without minutes that have no tokens."""
+    """Average steps by minute, newest first, without minutes that have no tokens."""
     by_minute: defaultdict[int, list[StepView]] = defaultdict(list)
     for step in steps:
         by_minute[step.at // MINUTE_S * MINUTE_S].append(step)

@@ -1,15 +1,15 @@
 """Trials of a model: API, results, and the applied configuration.
 
-GET  …           what can be tried, the running trial, the last result
-POST …/estimate  time and memory of a trial; runs nothing
-POST …           begin
-GET  …/events    the report as server-sent events until the trial is over
-POST …/cancel    stop
-POST …/apply     store the recommended or the named configuration; …/undo restores what was stored
-POST …/write     declare it in the model's package
+    GET  …           possible trials, the running trial, the last result
+    POST …/estimate  time and memory of a trial; runs nothing
+    POST …           begin
+    GET  …/events    the report as server-sent events until the trial is over
+    POST …/cancel    stop
+    POST …/apply     store the recommended or the given configuration; …/undo restores the values
+    POST …/write     declare a configuration in the model's package
 
-Below `/admin/api/models/{model}/trial`. A trial has one form, the report of `omlx.measure.trial`:
-it is stored, sent and rendered.
+Below `/admin/api/models/{model}/trial`. A trial has a single form, stored, sent and rendered: the
+report of `omlx.measure.trial`.
 """
 
 from __future__ import annotations
@@ -52,17 +52,18 @@ from .web.preferences import Strict, language_of
 TOKENS: Final = 128
 MIN_TOKENS, MAX_TOKENS = 16, 512
 EVENT_INTERVAL_S: Final = 0.15
-"""Minimum time between two events of a stream."""
+"""Seconds — minimum between two events of a stream."""
 
 STREAM_S: Final = 5.0
-"""Duration of an event stream; the browser reconnects. A longer one would delay the shutdown."""
+"""Seconds — an event stream ends, and the browser reconnects; longer would delay the shutdown."""
 
 Name = Annotated[str, Field(max_length=400)]
 
 
 class TrialRequest(BaseModel):
-    """Body of a trial: drafts by name, kinds of text, length of an answer in tokens, and the data
-    URI of an image for the kind `picture`.
+    """Body of a trial: drafts by name, kinds of text, answer length in tokens.
+
+    `picture`: data URI of an image for the kind `picture`.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -74,14 +75,14 @@ class TrialRequest(BaseModel):
 
 
 class ConfigurationChoice(Strict):
-    """Body that names a configuration of the trial; the recommended one without."""
+    """Body that names a configuration of the trial; by default the recommended one."""
 
     setup: Name | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """`before` are the values stored before (None: none), `revision` the settings' one after."""
+    """`before`: values stored before (None: none); `revision`: of the settings afterwards."""
 
     configuration: TrialConfiguration
     before: Mapping[str, Value]
@@ -117,7 +118,6 @@ class Trials:
         return JSONResponse(await self.status(self._id(name), language_of(request)))
 
     async def estimate(self, request: Request, name: str) -> Response:
-        """Estimate time and memory. Loads nothing."""
         plan = await self._plan(request, self._id(name))
         rate = await self.plain_rate(plan.model)
         estimate = await self._planner.estimate(plan, rate)
@@ -137,7 +137,7 @@ class Trials:
         return sse.EventStream(self._frames(request, trial), lambda: None)
 
     async def cancel(self, request: Request, name: str) -> Response:
-        """Stop the trial; answers once it has stopped."""
+        """Stop the trial; answers once stopped."""
         model = self._id(name)
         await request.body()
         trial = self.newest(model)
@@ -147,7 +147,7 @@ class Trials:
         return JSONResponse(report_record(trial.report(), language_of(request)))
 
     async def apply(self, request: Request, name: str) -> Response:
-        """Store a configuration as the model's settings; say when each of them takes effect."""
+        """Store a configuration as the model's settings; answer with their effective times."""
         model = self._id(name)
         configuration = await self._configuration(request, model)
         revision = await self._revision(model)
@@ -216,7 +216,7 @@ class Trials:
                 return
 
     def newest(self, model: str) -> Trial | None:
-        """Return the newest trial of this process if it is one of that model."""
+        """Return the newest trial of this process, if of `model`."""
         trial = self.measurements.newest(Trial)
         return trial if trial is not None and trial.model == model else None
 
@@ -226,9 +226,9 @@ class Trials:
     async def status(self, model: str, language: str) -> Json:
         """Return the record of a model's trials.
 
-        `running` is the model of the running trial, of all models; `trial` the newest trial of
-        this run, `last` the newest complete one, of earlier runs too, `results` the last one of
-        each draft, `applied` the configuration that can be undone.
+        `running`: model of the running trial, any model's; `trial`: newest trial of this run;
+        `last`: newest complete trial, of earlier runs too; `results`: last result of each draft;
+        `applied`: the configuration that can be undone.
         """
         history = await self.history(model)
         trial, running = self.newest(model), self.measurements.running(Trial)
@@ -258,7 +258,7 @@ class Trials:
         return record
 
     async def plain_rate(self, model: str) -> float | None:
-        """Return tokens per second of plain decoding in the last trial, None if that is stale."""
+        """Return the last trial's plain decode rate in tokens per second; None if stale."""
         last = (await self.history(model)).report
         if last is None:
             return None
@@ -269,9 +269,9 @@ class Trials:
         return sum(rates) / len(rates) if rates else None
 
     async def _configuration(self, request: Request, model: str) -> TrialConfiguration:
-        """Return a configuration of the newest complete trial, by default the recommended one.
+        """Return a configuration of the newest complete trial, by default the recommended.
 
-        Raises Conflict without such a trial or a recommendation, BadRequest for an unknown name.
+        Raises Conflict without such a trial or recommendation, BadRequest for an unknown name.
         """
         name = read(ConfigurationChoice, await request.body() or b"{}").setup
         trial, last = self.newest(model), (await self.history(model)).report
@@ -300,7 +300,7 @@ class Trials:
         return (await asyncio.to_thread(self._settings.refresh)).stored.revision(model)
 
     async def _reconfigured(self, model: str, changes: Mapping[str, Value]) -> Json:
-        """Have the pool take up the changes. Return when each takes effect, and the revision."""
+        """Reconfigure the pool; return effective times and the new revision."""
         reloading = [loading.entry.id for loading in await self._pool.reconfigure()]
         busy = model in reloading and self._pool.status(model).active > 0
         resolution = self._settings.current.resolve(model)

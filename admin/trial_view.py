@@ -19,9 +19,9 @@ from .web import formats
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """Records of a configuration and its cell, and the length of the bar in percent.
+    """Records of a configuration and its cell, and the bar's length in percent.
 
-    The length is the speed-up, or, while none is known, the throughput.
+    Length shows the speed-up, or the throughput until a speed-up is known.
     """
 
     setup: Json
@@ -37,7 +37,7 @@ class Chart:
 
 @dataclass(frozen=True, slots=True)
 class OutcomeView:
-    """The part of the card that is refreshed: the record of the API, and charts of its reports."""
+    """The refreshed part of the card: the API's record, and charts of its reports."""
 
     status: Json
     running: bool
@@ -47,10 +47,10 @@ class OutcomeView:
 
 @dataclass(frozen=True, slots=True)
 class TrialCard:
-    """`drafts` maps ids of drafts that fit to sizes in bytes; `checked` are chosen first.
+    """`drafts`: sizes in bytes of fitting drafts, by id; `checked` are preselected.
 
-    `sees`: the model reads images. Whether the `unchecked` drafts fit is not known yet; `more` are
-    not listed.
+    `sees`: the model reads images. The fit of `unchecked` drafts is not known yet; `more`: number
+    of unlisted drafts.
     """
 
     drafts: Mapping[str, int]
@@ -64,13 +64,13 @@ class TrialCard:
 def trial_card(
     status: Json, drafts: Mapping[str, int], likely: Sequence[str], *, sees: bool = False
 ) -> TrialCard:
-    """Check the `likely` drafts, at most `MAX_DRAFTS`, or the first one if there are none."""
+    """Return the card, with at most `MAX_DRAFTS` `likely` drafts checked, else the first."""
     checked = likely[:MAX_DRAFTS] or list(drafts)[:1]
     return TrialCard(drafts, checked, outcome_view(status), sees)
 
 
 def outcome_view(status: Json) -> OutcomeView:
-    """`status` is the record of `Trials.status`."""
+    """Return the refreshed part. `status` is the record of `Trials.status`."""
     trial, last = status["trial"], status["last"]
     running = trial is not None and trial["state"] in ("running", "paused")
     return OutcomeView(
@@ -98,7 +98,7 @@ def charts(report: Json) -> list[Chart]:
 
 
 def _lengths(cells: Sequence[Json]) -> list[float]:
-    """Return each cell's median speed-up, 1 for plain decoding; or all rates if none is known."""
+    """Return each cell's median speed-up, 1 for plain decoding; without any, all rates."""
     if not any(cell["speedup"] for cell in cells):
         return [float(cell["rate"]["median"]) if cell["rate"] else 0.0 for cell in cells]
     return [
@@ -123,7 +123,7 @@ def report_record(report: Mapping[str, Any], language: str) -> Json:
 
 
 def stored_record(result: StoredResult, now: Conditions, language: str) -> Json:
-    """A stored result: `at` in seconds since the epoch; `stale` says why it no longer holds."""
+    """Return a result's record: `at` in seconds since the epoch; `stale` lists reasons."""
     record = dict(result.record)
     if "verdict" in record:
         record = report_record(record, language)
@@ -132,7 +132,7 @@ def stored_record(result: StoredResult, now: Conditions, language: str) -> Json:
 
 
 def estimate_record(estimate: Estimate, language: str = "en") -> Json:
-    """Times in seconds, memory in bytes; `said` holds the sentences."""
+    """Return times in seconds, memory in bytes; `said` holds the sentences."""
     record = asdict(estimate)
     record["least_s"] = round(estimate.least_s, 1)
     record["most_s"] = round(estimate.most_s, 1)

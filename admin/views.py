@@ -1,6 +1,6 @@
 """Active and ended requests as plain data, collected on the event loop.
 
-Times in seconds, rates in tokens per second, shares between 0 and 1; None for what is not known.
+Times in seconds, rates in tokens per second, shares between 0 and 1; None: not known.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from omlx.server.request.activity import CLIENT_GONE, OK, Outcome, Running
 from omlx.server.services import Services
 
 MIN_RATE_TOKENS: Final = 16
-"""Fewer output tokens make no rate: one pass may commit several, in a time near 0."""
+"""Output tokens — fewer give no rate: a single pass may commit several, in a time near 0."""
 
 MIN_PROPOSED_TOKENS: Final = 8
-"""Fewer draft tokens make no acceptance rate and no speed-up."""
+"""Proposed tokens — fewer give no acceptance rate and no speed-up."""
 
 CUT_SHORT: Final = "length"
 """Finish reason of an answer that reached its token limit."""
@@ -40,7 +40,7 @@ class Requests:
         return request_views(self.services.activity.running, queued)
 
     def loading(self) -> Sequence[LoadingView]:
-        """Return the models that are being loaded, or that requests wait for."""
+        """Return the models that are loading, or that requests wait for."""
         pool = self.services.pool
         statuses = [(entry.id, pool.status(entry.id)) for entry in pool.models]
         views = []
@@ -52,17 +52,17 @@ class Requests:
         return views
 
     def latest(self, count: int) -> Sequence[AnswerView]:
-        """Return the latest ended requests, the newest first, however long ago they ended."""
+        """Return the latest ended requests, newest first, of any age."""
         ended = self.services.activity.outcomes()[-count:]
         return [answer_view(outcome) for outcome in reversed(ended)]
 
 
 @dataclass(frozen=True, slots=True)
 class RequestView:
-    """An active request; `read` of its `prompt` tokens are computed or restored.
+    """An active request; `read` of `prompt` tokens are computed or restored.
 
-    `drafted` of its `tokens` were accepted draft tokens. `group` is the id of the response, `key`
-    the name of the API key.
+    `drafted` of `tokens` were accepted draft tokens. `group`: id of the response; `key`: name of
+    the API key.
     """
 
     id: str
@@ -80,7 +80,7 @@ class RequestView:
 
 @dataclass(frozen=True, slots=True)
 class LoadingView:
-    """A model that is being loaded, for `waiting` requests. `share` is read; None: unknown."""
+    """A loading model with `waiting` requests. `share` of the weights is read; None: not known."""
 
     model: str
     share: float | None
@@ -89,11 +89,10 @@ class LoadingView:
 
 @dataclass(frozen=True, slots=True)
 class AnswerView:
-    """An ended request. `outcome` is a code of the catalog: why it failed, or whether speculation
-    ran.
+    """An ended request. `outcome`: a catalog code, why it failed or whether speculation ran.
 
-    `path` is the address of a request that the engine has not seen. `number` is unique among ended
-    requests, `id` that of the response.
+    `path`: URL path of a request that never reached the engine. `number` is unique among ended
+    requests; `id` is the response's.
     """
 
     at: float
@@ -139,16 +138,16 @@ class AnswerView:
 
     @property
     def search(self) -> str:
-        """The text that a search looks through, in lower case."""
+        """Searchable text, in lower case."""
         parts: tuple[object, ...] = (self.id, self.model, self.path, self.client, self.key)
         parts += (self.outcome, *self.params.values())
         return " ".join(str(part) for part in parts if part is not None).lower()
 
 
 def request_views(running: Sequence[Running], queued: Mapping[str, int]) -> Sequence[RequestView]:
-    """`queued` is the length of the engine's queue by model.
+    """Return the views. `queued`: length of the engine's queue by model.
 
-    Of the requests without an event so far, the last ones are those in the queue.
+    Among requests without an event, the last ones are those in the queue.
     """
     silent: defaultdict[str, list[str]] = defaultdict(list)
     for request in running:

@@ -1,7 +1,7 @@
-"""Drafts of a model: found, checked, and put in order.
+"""Drafts of a model: found, checked, and ordered.
 
-Tokenizers are slow to read, so results are cached. A page waits a moment for a few checks, and not
-for many; the others are finished in the background, and the page asks again.
+Tokenizers are slow to read, so results are cached. A page waits briefly for up to `MAX_AWAITED`
+checks; the others finish in the background, and the page asks again.
 """
 
 from __future__ import annotations
@@ -30,19 +30,22 @@ from .model_snapshot import ModelSnapshot
 
 TIMEOUT_S: Final = 0.1
 MAX_AWAITED: Final = 16
-"""Tokenizers whose check may be awaited at all: each takes 20 ms (small) to 0.5 s."""
+"""Tokenizers — checks of more are not awaited: each takes 20 ms (small) to 0.5 s."""
 
 Compatibility: TypeAlias = Reason | None
-"""Why a draft does not fit, None if it does."""
+"""Why a draft does not fit; None if it does."""
 
 NGRAM: Final = "ngram"
 
 FIRST_DRAFTS: Final = 16
-"""Drafts that a page lists and checks before all are asked for."""
+"""Drafts listed and checked by a page before a request for all."""
 
 
 class DraftCompatibility:
-    """`timeout_s` limits the wait; `read` reads a model's tokenizer and raises ModelError."""
+    """Cached compatibility of drafts. `timeout_s` limits the wait.
+
+    `read` reads a model's tokenizer and raises ModelError.
+    """
 
     def __init__(
         self,
@@ -57,7 +60,7 @@ class DraftCompatibility:
     async def of(
         self, target: ModelEntry, drafts: Sequence[ModelEntry]
     ) -> dict[str, Compatibility]:
-        """Return the result for each draft by its id, without those not known in time."""
+        """Return results by draft id, without those not known in time."""
         candidates = self._compare_entries(target, drafts)
         if candidates:
             check = self._checks.get(target.id)
@@ -73,7 +76,7 @@ class DraftCompatibility:
     def without_tokenizers(
         self, target: ModelEntry, drafts: Sequence[ModelEntry]
     ) -> dict[str, Compatibility]:
-        """Return the results that are known, or that entries alone tell; start no check."""
+        """Return cached results, or those from entries alone; start no check."""
         self._compare_entries(target, drafts)
         return self._results(target, drafts)
 
@@ -86,7 +89,7 @@ class DraftCompatibility:
     def _compare_entries(
         self, target: ModelEntry, drafts: Sequence[ModelEntry]
     ) -> list[ModelEntry]:
-        """Store what entries alone tell. Returns the drafts whose tokenizers must be compared."""
+        """Store results that need entries only; return drafts whose tokenizers must be compared."""
         candidates = []
         for draft in drafts:
             if _pair(target, draft) in self._known:
@@ -101,7 +104,7 @@ class DraftCompatibility:
     async def _compare_tokenizers(
         self, target: ModelEntry, candidates: Sequence[ModelEntry]
     ) -> None:
-        """Read each tokenizer once."""
+        """Compare tokenizers, reading each once."""
         ours = await asyncio.to_thread(self._tokenizer, target)
         for draft in candidates:
             theirs = await asyncio.to_thread(self._tokenizer, draft)
@@ -116,7 +119,7 @@ class DraftCompatibility:
 
 
 def _unusable(draft: ModelEntry) -> Compatibility:
-    """Return why a model cannot be used at all, unless it is a format that only drafts have."""
+    """Return why a model is unusable, except formats that only drafts have."""
     draft_only = draft.reason is None or draft.reason.code in ("model.head_only", "model.gguf_only")
     return None if draft.status is Status.USABLE or draft_only else draft.reason
 
@@ -133,7 +136,7 @@ def _compare(ours: Tokenizer | Reason, theirs: Tokenizer | Reason) -> Compatibil
 
 
 def _pair(target: ModelEntry, draft: ModelEntry) -> tuple[object, ...]:
-    """Return the key of a result: the files of both models, and their status."""
+    """Return the key of a result: files and status of both models."""
     return tuple((ModelFiles.recent(entry.path), entry.status) for entry in (target, draft))
 
 
@@ -143,9 +146,9 @@ class ModelDrafts:
     compatibility: DraftCompatibility = field(default_factory=DraftCompatibility)
 
     async def picker(self, model: ModelSnapshot, results: Json, *, every: bool) -> DraftPicker:
-        """Return the first drafts, or `every` one. Only tokenizers of these are compared.
+        """Return the first drafts, or `every` draft. Only tokenizers of these are compared.
 
-        `results` are the records of the model's trials by draft.
+        `results`: records of the model's trials by draft.
         """
         if model.speculative is None:
             return DraftPicker(none_chosen=False, without=None, fit=(), unfit=())
@@ -167,7 +170,7 @@ class ModelDrafts:
         return draft_picker(target, others, evidence, choice, pool.limit_bytes, listed)
 
     def _choice(self, target: ModelEntry, configured: SpeculationConfig) -> DraftChoice:
-        """Find the draft in effect and the one that the model's package declares. Reads files."""
+        """Find the draft in effect and the package's. Reads files."""
         registry = self.pool.registry
         chosen = declared = missing = None
         strategy, name = configured.strategy, configured.settings.draft_model
@@ -202,9 +205,9 @@ class TrialSpeedup:
 
 @dataclass(frozen=True, slots=True)
 class DraftCandidate:
-    """`adds_bytes` is memory beyond what is in use; `fits`: target and draft fit into the limit.
+    """`adds_bytes`: memory beyond current use; `fits`: target plus draft are within the limit.
 
-    `reason` says why it cannot draft; it is not known yet unless `checked`.
+    `reason`: why the model cannot draft; not known unless `checked`.
     """
 
     id: str
@@ -221,9 +224,9 @@ class DraftCandidate:
 
 @dataclass(frozen=True, slots=True)
 class DraftPicker:
-    """`missing` is the configured draft if it is not here; `without` the result of no draft.
+    """`missing`: the configured draft if absent; `without`: result without a draft model.
 
-    `more` drafts that may fit are not listed.
+    `more`: number of unlisted drafts that may fit.
     """
 
     none_chosen: bool
@@ -236,7 +239,9 @@ class DraftPicker:
 
 @dataclass(frozen=True, slots=True)
 class DraftChoice:
-    """`chosen` is the draft in effect, `declared` the package's; `missing`: why one is not here."""
+    """`chosen`: the draft in effect; `declared`: the package's; `missing`: why the former is
+    absent.
+    """
 
     chosen: str | None = None
     declared: str | None = None
@@ -245,7 +250,7 @@ class DraftChoice:
 
 @dataclass(frozen=True, slots=True)
 class DraftEvidence:
-    """What is known of drafts, by id: compatibility, trials, results, and those in memory."""
+    """Evidence on drafts, by id: compatibility, trials, results, and those in memory."""
 
     compatibility: Mapping[str, Compatibility] = field(default_factory=dict)
     trials: Mapping[str, TrialSpeedup] = field(default_factory=dict)
@@ -256,9 +261,9 @@ class DraftEvidence:
 def first_drafts(
     drafts: Sequence[ModelEntry], evidence: DraftEvidence, choice: DraftChoice
 ) -> list[ModelEntry]:
-    """Return the drafts to list first: chosen, declared, tried or in memory, then the smallest.
+    """Return the drafts to list first: chosen, declared, tried or in memory, then smallest.
 
-    Those that are known not to fit are left out.
+    Drafts known not to fit are left out.
     """
     likely = {choice.chosen, choice.declared, *evidence.trials, *evidence.in_memory}
     possible = [draft for draft in drafts if evidence.compatibility.get(draft.id) is None]
@@ -274,9 +279,9 @@ def draft_picker(
     limit_bytes: int,
     listed: Collection[ModelEntry] | None = None,
 ) -> DraftPicker:
-    """Build the picker of `drafts`, the smallest first, under a memory limit for all models.
+    """Build the picker of `drafts`, smallest first, under a memory limit for all models.
 
-    Of the drafts that may fit only those `listed` are shown, by default all.
+    Of the drafts that may fit, only `listed` are shown; None shows all.
     """
     results, missing = drafter_results(evidence.recent), None
     if choice.missing is not None:
@@ -311,7 +316,7 @@ def draft_picker(
 
 
 def drafter_results(recent: Sequence[RequestStats]) -> dict[str, DrafterResult]:
-    """Return the result of each drafter over the requests in which no other one drafted."""
+    """Return each drafter's result over requests in which no other drafter proposed."""
     alone: dict[str, list[RequestStats]] = {}
     for stats in recent:
         drafted = [name for name, drafter in stats.drafters.items() if drafter.proposed]
@@ -328,7 +333,7 @@ def drafter_results(recent: Sequence[RequestStats]) -> dict[str, DrafterResult]:
 
 
 def trial_speedups(results: Json) -> dict[str, TrialSpeedup]:
-    """Return the speed-up of each draft over all kinds of text of its last trial."""
+    """Return each draft's speed-up over all kinds of text in its last trial."""
     speedups = {}
     for draft, result in results.items():
         overall = result["record"]["overall"]

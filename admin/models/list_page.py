@@ -1,6 +1,6 @@
-"""Models: the page of all, those in memory first, and the API.
+"""The page of all models, loaded models first, and its API.
 
-The chip beside a model's name is its state of speculation in a few words.
+The chip beside a model's name sums up the model's state of speculation.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from .model_snapshot import TEXT_ALONE, ModelSnapshot, ModelSnapshots
 
 SECTION: Final = "models"
 MIB: Final = 1 << 20
-"""Precision of the memory shown: a process at rest allocates and frees a few kilobytes."""
+"""Bytes — precision of the memory shown: an idle process allocates and frees a few kilobytes."""
 
 FIRST_ROWS: Final = 20
-"""Rows in full in the page itself, which is usable sooner; its part that is refreshed has all."""
+"""Full rows in the page itself, for a fast first view; the refreshed part has all."""
 
 DRAFT: Final = "draft_model"
 _ABSENT: Final = ("draft.not_here", "draft.other_quantization")
@@ -49,7 +49,7 @@ _INCONCLUSIVE: Final = (
     "spec.off.zero_window",
     "batch.off.uneven",
 )
-"""Outcomes of a request that predict nothing about the next one."""
+"""Outcomes that do not predict the next request's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +60,10 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class ModelRow:
-    """`context_length` in tokens is the configured limit, if that is shorter than the model's.
+    """`context_length`: tokens, the lower of the configured limit and the model's.
 
-    `no_vision` is why the model reads no images, None if it does; `tower_bytes` is the memory of
-    its vision tower.
+    `no_vision`: why the model reads no images, None if it does; `tower_bytes`: memory of its vision
+    tower.
     """
 
     entry: ModelEntry
@@ -85,7 +85,7 @@ class ModelRow:
 
 @dataclass(frozen=True, slots=True)
 class ModelsView:
-    """`models` after the first `rows_in_full` are shown by name only; None: all are in full."""
+    """`models` beyond `rows_in_full` are shown by name only; None shows all in full."""
 
     memory: Memory
     models: Sequence[ModelRow]
@@ -94,18 +94,18 @@ class ModelsView:
 
     @property
     def sources(self) -> Sequence[str]:
-        """The places that models come from, in their order."""
+        """Sources of the models, in order."""
         return list(dict.fromkeys(row.entry.source for row in self.models))
 
 
 class PrefixProbe(Strict):
-    """Body of a probe: a prompt, as the only message of a user."""
+    """Body of a probe: a prompt, as a single user message."""
 
     prompt: Annotated[str, Field(min_length=1)]
 
 
 class Unloading(Strict):
-    """Body of an unload. With `if_idle`, a model that requests use is not unloaded."""
+    """Body of an unload. `if_idle` refuses for a model in use."""
 
     if_idle: bool = False
 
@@ -138,23 +138,23 @@ class ModelsPage:
         return models_view(await self.snapshots.all(), memory, self.snapshots.default)
 
     async def show(self, request: Request) -> Response:
-        """List every model of the registry, usable or not, and the memory of the pool."""
+        """List every model of the registry, usable or not, and the pool's memory."""
         pool = self.snapshots.pool
         memory = {"limit_bytes": pool.limit_bytes, "used_bytes": pool.used_bytes}
         models = [self._record(entry) for entry in pool.registry.entries]
         return JSONResponse({"memory": memory, "default": pool.default, "models": models})
 
     async def load(self, request: Request, name: str) -> Response:
-        """Load a model; answers once it is in memory."""
+        """Load a model; answers once loaded."""
         await request.body()
         await while_connected(request.receive, self.snapshots.pool.load(name))
         return JSONResponse(self._record(self.snapshots.pool.resolve(name)))
 
     async def unload(self, request: Request, name: str) -> Response:
-        """Unload a model or cancel its loading; answers once it is out of memory.
+        """Unload a model or cancel loading; answers once out of memory.
 
-        Its active requests end first. Raises Conflict during a trial of the model, and with
-        `if_idle` for a model in use.
+        Active requests end first. Raises Conflict during a trial of the model, and with `if_idle`
+        for a model in use.
         """
         unloading = read(Unloading, await request.body() or b"{}")
         unload = self.snapshots.pool.unload(name, if_idle=unloading.if_idle)
@@ -162,9 +162,9 @@ class ModelsPage:
         return JSONResponse(self._record(self.snapshots.pool.resolve(name)))
 
     async def measure_exactness(self, request: Request, name: str) -> Response:
-        """Compare wide passes with single steps, between those of running requests.
+        """Compare wide passes with single steps, in between running requests' passes.
 
-        Answers once that is known; stops if the client disconnects.
+        Answers with the result; stops if the client disconnects.
         """
         await request.body()
         measured = await while_connected(request.receive, self.exactness.measure(name))
@@ -176,7 +176,7 @@ class ModelsPage:
         return Response(status_code=204)
 
     async def probe_prefixes(self, request: Request, name: str) -> Response:
-        """Return the cached length of a prompt, null for a model not in memory."""
+        """Return the cached length of a prompt in tokens, null unless the model is loaded."""
         prompt = read(PrefixProbe, await request.body()).prompt
         chat = GenerationRequest(messages=[{"role": "user", "content": prompt}])
         return JSONResponse(await self.prefixes.probe(name, chat))
@@ -198,7 +198,7 @@ class ModelsPage:
 def models_view(
     snapshots: Sequence[ModelSnapshot], memory: Memory, default: str | None
 ) -> ModelsView:
-    """`default` is the id of the configured default model."""
+    """Return the rows, loaded models first. `default`: id of the default model."""
     rows = [model_row(snapshot, default) for snapshot in snapshots if snapshot.usable]
     rows.sort(key=lambda row: row.status.state is State.UNLOADED)
     skipped = [snapshot.entry for snapshot in snapshots if not snapshot.usable]
@@ -234,7 +234,7 @@ class Tone(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Chip:
-    """A sentence of the catalog with its parameters and figures; `reason` explains it in full."""
+    """A catalog sentence with parameters and figures; `reason` is the full explanation."""
 
     tone: Tone
     key: str
@@ -245,7 +245,7 @@ class Chip:
 
 
 def model_chip(model: ModelSnapshot) -> Chip | None:
-    """Return the chip of a model, None while it cannot be used: not at all, or not loaded yet.
+    """Return the chip of a model; None if unusable or still loading.
 
     In this order: an obstacle, the latest outcome, the configuration.
     """
@@ -257,7 +257,7 @@ def model_chip(model: ModelSnapshot) -> Chip | None:
 
 
 def is_another_models(configured: SpeculationConfig) -> bool:
-    """Whether the draft model is configured for all models and does not fit this one."""
+    """Whether the draft is configured for all models and does not fit this model."""
     reason = configured.reason
     is_shared = configured.sources[DRAFT] in (Source.CLI, Source.ENVIRONMENT, Source.GLOBAL)
     return is_shared and reason is not None and reason.code.startswith("draft.unfit.")

@@ -1,4 +1,4 @@
-"""Page of one model: speculation, trial, prefix cache and all its other settings."""
+"""Page of a model: speculation, trial, prefix cache and all other settings."""
 
 from __future__ import annotations
 
@@ -36,23 +36,23 @@ DRAFT: Final = "draft_model"
 DRAFT_LENGTH: Final = ("draft_initial", "draft_min", "draft_max", "num_draft_tokens")
 
 SETTINGS: Final = frozenset((STRATEGY, DRAFT, *DRAFT_LENGTH))
-"""The settings with a control on the card."""
+"""Settings with a control on the card."""
 
 OFF: Final = "off"
 
 STRATEGIES: Final = ("auto", "ngram", "draft", "ngram;draft")
-"""Strategies with a label; any other is shown as it is written."""
+"""Strategies with a label; others are shown as written."""
 
 _ON_PICKER: Final = ("draft.", "spec.off.no_draft_model")
-"""Prefixes of reasons that the draft picker shows."""
+"""Prefixes of reasons shown by the draft picker."""
 
 
 @dataclass(frozen=True, slots=True)
 class PrefixCard:
-    """The prefix cache; `stats` is None for a model that is not in memory.
+    """The prefix cache; `stats` is None for a model not in memory.
 
-    `share` of the prompt tokens of recent requests came from the cache, None without requests.
-    `prewarming` is None where beginnings of prompts are not stored.
+    `share` of recent requests' prompt tokens came from the cache; None without requests.
+    `prewarming` is None if beginnings of prompts are not stored.
     """
 
     model: str
@@ -64,7 +64,7 @@ class PrefixCard:
 
 @dataclass(frozen=True, slots=True)
 class ExactnessCard:
-    """What was measured of a loaded model, and what is promised of its answers."""
+    """A loaded model's measured exactness, and the promise for its answers."""
 
     model: str
     claim: ExactnessClaim
@@ -72,9 +72,9 @@ class ExactnessCard:
 
 @dataclass(frozen=True, slots=True)
 class ModelView:
-    """The cards are None for a model that cannot be used; `reason` says why.
+    """Cards are None for an unusable model; `reason` says why.
 
-    `narrow`: how many tokens of the tokenizer a loaded model lacks, if any.
+    `narrow`: number of tokenizer tokens that a loaded model lacks, if any.
     """
 
     model: ModelRow
@@ -91,13 +91,13 @@ class ModelView:
 
     @property
     def path(self) -> str:
-        """The address of the model's settings below the API."""
+        """Path of the model's settings below the API."""
         return f"/models/{self.model.id}/settings"
 
 
 @dataclass(frozen=True, slots=True)
 class DraftsView:
-    """The drafts of the model with id `model`."""
+    """Drafts of the model `model` (id)."""
 
     model: str
     drafts: DraftPicker
@@ -152,7 +152,7 @@ class ModelPage:
         return await self.snapshots.of(request.path_params["name"])
 
     async def _asked_drafts(self, request: Request) -> tuple[ModelSnapshot, Json, DraftPicker]:
-        """Return the model of an address, the record of its trials, its drafts."""
+        """Return the URL's model with trials and drafts."""
         model = await self._snapshot(request)
         status = await self.trials.status(model.entry.id, language_of(request))
         every = request.query_params.get("drafts") == "all"
@@ -218,9 +218,9 @@ def _trial_card(model: ModelSnapshot, status: Json, drafts: DraftPicker) -> Tria
 
 @dataclass(frozen=True, slots=True)
 class BeginningRow:
-    """`client` is empty if it is unknown, `words` unless the texts of prompts may be shown.
+    """A stored beginning. `client` is empty if unknown; `words` are, unless texts may be shown.
 
-    `first_token_s` is None while that is not known.
+    `first_token_s`: expected time to first token, None while unknown.
     """
 
     client: str
@@ -246,7 +246,7 @@ def beginning_rows(forecasts: Sequence[Forecast], *, shows_prompts: bool) -> lis
 
 
 def first_words(forecast: Forecast) -> str:
-    """Return how its first system message begins; of tools alone, nothing."""
+    """Return the first characters of the first system message; empty for tools alone."""
     messages = forecast.known.beginning.messages
     text = " ".join(str(messages[0]["content"]).split()) if messages else ""
     return text if len(text) <= MAX_CHARACTERS else f"{text[: MAX_CHARACTERS - 1]}…"
@@ -254,10 +254,10 @@ def first_words(forecast: Forecast) -> str:
 
 @dataclass(frozen=True, slots=True)
 class BenchmarkCard:
-    """Rates in tokens per second of one stream, for a prompt of `tokens`.
+    """Rates of a single stream in tokens per second, for a prompt of `tokens`.
 
-    `at` in seconds since the epoch; None throughout before the first benchmark. `decode` is with
-    drafts, if there are any.
+    `at` in seconds since the epoch; all None before the first benchmark. `decode` is with drafts,
+    if any.
     """
 
     model: str
@@ -268,7 +268,7 @@ class BenchmarkCard:
 
 
 def benchmark_card(model: str, runs: Sequence[StoredResult]) -> BenchmarkCard:
-    """Describe the shortest prompt of the newest run. `runs`: the newest first."""
+    """Return figures of the newest run's shortest prompt. `runs`: newest first."""
     for run in runs:
         for row in run.record["rows"]:
             decode = row["drafted"] or row["plain"]
@@ -279,7 +279,7 @@ def benchmark_card(model: str, runs: Sequence[StoredResult]) -> BenchmarkCard:
 
 @dataclass(frozen=True, slots=True)
 class InEffect:
-    """A value in effect: `name` is a key below `ui.effect.`, `source` the source that set it."""
+    """A value in effect; `name` is a key below `ui.effect.`, `source` set the value."""
 
     name: str
     value: str
@@ -288,10 +288,10 @@ class InEffect:
 
 @dataclass(frozen=True, slots=True)
 class SpeculationCard:
-    """`strategy` is the stored one of this model, empty for none; `inherited` the one without it.
+    """`strategy`: stored for this model, empty for none; `inherited`: without a stored strategy.
 
-    `inherits_draft`: the model has a draft without a stored one. `custom` is a strategy that is
-    not one of `strategies`; `reason` says why no draft is used.
+    `inherits_draft`: the model has a draft without a stored setting. `custom`: a strategy outside
+    `strategies`; `reason`: why no draft is used.
     """
 
     on: bool
@@ -315,7 +315,7 @@ def speculation_card(
     inherited: Settings,
     drafts: DraftPicker,
 ) -> SpeculationCard:
-    """`settings` are the model's, `inherited` those it would have without stored ones."""
+    """Return the card. `settings` are the model's, `inherited` without the model's stored ones."""
     setting, reason = settings[STRATEGY], configured.reason
     shown = setting.effect if setting.locked else setting.text or setting.effect
     on_picker = reason is not None and reason.code.startswith(_ON_PICKER)

@@ -1,4 +1,4 @@
-"""State of a model at one moment: catalog, memory, speculation, recent requests, prefixes."""
+"""A model's state at a point in time: catalog, memory, speculation, requests, prefixes."""
 
 from __future__ import annotations
 
@@ -26,8 +26,10 @@ TEXT_ALONE: Final = Reason("vision.off.text")
 
 @dataclass(frozen=True, slots=True)
 class CheckpointFacts:
-    """`context_length` in tokens, `longest_context` what a user may raise it to; None for what the
-    files do not say. `no_vision`: why the model reads no images."""
+    """`context_length` in tokens; users may raise it to `longest_context`.
+
+    None: the files do not say. `no_vision`: why the model reads no images.
+    """
 
     parameters: int | None = None
     context_length: int | None = None
@@ -40,10 +42,10 @@ NO_FACTS: Final = CheckpointFacts()
 
 @dataclass(frozen=True, slots=True)
 class ModelSnapshot:
-    """`speculative` is None for a model that cannot be used or whose settings are invalid.
+    """`speculative` is None for an unusable model or invalid settings.
 
-    `recent` are the statistics of its latest requests, the newest last. `served` and `prefixes` are
-    None for a model that is not in memory.
+    `recent`: statistics of the latest requests, newest last. `served` and `prefixes` are None for a
+    model not in memory.
     """
 
     entry: ModelEntry
@@ -71,7 +73,7 @@ class ModelSnapshot:
 
 
 def suggested(models: Sequence[ModelEntry], limit_bytes: int) -> str | None:
-    """Return the largest model that fits into memory, else the largest one."""
+    """Return the largest model that fits into memory, else the largest of all."""
     if not models:
         return None
     fitting = [entry for entry in models if entry.size_bytes <= limit_bytes]
@@ -89,7 +91,7 @@ class ModelSnapshots:
 
     @property
     def default(self) -> str | None:
-        """The id of the configured default model, None if there is none of that name."""
+        """Id of the configured default model; None if not found."""
         catalog = self.pool.catalog
         try:
             return None if catalog.default is None else catalog.entry(catalog.default).id
@@ -98,8 +100,7 @@ class ModelSnapshots:
 
     @property
     def first(self) -> str | None:
-        """The id of the model that a page begins with: the default one, the one used last, one that
-        fits into memory."""
+        """Id of a page's initial model: the default, the last used, or suggested by memory."""
         if self.default is not None:
             return self.default
         if self.pool.last_used is not None:
@@ -116,7 +117,7 @@ class ModelSnapshots:
         return await self._snapshots([self._trusted(entry) for entry in self.pool.registry.entries])
 
     async def resident(self) -> list[ModelSnapshot]:
-        """Return the models that are in memory or being loaded."""
+        """Return models that are in memory or loading."""
         states = [(entry, self.pool.status(entry.id).state) for entry in self.pool.models]
         return await self._snapshots([entry for entry, state in states if state != State.UNLOADED])
 
@@ -142,13 +143,16 @@ class ModelSnapshots:
         return [(self._speculation.get(entry), checkpoint_facts(entry)) for entry in entries]
 
     def _trusted(self, entry: ModelEntry) -> ModelEntry:
-        """Apply the setting that lets a model run the code that it brings along."""
+        """Apply the setting that permits a model's own code."""
         brings_code = entry.reason is not None and entry.reason.code == "model.remote_code"
         return self.pool.entry(entry.id) if brings_code else entry
 
 
 class SpeculationCache:
-    """Resolved again only after a change of registry, settings or the model's package file."""
+    """Cache of resolved speculation.
+
+    Resolved again only after a change of registry, settings or the model's package file.
+    """
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
@@ -156,7 +160,7 @@ class SpeculationCache:
         self._known: dict[str, tuple[FileStamp, SpeculationConfig | None]] = {}
 
     def get(self, entry: ModelEntry) -> SpeculationConfig | None:
-        """Return None for a model that is unusable or has invalid settings. Reads files."""
+        """Return the resolved speculation; None if unusable or invalid. Reads files."""
         if not entry.usable:
             return None
         registry, configuration = self._revision
@@ -176,7 +180,7 @@ class SpeculationCache:
 
 
 def checkpoint_facts(entry: ModelEntry) -> CheckpointFacts:
-    """Return the facts of a usable model; others have none. Reads files; never raises."""
+    """Return a usable model's facts; others have none. Reads files; never raises."""
     if not entry.usable:
         return NO_FACTS
     files = ModelFiles.recent(entry.path)

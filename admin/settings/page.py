@@ -1,7 +1,7 @@
-"""Settings: the form of those of all models, the page of a profile, and the API.
+"""Settings: the form for all models, the page of a profile, and the API.
 
-A PATCH names the revision that it changes (If-Match). The parameter `profile` of the query names a
-profile of the model.
+A PATCH gives the revision to change (If-Match). The query parameter `profile` selects a profile of
+the model.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class SettingsForm:
 
 @dataclass(frozen=True, slots=True)
 class ProfileRow:
-    """A profile in the list of its model: `settings` are those that it has."""
+    """A profile in a model's list, with the settings stored in the profile."""
 
     id: str
     address: str
@@ -43,9 +43,7 @@ class ProfileRow:
 
 @dataclass(frozen=True, slots=True)
 class ProfileView:
-    """A profile of the model with the id `model`, which has none of its `settings` yet if it is
-    new.
-    """
+    """A profile of the model `model` (id); a new profile has no set `settings`."""
 
     model: str
     name: str
@@ -61,7 +59,7 @@ class ProfileView:
 
     @property
     def path(self) -> str:
-        """The address of its settings below the API."""
+        """Path of the profile's settings below the API."""
         return f"/models/{self.model}/settings?{urlencode({'profile': self.name})}"
 
     @property
@@ -96,7 +94,7 @@ class SettingsPage:
         return ProfileView(model, name, await asyncio.to_thread(self.settings.view, model, name))
 
     async def open(self, request: Request) -> Response:
-        """Go to the page of the profile that was typed, or of the one that is shown."""
+        """Redirect to the profile entered in the form, else to the shown profile."""
         shown = request.query_params.get("profile", "")
         name = (await form_data(request)).get("profile", shown)
         return RedirectResponse(profile_path(request.path_params["name"], name), 303)

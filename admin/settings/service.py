@@ -1,7 +1,7 @@
-"""Reads and changes of stored settings: those of all models, of one, and of a profile of it.
+"""Reads and changes of stored settings: of all models, of a model, of a profile.
 
-A change names the revision that it was made from, so that concurrent changes do not overwrite each
-other. All of a change is stored, or nothing. Malformed values are refused; those that name
+A change gives the revision that the client has seen, so concurrent changes do not overwrite each
+other. Changes are stored entirely or not at all. Malformed values are refused; references to
 something missing are stored with a warning.
 """
 
@@ -49,7 +49,7 @@ class Change(BaseModel):
 
 
 class SettingsService:
-    """`publish_key` is called with the API key after each change of it."""
+    """Reads and changes settings; calls `publish_key` with each new API key."""
 
     def __init__(
         self,
@@ -64,10 +64,9 @@ class SettingsService:
         self._bound_host = configuration.current.resolve().settings.host
 
     def view(self, model: str | None, profile: str | None = None) -> SettingsView:
-        """Return the settings of all models, of the model with that id, or of a profile of it,
-        which may be one that has none yet.
+        """Return the settings of all models, of a model, or of a profile, possibly new.
 
-        Reads files. Raises NotFound, also for a name that no profile can have.
+        Reads files. Raises NotFound, also for an invalid profile name.
         """
         configuration = self._live.refresh()
         stored, owner = configuration.stored, Owner(model, profile)
@@ -91,7 +90,7 @@ class SettingsService:
         )
 
     def profiles(self, model: str) -> Sequence[tuple[Profile, Sequence[SettingView]]]:
-        """Return the profiles of a model, each with the settings that it has."""
+        """Return a model's profiles with the settings stored in each."""
         listed = []
         for profile in self._pool.catalog.profiles(model):
             layer = self._live.current.stored.layer(model, profile.name)
@@ -100,12 +99,12 @@ class SettingsService:
         return listed
 
     def remove(self, model: str, profile: str) -> None:
-        """Remove a profile with all its values. Blocks on files."""
+        """Remove a profile with all values. Blocks on files."""
         layer = self._live.refresh().stored.layer(model, profile)
         self._live.patch(dict.fromkeys(layer.values), model, profile)
 
     def inherited(self, model: str) -> Settings:
-        """Return the settings that a model has without stored ones of its own.
+        """Return a model's settings without those stored for the model.
 
         Reads files. Raises NotFound.
         """
@@ -115,9 +114,9 @@ class SettingsService:
     async def change(
         self, change: Change, model: str | None, revision: str, profile: str | None = None
     ) -> SettingsView:
-        """Store a change, have models reload for it, and return the settings after it.
+        """Store a change, have models reload, and return the resulting settings.
 
-        Raises BadRequest that names the setting at fault, Outdated if `revision` is not the newest.
+        Raises BadRequest for the setting at fault, Outdated if `revision` is not the newest.
         """
         owner = Owner(model, profile)
         try:
@@ -160,7 +159,7 @@ class SettingsService:
         return replace(self.view(*owner), applied=when)
 
     def _check(self, change: Change, owner: Owner) -> None:
-        """Check what the store does not. Raises ConfigError, BadRequest, naming the setting."""
+        """Check beyond the store's checks. Raises ConfigError or BadRequest for the setting."""
         self._check_profile(owner)
         model = owner.model
         for name, raw in change.changes.items():
@@ -174,7 +173,7 @@ class SettingsService:
                 check_exposure(address, None if key is None else str(key))
 
     def _check_profile(self, owner: Owner) -> None:
-        """Raise ConfigError for a new profile with a name that it cannot have."""
+        """Raise ConfigError for a new profile with an invalid name."""
         model, profile = owner
         if model is None or profile is None:
             return
@@ -204,7 +203,7 @@ class SettingsService:
             check_draft(str(value), target, self._pool.registry)
 
     def _after(self, name: str, changes: Mapping[str, Any]) -> object:
-        """Return the value that a setting of all models will have with these changes."""
+        """Return a global setting's value after these changes."""
         now = self._live.current.resolve()[name]
         if name not in changes or now.source.rank < Source.GLOBAL.rank:
             return now.value
@@ -219,7 +218,10 @@ class SettingsService:
 
 
 def _at_field(error: ConfigError, changed: Collection[str]) -> BadRequest:
-    """Return the error of a change, at the setting at fault; a contradiction at a changed one."""
+    """Return a change's error at the setting at fault.
+
+    A contradiction of two settings is reported at the changed setting.
+    """
     param, params = error.param, dict(error.params)
     if error.code == "config.bounds":
         param = next(str(params[end]) for end in ("low", "high") if params[end] in changed)
@@ -236,12 +238,12 @@ def check_hosts(names: Value) -> None:
 
 @dataclass(frozen=True, slots=True)
 class SettingWarnings:
-    """Finds what a value in effect names and this machine lacks. Reads files."""
+    """Finds references in values in effect to things missing here. Reads files."""
 
     pool: Pool
 
     def of(self, name: str, value: Value, model: ModelEntry | None) -> Reason | None:
-        """Return the warning about a setting of all models, or of one; None if there is none."""
+        """Return the warning about a setting of all models or of `model`; None without any."""
         match name, value:
             case _, None:
                 return None
@@ -296,5 +298,5 @@ class SettingWarnings:
 
 
 def _covers(above: str, pattern: str) -> bool:
-    """Whether every name that `pattern` matches is matched by `above`; only `*` is understood."""
+    """Whether `above` matches every name that `pattern` matches; only `*` is understood."""
     return not set("?[") & set(above) and fnmatchcase(pattern, above)

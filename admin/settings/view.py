@@ -1,4 +1,4 @@
-"""Settings as the forms and the API show them. Values of secrets never leave the server."""
+"""Settings as shown by forms and API. Values of secrets never leave the server."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from omlx.settings.types import Form, size_text
 Json = dict[str, Any]
 
 CONFIRMED: Final = frozenset({"trust_remote_code"})
-"""Settings that take a confirmation to turn on."""
+"""Settings that require a confirmation to turn on."""
 
 PICKED: Final = frozenset({"default_model", "draft_model", "model_map"})
-"""Settings that name models."""
+"""Settings whose values are models."""
 
 _TYPES: Final[Mapping[type, str]] = {
     str: "string",
@@ -39,7 +39,7 @@ _LOCKING: Final = (Source.CLI, Source.ENVIRONMENT)
 
 @dataclass(frozen=True, slots=True)
 class MapRow:
-    """One row of the model name mapping: requests for `pattern` go to the model `target`."""
+    """A row of the model name mapping: requests for `pattern` use the model `target`."""
 
     pattern: str
     target: str
@@ -52,10 +52,10 @@ class MapRow:
 
 @dataclass(frozen=True, slots=True)
 class SettingView:
-    """One setting: `value` is in effect, set by `source`; `stored` is None if nothing is stored.
+    """A setting: `value` is in effect, set by `source`; `stored` is None if nothing is stored.
 
-    `options` are the ids to choose from where it names a model; `warning` is about the value in
-    effect. `rows` is the value in effect of a mapping. `scope` is where it is stored.
+    `options`: ids to choose from, for models; `warning`: about the value in effect; `rows`: the
+    value in effect of a mapping; `scope`: place of storage.
     """
 
     row: Setting
@@ -74,12 +74,12 @@ class SettingView:
 
     @property
     def locked(self) -> bool:
-        """Whether a flag or an environment variable overrides every value stored in its scope."""
+        """Whether a flag or environment variable overrides every value stored in this scope."""
         return self.source in _LOCKING and self.scope is not Scope.PROFILE
 
     @property
     def lock(self) -> str:
-        """The flag or the environment variable that sets it for this run; else empty."""
+        """The flag or environment variable that overrides the setting; else empty."""
         if not self.locked:
             return ""
         return self.row.flag if self.source is Source.CLI else self.row.variable
@@ -96,17 +96,17 @@ class SettingView:
 
     @property
     def text(self) -> str:
-        """The stored value as it would be typed; empty if none is stored."""
+        """The stored value as typed; empty if none is stored."""
         return _text(self.stored, self.control)
 
     @property
     def effect(self) -> str:
-        """The value in effect as it would be typed."""
+        """The value in effect as typed."""
         return _text(self.value, self.control)
 
     @property
     def keyboard(self) -> str:
-        """Input mode of a number: digits alone, or a sign and a decimal point too."""
+        """Input mode of a number: only digits, or also sign and decimal point."""
         digits_only = self.row.kind is int and self.row.meta.low >= 0
         return "numeric" if digits_only else "text"
 
@@ -147,10 +147,10 @@ class FieldGroup:
 
 @dataclass(frozen=True, slots=True)
 class SettingsView:
-    """The settings of all models, of one, or of a `profile` of it.
+    """Settings of all models, of a model, or of a `profile`.
 
-    `notes` say which files were not read and why. `applied` says when each change of a request
-    takes effect; it is None if none was made.
+    `notes`: files not read, and why. `applied`: effective time of each change in a request; None
+    without a change.
     """
 
     revision: str
@@ -162,7 +162,7 @@ class SettingsView:
     profile: str | None = None
 
     def groups(self, *, without: Collection[str] = ()) -> list[FieldGroup]:
-        """Return all settings but those of `without`, by group, in the order of the table."""
+        """Return all settings except `without`, by group, in the order of the table."""
         fields: dict[Group, list[SettingView]] = {group: [] for group in Group}
         for name, setting in self.settings.items():
             if name not in without:
@@ -187,9 +187,9 @@ class SettingsView:
 
 
 def setting_views(scope: Scope, resolution: Resolution, stored: Layer) -> dict[str, SettingView]:
-    """Return the settings that may be stored in `scope`, in the order of the table.
+    """Return the settings storable in `scope`, in the order of the table.
 
-    `stored` is the layer of the scope: the settings of all models, of one, or of a profile.
+    `stored` is the layer of the scope: all models', a model's, or a profile's.
     """
     views = {}
     for name, row in table().items():
@@ -208,10 +208,10 @@ def setting_views(scope: Scope, resolution: Resolution, stored: Layer) -> dict[s
 def applied(
     names: Iterable[str], resolution: Resolution, scope: Scope, *, busy: bool
 ) -> dict[str, str]:
-    """Return when each changed setting takes effect: `at_once`, `when_idle` or `restart`.
+    """Return each changed setting's effective time: `at_once`, `when_idle` or `restart`.
 
-    `overridden` stands for a setting that a source above `scope` decides. `busy`: a model that has
-    to reload for the change has requests; for a profile none has.
+    `overridden`: a source above `scope` decides. `busy`: a model that must reload has requests;
+    never so for a profile.
     """
     if scope is Scope.PROFILE:
         return dict.fromkeys(names, AppliesAt.AT_ONCE.value)

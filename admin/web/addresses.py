@@ -20,23 +20,22 @@ PROFILES: Final = f"{HOME}/profiles"
 SETTINGS: Final = f"{HOME}/settings"
 KEYS: Final = f"{SETTINGS}/keys"
 PARTS: Final = f"{HOME}/parts"
-"""Prefix of the page parts that scripts fetch again to show the current state."""
+"""Prefix of page parts, which scripts fetch repeatedly for the current state."""
 
 STATIC: Final = f"{HOME}/static"
 
 
 def model_path(model: str) -> str:
-    """Return the address of a model's page. The slashes of the id are kept."""
+    """Return the URL path of a model's page, with the id's slashes kept."""
     return f"{MODELS}/{quote(model, safe='/')}"
 
 
 def profile_path(model: str, profile: str) -> str:
-    """Return the address of the page of a model's profile."""
     return f"{PROFILES}/{quote(model, safe='/')}?{urlencode({'profile': profile})}"
 
 
 def own_page(address: str | None) -> str:
-    """Return `address` if it is a page of the dashboard, else `HOME`."""
+    """Return `address` if within the dashboard, else `HOME`."""
     if address is not None and address.startswith((f"{HOME}/", f"{HOME}?")):
         return address
     return HOME

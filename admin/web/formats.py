@@ -22,7 +22,7 @@ def disk(nbytes: int) -> str:
 
 
 def ratio(value: float) -> str:
-    """`1.6×`; two digits where they separate a gain from a loss: `0.94×`."""
+    """Format `1.6×`; with two digits near 1, to tell gain from loss: `0.94×`."""
     digits = 1 if value >= 1.05 else 2
     return f"{value:.{digits}f}×"
 
@@ -38,7 +38,7 @@ def rate(tokens: float) -> str:
 
 
 def parameters(number: int) -> str:
-    """`7.6B`, `135M`: as the names of models have it."""
+    """Format `7.6B`, `135M`, as in names of models."""
     for unit, name in ((10**9, "B"), (10**6, "M")):
         if number >= unit:
             return f"{number / unit:.{int(number < 99.5 * unit)}f}{name}"
@@ -46,12 +46,12 @@ def parameters(number: int) -> str:
 
 
 def count(number: int) -> str:
-    """`1 234 567`, with groups that do not wrap."""
+    """Format `1 234 567`, with groups that do not wrap."""
     return f"{number:,}".replace(",", _THIN)
 
 
 def context(tokens: int) -> str:
-    """Tokens of a context as people call it: `64k`."""
+    """Tokens of a context as people write them: `64k`."""
     return f"{tokens // 1024}k"
 
 
@@ -61,7 +61,7 @@ def clock(at: float) -> str:
 
 
 def duration(seconds: float, language: str = SOURCE) -> str:
-    """`40 s`, `3 min`, `1 h 20 min`: rounded as coarsely as an estimate deserves."""
+    """Format `40 s`, `3 min`, `1 h 20 min`: rounded as coarsely as an estimate deserves."""
     if seconds < 55:
         return sentence("unit.seconds", {"count": max(5, 5 * round(seconds / 5))}, language)
     minutes = max(1, round(seconds / 60))

@@ -37,12 +37,12 @@ SECTIONS: Final = (
 )
 
 MAX_PARTS: Final = 32
-"""Rendered parts to keep for each route: one for each address and language."""
+"""Rendered parts cached per route: an entry for each address and language."""
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A template, its data as `view`, and the entry of the navigation that is highlighted."""
+    """A template, its data as `view`, and the highlighted entry of the navigation."""
 
     template: str
     view: object = None
@@ -52,7 +52,7 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Shell:
-    """Data of the layout around a page. `here` is the address to return to."""
+    """Data of the layout around a page. `here`: address to return to."""
 
     section: str
     here: str
@@ -68,8 +68,6 @@ Show = Callable[[Request], Awaitable[Page]]
 
 
 def page(template: str, view: Callable[[Request], Awaitable[object]], section: str = "") -> Show:
-    """Return a function that shows `template` with the data of `view`."""
-
     async def show(request: Request) -> Page:
         return Page(template, await view(request), section)
 
@@ -77,7 +75,7 @@ def page(template: str, view: Callable[[Request], Awaitable[object]], section: s
 
 
 class Pages:
-    """Collects the routes of pages. `logged_in` says whether a request has a session."""
+    """Collects the routes of pages. `logged_in`: whether a request has a session."""
 
     def __init__(self, logged_in: Callable[[Request], bool]) -> None:
         self._logged_in = logged_in
@@ -99,7 +97,7 @@ class Pages:
     def part(self, path: str, show: Show) -> None:
         """Answer GET at `path` with a part of a page; 401 without a session.
 
-        Scripts fetch it every few seconds. A browser that has the current content gets 304.
+        Scripts fetch parts every few seconds. A browser with the current content gets 304.
         """
         parts = PartCache(self.render)
 
@@ -118,7 +116,7 @@ class Pages:
         self.router.add_api_route(path, action, methods=["POST"], include_in_schema=False)
 
     async def misrouted(self, request: Request, error: Exception) -> Response:
-        """Answer a browser with an error page if there is no such page, others with JSON."""
+        """Answer a missing dashboard page with an error page for browsers, else with JSON."""
         assert isinstance(error, HTTPException)
         wants_page = "text/html" in request.headers.get("accept", "")
         if error.status_code != 404 or not wants_page or not is_dashboard(request.url.path):
@@ -148,9 +146,9 @@ def _address(request: Request) -> str:
 
 
 class PartCache:
-    """The newest content of each part. A page that equals the one before is not rendered again.
+    """The newest content of each part. Rendering is skipped for a page equal to the last.
 
-    The data of a page must therefore not change after it was returned: frozen dataclasses.
+    A page's data must therefore not change after it was returned: frozen dataclasses.
     """
 
     def __init__(self, render: Callable[[Request, Page], str]) -> None:

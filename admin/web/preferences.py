@@ -70,9 +70,9 @@ def theme_of(request: Request) -> str:
 
 
 def choose_language(cookie: str | None, accepted: str | None, available: Collection[str]) -> str:
-    """Return one of `available`; `accepted` is a header like `ko-KR,ko;q=0.9,en;q=0.8`.
+    """Return an `available` language; `accepted` is a header like `ko-KR,ko;q=0.9,en;q=0.8`.
 
-    Only the primary part of a language tag counts: every variant of Chinese is the same language.
+    Only the primary part of a language tag counts: all variants of Chinese are the same language.
     """
     if cookie is not None and cookie in available:
         return cookie

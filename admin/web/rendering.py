@@ -1,13 +1,12 @@
-"""Templates, style sheet, scripts, catalog and other files of pages, with their security headers.
+"""Templates, style sheet, scripts, catalog and other files of pages, with security headers.
 
-One Jinja environment per language; an undefined variable is an error. Sources hold one style sheet
-per component; browsers get one for all, so the first paint waits for a single request.
+Each language has a Jinja environment, in which undefined variables are errors. Sources hold a style
+sheet per component; browsers get a single one, so the first paint waits for one request.
 
-Scripts of pages are one file that `make assets` has bundled, or the modules themselves.
-`static/bundle` holds `ENTRY-HASH.js` and its source map, which contains the text of every module. A
-bundle is used while these texts equal the files, so no page runs an outdated one. A change of a
-file is seen when the next page is rendered. No foreign content, no inline scripts, no frames below
-/admin.
+Scripts are bundled by `make assets`, or served as modules. `static/bundle` holds `ENTRY-HASH.js`
+and a source map with the text of every module. A bundle is used while these texts equal the files,
+so no page runs an outdated bundle. File changes take effect when the next page is rendered. No
+foreign content, no inline scripts, no frames below /admin.
 """
 
 from __future__ import annotations
@@ -35,10 +34,10 @@ from .addresses import STATIC, model_path
 from .preferences import language_of
 
 BUNDLE: Final = "bundle"
-"""The folder of bundles below `static/`. Its files are named by their content."""
+"""Folder of bundles below `static/`, with files named by their content."""
 
 ENTRIES: Final = {"app": "js/app.js", "chat": "js/chat/chat.js"}
-"""Modules that a page loads, below `static/`: `chat` on the chat page, `app` on every other."""
+"""Modules loaded by pages, below `static/`: `chat` on the chat page, `app` on every other."""
 
 log = logging.getLogger("omlx.admin")
 
@@ -84,12 +83,12 @@ def _static(path: str) -> str:
 
 
 def _translate(language: str, key: str, /, **params: object) -> str:
-    """`t('ui.nav.models')`, `t(reason.code, **reason.params)`"""
+    """Translate: `t('ui.nav.models')`, `t(reason.code, **reason.params)`."""
     return sentence(key, params, language)
 
 
 class Scripts:
-    """The scripts below a folder `static`."""
+    """Scripts below a folder `static`."""
 
     def __init__(self, static: Path) -> None:
         self._static = static
@@ -97,7 +96,7 @@ class Scripts:
         self._logged: set[str] = set()
 
     def path(self, entry: str) -> str:
-        """Return the path of the script of `entry` below `static`."""
+        """Return the path of the entry's script below `static`."""
         source_map = next((self._static / BUNDLE).glob(f"{entry}-*.js.map"), None)
         if source_map is None:
             return self._modules(entry, f"{BUNDLE}/")
@@ -109,7 +108,7 @@ class Scripts:
         return f"{BUNDLE}/{source_map.stem}"
 
     def _modules(self, entry: str, reason: str) -> str:
-        """Return the path of the module of `entry`. Logs once that `reason`, a file, differs."""
+        """Return the path of the entry's module. Logs once that the file `reason` differs."""
         if reason not in self._logged:
             self._logged.add(reason)
             fields = {"missing_or_changed": reason, "repair": "make assets"}
@@ -118,7 +117,7 @@ class Scripts:
 
 
 class _Bundle:
-    """What a bundled script was made of, from its source map at `path`."""
+    """A bundled script's modules, from its source map at `path`."""
 
     def __init__(self, path: Path) -> None:
         source_map = json.loads(path.read_bytes())
@@ -128,7 +127,9 @@ class _Bundle:
         self._changed: str | None = None
 
     def changed(self) -> str | None:
-        """Return the name of a module that is not as it was bundled. Reads all if one is newer."""
+        """Return the name of a module changed since bundling. Reads all if any file's stamp
+        changed.
+        """
         stamps = [_stamp(path) for path in self._texts]
         if stamps != self._stamps:
             self._stamps = stamps
@@ -138,7 +139,7 @@ class _Bundle:
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:
-    """Return what changes with the file at `path`; None if there is none."""
+    """Return the file's modification time and size; None if there is none."""
     try:
         status = path.stat()
     except FileNotFoundError:
@@ -168,7 +169,7 @@ HEADERS: Final = {
 
 
 def serve_files(app: FastAPI) -> None:
-    """Serve them without a session: they hold nothing that a release does not."""
+    """Serve files without a session: they hold nothing beyond a release."""
     app.add_middleware(SecurityHeaders)
     app.add_api_route(STYLES, show_styles, methods=["GET"], include_in_schema=False)
     app.add_api_route(WORDS, show_words, methods=["GET"], include_in_schema=False)
@@ -186,7 +187,7 @@ async def show_words(request: Request) -> Response:
 
 
 def style_sheet(path: Path) -> str:
-    """Return the style sheet at `path` with every import replaced by its content in its layer."""
+    """Return the style sheet at `path` with imports replaced by their content, in layers."""
 
     def content(statement: re.Match[str]) -> str:
         file, layer = statement.groups()
@@ -196,7 +197,6 @@ def style_sheet(path: Path) -> str:
 
 
 def _cached(request: Request, text: str, media_type: str) -> Response:
-    """Answer 304 if the browser has this content already."""
     content = text.encode()
     tag = f'"{hashlib.sha256(content).hexdigest()[:16]}"'
     if request.headers.get("if-none-match") == tag:
@@ -205,8 +205,10 @@ def _cached(request: Request, text: str, media_type: str) -> Response:
 
 
 class SecurityHeaders:
-    """ASGI middleware. Pages are never stored; browsers revalidate files, except bundled scripts,
-    whose names change with their content."""
+    """ASGI middleware. Pages are never stored; browsers revalidate files.
+
+    Exception: bundled scripts, whose names change with their content.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

@@ -85,8 +85,8 @@ def chosen_modes(names: tuple[str, ...] | None, *, draft: bool) -> tuple[Mode, .
 class LearnedStates:
     """The engine's learned state by workload and mode: costs, acceptance, drafters' caches.
 
-    One engine serves all modes. `enter` swaps in a mode's state, which starts with `cost_model()`
-    and persists from request to request, as in a server.
+    The modes share an engine. `enter` swaps in a mode's state, which starts with `cost_model()` and
+    persists from request to request, as in a server.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class LearnedStates:
         self._speculators: dict[tuple[str, str], Speculator] = {}
 
     def enter(self, workload: str, mode: Mode, *, random_draft: bool) -> Speculator:
-        """Swap in the state of `mode` on `workload`, created at its first use."""
+        """Swap in the state of `mode` on `workload`, created at first use."""
         loop, key = self._subject.loop, (workload, mode.name)
         if key not in self._speculators:
             draft = self._random_draft if random_draft else self._subject.draft
@@ -130,7 +130,7 @@ Group = tuple[Request, ...]
 
 @dataclass(frozen=True, slots=True)
 class SpeculationCase:
-    """One mode against plain decoding; `role` names the model in reports.
+    """A mode against plain decoding; `role` names the model in reports.
 
     `prepare` is called before a group of requests runs, and before the model rescores an answer.
     """
@@ -152,7 +152,7 @@ class SpeculationCase:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """Requests of one trial, and both sides' outcomes, each by group."""
+    """A trial's requests and both sides' outcomes, each by group."""
 
     groups: tuple[Group, ...]
     ours: tuple[Driven, ...]

@@ -179,7 +179,7 @@ class FixedLatencyTable(LatencyTable):
 
 
 class FixedCostModel(CostModel):
-    """A batch costs as much as a single row's pass over as many tokens."""
+    """Cost model in which a batch costs as much as a single row's pass of the same token count."""
 
     def plain_step(self, rows: int, context: int) -> float:
         return self.batch_pass(rows, PLAIN, context)
@@ -196,7 +196,7 @@ def flat(width: int) -> float:
 def fixed_costs(
     pass_seconds: Callable[[int], float] = flat, draft: str = "draft", draft_seconds: float = 0.02
 ) -> CostModel:
-    """Return costs of 1 s for a plain step and `pass_seconds(n)` for a pass over n rows.
+    """Return costs: 1 s for a plain step, `pass_seconds(n)` for a pass over n rows.
 
     A pass of the draft model `draft` takes `draft_seconds`.
     """

@@ -52,7 +52,7 @@ class NearTie(Divergence):
 
 @dataclass(frozen=True, slots=True)
 class ModeComparison:
-    """One mode's answers to all questions, in counts of answers and tokens."""
+    """A mode's answers to all questions, in counts of answers and tokens."""
 
     mode: str
     answers: int
@@ -206,6 +206,6 @@ def tolerance_of(subject: Subject) -> float:
 
 
 def _answer(subject: Subject, states: LearnedStates, mode: Mode, request: Request) -> Sample:
-    """Run one request in a mode. Raises the error of a failed request."""
+    """Run a request in a mode. Raises the error of a failed request."""
     states.enter("", mode, random_draft=False)
     return run_requests(subject.loop, [replace(request, speculation=mode.speculation)])

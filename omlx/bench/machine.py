@@ -1,7 +1,7 @@
 """`omlx doctor --bench`: a machine's page of measurements with a model, within ten minutes.
 
-Passes by width, decoding, exactness, long prompts, the cost of a pause: measured are the engine's
-own operations, its calibration, its passes, its prefill chunks.
+Passes by width, decoding, exactness, long prompts, the cost of a pause: all through the engine's
+own calibration, passes and prefill chunks.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ def _prefill(subject: Subject, longest: int, progress: Progress, expired: Expire
 
 
 def _chunks(loop: EngineLoop, tokens: tuple[int, ...]) -> Iterator[int]:
-    """Prefill a prompt; yield the number of computed tokens after each chunk. Raises its error."""
+    """Prefill a prompt; yield the computed token count after each chunk. Raises a failure's error."""
     asked = Request("prompt", tokens, Sampling(0.0), 1, speculation=NO_SPECULATION)
     loop.submit(asked)
     while loop.has_work:
@@ -181,7 +181,7 @@ def _stop(slowest: float) -> str:
 
 
 def pauses(subject: Subject, seconds: float, sleep: Callable[[float], None] = time.sleep) -> Part:
-    """Return a part on the first tokens after a pause, with the GPU idle or kept warm."""
+    """Return a part on decoding after a pause, with the GPU idle or kept warm."""
     units = len(PAUSES) * TRIALS
     head = ("pause", "ms of 4 tokens", "min–max")
     return Part("After a pause", head, seconds, units, partial(_pauses, subject, sleep))

@@ -179,7 +179,7 @@ MODEL: Final = "model"
 """Role of the measured model in reports."""
 
 AS_GOOD: Final = 0.97
-"""Share of the best mean speed-up — draft lengths above it count as equally good."""
+"""Share of the best mean speed-up — draft lengths above this share count as equally good."""
 
 
 @dataclass(frozen=True, slots=True)

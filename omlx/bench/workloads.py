@@ -18,7 +18,7 @@ from typing import Any, Final
 from omlx.measure.texts import FUNCTION_SEPARATOR, read_sections
 
 SLACK: Final = 48
-"""Tokens — an answer may exceed the text to repeat by this many."""
+"""Tokens by which an answer may exceed the text to repeat."""
 
 
 @dataclass(frozen=True, slots=True)

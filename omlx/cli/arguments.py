@@ -54,7 +54,7 @@ def find_model(name: str, configuration: LiveConfiguration) -> ModelEntry:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The local models with their configuration, and the id of the model to load at start.
+    """Local models with configuration, and the id of the model to load at start.
 
     `discover` repeats the discovery in the same folders.
     """
@@ -87,7 +87,7 @@ def select(model: str | None, configuration: LiveConfiguration) -> Selection:
 
 
 def model_id(name: str) -> str:
-    """Return the id of a model named by its folder; other names unchanged."""
+    """Return the id of a model named by folder; other names unchanged."""
     folder = _folder(name)
     if folder is None:
         return name

@@ -1,4 +1,4 @@
-"""`omlx config get|set|unset|list|path`: settings of all models, one model, or a profile."""
+"""`omlx config get|set|unset|list|path`: settings of all models, a model, or a profile."""
 
 from __future__ import annotations
 
@@ -160,8 +160,8 @@ def _owner(arguments: Namespace, live: LiveConfiguration) -> Owner:
 def _model(arguments: Namespace, live: LiveConfiguration, *, new: bool = False) -> str | None:
     """Return the id of the model `--model`, usable or not.
 
-    A model missing from this machine is accepted if it has stored settings, unless `new` ones are
-    to be stored.
+    Models missing from this machine are accepted if they have stored settings, unless `new` ones
+    are to be stored.
     """
     if arguments.model is None:
         return None

@@ -61,7 +61,7 @@ Rows: TypeAlias = Iterator[tuple[str, ...]]
 DEMO: Final = "omlx-demo/target"
 DEMO_DRAFT: Final = "omlx-demo/draft"
 _DEVICE_ERRORS: Final = 3
-"""Device errors — at most this many are shown."""
+"""Device errors shown at most."""
 
 _PACKAGES = ("mlx", "mlx-lm", "transformers", "fastapi", "uvicorn")
 
@@ -118,10 +118,10 @@ def _write(chapters: Mapping[str, Rows]) -> None:
 
 
 def _bench(name: str | None, configuration: LiveConfiguration) -> int:
-    """Print the chapters about the machine, then its measurements.
+    """Print the chapters about the machine, then measurements of this machine.
 
-    Without `name`, measures the bundled model with its draft. Returns 2 if the model cannot be
-    loaded.
+    Without `name`, measures the bundled model with the bundled draft. Returns 2 if the model cannot
+    be loaded.
     """
     from omlx.bench.machine import BUDGET_S, page  # noqa: PLC0415 — both import mlx-lm,
     from omlx.bench.subject import read_subject  # noqa: PLC0415 — which is slow

@@ -70,7 +70,7 @@ def _run(agent: Agent, program: str, endpoint: Endpoint, key: str, given: list[s
 
 @contextmanager
 def _interrupts_are_the_agents() -> Iterator[None]:
-    """Ignore Ctrl-C, which reaches all processes of a terminal: the agent handles it."""
+    """Ignore Ctrl-C, which reaches all processes of a terminal, and leave it to the agent."""
 
     def ignore(number: int, frame: FrameType | None) -> None:
         pass  # a handler: the agent would inherit SIG_IGN
@@ -131,7 +131,7 @@ def _endpoint(address: str, model: str | None, settings: Settings) -> Endpoint:
 
 
 def _say_what_is_used(agent: Agent, endpoint: Endpoint) -> None:
-    """Report the model, with a warning if its context is too short for the agent."""
+    """Report the model, with a warning if the context is too short for the agent."""
     tokens = endpoint.context_length
     sys.stderr.write(sentence("cli.launch.using", {"model": endpoint.model, "tokens": tokens}))
     if agent.lacks_context(tokens):

@@ -45,7 +45,7 @@ COMMANDS = {
 
 ONLINE = frozenset({"pull"})
 _BROKEN_PIPE = 128 + signal.SIGPIPE
-"""Exit status — as shells report it for a process ended by SIGPIPE."""
+"""Exit status — the convention of shells for a process ended by SIGPIPE."""
 
 
 class Parser(ArgumentParser):

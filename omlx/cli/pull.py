@@ -133,7 +133,7 @@ def _pull_chosen_draft(
 
 
 def _fetchable(target: ModelEntry, draft: ModelEntry | Reason) -> bool:
-    """Return whether to download: to check a usable draft, or to fix an unusable one."""
+    """Return whether to download: a usable draft is checked, an incomplete draft repaired."""
     if isinstance(draft, Reason):
         return draft.code in FETCHABLE
     mismatch = checkpoint_mismatch(target, draft)

@@ -1,7 +1,7 @@
 """`omlx verify RECEIPT|ID…`: decode kept answers again, plainly and alone, and compare.
 
 Exit status: 0 if all are the same, near-ties aside; 1 otherwise. `--server URL` checks any server
-with OpenAI's chat API from outside instead: 0 if all checks pass, 1 if a check fails, 2 if the
+with OpenAI's chat API from outside instead: 0 if no check fails, 1 if a check fails, 2 if the
 server does not answer.
 """
 

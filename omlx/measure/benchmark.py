@@ -92,7 +92,7 @@ def refusal(room: Room, point: Point) -> Reason | None:
 
 
 def choose_points(room: Room, longest: int) -> tuple[list[Point], dict[Point, Reason]]:
-    """Return the points up to `longest` prompt tokens, and the reasons of those that do not fit."""
+    """Return the points up to `longest` prompt tokens, and why others do not fit."""
     points, left_out = [], {}
     for tokens, streams in product(SIZES, STREAMS):
         point = Point(tokens, streams)
@@ -179,7 +179,7 @@ class Benchmark(Measurement):
         return sum(place.work for place in self.figures) / total if total else 0.0
 
     async def prepare(self, runner: Runner) -> None:
-        """Load the model and choose the points for which its context, rows and memory suffice."""
+        """Load the model and choose points within its context, rows and memory."""
         lease = await runner.lease(self)
         try:
             served = lease.served
@@ -221,7 +221,7 @@ class Benchmark(Measurement):
         self.figures = {place: f for place, f in self.figures.items() if place.point != point}
 
     async def _sample(self, runner: Runner, place: Place) -> Figures:
-        """Repeat the sample until no user request interrupts it."""
+        """Repeat the sample until no user request interrupts."""
         while True:
             if place.cold:  # again, too: an interrupted sample has cached a part of its prompt
                 tokens, name = place.point.tokens, uuid.uuid4().hex

@@ -42,7 +42,7 @@ class Measurements:
         return newest if newest is not None and not newest.state.over else None
 
     def begin(self, measurement: Measurement) -> None:
-        """Start a measurement. Raises Conflict while another one runs."""
+        """Start a measurement. Raises Conflict while another runs."""
         for other in self._newest.values():
             if not other.state.over:
                 raise Conflict(other.RUNNING, model=other.model)
@@ -50,7 +50,7 @@ class Measurements:
         self._task = asyncio.create_task(self._run(measurement))
 
     async def stop(self, running: Measurement) -> None:
-        """Cancel the running measurement and wait for its end."""
+        """Cancel the running measurement; returns once stopped."""
         assert self._task is not None
         self._task.cancel()
         await asyncio.wait([self._task])

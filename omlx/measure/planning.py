@@ -1,4 +1,4 @@
-"""A trial's request, checked and planned; estimates of its duration and memory."""
+"""Checked plan of a requested trial, with estimates of duration and memory."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ class Weights:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Seconds with the fewest and the most rounds; `guessed` if no rate has been measured.
+    """Seconds with `MIN_ROUNDS` and `MAX_ROUNDS` rounds; `guessed` without a measured rate.
 
-    `memory_bytes` come on top of what is resident; `limit_bytes` bounds all models together, 0 for
-    no limit.
+    `memory_bytes` add to the resident models; `limit_bytes` bounds all models together, 0 for no
+    limit.
     """
 
     least_s: float
@@ -209,7 +209,7 @@ class Planner:
         return Weights(entry.size_bytes * (2 if widened else 1), loaded=False)
 
     async def _measured_rate(self, model: str) -> float | None:
-        """Return plain tokens per second of a resident model from its cost model, if measured."""
+        """Return a resident model's measured plain rate in tokens per second, if any."""
         snapshot = None
         with suppress(TimeoutError, EngineDead):
             snapshot = await asyncio.wait_for(

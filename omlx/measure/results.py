@@ -28,7 +28,7 @@ from omlx.storage.home import Measurements
 TRIALS: Final = "trials"
 BENCHMARKS: Final = "benchmarks"
 KEPT: Final = 12
-"""Runs of a model — kept are the newest of each omlx version, then the newest others."""
+"""Runs of a model — the newest of each omlx version are kept first."""
 
 Json = dict[str, Any]
 T = TypeVar("T")
@@ -52,9 +52,9 @@ class Conditions:
 
 
 def stale(then: Conditions, now: Conditions) -> tuple[Reason, ...]:
-    """Return why figures measured under `then` no longer hold; empty if they do.
+    """Return why figures measured under `then` no longer hold; empty if valid.
 
-    Models that only one side lists are ignored.
+    Models that a single side lists are ignored.
     """
     reasons = []
     if then.machine != now.machine:
@@ -85,7 +85,7 @@ def fingerprint(entry: ModelEntry) -> str:
 
 @dataclass(frozen=True, slots=True)
 class StoredResult:
-    """A record, the time it was measured (seconds since 1970), and the conditions."""
+    """A record, the time of measurement in seconds since 1970, and the conditions."""
 
     record: Mapping[str, Any]
     at: float
@@ -101,7 +101,7 @@ class StoredResult:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The stored trials of one model: the last one, and the last result of each draft."""
+    """A model's stored trials: the last report, and the last result of each draft."""
 
     report: StoredResult | None = None
     drafts: Mapping[str, StoredResult] = field(default_factory=dict)

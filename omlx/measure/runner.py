@@ -30,7 +30,7 @@ from omlx.records import DRAFTER_FAILED, RequestStats
 from omlx.server.request.generation import GenerationService
 
 STOP_BIAS: Final = -100.0
-"""Logit bias on stop tokens — makes an answer reach its full length."""
+"""Logit bias on stop tokens — answers reach their full length."""
 
 IDLE_S: Final = 1.0
 """Seconds without a user's request before a paused measurement resumes."""
@@ -54,7 +54,7 @@ class State(StrEnum):
 
 
 class Measurement(ABC):
-    """The state of one measurement, written by its plan (a subclass) and the runner.
+    """State of a measurement, written by its plan (a subclass) and the runner.
 
     `discarded` counts samples interrupted by a user's request, `spent_s` the seconds of the others.
     `RUNNING` and `HELD` are error codes: for a second measurement, for unloading the model.
@@ -190,7 +190,7 @@ class Runner:
     async def run(
         self, lease: Lease, requests: Sequence[Request], on_tokens: Callable[[int], None]
     ) -> Streams | None:
-        """Run `requests` together; None if a user's request interrupted them.
+        """Run `requests` together; None if a user's request interrupted.
 
         Takes over the lease and releases it when the engine has ended the requests. `on_tokens`
         receives the number of tokens so far. Raises the error of a failed request.

@@ -23,7 +23,7 @@ Place = TypeVar("Place")
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One timed run, or the sum of several.
+    """A timed run, or the sum of several.
 
     `tokens` by row; `counted` of them arrived in `seconds`. `total_s` includes the prefill, `cpu_s`
     is the calling thread's processor time: host work without waiting for the device. `draft_error`:
@@ -161,7 +161,7 @@ def compare(answers: Iterable[tuple[Place, Sequence[int], Sequence[int]]]) -> Co
 def first_difference(answer: Sequence[int], reference: Sequence[int]) -> int | None:
     """Return the index of the first difference; None if equal.
 
-    For a prefix of the other: the shorter length.
+    If one is a prefix of the other: the shorter length.
     """
     for place, (token, other) in enumerate(zip(answer, reference, strict=False)):
         if token != other:

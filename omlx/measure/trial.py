@@ -187,7 +187,7 @@ class Trial(Measurement):
                 await self._run_sample(runner, visit, place, prompts[kind])
 
     async def _run_sample(self, runner: Runner, visit: Visit, place: Place, prompt: Prompt) -> None:
-        """Repeat the sample until no user request interrupts it."""
+        """Repeat the sample until no user request interrupts."""
         while place not in self.samples.by_place:
             lease = await self._lease(runner, visit)
             # A reloaded model has a cold cost model.
@@ -327,7 +327,7 @@ def _optional(convert: Callable[[Value], Record], value: Value | None) -> Record
 
 
 def _cell(samples: Samples, configuration: TrialConfiguration, kind: Kind) -> Json:
-    """One configuration with one kind of text; `rate` in tokens per second.
+    """Return a configuration's figures for a kind of text; `rate` in tokens per second.
 
     `busy`: too few undisturbed samples because of other programs, so no rate and no speed-up.
     """

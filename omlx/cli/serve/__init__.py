@@ -1,1 +1,1 @@
-"""`omlx serve`: the composition root, its socket, its output, and its end."""
+"""`omlx serve`: the composition root, the socket, the output, and the end."""

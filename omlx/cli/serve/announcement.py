@@ -33,7 +33,7 @@ from omlx.settings.schema import Settings
 
 
 def announce(services: Services, settings: Settings, address: str) -> None:
-    """Print the address, the loaded model and its draft, a login link and an example request."""
+    """Print address, loaded model and draft, login link and an example request."""
     pool = services.pool
     lines = [sentence("cli.serve.ready", {"version": __version__, "url": address})]
     served = next(reversed(pool.loaded), None)
@@ -53,7 +53,7 @@ def announce(services: Services, settings: Settings, address: str) -> None:
 
 
 def _draft_lines(served: ServedModel) -> list[str]:
-    """Return lines on the serving draft model; without one, the reason and the download command."""
+    """Return lines on the serving draft model; otherwise the reason and the download command."""
     if served.draft is not None:
         return [sentence("cli.serve.draft_ready", {"draft": served.draft})]
     if served.no_draft_reason is None or served.no_draft_reason.code == "spec.off.no_draft_model":
@@ -78,7 +78,7 @@ def _login_link(settings: Settings, address: str) -> list[str]:
 
 
 def ask(discover: Callable[[], Registry], settings: Settings) -> str | None:
-    """Ask which model to download until one is present; return its id, None if declined.
+    """Ask for a model to download until a download succeeds; return the id, None if declined.
 
     Asks only on a terminal with something to offer. Raises KeyboardInterrupt.
     """

@@ -30,7 +30,7 @@ DRAIN_S: Final = 60
 """Seconds for open requests after a signal, if the engine does not hang."""
 
 STOP_S: Final = 12.0
-"""Seconds after the drain for the engine thread to stop and for the disk — see `service.STOP_S`."""
+"""Seconds after the drain for engine thread and disk to stop — see `service.STOP_S`."""
 
 LAST_WORDS_S: Final = 1.0
 """Seconds during which clients can learn that the engine died or a stage was lost."""

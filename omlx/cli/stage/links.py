@@ -97,7 +97,7 @@ def staged_reader(order: Order, engine: EngineThread, selection: Selection) -> S
 def lead(
     order: Order, on_lost: Callable[[StageLost], None], free_bytes: Callable[[], int]
 ) -> tuple[Stages, Group]:
-    """Wait for every follower, join the group, and watch it.
+    """Wait for every follower, join the group, and start watching.
 
     Raises StageError for failures that the user must fix; StageLost for a process that has gone, or
     a ring address taken meanwhile.

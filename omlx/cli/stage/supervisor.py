@@ -114,7 +114,7 @@ PAUSES_S: Final = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
 """Seconds before each restart — the last repeats; a group that served starts over."""
 
 MAX_STARTS: Final = 5
-"""Starts of a group that never serves — as many failures are not chance."""
+"""Starts of a group that never serves — five failures are no coincidence."""
 
 SERVED_S: Final = 60.0
 """Seconds of serving — after them, a failure counts as the first."""
@@ -247,7 +247,7 @@ class Supervisor:
         self._processes = []
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
-        """Have the leader drain after a signal; end it at once after a second."""
+        """Have the leader drain after a signal, and end at once after a second."""
         if self._processes:
             number = signal.SIGINT if self._stopping else signal.SIGTERM
             self._processes[0].send_signal(number)
