@@ -283,5 +283,6 @@ def _largest_first(lines: Iterable[UsageLine]) -> list[UsageLine]:
 
 
 def _bars(days: Sequence[str], values: Sequence[float]) -> Sequence[Bar]:
+    # Days without use have bars of length 0.
     most = max(values) or 1
     return [Bar(day, value, value / most) for day, value in zip(days, values, strict=True)]

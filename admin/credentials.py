@@ -114,6 +114,7 @@ class Credentials:
 
 
 def _valid(values: Mapping[str, Any], now: float) -> list[dict[str, Any]]:
+    # The upper bound refuses links from before the clock was set back.
     return [link for link in values.get("links", []) if now < link["until"] <= now + LINK_S]
 
 

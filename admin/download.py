@@ -162,6 +162,7 @@ class DownloadPage:
     async def _cached(self, downloads: list[Download]) -> OwnView:
         snapshots = await self.snapshots.all()
         free = await asyncio.to_thread(self.downloads.free_bytes)
+        # Whole MiB: the part stays equal while small files change.
         return own_view(snapshots, downloads, str(self.downloads.cache), free >> 20 << 20)
 
 

@@ -139,6 +139,7 @@ class OverviewPage:
         waiting = sum(request.phase == WAITING for request in requests)
         loading = self.requests.loading()
         begin = max(since, now - SHOWN_S)
+        # The latest steps of the previous answer may have grown since.
         steps = activity.timeline.since(begin - 2 * STEP_S)
         ended = activity.outcomes(begin)
         return Live(

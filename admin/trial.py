@@ -208,6 +208,7 @@ class Trials:
 
     async def _frames(self, request: Request, trial: Trial) -> AsyncGenerator[bytes, None]:
         language, begun = language_of(request), time.monotonic()
+        # Milliseconds until the browser reconnects.
         yield b"retry: 100\n\n"
         async for _ in trial.follow(EVENT_INTERVAL_S):
             yield sse.data(report_record(trial.report(), language))

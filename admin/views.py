@@ -166,6 +166,7 @@ def answer_view(ended: Outcome) -> AnswerView:
     if ended.stats is not None:
         stats, cached = ended.stats, ended.stats.cached_n
         if stats.predicted_ms and stats.predicted_n >= MIN_RATE_TOKENS:
+            # The clock starts with the first token.
             rate = 1000 * (stats.predicted_n - 1) / stats.predicted_ms
         if stats.proposed >= MIN_PROPOSED_TOKENS:
             acceptance, speedup = stats.acceptance_rate, stats.speedup

@@ -70,6 +70,7 @@ class DraftCompatibility:
             timeout_s = self._timeout_s if len(candidates) <= MAX_AWAITED else 0
             await asyncio.wait([check], timeout=timeout_s)
             if check.done():
+                # Raises the error of a failed check.
                 check.result()
         return self._results(target, drafts)
 

@@ -218,7 +218,7 @@ def _trial_card(model: ModelSnapshot, status: Json, drafts: DraftPicker) -> Tria
 
 @dataclass(frozen=True, slots=True)
 class BeginningRow:
-    """A stored beginning. `client` is empty if unknown; `words` are, unless texts may be shown.
+    """A stored beginning of prompts. `client`: empty if unknown; `words`: empty unless recorded.
 
     `first_token_s`: expected time to first token, None while unknown.
     """

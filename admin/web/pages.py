@@ -159,6 +159,7 @@ class PartCache:
         """Answer 304 if the browser has this content already."""
         language = language_of(request)
         key = (str(request.url), language)
+        # Reinserted below as the newest part.
         known, content, tag = self._parts.pop(key, (None, "", ""))
         if known != page:
             known, content = page, self._render(request, page)

@@ -194,6 +194,7 @@ def measure(
     measured = [CaseTrials(case) for case in cases]
     try:
         for number in range(COLD, trials + 1):
+            # Here, so that no collection falls into a timed run.
             gc.collect()
             for position, entry in enumerate(measured):
                 if deadline is not None and time.monotonic() > deadline:

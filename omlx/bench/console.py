@@ -119,7 +119,7 @@ LOG_INTERVAL_S: Final = 30.0
 
 
 class Progress:
-    """Progress in `total` units. `deadline`, in the time of `clock`, bounds the estimated time left."""
+    """Progress in `total` units. `deadline`, a time of `clock`, bounds the time left."""
 
     def __init__(
         self,

@@ -201,6 +201,7 @@ def fixed_costs(
     A pass of the draft model `draft` takes `draft_seconds`.
     """
     target = {PLAIN: 1.0}
+    # Enough for 8 rows of the widest window.
     for width in range(1, 8 * CONFIG.widest_window + 1):
         target[width] = pass_seconds(width)
     return FixedCostModel(_fixed(target), {draft: _fixed({1: draft_seconds})})

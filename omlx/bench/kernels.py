@@ -125,6 +125,7 @@ def _products(progress: Progress, expired: Expired) -> Iterator[Row]:
         cells = [str(count)]
         for i, kernel in enumerate(kernels):
             output, took = _timed(partial(kernel, x[:count]))
+            # The first count is 1 row: the reference of all ratios.
             singles[i] = singles[i] or took
             difference = mx.abs(output[0] - alone[i][0]).max().item()
             cells += [f"{1e3 * took:.3f}", f"{took / singles[i]:.2f}", f"{difference:.2g}"]

@@ -70,6 +70,7 @@ def _widths(
     costs = loop.cost_model
     plain = costs.plain_step(1, 1)
     for width in (PLAIN, *shown):
+        # Calibration may have ended before this width.
         if costs.batch_samples(1, width, 1):
             took = costs.batch_pass(1, width, 1)
             name = "plain" if width == PLAIN else str(width)
@@ -155,7 +156,7 @@ def _prefill(subject: Subject, longest: int, progress: Progress, expired: Expire
 
 
 def _chunks(loop: EngineLoop, tokens: tuple[int, ...]) -> Iterator[int]:
-    """Prefill a prompt; yield the computed token count after each chunk. Raises a failure's error."""
+    """Prefill a prompt; yield the computed tokens after each chunk. Raises a failure's error."""
     asked = Request("prompt", tokens, Sampling(0.0), 1, speculation=NO_SPECULATION)
     loop.submit(asked)
     while loop.has_work:

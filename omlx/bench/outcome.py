@@ -69,6 +69,7 @@ class Outcome:
             return None
         wall = Series.of(sample.total_s for sample in ours)
         plain_wall = Series.of(sample.total_s for sample in theirs)
+        # Reasons and checksums include the first request, rates do not.
         every = (*measured.trials, measured.cold)
         our_groups = [driven for trial in every for driven in trial.ours]
         their_groups = [driven for trial in every for driven in trial.theirs]

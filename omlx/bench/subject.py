@@ -131,6 +131,7 @@ def parameter_count(model: nn.Module) -> int:
         if isinstance(module, QUANTIZED):
             names = [name for name in ("weight", "scales", "biases") if name in module]
             packed, *others = [module[name].size for name in names]
+            # The sum above has counted packed words, scales and biases.
             count += packed * WORD_BITS // module.bits - packed - sum(others)
     return count
 

@@ -46,6 +46,7 @@ def run(arguments: Namespace) -> int:
 
 def _add(arguments: Namespace, file: KeyFile, configuration: LiveConfiguration) -> None:
     """Print the new key alone on standard output, all else on standard error."""
+    # The first key closes a server that was open to all.
     opened = configuration.current.resolve().settings.api_key is None and not file.path.exists()
     registry = discover(configuration.current.resolve().settings, os.environ)
     unmatched = Catalog(registry, configuration).unmatched(arguments.models)

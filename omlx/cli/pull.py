@@ -133,7 +133,7 @@ def _pull_chosen_draft(
 
 
 def _fetchable(target: ModelEntry, draft: ModelEntry | Reason) -> bool:
-    """Return whether to download: a usable draft is checked, an incomplete draft repaired."""
+    """Return whether to download: to check a usable draft, or where a download may help."""
     if isinstance(draft, Reason):
         return draft.code in FETCHABLE
     mismatch = checkpoint_mismatch(target, draft)

@@ -84,6 +84,7 @@ def refusal(room: Room, point: Point) -> Reason | None:
         return Reason("benchmark.context", {"tokens": tokens, "limit": room.context})
     if point.streams > room.rows:
         return Reason("benchmark.rows", {"streams": point.streams, "limit": room.rows})
+    # Caches grow in steps: each stream holds the rounded-up length.
     need = point.streams * room.layout.cache_bytes(stepped(tokens))
     if room.free_bytes is None or need <= room.free_bytes:
         return None
@@ -143,6 +144,7 @@ class Figures:
         prefill = first_s = None
         if cold:
             first_s = first.prompt_ms / 1000
+            # Tokens restored from the prefix cache are not prefilled.
             prefill = (first.prompt_n - first.cached_n) / first_s
         return cls(decode, memory_bytes, prefill, first_s, sample.acceptance_rate, sample.busy)
 
@@ -198,6 +200,7 @@ class Benchmark(Measurement):
 
     async def measure(self, runner: Runner) -> None:
         try:
+            # Not recorded: compiles kernels.
             await self._sample(runner, Place(WARM_UP, Mode.PLAIN, 0, cold=True))
             while (place := self._next_place()) is not None:
                 self.now = place
@@ -274,6 +277,7 @@ class Benchmark(Measurement):
             measured = [each for taken, each in every if taken is mode]
             by_mode[mode] = [each for each in measured if not each.busy]
             busy = busy or 2 * len(by_mode[mode]) < len(measured)
+        # A busy mode voids the whole row: modes are shown for comparison.
         plain, drafted = ([], []) if busy else (by_mode[Mode.PLAIN], by_mode[Mode.DRAFTED])
         figures = [*plain, *drafted]
         return {

@@ -70,6 +70,7 @@ class Measurements:
             # Unloading is refused meanwhile: the model would only be loaded again.
             with self._pool.residents.hold(measurement.model, held):
                 await measurement.prepare(self._runner)
+                # Taken first, so that weights changed meanwhile make the result stale.
                 conditions = await self.conditions(measurement.models)
                 await measurement.measure(self._runner)
                 save = measurement.save

@@ -146,6 +146,7 @@ class Planner:
         if Kind.PICTURE in kinds:
             if not picture:
                 raise BadRequest("trial.no_picture", param=PICTURE_FIELD)
+            # Only to refuse an unreadable picture before the trial begins.
             await read_prompt(self._generations, model, question(Kind.PICTURE, 0), 0, picture)
         ids = tuple(dict.fromkeys(entry.id for entry in entries))
         return Plan(target.id, ids, tuple(dict.fromkeys(kinds)), tokens, conversation, picture)

@@ -183,6 +183,7 @@ def keep(runs: list[StoredResult]) -> list[StoredResult]:
     """Return at most `KEPT` runs in their order, preferring the newest of each version."""
     first: dict[str, StoredResult] = {}
     for run in runs:
+        # Runs are ordered newest first.
         first.setdefault(run.conditions.versions.get("omlx", ""), run)
     newest = list(first.values())
     others = [run for run in runs if run not in newest]

@@ -108,6 +108,7 @@ class Measurement(ABC):
 
     def change(self) -> None:
         """Wake the followers."""
+        # Followers wait on the old event; those that come later get a new one.
         self._changed.set()
         self._changed = asyncio.Event()
 
@@ -207,6 +208,7 @@ class Runner:
         try:
             while not events.over:
                 await events.changed()
+                # The measurement's own lease counts until the requests are over.
                 if self.active_requests > (0 if events.over else 1):
                     return None
                 on_tokens(events.tokens)
@@ -242,6 +244,7 @@ class _StreamEvents:
                 arrived[row] = (*arrived.get(row, ()), *event.tokens)
         ended = any(isinstance(event, Finished | Failed) for event in events)
         if arrived:
+            # On the engine's thread: timing must not include the event loop's delay.
             self._meter.add(arrived, ended=ended)
         with suppress(RuntimeError):  # the event loop is closed
             self._loop.call_soon_threadsafe(self._take, tuple(events))

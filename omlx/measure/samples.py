@@ -146,6 +146,7 @@ class Samples:
         kinds = {kind for kind, _ in speedups}
         means = {}
         for number in sorted({number for _, number in speedups}):
+            # A round without all kinds would shift the mean.
             if all((kind, number) in speedups for kind in kinds):
                 means[number] = geometric_mean(speedups[kind, number] for kind in kinds)
         return means

@@ -31,7 +31,7 @@ TRIMMED_FROM: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One figure per trial; NaN where a trial could not be timed, which then counts for nothing."""
+    """One figure per trial; NaN, which is ignored, for a trial that could not be timed."""
 
     values: tuple[float, ...]
 
@@ -61,8 +61,9 @@ class Series:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """The 95 % confidence interval of the median, whatever the values' distribution is: as many
-        values are below it as are above. The range if there are fewer than six.
+        """The 95 % confidence interval of the median, for any distribution of the values.
+
+        A value is below the median with probability 1/2. The full range for fewer than six values.
         """
         ordered, count = sorted(self.known), len(self.known)
         if not count:

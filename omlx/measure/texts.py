@@ -88,6 +88,7 @@ async def prompts_of_length(
         body += await encode(text, special=False)
     prompts = []
     for function in functions[:streams]:
+        # The end of a prompt repeats the beginning of a function, for the answer to continue.
         head = "\n".join(function.split("\n")[:_TASK_LINES])
         tail = await encode(f"\n# Again\n{head}\n", special=False)
         prompts.append((*body[: tokens - len(tail)], *tail))

@@ -171,6 +171,7 @@ class Trial(Measurement):
         self.verdict = verdict(self.samples, plan.configurations, plan.kinds)
 
     async def _run_round(self, runner: Runner, number: int) -> None:
+        # All configurations of a round share a seed.
         plan, seed = self.plan, number + 1
         prompts: dict[Kind, Prompt] = {}
         for kind in plan.kinds:

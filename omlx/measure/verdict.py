@@ -73,12 +73,14 @@ def verdict(
         return Verdict(f"trial.verdict.{best.strategy}{suffix}", best, gains, losses)
     tried = [configuration for configuration in configurations if configuration != PLAIN]
     lost = [_changes(samples, configuration, kinds, Gain.SLOWER) for configuration in tried]
+    # Turning speculation off requires a clear loss with every configuration.
     if not tried or not all(lost):
         return Verdict("trial.verdict.none")
     smallest = {}
     for kind in kinds:
         spreads = [changes[kind] for changes in lost if kind in changes]
         if spreads:
+            # The smallest loss: even the best configuration is slower.
             smallest[kind] = max(spreads, key=lambda spread: spread.median)
     return Verdict("trial.verdict.off", PLAIN, losses=smallest)
 

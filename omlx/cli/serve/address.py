@@ -63,6 +63,7 @@ def published(home: Path, address: str) -> Iterator[None]:
         yield
     finally:
         with suppress(ConfigError, OSError):
+            # Another server may have replaced the file meanwhile.
             if read(path).values.get("pid") == os.getpid():
                 path.unlink()
 
@@ -81,6 +82,7 @@ def _answers(address: str) -> bool:
     try:
         connection.request("GET", "/health")
         response = connection.getresponse()
+        # 503: the server runs, though unable to serve.
         return response.status in (200, 503) and b'"status"' in response.read(4096)
     except (OSError, http.client.HTTPException):
         return False

@@ -94,6 +94,7 @@ def run(arguments: Namespace) -> int:
     wire(settings.wired_limit)
     selection = select(arguments.model, configuration)
     if arguments.lead:
+        # The supervisor writes the order, and passes on the listening socket.
         order = Order.from_line(sys.stdin.readline())
         listening = socket.socket(fileno=order.listening)
     else:

@@ -99,6 +99,7 @@ class StageProcess:
         elif frame.kind is Kind.JOIN:
             self.stage.group = join(self.order)
             self.link.settimeout(self.order.timeout_s)
+        # Portions measure the link's throughput and are dropped.
         elif frame.kind is not Kind.PORTION:
             self._frames.put(frame)
 

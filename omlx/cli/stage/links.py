@@ -146,6 +146,7 @@ def welcomed(
             links[welcome(link, bytes.fromhex(order.secret), own, missing)] = link
         except (OSError, StageError) as error:
             link.close()
+            # A mismatch is final. A stranger is refused, and the wait continues.
             if isinstance(error, StageError) and error.code == "stage.mismatch":
                 raise
             sys.stderr.write(f"omlx: a connection was refused: {error}\n")
