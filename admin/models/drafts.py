@@ -240,9 +240,7 @@ class DraftPicker:
 
 @dataclass(frozen=True, slots=True)
 class DraftChoice:
-    """`chosen`: the draft in effect; `declared`: the package's; `missing`: why the former is
-    absent.
-    """
+    """`chosen`: the draft in effect; `declared`: the package's; `missing`: why `chosen` is None."""
 
     chosen: str | None = None
     declared: str | None = None

@@ -49,7 +49,7 @@ class Change(BaseModel):
 
 
 class SettingsService:
-    """Reads and changes settings; calls `publish_key` with each new API key."""
+    """Reads and changes settings; calls `publish_key` after each change of the API key."""
 
     def __init__(
         self,
