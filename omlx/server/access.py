@@ -1,7 +1,7 @@
-"""The outermost middleware: one log line for each request, a record of each that the engine did not
-run, and a response where our own code failed.
+"""Access log: the outermost middleware, with one log line per request.
 
-The line says what was requested, how it ended and how fast. Never any text of prompt or output.
+Also records requests without a stream in `Activity`, and answers with an error where our own code
+failed. A line holds method, path, status and speed. Never any text of prompt or output.
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ from omlx.telemetry.metrics import Metrics
 
 _UNLOGGED: Final = frozenset({"/health", "/metrics"})
 _POLLED: Final = ("/admin/parts/", "/admin/static/", "/admin/api/live", "/admin/api/session")
-"""Files and parts of pages that an open dashboard requests every few seconds: logged only if
-they fail."""
+"""Path prefixes polled by an open dashboard: logged only on failure."""
 _SHOWN_PATH: Final = 200
 _NO_ROUTE: Final = "other"
 _API: Final = ("/v1/", "/api/")
@@ -37,7 +36,7 @@ log = logging.getLogger("omlx.server")
 
 
 class AccessLog:
-    """A client that disconnects before its response is complete is logged with status 499."""
+    """Requests whose client disconnected before the complete response get status 499."""
 
     def __init__(
         self, app: ASGIApp, metrics: Metrics | None = None, activity: Activity | None = None
@@ -89,8 +88,10 @@ class AccessLog:
         log_request(fields)
 
     def _record(self, activity: Activity, scope: Scope, status: int, seconds: float) -> None:
-        """Record who sent a request, and one that has no stream unless it only asked for something;
-        the engine's events tell of those that have one."""
+        """Record the caller, and a request without a stream unless it only read something.
+
+        Requests with a stream are recorded by the engine's events.
+        """
         noted, caller = notes(scope), caller_of(scope)
         activity.heard_from(caller, refused=status >= 400 and status != CLIENT_GONE)
         is_running = any(isinstance(outcome, GenerationStream) for outcome in noted)
@@ -101,8 +102,6 @@ class AccessLog:
 
 
 class _ResponseWatch:
-    """A `send` that remembers the status and whether the response was sent completely."""
-
     def __init__(self, send: Send) -> None:
         self._send = send
         self.status: int | None = None
@@ -117,9 +116,9 @@ class _ResponseWatch:
 
 
 def _is_for_api(scope: Scope) -> bool:
-    """Whether a request was meant for the API: not for the dashboard, nor a browser's /favicon.ico.
+    """Whether a request was meant for the API: not the dashboard, not a browser's /favicon.ico.
 
-    A change below an unknown path counts: the client may lack `/v1` in its address.
+    A POST to an unknown path counts: the client may lack `/v1` in its address.
     """
     path: str = scope["path"]
     is_call = path.startswith(_API) or scope["method"] == "POST"
@@ -127,8 +126,9 @@ def _is_for_api(scope: Scope) -> bool:
 
 
 def _route(scope: Scope) -> tuple[str, str]:
-    """Method and route as metric labels, of a bounded number of values: unknown routes are
-    `other`."""
+    """Return method and route as metric labels; unknown routes are `other`, for bounded
+    cardinality.
+    """
     route = scope.get("route")
     if isinstance(route, Route) and scope["method"] in (route.methods or ()):
         return scope["method"], route.path
@@ -167,7 +167,7 @@ def _stream_fields(stream: GenerationStream) -> Fields:
 
 
 def _gate(gate: Mapping[str, Any]) -> str:
-    """`on`, or `off (spec.off.does_not_pay)`"""
+    """Format a gate: `on`, or `off (spec.off.does_not_pay)`."""
     reason = gate["reason"]
     if reason is None:
         return str(gate["state"])
@@ -182,11 +182,11 @@ _VERSIONED: Final = frozenset(
 _OTHERS: Final = frozenset(
     {VERSION, "v2", "api", "detokenize", "health", "metrics", "openapi.json", "tokenize"}
 )
-"""First segments of the other paths of APIs."""
+"""First segments of the other API paths."""
 
 
 class PathVersion:
-    """Brings the paths of APIs into their form, before anything looks at them."""
+    """Normalizes API paths before any other middleware."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -199,7 +199,7 @@ class PathVersion:
 
 
 def canonical(path: str) -> str:
-    """Return the path of an API without empty segments, with one `/v1`; others as they are."""
+    """Return an API path without empty segments, with exactly one `/v1`; others unchanged."""
     segments = [segment for segment in path.split("/") if segment]
     while segments[:1] == [VERSION] and segments[1:2] and segments[1] in _VERSIONED | _OTHERS:
         segments = segments[1:]

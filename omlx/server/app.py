@@ -65,8 +65,8 @@ PREWARM_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """`body` is the model of what the endpoint reads, for the document; `name` the one there,
-    by default the endpoint's.
+    """`body` is the pydantic model in the OpenAPI document; `name` the operation's name there, by
+    default that of the endpoint.
     """
 
     method: str
@@ -77,8 +77,9 @@ class Route:
 
 
 class Application(FastAPI):
-    """Documents the bodies that its endpoints read: the framework does not see them, so that their
-    errors are in the dialect of the path.
+    """Adds request bodies to the OpenAPI document: endpoints parse bodies themselves.
+
+    The framework does not validate, so that errors are in the dialect of the path.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -95,9 +96,7 @@ class Application(FastAPI):
             self._bodies[route.path.replace(":path", "")] = route.body
 
     def openapi(self) -> dict[str, Any]:
-        """The framework's document, with request bodies from our pydantic models, and our errors in
-        place of its own.
-        """
+        """Return the framework's document with our request bodies and error responses."""
         if self.openapi_schema is not None:
             return self.openapi_schema
         document = super().openapi()
@@ -120,9 +119,9 @@ class Application(FastAPI):
 def create_app(
     services: Services, settings: Settings, *, keep_alive_s: float = KEEP_ALIVE_S
 ) -> FastAPI:
-    """The HTTP server over `services`, with its background tasks.
+    """Build the HTTP server over `services`, with its background tasks.
 
-    A stream that is silent for `keep_alive_s` gets a comment, so that proxies and clients keep it
+    A stream gets a comment after `keep_alive_s` of silence, so that proxies and clients keep it
     open.
     """
     responder = Responder(services.generations, keep_alive_s, services.journal)
@@ -145,7 +144,7 @@ def create_app(
 
 
 def _routes(services: Services, responder: Responder, responses: ResponseEndpoints) -> list[Route]:
-    """Every address of the API, in the order of its document."""
+    """Return every route of the API, in the order of the OpenAPI document."""
     pool, generations, cards = services.pool, services.generations, ModelCards(services.pool)
     health = HealthEndpoints(services)
     models = ModelEndpoints(services, cards)
@@ -205,7 +204,7 @@ def _lifespan(
 ) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
     """Run the background tasks of the model pool while the server runs.
 
-    Those that watch settings files and drafts on disk are started by `omlx serve`.
+    `omlx serve` starts the watchers of settings files and drafts on disk.
     """
 
     @asynccontextmanager
@@ -240,10 +239,10 @@ def _lifespan(
 
 
 def _middleware(settings: Settings, services: Services) -> list[Middleware]:
-    """Outermost first.
+    """Return the middleware, outermost first.
 
-    CORS answers the preflight of every origin, which carries no key, and lets every page read what
-    it gets: the guard refuses pages that are not allowed, and they can tell their user why.
+    CORS admits every origin: a preflight carries no key, and a refused page can read why the guard
+    refused.
     """
     hosts = (settings.host, *settings.allow_host)
     readable = Middleware(
@@ -261,7 +260,7 @@ def _middleware(settings: Settings, services: Services) -> list[Middleware]:
 
 
 async def misrouted(request: Request, error: Exception) -> Response:
-    """Answer a request for an unknown path, or for a method that its path does not have."""
+    """Answer a request for an unknown path, or for an unsupported method of a known path."""
     assert isinstance(error, HTTPException)
     translated = errors.from_http(error, request.scope)
     note(request.scope, translated)
@@ -277,7 +276,7 @@ async def _refused(request: Request, error: Exception) -> Response:
 
 
 async def _gone(request: Request, error: Exception) -> Response:
-    """The client has disconnected: only the access log sees this response."""
+    """Return a response for the access log only: the client has disconnected."""
     return Response(status_code=CLIENT_GONE)
 
 
@@ -287,20 +286,22 @@ class HealthEndpoints:
         self._metrics = services.metrics
 
     async def health(self, request: Request) -> Response:
-        """200 while the engine thread lives, with the newest error of the device, if there was one.
-        Says nothing about models."""
+        """Return 200 while the engine thread lives, with the newest device error if there was one.
+
+        Says nothing about models.
+        """
         if self._engine.failure is not None:
             failed = {"status": "error", **errors.openai(self._engine.failure)}
             return JSONResponse({**failed, **_device_error()}, 503)
         return JSONResponse({"status": "ok", **_device_error()})
 
     async def metrics(self, request: Request) -> Response:
-        """Metrics in the format of Prometheus."""
+        """Return metrics in the format of Prometheus."""
         check_main(request.scope)
         content, content_type = self._metrics.scrape(request.headers.get("accept", ""))
         return Response(content, headers={"Content-Type": content_type})
 
 
 def _device_error() -> dict[str, Any]:
-    """The newest device error: kind, mlx's text, Unix time; nothing if there was none."""
+    """Return kind, mlx's text and Unix time of the newest device error; empty without one."""
     return {} if DEVICE.last is None else {"device_error": asdict(DEVICE.last)}

@@ -22,16 +22,16 @@ from typing import Final
 from omlx.models.pool.pool import Pool
 
 INTERVAL_S: Final = 1.0
-"""Seconds between two looks at the requests: macOS waits a minute at least before it sleeps."""
+"""Seconds between checks for requests — macOS sleeps after a minute at the earliest."""
 
 LINGER_S: Final = 10.0
-"""Seconds after the last request: the next one of a conversation needs no other child."""
+"""Seconds after the last request — the next turn of a conversation reuses the child."""
 
 RETRY_S: Final = 60.0
-"""Seconds after a failure until the next attempt."""
+"""Seconds from a failure to the next attempt."""
 
 _END_S: Final = 2.0
-"""Seconds in which the child must end."""
+"""Seconds for the child to exit before it is killed."""
 
 log = logging.getLogger("omlx")
 
@@ -58,7 +58,6 @@ class Awake:
         self._lock = threading.Lock()  # `close` may be called while a thread updates
 
     async def run(self, pool: Pool) -> None:
-        """Follow the requests of a pool, until cancelled."""
         try:
             while self._possible:
                 busy = in_use(pool)
@@ -69,7 +68,6 @@ class Awake:
             self.close()
 
     def update(self, *, busy: bool) -> None:
-        """Start or end the child. `busy`: a request is open."""
         with self._lock:
             now = self._clock()
             if busy:
@@ -84,7 +82,6 @@ class Awake:
                 self._failed(f"status {self._child.returncode}")
 
     def close(self) -> None:
-        """End the child, for good."""
         with self._lock:
             self._closed = True
             self._end()
@@ -101,7 +98,6 @@ class Awake:
             self._failed(error.strerror or type(error).__name__)
 
     def _failed(self, detail: str) -> None:
-        """Try again later; the log says it once."""
         self._child, self._retry_at = None, self._clock() + RETRY_S
         if not self._warned:
             self._warned = True
@@ -111,7 +107,6 @@ class Awake:
             )
 
     def _end(self) -> None:
-        """End the child and reap it."""
         if (child := self._child) is None:
             return
         self._child = None
@@ -124,6 +119,6 @@ class Awake:
 
 
 def in_use(pool: Pool) -> bool:
-    """Whether a request waits for a model, or uses one."""
+    """Whether a request waits for a model or uses one."""
     used = any(resident.leases for resident in pool.residents)
     return used or pool.load_queue.requests > 0

@@ -29,7 +29,6 @@ Fields: TypeAlias = dict[str, str | int | float]
 
 FILE: Final = "omlx.log"
 REQUESTS: Final = "omlx.request"
-"""The logger of requests."""
 
 FILE_BYTES = 10 << 20
 FILES_KEPT = 5
@@ -40,7 +39,7 @@ _requests = logging.getLogger(REQUESTS)
 def set_up(home: Path, terminal: TextIO | None = None, level: int = logging.INFO) -> None:
     """Log to `home`/logs and, in the human form, to `terminal`. Replaces an earlier set-up.
 
-    If nothing can be written into `home`, the first line says so.
+    An unwritable `home` is reported in the first line on the terminal.
     """
     tear_down()
     logger = logging.getLogger("omlx")
@@ -60,7 +59,6 @@ def set_up(home: Path, terminal: TextIO | None = None, level: int = logging.INFO
 
 
 def tear_down() -> None:
-    """Close what `set_up` opened."""
     logger = logging.getLogger("omlx")
     for handler in list(logger.handlers):
         logger.removeHandler(handler)
@@ -82,7 +80,9 @@ def log_request(fields: Fields) -> None:
 
 
 class Terminal(logging.StreamHandler[TextIO]):
-    """Standard error, which may be a file on a full disk: its lines are lost without a word."""
+    """Standard error, possibly redirected to a full disk: lines with an OSError are dropped
+    silently.
+    """
 
     def handleError(self, record: logging.LogRecord) -> None:
         if not isinstance(sys.exception(), OSError):
@@ -90,8 +90,8 @@ class Terminal(logging.StreamHandler[TextIO]):
 
 
 class PrivateFile(RotatingFileHandler):
-    """A log file, and its rotated copies, that only the owner can read. An error of the disk is
-    logged once, where the other handlers write.
+    """A log file, and its rotated copies, readable by the owner only. The first disk error is
+    logged through the other handlers; later ones are silent.
     """
 
     _has_failed = False
@@ -128,7 +128,7 @@ class JsonLines(logging.Formatter):
 
 
 class Human(logging.Formatter):
-    """One line a record, with control characters escaped: it may go to a terminal.
+    """One line per record, with control characters escaped for terminals.
 
     `14:03:21 POST /v1/chat/completions 200 · omlx-demo/target · 120 tokens at 85.2/s · …`
     """
@@ -172,7 +172,7 @@ _OWN: Final = ("time", "level", "logger", "event", "exception", "frames")
 class LogLine:
     """`at` in seconds since the epoch; `frames` are those of an exception, outermost first.
 
-    `id` is unique among the lines that were read, and stays the same.
+    `id` is unique within a tail and the same at every reading: checksum and occurrence.
     """
 
     at: float
@@ -183,20 +183,21 @@ class LogLine:
     id: str = ""
 
     def matches(self, level: str, text: str) -> bool:
-        """Whether it has `level` or a more severe one, and contains `text` in any case."""
+        """Whether the line's severity is at least `level` and `text` occurs in any case."""
         if LEVELS.index(self.level) < LEVELS.index(level):
             return False
         return text.lower() in f"{self.logger} {self.text}".lower()
 
 
 def read_tail(home: Path, max_bytes: int = TAIL_BYTES) -> Sequence[LogLine]:
-    """Return the lines in the last `max_bytes` of the log, the newest first.
+    """Return the lines in the last `max_bytes` of the log, newest first.
 
-    Lines that are not those of this log are left out. Raises OSError if it cannot be read.
+    Skips lines in other formats. Raises OSError for an unreadable file.
     """
     path = home / "logs" / FILE
     content = _end_of(path, max_bytes)
     previous = path.with_name(f"{FILE}.1")
+    # rotated recently: the previous file supplies the rest
     if len(content) < max_bytes and previous.exists():
         content = _end_of(previous, max_bytes - len(content)) + content
     lines, equal = [], Counter[bytes]()
@@ -209,13 +210,12 @@ def read_tail(home: Path, max_bytes: int = TAIL_BYTES) -> Sequence[LogLine]:
 
 
 def _end_of(path: Path, max_bytes: int) -> bytes:
-    """Return the end of a file, from the beginning of a line on."""
     with path.open("rb") as file:
         size = file.seek(0, 2)
         file.seek(max(0, size - max_bytes))
         content = file.read(max_bytes)
     if size > max_bytes:
-        content = content.partition(b"\n")[2]
+        content = content.partition(b"\n")[2]  # drop the partial first line
     return content
 
 

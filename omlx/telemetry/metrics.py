@@ -26,11 +26,13 @@ disable_created_metrics()  # type: ignore[no-untyped-call]
 
 @dataclass(frozen=True, slots=True)
 class Gauges:
-    """Current values: rows by model, then state; prefix caches by model; bytes of memory by what
-    they count; round trips to the followers of a staged model in seconds, by rank; how often
-    its group was started again, None without one; answers on disk and their bytes, None where
-    nothing is recorded; how often clients returned to an answer, by how it was found; beginnings of
-    prompts by model; device errors since the start, by kind."""
+    """Current values of the process, read at every scrape.
+
+    rows: requests by model, then state. memory: bytes by kind of use. stage_rtts: seconds of a
+    round trip to a follower, by rank. stage_restarts: restarts of the staged group, None without
+    stages. answers_on_disk: count and bytes, None while recording is off. answers_returned_to:
+    clients that returned to an answer, by state. device_errors: counts since the start, by kind.
+    """
 
     up: bool
     rows: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
@@ -100,7 +102,6 @@ class Metrics:
         self._http.labels(method, route, str(status)).inc()
 
     def finished(self, model: str, reason: str, stats: RequestStats) -> None:
-        """Count a finished request; `reason` is its finish reason."""
         self._answers.labels(model, reason).inc()
         self._outcomes.labels(model, stats.speculation.code).inc()
         self._prompt.labels(model).inc(stats.prompt_n)
@@ -116,7 +117,7 @@ class Metrics:
             self._drafter(model, name, drafter)
 
     def scrape(self, accept: str) -> tuple[bytes, str]:
-        """All metrics in a format that `accept` admits, and its content type."""
+        """Return all metrics in a format admitted by `accept`, and the content type."""
         encode, content_type = choose_encoder(accept)
         return encode(self._registry), content_type
 
@@ -141,8 +142,6 @@ class Metrics:
 
 
 class _GaugeCollector(Collector):
-    """Reads the gauges at every scrape."""
-
     def __init__(self, gauges: Callable[[], Gauges]) -> None:
         self._gauges = gauges
 
@@ -256,8 +255,7 @@ _PREFIX_METRICS: Final[
     (CounterMetricFamily, "states_used", "states_used", "recurrent states restored"),
     (CounterMetricFamily, "refused", "refused", "prefixes for which there was no room"),
 )
-"""Of each metric: its kind, the field of PrefixStats, its name after `omlx_prefix_`, its help
-text."""
+"""Metric kind, field of PrefixStats, name after `omlx_prefix_`, help text."""
 
 _DISK_METRICS: Final[
     tuple[tuple[type[GaugeMetricFamily | CounterMetricFamily], str, str, str], ...]
@@ -270,4 +268,4 @@ _DISK_METRICS: Final[
     (CounterMetricFamily, "hit_tokens", "hit_tokens", "tokens restored from disk"),
     (CounterMetricFamily, "damaged", "damaged", "pieces dropped because of their checksum"),
 )
-"""The same of DiskStats, its name after `omlx_prefix_disk_`."""
+"""Metric kind, field of DiskStats, name after `omlx_prefix_disk_`, help text."""

@@ -1,7 +1,7 @@
-"""Usage of requests, summed by day, model and API key: names and numbers that survive restarts.
+"""Usage of requests, summed by day, model and API key; kept over restarts.
 
 Requests are added in memory; a thread writes the sums every few seconds. Several servers of one
-home add to one table. What cannot be written stays in memory, and the log says why.
+home add to one table. Sums that cannot be written stay in memory, with a warning in the log.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from omlx.storage.database import Failure
 
 KEPT_DAYS: Final = 400
 MAX_ROWS: Final = 50_000
-"""About 5 MB."""
+"""Rows — about 5 MB."""
 
 MIN_COMPUTED: Final = 64
-"""Prompt tokens that have to be computed to measure the time of one."""
+"""Prompt tokens — fewer computed tokens give no reliable time per token."""
 
 log = logging.getLogger("omlx.telemetry")
 
@@ -36,8 +36,8 @@ log = logging.getLogger("omlx.telemetry")
 class Usage:
     """Sums over requests. Counts in tokens, times in seconds.
 
-    `measured_n` prompt tokens took `measured_s` to compute, in requests of which most was computed.
-    `draft_saved_s` is what drafts saved of the time of decoding, where the speed-up was measured.
+    measured_n, measured_s: prompt tokens and their prefill time, from requests that were mostly
+    computed. draft_saved_s: decode time saved by drafts, where the speed-up was measured.
     """
 
     requests: int = 0
@@ -52,8 +52,9 @@ class Usage:
 
     @classmethod
     def of(cls, stats: RequestStats) -> Usage:
-        """Return the usage of a request that was generated, to its end or not."""
+        """Return the usage of a generated request, finished or not."""
         computed, measured_n, measured_s, saved_s = stats.prompt_n - stats.cached_n, 0, 0.0, 0.0
+        # mostly restored prompts say little about prefill speed
         if computed >= max(MIN_COMPUTED, stats.cached_n):
             measured_n, measured_s = computed, stats.prompt_ms / 1000
         if stats.proposed and stats.speedup is not None:
@@ -87,22 +88,20 @@ _ADD: Final = (
 
 
 class UsageHistory:
-    """Without a `home` nothing is stored. `wall` is the time of day in seconds.
+    """Sums by day, in memory and in `home`; without a `home` nothing is stored.
 
-    `flush` and `sums` block on the disk; any thread may call them.
+    `wall` returns the time of day in seconds. `flush` and `sums` block on the disk. Thread-safe.
     """
 
     def __init__(self, home: Path | None = None, wall: Callable[[], float] = time.time) -> None:
         self._home = home
         self._wall = wall
         self._pending: dict[tuple[str, str, str], Usage] = {}
-        self._lock = Lock()
-        """Guards `_pending`."""
+        self._lock = Lock()  # guards `_pending`
         self._flushing = Lock()
         self._logged = ""
 
     def add(self, model: str, key: str, usage: Usage) -> None:
-        """Count a request of today, in memory."""
         self._add({(self._day(), model, key): usage})
 
     async def flush_every(self, interval_s: float) -> None:
@@ -111,7 +110,7 @@ class UsageHistory:
             await asyncio.to_thread(self.flush)
 
     def flush(self) -> None:
-        """Write what was added; what cannot be written is kept for the next time."""
+        """Write pending sums; after a failure they stay pending, with a warning."""
         if self._home is None:
             return
         with self._flushing:
@@ -126,7 +125,10 @@ class UsageHistory:
                 self._warn(error)
 
     def sums(self, days: int) -> Sums:
-        """Return the sums of the last `days` days, today included, in order."""
+        """Return the sums of the last `days` days, today included, sorted by day.
+
+        Flushes first. Sums on disk are left out, with a warning, if the table cannot be read.
+        """
         self.flush()
         first, sums = self._day(1 - days), dict[tuple[str, str, str], Usage]()
         if self._home is not None:
@@ -149,15 +151,14 @@ class UsageHistory:
         return (date.fromtimestamp(self._wall()) + timedelta(days=offset)).isoformat()
 
     def _warn(self, error: Exception) -> None:
-        """Log an error once, until a write succeeds."""
-        if str(error) != self._logged:
+        if str(error) != self._logged:  # once, until a write succeeds
             details = {"home": str(self._home), "detail": str(error)}
             log.warning("statistics not stored", extra={"fields": details})
         self._logged = str(error)
 
 
 def _write(db: sqlite3.Connection, sums: Sums, oldest: str) -> None:
-    """Add sums, and delete days before `oldest`, and of too many rows the oldest days."""
+    """Add `sums`; delete days before `oldest`, then the oldest days above `MAX_ROWS`."""
     db.executemany(_ADD, [(*name, *astuple(usage)) for name, usage in sums.items()])
     db.execute("delete from usage where day < ?", (oldest,))
     (count,) = db.execute("select count(*) from usage").fetchone()
@@ -175,13 +176,12 @@ def _read(db: sqlite3.Connection, first: str) -> dict[tuple[str, str, str], Usag
 
 STEP_S: Final = 2
 MAX_STEPS: Final = 450
-"""A quarter of an hour of tokens without a pause."""
+"""Steps of `STEP_S` — a quarter of an hour of uninterrupted tokens."""
 
 
 @dataclass(slots=True)
 class Step:
-    """Tokens of the `STEP_S` seconds from `at` (seconds since the epoch), and how many of them
-    were drafted."""
+    """Generated and drafted tokens of the `STEP_S` seconds from `at` (seconds since the epoch)."""
 
     at: int
     tokens: int = 0
@@ -189,9 +189,10 @@ class Step:
 
 
 class Timeline:
-    """`wall` is the time of day in seconds.
+    """Tokens per step of `STEP_S` seconds; steps without tokens are absent.
 
-    While it is set back, tokens are added to the newest step.
+    `wall` returns the time of day in seconds. After a backward clock change, tokens are added to
+    the newest step.
     """
 
     def __init__(self, wall: Callable[[], float] = time.time, max_steps: int = MAX_STEPS) -> None:
@@ -206,5 +207,5 @@ class Timeline:
         self._steps[-1].drafted += drafted
 
     def since(self, at: float) -> Sequence[Step]:
-        """The steps that begin at `at` or later, the newest last, which may still grow."""
+        """Return the steps from `at` on, newest last. The newest may still grow."""
         return [step for step in self._steps if step.at >= at]

@@ -1,9 +1,9 @@
-"""Computes beginnings that return while the server is idle, so that no first token waits for them.
+"""Prewarming: computes returning beginnings of prompts while the server is idle.
 
     idle, on mains power, budget left ─► tokens of a beginning ─► a request in the background
-    any other request ─► cancelled at the next chunk; what was computed stays in the prefix cache
+    any other request ─► cancelled at the next chunk; computed tokens stay in the prefix cache
 
-Where the disk has a beginning, it is read from there, which takes a fraction of the time.
+A beginning in the prefix cache on disk is restored from there, in a fraction of the time.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ if TYPE_CHECKING:
     from omlx.engine.loop import EngineLoop
 
 IDLE_S: Final = 1.0
-"""Without any request, before a beginning is computed."""
+"""Seconds without any request before a beginning is computed."""
 
 MAX_BEGINNINGS: Final = 8
-"""Of one model, those used last."""
+"""Per model, the most recently used first."""
 
 BUDGET_S: Final = 120.0
-"""Seconds that may be spent each time that a model was loaded."""
+"""Seconds of computing per load of a model."""
 
 POWER_S: Final = 30.0
-"""After which a machine on battery is asked again."""
+"""Seconds until a machine on battery is checked for mains power again."""
 
 BATTERY: Final = Reason("prewarm.paused.battery")
 BUDGET: Final = Reason("prewarm.paused.budget", {"seconds": int(BUDGET_S)})
@@ -60,8 +60,10 @@ log = logging.getLogger("omlx.prefix")
 
 @dataclass(slots=True)
 class Work:
-    """What was done for one loaded model: `tokens` of beginnings by key, those that are in the
-    prefix cache or cannot be (`done`), the time that it took, and how many tokens were `computed`.
+    """Progress for a loaded model, by keys of beginnings.
+
+    tokens: tokenized beginnings. done: keys that are cached or cannot be. spent_s: time used.
+    computed: tokens computed.
     """
 
     tokens: dict[str, tuple[int, ...]] = field(default_factory=dict)
@@ -71,14 +73,11 @@ class Work:
 
     @property
     def left_s(self) -> float:
-        """Seconds left of the budget."""
         return max(0.0, BUDGET_S - self.spent_s)
 
 
 class Prewarmer:
-    """Lives on the event loop. `power` returns whether the machine runs on mains; it is called in a
-    thread.
-    """
+    """Runs on the event loop. `power` returns whether the machine is on mains (blocking)."""
 
     def __init__(
         self,
@@ -95,11 +94,10 @@ class Prewarmer:
         self._power = power
         self._on_battery_until = 0.0
         self._obstacle: Reason | None = None
-        """Why nothing was computed when last there was something to compute."""
+        """Reason why nothing was computed at the last attempt."""
         self._work: WeakKeyDictionary[EngineLoop, Work] = WeakKeyDictionary()
 
     async def run_every(self, interval_s: float) -> None:
-        """Look for work again and again."""
         while True:
             await asyncio.sleep(interval_s)
             try:
@@ -110,7 +108,7 @@ class Prewarmer:
                 log.exception("beginnings of prompts not computed")
 
     async def run(self) -> None:
-        """Compute beginnings until all are there, or the server is not idle any more."""
+        """Compute beginnings until all are done or the server is no longer idle."""
         for resident in self._pool.residents:
             work = self._work.setdefault(resident.loop, Work())
             for known in self.returning(resident.entry.id):
@@ -122,11 +120,10 @@ class Prewarmer:
                 await self._compute(resident, work, known)
 
     def returning(self, model: str) -> Sequence[Known]:
-        """Return the beginnings of a model that are computed."""
+        """Return the beginnings of a model that are candidates for prewarming."""
         return self.store.returning(model)[:MAX_BEGINNINGS]
 
     def stats(self) -> dict[str, BeginningStats]:
-        """Return how far the beginnings of the loaded models are."""
         return {resident.entry.id: self._stats(resident) for resident in self._pool.residents}
 
     def _stats(self, resident: ResidentModel) -> BeginningStats:
@@ -145,8 +142,9 @@ class Prewarmer:
         )
 
     async def known(self, model: str) -> list[tuple[Known, tuple[int, ...]]]:
-        """Return the beginnings of a loaded model with their tokens; without those that its
-        template does not take.
+        """Return the beginnings of a loaded model with their tokens.
+
+        Leaves out beginnings rejected by the chat template.
         """
         resident, found = self._pool.residents.find(model), []
         if resident is not None:
@@ -156,7 +154,6 @@ class Prewarmer:
         return found
 
     async def _tokens(self, resident: ResidentModel, known: Known) -> tuple[int, ...]:
-        """Return the tokens of a beginning. Raises BadRequest."""
         tokens, served = self._work.setdefault(resident.loop, Work()).tokens, resident.served
         key = known.beginning.key
         if key not in tokens:
@@ -165,14 +162,14 @@ class Prewarmer:
         return tokens[key]
 
     async def forget(self, model: str) -> None:
-        """Delete what is known of a model's beginnings."""
+        """Delete a model's beginnings, in memory and on disk."""
         resident = self._pool.residents.find(model)
         if resident is not None:
             self._work.pop(resident.loop, None)
         await asyncio.to_thread(self.store.forget, model)
 
     async def _find_obstacle(self) -> Reason | None:
-        """Return what forbids to compute beginnings now."""
+        """Return the reason that forbids prewarming now; None if nothing does."""
         mode = self._settings().prewarm
         if mode == "off":
             return SETTING
@@ -181,10 +178,9 @@ class Prewarmer:
         return None if self._idle() else REQUESTS
 
     async def _on_battery(self) -> bool:
-        """Whether the machine runs on battery; it is not asked again and again."""
         clock = asyncio.get_running_loop().time
         if clock() >= self._on_battery_until and not await asyncio.to_thread(self._power):
-            self._on_battery_until = clock() + POWER_S
+            self._on_battery_until = clock() + POWER_S  # ask rarely: a process is started for it
         return clock() < self._on_battery_until
 
     def _idle(self) -> bool:
@@ -198,7 +194,7 @@ class Prewarmer:
         )
 
     def _alone(self) -> bool:
-        """Whether nothing happens but our own request."""
+        """Whether the prewarming request is the only one."""
         residents = [*self._pool.residents]
         if self._pool.load_queue.requests or any(resident.draining for resident in residents):
             return False
@@ -206,7 +202,7 @@ class Prewarmer:
         return leases <= 1
 
     async def _compute(self, resident: ResidentModel, work: Work, known: Known) -> None:
-        """Have one beginning in the prefix cache; what is interrupted is tried again."""
+        """Compute a beginning into the prefix cache; an interrupted one is retried later."""
         key, served = known.beginning.key, resident.served
         clock = asyncio.get_running_loop().time
         started, lease = clock(), await self._pool.lease(served.id)
@@ -223,8 +219,9 @@ class Prewarmer:
             lease.release()
 
     async def _fill(self, model: str, tokens: tuple[int, ...], work: Work, deadline: float) -> bool:
-        """Compute what the prefix cache lacks, until `deadline` at most. Return False if that was
-        interrupted. Does nothing where there is no room. Raises OmlxError.
+        """Compute the tokens missing from the prefix cache, until `deadline` at most.
+
+        Return False if interrupted. Does nothing where memory has no room. Raises OmlxError.
         """
         if not tokens:
             return True
@@ -240,9 +237,7 @@ class Prewarmer:
         return await self._run(model, request, work, deadline)
 
     async def _run(self, model: str, request: Request, work: Work, deadline: float) -> bool:
-        """Run a request in the background, and count what it computes. Return whether it was not
-        interrupted.
-        """
+        """Run a background request, count its computed tokens, return whether it ran to the end."""
         loop, events, reached = asyncio.get_running_loop(), asyncio.Queue[Event](), 0
 
         def receive(batch: Sequence[Event], /) -> None:

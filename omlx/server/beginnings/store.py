@@ -1,7 +1,7 @@
 """Beginnings that return, on disk: private, bounded, forgotten after 30 days without use.
 
-A thread writes them every few seconds into the records of the home folder. Several servers of one
-home add to them in turns. What cannot be read or written is a warning in the log.
+A thread writes them every few seconds into the records of the home folder, shared by several
+servers. Read and write failures are warnings in the log.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 MIN_CHARACTERS: Final = 2_000
-"""Some 500 tokens; what is shorter is computed at once."""
+"""Characters, some 500 tokens — shorter beginnings are computed in no time."""
 
 MAX_CHARACTERS: Final = 1 << 20
 
 _FIRST_WORDS: Final = ("A", "a", "0", "<", "\n", " -", "我")
-"""How a user's message may begin: what the prompts with them share is before that message, and no
+"""First words of user messages — the prompts' common prefix ends before the user's text, and no
 token of it depends on the next character.
 """
 
@@ -45,7 +45,7 @@ token of it depends on the next character.
 class Beginning:
     """`messages` are system messages, `tools` as chat templates take them.
 
-    Stored as text: after an update of the model its tokens may be others.
+    Stored as text, not tokens: an update of the model may change the tokenizer.
     """
 
     messages: tuple[Mapping[str, Any], ...]
@@ -54,7 +54,6 @@ class Beginning:
 
     @cached_property
     def text(self) -> str:
-        """Its JSON."""
         return json.dumps(asdict(self), ensure_ascii=False, sort_keys=True)
 
     @cached_property
@@ -63,15 +62,15 @@ class Beginning:
 
     @classmethod
     def read(cls, record: Mapping[str, Any]) -> Beginning:
-        """Read what `text` holds. Raises KeyError or TypeError for anything else."""
+        """Parse the JSON object of `text`. Raises KeyError or TypeError for anything else."""
         messages, tools = record["messages"], record["tools"]
         return cls(tuple(map(dict, messages)), tuple(map(dict, tools)), dict(record["variables"]))
 
     def tokens(self, tokenizer: TokenizerWrapper, context_length: int) -> tuple[int, ...]:
-        """Return the tokens with which each conversation begins. Raises BadRequest.
+        """Return the tokens shared by all conversations with this beginning. Raises BadRequest.
 
-        The template may put tools elsewhere, or want a message of the user: so some conversations
-        are rendered, and compared.
+        Templates may put tools elsewhere or require a user message, so several conversations are
+        rendered and compared.
         """
         tools = ToolUse(self.tools) if self.tools else None
         prompts = []
@@ -85,9 +84,7 @@ class Beginning:
 
 
 def beginning_of(request: GenerationRequest) -> Beginning | None:
-    """Return the beginning of a conversation; None if it is too short or too long to be stored, or
-    shows images.
-    """
+    """Return the beginning of a conversation; None if too short, too long or with images."""
     system = tuple(takewhile(lambda message: message["role"] == "system", request.messages))
     if not all(isinstance(message["content"], str) for message in system):
         return None
@@ -104,7 +101,6 @@ def is_new(request: GenerationRequest) -> bool:
 
 
 def _shared(prompts: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
-    """Return the longest common prefix."""
     columns = takewhile(lambda ids: len(set(ids)) == 1, zip(*prompts, strict=False))
     return tuple(ids[0] for ids in columns)
 
@@ -114,11 +110,11 @@ EARLIER_FILE: Final = "beginnings.json"
 
 MAX_BEGINNINGS: Final = 64
 TOTAL_CHARACTERS: Final = 8 << 20
-"""Of all beginnings."""
+"""Characters of all beginnings together."""
 
 MAX_AGE_S: Final = 30 * 86400.0
 RETURNS: Final = 2
-"""Conversations from which on a beginning returns."""
+"""Conversations — a beginning used less often is not prewarmed."""
 
 _ADD: Final = """
 insert into beginnings values (?, ?, ?, ?, ?, ?) on conflict do update set
@@ -132,8 +128,10 @@ log = logging.getLogger("omlx.prefix")
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A beginning of a model's prompts: how many conversations had it, the program of the newest
-    request (its User-Agent) and the time, in seconds since the epoch.
+    """A beginning of a model's prompts, and its use.
+
+    conversations: how many began with it. client: User-Agent of the newest request. used_at:
+    seconds since the epoch.
     """
 
     model: str
@@ -148,13 +146,13 @@ class Known:
 
 
 Beginnings: TypeAlias = dict[tuple[str, str], Known]
-"""By model, and key of the beginning."""
+"""Beginnings by model and key."""
 
 
 class BeginningStore:
-    """The beginnings of `home`; those in the file `earlier` are added, and the file is deleted.
+    """The beginnings of `home`. Imports the file `earlier`, then deletes the file.
 
-    `wall` is the time of day in seconds. Any thread may call.
+    `wall` returns the time of day in seconds. Thread-safe.
     """
 
     def __init__(
@@ -164,17 +162,16 @@ class BeginningStore:
         self._earlier = earlier
         self._wall = wall
         self._known: Beginnings = {}
-        """What the table had, with the changes since."""
+        """Rows of the table, with the changes since."""
         self._forgotten: set[str] = set()
-        """Models of which the table has to forget all, before it gets what was noted."""
+        """Models to delete from the table before `_noted` is written."""
         self._noted: Beginnings = {}
-        self._lock = Lock()
-        """Guards what is known, forgotten and noted."""
+        self._lock = Lock()  # guards `_known`, `_forgotten`, `_noted`
         self._flushing = Lock()
         self._logged = ""
 
     def note(self, model: str, beginning: Beginning, client: str, conversations: int) -> None:
-        """Record a request, which begins `conversations` new ones."""
+        """Record a request that begins `conversations` new conversations."""
         known = Known(model, beginning, conversations, client, self._wall())
         with self._lock:
             for beginnings in (self._known, self._noted):
@@ -182,13 +179,13 @@ class BeginningStore:
                 self._shrink(beginnings)
 
     def returning(self, model: str) -> Sequence[Known]:
-        """Return a model's beginnings that return, the one used last first."""
+        """Return a model's returning beginnings, most recently used first."""
         with self._lock:
             known = [one for one in self._known.values() if one.model == model and one.returns]
         return sorted(known, key=lambda one: one.used_at, reverse=True)
 
     def forget(self, model: str) -> None:
-        """Delete a model's beginnings, on disk too."""
+        """Delete a model's beginnings, in memory and on disk."""
         with self._lock:
             self._known = _without({model}, self._known)
             self._noted = _without({model}, self._noted)
@@ -196,7 +193,7 @@ class BeginningStore:
         self.flush()
 
     def read(self) -> None:
-        """Take in what is stored."""
+        """Load the table and import the earlier file."""
         if self._exchange((), self._read_earlier()) and self._earlier is not None:
             with suppress(OSError):
                 self._earlier.unlink(missing_ok=True)
@@ -207,7 +204,7 @@ class BeginningStore:
             await asyncio.to_thread(self.flush)
 
     def flush(self) -> None:
-        """Write what has changed; what cannot be written is kept for the next time."""
+        """Write pending changes; after a failure they stay pending."""
         with self._flushing:
             with self._lock:
                 forgotten, self._forgotten = self._forgotten, set()
@@ -221,7 +218,7 @@ class BeginningStore:
                     self._noted = noted
 
     def _exchange(self, forgotten: Collection[str], noted: Beginnings) -> bool:
-        """Change the table, and know what it has then. Return whether that was possible."""
+        """Apply changes to the table, then load it. Return whether that succeeded."""
         try:
             known = records.use(self._home, lambda db: self._change(db, forgotten, noted))
         except Failure as error:
@@ -269,7 +266,9 @@ class BeginningStore:
         return known
 
     def _shrink(self, known: Beginnings) -> None:
-        """Forget the beginnings that were not used for longest, and those that are too old."""
+        """Drop beginnings beyond the limits of age, count and characters, least recently used
+        first.
+        """
         oldest = self._wall() - MAX_AGE_S
         newest = sorted(known.items(), key=lambda item: item[1].used_at, reverse=True)
         known.clear()
@@ -281,15 +280,13 @@ class BeginningStore:
             known[name] = one
 
     def _warn(self, message: str, error: Exception) -> None:
-        """Log a warning, once while it stays the same."""
-        if (warning := f"{message} {error}") != self._logged:
+        if (warning := f"{message} {error}") != self._logged:  # once while it stays the same
             fields = {"home": str(self._home), "detail": str(error)}
             log.warning(message, extra={"fields": fields})
         self._logged = warning
 
 
 def _add(known: Beginnings, noted: Known) -> None:
-    """Add conversations to what is known of a beginning."""
     name = noted.model, noted.beginning.key
     before = known.get(name, replace(noted, conversations=0))
     newest = max(before, noted, key=lambda one: one.used_at)

@@ -47,7 +47,7 @@ def usage(finishes: Sequence[Finish], prompts: int = 1) -> dict[str, Any]:
 
 
 def timings(finishes: Sequence[Finish], prompts: int = 1) -> dict[str, Any]:
-    """llama-server's `timings`, with statistics by drafter.
+    """Llama-server's `timings`, with statistics by drafter.
 
     `prompt_n` excludes the `cache_n` cached tokens.
 
