@@ -1,4 +1,4 @@
-"""Texts to vectors, one after another, in chunks between the steps of running requests."""
+"""Embeddings: texts to vectors, in chunks between the steps of running requests."""
 
 from __future__ import annotations
 
@@ -32,12 +32,11 @@ from omlx.server.request.usage import warnings
 
 MAX_INPUTS: Final = 2048
 Input: TypeAlias = str | tuple[int, ...]
-"""A text, or its token ids."""
 
 
 @dataclass(frozen=True, slots=True)
 class Embedded:
-    """The vectors of texts with so many `tokens`, by the model with the id `model`."""
+    """Vectors of texts with `tokens` tokens in total, by the model with id `model`."""
 
     model: str
     vectors: Sequence[Sequence[float]]
@@ -45,7 +44,7 @@ class Embedded:
 
 
 def _cut(vector: Sequence[float], dimensions: int | None, *, normalize: bool) -> Sequence[float]:
-    """Keep the requested number of dimensions, then scale to length 1 if `normalize`.
+    """Keep `dimensions` components, then scale to length 1 if `normalize`.
 
     Raises BadRequest for more dimensions than the vector has.
     """
@@ -88,7 +87,7 @@ _NS: Final = 1_000_000_000
 
 
 class EmbedRequest(Configured):
-    """The body of POST /api/embed. A text that is too long is refused, with `truncate` too."""
+    """The body of POST /api/embed. Texts beyond the context are refused, even with `truncate`."""
 
     input: str | Listed[Text] | None = None
     truncate: bool | None = None
@@ -107,20 +106,20 @@ class EmbeddingsRequest(Configured):
 
 
 class EmbeddingEndpoints:
-    """OpenAI's and Ollama's. Without a text, those of Ollama load the model."""
+    """OpenAI's and Ollama's. Without a text, Ollama's load the model."""
 
     def __init__(self, pool: Pool, generations: GenerationService) -> None:
         self._pool = pool
         self._generations = generations
 
     async def embeddings(self, request: Request) -> Response:
-        """A vector for each text, by models whose packages declare how to pool."""
+        """Return a vector per text, by models whose packages declare how to pool."""
         body = await read_body(request, EmbeddingRequest.parse)
         work = self._embed(body.model, body.inputs, body.dimensions, "input")
         return JSONResponse(body.body(await while_connected(request.receive, work)))
 
     async def embed(self, request: Request) -> Response:
-        """A vector for each text."""
+        """Return a vector per text, in Ollama's dialect."""
         started_at = monotonic()
         body = await read_body(request, EmbedRequest.parse)
         embedded = await self._embedded(request, body, body.inputs, body.dimensions, "input")
@@ -134,7 +133,7 @@ class EmbeddingEndpoints:
         return JSONResponse(answer | warnings(body.option_warnings()))
 
     async def embed_one(self, request: Request) -> Response:
-        """The vector of one text."""
+        """Return the vector of a single text, in Ollama's older dialect."""
         body = await read_body(request, EmbeddingsRequest.parse)
         texts = [body.prompt] if body.prompt else []
         embedded = await self._embedded(request, body, texts, None, "prompt")
@@ -158,10 +157,10 @@ class EmbeddingEndpoints:
     async def _embed(
         self, model: str | None, inputs: Sequence[Input], dimensions: int | None, param: str
     ) -> Embedded:
-        """Return a vector for each text, by a model whose package declares how to pool.
+        """Return a vector per text, by a model whose package declares how to pool.
 
-        `dimensions`: how many of each vector, None for all. Raises OmlxError, about the field
-        `param` for too many texts and for one that is too long.
+        `dimensions`: components per vector, None for all. Raises OmlxError about the field `param`
+        for too many or too long texts.
         """
         if len(inputs) > MAX_INPUTS:
             raise field_error("request.too_many", param, count=len(inputs), limit=MAX_INPUTS)
@@ -185,8 +184,9 @@ class EmbeddingEndpoints:
             lease.release()
 
     async def _ids(self, text: Input, served: ServedModel, param: str) -> tuple[int, ...]:
-        """Raises BadRequest for an id outside the vocabulary and for a text longer than the
-        context."""
+        """Return token ids. Raises BadRequest for unknown ids and for a text longer than the
+        context.
+        """
         if isinstance(text, str):
             encoded = await self._generations.tokenize(
                 served.id, text, special=True, limit=served.context_length, param=param

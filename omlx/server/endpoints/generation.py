@@ -1,9 +1,9 @@
-"""From a request's body to an HTTP response, whole or as server-sent events, in any dialect.
+"""From a request's body to an HTTP response, whole or as server-sent events.
 
     Exchange ─► GenerationService.open ─► GenerationStream ─► Encoder ─► JSON body, or frames
 
-Both kinds of response share everything but the encoding: the same events, the same errors, the same
-cancellation when the client disconnects.
+Both kinds of response share events, errors and cancellation on disconnect; only the encoding
+differs.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ from omlx.server.request.stream import ChoiceEvent, GenerationStream
 
 
 class Responder:
-    """A stream that is silent for `keep_alive_s` gets a comment, so that proxies and clients
-    keep it open."""
+    """A stream gets a comment after `keep_alive_s` of silence, so that proxies and clients keep it
+    open.
+    """
 
     def __init__(
         self, generations: GenerationService, keep_alive_s: float, journal: Journal | None = None
@@ -46,9 +47,8 @@ class Responder:
         self._keep_alive_s = keep_alive_s
 
     async def respond(self, request: Request, exchange: Exchange) -> Response:
-        """Generate, and answer in the dialect.
-
-        Raises OmlxError for what fails before the first byte.
+        """Generate, and answer in the dialect. Raises OmlxError for failures before the first
+        byte.
         """
         if self.answers.takes(request, exchange):
             answer, source = await self.answers.open(request, exchange)
@@ -81,7 +81,7 @@ class Responder:
     async def _frames(
         self, stream: GenerationStream, encoder: Encoder, wire: Wire
     ) -> AsyncGenerator[bytes, None]:
-        """Yield one chunk of bytes per batch; an error after the first becomes the last event."""
+        """Yield bytes per batch of events; an error becomes the last event."""
         yield b"".join(map(wire.frame, encoder.start()))
         try:
             async for batch in stream.batches(self._keep_alive_s):
@@ -98,7 +98,7 @@ class Responder:
 
 
 async def collect(stream: GenerationStream) -> list[ChoiceEvent]:
-    """Return all events, once the last choice has ended. Raises the error that ended the stream."""
+    """Return all events after the last choice has ended. Raises the error that ended the stream."""
     events: list[ChoiceEvent] = []
     async for batch in stream.batches():
         events += batch
@@ -106,7 +106,7 @@ async def collect(stream: GenerationStream) -> list[ChoiceEvent]:
 
 
 class TokenizeRequest(Body):
-    """One of `prompt`, `content` (llama.cpp's name for it) and `messages`."""
+    """Exactly `prompt`, `content` (llama.cpp's name for it) or `messages`."""
 
     model: str | None = None
     prompt: str | None = None
@@ -118,7 +118,7 @@ class TokenizeRequest(Body):
 
     @property
     def text(self) -> str:
-        """Raises BadRequest if there is none."""
+        """Text to tokenize. Raises BadRequest without any."""
         text = self.prompt if self.prompt is not None else self.content
         if text is None:
             raise BadRequest("request.missing", param="prompt", field="prompt")
@@ -146,19 +146,19 @@ class GenerationEndpoints:
         self._generations = generations
 
     async def chat_completions(self, request: Request) -> Response:
-        """The model's answer to a conversation."""
+        """Answer a conversation."""
         return await self._answer(request, ChatRequest)
 
     async def completions(self, request: Request) -> Response:
-        """The model's continuation of a text."""
+        """Continue a text."""
         return await self._answer(request, CompletionRequest)
 
     async def messages(self, request: Request) -> Response:
-        """The model's answer to a conversation, in Anthropic's dialect."""
+        """Answer a conversation, in Anthropic's dialect."""
         return await self._answer(request, MessageRequest)
 
     async def count_tokens(self, request: Request) -> Response:
-        """The number of prompt tokens of a message request. Nothing is generated."""
+        """Count the prompt tokens of a message request. Nothing is generated."""
         conversation = await read_body(
             request, lambda body: MessageRequest.parse(body).generation_request()
         )

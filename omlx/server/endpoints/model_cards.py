@@ -1,7 +1,7 @@
-"""What the API says of each model to clients that choose one: context, abilities, size, state.
+"""Model cards for clients that choose a model: context, abilities, size, state.
 
-The names of fields are those that clients look for: vLLM's `max_model_len`, LM Studio's
-`max_context_length`, llama.cpp's `meta`, OpenRouter's `context_length`.
+Field names are those read by clients: vLLM's `max_model_len`, LM Studio's `max_context_length`,
+llama.cpp's `meta`, OpenRouter's `context_length`.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from omlx.text.reasoning import reasoning_format
 
 @dataclass(frozen=True, slots=True)
 class ModelCard:
-    """`served` is None unless the model is loaded; a loaded model knows more than its files.
+    """`served` is None unless the model is loaded, and more precise than the files.
 
-    `no_vision` is why it reads no images; `profile` is the one that the card is of.
+    `no_vision`: reason why images are not read. `profile`: set on the card of a profile.
     """
 
     entry: ModelEntry
@@ -38,7 +38,7 @@ class ModelCard:
 
     @property
     def id(self) -> str:
-        """What clients name as their model."""
+        """Name that clients send as `model`."""
         return self.entry.id if self.profile is None else self.profile.id
 
     @property
@@ -59,7 +59,7 @@ class ModelCard:
 
     @property
     def capabilities(self) -> list[str]:
-        """`speculation` is known once the model is loaded."""
+        """Abilities; `speculation` is known only for loaded models."""
         if self.facts.embeddings:
             return ["embeddings"]
         if self.facts.reranks:
@@ -76,7 +76,7 @@ class ModelCard:
         return [name for name, has in known.items() if has]
 
     def record(self) -> Json:
-        """The model's object in OpenAI's lists."""
+        """Return the model's object in OpenAI's lists."""
         organisation, slash, _ = self.entry.id.partition("/")
         record = {
             "id": self.id,
@@ -106,7 +106,7 @@ class ModelCards:
         self._pool = pool
 
     async def all(self) -> list[ModelCard]:
-        """Each model, then its profiles."""
+        """Return each model, followed by its profiles."""
         cards = []
         for card in await self._cards(self._pool.models):
             profiles = self._pool.catalog.profiles(card.entry.id)
@@ -114,7 +114,7 @@ class ModelCards:
         return cards
 
     async def one(self, name: str | None) -> ModelCard:
-        """Raises as `Pool.resolve`."""
+        """Return the card of a model or profile. Raises as `Pool.resolve`."""
         (card,) = await self._cards([self._pool.resolve(name)])
         return replace(card, profile=self._pool.catalog.profile(name))
 

@@ -43,16 +43,16 @@ class ModelEndpoints:
         self._prefixes = services.prefixes
 
     async def list_models(self, request: Request) -> Response:
-        """All usable models, in either dialect."""
+        """List all usable models, in the dialect of the client."""
         records = [card.record() for card in await self._cards.all()]
         if errors.speaks_anthropic(request.scope):
             return JSONResponse(_anthropic_list(records))
         return JSONResponse({"object": "list", "data": records})
 
     async def show_model(self, request: Request, name: str) -> Response:
-        """One model: its place in memory, speculation, batching, prefix cache.
+        """Show a model: memory, speculation, batching, prefix cache.
 
-        Its id may contain slashes, raw or percent-encoded.
+        The id may contain slashes, raw or percent-encoded.
         """
         entry = self._pool.resolve(name)
         configured = await asyncio.to_thread(self._pool.speculation, entry.id)
@@ -80,15 +80,17 @@ class ModelEndpoints:
         return JSONResponse(record)
 
     async def load_model(self, request: Request, name: str) -> Response:
-        """Load a model; answers when it is in memory.
+        """Load a model; answers once the weights are in memory.
 
         Loading continues if the client disconnects.
         """
         return await self._move(request, name, self._pool.load)
 
     async def unload_model(self, request: Request, name: str) -> Response:
-        """Unload a model; answers when it is out of memory, after its running requests have
-        ended, or with status 202 after `timeout` seconds of the body, while it drains."""
+        """Unload a model; answers once its running requests have ended and its memory is free.
+
+        After `timeout` seconds of the body, answers with status 202 while the model drains.
+        """
         limit_s = _unload_timeout(await request.body())
 
         async def unload(name: str) -> None:
@@ -111,8 +113,9 @@ class ModelEndpoints:
         return await self.show_model(request, name)
 
     async def _snapshot(self, model: str) -> ModelSnapshot | None:
-        """None while the engine is busy with something long, such as loading, or dead: a status
-        does not wait."""
+        """Return a snapshot; None if the engine is dead or busy, as with loading: a status does not
+        wait.
+        """
         with suppress(TimeoutError, EngineDead):
             snapshot = asyncio.wrap_future(self._engine.snapshot(model))
             return await asyncio.wait_for(snapshot, SNAPSHOT_TIMEOUT_S)
@@ -147,7 +150,7 @@ def _anthropic_record(record: Json) -> Json:
 
 
 _CAPABILITIES: Final = {"tools": "tool_use"}
-"""LM Studio's names of ours."""
+"""LM Studio's names of capabilities."""
 
 
 class LmStudioEndpoints:
@@ -155,12 +158,12 @@ class LmStudioEndpoints:
         self._cards = cards
 
     async def models(self, request: Request) -> Response:
-        """The usable models."""
+        """List the usable models, in LM Studio's dialect."""
         records = [_record(card) for card in await self._cards.all()]
         return JSONResponse({"object": "list", "data": records})
 
     async def model(self, request: Request, name: str) -> Response:
-        """One model. Its id may contain slashes, raw or percent-encoded."""
+        """Show a model. The id may contain slashes, raw or percent-encoded."""
         return JSONResponse(_record(await self._cards.one(name)))
 
 
@@ -201,7 +204,7 @@ class PrefixEndpoints:
         return Response(status_code=204)
 
     async def probe(self, request: Request, name: str) -> Response:
-        """How many prompt tokens of a chat request are in the prefix cache. Nothing is computed."""
+        """Count the cached prompt tokens of a chat request. Nothing is computed."""
         self._prefixes.check(name)  # an unknown model is reported before a body that cannot be read
         asked = await read_body(request, lambda body: ChatRequest.parse(body).generation_request())
         return JSONResponse(await self._prefixes.probe(name, asked))

@@ -34,23 +34,23 @@ from omlx.server.http.guard import MAIN_KEY, key_of
 from omlx.server.request.dialect import Exchange
 
 VERSION: Final = "0.18.3"
-"""The version of Ollama whose answers these are: programs require a least one."""
+"""Imitated version of Ollama — programs require a minimum."""
 NEVER: Final = "2318-01-01T00:00:00Z"
-"""When a model is unloaded that stays in memory."""
+"""Unload time of a model that stays in memory."""
 _CAPABILITIES: Final = {
     "completion": "completion",
     "tools": "tools",
     "reasoning": "thinking",
     "embeddings": "embedding",
 }
-"""Ollama's names of ours."""
+"""Ollama's names of capabilities."""
 _VISION: Final = "vision"
 
 
 POLL_S: Final = 0.25
-"""Seconds between two reports of progress."""
+"""Seconds between progress reports."""
 LISTED_S: Final = 15.0
-"""Seconds within which a model that has arrived is listed: folders are watched."""
+"""Seconds for a downloaded model to be listed — another task watches the folders."""
 _SUCCESS: Final[Json] = {"status": "success"}
 
 
@@ -65,8 +65,6 @@ class PullRequest(Named):
 
 
 class OllamaEndpoints:
-    """Models, chat and completions, downloads."""
-
     def __init__(
         self, responder: Responder, pool: Pool, cards: ModelCards, downloads: Downloads
     ) -> None:
@@ -76,30 +74,32 @@ class OllamaEndpoints:
         self._downloads = downloads
 
     async def root(self, request: Request) -> Response:
-        """One line, for programs and people who ask whether a server is here."""
+        """Answer a line of text, for programs and people that probe for a server."""
         return PlainTextResponse(f"omlx {__version__} is running\n")
 
     async def version(self, request: Request) -> Response:
         return JSONResponse({"version": VERSION})
 
     async def tags(self, request: Request) -> Response:
-        """The usable models."""
+        """List the usable models."""
         return JSONResponse({"models": [_tag(card) for card in await self._cards.all()]})
 
     async def running(self, request: Request) -> Response:
-        """The models in memory, and when they are unloaded unless they are used. A profile is no
-        copy of its model."""
+        """List the models in memory, with the time of unloading if unused.
+
+        A profile is not listed: it is no copy of its model.
+        """
         cards = await self._cards.all()
         loaded = [card for card in cards if card.served is not None and card.profile is None]
         return JSONResponse({"models": [self._running(card) for card in loaded]})
 
     async def show(self, request: Request) -> Response:
-        """One model: its context length and what it can do."""
+        """Show a model: context length and capabilities."""
         body = await read_body(request, ShowRequest.parse)
         return JSONResponse(_shown(await self._cards.one(body.id)))
 
     async def unsupported(self, request: Request) -> Response:
-        """Refused: models are changed in the dashboard and on the command line."""
+        """Refuse: models are changed in the dashboard and on the command line."""
         raise BadRequest("ollama.models", param="model", path=request.url.path)
 
     def _running(self, card: ModelCard) -> Json:
@@ -114,11 +114,11 @@ class OllamaEndpoints:
         }
 
     async def chat(self, request: Request) -> Response:
-        """The model's answer to a conversation, in Ollama's dialect."""
+        """Answer a conversation, in Ollama's dialect."""
         return await self._respond(request, OllamaChatRequest)
 
     async def generate(self, request: Request) -> Response:
-        """The model's answer to a prompt, in Ollama's dialect."""
+        """Answer a prompt, in Ollama's dialect."""
         return await self._respond(request, GenerateRequest)
 
     async def _respond(self, request: Request, kind: type[Generating]) -> Response:
@@ -135,7 +135,7 @@ class OllamaEndpoints:
         return response
 
     async def _load(self, request: Request, body: Generating, card: ModelCard) -> Response:
-        """Load the model, or unload it where it is not to be kept."""
+        """Load the model, or unload it if `keep_alive` is 0."""
         started_at, keep_s, model = monotonic(), body.keep_s, card.entry.id
         if keep_s != 0:
             await while_connected(request.receive, self._pool.load(model))
@@ -145,7 +145,7 @@ class OllamaEndpoints:
         return JSONResponse(body.no_answer(card.id, reason, (monotonic() - started_at) * 1000))
 
     async def pull(self, request: Request) -> Response:
-        """Download a model; one that is here is a success. Continues if the client disconnects.
+        """Download a model; a model already here is a success. Continues if the client disconnects.
 
         Raises Forbidden without the key of the setting `api_key`: only its owner may fill the disk.
         """
@@ -159,7 +159,10 @@ class OllamaEndpoints:
         return JSONResponse(await while_connected(request.receive, _last(steps)))
 
     def _reference(self, request: Request, name: str) -> Reference | None:
-        """What to download; None for nothing. Raises Forbidden, and ModelError for other names."""
+        """Return the download's reference; None for a model already here.
+
+        Raises Forbidden without the main key, BadRequest and ModelError for other names.
+        """
         if self._is_here(name):
             return None
         if key_of(request.scope) != MAIN_KEY:
@@ -177,7 +180,7 @@ class OllamaEndpoints:
         return True
 
     async def _steps(self, name: str, reference: Reference | None) -> AsyncGenerator[Json, None]:
-        """Yield the progress. Raises ModelError for a download that fails."""
+        """Yield progress reports. Raises ModelError for a failed download."""
         yield {"status": "pulling manifest"}
         if reference is not None:
             async with aclosing(self._progress(reference)) as progress:
@@ -208,7 +211,9 @@ class OllamaEndpoints:
             raise ModelError(failure.code, **params)
 
     async def _wait_until_listed(self, name: str) -> None:
-        """Raises NotFound for a model that does not come, ModelError for one of no use."""
+        """Wait for a downloaded model. Raises NotFound without its arrival, ModelError for an
+        unusable model.
+        """
         with suppress(TimeoutError):
             async with asyncio.timeout(LISTED_S):
                 while not self._is_here(name):
@@ -235,7 +240,7 @@ def _tag(card: ModelCard) -> Json:
 
 
 def _tagged(name: str) -> str:
-    """Return the name with a tag: clients add one to names without it, and compare."""
+    # clients append a tag to names without any, and compare
     return name if ":" in name else name + LATEST
 
 
@@ -277,7 +282,7 @@ def _parse(kind: type[Generating], content: bytes) -> tuple[Generating, Exchange
 
 
 async def _frames(steps: AsyncGenerator[Json, None]) -> AsyncGenerator[bytes, None]:
-    """Yield a line for each step; an error becomes the last one."""
+    """Yield a line per step; an error becomes the last line."""
     try:
         async with aclosing(steps):
             async for step in steps:

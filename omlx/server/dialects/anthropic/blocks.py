@@ -1,6 +1,6 @@
-"""Content blocks of Anthropic's dialect, and the messages of templates that they become.
+"""Content blocks of Anthropic's dialect as messages for chat templates.
 
-`content` has the rule for what is left out.
+`content` has the rule for parts that are left out.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from omlx.server.request.media.parts import (
 )
 
 FAILED: Final = "Error: "
-"""Prefix of the result of a tool call that failed."""
+"""Prefix of a failed tool call's result — chat templates have no `is_error`."""
 LOADED: Final = "Loaded: "
-"""The text of a result that only names tools, before the names."""
+"""Prefix of a result that only names tools, before their names."""
 DOCUMENT: Final = "document"
 _BETWEEN: Final = "\n\n"
 
 
 class Block(Typed):
-    """A block of any type; its fields depend on the type.
+    """A block of any type, which decides the fields present.
 
     `cache_control` is ignored: every prefix is cached.
     """
@@ -70,7 +70,7 @@ class AnthropicMessage(Body):
 
 
 def system(given: str | Sequence[Block] | None, reading: Reading) -> list[Json]:
-    """The system message, if there is one."""
+    """Return the system message; no message for an empty prompt."""
     if isinstance(given, str):
         texts = [given]
     else:
@@ -80,10 +80,10 @@ def system(given: str | Sequence[Block] | None, reading: Reading) -> list[Json]:
 
 
 def rendered(messages: Sequence[AnthropicMessage], reading: Reading) -> list[Json]:
-    """Messages as templates expect them: neighbours of one role are merged, results of tools are
-    separate messages. `reading` notes what is left out.
+    """Return messages as chat templates expect them; `reading` notes omissions.
 
-    Raises BadRequest for images and media where none can be, and for results without a call.
+    Neighbours of the same role are merged; results of tools become separate messages. Raises
+    BadRequest for images and media in roles without them, and for results without a call.
     """
     separate: list[Json] = []
     called: set[str] = set()
@@ -111,7 +111,7 @@ def rendered(messages: Sequence[AnthropicMessage], reading: Reading) -> list[Jso
 
 
 def added_tools(messages: Sequence[AnthropicMessage]) -> Iterator[tuple[str, Json]]:
-    """Yield place and definition of each tool that a block adds during the conversation."""
+    """Yield place and definition of each tool added by a block during the conversation."""
     for at, message in enumerate(messages):
         blocks = () if isinstance(message.content, str) else message.content
         for i, block in enumerate(blocks):
@@ -149,7 +149,7 @@ def _assistant(blocks: Sequence[Block], field: str, reading: Reading) -> Json:
 def _user(
     role: str, blocks: Sequence[Block], field: str, called: set[str], reading: Reading
 ) -> Iterator[Json]:
-    """Yield a message for each block of a user or system message."""
+    """Yield messages of a user or system turn; `called` holds the ids of earlier calls."""
     for i, block in enumerate(blocks):
         at = f"{field}[{i}]"
         if block.type == "tool_result" and role == "user":
@@ -166,7 +166,7 @@ def _user(
 
 
 def _merged(role: str, run: Sequence[Json]) -> Json:
-    """Successive messages of one role as one."""
+    """Merge successive messages of the same role."""
     parts = chain.from_iterable(_parts(message["content"]) for message in run)
     message: Json = {"role": role, "content": content_of(parts, _BETWEEN)}
     reasoning = [part["reasoning_content"] for part in run if "reasoning_content" in part]
@@ -179,17 +179,14 @@ def _merged(role: str, run: Sequence[Json]) -> Json:
 
 
 def _parts(content: str | Sequence[Json]) -> Sequence[Json]:
-    """Content as parts; an empty text is none."""
+    """Return content as parts; an empty text has none."""
     if isinstance(content, str):
         return [text_part(content)] if content else []
     return content
 
 
 def _result(block: Block, at: str, reading: Reading) -> str | list[Json]:
-    """The content of a tool result, with a prefix in place of `is_error`, which templates lack.
-
-    One that only names tools says so: all tools are listed anyway.
-    """
+    """Return the content of a tool result, prefixed with `FAILED` if `is_error`."""
     if block.content is None or isinstance(block.content, str):
         content: str | list[Json] = block.content or ""
     else:
@@ -198,7 +195,6 @@ def _result(block: Block, at: str, reading: Reading) -> str | list[Json]:
 
 
 def _inner(blocks: Sequence[Block], field: str, reading: Reading) -> str | list[Json]:
-    """The blocks within a result."""
     parts: list[Json] = []
     loaded = []
     for i, block in enumerate(blocks):
@@ -209,6 +205,7 @@ def _inner(blocks: Sequence[Block], field: str, reading: Reading) -> str | list[
             parts.append(text_part(reading.replace(at, block.type)))
         else:
             parts += _block_parts(block, at, reading)
+    # Templates list every tool anyway, so a reference needs no definition.
     if loaded and not parts:
         return LOADED + ", ".join(loaded)
     return content_of(parts, _BETWEEN)
@@ -221,7 +218,7 @@ def _failed(content: str | list[Json]) -> str | list[Json]:
 
 
 def _block_parts(block: Block, at: str, reading: Reading) -> list[Json]:
-    """A block as texts, an image or a file; nothing for one that is left out."""
+    """Return a block as texts, an image or a file; empty for omitted types."""
     source = block.source if isinstance(block.source, dict) else {}
     if block.type == IMAGE:
         url = source.get("url") if source.get("type") == "url" else None
@@ -235,7 +232,6 @@ def _block_parts(block: Block, at: str, reading: Reading) -> list[Json]:
 
 
 def _document(block: Block, source: Json, at: str) -> list[Json]:
-    """A document: its text, those of its blocks, or a file."""
     match source:
         case {"type": "text", "data": str(text)}:
             return [text_part(text)]
@@ -249,7 +245,7 @@ def _document(block: Block, source: Json, at: str) -> list[Json]:
 
 
 def _texts(content: object) -> list[str]:
-    """The texts of blocks that were not parsed."""
+    """Return the texts of unparsed blocks."""
     if isinstance(content, str):
         return [content]
     blocks = content if isinstance(content, list) else []
@@ -258,7 +254,7 @@ def _texts(content: object) -> list[str]:
 
 
 def _text(block: Block, at: str, reading: Reading) -> str:
-    """The text of a block, nothing for one that has none and is left out.
+    """Return the text of a block; empty for omitted types.
 
     Raises BadRequest for images and media.
     """

@@ -1,9 +1,9 @@
-"""Anthropic's dialect: events to a message or to the events of a stream. Pure; no I/O.
+"""Anthropic's dialect: events to a message or to a stream. Pure; no I/O.
 
-A stream is: message_start, ping, content blocks one after another (start, deltas, stop),
-message_delta with the stop reason and the final counts, message_stop. How much of the prompt was
-cached is known at the end: `input_tokens` of message_start counts the whole prompt, that of
-message_delta what was not cached.
+A stream is: message_start, ping, content blocks in sequence (start, deltas, stop), message_delta
+with the stop reason and the final counts, message_stop. The number of cached prompt tokens is known
+only at the end: `input_tokens` counts the whole prompt in message_start, the uncached tokens in
+message_delta.
 """
 
 from __future__ import annotations
@@ -34,12 +34,13 @@ from omlx.text.events import (
 
 PING: Final[Json] = {"type": "ping"}
 _COUNTS: Final = ("usage", "timings", "warnings", "receipt")
-"""Fields of message_delta that a whole message has too."""
+"""Fields of message_delta copied to a whole message."""
 
 
 class MessageEncoder(EventEncoder):
     """`prompt_n`: tokens of the prompt; `max_tokens`: as requested; `hidden`: reasoning is not
-    shown."""
+    shown.
+    """
 
     def __init__(
         self,
@@ -65,7 +66,7 @@ class MessageEncoder(EventEncoder):
         return [errors.anthropic(error)]
 
     def body(self, events: Sequence[ChoiceEvent]) -> Json:
-        """The message that the payloads of a stream add up to."""
+        """Return the message accumulated from the payloads of a stream."""
         content: list[Json] = []
         finish = None
         for payload in self.feed(events):
@@ -114,7 +115,7 @@ class MessageEncoder(EventEncoder):
                 return [*self._leave(), self._end(event), {"type": "message_stop"}]
 
     def _enter(self, kind: str, fields: Json) -> list[Json]:
-        """Continue a block of this kind, or end the open one and start another."""
+        """Continue a block of `kind`, or end the open block and start a new one."""
         if self._open == kind:
             return []
         payloads = self._leave()
@@ -124,12 +125,12 @@ class MessageEncoder(EventEncoder):
         return [*payloads, start]
 
     def _leave(self) -> list[Json]:
-        """End the open block, if there is one."""
         if self._open is None:
             return []
         payloads: list[Json] = []
         if self._open == "thinking":
             signature = REASONING_SHOWN
+            # hidden reasoning travels in the signature, for the next turn
             if self._hidden:
                 signature = encode_reasoning(self._reasoning)
             payloads.append(self._delta("signature_delta", signature=signature))

@@ -1,7 +1,7 @@
 """Anthropic's dialect: a JSON body to a `GenerationRequest`.
 
-Unknown fields are ignored, as are beta headers. Tools of Anthropic's own types are left
-out, with a warning.
+Unknown fields and beta headers are ignored. Tools of Anthropic's own types are left out, with a
+warning.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from omlx.text.grammar import StructuredOutput
 from omlx.text.tools import ToolUse
 
 NOT_THINKING: Final = {"enable_thinking": False}
-"""The template variable of a request without `thinking`."""
+"""Template variable of a request without `thinking`."""
 WIRE: Final = Wire(named, idle=named({"type": "ping"}))
 
 UNSUPPORTED: Final[dict[str, tuple[object, ...]]] = {"thread": ()}
-"""Fields that are not supported, each with the values that request nothing."""
+"""Unsupported fields, each with the values that request nothing."""
 
 
 class AnthropicTool(Body):
@@ -47,7 +47,7 @@ class AnthropicTool(Body):
 
     @property
     def own(self) -> bool:
-        """Whether it is a function of the client's; others may lack a name."""
+        """Whether the tool is a function of the client; other tools may lack a name."""
         return self.type in (None, "custom")
 
     def own_name(self, at: str) -> str:
@@ -57,7 +57,7 @@ class AnthropicTool(Body):
 
 
 def added_tool(definition: Json, at: str) -> AnthropicTool:
-    """Read a tool that a message adds. Raises BadRequest."""
+    """Parse a tool added by a message. Raises BadRequest."""
     try:
         return AnthropicTool.model_validate(definition)
     except ValidationError as error:
@@ -83,7 +83,8 @@ class OutputConfig(Body):
 
 class MessageRequest(Templated):
     """The body of POST /v1/messages, and of /v1/messages/count_tokens, which needs no
-    `max_tokens`."""
+    `max_tokens`.
+    """
 
     messages: Annotated[Listed[AnthropicMessage], Field(min_length=1)]
     max_tokens: Annotated[int, Field(ge=1)] | None = None
@@ -102,7 +103,7 @@ class MessageRequest(Templated):
         return Exchange(self.generation_request(), bool(self.stream), "msg_", self._encoder, WIRE)
 
     def generation_request(self) -> GenerationRequest:
-        """The request in no dialect. Raises BadRequest for fields that contradict each other."""
+        """Return the request in no dialect. Raises BadRequest for contradictory fields."""
         self.refuse(UNSUPPORTED)
         reading = Reading()
         instructions = blocks.system(self.system, reading)
@@ -142,13 +143,12 @@ class MessageRequest(Templated):
         )
 
     def _variables(self) -> Json:
-        """Template variables. A client's own variables win."""
         variables: Json = {}
         if self.thinking is not None and self.thinking.type == "disabled":
             variables |= NOT_THINKING
         if self.output_config is not None and self.output_config.effort is not None:
             variables["reasoning_effort"] = self.output_config.effort
-        return variables | (self.chat_template_kwargs or {})
+        return variables | (self.chat_template_kwargs or {})  # the client's own win
 
     def _budget(self) -> int | None:
         if self.thinking is None:
@@ -158,10 +158,10 @@ class MessageRequest(Templated):
         return self.budget(self.thinking.budget_tokens)
 
     def _structured_output(self) -> StructuredOutput | None:
-        """`output_format` was the field's name in betas of this API."""
         config = self.output_config
         if config is not None and config.format is not None:
             return structured_output(config.format, "output_config.format")
+        # name of the field in betas of this API
         return structured_output(self.output_format, "output_format")
 
     def _skipped(self) -> list[Reason]:
@@ -169,7 +169,7 @@ class MessageRequest(Templated):
         return [skipped(str(tool.type), f"tools[{at}]") for at, tool in tools if not tool.own]
 
     def _own_tools(self) -> list[tuple[str, AnthropicTool]]:
-        """The client's tools by name, those among them that messages add."""
+        """Return the client's tools by name, including tools added by messages."""
         own = enumerate(self.tools or ())
         named = [(tool.own_name(f"tools[{at}]"), tool) for at, tool in own if tool.own]
         given = {name for name, _ in named}
@@ -198,7 +198,7 @@ class MessageRequest(Templated):
 def _continues(last: Json) -> bool:
     """Whether the answer completes the last message.
 
-    Raises BadRequest for one that cannot be continued.
+    Raises BadRequest for open tool calls or trailing white space.
     """
     if last["role"] != "assistant":
         return False

@@ -1,7 +1,7 @@
-"""Ollama's chat and completions: events to a JSON body or to the objects of a stream. Pure; no I/O.
+"""Ollama's chat and completions: events to a JSON body or to a stream. Pure; no I/O.
 
-A stream is: objects with pieces of text or thinking, or with whole tool calls, and a last one with
-`done`, counts and durations in nanoseconds.
+A stream is: objects with pieces of text or thinking, or with whole tool calls, and a last object
+with `done`, counts and durations in nanoseconds.
 """
 
 from __future__ import annotations
@@ -41,8 +41,9 @@ _NS: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """`created_at` is an ISO time; `load_ms` is the wait for the model. `token_bytes` is None
-    unless logprobs were requested."""
+    """`created_at`: ISO time; `load_ms`: wait for the model; `token_bytes`: None without
+    logprobs.
+    """
 
     model: str
     created_at: str
@@ -55,10 +56,10 @@ class Head:
 
 
 class AnswerEncoder(EventEncoder):
-    """One answer. A subclass says where in an object its content is."""
+    """Encodes an answer; subclasses place the content within an object."""
 
     TEXT: ClassVar[str]
-    """The name of the text, beside which are `thinking` and `tool_calls`."""
+    """Field of the text, next to `thinking` and `tool_calls`."""
 
     def __init__(self, head: Head) -> None:
         self._head = head
@@ -85,13 +86,13 @@ class AnswerEncoder(EventEncoder):
         return self._object(fields, logprobs, done=True) | self._counts(finish)
 
     def no_answer(self, reason: str) -> Json:
-        """The body of a request that was not for an answer."""
+        """Return the body of a request that only loads or unloads the model."""
         duration = round(self._head.load_ms * _NS)
         durations = {"total_duration": duration, "load_duration": duration}
         return self._object({self.TEXT: ""}, (), done=True) | {"done_reason": reason} | durations
 
     def content(self, fields: Json) -> Json:
-        """The fields of the answer at their place in an object."""
+        """Return `fields` at their place in an object."""
         raise NotImplementedError
 
     def _encode(self, choice: int, event: OutputEvent) -> list[Json]:
@@ -114,7 +115,7 @@ class AnswerEncoder(EventEncoder):
         return [self._object(fields or {self.TEXT: ""}, event.logprobs, done=False)]
 
     def _called(self, event: OutputEvent) -> list[Json]:
-        """The call that ends with this event, if one does: calls are sent whole."""
+        """Return the call that ends with this event, if any: Ollama's clients get whole calls."""
         match event:
             case ToolCallStart(index=index, id=id, name=name):
                 self._calls[index] = {"id": id, "name": name, "arguments": ""}
@@ -159,7 +160,7 @@ class CompletionEncoder(AnswerEncoder):
 
 
 def _durations(stats: RequestStats, load_ms: float) -> Json:
-    """Counts in tokens, durations in nanoseconds."""
+    """Return counts in tokens and durations in nanoseconds."""
     total_ms = load_ms + stats.queue_ms + stats.prompt_ms + stats.predicted_ms
     return {
         "total_duration": round(total_ms * _NS),

@@ -1,4 +1,4 @@
-"""Fields that bodies of Ollama's API share: the model's name, its options, how long to keep it."""
+"""Fields shared by bodies of Ollama's API: model name, options, keep-alive time."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from omlx.server.request.fields import Body, SamplingFields, Stops, stops
 
 
 def iso(seconds: float) -> str:
-    """Return a time in seconds since 1970 in ISO's form."""
+    """Format `seconds` since 1970 as ISO 8601 in UTC."""
     return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
 
 
 RANDOM_SEED: Final = -1
 MAX_KEEP_S: Final = 366 * 86400
-"""Seconds beyond which a model stays without end."""
+"""Seconds — longer durations keep the model indefinitely."""
 _UNIT_S: Final = {
     "ns": 1e-9,
     "us": 1e-6,
@@ -40,11 +40,11 @@ _UNUSED: Final[dict[str, tuple[object, ...]]] = {
 }
 """Options without effect here, each with the values that request nothing."""
 _SHOWN, _SHOWN_LENGTH = 20, 40
-"""How many unused options a warning names, and characters of each."""
+"""Unused options named in a warning, and characters of each."""
 
 
 def _whole(value: Any) -> Any:
-    """Programs write whole numbers as `1.0`."""
+    """Convert whole numbers written as `1.0`, as some programs do."""
     if isinstance(value, float) and value.is_integer():
         return int(value)
     return value
@@ -54,19 +54,19 @@ Whole = Annotated[int, BeforeValidator(_whole)]
 
 
 class Named(Body):
-    """A body that names a model; older programs say `name`."""
+    """A body with a model name; older programs send `name`."""
 
     model: str | None = None
     name: str | None = None
 
     @property
     def id(self) -> str | None:
-        """The model's name; None for the default model."""
+        """Model name; None for the default model."""
         return self.model or self.name or None
 
 
 class Options(SamplingFields):
-    """Ollama's options, and those of this server about drafts."""
+    """Ollama's options, and this server's for drafts."""
 
     seed: Annotated[Whole, Field(ge=-(2**63), lt=2**64)] | None = None
     top_k: Annotated[Whole, Field(ge=-1)] | None = None
@@ -88,7 +88,7 @@ class Options(SamplingFields):
 
     @property
     def max_tokens(self) -> int | None:
-        """None: no limit, for which programs write 0, -1 or -2."""
+        """Token limit; None without limit (programs send 0, -1 or -2)."""
         if self.num_predict is None or self.num_predict <= 0:
             return None
         return self.num_predict
@@ -99,7 +99,7 @@ class Options(SamplingFields):
 
     @property
     def unused(self) -> list[str]:
-        """Names of options that request something and have no effect."""
+        """Names of options that request something without effect."""
         given = (self.model_extra or {}).items()
         return [
             name
@@ -109,7 +109,7 @@ class Options(SamplingFields):
 
 
 class Configured(Named):
-    """A body with options, and how long the model stays in memory after it."""
+    """A body with options and a keep-alive time."""
 
     options: Options | None = None
     keep_alive: float | str | None = None
@@ -120,9 +120,9 @@ class Configured(Named):
 
     @property
     def keep_s(self) -> float | None:
-        """Seconds that the model stays when idle: infinity without end, None as configured.
+        """Idle seconds before the model is unloaded: infinity never, None as configured.
 
-        Raises BadRequest for a text that is no duration.
+        Raises BadRequest for an invalid duration.
         """
         if self.keep_alive is None:
             return None
@@ -138,7 +138,7 @@ class Configured(Named):
 
 
 def duration_s(value: float | str) -> float:
-    """Return a duration in seconds: a number, or a text such as `5m`, `1h30m` or `-1`.
+    """Return a duration in seconds from a number or a text such as `5m`, `1h30m`, `-1`.
 
     Raises BadRequest.
     """

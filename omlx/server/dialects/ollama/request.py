@@ -1,7 +1,7 @@
 """Ollama's chat and completions: a JSON body to a `GenerationRequest`.
 
-A body without messages, or without a prompt, loads the model. Unknown fields are ignored; options
-without effect are named in a warning.
+A body without messages or prompt loads the model. Unknown fields are ignored; options without
+effect are named in a warning.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ class OllamaMessage(Body):
 
 
 def rendered(messages: Sequence[OllamaMessage]) -> list[Json]:
-    """The conversation with ids for calls and results, which Ollama's messages need not have: a
-    result answers the first open call of its function.
+    """Return the conversation with ids for calls and results, optional in Ollama's messages.
 
-    Raises BadRequest for images and calls in messages that have no place for them.
+    A result without an id answers the first open call of its function. Raises BadRequest for images
+    and calls in roles without them.
     """
     waiting: list[tuple[str, str]] = []  # id and function of each call without a result
     conversation = []
@@ -83,7 +83,7 @@ def rendered(messages: Sequence[OllamaMessage]) -> list[Json]:
 def content(
     text: str | None, images: Sequence[str] | None, role: str, field: str
 ) -> str | list[Json]:
-    """One text, or images in front of it."""
+    """Return the text alone, or parts with the images first."""
     parts = []
     for at, image in enumerate(images or ()):
         place = f"{field}.images[{at}]".removeprefix(".")
@@ -109,8 +109,10 @@ def _id(at: int, n: int) -> str:
 
 
 def _answered(message: OllamaMessage, waiting: list[tuple[str, str]]) -> str | None:
-    """The id of the call that a result answers, which is taken out of `waiting`; None if there is
-    none."""
+    """Return the id of the call answered by a result, and remove the call from `waiting`.
+
+    Without a match, return the message's own id, which may be None.
+    """
     for call in waiting:
         if message.tool_call_id is None:
             matches = message.tool_name in (None, call[1])
@@ -123,7 +125,7 @@ def _answered(message: OllamaMessage, waiting: list[tuple[str, str]]) -> str | N
 
 
 WIRE: Final = Wire(sse.line, idle=b"", media_type=sse.NDJSON)
-"""Nothing is sent while a stream is silent: clients parse every line."""
+"""No bytes while a stream is silent — clients parse every line."""
 UNSUPPORTED: Final[dict[str, tuple[object, ...]]] = {
     "template": ("",),
     "context": ([],),
@@ -131,11 +133,11 @@ UNSUPPORTED: Final[dict[str, tuple[object, ...]]] = {
     "height": (0,),
     "steps": (0,),
 }
-"""Fields that are not supported, each with the values that request nothing."""
+"""Unsupported fields, each with the values that request nothing."""
 
 
 class Generating(Configured, Refusing):
-    """What bodies share that generate."""
+    """Fields shared by the generating endpoints."""
 
     ENCODER: ClassVar[type[AnswerEncoder]]
 
@@ -147,16 +149,16 @@ class Generating(Configured, Refusing):
 
     @property
     def empty(self) -> bool:
-        """Whether there is nothing to answer: then the model is loaded."""
+        """Whether the body has nothing to answer and only loads the model."""
         raise NotImplementedError
 
     def exchange(self) -> Exchange:
-        """Raises BadRequest for fields that contradict each other."""
+        """Return the exchange. Raises BadRequest for contradictory fields."""
         streamed = self.stream is not False
         return Exchange(self.generation_request(), streamed, "gen-", self._encoder, WIRE)
 
     def generation_request(self) -> GenerationRequest:
-        """The request in no dialect. Raises BadRequest."""
+        """Return the request in no dialect. Raises BadRequest."""
         self.refuse(UNSUPPORTED)
         if self.top_logprobs and not self.logprobs:
             raise BadRequest("request.top_logprobs", param="top_logprobs")
@@ -177,11 +179,11 @@ class Generating(Configured, Refusing):
         )
 
     def no_answer(self, model: str, reason: str, load_ms: float) -> Json:
-        """The body that says what was done instead of answering."""
+        """Return the body for a load or unload without an answer."""
         return self.ENCODER(Head(model, iso(time()), load_ms)).no_answer(reason)
 
     def _variables(self) -> Json:
-        """Template variables; an absent `think` leaves thinking to the model."""
+        """Return template variables; without `think` the template decides."""
         match self.think:
             case None:
                 return {}
@@ -214,7 +216,7 @@ class OllamaFunction(Body):
 
 
 class OllamaTool(Body):
-    """Of other types than `function`, there are warnings."""
+    """A tool; types other than `function` are left out with a warning."""
 
     type: ToolType = FUNCTION
     function: OllamaFunction | None = None
@@ -257,8 +259,11 @@ class OllamaChatRequest(Generating):
 
 
 class GenerateRequest(Generating):
-    """The body of POST /api/generate: `raw` prompts and gaps in front of a `suffix` are continued
-    as they are, others are a conversation of one message."""
+    """The body of POST /api/generate.
+
+    `raw` prompts and prompts with a `suffix` are continued verbatim; others become a conversation
+    of one message.
+    """
 
     ENCODER = CompletionEncoder
 

@@ -1,7 +1,7 @@
 """OpenAI's chat completions: a JSON body to a `GenerationRequest`.
 
-Fields in UNSUPPORTED would change the meaning of the answer and are refused by name; other unknown
-fields are ignored, as clients send many that are meant for other servers.
+Fields in UNSUPPORTED would change the meaning of the answer and are refused by name. Other unknown
+fields are ignored: clients send many that are meant for other servers.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ UNSUPPORTED: Final[dict[str, tuple[object, ...]]] = {
     "echo": (False,),
     "prompt_logprobs": (),
 }
-"""Fields that are not supported, each with the values that request nothing."""
+"""Unsupported fields, each with the values that request nothing."""
 NO_THINKING: Final = "none"
-"""The `reasoning_effort` that switches reasoning off."""
+"""Value of `reasoning_effort` that switches reasoning off."""
 
 
 class CalledFunction(Body):
@@ -72,7 +72,7 @@ class ToolCall(Body):
     custom: CustomCall | None = None
 
     def rendered(self, at: str) -> Json:
-        """The call as templates expect it. Raises BadRequest if it names no tool."""
+        """Return the call as templates expect it. Raises BadRequest for a call without a tool."""
         if self.function is not None:
             called, arguments = self.function.name, self.function.arguments or {}
         elif self.custom is not None:
@@ -94,12 +94,10 @@ class ChatMessage(Body):
     prefix: bool | None = None
 
     def rendered(self, at: int, reading: Reading) -> Json:
-        """Message number `at` as templates expect it.
+        """Return message number `at` as templates expect it.
 
-        `content` is one text, or parts where there are images; `developer` is `system`. `reading`
-        notes what is left out.
-
-        Raises BadRequest for what no template can render.
+        `content` becomes a text, or parts if there are images; `developer` becomes `system`.
+        `reading` notes omissions. Raises BadRequest for messages that no template can render.
         """
         field = f"messages[{at}]"
         if self.role == "function" or (self.tool_calls and self.role != "assistant"):
@@ -124,7 +122,7 @@ class ChatMessage(Body):
         return message | {key: value for key, value in optional.items() if value is not None}
 
     def _content(self, field: str, reading: Reading) -> str | list[Json]:
-        """One text, or texts, images and files where a user or a tool shows some."""
+        """Return a text, or parts with images and files for the roles user and tool."""
         if self.content is None and self.role not in ("assistant", "tool"):
             raise field_error("request.missing", field)
         if self.role in ("user", "tool"):
@@ -144,7 +142,7 @@ class Function(Body):
 
 
 class Tool(Body):
-    """Of other types than `function`, there are warnings."""
+    """A tool; types other than `function` are left out with a warning."""
 
     type: ToolType = FUNCTION
     function: Function | None = None
@@ -206,7 +204,7 @@ class ChatRequest(Templated, Lengths):
         )
 
     def generation_request(self) -> GenerationRequest:
-        """The request in no dialect. Raises BadRequest for fields that contradict each other."""
+        """Return the request in no dialect. Raises BadRequest for contradictory fields."""
         self.refuse(UNSUPPORTED)
         reading = Reading()
         rendered = [message.rendered(at, reading) for at, message in enumerate(self.messages)]
@@ -247,8 +245,7 @@ class ChatRequest(Templated, Lengths):
 
     @property
     def _continues(self) -> bool:
-        """Whether the answer completes the last message, in any of the ways in which servers let
-        clients say so."""
+        """Whether the answer completes the last message, in any server's way to request that."""
         if self.continue_final_message and self.add_generation_prompt:
             expected = "false (add_generation_prompt = true)"
             raise field_error("request.value", "continue_final_message", expected=expected)
@@ -300,7 +297,7 @@ class ChatRequest(Templated, Lengths):
 
 
 def _identified(messages: list[Json]) -> list[Json]:
-    """Give calls an id that have none; a result without one is that of the first open call.
+    """Give an id to calls without any; results without an id answer the first open call.
 
     Raises BadRequest for a result without an id and without an open call.
     """
@@ -321,7 +318,7 @@ def _identified(messages: list[Json]) -> list[Json]:
 
 
 def variables(effort: str | None, own: Mapping[str, Any] | None) -> Json:
-    """Template variables: a client's `own` win over the variable that `reasoning_effort` sets."""
+    """Return template variables; a client's `own` win over those of `effort`."""
     implied: Json = {} if effort is None else {"reasoning_effort": effort}
     if effort == NO_THINKING:
         implied = {"enable_thinking": False}
@@ -329,5 +326,5 @@ def variables(effort: str | None, own: Mapping[str, Any] | None) -> Json:
 
 
 def implied_budget(effort: str | None) -> int | None:
-    """The thinking budget of a `reasoning_effort`: the model's levels are up to its template."""
+    """Return the thinking budget of a `reasoning_effort`; its levels are up to the template."""
     return 0 if effort == NO_THINKING else None

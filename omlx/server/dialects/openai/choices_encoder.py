@@ -1,9 +1,7 @@
-"""What chat and text completions share: answers of several choices, whole or in chunks.
+"""Chat and text completions: answers of several choices, whole or in chunks.
 
-Pure; no I/O.
-
-A stream is: chunks of each choice, one of them with its finish reason, and with `include_usage` a
-last chunk without choices. `timings` and `warnings` are in the last chunk.
+Pure; no I/O. A stream is: chunks of each choice, the last with the finish reason, then with
+`include_usage` a chunk without choices. `timings` and `warnings` are in the last chunk.
 """
 
 from __future__ import annotations
@@ -66,14 +64,14 @@ class Head:
 
 
 class ChoicesEncoder(EventEncoder):
-    """Encodes `total` choices of `prompts` prompts. A subclass encodes the content of a choice."""
+    """Encodes `total` choices of `prompts` prompts. Subclasses encode the content of a choice."""
 
     KIND: ClassVar[str]
     CHUNK_KIND: ClassVar[str]
     CONTENT: ClassVar[str]
-    """The field of a chunk's choice that holds its content."""
+    """Field of a chunk's choice that holds the content."""
     PROMPT: ClassVar[str]
-    """The field of the request that holds the prompt, for errors."""
+    """Field of the request that holds the prompt, for errors."""
 
     def __init__(self, head: Head, total: int, prompts: int, *, include_usage: bool) -> None:
         self._head = head
@@ -95,14 +93,13 @@ class ChoicesEncoder(EventEncoder):
         return self._head.body(self.KIND, choices) | self._counts(finishes)
 
     def _content(self, event: OutputEvent) -> Json | str:
-        """An event as the content of a chunk; empty if it has none."""
+        """Return an event as the content of a chunk; empty for events without content."""
         raise NotImplementedError
 
     def _logprobs(self, choice: int, entries: Sequence[TokenLogprob]) -> Json | None:
         raise NotImplementedError
 
     def _choice(self, index: int, events: Sequence[OutputEvent]) -> Json:
-        """A whole choice, from all of its events."""
         raise NotImplementedError
 
     def _encode(self, choice: int, event: OutputEvent) -> list[Json]:
@@ -144,7 +141,6 @@ class ChoicesEncoder(EventEncoder):
 
 
 def finish_of(events: Iterable[OutputEvent]) -> Finish:
-    """The last event of a finished choice."""
     return next(event for event in events if isinstance(event, Finish))
 
 
@@ -156,9 +152,9 @@ def all_logprobs(events: Iterable[OutputEvent]) -> list[TokenLogprob]:
 
 
 def finish_reason(finish: Finish) -> str:
-    """The finish reason in OpenAI's terms.
+    """Return the finish reason in OpenAI's terms.
 
-    A choice that ends within a call, by a stop string, is no tool call.
+    A choice cut within a call by a stop string is no tool call.
     """
     if finish.tool_calls and finish.stop is None and finish.reason is FinishReason.STOP:
         return "tool_calls"
@@ -166,7 +162,7 @@ def finish_reason(finish: Finish) -> str:
 
 
 class ChatEncoder(ChoicesEncoder):
-    """An answer of `n` choices. A stream begins with a chunk with the role for each choice."""
+    """An answer of `n` choices. A stream begins with a role chunk per choice."""
 
     KIND = "chat.completion"
     CHUNK_KIND = "chat.completion.chunk"
@@ -210,7 +206,7 @@ class ChatEncoder(ChoicesEncoder):
 
 
 def _message(events: Sequence[OutputEvent]) -> Json:
-    """The whole message; its content is null if there is none beside tool calls."""
+    """Return the whole message; `content` is null if tool calls are the only output."""
     text = "".join(event.text for event in events if isinstance(event, TextDelta))
     reasoning = "".join(event.text for event in events if isinstance(event, ReasoningDelta))
     calls = [_call(event, events) for event in events if isinstance(event, ToolCallStart)]
@@ -243,10 +239,8 @@ _Utf8 = codecs.getincrementaldecoder("utf-8")
 class CompletionEncoder(ChoicesEncoder):
     """An answer of `n` choices for each prompt.
 
-    `echoes`: by prompt, the text that its choices begin with.
-
-    `first_tokens`: the first id of each prompt, which has no logprob, where logprobs of an echo are
-    requested.
+    `echoes`: text repeated before the choices, by prompt. `first_tokens`: first id of each prompt,
+    which has no logprob; empty unless logprobs of an echo are requested.
     """
 
     KIND = CHUNK_KIND = "text_completion"
@@ -295,15 +289,17 @@ class CompletionEncoder(ChoicesEncoder):
         }
 
     def _first(self, choice: int) -> list[TokenLogprob]:
-        """The first token of a choice's prompt, without a logprob, if logprobs of the echo are
-        requested."""
+        """Return the prompt's first token, without a logprob, if logprobs of the echo are
+        requested.
+        """
         if not self._first_tokens:
             return []
         return [TokenLogprob(self._first_tokens[choice // self._n], nan)]
 
     def _logprobs(self, choice: int, entries: Sequence[TokenLogprob]) -> Json | None:
-        """`text_offset` counts characters of the choice, echo included: those that are complete
-        before the token. The first token's logprob is null.
+        """Return logprobs in OpenAI's columns; null for the first token of an echo.
+
+        `text_offset` counts the complete characters of the choice, echo included, before a token.
         """
         token_bytes = self._head.token_bytes
         if token_bytes is None or not entries:
@@ -329,9 +325,9 @@ class CompletionEncoder(ChoicesEncoder):
 
 
 def _top(token_bytes: Callable[[int], bytes], entry: TokenLogprob) -> Json:
-    """Logprobs by text, best first.
+    """Return logprobs by text, best first.
 
-    Of tokens with the same text (parts of characters), the best one counts.
+    Tokens with equal text (parts of characters) are represented by the best.
     """
     top: Json = {}
     for id, value in entry.top:

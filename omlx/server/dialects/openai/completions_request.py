@@ -27,14 +27,14 @@ from omlx.server.request.stream import GenerationStream
 from omlx.server.request.structured_output import structured_output
 
 MAX_TOKENS: Final = 16
-"""The default of this API."""
+"""Tokens — the default of this API."""
 MAX_CHOICES: Final = 128
 
 UNSUPPORTED: Final[dict[str, tuple[object, ...]]] = {
     "best_of": (1,),
     "prompt_logprobs": (),
 }
-"""Fields that are not supported, each with the values that request nothing."""
+"""Unsupported fields, each with the values that request nothing."""
 
 Ids: TypeAlias = Annotated[Listed[Annotated[int, Field(ge=0)]], Field(min_length=1)]
 Given: TypeAlias = (
@@ -43,7 +43,7 @@ Given: TypeAlias = (
     | Ids
     | Annotated[Listed[Ids], Field(min_length=1)]
 )
-"""One text or several, each as text or as token ids."""
+"""A prompt or a list of prompts, each as text or as token ids."""
 
 
 class CompletionRequest(Sampled, Lengths):
@@ -69,7 +69,7 @@ class CompletionRequest(Sampled, Lengths):
         )
 
     def generation_request(self) -> GenerationRequest:
-        """The request in no dialect. Raises BadRequest for fields that contradict each other."""
+        """Return the request in no dialect. Raises BadRequest for contradictory fields."""
         self.refuse(UNSUPPORTED)
         prompts = self.prompts
         if (count := len(prompts) * (self.n or 1)) > MAX_CHOICES:
@@ -122,7 +122,9 @@ class CompletionRequest(Sampled, Lengths):
 
 
 def separate(given: Given) -> tuple[str | tuple[int, ...], ...]:
-    """Return the single texts: a list of numbers is one text, any other list is several."""
+    """Return the separate prompts: a list of numbers is a single prompt, any other list is
+    several.
+    """
     if isinstance(given, str):
         return (given,)
     if ids := tuple(item for item in given if isinstance(item, int)):

@@ -1,7 +1,7 @@
-"""The Responses API: events to a response or to the events of a stream. Pure; no I/O.
+"""The Responses API: events to a response or to a stream. Pure; no I/O.
 
-A stream is: response.created, response.in_progress, items one after another (added, their content,
-done), and response.completed, or incomplete, or failed. Events are numbered from 0.
+A stream is: response.created, response.in_progress, items in sequence (added, content, done), and
+response.completed, or incomplete, or failed. Events are numbered from 0.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ _STATUS: Final = {
     FinishReason.CANCELLED: "cancelled",
 }
 _FUNCTION: Final = ("function_call", "fc", "arguments")
-"""Of a call: the type of its item, the prefix of its id, the field of its arguments."""
+"""Type of a call's item, prefix of the item's id, field of the arguments."""
 _CUSTOM: Final = ("custom_tool_call", "ctc", "input")
 _NO_TOOLS: Final[Mapping[str, ToolName]] = {}
 
 
 class ResponseEncoder(EventEncoder):
-    """`echo`: fields that repeat the request. `tools`: by the name that the model sees.
+    """`echo`: fields repeated from the request. `tools`: by qualified name.
 
-    `encrypted`: reasoning is also sent in the field that clients send back unread. `prewarms`:
-    nothing was to be generated.
+    `encrypted`: reasoning is also sent in the opaque field that clients send back. `prewarms`: the
+    request generates nothing.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class ResponseEncoder(EventEncoder):
                 return self._end(event)
 
     def _enter(self, kind: str) -> list[Json]:
-        """Continue an item of this kind, or end the open one and start another."""
+        """Continue an item of `kind`, or end the open item and start a new one."""
         if self._open is not None and self._open["type"] == kind:
             return []
         payloads = self._leave()
@@ -155,7 +155,6 @@ class ResponseEncoder(EventEncoder):
         return self._item("response.output_item.added", item=dict(self._open))
 
     def _leave(self, *, complete: bool = True) -> list[Json]:
-        """End the open item, if there is one."""
         item = self._open
         if item is None:
             return []
@@ -167,7 +166,7 @@ class ResponseEncoder(EventEncoder):
         return payloads
 
     def _complete(self, item: Json) -> list[Json]:
-        """Fill in the item's content, and return the events that say so."""
+        """Complete the item's content, and return the final events of the content."""
         text = self._text
         if item["type"] == "function_call":
             item["arguments"] = text
@@ -190,7 +189,7 @@ class ResponseEncoder(EventEncoder):
         return [done, self._part("response.content_part.done", part=part)]
 
     def _content(self) -> Json:
-        """The only content part of the open item, so far."""
+        """Return the content part of the open item so far; items have a single part."""
         assert self._open is not None
         if self._open["type"] == "message":
             return {
@@ -238,7 +237,7 @@ class ResponseEncoder(EventEncoder):
         return [*payloads, self._event(name, response=self._snapshot())]
 
     def _id(self, kind: str) -> str:
-        """Ids of items derive from the response's, so that stream and stored response agree."""
+        # derived from the response's id: a stream and the stored response agree
         return f"{kind}_{self._head.id.partition('_')[2]}_{len(self.response['output'])}"
 
     def _entries(self, logprobs: Sequence[TokenLogprob]) -> list[Json]:
@@ -248,13 +247,11 @@ class ResponseEncoder(EventEncoder):
 
 
 def _mark(*, drafted: bool) -> Json:
-    """The field of a delta whose text came from draft tokens."""
     return {"drafted": True} if drafted else {}
 
 
 def _input(arguments: str) -> str:
-    """The text argument of a call of a custom tool; arguments of another form are returned
-    unchanged."""
+    """Return the text argument of a custom tool's call; unchanged for arguments in another form."""
     parsed = tooling.parse_arguments(arguments)
     text = parsed.get("input") if isinstance(parsed, dict) else None
     return text if isinstance(text, str) else arguments

@@ -1,4 +1,4 @@
-"""Input items of the Responses API, and the messages of templates that they become."""
+"""Input items of the Responses API as messages for chat templates."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ResponseTool(Body):
 
 @dataclass(frozen=True, slots=True)
 class ToolName:
-    """A tool as calls in responses name it."""
+    """A tool as named in calls of responses."""
 
     name: str
     namespace: str | None = None
@@ -44,7 +44,7 @@ class ToolName:
 
     @property
     def qualified(self) -> str:
-        """The name that the model sees."""
+        """Name shown to the model."""
         if self.namespace is None:
             return self.name
         return f"{self.namespace}{_DOT}{self.name}"
@@ -53,7 +53,7 @@ class ToolName:
 def joined_tools(
     tools: Sequence[ResponseTool], further: Sequence[ResponseTool]
 ) -> list[ResponseTool]:
-    """The tools, and those of `further` whose names are new: items repeat what a request lists."""
+    """Return `tools`, then the tools of `further` with new names: items repeat listed tools."""
     names = set(by_qualified_name(tools))
     every = list(tools)
     for tool in further:
@@ -68,7 +68,7 @@ def joined_tools(
 
 
 def declared_functions(tools: Sequence[ResponseTool]) -> list[Json]:
-    """As templates expect them, without those that are skipped."""
+    """Return the callable tools as templates expect them."""
     declared = []
     for name, tool in _flat(tools):
         parameters = _INPUT if name.custom else tool.parameters
@@ -77,7 +77,6 @@ def declared_functions(tools: Sequence[ResponseTool]) -> list[Json]:
 
 
 def strict_names(tools: Sequence[ResponseTool]) -> list[str]:
-    """Qualified names of functions whose arguments must match their schema."""
     return [name.qualified for name, tool in _flat(tools) if tool.strict]
 
 
@@ -88,7 +87,7 @@ def by_qualified_name(tools: Sequence[ResponseTool]) -> dict[str, ToolName]:
 def skipped_tools(
     tools: Sequence[ResponseTool], *, nested: bool = False, field: str = "tools"
 ) -> list[Reason]:
-    """Of the tools that are skipped."""
+    """Return the reasons for tools left out."""
     reasons = []
     for i, tool in enumerate(tools):
         at = f"{field}[{i}]"
@@ -106,7 +105,7 @@ def _qualified(tool: ResponseTool, namespace: ResponseTool) -> str:
 def _flat(
     tools: Sequence[ResponseTool], namespace: str | None = None, field: str = "tools"
 ) -> Iterator[tuple[ToolName, ResponseTool]]:
-    """Yield what the model may call. Raises BadRequest for a tool without a name."""
+    """Yield the tools that the model may call. Raises BadRequest for a tool without a name."""
     for i, tool in enumerate(tools):
         at = f"{field}[{i}]"
         is_namespace = tool.type == _NAMESPACE and namespace is None
@@ -125,7 +124,7 @@ _BETWEEN = "\n\n"
 
 
 class Item(Typed):
-    """An item of any type; its fields depend on the type. A message may omit its type."""
+    """An item of any type, which decides the fields present. Messages may omit the type."""
 
     READ = frozenset(
         {
@@ -150,7 +149,7 @@ class Item(Typed):
     tools: Listed[ResponseTool] | None = None
 
     def as_output(self) -> Json:
-        """As clients read it back: the content of a message is a list of parts."""
+        """Return the item as clients read it back: a message's content is a list of parts."""
         output = self.model_dump(exclude_none=True)
         if self.type == "message" and isinstance(self.content, str):
             part: Json = {"type": "input_text"}
@@ -163,8 +162,8 @@ class Item(Typed):
 class Conversation:
     """Builds messages from items. Successive output of the model becomes one message.
 
-    `before`: the messages of the conversation that the items continue. `reading` has a warning for
-    each item that is left out, `tools` those that came with items, by place.
+    `before`: the messages of the continued conversation. `reading`: warnings for omitted items.
+    `tools`: tools added by items, by place.
     """
 
     def __init__(self, before: Sequence[Json] = ()) -> None:
@@ -181,9 +180,8 @@ class Conversation:
         self._new_turn = True
 
     def add(self, item: Item, at: str) -> None:
-        """Append an item; `at` is its name in errors.
-
-        Raises BadRequest for results without a call.
+        """Append an item; `at` is its place, for errors. Raises BadRequest for results without a
+        call.
         """
         match item.type:
             case "message":
@@ -227,10 +225,10 @@ class Conversation:
         self.messages.append({"role": role, "content": text})
 
     def _add_output(self, name: str, text: str) -> None:
-        """Add to the model's message.
+        """Append to the model's message.
 
-        Reasoning starts a new one, unless the message holds nothing else yet; so does a text that
-        follows another one, unless a call stands between them.
+        Reasoning starts a new message unless only reasoning came before; a text after a text starts
+        a new message unless a call is between them.
         """
         last = self._assistant()
         spoken, called = bool(last["content"]), "tool_calls" in last
@@ -257,7 +255,7 @@ class Conversation:
         self._open[id] = None
 
     def _result(self, item: Item, at: str) -> None:
-        """Append a result; one without an id is that of the first open call."""
+        """Append a result; without an id, that of the first open call."""
         id = item.call_id or next(iter(self._open), None)
         if id is None:
             raise field_error("request.missing", f"{at}.call_id")

@@ -46,7 +46,7 @@ UNSUPPORTED: Final[dict[str, tuple[object, ...]]] = {
     "prompt": (),
     "moderation": (),
 }
-"""Fields that are not supported, each with the values that request nothing."""
+"""Unsupported fields, each with the values that request nothing."""
 LOGPROBS: Final = "message.output_text.logprobs"
 ENCRYPTED: Final = "reasoning.encrypted_content"
 MAX_METADATA: Final = 1_000
@@ -63,7 +63,7 @@ class Named(Body):
 
 
 class ResponseAllowed(Body):
-    """A tool of any type; those that are skipped may lack a name."""
+    """A tool of any type; types that are left out may lack a name."""
 
     type: str
     name: Text | None = None
@@ -115,10 +115,9 @@ class ResponseRequest(Templated):
         return self.input or []
 
     def conversation(self, before: Sequence[Json]) -> Conversation:
-        """The messages `before` and those of the input, without the instructions; a list without
-        messages is a turn of the user without text.
+        """Return the messages `before` and those of the input, without the instructions.
 
-        Raises BadRequest.
+        A list without messages is a user turn without text. Raises BadRequest.
         """
         conversation = Conversation(before)
         for at, item in enumerate(self.items):
@@ -130,7 +129,7 @@ class ResponseRequest(Templated):
         return conversation
 
     def generation_request(self, conversation: Conversation) -> GenerationRequest:
-        """The request in no dialect. Raises BadRequest for fields that contradict each other."""
+        """Return the request in no dialect. Raises BadRequest for contradictory fields."""
         self.refuse(UNSUPPORTED)
         if self.background and not self.stored:
             raise BadRequest("request.background_store", param="background")
@@ -162,7 +161,7 @@ class ResponseRequest(Templated):
         )
 
     def all_tools(self, conversation: Conversation) -> list[ResponseTool]:
-        """The tools of the request, and those that items add."""
+        """Return the tools of the request and of the items."""
         tools = list(self.tools or ())
         for further in conversation.tools.values():
             tools = joined_tools(tools, further)
@@ -191,7 +190,7 @@ class ResponseRequest(Templated):
         return LOGPROBS in (self.include or ()) or bool(self.top_logprobs)
 
     def _echo(self) -> Json:
-        """Fields of the request that the response repeats."""
+        """Return the fields of the request repeated in the response."""
         fields = {"tools", "reasoning", "text", "tool_choice"}
         given = self.model_dump(exclude_none=True, include=fields)
         return {

@@ -1,7 +1,7 @@
-"""Stored responses, which later ones can continue, and responses in progress.
+"""Stored responses, which later requests can continue, and responses in progress.
 
-In memory, bounded in number and in bytes; the least recently used are dropped first. With a
-journal, what is in memory is on disk too, and is read again by the next process.
+Memory is bounded by number and bytes, with LRU eviction. A journal keeps a copy on disk, restored
+by the next process.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from omlx.server.request.stream import GenerationStream
 MAX_RESPONSES: Final = 1024
 MAX_BYTES: Final = 64 << 20
 RESTORE_S: Final = 60.0
-"""Longest time that a start waits for the responses of an earlier process."""
+"""Seconds — limit of a start's wait for responses of an earlier process."""
 _REFERENCE: Final = "item_reference"
 _ID_BYTES: Final = 200
-"""Memory of an item's id in the index."""
+"""Bytes of memory for an item's id in the index."""
 _FIELDS: Final = ("url", "image_url", "file_data")
 _PREFIX: Final = "omlx-image:"
 _NAME: Final = re.compile(rb"omlx-image:[0-9a-f]{64}")
@@ -66,14 +66,12 @@ class StoredResponse:
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """A response in progress."""
-
     stream: GenerationStream
     encoder: ResponseEncoder
 
 
 class ResponseStore:
-    """Each owner has its own responses and items: to any other, their ids are unknown."""
+    """Responses and items by owner: the ids of other owners are unknown."""
 
     def __init__(
         self,
@@ -93,11 +91,10 @@ class ResponseStore:
         return len(self._stored)
 
     def __contains__(self, owned: Owned) -> bool:
-        """Whether a response is stored or in progress."""
         return owned in self._stored or owned in self.open
 
     async def restore(self, journal: Journal) -> None:
-        """Take in what an earlier process has stored."""
+        """Load the responses of an earlier process."""
 
         def read(table: Table) -> list[tuple[Owned, StoredResponse]]:
             rows, images = table.responses()
@@ -118,8 +115,9 @@ class ResponseStore:
         conversation: Sequence[Json],
         replay: Replay | None = None,
     ) -> None:
-        """Store a response with its input; `conversation`: the messages that it answers. `replay`
-        has all events of one that may be streamed again.
+        """Store a response with its input; `conversation`: the messages answered.
+
+        `replay`: all events of a response that may be streamed again.
         """
         continued = Conversation(conversation)
         for at, item in enumerate(response["output"]):
@@ -135,9 +133,9 @@ class ResponseStore:
         self._shrink()
 
     def before(self, owned: Owned) -> list[Json]:
-        """The conversation up to the end of a response.
+        """Return the conversation up to the end of a response.
 
-        Raises BadRequest if it is not stored, or no longer.
+        Raises BadRequest for a response never stored or evicted. Counts as a use.
         """
         if owned not in self._stored:
             raise BadRequest("response.not_kept", param="previous_response_id", id=owned.name)
@@ -146,12 +144,10 @@ class ResponseStore:
         return messages
 
     def resolved(self, owner: str, items: Sequence[Item]) -> list[Item]:
-        """Replace references by the owner's items that they name.
+        """Replace references by the owner's referenced items.
 
-        Raises BadRequest for items that are not stored.
-
-        An item can be referenced once, as in OpenAI's API: a short body cannot request a
-        conversation of any length.
+        Raises BadRequest for items that are not stored, and for a second reference to the same
+        item, as in OpenAI's API: a short body cannot request a conversation of any length.
         """
         read: dict[Owned, dict[str, Json]] = {}
         seen: set[str] = set()
@@ -174,23 +170,23 @@ class ResponseStore:
         return resolved
 
     def get(self, owned: Owned) -> Json:
-        """A response, finished or in progress. Raises NotFound."""
+        """Return a response, finished or in progress. Raises NotFound."""
         if owned in self.open:
             return self.open[owned].encoder.response
         response: Json = json.loads(self._find(owned).response)
         return response
 
     def replay(self, owned: Owned) -> Replay | None:
-        """The events of a finished response; None: they are not kept here."""
+        """Return the events of a finished response; None if not kept here."""
         return self._stored[owned].replay if owned in self._stored else None
 
     def items(self, owned: Owned) -> list[Json]:
-        """Raises NotFound."""
+        """Return the input items. Raises NotFound."""
         items: list[Json] = self._images.restored(json.loads(self._find(owned).items))
         return items
 
     def delete(self, owned: Owned) -> None:
-        """Raises NotFound."""
+        """Delete a response. Raises NotFound."""
         self._find(owned)
         self._drop(owned)
 
@@ -226,17 +222,17 @@ class ResponseStore:
 
 
 def _stored(response: bytes, items: bytes, messages: bytes) -> StoredResponse:
-    """A stored response of its JSON texts, without images."""
+    """Build a stored response, without images, from JSON texts."""
     every = [*json.loads(items), *json.loads(response)["output"]]
     ids = tuple(dict.fromkeys(item["id"] for item in every))
     return StoredResponse(response, items, messages, ids)
 
 
 class StoredImages:
-    """Images and files of stored responses: each data URI once, JSON has its name in its place.
+    """Images and files of stored responses: each data URI once, referenced by name.
 
-    Every response stores the conversation up to its end, so that an image would be stored with each
-    turn. `nbytes`: of all that are held.
+    A conversation is stored with every response, and its images would be with every turn. `nbytes`:
+    total of the held URIs.
     """
 
     def __init__(self) -> None:
@@ -245,8 +241,9 @@ class StoredImages:
         self._holders: Counter[str] = Counter()
 
     def hold(self, values: Sequence[Any]) -> tuple[list[bytes], dict[str, str]]:
-        """Return values as JSON with names in place of data URIs, and the URIs by name; `release`
-        takes the names.
+        """Return `values` as JSON with names in place of data URIs, and the URIs by name.
+
+        Pair with `release` of the names.
         """
         texts = list(map(encoded, values))
         uris: dict[str, str] = {}
@@ -264,7 +261,7 @@ class StoredImages:
         return texts, uris
 
     def adopt(self, texts: Iterable[bytes], uris: Mapping[str, str]) -> tuple[str, ...]:
-        """Hold those of `uris` that texts of `hold` name, and return the names, for `release`."""
+        """Hold the URIs named in JSON texts, and return their names, for `release`."""
         named = {name.decode() for name in _NAME.findall(b" ".join(texts))}
         held = {name: uris[name] for name in sorted(named & uris.keys())}
         self._add(held)
@@ -278,13 +275,13 @@ class StoredImages:
         self._holders.update(uris.keys())
 
     def restored(self, value: Any) -> Any:
-        """Return a value of `hold`, read from its JSON, as it was."""
+        """Return a parsed value of `hold` with its data URIs."""
         if not self._uris:
             return value
         return _replaced(value, lambda name: self._uris.get(name, name))
 
     def release(self, names: Iterable[str]) -> list[str]:
-        """Return those that no text needs any more."""
+        """Release `names`; return names without a remaining use."""
         dropped = []
         for name in names:
             self._holders[name] -= 1
@@ -300,7 +297,7 @@ def encoded(value: Any) -> bytes:
 
 
 def _replaced(value: Any, change: Callable[[str], str]) -> Any:
-    """A copy of a JSON value with the fields of images and files changed."""
+    """Return a copy of a JSON value with the fields of images and files changed."""
     if isinstance(value, list):
         return [_replaced(item, change) for item in value]
     if not isinstance(value, dict):
