@@ -45,7 +45,7 @@ token of it depends on the next character.
 class Beginning:
     """`messages` are system messages, `tools` as chat templates take them.
 
-    Stored as text, not tokens: an update of the model may change the tokenizer.
+    Stored as text, not tokens: an update of the model may change the tokens.
     """
 
     messages: tuple[Mapping[str, Any], ...]

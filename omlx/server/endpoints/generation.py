@@ -106,7 +106,7 @@ async def collect(stream: GenerationStream) -> list[ChoiceEvent]:
 
 
 class TokenizeRequest(Body):
-    """Exactly `prompt`, `content` (llama.cpp's name for it) or `messages`."""
+    """A body with `messages`, `prompt` or `content` (llama.cpp's name for the prompt)."""
 
     model: str | None = None
     prompt: str | None = None

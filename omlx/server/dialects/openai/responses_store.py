@@ -39,11 +39,11 @@ _NAME: Final = re.compile(rb"omlx-image:[0-9a-f]{64}")
 
 @dataclass(frozen=True, slots=True)
 class StoredResponse:
-    """A finished response, its input items, and the messages of the conversation up to its end.
+    """A finished response, its input items, and the conversation up to its end.
 
     Each as JSON: Python objects take several times the memory, and an unknown amount. `ids`: of all
-    items, input and output. `images`: names of the data URIs, which are held elsewhere. `replay`:
-    the events of a response that was streamed in the background.
+    items, input and output. `images`: names of the data URIs, held in `StoredImages`. `replay`:
+    the events of a response streamed in the background.
     """
 
     response: bytes
