@@ -19,7 +19,6 @@ from lab.bench import (
     recording,
     sampling,
     speculation,
-    streams,
 )
 from lab.bench.engine import command as engine
 from lab.bench.http import command as http
@@ -29,14 +28,13 @@ COMMANDS: Final[dict[str, tuple[ModuleType, str]]] = {
     "engine": (engine, "the engine against mlx-lm, without HTTP, and the host's share of a step"),
     "speculation": (speculation, "omlx bench speculation, and upper bounds and hybrids"),
     "batches": (batches, "plain batches on our caches against mlx-lm's left-padded ones"),
-    "clients": (clients, "clients that edit code over HTTP: omlx against mlx-lm's server"),
+    "clients": (clients, "clients over HTTP: omlx with and without speculation, other servers"),
     "prefix": (prefix, "prefix caches of omlx and of mlx-lm's server"),
     "http": (http, "the HTTP layer against the engine alone"),
     "prefixes": (prefixes, "first tokens with prefixes in memory and on disk"),
     "recording": (recording, "what prefixes on disk and recorded answers cost while decoding"),
     "sampling": (sampling, "filters without a sort against mlx-lm's"),
     "stages": (stages, "a model in two stages against one process"),
-    "streams": (streams, "plain streams over HTTP: omlx against mlx-lm's server"),
     "answers": (answers, "record answers, for replays of the policy"),
     "document": (document, "write reports into a page"),
 }

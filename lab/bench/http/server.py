@@ -50,7 +50,7 @@ def omlx_server(
 
 
 @contextmanager
-def running(module: Sequence[str], port: int) -> Iterator[int]:
+def running(module: Sequence[str], port: int, *, python: str = sys.executable) -> Iterator[int]:
     """Run a Python module with its arguments until it answers on `port`, and stop it at the end.
 
     Yields its id.
@@ -58,7 +58,7 @@ def running(module: Sequence[str], port: int) -> Iterator[int]:
     Raises RuntimeError if the process ends or does not answer in time.
     """
     with subprocess.Popen(
-        [sys.executable, "-m", *module],
+        [python, "-m", *module],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         env={**os.environ, "HF_HUB_OFFLINE": "1"},
