@@ -31,7 +31,7 @@ from lab.bench import inflate
 from lab.bench.http.server import Server, free_port, omlx_server, processor_seconds, running
 from lab.bench.http.streams import TIMEOUT_S, post
 from lab.bench.prefix import mlx_lm_server, write_model
-from lab.bench.real_questions import REAL
+from lab.bench.real_questions import REAL, WORDS
 from lab.bench.recording import wait_until_calibrated
 from omlx.bench.arguments import add, numbers, positive
 from omlx.bench.report import Json, environment, table, write_json
@@ -39,6 +39,7 @@ from omlx.bench.workloads import Question, Workload, questions
 
 from omlx.measure.spread import Series, rotate
 
+ASKED: Final = {workload.name: workload for workload in (*REAL, WORDS)}
 SIDES: Final = ("auto", "plain", "mlx-lm", "vllm-mlx")
 """omlx with and without speculation, and other servers."""
 _COUNT: Final = re.compile(rb'"completion_tokens": ?(\d+)')
@@ -94,7 +95,7 @@ class _Stream:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's flags to `parser`."""
-    names = [workload.name for workload in REAL]
+    names = [*ASKED]
     add(parser, "--model", "--json")
     inflate.add_arguments(parser, draft=False)
     parser.add_argument(
@@ -125,7 +126,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Measure, write the file after each row, print the tables."""
     load_before = os.getloadavg()
-    chosen = [workload for workload in REAL if workload.name in args.workloads]
+    chosen = [ASKED[name] for name in args.workloads]
     samples: dict[tuple[str, int], list[dict[str, Streamed]]] = {}
     with served(args) as (servers, (parameters, tokenizer)):
         count = partial(_length, tokenizer)

@@ -119,5 +119,6 @@ REAL: Final = (
     Workload("list", _list),
     Workload("chat", _chat),
     Workload("prose", _story),
-    Workload("words", _mixed),
 )
+WORDS: Final = Workload("words", _mixed)
+"""Prompts of mixed lengths that no drafter helps with."""
