@@ -115,6 +115,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--clients", type=numbers, default=(1, 2, 4), metavar="N,…", help="how many at once"
     )
+    parser.add_argument(
+        "--cold", action="store_true", help="count the first requests, before any calibration"
+    )
+    parser.add_argument("--dtype", default="float32", help="of omlx's sides; default %(default)s")
     for flag, default, text in (
         ("--context", 600, "tokens of prompt and answer, of edits"),
         ("--tokens", 96, "longest answer"),
@@ -147,7 +151,7 @@ def run(args: argparse.Namespace) -> int:
 @contextmanager
 def served(args: argparse.Namespace) -> Iterator[tuple[dict[str, Server], tuple[int, Any]]]:
     """Serve the model by each side. Yield servers by side, and what `write_model` returns."""
-    most = ("--max-concurrent-requests", str(max(args.clients)))
+    flags = ("--max-concurrent-requests", str(max(args.clients)), "--dtype", args.dtype)
     servers: dict[str, Server] = {}
     with TemporaryDirectory(prefix="omlx-bench-") as work, ExitStack() as stack:
         folder = Path(work) / args.model.name
@@ -159,9 +163,9 @@ def served(args: argparse.Namespace) -> Iterator[tuple[dict[str, Server], tuple[
                 serving = vllm_mlx_server(args.vllm_mlx, folder)
             else:
                 strategy = "auto" if side == "auto" else "off"
-                serving = omlx_server(folder, Path(work) / side, *most, speculation=strategy)
+                serving = omlx_server(folder, Path(work) / side, *flags, speculation=strategy)
             servers[side] = stack.enter_context(serving)
-            if side == "auto":
+            if side == "auto" and not args.cold:
                 wait_until_calibrated(servers[side])
         yield servers, model
 
@@ -183,14 +187,14 @@ def trials(
     args: argparse.Namespace,
     count: Callable[[str], int],
 ) -> list[dict[str, Streamed]]:
-    """Return what each side did, by trial. The first trial warms up and is not counted."""
+    """Return what each side did, by trial. Unless `cold`, one more warms up, and is not counted."""
     made = []
-    for trial in range(args.trials + 1):
+    for trial in range(args.cold, args.trials + 1):
         asked = questions(workload, trial, clients, args.context, count)
         turns = rotate([*servers], trial)
         done = {side: stream(servers[side], asked, args.tokens) for side in turns}
         made.append({side: done[side] for side in servers})
-    return made[1:]
+    return made if args.cold else made[1:]
 
 
 def stream(server: Server, asked: Sequence[Question], longest: int) -> Streamed:

@@ -1,24 +1,30 @@
-"""Recorded answers of the bundled models, as texts for the simulated engine.
+"""Recorded answers of models, as texts for the simulated engine.
 
-`python -m lab.bench answers` wrote `answers.json`, with six questions of each workload.
+`python -m lab.bench answers` wrote them: `answers.json` by the bundled models, six questions of
+each workload; `smollm2.json.gz` by SmolLM2, 52 questions of each, half of them at temperature 0.8,
+with its head as the drafter.
 """
 
+import gzip
 import json
+from collections.abc import Sequence
 from functools import cache
+from itertools import product
 from pathlib import Path
 
 from lab.bench.oracle import RoundCosts, bound
 from omlx.engine.speculation.policy import History
-from tests.engine.speculation.simulation import Run
+from tests.engine.speculation.simulation import LENGTHS, Run
 from tests.engine.speculation.worlds import LONGEST_DRAFT, Machine, Text, lookups
 
-ANSWERS = Path(__file__).with_name("answers.json")
+TOY, REAL = "answers.json", "smollm2.json.gz"
 
 
 @cache
-def recorded() -> dict[str, list[Text]]:
+def recorded(file: str = TOY) -> dict[str, list[Text]]:
     """Return the answers by workload."""
-    answers = json.loads(ANSWERS.read_text(encoding="utf-8"))
+    content = Path(__file__).with_name(file).read_bytes()
+    answers = json.loads(gzip.decompress(content) if file.endswith(".gz") else content)
     return {
         workload: [_text(entry["prompt"], entry["answer"], entry["drafted"]) for entry in entries]
         for workload, entries in answers.items()
@@ -46,6 +52,22 @@ def replay(machine: Machine, workload: str) -> float:
         plain += run.fixed((), 0)
         played += run.adaptive(cost_model=costs, history=history).seconds
     return plain / played
+
+
+def first_requests(machine: Machine, texts: Sequence[Text]) -> float:
+    """Return the speed-up of answers of which each is the first of its server."""
+    runs = [Run(machine, text, seed) for seed, text in enumerate(texts)]
+    return sum(run.fixed((), 0) for run in runs) / sum(run.adaptive().seconds for run in runs)
+
+
+def share_of_best(machine: Machine, texts: Sequence[Text]) -> float:
+    """Return the time of the best fixed setting over that of answers after another in a server."""
+    costs, history = machine.costs(300), History()
+    runs = [Run(machine, text, seed) for seed, text in enumerate(texts)]
+    played = sum(run.adaptive(cost_model=costs, history=history).seconds for run in runs)
+    drafters = (("ngram",), ("draft",), ("ngram", "draft")) if machine.draft else (("ngram",),)
+    settings = [((), 0), *product(drafters, LENGTHS)]
+    return min(sum(run.fixed(*setting) for run in runs) for setting in settings) / played
 
 
 def oracle(machine: Machine, workload: str) -> float:

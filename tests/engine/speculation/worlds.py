@@ -195,6 +195,10 @@ _HYBRID = "1:1 2:1.05 3:1.17 4:1.12 5:1.07 6:1.27 8:1.02 9:1.11 10:1.22 12:1.37 
 20:1.56 24:1.66 32:1.79 48:2.45 64:3.11 512:22"
 _M3_MAX = "1:1 2:1 4:1.28 6:2.04 8:2.5 9:3.14 10:3.94 32:3.98 33:7.77 64:7.8 65:11.5 512:60"
 _M5_MAX = "1:1 3:1.12 5:1.48 8:2.25 12:3.18 16:3.9 32:4.2 64:8.2 512:60"
+_CPU_BFLOAT16 = "1:1 2:1.3 3:1.62 4:1.94 6:2.54 8:3.23 12:4.48 16:5.74 32:11.33 512:180"
+_CPU_4_BIT = "1:1 2:1.85 3:2.68 4:3.5 6:5.18 8:6.86 12:10.22 16:13.65 32:26.93 512:430"
+_M1 = "1:1 2:1.95 3:2.9 4:3.8 5:4.7 6:3.6 8:3.7 16:3.9 32:4.2 64:8.3 512:64"
+_M4_PRO = "1:1 2:1.03 3:1.22 4:1.47 6:2.07 8:2.69 12:4.5 32:4.5 64:9 512:68"
 _BFLOAT16 = "1:1 2:1.99 8:2 16:2 32:2.1 64:3 512:20"
 
 
@@ -214,12 +218,26 @@ MEASURED = {
 `benchmarks.round_costs`. 4 bit: ml-explore/mlx#3863 and #3791. bfloat16: mlx's kernels for two and
 more rows."""
 
-SHAPES: dict[str, Callable[[int], float]] = MEASURED | {
-    "flat": _between({1: 1.0, 2: 1.03, 4: 1.08, 8: 1.2, 16: 1.4, 64: 2.5, 512: 12.0}),
-    "sawtooth": _between({**_SAWTOOTH, 512: 22.0}),
-    "half": lambda width: 0.5 + 0.5 * width,
-    "linear": lambda width: float(width),
+REAL = {
+    "CPU, SmolLM2, bfloat16": _between(_read(_CPU_BFLOAT16)),
+    "CPU, SmolLM2, 4 bit": _between(_read(_CPU_4_BIT)),
+    "M1, 4 bit": _between(_read(_M1)),
+    "M4 Pro, 4 bit": _between(_read(_M4_PRO)),
 }
+"""Machines for the replay of a real model. CPU: processor time of passes, one thread, medians of
+seven. M1: not measured; mlx reads weights again for each of up to five rows, and once for 6 to 32.
+M4 Pro: ml-explore/mlx#3839 and #3852."""
+
+SHAPES: dict[str, Callable[[int], float]] = (
+    MEASURED
+    | REAL
+    | {
+        "flat": _between({1: 1.0, 2: 1.03, 4: 1.08, 8: 1.2, 16: 1.4, 64: 2.5, 512: 12.0}),
+        "sawtooth": _between({**_SAWTOOTH, 512: 22.0}),
+        "half": lambda width: 0.5 + 0.5 * width,
+        "linear": lambda width: float(width),
+    }
+)
 ROW_GROWTH = {"flat": 0.002, "sawtooth": 0.04}
 """Cost that each further row gains per 1,000 tokens of context, in plain steps."""
 
