@@ -17,20 +17,18 @@ import mlx.core as mx
 from tqdm import tqdm
 
 from lab.bench.real_questions import REAL
-from omlx.bench.arguments import model_dir
+from omlx.bench.cases import LearnedStates, SpeculationCase, chosen_modes, requests
+from omlx.bench.console import Json, model_dir
 from omlx.bench.drive import run as run_requests
-from omlx.bench.report import Json
-from omlx.bench.speculation.modes import LearnedStates, chosen_modes
-from omlx.bench.speculation.trials import SpeculationCase, requests
 from omlx.bench.subject import Subject, read_subject
 from omlx.bench.workloads import WORKLOADS, Workload
-from omlx.engine.hidden import parts_of
-from omlx.engine.sampling import Draw, RowSampler, draw
+from omlx.engine.device.model import parts_of
+from omlx.engine.device.sampling import Draw, RowSampler, draw
 from omlx.engine.types import Request
 from omlx.errors import Reason
+from omlx.models.catalog.head_files import own_head
 from omlx.models.catalog.registry import ModelEntry
-from omlx.models.heads.files import own_head
-from omlx.models.heads.load_head import build_head
+from omlx.models.pool.head import build_head
 
 CONTEXT: Final = 600
 """Tokens of prompt and answer."""

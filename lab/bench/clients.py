@@ -33,10 +33,8 @@ from lab.bench.http.streams import TIMEOUT_S, post
 from lab.bench.prefix import mlx_lm_server, write_model
 from lab.bench.real_questions import REAL, WORDS
 from lab.bench.recording import wait_until_calibrated
-from omlx.bench.arguments import add, numbers, positive
-from omlx.bench.report import Json, environment, table, write_json
+from omlx.bench.console import Json, add, environment, numbers, positive, table, write_json
 from omlx.bench.workloads import Question, Workload, questions
-
 from omlx.measure.spread import Series, rotate
 
 ASKED: Final = {workload.name: workload for workload in (*REAL, WORDS)}

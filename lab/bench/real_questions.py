@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from omlx.bench.prompts import TEXTS, Message
-from omlx.bench.workloads import WORKLOADS, Question, QuestionMaker, Workload
-from omlx.measure.texts import read_sections
+from omlx.bench.workloads import WORKLOADS, Message, Question, QuestionMaker, Workload
+from omlx.measure.texts import FUNCTION_SEPARATOR, TEXTS, read_sections
 
 LONGEST: Final = 96
 """Tokens of an answer that does not end by itself."""
@@ -80,7 +79,7 @@ def _code(maker: QuestionMaker) -> Question:
 
 def _agent(maker: QuestionMaker) -> Question:
     """Use what two tools returned: a file, and a list of its functions."""
-    functions = maker.rng.sample(read_sections(TEXTS / "functions.txt", "\n\n\n"), 2)
+    functions = maker.rng.sample(read_sections(TEXTS / "functions.txt", FUNCTION_SEPARATOR), 2)
     name = maker.words(1)
     listing = "\n".join(text.partition("\n")[0] for text in functions)
     code = "\n\n\n".join(functions)
