@@ -105,9 +105,9 @@ class PolicyConfig:
     tokens for which no draft pays takes some 1.5 % longer, a longer one less."""
 
     first_savings: float = 3.0
-    """Plain steps that a model's first request may lose. Replays of SmolLM2, answers of 90 tokens on
-    an M1: 1.06 of plain decoding's time with 5, 1.04 with 3. With 2, worlds in which a draft model
-    must read a long prompt first find it late."""
+    """Plain steps that a model's first request may lose. In replays of SmolLM2 with 90 tokens an
+    answer, on an M1: 1.06 of plain decoding's time with 5, 1.04 with 3. With 2, worlds in which a
+    draft model must read a long prompt first find it late."""
 
     most_savings: float = 20.0
     """Plain steps that drafts which do not pay may take at once, where drafts saved as much before:
