@@ -170,7 +170,7 @@ def served(args: argparse.Namespace) -> Iterator[tuple[dict[str, Server], tuple[
 
 @contextmanager
 def vllm_mlx_server(python: str, folder: Path) -> Iterator[Server]:
-    """Serve a model with vllm-mlx, which batches where it is told to."""
+    """Serve a model with vllm-mlx, which batches by a flag alone."""
     port = free_port()
     flags = ("--host", "127.0.0.1", "--port", str(port), "--continuous-batching")
     module = ("vllm_mlx.cli", "serve", str(folder), *flags)
