@@ -10,6 +10,7 @@ import json
 import re
 import tokenize
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,13 @@ BANNED = re.compile(
 )
 CODE_FOLDERS = ("omlx", "admin", "tests", "training", "lab", "scripts")
 SKIPPED_FOLDERS = ("node_modules", "vendor", "__pycache__")
+RATES = {"what": 3.3, "it": 7.0, "its": 7.7, "one": 7.9, "that": 15.1}
+"""Occurrences per 1,000 words of docstrings in the wheel. They only go down; goals: what 1, it and
+its 10 together, one 3."""
+BEGINNINGS = re.compile(r"(What|Which|Where|Of|Those|How|Who|It)\b")
+VAGUE, LONG = 66, 153
+"""Docstrings that begin with such a word, and those whose first sentence has more than 15 words.
+Both only go down."""
 GENERATED = re.compile(r"<!-- measured: begin -->.*?<!-- measured: end -->", re.DOTALL)
 CODE_SPAN = re.compile(r"`[^`\n]+`|\]\([^)]*\)|^ {4}.*$", re.MULTILINE)
 """What a document quotes: code, link targets, indented lines."""
@@ -85,3 +93,29 @@ def test_english_sentences_have_no_banned_word() -> None:
     path = ROOT / "locales/en.json"
     sentences: dict[str, str] = json.loads(path.read_text(encoding="utf-8"))
     assert banned_words(path, iter(sentences.values())) == []
+
+
+@cache
+def docstrings() -> list[str]:
+    """Return the docstrings of the wheel, those of constants and fields too."""
+    found: list[str] = []
+    for path in python_files():
+        if path.relative_to(ROOT).parts[0] in ("omlx", "admin"):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                match node:
+                    case ast.Expr(value=ast.Constant(value=str(text))):
+                        found.append(" ".join(text.split()))
+    return found
+
+
+def test_vague_words_become_fewer() -> None:
+    words = re.findall(r"[A-Za-z']+", " ".join(docstrings()).lower())
+    rates = {word: round(1000 * words.count(word) / len(words), 2) for word in RATES}
+    assert {word: rate for word, rate in rates.items() if rate > RATES[word]} == {}
+
+
+def test_docstrings_begin_with_the_name_of_a_thing() -> None:
+    vague = [text for text in docstrings() if BEGINNINGS.match(text)]
+    firsts = [re.split(r"(?<=[.:;])\s", text, maxsplit=1)[0] for text in docstrings()]
+    assert len(vague) <= VAGUE
+    assert len([first for first in firsts if len(first.split()) > 15]) <= LONG

@@ -16,10 +16,10 @@ def test_an_answer(tmp_path: Path) -> None:
     with (
         opened() as browser,
         open_site(browser, tmp_path, REGISTRY, default=SMOLLM2.id) as site,
-        site.visit() as visit,
+        site.open() as page,
     ):
-        open_chat(visit.page)
-        fill(visit.page, temperature="0")
-        ask(visit.page, "What is the capital of France?")
-        expect_answers(visit.page, 1)
-        expect(answers(visit.page)).to_contain_text("Paris")
+        open_chat(page)
+        fill(page, temperature="0")
+        ask(page, "What is the capital of France?")
+        expect_answers(page, 1)
+        expect(answers(page)).to_contain_text("Paris")
