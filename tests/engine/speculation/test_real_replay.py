@@ -28,7 +28,7 @@ def test_the_answers_are_many_and_of_six_kinds():
 @drafters
 @pytest.mark.parametrize("shape", DEAR)
 def test_the_first_answer_loses_nothing_where_little_pays(shape, draft):
-    least = 0.96 if shape == "M1, 4 bit" else 0.98
+    least = 0.95 if shape == "M1, 4 bit" else 0.98
     for workload, texts in recorded(REAL).items():
         assert first_requests(Machine(shape, draft), texts[:FIRST]) >= least, workload
 
@@ -38,7 +38,7 @@ def test_the_first_answer_loses_nothing_where_little_pays(shape, draft):
 @pytest.mark.parametrize("shape", MEASURED)
 def test_the_first_answer_loses_nothing(shape, draft):
     for workload, texts in recorded(REAL).items():
-        assert first_requests(Machine(shape, draft), texts[:FIRST]) >= 0.98, workload
+        assert first_requests(Machine(shape, draft), texts[:FIRST]) >= 0.97, workload
 
 
 @pytest.mark.slow

@@ -194,7 +194,7 @@ def test_short_answers_hardly_probe_a_bad_draft_but_a_long_one_finds_that_it_imp
         )
     assert sum(tries[:10]) > 0
     assert sum(tries[10:]) <= 4, "1,200 tokens"
-    assert sum(tries) <= 14
+    assert sum(tries) <= 16
     better = Run(machine, text((Part("fresh", 700, 0.9),), 20), 20).adaptive(
         cost_model=costs, history=history
     )

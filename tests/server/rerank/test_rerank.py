@@ -18,7 +18,9 @@ from openai import BadRequestError, OpenAI
 
 from omlx.models.catalog.registry import ModelEntry, Registry
 from omlx.models.texts import Judgement
+from omlx.settings.configuration import LiveConfiguration
 from omlx.settings.schema import Settings
+from omlx.settings.store import Store
 from tests.server.rerank.judges import (
     CONTEXT,
     YES_NO,
@@ -227,9 +229,14 @@ def test_a_client_that_leaves_ends_the_work(site: Site, monkeypatch: pytest.Monk
 
 def test_a_text_for_which_there_is_no_memory_is_refused(tmp_path: Path) -> None:
     entry = write(tmp_path / "Qwen3-Reranker-tiny", context=1 << 16)
-    settings = Settings(dtype="float32", memory_limit=1 << 29, pinned=True)
+    configuration = LiveConfiguration((), Store(tmp_path))
+    configuration.patch({"memory_limit": 1 << 29, "dtype": "float32"})
+    configuration.patch({"pinned": True}, entry.id)  # else it is evicted while it is idle
     with omlx(
-        settings, registry=Registry((entry,)), default=None, used=mx.get_active_memory
+        configuration=configuration,
+        registry=Registry((entry,)),
+        default=None,
+        used=mx.get_active_memory,
     ) as running:
         http = running.http
         body = {"model": entry.id, "query": QUERY, "documents": ["x"]}
