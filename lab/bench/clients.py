@@ -163,8 +163,8 @@ def served(args: argparse.Namespace) -> Iterator[tuple[dict[str, Server], tuple[
                 strategy = "auto" if side == "auto" else "off"
                 serving = omlx_server(folder, Path(work) / side, *flags, speculation=strategy)
             servers[side] = stack.enter_context(serving)
-            if side == "auto" and not args.cold:
-                wait_until_calibrated(servers[side])
+            if side in ("auto", "plain") and not args.cold:
+                wait_until_calibrated(servers[side])  # one after another, none beside a measurement
         yield servers, model
 
 
