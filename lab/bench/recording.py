@@ -177,7 +177,9 @@ def wait_until_calibrated(server: Server) -> None:
         status = call(server.port, "GET", f"/v1/models/{server.model}")
         if status["speculation"]["calibration"] != "pending":
             return
-        time.sleep(0.5)  # the server says nothing when it is done
+        time.sleep(
+            5
+        )  # each question interrupts the calibration; the server says nothing at its end
     raise RuntimeError(f"a server is not calibrated after {CALIBRATION_S:.0f} s")
 
 
