@@ -145,9 +145,8 @@ class BenchmarkPage:
 
     async def outcome(self, model: str, key: str | None, other: str | None) -> OutcomeView:
         """Return the outcome of a model; `key` and `other` select runs."""
-        newest = self.measurements.newest(
-            Benchmark
-        )  # before its run is read, which is stored before it ends
+        # Before its run is read, which is stored before it ends.
+        newest = self.measurements.newest(Benchmark)
         running = ended = None
         if newest is not None and not newest.state.over:
             running = newest.report()

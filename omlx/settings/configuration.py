@@ -119,9 +119,7 @@ class ConfigurationWatcher:
             await asyncio.sleep(interval_s)
             try:
                 await self.check()
-            except (
-                Exception
-            ):  # the edge of a background task; the files are read again once they change
+            except Exception:  # the edge of a task; the files are read again once they change
                 log.exception("settings watcher")
 
     async def check(self) -> bool:

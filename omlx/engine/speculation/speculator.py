@@ -130,9 +130,7 @@ class Speculator:
         for record in records:
             if record.proposal is not None and not record.proposal.free:
                 seconds -= record.draft_s
-                if (
-                    record.proposal.lag > SHORT_LAG
-                ):  # its time is an estimate, which teaches nothing
+                if record.proposal.lag > SHORT_LAG:  # an estimate, which teaches nothing
                     return
         self.cost_model.learn_batch(interval.rows, interval.width, longest_of(records), seconds)
 

@@ -104,9 +104,8 @@ class AxialRope(nn.Module):
         self._axis = mx.array(axis)
         exponents = mx.arange(0, plain.dims, 2, dtype=mx.float32) / plain.dims
         self._frequencies = plain.base**-exponents
-        mx.eval(
-            self._frequencies
-        )  # not within a pass: one that fails would leave it wrong for good
+        # Not within a pass: one that fails would leave it wrong for good.
+        mx.eval(self._frequencies)
 
     def __call__(self, x: mx.array, offset: Any = 0) -> mx.array:
         """x [rows, heads, tokens, head_dim]"""
