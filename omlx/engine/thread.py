@@ -326,9 +326,7 @@ class EngineThread:
                 if DEVICE.lost is not None:
                     raise DEVICE.lost
             self._die(EngineDead("engine.stopped"))
-        except (
-            BaseException
-        ) as error:  # the outer edge: no request may wait for a thread that ended
+        except BaseException as error:  # the outer edge: no request may wait for a dead thread
             log.critical("the engine thread died", exc_info=error)
             failure = EngineDead("engine.dead", detail=type(error).__name__)
             self._die(error if isinstance(error, EngineDead) else failure)

@@ -124,9 +124,7 @@ def check_draft(name: str, target: ModelEntry | None, registry: Registry) -> Non
 def _encode_probe(tokenizer: Tokenizer) -> list[int]:
     try:
         return list(tokenizer.encode(PROBE, add_special_tokens=False))
-    except (
-        Exception
-    ) as error:  # the tokenizers library raises bare Exception, for unknown words too
+    except Exception as error:  # tokenizers raises no narrower one, for unknown words too
         raise ModelError("model.tokenizer", detail=str(error)) from error
 
 
