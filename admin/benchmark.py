@@ -287,7 +287,6 @@ def _chart(streams: int, rows: Sequence[Row], measures: Sequence[str]) -> Chart:
 
 
 def to_json(run: RunView) -> Json:
-    """Return the record with its conditions."""
     return {"at": run.at, "omlx": run.version, "machine": run.machine, **run.record}
 
 

@@ -138,7 +138,6 @@ class AnswerView:
 
     @property
     def search(self) -> str:
-        """Searchable text, in lower case."""
         parts: tuple[object, ...] = (self.id, self.model, self.path, self.client, self.key)
         parts += (self.outcome, *self.params.values())
         return " ".join(str(part) for part in parts if part is not None).lower()

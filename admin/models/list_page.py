@@ -94,7 +94,6 @@ class ModelsView:
 
     @property
     def sources(self) -> Sequence[str]:
-        """Sources of the models, in order."""
         return list(dict.fromkeys(row.entry.source for row in self.models))
 
 

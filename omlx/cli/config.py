@@ -178,7 +178,6 @@ def _models(live: LiveConfiguration) -> Registry:
 
 
 def _shown(row: Setting, value: Value) -> str:
-    """Return a value formatted for people."""
     if value is None or value == ():
         return ""
     if row.form is Form.SECRET:

@@ -344,8 +344,9 @@ class Calibrations:
         for calibration, loop in self._by_name.values():
 
             def between_passes(loop: EngineLoop = loop) -> bool:
-                self._heartbeat.begin(loop)
-                return interrupted()
+                ends = interrupted()
+                self._heartbeat.begin(loop)  # behind questions, which have beats of their own
+                return ends
 
             calibration.run(between_passes)
         self._heartbeat.end()

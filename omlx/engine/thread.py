@@ -12,16 +12,15 @@ import queue
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, InvalidStateError
-from contextlib import suppress
+from concurrent.futures import Future
 from dataclasses import replace
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from omlx.engine.calibration import Calibrations
 from omlx.engine.device.gpu import KeepWarm, release_buffers
-from omlx.engine.device_errors import DEVICE, isolate, kind_of
+from omlx.engine.device_errors import DEVICE, isolate
 from omlx.engine.heartbeat import Heartbeat
+from omlx.engine.inbox import Call, Inbox, Post, Question
 from omlx.engine.piece import Room
 from omlx.engine.types import (
     Event,
@@ -85,64 +84,6 @@ class OpenRequests:
 
 T = TypeVar("T")
 
-Post: TypeAlias = Callable[[], None]
-
-
-class Call(Generic[T]):
-    """Work with a `future`: of its result, its error, or the failure of an engine that has died."""
-
-    def __init__(self, work: Callable[[], T]) -> None:
-        self.future: Future[T] = Future()
-        self._work = work
-
-    def run(self, failure: EngineDead | None) -> None:
-        """Do the work, unless it was cancelled or the engine has died. Raises nothing."""
-        if not self.future.set_running_or_notify_cancel():
-            return
-        try:
-            if failure is not None:
-                raise failure
-            resolve = partial(self.future.set_result, self._work())
-        except BaseException as error:  # noqa: BLE001 — the future raises it
-            DEVICE.note(error)
-            if (kind := kind_of(error)) is not None:
-                error = EngineError("device.error", kind=str(kind))
-            resolve = partial(self.future.set_exception, error)
-        with suppress(InvalidStateError):  # it hung, and the thread was abandoned
-            resolve()
-
-    def fail(self, failure: EngineDead) -> None:
-        """Fail a call that hangs; nothing happens if it is done."""
-        with suppress(InvalidStateError):
-            self.future.set_exception(failure)
-
-
-class Inbox(queue.SimpleQueue[Post]):
-    """Posts in order; any thread may put some. `call` is the one that is running."""
-
-    def __init__(self, heartbeat: Heartbeat) -> None:
-        super().__init__()
-        self.call: Call[Any] | None = None
-        self._heartbeat = heartbeat
-
-    def work_on(self, post: Post) -> None:
-        """Run a post on the engine thread."""
-        self._heartbeat.begin()
-        post()
-        self._heartbeat.end()
-
-    def run_call(self, call: Call[Any], failure: EngineDead | None) -> None:
-        self.call = call
-        call.run(failure)
-        self.call = None
-
-    def run_all(self) -> None:
-        """Run what was posted, after the end of the engine thread."""
-        with suppress(queue.Empty):
-            while True:
-                self.get_nowait()()
-
-
 IDLE_SECONDS: Final = 0.25
 """Without work, before a calibration starts: the next chunk of a load must not wait for one."""
 
@@ -197,6 +138,12 @@ class EngineThread:
         """
         call = Call(work)
         self._post(lambda: self._inbox.run_call(call, self.failure))
+        return call.future
+
+    def _ask(self, work: Callable[[], T]) -> Future[T]:
+        """Call what changes nothing."""
+        call = Call(work)
+        self._post(Question(lambda: self._inbox.run_call(call, self.failure)))
         return call.future
 
     def attach(self, name: str, loop: EngineLoop) -> None:
@@ -272,7 +219,7 @@ class EngineThread:
             state, loop = self._calibrations.state(model), self._loops.get(model)
             return None if loop is None else replace(loop.snapshot(), calibration=state)
 
-        return self.call(take)
+        return self._ask(take)
 
     def forecast(self, model: str, tokens: Sequence[int]) -> Future[PromptForecast | None]:
         """Estimate what a prompt would take now; None: not loaded. Raises EngineDead."""
@@ -281,7 +228,7 @@ class EngineThread:
             loop = self._loops.get(model)
             return None if loop is None else loop.forecast(tokens)
 
-        return self.call(probe)
+        return self._ask(probe)
 
     def read_text(self, model: str, read: Callable[[LoadedModel], T]) -> Future[T]:
         """Have a leased model read a part of a text between two steps. Raises EngineDead."""
@@ -289,7 +236,7 @@ class EngineThread:
 
     def room(self, model: str) -> Future[Room]:
         """Return what room a leased model has. Raises EngineDead."""
-        return self.call(lambda: self._loops[model].room())
+        return self._ask(lambda: self._loops[model].room())
 
     def may_prefill(self, model: str, request: Request) -> Future[bool]:
         """Return whether a leased model lacks a part of a prompt's stable prefix, and has room for
@@ -301,7 +248,7 @@ class EngineThread:
             lacks = loop.cached_prefix(request.tokens) < request.stable
             return lacks and loop.has_room_for(request)
 
-        return self.call(judge)
+        return self._ask(judge)
 
     def clear_prefixes(self, model: str) -> Future[None]:
         """Evict the cached prefixes of a model, if it is loaded. Raises EngineDead."""
@@ -360,15 +307,29 @@ class EngineThread:
             try:
                 return self._inbox.get(timeout=IDLE_SECONDS)
             except queue.Empty:
-                self._calibrate()
+                if (post := self._calibrate()) is not None:
+                    return post
         return self._warm.next_post(self._inbox)
 
-    def _calibrate(self) -> None:
-        """Calibrate every model until done or until something is posted."""
-        self._calibrations.run(lambda: not self._inbox.empty())
-        if self._inbox.empty():
-            with isolate():  # an error of the device condemns the steps of all loops
-                release_buffers()
+    def _calibrate(self) -> Post | None:
+        """Calibrate every model until done or until work is posted, which is returned."""
+        work: list[Post] = []
+
+        def interrupted() -> bool:
+            while not (work or self._inbox.empty()):
+                post = self._inbox.get()
+                if isinstance(post, Question):
+                    self._inbox.work_on(post)
+                else:
+                    work.append(post)
+            return bool(work)
+
+        self._calibrations.run(interrupted)
+        if work:
+            return work[0]
+        with isolate():  # an error of the device condemns the steps of all loops
+            release_buffers()
+        return None
 
     def abandon(self, failure: EngineDead) -> None:
         """Fail every open request from another thread: this one may wait for a device for good.

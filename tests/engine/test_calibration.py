@@ -22,6 +22,7 @@ from omlx.engine.calibration import (
     COLD_SECONDS,
     SAMPLES,
     Calibration,
+    _all_steps,
     _Filler,
     longest_pass,
 )
@@ -166,12 +167,36 @@ def test_an_idle_engine_measures_every_pass_of_the_table_once(
     widest = BATCHES[-1] * BATCH_WIDTHS[-1]
     batches.wait_until(lambda: batches.sample_count(widest, 1) >= SAMPLES)
     while state(thread) is CalibrationState.PENDING:
-        pass  # each look interrupts it, which has nothing left to measure
+        pass
     assert state(thread) is CalibrationState.DONE
     before = len(table.learned)
     other = serve(thread, model(name), name="other")
     other.wait_until(other.full)
     assert len(table.learned) == before, "what is known was measured again"
+
+
+def test_questions_are_answered_between_passes_and_interrupt_nothing(
+    thread: EngineThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[EngineLoop] = []
+
+    def all_steps(loop: EngineLoop, warm_up: Iterator[bool]) -> Iterator[bool]:
+        begun.append(loop)
+        return _all_steps(loop, warm_up)
+
+    monkeypatch.setattr("omlx.engine.calibration._all_steps", all_steps)
+    target = Recording(hold=40)
+    serve(thread, target, VOCAB)
+    assert target.held.wait(PATIENCE_S)
+    questions = [thread.snapshot("m"), thread.snapshot("m")]
+    target.go.set()
+    for question in questions:
+        snapshot = question.result(PATIENCE_S)
+        assert snapshot is not None
+        assert snapshot.calibration is CalibrationState.PENDING
+    while state(thread) is CalibrationState.PENDING:
+        pass
+    assert len(begun) == 1
 
 
 def test_widths_take_turns_so_that_other_work_of_the_machine_slows_all_of_them() -> None:

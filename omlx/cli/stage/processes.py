@@ -60,7 +60,6 @@ class Hosts:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Environment of every process started here."""
         return {**os.environ, **dict(env.split("=", 1) for env in self.envs)}
 
     def follower(self, rank: int, *arguments: str, search: Iterable[str] = ()) -> list[str]:

@@ -80,7 +80,6 @@ def rewind_refusal(cache: Iterable[LayerCache], model: object = None) -> Reason 
 
 
 def traits(cache: Iterable[LayerCache]) -> Traits:
-    """Return what kinds of layers a cache has."""
     parts = leaves(cache)
     windows = [leaf.max_size for leaf in parts if isinstance(leaf, RotatingKVCache)]
     windows += [leaf.chunk_size for leaf in parts if isinstance(leaf, ChunkedKVCache)]

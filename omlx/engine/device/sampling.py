@@ -167,7 +167,6 @@ class Draw:
 
     @property
     def processors(self) -> list[Processor]:
-        """The logits processors at this position."""
         if self.position < self.sampler.sampling.end_position:
             return [*self.sampler.processors, *self.sampler.no_end]
         return self.sampler.processors

@@ -128,7 +128,6 @@ class CacheFolder:
             return False
 
     def others_bytes(self) -> int:
-        """Return the bytes of the other fingerprints."""
         return sum(_bytes_of(folder) for folder in self._others())
 
     def shrink_others(self, nbytes: int) -> tuple[int, int]:

@@ -177,7 +177,6 @@ class PrefixReuse:
         return self.off_reason is not None or scored or row.cold
 
     def _end(self, row: Row) -> int:
-        """Return the position at which to save a prompt."""
         last, stable = row.prompt_len - 1, row.request.stable
         if self._bounds is not None:
             last = self._bounds.floor(row.request.prompt_n - 1)

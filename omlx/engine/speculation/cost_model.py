@@ -96,7 +96,6 @@ class LatencyTable:
         return self.learn(width, context, seconds * width / tokens)
 
     def sample_count(self, width: int, context: int) -> int:
-        """Return how many samples an entry rests on."""
         return len(self._samples.get(bucket_of(context), {}).get(width, ()))
 
     @property

@@ -74,7 +74,6 @@ class Choice(NamedTuple):
 
 
 def plain(pending: int) -> Candidate:
-    """Return the candidate that drafts nothing."""
     return Candidate(None, RowForecast(pending), Decision(pending, 0.0, pays=False))
 
 

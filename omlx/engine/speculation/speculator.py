@@ -191,7 +191,6 @@ class Speculator:
         return Reason("spec.observing")
 
     def stats(self, row_id: int) -> dict[str, DrafterStats]:
-        """Return the row's statistics, by drafter."""
         record = self._rows.get(row_id)
         return {} if record is None else record.stats
 

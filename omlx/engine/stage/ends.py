@@ -180,7 +180,6 @@ def architecture(model: nn.Module) -> str:
 
 
 def _body(model: Any) -> Any:
-    """The module below the head."""
     inner = model.language_model if hasattr(model, "language_model") else model
     return inner.model
 

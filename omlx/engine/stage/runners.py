@@ -169,7 +169,6 @@ class Leader(_StageRunner):
         return self.caches.lengths.get(row, 0)
 
     def sibling(self) -> Runner:
-        """Return a runner of the same stages."""
         return Leader(self.model, self.make_cache, self.facts, self.group, self._stages)
 
     def _draft(self, window: Window, drafts: Mapping[int, mx.array]) -> mx.array:

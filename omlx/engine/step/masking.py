@@ -130,7 +130,6 @@ def allows(bits: bytes | None, token: int) -> bool:
 
 
 def with_ids(bits: bytes, ids: Iterable[int]) -> bytes:
-    """Return a mask that allows these ids as well."""
     row = bytearray(bits)
     for token in ids:
         row[token // 8] |= 1 << token % 8
@@ -138,7 +137,6 @@ def with_ids(bits: bytes, ids: Iterable[int]) -> bytes:
 
 
 def without_ids(bits: bytes, ids: Iterable[int]) -> bytes:
-    """Return a mask that does not allow these ids."""
     row = bytearray(bits)
     for token in ids:
         row[token // 8] &= ~(1 << token % 8)

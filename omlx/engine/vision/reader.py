@@ -241,7 +241,6 @@ class Vision:
             self._looking.pop(name, None)
 
     def sibling(self) -> Vision:
-        """Return the same vision with features of its own."""
         return Vision(self.model, self.body, self.seeing, self.tower)
 
     def ids(self, tokens: tuple[int, ...]) -> tuple[int, ...]:

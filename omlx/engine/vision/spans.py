@@ -85,7 +85,6 @@ def _count(axes: list[list[int]], start: int, stop: int) -> None:
 
 
 def words(tokens: Sequence[int]) -> list[int]:
-    """Return the ids without those of images."""
     return [token for token in tokens if token >= 0]
 
 

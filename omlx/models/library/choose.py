@@ -77,7 +77,6 @@ def wrapped_text(config: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def is_encoder(config: Mapping[str, Any]) -> bool:
-    """Return whether a model is bidirectional."""
     return str(config.get("model_type")) in ENCODERS
 
 

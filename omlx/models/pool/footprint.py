@@ -68,7 +68,6 @@ def limit_bytes(configured: int | None) -> int:
 
 
 def free_bytes(limit: int) -> int:
-    """Return the unused bytes of a limit."""
     return max(0, limit - used_bytes())
 
 

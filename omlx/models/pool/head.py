@@ -80,7 +80,6 @@ class HeadModule(nn.Module):
         return normed
 
     def make_cache(self) -> Cache:
-        """Return an empty cache per layer."""
         return [KVCache() for _ in self.layers]
 
 

@@ -169,7 +169,6 @@ class _Load:
         return resident
 
     async def close(self) -> None:
-        """Stop unfinished reads."""
         with suppress(EngineDead):
             await asyncio.shield(self._drop(*self._begun))
 
@@ -245,7 +244,6 @@ class _Load:
                 return result
 
     async def _drop(self, *paths: Path) -> None:
-        """Stop reading models and free their memory."""
         begun = [self._begun.pop(path) for path in paths if path in self._begun]
 
         def free() -> None:

@@ -76,7 +76,6 @@ class LlavaNextFamily(LlavaFamily):
         return Features(mx.concatenate([overview, packed]))
 
     def _side(self, pixels: int) -> int:
-        """Patches along the side of a tile."""
         return int(pixels // self.vision.get("patch_size", 14))
 
     def _size(self, arrays: Arrays) -> tuple[int, int]:

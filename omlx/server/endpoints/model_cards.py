@@ -76,7 +76,6 @@ class ModelCard:
         return [name for name, has in known.items() if has]
 
     def record(self) -> Json:
-        """Return the model's object in OpenAI's lists."""
         organisation, slash, _ = self.entry.id.partition("/")
         record = {
             "id": self.id,

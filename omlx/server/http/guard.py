@@ -79,7 +79,6 @@ class ApiKeys:
 
     @property
     def required(self) -> bool:
-        """Whether requests need a key."""
         self._refresh()
         return self.main is not None or self._seen_file
 
@@ -168,7 +167,6 @@ def check_main(scope: Scope) -> None:
 
 
 def sent_keys(scope: Scope) -> list[bytes]:
-    """Return the keys that a request carries."""
     names = (b"authorization", b"x-api-key")
     headers: Iterable[tuple[bytes, bytes]] = scope["headers"]
     return [_bearer(value) for name, value in headers if name in names]
@@ -217,7 +215,6 @@ class Arrival:
 
 
 def is_dashboard(path: str) -> bool:
-    """Whether a path belongs to the dashboard."""
     return path == _DASHBOARD_PATH or path.startswith(f"{_DASHBOARD_PATH}/")
 
 

@@ -236,7 +236,6 @@ class Answer:
         self.caught_up.set()
 
     def _finish(self, table: Table, content: bytes) -> None:
-        """On the thread of the journal."""
         table.finish(self.id, zlib.compress(content, 1), time.time())
 
     async def _record(self, events: Sequence[Event]) -> None:

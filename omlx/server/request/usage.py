@@ -113,7 +113,6 @@ def _prompt_tokens(stats: Sequence[RequestStats], prompts: int) -> tuple[int, in
 
 
 def _firsts(stats: Sequence[RequestStats], prompts: int) -> Sequence[RequestStats]:
-    """The first choice of each prompt."""
     return stats[:: len(stats) // prompts]
 
 

@@ -131,7 +131,6 @@ class DraftCaches:
 
     @property
     def members(self) -> list[int]:
-        """The rows of the shared cache, in its order."""
         return [] if self.shared is None else list(self.shared.lengths)
 
     def held(self, row: int) -> int:

@@ -128,7 +128,6 @@ class DraftModel(Drafter):
         return self._draft(rows) if self._may_share([row for row, _ in rows]) else {}
 
     def _may_share(self, rows: Sequence[DraftRow]) -> bool:
-        """Return whether rows can draft in shared passes."""
         if any(row.target.mask is not None or row.size < 2 for row in rows):
             return False  # tokens are read back one by one; a row that holds nothing cannot join
         names = {*self._caches.members, *(row.id for row in rows)}

@@ -45,7 +45,6 @@ class DraftRow:
 
     @property
     def id(self) -> int:
-        """The id of the row."""
         return self.target.id
 
     @property
@@ -166,7 +165,6 @@ class DraftPrefixes:
             self._disk.evicted(pieces)
 
     def length(self, words: list[int]) -> int:
-        """Return how many leading words would be restored."""
         match = None if self._index is None else self._index.match(words)
         return 0 if match is None else match.length
 

@@ -33,7 +33,6 @@ class GrammarDrafter(Drafter):
         return Proposal(self.name, len(tokens), certain=True, clause=clause)
 
     def draft(self, row: Row, limit: int) -> Draft | None:
-        """Return the tokens of the latest proposal."""
         tokens = self._forced.get(row.id, ())[:limit]
         if not tokens:
             return None

@@ -191,7 +191,6 @@ class HeadDrafter(Drafter):
         return cls(name, head, parts, vocab_size, shortlist=shortlist)
 
     def sibling(self) -> HeadDrafter:
-        """Return a drafter with the same head, without rows."""
         same = self.name, self._head, self.parts, self._vocab_size
         return HeadDrafter(*same, self._layout, self._shortlist)
 

@@ -166,7 +166,6 @@ def _user(
 
 
 def _merged(role: str, run: Sequence[Json]) -> Json:
-    """Merge successive messages of the same role."""
     parts = chain.from_iterable(_parts(message["content"]) for message in run)
     message: Json = {"role": role, "content": content_of(parts, _BETWEEN)}
     reasoning = [part["reasoning_content"] for part in run if "reasoning_content" in part]
@@ -245,7 +244,6 @@ def _document(block: Block, source: Json, at: str) -> list[Json]:
 
 
 def _texts(content: object) -> list[str]:
-    """Return the texts of unparsed blocks."""
     if isinstance(content, str):
         return [content]
     blocks = content if isinstance(content, list) else []

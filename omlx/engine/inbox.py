@@ -1,0 +1,83 @@
+"""Inbox of the engine thread: work that other threads post, and wait for."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
+from functools import partial
+from typing import Any, Generic, TypeAlias, TypeVar
+
+from omlx.engine.device_errors import DEVICE, kind_of
+from omlx.engine.heartbeat import Heartbeat
+from omlx.errors import EngineDead, EngineError
+
+T = TypeVar("T")
+
+Post: TypeAlias = Callable[[], None]
+
+
+class Question:
+    """A post that only reads: a calibration goes on behind it."""
+
+    def __init__(self, answer: Post) -> None:
+        self._answer = answer
+
+    def __call__(self) -> None:
+        self._answer()
+
+
+class Call(Generic[T]):
+    """Work with a `future`: of its result, its error, or the failure of an engine that has died."""
+
+    def __init__(self, work: Callable[[], T]) -> None:
+        self.future: Future[T] = Future()
+        self._work = work
+
+    def run(self, failure: EngineDead | None) -> None:
+        """Do the work, unless it was cancelled or the engine has died. Raises nothing."""
+        if not self.future.set_running_or_notify_cancel():
+            return
+        try:
+            if failure is not None:
+                raise failure
+            resolve = partial(self.future.set_result, self._work())
+        except BaseException as error:  # noqa: BLE001 — the future raises it
+            DEVICE.note(error)
+            if (kind := kind_of(error)) is not None:
+                error = EngineError("device.error", kind=str(kind))
+            resolve = partial(self.future.set_exception, error)
+        with suppress(InvalidStateError):  # it hung, and the thread was abandoned
+            resolve()
+
+    def fail(self, failure: EngineDead) -> None:
+        """Fail a call that hangs; nothing happens if it is done."""
+        with suppress(InvalidStateError):
+            self.future.set_exception(failure)
+
+
+class Inbox(queue.SimpleQueue[Post]):
+    """Posts in order; any thread may put some. `call` is the one that is running."""
+
+    def __init__(self, heartbeat: Heartbeat) -> None:
+        super().__init__()
+        self.call: Call[Any] | None = None
+        self._heartbeat = heartbeat
+
+    def work_on(self, post: Post) -> None:
+        """Run a post on the engine thread."""
+        self._heartbeat.begin()
+        post()
+        self._heartbeat.end()
+
+    def run_call(self, call: Call[Any], failure: EngineDead | None) -> None:
+        self.call = call
+        call.run(failure)
+        self.call = None
+
+    def run_all(self) -> None:
+        """Run what was posted, after the end of the engine thread."""
+        with suppress(queue.Empty):
+            while True:
+                self.get_nowait()()
