@@ -19,7 +19,7 @@ Post: TypeAlias = Callable[[], None]
 
 
 class Question:
-    """A post that only reads: a calibration goes on behind it."""
+    """Read-only post: a calibration continues afterwards."""
 
     def __init__(self, answer: Post) -> None:
         self._answer = answer
@@ -29,14 +29,14 @@ class Question:
 
 
 class Call(Generic[T]):
-    """Work with a `future`: of its result, its error, or the failure of an engine that has died."""
+    """Work with a `future` of its result, error, or the failure of a dead engine."""
 
     def __init__(self, work: Callable[[], T]) -> None:
         self.future: Future[T] = Future()
         self._work = work
 
     def run(self, failure: EngineDead | None) -> None:
-        """Do the work, unless it was cancelled or the engine has died. Raises nothing."""
+        """Do the work, unless cancelled or after the engine's death. Raises nothing."""
         if not self.future.set_running_or_notify_cancel():
             return
         try:
@@ -52,13 +52,13 @@ class Call(Generic[T]):
             resolve()
 
     def fail(self, failure: EngineDead) -> None:
-        """Fail a call that hangs; nothing happens if it is done."""
+        """Fail a call that hangs, unless done."""
         with suppress(InvalidStateError):
             self.future.set_exception(failure)
 
 
 class Inbox(queue.SimpleQueue[Post]):
-    """Posts in order; any thread may put some. `call` is the one that is running."""
+    """Posts in order; any thread may put some. `call` is running."""
 
     def __init__(self, heartbeat: Heartbeat) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ class Inbox(queue.SimpleQueue[Post]):
         self.call = None
 
     def run_all(self) -> None:
-        """Run what was posted, after the end of the engine thread."""
+        """Run the remaining posts, after the end of the engine thread."""
         with suppress(queue.Empty):
             while True:
                 self.get_nowait()()

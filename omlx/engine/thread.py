@@ -312,7 +312,7 @@ class EngineThread:
         return self._warm.next_post(self._inbox)
 
     def _calibrate(self) -> Post | None:
-        """Calibrate every model until done or until work is posted, which is returned."""
+        """Calibrate every model until done or until work is posted. Return the latter."""
         work: list[Post] = []
 
         def interrupted() -> bool:
@@ -332,10 +332,9 @@ class EngineThread:
         return None
 
     def abandon(self, failure: EngineDead) -> None:
-        """Fail every open request from another thread: this one may wait for a device for good.
+        """Fail every open request from another thread: this one may wait for good.
 
-        Whatever ends the engine, its `failure` has the process end with status 3: a thread that can
-        still do so raises EngineDead instead.
+        Each `failure` ends the process with status 3; a live engine thread raises EngineDead.
         """
         self._stopping = True
         self._die(failure)
