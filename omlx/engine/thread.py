@@ -332,7 +332,7 @@ class EngineThread:
         return None
 
     def abandon(self, failure: EngineDead) -> None:
-        """Fail every open request from another thread: this one may wait for good.
+        """Fail every open request from another thread: the engine's may wait for good.
 
         Each `failure` ends the process with status 3; a live engine thread raises EngineDead.
         """
