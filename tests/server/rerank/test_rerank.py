@@ -232,11 +232,13 @@ def test_a_text_for_which_there_is_no_memory_is_refused(tmp_path: Path) -> None:
     configuration = LiveConfiguration((), Store(tmp_path))
     configuration.patch({"memory_limit": 1 << 29, "dtype": "float32"})
     configuration.patch({"pinned": True}, entry.id)  # else it is evicted while it is idle
+    before = mx.get_active_memory()  # of tests that ran in this process
+
+    def used() -> int:
+        return mx.get_active_memory() - before
+
     with omlx(
-        configuration=configuration,
-        registry=Registry((entry,)),
-        default=None,
-        used=mx.get_active_memory,
+        configuration=configuration, registry=Registry((entry,)), default=None, used=used
     ) as running:
         http = running.http
         body = {"model": entry.id, "query": QUERY, "documents": ["x"]}
