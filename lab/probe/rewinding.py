@@ -17,6 +17,7 @@ import mlx.nn as nn
 from mlx_lm.models.cache import ArraysCache, ConcatenateKVCache, RotatingKVCache
 
 from lab.probe.reference import Row
+from omlx.engine.device.kinds import Snapshot, kind_of
 from omlx.engine.device.rewind import leaves, length_of, mark, rewind, unsupported
 from omlx.errors import RewindError
 from tests import zoo
@@ -49,14 +50,10 @@ def way_back(model: nn.Module) -> str:
     cache = zoo.make_cache(model)
     if unsupported(cache):
         return "no"
-    parts = leaves(cache)
-    if any(isinstance(leaf, ArraysCache) for leaf in parts):
+    kinds = {kind_of(leaf) for leaf in leaves(cache)}
+    if kinds & {ArraysCache, Snapshot}:
         return "snapshot"
-    return (
-        "slice"
-        if any(isinstance(leaf, (RotatingKVCache, ConcatenateKVCache)) for leaf in parts)
-        else "trim"
-    )
+    return "slice" if kinds & {RotatingKVCache, ConcatenateKVCache} else "trim"
 
 
 def verify(row: Row, seed: int = 0) -> Rewinding:

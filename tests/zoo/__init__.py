@@ -8,18 +8,22 @@ from __future__ import annotations
 
 from mlx import nn
 
-from tests.zoo.build import build_family, make_cache, noisy_copy, widened
+from tests.zoo.borrowed import CONFIGS
+from tests.zoo.build import build_borrowed, build_family, make_cache, noisy_copy, widened
 from tests.zoo.family import SMALL, Family, in_thirds
 from tests.zoo.main import MAIN
 from tests.zoo.others import OTHERS, SKIPPED
 
 FAMILIES: dict[str, Family] = {family.name: family for family in (*MAIN, *OTHERS)}
+BORROWED_NAMES: tuple[str, ...] = tuple(CONFIGS)
 MAIN_NAMES: tuple[str, ...] = tuple(family.name for family in MAIN)
 VOCAB_SIZE: int = SMALL["vocab_size"]
 
 
 def build(name: str, seed: int = 0) -> nn.Module:
     """Return the tiny model of one architecture: float32, evaluated."""
+    if name not in FAMILIES:
+        return build_borrowed(name, seed)
     return build_family(FAMILIES[name], seed)
 
 
@@ -36,6 +40,7 @@ def padded_vocab(name: str, model: nn.Module, extra: int, seed: int = 0) -> nn.M
 
 
 __all__ = [
+    "BORROWED_NAMES",
     "FAMILIES",
     "MAIN_NAMES",
     "SKIPPED",

@@ -17,6 +17,8 @@ from mlx import nn
 from mlx.utils import tree_flatten, tree_unflatten
 from mlx_lm.models.cache import ConcatenateKVCache, QuantizedKVCache, make_prompt_cache
 
+from omlx.models.library.borrow import Borrowed, module_of
+from tests.zoo.borrowed import CONFIGS
 from tests.zoo.family import SMALL, Family
 
 _VOCABULARIES = frozenset({"vocab_size", "num_vocab", "vocab_size_per_layer_input"})
@@ -112,6 +114,31 @@ def build_config(config: dict[str, Any], seed: int = 0) -> nn.Module:
     model.eval()
     mx.eval(model.parameters())
     return model
+
+
+def build_borrowed(name: str, seed: int = 0) -> nn.Module:
+    """Return a float32 text model of mlx-vlm, behind the wrapper that the engine calls."""
+    mx.random.seed(seed)
+    model = Borrowed(whole_borrowed(CONFIGS[name]).language_model)
+    model.set_dtype(mx.float32)
+    _randomise(model, seed, embed_std=1.0)
+    _calibrate(model)
+    model.eval()
+    mx.eval(model.parameters())
+    return model
+
+
+def whole_borrowed(config: dict[str, Any]) -> Any:
+    """Return mlx-vlm's whole model of a configuration, with random weights."""
+    from mlx_vlm.utils import update_module_configs  # noqa: PLC0415 — needs the extra
+
+    package, config = module_of(config), copy.deepcopy(config)
+    parts = ("text_config", "vision_config", "audio_config")
+    config |= {part: {} for part in parts if part not in config}
+    arguments = update_module_configs(
+        package.ModelConfig.from_dict(config), package, config, ["text", "vision", "audio"]
+    )
+    return package.Model(arguments)
 
 
 def _instantiate(family: Family, vocab_extra: int) -> nn.Module:

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
 from functools import cached_property
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, runtime_checkable
 
 import mlx.core as mx
-from mlx_lm.models.cache import ArraysCache, KVCache, RotatingKVCache
+from mlx_lm.models.cache import ArraysCache
 
-from omlx.engine.device import ragged
-from omlx.engine.device.model import Cache, MakeCache, Model
+from omlx.engine.device import kinds, ragged
+from omlx.engine.device.model import Cache, MakeCache, Model, architecture_of
 from omlx.engine.device.ragged import merge_caches
 from omlx.engine.device.rewind import leaves
 from omlx.engine.device_errors import kind_of
@@ -31,8 +31,12 @@ Kernels of other shapes round differently: about 1e-5 in float32, 1e-2 in bfloat
 on by default on some GPUs, reach 1e-3.
 """
 
-_LATE_FAULTS = {
-    "mlx_lm.models.minimax_m3_vl": "it picks keys by blocks of cache columns, which padding shifts"
+_BLOCKS: Final = "it picks keys by blocks of cache columns, which padding shifts"
+_LATE_FAULTS: Final = {
+    "mlx_lm.models.minimax_m3_vl": _BLOCKS,
+    "mlx_vlm.models.minimax_m3_vl": _BLOCKS,
+    "mlx_vlm.models.qwen4_exp": _BLOCKS,
+    "mlx_vlm.models.longcat_flash_sparse": "its indexer cannot read rows of several lengths",
 }
 """Models, by module, whose batches are wrong on long rows only, as lab/probe found."""
 
@@ -92,21 +96,22 @@ class SharedPasses:
 
 def merge_refusal(model: Model, make_cache: MakeCache) -> Reason | None:
     """Return why the caches of this model cannot be merged, or None. Runs nothing."""
+    if (fault := _LATE_FAULTS.get(architecture_of(model))) is not None:
+        return Reason("batch.off.probe", {"error": fault})
+    alone = (kinds.Trimmed, kinds.Snapshot)
     for leaf in leaves(make_cache()):
-        if not isinstance(leaf, Mergeable):
+        if kinds.kind_of(leaf) in alone or not isinstance(leaf, Mergeable):
             return Reason("batch.off.no_merge", {"layer": type(leaf).__name__})
         if getattr(leaf, "keep", 0):
             return Reason("batch.off.keep", {"layer": type(leaf).__name__})
-    if (fault := _LATE_FAULTS.get(type(model).__module__)) is not None:
-        return Reason("batch.off.probe", {"error": fault})
     return None
 
 
 def layer_refusal(make_cache: MakeCache) -> Reason | None:
     """Return which layer's cache cannot roll back one row of a batch, or None. Runs nothing."""
-    known = (KVCache, RotatingKVCache, ArraysCache)
+    known = kinds.ATTENTION | {ArraysCache}
     for leaf in leaves(make_cache()):
-        if type(leaf) not in known:
+        if kinds.kind_of(leaf) not in known:
             error = f"{type(leaf).__name__} cannot roll back one row"
             return Reason("batch.off.uneven", {"error": error})
     return None

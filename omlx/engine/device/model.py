@@ -49,6 +49,11 @@ class Model(Protocol):
         ...
 
 
+def architecture_of(model: object) -> str:
+    """Return the module of a model's classes, such as `mlx_lm.models.llama`."""
+    return str(getattr(model, "architecture", type(model).__module__))
+
+
 def weight_bytes(model: Model) -> int:
     """Bytes of a model's parameters: what a pass reads at most. 0 if it has none."""
     if not isinstance(model, nn.Module):
@@ -119,7 +124,7 @@ def split(model: Model, make_cache: MakeCache, vocab_size: int) -> SplitModel | 
     """Return the parts of a model, or a reason unless they compute just what the model does, which
     a pass of each shows.
     """
-    refusal = Reason("spec.off.hidden", {"model": type(model).__module__.rpartition(".")[2]})
+    refusal = Reason("spec.off.hidden", {"model": architecture_of(model).rpartition(".")[2]})
     parts = parts_of(model)
     if parts is None:
         return refusal

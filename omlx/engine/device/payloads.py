@@ -17,7 +17,7 @@ read from disk is a copy already: it is saved itself. Adjacent pieces are copied
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias, cast
 
@@ -32,6 +32,7 @@ from mlx_lm.models.cache import (
     RotatingKVCache,
 )
 
+from omlx.engine.device.kinds import kind_of
 from omlx.engine.device.model import Cache, LayerCache, MakeCache, Model
 from omlx.engine.device.rewind import leaves
 from omlx.engine.disk.record import Record, RecordId, Run
@@ -236,7 +237,7 @@ def _copy_of(cache: Cache, piece: Piece) -> Payload:
 
 def _fill(leaf: Any, i: int, parts: Sequence[Share], length: int, prompt: int) -> None:
     """Fill an empty layer, the one number `i` of its kind, up to token `length`."""
-    kind = type(leaf)
+    kind = kind_of(leaf)
     if kind is ArraysCache:
         leaf.cache = list(parts[-1].payload.arrays[i])
         return
@@ -275,7 +276,7 @@ def _join(i: int, parts: Sequence[Share], start: int, stop: int, room: int) -> A
 Arrays: TypeAlias = Any
 """Arrays [1, heads, rows, n], nested as in a layer's cache; for a state, what the layer keeps."""
 
-_KINDS: Final[dict[type, Kind]] = {
+_KINDS: Final[Mapping[type | None, Kind]] = {
     KVCache: "rows",
     QuantizedKVCache: "rows",
     ConcatenateKVCache: "rows",
@@ -288,10 +289,10 @@ _KINDS: Final[dict[type, Kind]] = {
 def uncacheable(cache: Iterable[LayerCache]) -> Reason | None:
     """Return why prefixes of such a cache cannot be cached, or None."""
     parts = leaves(cache)
-    unknown = sorted({type(leaf).__name__ for leaf in parts if type(leaf) not in _KINDS})
+    unknown = sorted({type(leaf).__name__ for leaf in parts if kind_of(leaf) not in _KINDS})
     if unknown:
         return Reason("prefix.off.cache", {"layers": ", ".join(unknown)})
-    windows = {window_of(leaf) for leaf in parts if _KINDS[type(leaf)] == "window"}
+    windows = {window_of(leaf) for leaf in of_kind(cache, "window")}
     if len(windows) > 1 or any(getattr(leaf, "keep", 0) for leaf in parts):
         return Reason("prefix.off.windows", {"windows": ", ".join(map(str, sorted(windows)))})
     return None
@@ -317,11 +318,11 @@ def layout_of(model: Model, make_cache: MakeCache) -> Layout:
 
 
 def of_kind(cache: Iterable[LayerCache], kind: Kind) -> list[Any]:
-    return [leaf for leaf in leaves(cache) if _KINDS[type(leaf)] == kind]
+    return [leaf for leaf in leaves(cache) if _KINDS.get(kind_of(leaf)) == kind]
 
 
 def window_of(leaf: Any) -> int:
-    if type(leaf) is ChunkedKVCache:
+    if kind_of(leaf) is ChunkedKVCache:
         return int(leaf.chunk_size)
     return int(leaf.max_size)
 
@@ -342,7 +343,7 @@ def copy(leaf: Any, piece: Piece) -> Arrays:
         return [None if array is None else mx.contiguous(array) for array in leaf.cache]
     if leaf.keys is None:
         return None
-    kind = type(leaf)
+    kind = kind_of(leaf)
     if kind is RotatingKVCache:
         return _copy_rotated(leaf, piece)
     first = leaf.start_position if kind is ChunkedKVCache else 0

@@ -20,6 +20,7 @@ from typing import Any, Final, TypeAlias, cast
 import mlx.core as mx
 from mlx_lm.models.cache import ArraysCache, CacheList, KVCache, RotatingKVCache
 
+from omlx.engine.device.kinds import ATTENTION, kind_of
 from omlx.engine.device.model import Cache
 from omlx.engine.device.rewind import leaves
 from omlx.errors import RewindError
@@ -41,7 +42,12 @@ class RaggedKVCache:
     `lengths` are the tokens of each row, of which the first `firsts` are no longer held; `window`
     is how far back the layer attends, None for all tokens. Garbage that a rolled-back row leaves
     behind its end is finite, and masked.
+
+    Models of mlx-vlm also read `left_padding`, `_idx` (the columns that masks cover, so that none
+    is cut) and `_offset` (tokens of the longest row).
     """
+
+    left_padding = None
 
     def __init__(self, lengths: Sequence[int], window: int | None = None) -> None:
         self.keys: Any = None
@@ -50,7 +56,7 @@ class RaggedKVCache:
         self.lengths = list(lengths)
         self.starts = [0] * len(self.lengths)
         self.firsts = [0] * len(self.lengths)
-        self._offset: mx.array | None = None
+        self._positions: mx.array | None = None
         self._shown = (0, 0)  # columns that the newest pass attended to
 
     @classmethod
@@ -67,9 +73,17 @@ class RaggedKVCache:
     @property
     def offset(self) -> mx.array:
         """The position of each row's next token, [rows]."""
-        if self._offset is None:
-            self._offset = mx.array(self.lengths)
-        return self._offset
+        if self._positions is None:
+            self._positions = mx.array(self.lengths)
+        return self._positions
+
+    @property
+    def _idx(self) -> int:
+        return 0 if self.keys is None else int(self.keys.shape[2])
+
+    @property
+    def _offset(self) -> int:
+        return max(self.lengths)
 
     def make_mask(
         self, n: int, return_array: bool = False, window_size: int | None = None
@@ -107,7 +121,7 @@ class RaggedKVCache:
         self.values = mx.put_along_axis(self.values, columns, values, axis=2)
         self._shown = self._columns(n)
         self.lengths = [length + n for length in self.lengths]
-        self._offset = None
+        self._positions = None
         return self.keys_and_values()
 
     def keys_and_values(self) -> KeysValues:
@@ -137,12 +151,12 @@ class RaggedKVCache:
         """Roll one row back to `length` tokens. Raises RewindError if it cannot be."""
         self.check_rewind(row, length)
         self.lengths[row] = length
-        self._offset = None
+        self._positions = None
 
     def trim(self, tokens: Sequence[int]) -> None:
         """Remove so many tokens of each row, which the newest pass wrote behind its window."""
         self.lengths = [length - n for length, n in zip(self.lengths, tokens, strict=True)]
-        self._offset = None
+        self._positions = None
 
     def filter(self, rows: Sequence[int]) -> None:
         """Keep these rows, in this order."""
@@ -201,7 +215,7 @@ class RaggedKVCache:
         A sliding layer leaves out what no row will attend to. Rows of None hold nothing.
         """
         like = next((held for held in rows if held is not None), None)
-        self._offset = None
+        self._positions = None
         if like is None:
             self.firsts, self.starts = [0] * len(rows), [0] * len(rows)
             return
@@ -263,9 +277,6 @@ def _turned(ring: mx.array, at: int) -> mx.array:
     return mx.concatenate([ring[..., at:, :], ring[..., :at, :]], axis=2)
 
 
-_RAGGED = (KVCache, RotatingKVCache)
-
-
 @dataclass(frozen=True, slots=True)
 class BatchMark:
     """Recurrent states before a pass: `states[i]` are those of leaf i, None for other layers.
@@ -284,10 +295,10 @@ def merge_caches(caches: Sequence[Cache]) -> list[Any]:
 
 def _merge_layer(layers: Sequence[Any]) -> Any:
     first = layers[0]
-    if type(first) is CacheList:
+    if kind_of(first) is CacheList:
         parts = zip(*(layer.caches for layer in layers), strict=True)
-        return CacheList(*map(_merge_layer, parts))
-    if type(first) in _RAGGED:
+        return type(first)(*map(_merge_layer, parts))
+    if kind_of(first) in ATTENTION:
         return RaggedKVCache.merge(layers)
     return type(first).merge(list(layers))
 

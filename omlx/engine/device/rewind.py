@@ -7,10 +7,11 @@ next window: there is no replay pass.
 | cache                    | rolls back by                                                       |
 |--------------------------|---------------------------------------------------------------------|
 | KVCache QuantizedKVCache | trim: only a counter moves                                          |
+| Trimmed                  | trim                                                                |
 | ChunkedKVCache           | trim, while the target's chunk is still complete; else a fresh mark |
 | ConcatenateKVCache       | slice: its own trim leaves the rows in place                        |
 | RotatingKVCache          | slice, while no row of the window is overwritten; else a mark       |
-| ArraysCache              | a mark                                                              |
+| ArraysCache Snapshot     | a mark                                                              |
 | CacheList                | its parts                                                           |
 """
 
@@ -20,7 +21,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-import mlx.core as mx
 from mlx_lm.models.cache import (
     ArraysCache,
     CacheList,
@@ -31,7 +31,8 @@ from mlx_lm.models.cache import (
     RotatingKVCache,
 )
 
-from omlx.engine.device.model import LayerCache
+from omlx.engine.device.kinds import Snapshot, Trimmed, handle, kind_of
+from omlx.engine.device.model import LayerCache, architecture_of
 from omlx.engine.types import Traits
 from omlx.errors import Reason, RewindError
 
@@ -39,7 +40,13 @@ _INCONSISTENT = frozenset({"mlx_lm.models.plamo3"})
 """Models, by module, whose passes over several tokens differ from single steps past their window.
 """
 
-_TRIMMED = (KVCache, QuantizedKVCache, ChunkedKVCache)
+_COUNTING = (
+    *(KVCache, QuantizedKVCache, ChunkedKVCache, Trimmed),
+    *(ConcatenateKVCache, RotatingKVCache),
+)
+"""Kinds with a count of tokens, `offset`."""
+_MARKED = (ArraysCache, Snapshot)
+"""Kinds that roll back to marks alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +61,7 @@ def leaves(cache: Iterable[LayerCache]) -> list[LayerCache]:
     """Return the layer caches, every CacheList replaced by its parts."""
     flat: list[LayerCache] = []
     for layer in cache:
-        if type(layer) is CacheList:
+        if kind_of(layer) is CacheList:
             flat.extend(leaves(cast(Any, layer).caches))
         else:
             flat.append(layer)
@@ -63,8 +70,7 @@ def leaves(cache: Iterable[LayerCache]) -> list[LayerCache]:
 
 def unsupported(cache: Iterable[LayerCache]) -> list[str]:
     """Return the names of the cache classes that cannot be rolled back here."""
-    known = (*_TRIMMED, ConcatenateKVCache, RotatingKVCache, ArraysCache)
-    return sorted({type(leaf).__name__ for leaf in leaves(cache) if type(leaf) not in known})
+    return sorted({type(leaf).__name__ for leaf in leaves(cache) if kind_of(leaf) is None})
 
 
 def rewind_refusal(cache: Iterable[LayerCache], model: object = None) -> Reason | None:
@@ -74,8 +80,8 @@ def rewind_refusal(cache: Iterable[LayerCache], model: object = None) -> Reason 
     """
     if layers := unsupported(cache):
         return Reason("spec.off.cache", {"layers": ", ".join(layers)})
-    if type(model).__module__ in _INCONSISTENT:
-        return Reason("spec.off.inconsistent", {"model": type(model).__module__.rpartition(".")[2]})
+    if (module := architecture_of(model)) in _INCONSISTENT:
+        return Reason("spec.off.inconsistent", {"model": module.rpartition(".")[2]})
     return None
 
 
@@ -84,7 +90,7 @@ def traits(cache: Iterable[LayerCache]) -> Traits:
     windows = [leaf.max_size for leaf in parts if isinstance(leaf, RotatingKVCache)]
     windows += [leaf.chunk_size for leaf in parts if isinstance(leaf, ChunkedKVCache)]
     return Traits(
-        recurrent=any(isinstance(leaf, ArraysCache) for leaf in parts),
+        recurrent=any(kind_of(leaf) in _MARKED for leaf in parts),
         sliding_window=min(windows, default=None),
         unsupported=tuple(unsupported(parts)),
     )
@@ -93,9 +99,8 @@ def traits(cache: Iterable[LayerCache]) -> Traits:
 def mark(cache: Iterable[LayerCache], length: int, *, fresh: bool = False) -> Mark:
     """Return a mark of `cache` at `length` tokens. Copies nothing; does not modify the cache.
 
-    `fresh` takes new handles of sliding rows. It is needed if the next pass writes them in place
-    (one token); that write then copies the buffer once. A pass over several tokens makes new arrays
-    anyway.
+    `fresh` takes new handles of chunked rows. It is needed if the next pass writes them in place
+    (one token); that write then copies the buffer once.
     """
     return Mark(length, tuple(_save(leaf, fresh) for leaf in leaves(cache)))
 
@@ -125,16 +130,14 @@ def rewind(cache: Iterable[LayerCache], now: int, target: int, marks: Sequence[M
 def length_of(cache: Iterable[LayerCache]) -> int | None:
     """Return how many tokens the layers count; None if none counts. Asserts that they agree."""
     counts = {
-        int(leaf.offset)
-        for leaf in leaves(cache)
-        if isinstance(leaf, (*_TRIMMED, ConcatenateKVCache, RotatingKVCache))
+        int(cast(Any, leaf).offset) for leaf in leaves(cache) if kind_of(leaf) in _COUNTING
     }
     assert len(counts) <= 1, f"layers disagree: {sorted(counts)}"
     return counts.pop() if counts else None
 
 
 def _can_step_back(leaf: Any, n: int) -> bool:
-    kind = type(leaf)
+    kind = kind_of(leaf)
     if kind is RotatingKVCache:
         if leaf.keys is None:
             return False
@@ -143,11 +146,11 @@ def _can_step_back(leaf: Any, n: int) -> bool:
         return bool(leaf._idx == leaf.offset)
     if kind is ChunkedKVCache:
         return bool(leaf.start_position <= (leaf.offset - n) // leaf.chunk_size * leaf.chunk_size)
-    return kind in (KVCache, QuantizedKVCache, ConcatenateKVCache) and n <= leaf.offset
+    return kind in _COUNTING and n <= leaf.offset
 
 
 def _step_back(leaf: Any, n: int) -> None:
-    kind = type(leaf)
+    kind = kind_of(leaf)
     if kind is ConcatenateKVCache:
         leaf.keys, leaf.values = leaf.keys[..., :-n, :], leaf.values[..., :-n, :]
         leaf.offset -= n
@@ -163,25 +166,28 @@ def _step_back(leaf: Any, n: int) -> None:
 
 
 def _save(leaf: Any, fresh: bool) -> tuple[Any, ...] | None:
-    kind = type(leaf)
+    kind = kind_of(leaf)
+    if kind is Snapshot:
+        return tuple(map(handle, leaf.fields()))
     if kind is ArraysCache:
         # advance() changes lengths and left_padding in place: they need handles of their own.
-        return (list(leaf.cache), _handle(leaf.left_padding), _handle(leaf.lengths))
+        return (list(leaf.cache), handle(leaf.left_padding), handle(leaf.lengths))
     if kind is RotatingKVCache:
-        if fresh:
-            return (_handle(leaf.keys), _handle(leaf.values), leaf.offset, leaf._idx)
-        return (leaf.keys, leaf.values, leaf.offset, leaf._idx)
+        # Some layers read a window token by token, and each token in place.
+        return (handle(leaf.keys), handle(leaf.values), leaf.offset, leaf._idx)
     if kind is ChunkedKVCache and fresh:
-        return (_handle(leaf.keys), _handle(leaf.values), leaf.offset, leaf.start_position)
+        return (handle(leaf.keys), handle(leaf.values), leaf.offset, leaf.start_position)
     return None
 
 
 def _put_back(leaf: Any, saved: tuple[Any, ...] | None, n: int) -> None:
-    kind = type(leaf)
-    if kind is ArraysCache and saved is not None:
+    kind = kind_of(leaf)
+    if kind is Snapshot and saved is not None:
+        leaf.put_back(tuple(map(handle, saved)))
+    elif kind is ArraysCache and saved is not None:
         states, left_padding, lengths = saved
         leaf.cache = list(states)
-        leaf.left_padding, leaf.lengths = _handle(left_padding), _handle(lengths)
+        leaf.left_padding, leaf.lengths = handle(left_padding), handle(lengths)
     elif kind is RotatingKVCache and saved is not None:
         leaf.keys, leaf.values, leaf.offset, leaf._idx = saved
     elif kind is ChunkedKVCache and saved is not None:
@@ -189,6 +195,3 @@ def _put_back(leaf: Any, saved: tuple[Any, ...] | None, n: int) -> None:
     else:
         _step_back(leaf, n)
 
-
-def _handle(array: mx.array | None) -> mx.array | None:
-    return None if array is None else mx.array(array)

@@ -16,6 +16,7 @@ from typing import Any, Final, cast
 import mlx.core as mx
 from mlx import nn
 
+from omlx.engine.device.model import architecture_of
 from omlx.errors import ModelError, StageError
 
 _BY_MLX_LM: Final = """
@@ -176,7 +177,7 @@ def shard(model: Any, group: Any) -> None:
 
 def architecture(model: nn.Module) -> str:
     """The module of mlx-lm, by which models are listed in the tables."""
-    return type(model).__module__.rpartition(".")[2]
+    return architecture_of(model).rpartition(".")[2]
 
 
 def _body(model: Any) -> Any:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import gc
-import sys
 from functools import lru_cache
 from importlib import import_module
-from threading import Lock
 from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
 
@@ -21,6 +18,7 @@ from omlx.models.catalog.files import (
     check_files,
 )
 from omlx.models.catalog.registry import ModelEntry
+from omlx.models.library.sources import importing
 
 if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
@@ -30,23 +28,16 @@ CACHE_SIZE: Final = 4
 
 _STOP_FILES: Final = (CONFIG, GENERATION_CONFIG, TOKENIZER_CONFIG)
 _ENGINE: Final = "omlx.engine.build"
-_IMPORT_LOCK = Lock()
 _lengths: Final[WeakKeyDictionary[TokenizerWrapper, int]] = WeakKeyDictionary()
 
 
 def import_mlx_lm() -> None:
     """Import mlx-lm and the engine modules that need it, which takes a second or more.
 
-    Servers without a model skip this cost. A lock serializes imports: concurrent imports of
-    mutually importing modules can deadlock.
+    Servers without a model skip this cost.
     """
-    with _IMPORT_LOCK:
-        if _ENGINE not in sys.modules:
-            import_module(_ENGINE)
-            # Without freezing, each full collection scans the imported objects: 50 ms in which no
-            # thread runs Python.
-            gc.collect()
-            gc.freeze()
+    with importing():
+        import_module(_ENGINE)
 
 
 def read_tokenizer(entry: ModelEntry) -> TokenizerWrapper:

@@ -1,14 +1,17 @@
 """Choice of the library with a model's classes, by config and installed packages.
 
 Shared by catalog, compatibility, hub search and loading. Reads sources and imports no library.
+mlx-lm goes first; mlx-vlm has families of `BORROWED`, which tests prove on tiny models.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from importlib.metadata import version
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, Final
 
 from omlx.errors import Reason
@@ -18,6 +21,36 @@ from omlx.models.library.sources import module_of
 ENCODERS: Final = {"bert": "bert", "modernbert": "modernbert", "xlm-roberta": "xlm_roberta"}
 """mlx-vlm's encoder modules, by `model_type`."""
 EXTRA: Final = "omlx[encoders]"
+BORROWED_EXTRA: Final = "omlx[vision]"
+BORROWED: Final[Mapping[str, str]] = {
+    "cohere2_moe": "cohere2_moe",
+    "cohere2moe": "cohere2_moe",
+    "deepseek_v4": "deepseek_v4",
+    "ernie4_5_moe_vl": "ernie4_5_moe_vl",
+    "flint": "flint",
+    "glm5_next": "glm5_next",
+    "glm_moe_dsa": "glm_moe_dsa",
+    "inkling": "inkling",
+    "inkling_mm_model": "inkling",
+    "k2_horizon": "k2_horizon",
+    "kolibri1": "kolibri1",
+    "longcat_flash_sparse": "longcat_flash_sparse",
+    "mimo_v2": "mimo_v2",
+    "minimax_m3": "minimax_m3",
+    "mistral_large3": "mistral_large3",
+    "qwen4_exp": "qwen4_exp",
+    "step3p7": "step3p7",
+    "xing4_0": "xing4_0",
+}
+"""mlx-vlm's modules of text models, by `model_type`. tests/zoo proves each."""
+NEWER: Final[Mapping[str, Callable[[Mapping[str, Any]], bool]]] = {
+    "glm_moe_dsa": lambda config: (
+        config.get("index_topk_freq") not in (None, 1)
+        or any(config.get(key) for key in ("indexer_types", "index_topk_pattern"))
+    ),
+}
+"""Predicates of configs that mlx-lm's class reads in part only, by `model_type`."""
+AUTO: Final = "auto"
 WRAPPERS: Final = frozenset(
     {"idefics3", "smolvlm", "lfm2_vl", "llava_next", "internvl", "internvl_chat"}
 )
@@ -37,6 +70,12 @@ class Library(StrEnum):
     OWN = "own code"
     """Code in the model's folder, run by mlx-lm if trusted."""
 
+    @property
+    def label(self) -> str:
+        """Name with the installed version."""
+        package = Library.MLX_LM if self is Library.OWN else self
+        return f"{self} {version(package)}"
+
 
 @dataclass(frozen=True, slots=True)
 class Classes:
@@ -46,10 +85,12 @@ class Classes:
     text: Mapping[str, Any] | None = None
 
 
-def choose(config: Mapping[str, Any], *, trusted: bool = False) -> Classes | Reason:
+def choose(
+    config: Mapping[str, Any], *, trusted: bool = False, library: str = AUTO
+) -> Classes | Reason:
     """Return the library with a model's classes, or the reason why none has them.
 
-    `trusted`: code in the model's folder may run.
+    `trusted`: code in the model's folder may run. `library` is the setting, `auto` or a name.
     """
     if config.get("model_file") is not None:
         remote = Reason("model.remote_code", {"file": str(config["model_file"])})
@@ -59,10 +100,31 @@ def choose(config: Mapping[str, Any], *, trusted: bool = False) -> Classes | Rea
         return Reason("model.no_type")
     if is_encoder(config):
         return _encoder_reason(config) or Classes(Library.MLX_VLM)
+    if _borrows(model_type, config, library):
+        return _borrowed(BORROWED.get(model_type, model_type))
     text = wrapped_text(config)
     if module_of(model_type if text is None else text["model_type"]) is None:
         return Reason("model.unsupported", {"model_type": model_type})
     return rope_reason(config) or Classes(Library.MLX_LM, text)
+
+
+def _borrows(model_type: str, config: Mapping[str, Any], library: str) -> bool:
+    """Return whether mlx-vlm's classes are preferred, or set."""
+    if library != AUTO:
+        return library == Library.MLX_VLM
+    if module_of(model_type) is None:
+        return model_type in BORROWED
+    return model_type in NEWER and NEWER[model_type](config)
+
+
+def _borrowed(module: str) -> Classes | Reason:
+    spec = find_spec("mlx_vlm")
+    folders = (spec.submodule_search_locations if spec is not None else None) or ()
+    if any((Path(folder) / "models" / module / "__init__.py").is_file() for folder in folders):
+        return Classes(Library.MLX_VLM)
+    if module in BORROWED.values() or spec is None:
+        return Reason("model.library_extra", {"model_type": module, "extra": BORROWED_EXTRA})
+    return Reason("model.unsupported", {"model_type": module})
 
 
 def wrapped_text(config: Mapping[str, Any]) -> dict[str, Any] | None:

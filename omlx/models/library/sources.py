@@ -7,11 +7,15 @@ code reads: a declared but otherwise unread dataclass field has no effect.
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+import gc
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from threading import Lock
 from typing import Final
 
 _SCALINGS: Final = frozenset(
@@ -34,6 +38,23 @@ _ONLY: Final = {
 """Types of architectures whose source does not show them: most compute one, ignoring the config."""
 _ROTATIONS: Final = frozenset({"RoPE", "initialize_rope", "rope"})
 _SHARED_MODULES: Final = frozenset({"base", "cache", "rope_utils"})
+
+
+_IMPORT_LOCK: Final = Lock()
+
+
+@contextmanager
+def importing() -> Iterator[None]:
+    """Serialize imports of libraries: mutually importing modules can deadlock.
+
+    New objects are frozen: each full garbage collection would scan them, 50 ms without Python.
+    """
+    with _IMPORT_LOCK:
+        modules = len(sys.modules)
+        yield
+        if len(sys.modules) > modules:
+            gc.collect()
+            gc.freeze()
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,14 @@ from omlx.engine.piece import Layout
 from omlx.engine.types import Traits
 from omlx.errors import ModelError, ProbeFailed, Reason
 from omlx.models.catalog.files import ModelFiles
-from omlx.models.library.choose import ENCODERS, choose, is_classifier, wrapped_text
+from omlx.models.library.choose import (
+    AUTO,
+    ENCODERS,
+    Library,
+    choose,
+    is_classifier,
+    wrapped_text,
+)
 from omlx.models.library.rope import rope_overrides
 from omlx.models.texts import Classifier, Encoder
 
@@ -59,31 +66,52 @@ class LoadProgress:
     total: int
 
 
-def open_model(directory: Path, dtype: Dtype, *, trusted: bool) -> tuple[nn.Module, dict[str, Any]]:
+def open_model(
+    directory: Path, dtype: Dtype, *, trusted: bool, library: str = AUTO
+) -> tuple[nn.Module, dict[str, Any]]:
     """Return a model with lazy weights of `dtype`, and its config. Raises ModelError."""
-    from mlx_lm import utils  # noqa: PLC0415 — see `import_mlx_lm`
-
     files = ModelFiles.at(directory)
-    classes = choose(files.config, trusted=trusted)
+    classes = choose(files.config, trusted=trusted, library=library)
     if isinstance(classes, Reason):
         raise ModelError(classes.code, param=None, **classes.params)
-    overrides = rope_overrides(files.config)
-    options: dict[str, Any] = {"model_config": overrides}
     try:
-        if classes.text is None:
-            options["trust_remote_code"] = trusted
+        if classes.library is Library.MLX_VLM:
+            model, config = _open_borrowed(files)
         else:
-            # families disagree on the place of this key
-            overrides["tie_word_embeddings"] = not files.tensors.names_any("lm_head")
-            options["get_model_classes"] = lambda config: (TextHalf, TextHalfArgs)
-        model, config = utils.load_model(directory, lazy=True, **options)
-    except Exception as error:  # with a wrong config, architectures of mlx-lm raise anything
+            model, config = _open_lm(files, classes.text, trusted)
+    except Exception as error:  # with a wrong config, classes of models raise anything
         raise ModelError("model.build", detail=one_line(error)) from error
     # The model's random weights, which those of the file replace, were drawn lazily: until it is
     # evaluated, the state of the generator keeps every draw, 2 kB each.
     mx.eval(mx.random.state)
     cast_weights(model, config, dtype)
     return model, config
+
+
+def _open_borrowed(files: ModelFiles) -> tuple[nn.Module, dict[str, Any]]:
+    from omlx.models.library.borrow import open_borrowed  # noqa: PLC0415 — see `import_mlx_lm`
+
+    return open_borrowed(files.directory, files.config), dict(files.config)
+
+
+def _open_lm(
+    files: ModelFiles, text: Mapping[str, Any] | None, trusted: bool
+) -> tuple[nn.Module, dict[str, Any]]:
+    """Return mlx-lm's model and its config; `text` is that of a text half."""
+    from mlx_lm import utils  # noqa: PLC0415 — see `import_mlx_lm`
+
+    overrides = rope_overrides(files.config)
+    options: dict[str, Any] = {"model_config": overrides}
+    if text is None:
+        options["trust_remote_code"] = trusted
+    else:
+        # families disagree on the place of this key
+        overrides["tie_word_embeddings"] = not files.tensors.names_any("lm_head")
+        options["get_model_classes"] = lambda config: (TextHalf, TextHalfArgs)
+    loaded: tuple[nn.Module, dict[str, Any]] = utils.load_model(
+        files.directory, lazy=True, **options
+    )
+    return loaded
 
 
 def cast_weights(model: nn.Module, config: Mapping[str, Any], dtype: Dtype) -> None:

@@ -1,0 +1,117 @@
+"""Text models of mlx-vlm behind the one call that the engine makes.
+
+    config ── module_of ─► package of mlx-vlm ── load ─► language model ─► Borrowed
+    its caches ── translated ─► mlx-lm's classes, or classes of ours
+
+Classes of mlx-vlm are called, not patched. Its folders are read, never written.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
+
+import mlx.core as mx
+import mlx.nn as nn
+
+from omlx.models.library.sources import importing
+
+_UNUSED: Final = ("mlx_audio", "mlx_audio.dsp", "cv2")
+"""Modules for sound and video: some families import them, text models never call them."""
+_POSITIONS: Final = frozenset({"_rope_deltas", "_position_ids"})
+"""Attributes in which some language models keep the positions of an earlier row."""
+
+
+def module_of(config: Mapping[str, Any]) -> ModuleType:
+    """Import mlx-vlm's package of a model or drafter. Takes up to a second; thread-safe.
+
+    Raises ImportError, and ValueError or KeyError for an unknown type.
+    """
+    with importing(), _stand_ins():
+        from mlx_vlm.utils import get_model_and_args  # noqa: PLC0415 — needs the extra
+
+        package: ModuleType = get_model_and_args(dict(config))[0]
+    return package
+
+
+@contextmanager
+def _stand_ins() -> Iterator[None]:
+    """Provide empty modules in place of absent ones, during an import alone."""
+    absent = [name for name in _UNUSED if find_spec(name.partition(".")[0]) is None]
+    for name in absent:
+        sys.modules[name] = _Absent(name)
+    try:
+        yield
+    finally:
+        for name in absent:
+            del sys.modules[name]
+
+
+class _Absent(ModuleType):
+    """Module without content, from which any name can be imported."""
+
+    __path__: list[str] = []
+
+    def __getattr__(self, name: str) -> None:
+        if name.startswith("__"):
+            raise AttributeError(name)
+
+
+def open_borrowed(directory: Path, config: Mapping[str, Any]) -> Borrowed:
+    """Return the text model of a folder, with lazy weights.
+
+    Raises the errors of mlx-vlm.
+    """
+    module_of(config)
+    from mlx_vlm.utils import load_model  # noqa: PLC0415 — needs the extra
+
+    return Borrowed(load_model(directory, lazy=True).language_model)
+
+
+class Borrowed(nn.Module):
+    """mlx-vlm's `language_model`, called as models of mlx-lm are.
+
+    Language models with positions of their own are bypassed: body and head read them from the
+    cache, so that rows of several lengths can take turns.
+    """
+
+    def __init__(self, language_model: nn.Module) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # mlx has no type for it
+        self.language_model = language_model
+        self._bypass = not _POSITIONS.isdisjoint(vars(language_model))
+
+    def __call__(self, inputs: mx.array, /, *, cache: Any) -> mx.array:
+        """Return logits [rows, tokens, V] of ids [rows, tokens]. Appends them to the cache."""
+        text: Any = self.language_model
+        if not self._bypass:
+            logits: mx.array = text(inputs, cache=cache).logits
+            return logits
+        hidden = text.model(inputs, cache=cache)
+        head = text.get("lm_head", None) or text.model.embed_tokens.as_linear
+        logits = head(hidden)
+        return logits
+
+    def make_cache(self) -> list[Any]:
+        from omlx.models.library.caches import make_cache  # noqa: PLC0415 — needs the extra
+
+        return make_cache(self.language_model)
+
+    @property
+    def architecture(self) -> str:
+        """Package of the classes, such as `mlx_vlm.models.mimo_v2`."""
+        return type(self.language_model).__module__.removesuffix(".language")
+
+    @property
+    def layers(self) -> list[nn.Module]:
+        layers: list[nn.Module] = self.language_model.layers
+        return layers
+
+    @property
+    def cast_predicate(self) -> Any:
+        """Predicate of parameter names whose type may change; None without one."""
+        return getattr(self.language_model, "cast_predicate", None)

@@ -1,0 +1,166 @@
+"""Caches of mlx-vlm's models, as classes that the engine can roll back, merge and store.
+
+A class of mlx-vlm is a fork of mlx-lm's with the same fields: mlx-lm's takes its place. The rest
+are subclasses, which add rollback by snapshot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import mlx.core as mx
+from mlx_lm.models import cache as lm
+from mlx_vlm.models import cache as vlm
+
+from omlx.engine.device.kinds import Snapshot
+
+_OVERLAPPING: Final = "mlx_vlm.models.deepseek_v4.language"
+"""Model whose pools of `_OVERLAP_RATIO` tokens read the window before, too."""
+_OVERLAP_RATIO: Final = 4
+
+
+def make_cache(language_model: Any) -> list[Any]:
+    """Return empty caches of a language model, one per layer."""
+    if hasattr(language_model, "make_cache"):
+        caches = language_model.make_cache()
+    else:
+        caches = [vlm.KVCache() for _ in language_model.layers]
+    overlapping = type(language_model).__module__ == _OVERLAPPING
+    return [_translated(cache, overlapping) for cache in caches]
+
+
+def _translated(cache: Any, overlapping: bool) -> Any:
+    """Return the cache of ours or mlx-lm's for an empty cache; others unchanged."""
+    if type(cache) is vlm.CacheList:
+        parts = [_translated(part, overlapping) for part in cache.caches]
+        if any(isinstance(part, Pool) for part in parts):
+            # The first counts tokens; others count entries of the pool.
+            parts[1:] = [Entries() if type(part) is lm.KVCache else part for part in parts[1:]]
+        return Parts(*parts)
+    if type(cache) is vlm.PoolingCache:
+        overlaps = overlapping and cache.ratio == _OVERLAP_RATIO
+        return OverlapPool(cache.ratio) if overlaps else Pool(cache.ratio)
+    make = _MADE.get(type(cache))
+    return cache if make is None else make(cache)
+
+
+class States(lm.ArraysCache):
+    """mlx-lm's recurrent states, with the updates that mlx-vlm's layers ask for."""
+
+    same_as = lm.ArraysCache
+    history_capacity = 0
+    is_speculating = False
+    metadata_revision = 0
+
+    def update_recurrent(
+        self, index: int, length: int, update: Callable[..., tuple[Any, ...]]
+    ) -> tuple[mx.array, mx.array]:
+        """Return output and new state of `update`, called with the state of entry `index`."""
+        output, state = update(self.cache[index], None)[:2]
+        self.cache[index] = state
+        return output, state
+
+    def update_window(
+        self, index: int, source: mx.array, width: int, *, lengths: mx.array | None = None
+    ) -> mx.array:
+        """Keep the last `width` inputs of `source` [rows, width + tokens, …] in entry `index`.
+
+        `lengths` [rows] are the tokens before padding.
+        """
+        tokens = source.shape[1] - width
+        if lengths is None:
+            state = mx.contiguous(source[:, tokens:])
+        else:
+            columns = mx.clip(lengths, 0, tokens)[:, None] + mx.arange(width)
+            shape = (*columns.shape, *[1] * (source.ndim - 2))
+            state = mx.take_along_axis(source, columns.reshape(shape), axis=1)
+        self.cache[index] = state
+        return state
+
+    def extract(self, index: int) -> States:
+        row = States(len(self.cache))
+        row.cache = [None if state is None else state[index : index + 1] for state in self.cache]
+        return row
+
+    def empty(self) -> bool:
+        return all(state is None for state in self.cache)
+
+
+class Parts(vlm.CacheList):  # type: ignore[misc]  # an untyped class
+    """mlx-vlm's list of caches, which some models ask for by name."""
+
+    same_as = lm.CacheList
+
+    def extract(self, index: int) -> Parts:
+        return Parts(*(part.extract(index) for part in self.caches))
+
+
+class Entries(lm.KVCache, Snapshot):
+    """Keys of pooled entries, fewer than tokens."""
+
+    def fields(self) -> Sequence[Any]:
+        return self.keys, self.values, self.offset
+
+    def put_back(self, fields: Sequence[Any]) -> None:
+        self.keys, self.values, self.offset = fields
+
+
+class Pool(vlm.PoolingCache, Snapshot):  # type: ignore[misc]  # an untyped class
+    """Pooled entries of `ratio` tokens each, and the tokens of the next."""
+
+    def fields(self) -> Sequence[Any]:
+        return self.buf_kv, self.buf_gate, self.remainder, self.pooled
+
+    def put_back(self, fields: Sequence[Any]) -> None:
+        self.buf_kv, self.buf_gate, self.remainder, self.pooled = fields
+
+
+class OverlapPool(Pool):
+    """Pool whose entries are computed from two windows of tokens.
+
+    mlx-vlm's class forgets the window before with each pass, so that entries would depend on how a
+    text is cut into passes. Here each pass reads the window before again, and drops its entry.
+    """
+
+    def __init__(self, ratio: int) -> None:
+        super().__init__(ratio)
+        self._before: tuple[mx.array, mx.array] | None = None
+        self._repeats = False
+
+    def accumulate_windows(self, kv: mx.array, gate: mx.array, offset: Any) -> Any:
+        """Return tokens and gates of complete windows, and the position of the first."""
+        tokens, gates, base = super().accumulate_windows(kv, gate, offset)
+        if not tokens.shape[1]:
+            return tokens, gates, base
+        before, newest = self._before, slice(-self.ratio, None)
+        self._before = tokens[:, newest], gates[:, newest]
+        self._repeats = before is not None
+        if before is None:
+            return tokens, gates, base
+        tokens = mx.concatenate([before[0], tokens], axis=1)
+        gates = mx.concatenate([before[1], gates], axis=1)
+        return tokens, gates, base - self.ratio
+
+    def update_and_fetch(self, entries: mx.array) -> mx.array:
+        """Append new entries [rows, entries, width]; return all."""
+        if self._repeats and entries.shape[1]:
+            entries, self._repeats = entries[:, 1:], False
+        pooled: mx.array = super().update_and_fetch(entries)
+        return pooled
+
+    def fields(self) -> Sequence[Any]:
+        return *super().fields(), self._before, self._repeats
+
+    def put_back(self, fields: Sequence[Any]) -> None:
+        *pool, self._before, self._repeats = fields
+        super().put_back(pool)
+
+
+_MADE: Final[dict[type, Callable[[Any], Any]]] = {
+    vlm.KVCache: lambda cache: lm.KVCache(),
+    vlm.ConcatenateKVCache: lambda cache: lm.ConcatenateKVCache(),
+    vlm.RotatingKVCache: lambda cache: lm.RotatingKVCache(cache.max_size, keep=cache.keep),
+    vlm.ChunkedKVCache: lambda cache: lm.ChunkedKVCache(cache.chunk_size),
+    vlm.ArraysCache: lambda cache: States(len(cache.cache)),
+}
