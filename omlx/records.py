@@ -213,3 +213,4 @@ class Receipt:
     versions: dict[str, str]
     kept: bool = True  # the answer is stored and can be verified by `id`
     exactness: str = ""  # the model's `ExactnessClaim` as text
+    library: str = ""  # of the model's classes

@@ -114,8 +114,19 @@ def _first_fault(probes: dict[str, Callable[[], float]]) -> str:
     return ""
 
 
-def table(verdicts: Iterable[Verdict]) -> str:
+def page(verdicts: Iterable[Verdict]) -> str:
     """Return the generated part of docs/model-support.md."""
+    by_library: dict[bool, list[Verdict]] = {False: [], True: []}
+    for verdict in verdicts:
+        by_library[verdict.name in zoo.BORROWED_NAMES].append(verdict)
+    left_out = "\n".join(f"- {name}: {reason}." for name, reason in sorted(zoo.SKIPPED.items()))
+    return (
+        f"{_table(by_library[False])}\nNot examined:\n\n{left_out}\n\n"
+        f"### Classes of mlx-vlm\n\n{_table(by_library[True])}"
+    )
+
+
+def _table(verdicts: list[Verdict]) -> str:
     verdicts = sorted(verdicts, key=lambda verdict: verdict.name.lower())
     ways = Counter(verdict.rewinds.split(":")[0] for verdict in verdicts)
     speculable = ", ".join(f"{way} {ways[way]}" for way in ("trim", "slice", "snapshot", "no"))
@@ -125,6 +136,5 @@ def table(verdicts: Iterable[Verdict]) -> str:
         f"{len(verdicts)} configurations: {speculable}; "
         f"rows share a batch in {shared}, and draft in it in {drafts}."
     )
-    left_out = "\n".join(f"- {name}: {reason}." for name, reason in sorted(zoo.SKIPPED.items()))
     lines = "\n".join(verdict.line for verdict in verdicts)
-    return f"{counts}\n\n{HEADER}\n{RULE}\n{lines}\n\nNot examined:\n\n{left_out}\n"
+    return f"{counts}\n\n{HEADER}\n{RULE}\n{lines}\n"

@@ -13,6 +13,7 @@ from omlx.cli.output import columns, size
 from omlx.models.catalog.catalog import Catalog
 from omlx.models.catalog.discovery import discover
 from omlx.models.catalog.registry import ModelEntry, Registry, Status
+from omlx.models.library.choose import Library
 from omlx.settings.layers import add_flags
 from omlx.settings.schema import Group, Scope
 
@@ -53,7 +54,8 @@ def _row(entry: ModelEntry) -> tuple[str, ...]:
     if entry.reason is not None:
         return entry.id, entry.source, entry.reason.message
     quantization, family = entry.quantization or "dense", entry.model_type or ""
-    return entry.id, entry.source, size(entry.size_bytes), quantization, family
+    library = "" if entry.library in (None, Library.MLX_LM) else entry.library.label
+    return entry.id, entry.source, size(entry.size_bytes), quantization, family, library
 
 
 def _record(entry: ModelEntry, catalog: Catalog) -> dict[str, object]:
@@ -65,6 +67,7 @@ def _record(entry: ModelEntry, catalog: Catalog) -> dict[str, object]:
         "size_bytes": entry.size_bytes,
         "model_type": entry.model_type,
         "quantization": entry.quantization,
+        "library": entry.library,
     }
     if profiles := catalog.profiles(entry.id):
         record["profiles"] = [profile.id for profile in profiles]

@@ -62,9 +62,16 @@ class StagedReader:
         tokenizer: TokenizerWrapper | None,
         trusted: bool,
         vision: bool,
+        library: str,
     ) -> LoadSteps:
         if entry.id != self._model:
-            return load_steps(entry, dtype, tokenizer=tokenizer, trusted=trusted, vision=vision)
+            return load_steps(
+                *(entry, dtype),
+                tokenizer=tokenizer,
+                trusted=trusted,
+                vision=vision,
+                library=library,
+            )
         return self._steps(entry, dtype, tokenizer or read_tokenizer(entry), trusted)
 
     def _steps(

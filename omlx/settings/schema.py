@@ -169,6 +169,9 @@ class Settings(BaseModel):
     trust_remote_code: Annotated[
         bool, _pool(applies=AppliesAt.RELOAD, scopes=MODEL_ALONE | {Scope.CLI})
     ] = False
+    library: Annotated[
+        Literal["auto", "mlx-lm", "mlx-vlm"], _pool(applies=AppliesAt.RELOAD, scopes=PER_MODEL)
+    ] = "auto"
     vision: Annotated[bool, _pool(applies=AppliesAt.RELOAD, scopes=PER_MODEL)] = True
 
     speculation: Annotated[Text, _speculation("STRATEGY")] = "auto"

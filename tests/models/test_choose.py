@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib.machinery import ModuleSpec
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -70,3 +71,62 @@ def test_an_encoder_needs_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     reason = choose({"model_type": "bert"})
     assert isinstance(reason, Reason)
     assert (reason.code, reason.params["extra"]) == ("model.encoder_extra", "omlx[encoders]")
+
+
+@pytest.fixture
+def mlx_vlm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A package with the modules of two models."""
+    for name in ("k2_horizon", "glm_moe_dsa"):
+        (tmp_path / "models" / name).mkdir(parents=True)
+        (tmp_path / "models" / name / "__init__.py").touch()
+    spec = ModuleSpec("mlx_vlm", None)
+    spec.submodule_search_locations = [str(tmp_path)]
+    monkeypatch.setattr(module, "find_spec", lambda name: spec)
+    return tmp_path
+
+
+@pytest.mark.usefixtures("mlx_vlm")
+@pytest.mark.parametrize(
+    ("config", "setting", "library"),
+    [
+        ({"model_type": "k2_horizon"}, "auto", Library.MLX_VLM),
+        ({"model_type": "glm_moe_dsa"}, "auto", Library.MLX_LM),
+        ({"model_type": "glm_moe_dsa", "index_topk_freq": 1}, "auto", Library.MLX_LM),
+        ({"model_type": "glm_moe_dsa", "index_topk_freq": 4}, "auto", Library.MLX_VLM),
+        ({"model_type": "glm_moe_dsa", "indexer_types": ["full"]}, "auto", Library.MLX_VLM),
+        ({"model_type": "glm_moe_dsa", "index_topk_freq": 4}, "mlx-lm", Library.MLX_LM),
+        ({"model_type": "glm_moe_dsa"}, "mlx-vlm", Library.MLX_VLM),
+    ],
+)
+def test_mlx_vlm_has_what_mlx_lm_lacks_or_what_is_set(
+    config: dict[str, Any], setting: str, library: Library
+) -> None:
+    assert choose(config, library=setting) == Classes(library)
+
+
+@pytest.mark.usefixtures("mlx_vlm")
+@pytest.mark.parametrize(
+    ("model_type", "setting", "code"),
+    [
+        ("mimo_v2", "auto", "model.library_extra"),  # an older mlx-vlm
+        ("hal9000", "mlx-vlm", "model.unsupported"),
+        ("k2_horizon", "mlx-lm", "model.unsupported"),
+        ("llama", "mlx-vlm", "model.unsupported"),
+    ],
+)
+def test_a_library_without_the_classes_is_a_reason(
+    model_type: str, setting: str, code: str
+) -> None:
+    reason = choose({"model_type": model_type}, library=setting)
+    assert isinstance(reason, Reason)
+    assert reason.code == code
+
+
+def test_without_mlx_vlm_the_reason_names_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "find_spec", lambda name: None)
+    reason = choose({"model_type": "qwen4_exp"})
+    assert isinstance(reason, Reason)
+    assert (reason.code, reason.params["extra"]) == ("model.library_extra", "omlx[vision]")
+    assert 'pip install "omlx[vision]"' in reason.message

@@ -197,6 +197,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
             hc_count=2,
             hc_lowrank=8,
             indexer_n_heads=16,
+            indexer_kv_heads=1,
             indexer_head_dim=16,
             indexer_budget=16,
             indexer_compress_ratio=4,

@@ -141,6 +141,20 @@ def whole_borrowed(config: dict[str, Any]) -> Any:
     return package.Model(arguments)
 
 
+def save_borrowed(name: str, folder: Path) -> None:
+    """Replace the model in `folder` by a tiny random one of mlx-vlm with the same tokenizer."""
+    vocab_size = json.loads((folder / "config.json").read_text())["vocab_size"]
+    config = copy.deepcopy(CONFIGS[name])
+    for part in (config, config.get("text_config", {})):
+        if "vocab_size" in part:
+            part["vocab_size"] = vocab_size
+    mx.random.seed(0)
+    whole = whole_borrowed(config)
+    weights = dict(tree_flatten(whole.parameters()))
+    mx.save_safetensors(str(folder / "model.safetensors"), weights)
+    (folder / "config.json").write_text(json.dumps(config))
+
+
 def _instantiate(family: Family, vocab_extra: int) -> nn.Module:
     module = importlib.import_module(f"mlx_lm.models.{family.module or family.name}")
     return module.Model(module.ModelArgs.from_dict(config_of(family, vocab_extra)))

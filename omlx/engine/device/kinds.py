@@ -22,7 +22,7 @@ from mlx_lm.models.cache import (
 
 
 class Trimmed:
-    """Kind of caches with an exact `trim` and token count `offset`, but other fields than mlx-lm's."""
+    """Kind of caches with an exact `trim`, the token count `offset`, and fields of their own."""
 
 
 class Snapshot:

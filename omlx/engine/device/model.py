@@ -39,8 +39,8 @@ Cache = list[LayerCache]
 
 MakeCache = Callable[[], Cache]
 
-_POSITIONS: Final = ("wpe", "position")
-"""Parts of the names of embeddings that are indexed by position, not by token id."""
+_NO_IDS: Final = ("wpe", "position", "ngram")
+"""Parts of the names of embeddings that are indexed by position or hash, not by token id."""
 
 
 class Model(Protocol):
@@ -86,7 +86,7 @@ def id_limit(model: Model, make_cache: MakeCache) -> int:
         module.weight.shape[0]
         for name, module in modules
         if isinstance(module, nn.Embedding | nn.QuantizedEmbedding)
-        and not any(part in name for part in _POSITIONS)
+        and not any(part in name for part in _NO_IDS)
     ]
     return min([logits.shape[-1], *rows])
 

@@ -129,9 +129,7 @@ def rewind(cache: Iterable[LayerCache], now: int, target: int, marks: Sequence[M
 
 def length_of(cache: Iterable[LayerCache]) -> int | None:
     """Return how many tokens the layers count; None if none counts. Asserts that they agree."""
-    counts = {
-        int(cast(Any, leaf).offset) for leaf in leaves(cache) if kind_of(leaf) in _COUNTING
-    }
+    counts = {int(cast(Any, leaf).offset) for leaf in leaves(cache) if kind_of(leaf) in _COUNTING}
     assert len(counts) <= 1, f"layers disagree: {sorted(counts)}"
     return counts.pop() if counts else None
 
@@ -194,4 +192,3 @@ def _put_back(leaf: Any, saved: tuple[Any, ...] | None, n: int) -> None:
         leaf.keys, leaf.values, leaf.offset, leaf.start_position = saved
     else:
         _step_back(leaf, n)
-

@@ -177,7 +177,7 @@ def shard(model: Any, group: Any) -> None:
 
 def architecture(model: nn.Module) -> str:
     """The module of mlx-lm, by which models are listed in the tables."""
-    return architecture_of(model).rpartition(".")[2]
+    return architecture_of(model).removeprefix("mlx_lm.models.")
 
 
 def _body(model: Any) -> Any:

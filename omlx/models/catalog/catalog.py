@@ -18,13 +18,18 @@ from fnmatch import fnmatchcase
 from typing import Final, NamedTuple
 
 from omlx.draft_length import DraftLength
-from omlx.errors import BadRequest, ConfigError, NotFound
+from omlx.errors import BadRequest, ConfigError, NotFound, Reason
 from omlx.models.catalog.registry import ModelEntry, Registry, Status, check_usable
+from omlx.models.library.choose import choose
 from omlx.settings.configuration import Configuration, LiveConfiguration
 from omlx.settings.layers import Layer, Source, resolve
 from omlx.settings.schema import Settings, Value
 from omlx.settings.store import check_profile_name
 
+_LIBRARY_REASONS: Final = frozenset(
+    {"model.library_extra", "model.remote_code", "model.rope", "model.unsupported"}
+)
+"""Codes of `choose`, whose answer depends on a model's settings."""
 LATEST: Final = ":latest"
 """Tag that Ollama's API and clients add to names without a tag."""
 
@@ -226,7 +231,7 @@ class _Names:
         return [Profile(model, name, stored[name].values) for name in sorted(stored)]
 
     def _model(self, name: str) -> ModelEntry:
-        return self._trusted(self.registry.get(self._unaliased(name)))
+        return self._configured(self.registry.get(self._unaliased(name)))
 
     def _base(self, base: str, name: str) -> ModelEntry:
         """Return model `base` of profile `name`. Raises NotFound naming the whole `name`."""
@@ -248,13 +253,16 @@ class _Names:
             raise NotFound("model.ambiguous", param="model", model=name, ids=", ".join(models))
         return models[0] if models else name
 
-    def _trusted(self, entry: ModelEntry) -> ModelEntry:
-        """Return `entry`, usable if remote code was its only problem and settings trust it."""
-        if entry.reason is None or entry.reason.code != "model.remote_code":
+    def _configured(self, entry: ModelEntry) -> ModelEntry:
+        """Return `entry`, usable if its settings choose a library that has its classes."""
+        if entry.reason is None or entry.reason.code not in _LIBRARY_REASONS:
             return entry
-        if not self.configuration.resolve(entry.id).settings.trust_remote_code:
-            return entry
-        return replace(entry, status=Status.USABLE, reason=None)
+        settings = self.configuration.resolve(entry.id).settings
+        trusted, library = settings.trust_remote_code, settings.library
+        classes = choose(entry.files.config, trusted=trusted, library=library)
+        if isinstance(classes, Reason):
+            return replace(entry, reason=classes)
+        return replace(entry, status=Status.USABLE, reason=None, library=classes.library)
 
 
 def _aliases(configuration: Configuration) -> Mapping[str, str]:

@@ -259,11 +259,15 @@ _LFS = b"version https://git-lfs"
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """Shape and bytes of each tensor of a file; `truncated` if the data is incomplete."""
+    """Shape and bytes of each tensor of a file, and all dtypes as written (`BF16`).
+
+    `truncated` if the data is incomplete.
+    """
 
     shapes: Mapping[str, Sequence[int]]
     sizes: Mapping[str, int]
     truncated: Reason | None
+    dtypes: frozenset[str] = frozenset()
 
 
 def whole_header(file: Path) -> Header:
@@ -297,6 +301,7 @@ def read_header(file: Path) -> Header:
         shapes = {name: tuple(map(int, tensor["shape"])) for name, tensor in tensors.items()}
         places = {name: tuple(map(int, t["data_offsets"])) for name, t in tensors.items()}
         sizes = {name: stop - start for name, (start, stop) in places.items()}
+        dtypes = frozenset(str(tensor.get("dtype")) for tensor in tensors.values())
         end = max((stop for _, stop in places.values()), default=0)
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
         raise ModelError("model.not_safetensors", file=file.name) from None
@@ -304,7 +309,7 @@ def read_header(file: Path) -> Header:
     if size < promised:
         params: dict[str, Param] = {"file": file.name, "size": size, "promised": promised}
         truncated = Reason("model.truncated", params)
-    return Header(shapes, sizes, truncated)
+    return Header(shapes, sizes, truncated, dtypes)
 
 
 def _summary(headers: Iterable[Header]) -> Tensors:

@@ -10,8 +10,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
 
-from omlx.errors import StageError
+from omlx.errors import Reason, StageError
 from omlx.models.catalog.files import CONFIG, PROCESSOR_CONFIG, TOKENIZER_CONFIG, ModelFiles
+from omlx.models.library.choose import choose
+from omlx.settings.schema import Settings
 
 _SAMPLE: Final = 64 << 10
 """Bytes hashed at the start (most of the header) and in the middle."""
@@ -25,21 +27,27 @@ _TEMPLATES: Final = ("chat_template*", "additional_chat_templates/*")
 
 @dataclass(frozen=True, slots=True)
 class ModelIdentity:
-    """Hashes of the files that a model's tokens depend on; `dtype` is the setting."""
+    """Hashes of the files that a model's tokens depend on.
+
+    `dtype` is the setting, `library` has the model's classes.
+    """
 
     weights: str = ""
     tokenizer: str = ""
     template: str = ""
     dtype: str = ""
+    library: str = ""
 
 
-def model_identity(directory: Path, dtype: str) -> ModelIdentity:
+def model_identity(directory: Path, settings: Settings) -> ModelIdentity:
     """Hash weights by fingerprint, small files entirely.
 
     A chat template inside the tokenizer's config counts as template alone. Raises OSError,
     ModelError.
     """
     files = ModelFiles.at(directory)
+    trusted, library = settings.trust_remote_code, settings.library
+    classes = choose(files.config, trusted=trusted, library=library)
     config = files.json(TOKENIZER_CONFIG)
     template = config.pop("chat_template", None)
     template = template or files.json(PROCESSOR_CONFIG).get("chat_template")
@@ -48,7 +56,8 @@ def model_identity(directory: Path, dtype: str) -> ModelIdentity:
         weights=digest(fingerprint(directory)),
         tokenizer=digest(tokenizer),
         template=digest([template, _contents(directory, _TEMPLATES)]),
-        dtype=dtype,
+        dtype=settings.dtype,
+        library="" if isinstance(classes, Reason) else classes.library,
     )
 
 

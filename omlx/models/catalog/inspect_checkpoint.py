@@ -67,7 +67,13 @@ def inspect_checkpoint(model_id: str, directory: Path, source: str) -> ModelEntr
         config = files.config if files.has(CONFIG) else None
         if config is not None:
             model_type, quantization = kind_of(config)
-            entry = replace(entry, model_type=model_type, quantization=quantization)
+            classes = choose(config)
+            entry = replace(
+                entry,
+                model_type=model_type,
+                quantization=quantization,
+                library=None if isinstance(classes, Reason) else classes.library,
+            )
         shown = escaped(model_id)
         reason = (
             # an id that no address can hold, such as one with a line break, or a terminal obeys

@@ -12,6 +12,7 @@ from typing import Final
 
 from omlx.errors import ModelError, NotFound, Reason
 from omlx.models.catalog.files import ModelFiles
+from omlx.models.library.choose import Library
 
 BUNDLED: Final = "bundled"
 """Source name of the demonstration models bundled with this package."""
@@ -29,7 +30,7 @@ class ModelEntry:
     """One model directory; `source` names its place, `reason` is set unless usable.
 
     `quantization` is a short label (`4-bit`, `mxfp4`), None for dense weights; `size_bytes` counts
-    weights.
+    weights; `library` has the classes.
     """
 
     id: str
@@ -40,6 +41,7 @@ class ModelEntry:
     size_bytes: int = 0
     model_type: str | None = None
     quantization: str | None = None
+    library: Library | None = None
 
     @property
     def name(self) -> str:

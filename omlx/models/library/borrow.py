@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -55,7 +55,7 @@ def _stand_ins() -> Iterator[None]:
 class _Absent(ModuleType):
     """Module without content, from which any name can be imported."""
 
-    __path__: list[str] = []
+    __path__: ClassVar[list[str]] = []
 
     def __getattr__(self, name: str) -> None:
         if name.startswith("__"):

@@ -31,12 +31,13 @@ from omlx.models.catalog.files import GENERATION_CONFIG
 from omlx.models.catalog.head_files import HeadFiles, head_directory, own_head
 from omlx.models.catalog.registry import ModelEntry
 from omlx.models.catalog.tokenizer import read_tokenizer, tokenizer_length
-from omlx.models.library.choose import is_encoder
+from omlx.models.library.choose import AUTO, is_encoder
 from omlx.models.pool.opening import (
     Dtype,
     LoadProgress,
     cast_weights,
     encoder_facts,
+    import_classes,
     nbytes_of,
     one_line,
     open_encoder,
@@ -45,6 +46,7 @@ from omlx.models.pool.opening import (
 )
 from omlx.models.pool.speculation import DraftChoice
 from omlx.models.vision.support import LazyVision, VisionSupport, has_vision, open_lazily
+from omlx.settings.schema import Settings
 
 if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
@@ -74,7 +76,8 @@ class LoadedModel:
     """A model in memory; `vocab_size` is the tokenizer's, logits may be wider.
 
     `stage` is set if this process holds only some layers. `vision` describes image support. Models
-    without `generates` are encoders. A user may raise the context to `longest_context`.
+    without `generates` are encoders. A user may raise the context to `longest_context`. `library`
+    is the setting at loading.
     """
 
     model: Model
@@ -89,6 +92,11 @@ class LoadedModel:
     vision: VisionSupport = field(default_factory=VisionSupport)
     generates: bool = True
     longest_context: int = 0
+    library: str = AUTO
+
+    def follows(self, settings: Settings) -> bool:
+        """Return whether the weights match the settings `library` and `vision`."""
+        return self.library == settings.library and self.vision.follows(vision=settings.vision)
 
 
 LoadSteps: TypeAlias = Generator[LoadProgress | None, None, LoadedModel]
@@ -102,8 +110,11 @@ def load(entry: ModelEntry, dtype: Dtype) -> LoadedModel:
     return run_through(load_steps(entry, dtype))
 
 
-def check_checkpoint(entry: ModelEntry) -> None:
-    """Raise ModelError for missing or damaged files, or a config of other weights."""
+def check_checkpoint(entry: ModelEntry, library: str = AUTO) -> None:
+    """Raise ModelError for missing or damaged files, or a config of other weights.
+
+    Imports classes of mlx-vlm. `library` is the setting.
+    """
     with _naming(entry):
         if not entry.path.is_dir():
             raise ModelGone("model.folder_missing")
@@ -114,6 +125,7 @@ def check_checkpoint(entry: ModelEntry) -> None:
         if not files.config:
             raise ModelError("model.no_config")
         check_counts(files.config, tensors.count)
+        import_classes(files.config, library)
 
 
 def load_steps(
@@ -123,12 +135,13 @@ def load_steps(
     tokenizer: TokenizerWrapper | None = None,
     trusted: bool = False,
     vision: bool = False,
+    library: str = AUTO,
 ) -> LoadSteps:
     """Load a checked model in steps, with other work in between; return the model.
 
     The first progress has the total size, before any read; None is a step without progress.
-    `tokenizer` avoids a second read. `vision`: read the vision tower, too. Raises ModelError,
-    ProbeFailed for a model whose passes fail.
+    `tokenizer` avoids a second read. `vision`: read the vision tower, too. `library` is the
+    setting. Raises ModelError, ProbeFailed for a model whose passes fail.
     """
     with _naming(entry):
         entry.files.json(GENERATION_CONFIG)  # a damaged one is named before its use
@@ -136,7 +149,7 @@ def load_steps(
             tokenizer = read_tokenizer(entry)
         if is_encoder(entry.files.config):
             return (yield from _encoder_steps(entry, dtype, tokenizer))
-        model, config = open_model(entry.path, dtype, trusted=trusted)
+        model, config = open_model(entry.path, dtype, trusted=trusted, library=library)
         lazy = LazyVision(off_reason=Reason("vision.off.setting"))
         if vision or not has_vision(config):
             lazy = open_lazily(entry.files, tokenizer)
@@ -147,7 +160,8 @@ def load_steps(
         support = lazy.open(cast("Model", model), sum(map(nbytes_of, towers)))
         facts = yield from probe(cast("Model", model), tokenizer_length(tokenizer))
         loaded = describe(entry, model, config, tokenizer, facts)
-        return replace(loaded, vision=support, size_bytes=loaded.size_bytes + support.tower_bytes)
+        size = loaded.size_bytes + support.tower_bytes
+        return replace(loaded, vision=support, size_bytes=size, library=library)
 
 
 def next_step(steps: Generator[Y, None, T]) -> Y | T:
@@ -249,6 +263,7 @@ class WeightReader(Protocol):
         tokenizer: TokenizerWrapper | None,
         trusted: bool,
         vision: bool,
+        library: str,
     ) -> LoadSteps: ...
 
 

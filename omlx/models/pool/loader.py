@@ -26,6 +26,7 @@ from omlx.errors import BadRequest, EngineDead, ModelError, Overloaded, ProbeFai
 from omlx.models.catalog.identity import ModelIdentity, model_identity
 from omlx.models.catalog.registry import ModelEntry
 from omlx.models.catalog.tokenizer import read_tokenizer
+from omlx.models.library.choose import AUTO
 from omlx.models.pool.cost_file import CostFiles, CostKey, LoadedCosts, machine
 from omlx.models.pool.footprint import release_memory
 from omlx.models.pool.load_weights import (
@@ -177,7 +178,7 @@ class _Load:
     async def _read_models(self) -> tuple[LoadedModel, LoadedModel | None]:
         """Return target and draft, from memory or read. Raises as `load`."""
         target, draft = self._weights_of(self._choice.target, self._settings.dtype), None
-        if target is not None and not target.vision.follows(vision=self._settings.vision):
+        if target is not None and not target.follows(self._settings):
             target = None
         nbytes = 0 if target is not None else await self._begin(self._choice.target)
         if self._choice.draft_model is not None:
@@ -210,17 +211,19 @@ class _Load:
 
     async def _begin(self, entry: ModelEntry) -> int:
         """Begin to read a model; return the bytes of its weights."""
-        await asyncio.to_thread(check_checkpoint, entry)
+        settings, is_target = self._settings, entry == self._choice.target
+        library = settings.library if is_target else AUTO
+        await asyncio.to_thread(check_checkpoint, entry, library)
         tokenizer = self._choice.tokenizers.get(entry.path)
         if tokenizer is None:
             tokenizer = await asyncio.to_thread(read_tokenizer, entry)
-        settings, is_target = self._settings, entry == self._choice.target
         steps = self._begun[entry.path] = self._loader.read(
             entry,
             settings.dtype,
             tokenizer=tokenizer,
             trusted=settings.trust_remote_code and is_target,
             vision=settings.vision and is_target,
+            library=library,
         )
         progress = None
         while progress is None:  # others are asked first whether they can read it too
@@ -280,7 +283,7 @@ class _Load:
         """Read the identity of a target just loaded. Raises ModelError."""
         entry = self._choice.target
         try:
-            return model_identity(entry.path, self._settings.dtype)
+            return model_identity(entry.path, self._settings)
         except OSError as error:
             detail = str(error.strerror)
             raise ModelError("model.unreadable", model=entry.id, detail=detail) from error

@@ -16,18 +16,19 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 
 import mlx.core as mx
 import mlx.nn as nn
-from mlx.utils import tree_flatten
+from mlx.utils import tree_flatten, tree_map_with_path
 
 from omlx.engine.piece import Layout
 from omlx.engine.types import Traits
 from omlx.errors import ModelError, ProbeFailed, Reason
-from omlx.models.catalog.files import ModelFiles
+from omlx.models.catalog.files import ModelFiles, read_header
 from omlx.models.library.choose import (
     AUTO,
     ENCODERS,
     Library,
     choose,
     is_classifier,
+    is_encoder,
     wrapped_text,
 )
 from omlx.models.library.rope import rope_overrides
@@ -51,6 +52,8 @@ _PREFIXES: Final = (
 _ROPE: Final = {"full_attention": "global_rope_theta", "sliding_attention": "local_rope_theta"}
 """ModernBERT's keys, which newer configs have in `rope_parameters`."""
 _ACTIVATION: Final = "act"
+_REWRITTEN: Final = "F8_E8M0"
+"""Scales of 8 exponent bits, which mlx does not read."""
 _IS_ENCODER: Final = Reason("model.encoder")
 
 
@@ -66,6 +69,22 @@ class LoadProgress:
     total: int
 
 
+def import_classes(config: Mapping[str, Any], library: str) -> None:
+    """Import mlx-vlm's classes of a text model: up to a second, not for the engine thread.
+
+    Raises ModelError.
+    """
+    classes = choose(config, library=library)
+    if isinstance(classes, Reason) or classes.library is not Library.MLX_VLM or is_encoder(config):
+        return
+    from omlx.models.library.borrow import module_of  # noqa: PLC0415 — see `import_mlx_lm`
+
+    try:
+        module_of(config)
+    except (ImportError, LookupError, ValueError) as error:
+        raise ModelError("model.build", detail=one_line(error)) from error
+
+
 def open_model(
     directory: Path, dtype: Dtype, *, trusted: bool, library: str = AUTO
 ) -> tuple[nn.Module, dict[str, Any]]:
@@ -74,6 +93,8 @@ def open_model(
     classes = choose(files.config, trusted=trusted, library=library)
     if isinstance(classes, Reason):
         raise ModelError(classes.code, param=None, **classes.params)
+    if classes.library is Library.MLX_VLM:
+        _check_dtypes(directory)
     try:
         if classes.library is Library.MLX_VLM:
             model, config = _open_borrowed(files)
@@ -86,6 +107,13 @@ def open_model(
     mx.eval(mx.random.state)
     cast_weights(model, config, dtype)
     return model, config
+
+
+def _check_dtypes(directory: Path) -> None:
+    """Raise ModelError for shards that mlx-vlm would rewrite on disk to read them."""
+    for file in sorted(directory.glob("*.safetensors")):
+        if _REWRITTEN in read_header(file).dtypes:
+            raise ModelError("model.dtype", param=None, file=file.name, dtype=_REWRITTEN)
 
 
 def _open_borrowed(files: ModelFiles) -> tuple[nn.Module, dict[str, Any]]:
@@ -115,13 +143,26 @@ def _open_lm(
 
 
 def cast_weights(model: nn.Module, config: Mapping[str, Any], dtype: Dtype) -> None:
-    """Cast dense weights lazily; `auto` means float32 on a CPU. Quantized models are unchanged."""
+    """Cast dense weights lazily; `auto` means float32 on a CPU. Quantized models are unchanged.
+
+    A class may exclude parameters that must not become narrower, such as biases of routers.
+    """
     if config.get("quantization") or config.get("quantization_config"):
         return
-    if dtype != "auto":
+    if dtype == "auto" and mx.default_device().type == mx.DeviceType.cpu:
+        dtype = "float32"
+    if dtype == "auto":
+        return
+    included = getattr(model, "cast_predicate", None)
+    if included is None or dtype == "float32":
         model.set_dtype(_DTYPES[dtype])
-    elif mx.default_device().type == mx.DeviceType.cpu:
-        model.set_dtype(mx.float32)
+        return
+
+    def cast(path: str, array: mx.array) -> mx.array:
+        floating = mx.issubdtype(array.dtype, mx.floating)
+        return array.astype(_DTYPES[dtype]) if floating and included(path) else array
+
+    model.update(tree_map_with_path(cast, model.parameters()))
 
 
 def read_weights(*models: nn.Module) -> Generator[LoadProgress, None, int]:

@@ -242,8 +242,13 @@ class ResidentModel:
         return now - self.used_at >= timeout
 
     def can_keep_weights(self, settings: Settings) -> bool:
+        same_library = settings.library == self.settings.library
         support = self.served.vision
-        return settings.dtype == self.dtype and support.follows(vision=settings.vision)
+        return (
+            same_library
+            and settings.dtype == self.dtype
+            and support.follows(vision=settings.vision)
+        )
 
     def can_keep_loop(self, speculation: SpeculationConfig, limits: Limits) -> bool:
         """Return whether changed settings take effect without building a new engine loop.

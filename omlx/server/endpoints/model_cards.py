@@ -14,6 +14,7 @@ from omlx.errors import Reason
 from omlx.models.catalog.catalog import Profile
 from omlx.models.catalog.facts import ModelFacts, model_facts
 from omlx.models.catalog.registry import ModelEntry
+from omlx.models.library.choose import Library
 from omlx.models.pool.pool import Pool, why_no_vision
 from omlx.models.pool.served import ServedModel
 from omlx.models.vision.support import read_vision_off
@@ -58,6 +59,14 @@ class ModelCard:
         return self.facts.reasoning or reasoning_format(self.served.tokenizer) is not None
 
     @property
+    def library(self) -> str | None:
+        """Library of the model's classes with its version."""
+        library = self.entry.library
+        if self.served is not None and self.served.identity.library:
+            library = Library(self.served.identity.library)
+        return None if library is None else library.label
+
+    @property
     def capabilities(self) -> list[str]:
         """Abilities; `speculation` is known only for loaded models."""
         if self.facts.embeddings:
@@ -91,6 +100,7 @@ class ModelCard:
             "loaded": self.served is not None,
             "model_type": self.entry.model_type,
             "quantization": self.entry.quantization,
+            "library": self.library,
             "size_bytes": self.entry.size_bytes,
         }
         if self.profile is not None:

@@ -1,0 +1,159 @@
+"""Text models of mlx-vlm: rows take turns, prefixes are restored, nothing stays on modules."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+import pytest
+
+from lab.probe.reference import TOLERANCE, Row, references
+from lab.probe.rewinding import verify
+from omlx.engine.device.batch_probe import batching_refusal, uneven_refusal
+from omlx.engine.device.model import cache_maker
+from omlx.engine.device.payloads import Payloads, layout_of, uncacheable
+from omlx.engine.device.rewind import rewind_refusal
+from omlx.engine.piece import Piece
+from omlx.engine.types import run_through
+from omlx.models.library.borrow import Borrowed, module_of
+from omlx.models.library.choose import BORROWED, NEWER
+from tests import zoo
+from tests.zoo.borrowed import CONFIGS
+
+pytestmark = pytest.mark.needs_extra
+ALONE = {
+    "deepseek_v4": "batch.off.no_merge",
+    "ernie4_5_moe_vl": "batch.off.probe",
+    "glm5_next": "batch.off.no_merge",
+    "inkling": "batch.off.probe",
+    "longcat_flash_sparse": "batch.off.probe",
+    "minimax_m3": "batch.off.probe",
+    "qwen4_exp": "batch.off.probe",
+}
+"""Families whose rows run one after another, with the code of the reason."""
+NO_PREFIXES = {"deepseek_v4", "glm5_next", "minimax_m3", "qwen4_exp"}
+
+
+@pytest.fixture(params=zoo.BORROWED_NAMES)
+def model(request: pytest.FixtureRequest) -> nn.Module:
+    return built(request.param)
+
+
+built = cache(zoo.build)
+
+
+def test_every_served_family_is_in_the_zoo() -> None:
+    proven = {str(config["model_type"]) for config in CONFIGS.values()}
+    assert set(BORROWED.values()) == proven
+    assert set(NEWER) <= proven
+
+
+def attributes(model: nn.Module) -> Iterator[tuple[str, str, int]]:
+    for path, module in model.named_modules():
+        for name, value in [*vars(module).items(), *module.items()]:
+            yield path, name, id(value)
+
+
+def test_rows_of_other_lengths_take_turns_and_leave_nothing_on_modules(model: nn.Module) -> None:
+    rows = [Row(model, tokens, seed) for seed, tokens in enumerate((33, 11, 22))]
+    before = sorted(attributes(model))
+    caches = [zoo.make_cache(model) for _ in rows]
+    for turn in range(3):
+        for row, live in zip(rows, caches, strict=True):
+            third = len(row.tokens) // 3
+            assert row.read(turn * third, (turn + 1) * third, live) <= TOLERANCE
+    assert sorted(attributes(model)) == before
+
+
+def test_the_wrapper_computes_what_the_language_model_does(model: Any) -> None:
+    ids = mx.array([Row(model, 24, 0).tokens])
+    own = model.language_model(ids, cache=zoo.make_cache(model)).logits
+    assert mx.allclose(model(ids, cache=zoo.make_cache(model)), own, rtol=1e-5, atol=1e-5)
+
+
+def test_rejected_drafts_leave_the_cache(model: nn.Module) -> None:
+    assert rewind_refusal(zoo.make_cache(model), model) is None
+    result = verify(Row(model, 48, seed=3))
+    assert result.gap <= TOLERANCE
+    assert result.stepped + result.restored > 5
+
+
+@pytest.mark.parametrize("name", zoo.BORROWED_NAMES)
+def test_rows_share_a_batch_or_run_one_after_another_for_a_reason(name: str) -> None:
+    model = built(name)
+    make_cache = cache_maker(model)
+    reason = run_through(batching_refusal(model, make_cache, zoo.VOCAB_SIZE))
+    assert (None if reason is None else reason.code) == ALONE.get(name)
+    if reason is None:
+        assert run_through(uneven_refusal(model, make_cache, zoo.VOCAB_SIZE)) is None
+
+
+@pytest.mark.parametrize("name", zoo.BORROWED_NAMES)
+def test_a_restored_prefix_gives_the_logits_of_single_steps(name: str) -> None:
+    model = built(name)
+    make_cache = cache_maker(model)
+    reason = uncacheable(make_cache())
+    if name in NO_PREFIXES:
+        assert reason is not None
+        return
+    assert reason is None
+    row, live, length = references(model)[0], make_cache(), 40
+    row.read(0, length, live)
+    layout = layout_of(model, make_cache)
+    pieces = [Piece(1, "rows", 0, length)]
+    if layout.window is not None:
+        pieces.append(Piece(2, "window", length - layout.window, length))
+    if layout.recurrent:
+        pieces.append(Piece(3, "state", 0, length))
+    kept = Payloads(make_cache)
+    kept.keep(live, pieces)
+    row.read(length, length + 9, live)  # written behind what was saved
+    restored = kept.build([piece.id for piece in pieces], length, 64)
+    assert row.read(length, length + 6, restored) <= TOLERANCE
+    assert row.read(length + 6, length + 7, restored) <= TOLERANCE
+
+
+def test_pooled_entries_of_many_tokens_do_not_depend_on_chunks() -> None:
+    row = Row(built("deepseek_v4"), 300, 0)  # its last layer but one pools 128 tokens
+    for chunk in (300, 64, 7):
+        live = zoo.make_cache(row.model)
+        for start in range(0, 300, chunk):
+            assert row.read(start, min(300, start + chunk), live) <= TOLERANCE
+
+
+WITHOUT_SOUND = """
+import sys
+from importlib.machinery import PathFinder
+
+class Hidden(PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        hidden = name.partition(".")[0] in ("mlx_audio", "cv2", "pandas", "datasets", "scipy")
+        return None if hidden else PathFinder.find_spec(name, path, target)
+
+sys.meta_path = [Hidden if finder is PathFinder else finder for finder in sys.meta_path]
+from omlx.models.library.borrow import module_of
+package = module_of({"model_type": "inkling"})
+assert package.__name__ == "mlx_vlm.models.inkling", package
+assert not {"mlx_audio", "mlx_audio.dsp", "cv2"} & set(sys.modules)
+"""
+
+
+def test_a_family_is_imported_without_packages_for_sound_and_video() -> None:
+    subprocess.run([sys.executable, "-W", "ignore", "-c", WITHOUT_SOUND], check=True)
+
+
+def test_an_unknown_type_is_no_module() -> None:
+    with pytest.raises(ValueError, match="hal9000"):
+        module_of({"model_type": "hal9000"})
+
+
+def test_a_wrapper_names_the_classes_behind_it() -> None:
+    model = built("k2_horizon")
+    assert isinstance(model, Borrowed)
+    assert model.architecture == "mlx_vlm.models.k2_horizon"

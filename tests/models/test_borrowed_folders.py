@@ -1,0 +1,160 @@
+"""Folders of mlx-vlm's text models: dense and quantized forms, shards that are left alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+import pytest
+from mlx.utils import tree_flatten
+
+from omlx.errors import ModelError
+from omlx.models.catalog.discovery import BUNDLED
+from omlx.models.catalog.files import ModelFiles
+from omlx.models.catalog.inspect_checkpoint import inspect_checkpoint
+from omlx.models.catalog.registry import ModelEntry
+from omlx.models.library.borrow import Borrowed
+from omlx.models.pool.load_weights import load
+from omlx.models.pool.opening import open_model
+from tests.zoo.borrowed import CONFIGS
+from tests.zoo.build import whole_borrowed
+
+pytestmark = pytest.mark.needs_extra
+DEMO = BUNDLED / "omlx-demo/draft"
+FORMS: dict[str, dict[str, Any] | None] = {
+    "dense": None,
+    "affine": {"group_size": 32, "bits": 4, "mode": "affine"},
+    "mxfp4": {"group_size": 32, "bits": 4, "mode": "mxfp4"},
+    "mxfp8": {"group_size": 32, "bits": 8, "mode": "mxfp8"},
+    "nvfp4": {"group_size": 16, "bits": 4, "mode": "nvfp4"},
+}
+OVERRIDE = {"group_size": 32, "bits": 8, "mode": "affine"}
+NAMES = ("deepseek_v4", "glm5_next", "mimo_v2", "mistral_large3", "qwen4_exp", "step3p7")
+
+
+def save(folder: Path, name: str, form: dict[str, Any] | None = None) -> nn.Module:
+    """Write a folder as mlx-vlm does; return its text model."""
+    config = CONFIGS[name]
+    mx.random.seed(0)
+    whole = whole_borrowed(config)
+    whole.eval()
+    if form is not None:
+        config = {**config, "quantization": {**form, **_quantize(whole, form)}}
+    weights = dict(tree_flatten(whole.parameters()))
+    mx.save_safetensors(str(folder / "model.safetensors"), weights, metadata={"format": "mlx"})
+    (folder / "config.json").write_text(json.dumps(config))
+    return Borrowed(whole.language_model)
+
+
+def _quantize(whole: nn.Module, form: dict[str, Any]) -> dict[str, Any]:
+    """Quantize the text model, some layers in another form; return these by name."""
+    others = {}
+
+    def form_of(path: str, module: nn.Module) -> bool | dict[str, Any]:
+        quantizable = path.startswith("language_model") and hasattr(module, "to_quantized")
+        if not quantizable or module.weight.shape[-1] % 32:
+            return False
+        if path.endswith(("down_proj", "o_proj")):
+            others[path] = OVERRIDE
+            return OVERRIDE
+        return form
+
+    nn.quantize(whole, class_predicate=form_of)
+    return others
+
+
+def logits(model: Any) -> mx.array:
+    return model(mx.arange(12)[None], cache=model.make_cache())
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", NAMES)
+def test_a_folder_gives_the_logits_that_were_saved(name: str, form: str, tmp_path: Path) -> None:
+    saved = save(tmp_path, name, FORMS[form])
+    before = stamps(tmp_path)
+    model, config = open_model(tmp_path, "auto", trusted=False)
+    assert isinstance(model, Borrowed)
+    assert mx.array_equal(logits(model), logits(saved))
+    assert config == ModelFiles.at(tmp_path).config
+    assert stamps(tmp_path) == before
+
+
+def stamps(folder: Path) -> dict[str, tuple[int, bytes]]:
+    return {path.name: (path.stat().st_mtime_ns, path.read_bytes()) for path in folder.iterdir()}
+
+
+def test_a_folder_as_its_authors_publish_it(tmp_path: Path) -> None:
+    saved = save(tmp_path, "k2_horizon")
+    weights = mx.load(str(tmp_path / "model.safetensors"))
+    plain = {name.removeprefix("language_model."): array for name, array in weights.items()}
+    mx.save_safetensors(str(tmp_path / "model.safetensors"), plain)
+    model, _ = open_model(tmp_path, "auto", trusted=False)
+    assert mx.array_equal(logits(model), logits(saved))
+
+
+def test_a_cast_spares_the_parameters_that_must_stay_float32(tmp_path: Path) -> None:
+    save(tmp_path, "longcat_flash_sparse")
+    model, _ = open_model(tmp_path, "bfloat16", trusted=False)
+    dtypes = {path: array.dtype for path, array in tree_flatten(model.parameters())}
+    kept = {path for path, dtype in dtypes.items() if dtype == mx.float32}
+    assert kept
+    assert all("e_score_correction_bias" in path for path in kept)
+
+
+def test_shards_that_would_be_rewritten_are_refused_and_left_alone(tmp_path: Path) -> None:
+    save(tmp_path, "k2_horizon")
+    shard = tmp_path / "model.safetensors"
+    length = int.from_bytes(shard.read_bytes()[:8], "little")
+    header = json.loads(shard.read_bytes()[8 : 8 + length])
+    first = next(name for name in header if name != "__metadata__")
+    header[first]["dtype"] = "F8_E8M0"
+    text = json.dumps(header).encode()
+    shard.write_bytes(len(text).to_bytes(8, "little") + text + shard.read_bytes()[8 + length :])
+    before = stamps(tmp_path)
+    with pytest.raises(ModelError) as caught:
+        open_model(tmp_path, "auto", trusted=False)
+    assert caught.value.code == "model.dtype"
+    assert caught.value.params == {"file": "model.safetensors", "dtype": "F8_E8M0"}
+    assert stamps(tmp_path) == before
+
+
+def test_missing_weights_are_an_error_with_their_names(tmp_path: Path) -> None:
+    save(tmp_path, "k2_horizon")
+    weights = mx.load(str(tmp_path / "model.safetensors"))
+    del weights["language_model.model.norm.weight"]
+    mx.save_safetensors(str(tmp_path / "model.safetensors"), weights)
+    with pytest.raises(ModelError) as caught:
+        open_model(tmp_path, "auto", trusted=False)
+    assert caught.value.code == "model.build"
+    assert "model.norm.weight" in str(caught.value.params["detail"])
+
+
+def test_code_in_a_folder_is_refused_before_mlx_vlm_reads_it(tmp_path: Path) -> None:
+    save(tmp_path, "k2_horizon")
+    config = {**CONFIGS["k2_horizon"], "model_file": "code.py"}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "code.py").write_text("raise SystemExit")
+    with pytest.raises(ModelError) as caught:
+        open_model(tmp_path, "auto", trusted=False, library="mlx-vlm")
+    assert caught.value.code == "model.remote_code"
+
+
+@pytest.mark.filterwarnings("ignore")  # transformers warns of types that it does not know
+def test_a_loaded_folder_has_facts_of_the_engine(tmp_path: Path) -> None:
+    folder = tmp_path / "tiny"
+    folder.mkdir()
+    for file in DEMO.glob("tokenizer*"):
+        shutil.copy(file, folder)
+    save(folder, "mimo_v2", FORMS["affine"])
+    entry = inspect_checkpoint("tiny", folder, "test")
+    assert (entry.usable, str(entry.library)) == (True, "mlx-vlm")
+    loaded = load(ModelEntry("tiny", folder, "test"), "auto")
+    facts = loaded.facts
+    assert (facts.unbatchable, facts.no_uneven, facts.uncacheable, facts.no_rewind) == (None,) * 4
+    assert facts.vocab_size == 96
+    assert loaded.size_bytes < os.path.getsize(folder / "model.safetensors")  # towers are not read
