@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FILE, FUNCTION, LINE = 400, 60, 120
 
 WHEEL_LINES = 74_000
-"""Lines of all modules in the wheel. It rises with a new feature alone, by its price (`make prices`)."""
+"""Lines of all modules in the wheel, which rise with a new feature alone, by `make prices`."""
 
 # path or path::name -> why it may be longer
 EXCEPTIONS = {}

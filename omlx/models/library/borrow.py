@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -55,7 +55,9 @@ def _stand_ins() -> Iterator[None]:
 class _Absent(ModuleType):
     """Module without content, from which any name can be imported."""
 
-    __path__: ClassVar[list[str]] = []
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.__path__ = []
 
     def __getattr__(self, name: str) -> None:
         if name.startswith("__"):

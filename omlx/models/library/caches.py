@@ -36,7 +36,7 @@ def _translated(cache: Any, overlapping: bool) -> Any:
         parts = [_translated(part, overlapping) for part in cache.caches]
         if any(isinstance(part, Pool) for part in parts):
             # The first counts tokens; others count entries of the pool.
-            parts[1:] = [Entries() if type(part) is lm.KVCache else part for part in parts[1:]]
+            parts[1:] = [_entries() if type(part) is lm.KVCache else part for part in parts[1:]]
         return Parts(*parts)
     if type(cache) is vlm.PoolingCache:
         overlaps = overlapping and cache.ratio == _OVERLAP_RATIO
@@ -45,9 +45,14 @@ def _translated(cache: Any, overlapping: bool) -> Any:
     return cache if make is None else make(cache)
 
 
+def _entries() -> Any:
+    return Entries()  # type: ignore[no-untyped-call]  # mlx-lm has no type for it
+
+
 class States(lm.ArraysCache):
     """mlx-lm's recurrent states, with the updates that mlx-vlm's layers ask for."""
 
+    cache: list[Any]
     same_as = lm.ArraysCache
     history_capacity = 0
     is_speculating = False
