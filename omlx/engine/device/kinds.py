@@ -22,11 +22,11 @@ from mlx_lm.models.cache import (
 
 
 class Trimmed:
-    """Kind of caches with an exact `trim`, the token count `offset`, and fields of their own."""
+    """Kind of caches with exact `trim`, token count `offset`, and other fields than mlx-lm's."""
 
 
 class Snapshot:
-    """Base class of caches that roll back by a copy of all fields, taken before a pass."""
+    """Base class of caches rolled back by a copy of all fields."""
 
     def fields(self) -> Sequence[Any]:
         """Return arrays and plain values. A later pass may write into the same arrays."""

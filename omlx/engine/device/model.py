@@ -40,7 +40,7 @@ Cache = list[LayerCache]
 MakeCache = Callable[[], Cache]
 
 _NO_IDS: Final = ("wpe", "position", "ngram")
-"""Parts of the names of embeddings that are indexed by position or hash, not by token id."""
+"""Name parts of embeddings indexed by position or hash, not by token id."""
 
 
 class Model(Protocol):

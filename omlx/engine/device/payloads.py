@@ -256,7 +256,7 @@ def _fill(leaf: Any, i: int, parts: Sequence[Share], length: int, prompt: int) -
 
 
 def _join(i: int, parts: Sequence[Share], start: int, stop: int, room: int) -> Arrays:
-    """Concatenate tokens [start, stop) of layer `i` and zeros up to `room` rows, in one copy."""
+    """Concatenate tokens [start, stop) of layer `i`, padded with zeros to `room` rows, at once."""
 
     def join(*arrays: mx.array) -> mx.array:
         spans: list[mx.array] = []
