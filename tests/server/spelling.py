@@ -116,6 +116,7 @@ def read(
     tokenizer: TokenizerWrapper | None,
     trusted: bool,
     vision: bool,
+    library: str,
     kind: type[Spelling] = Spelling,
     context: int = CONTEXT,
 ) -> LoadSteps:
@@ -133,6 +134,7 @@ def read(
         sampling={},
         facts=facts,
         size_bytes=0,
+        library=library,
     )
 
 
