@@ -28,7 +28,9 @@ FEATURES: Final[dict[str, str]] = {
     "speculation": """
         omlx/engine/speculation/ tests/engine/speculation/ omlx/engine/device/facts
         omlx/engine/device/batch_probe omlx/engine/device/chip_costs omlx/draft_length
-        omlx/models/catalog/head_files omlx/models/pool/head
+        omlx/models/catalog/head_files omlx/models/catalog/drafters omlx/models/pool/head
+        omlx/models/pool/borrowed_drafters omlx/engine/device/taps tests/engine/borrowed
+        tests/engine/test_borrowed tests/models/test_drafters tests/server/test_drafters
         tests/models/test_heads tests/models/heads tests/models/drafts
         omlx/models/pool/cost_file omlx/models/pool/speculation tests/models/test_cost_file
         tests/models/test_draft_

@@ -15,7 +15,6 @@ from typing import Final, TypeAlias
 from omlx.errors import ModelError, Reason
 from omlx.models.catalog.compatibility import Tokenizer, checkpoint_mismatch, tokenizer_mismatch
 from omlx.models.catalog.files import ModelFiles
-from omlx.models.catalog.head_files import is_head
 from omlx.models.catalog.package import DeclaredDraftModel, usable_package
 from omlx.models.catalog.reference import find_draft
 from omlx.models.catalog.registry import ModelEntry, Status
@@ -36,6 +35,7 @@ Compatibility: TypeAlias = Reason | None
 """Why a draft does not fit; None if it does."""
 
 NGRAM: Final = "ngram"
+_DRAFT_ONLY: Final = ("model.drafter", "model.head_only", "model.gguf_only")
 
 FIRST_DRAFTS: Final = 16
 """Drafts listed and checked by a page before a request for all."""
@@ -96,7 +96,7 @@ class DraftCompatibility:
             if _pair(target, draft) in self._known:
                 continue
             reason = _unusable(draft) or checkpoint_mismatch(target, draft)
-            if reason is None and not is_head(draft):  # a head has no tokenizer of its own
+            if reason is None and draft.drafter is None:  # trained ones have no tokenizer
                 candidates.append(draft)
             else:
                 self._known[_pair(target, draft)] = reason
@@ -121,7 +121,7 @@ class DraftCompatibility:
 
 def _unusable(draft: ModelEntry) -> Compatibility:
     """Return why a model is unusable, except formats that only drafts have."""
-    draft_only = draft.reason is None or draft.reason.code in ("model.head_only", "model.gguf_only")
+    draft_only = draft.reason is None or draft.reason.code in _DRAFT_ONLY
     return None if draft.status is Status.USABLE or draft_only else draft.reason
 
 
@@ -175,7 +175,7 @@ class ModelDrafts:
         registry = self.pool.registry
         chosen = declared = missing = None
         strategy, name = configured.strategy, configured.settings.draft_model
-        if name is not None and (strategy.off or strategy.clause("draft") is not None):
+        if name is not None and (strategy.off or configured.admits_draft):
             found = find_draft(name, registry)
             if isinstance(found, Reason):
                 missing = found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from omlx.engine.device.chip_costs import expected_costs
@@ -36,7 +37,7 @@ def build_loop(
     draft: Model | None = None,
     draft_name: str | None = None,
     no_draft_reason: Reason | None = None,
-    head: HeadDrafter | Reason | None = None,
+    heads: Mapping[str, HeadDrafter | Reason] | None = None,
     cost_model: CostModel | None = None,
     make_cache: MakeCache | None = None,
     memory: MemoryGuard | None = None,
@@ -50,10 +51,11 @@ def build_loop(
 
     Ids that the tokenizer has and the model has not are outside the loop's vocabulary. Without
     `facts`, runs the short passes that they take. `vision` lets it read images. `draft` proposes
-    under the name `draft_name`; `no_draft_reason` says why there is none. `head` is a draft head of
-    this model, or why there is none. `cost_model` holds measurements of earlier runs and is
-    updated. `memory` is shared with other models. `make_cache` replaces the model's own caches. A
-    `runner` reaches all stages. `disks` store prefixes; `draft_shape` is the draft's.
+    under the name `draft_name`; `no_draft_reason` says why there is none. `heads` has the trained
+    drafter of this model, and why there is none of other kinds, by kind. `cost_model` holds
+    measurements of earlier runs and is updated. `memory` is shared with other models. `make_cache`
+    replaces the model's own caches. A `runner` reaches all stages. `disks` store prefixes;
+    `draft_shape` is the draft's.
     """
     make_cache, cost_model = make_cache or cache_maker(model), cost_model or CostModel()
     cost_model.target.expected = expected_costs(model)
@@ -85,7 +87,7 @@ def build_loop(
         kept_by = known, draft_bytes, limits, disks[1], fit
         built = _build_draft(draft_name or "draft", draft, *kept_by)
         cost_model.draft_share = _share(draft, facts) or cost_model.draft_share
-    _use_drafters(loop, facts, built, head)
+    _use_drafters(loop, facts, {DraftModel.kind: built, **(heads or {})})
     return loop
 
 
@@ -113,15 +115,12 @@ def _share(draft: Model, facts: ModelFacts) -> float:
 
 
 def _use_drafters(
-    loop: EngineLoop,
-    facts: ModelFacts,
-    draft: DraftModel | Reason | None,
-    head: HeadDrafter | Reason | None,
+    loop: EngineLoop, facts: ModelFacts, by_kind: Mapping[str, Drafter | Reason | None]
 ) -> None:
-    """Let the loop draft by lookups, and by a draft model and a head where they are built."""
+    """Let the loop draft by lookups, and by drafters without a reason against them."""
     drafters: list[Drafter] = [NgramDrafter()]
     missing: dict[str, Reason] = {}
-    for kind, built in ((DraftModel.kind, draft), (HeadDrafter.kind, head)):
+    for kind, built in by_kind.items():
         if isinstance(built, Reason):
             missing[kind] = built
         elif built is not None:

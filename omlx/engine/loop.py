@@ -199,8 +199,8 @@ class EngineLoop:
     ) -> None:
         """Replace the drafters. Requires that no request runs.
 
-        `off_reason` says why none may draft for this model, `missing` why no draft model or no head
-        does, by kind. `cost_model` None keeps the present one.
+        `off_reason` says why none may draft for this model, `missing` why none of a kind does.
+        `cost_model` None keeps the present one.
         """
         fixed, bounds = self.limits.num_draft_tokens, self.limits.bounds
         kinds, reasons = {d.kind for d in drafters}, {**MISSING, **(missing or {})}
@@ -290,8 +290,7 @@ class EngineLoop:
         return ModelSnapshot(
             drafters=kinds,
             off_reason=speculator.off_reason,
-            no_draft_reason=speculator.missing.get(DraftModel.kind),
-            no_head_reason=speculator.missing.get(HeadDrafter.kind),
+            missing=dict(speculator.missing),
             unbatchable=self.scheduler.batch.off_reason,
             costs=self.cost_model.to_json(),
             bounds=self.limits.bounds,

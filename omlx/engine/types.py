@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol, TypeAlias, TypeVar
@@ -192,19 +192,18 @@ class CalibrationState(StrEnum):
 class ModelSnapshot:
     """The state of a loaded model between two steps.
 
-    `drafters` are kinds by name; `off_reason` says why none of them may draft, `no_draft_reason`
-    why no draft model is among them, `no_head_reason` why no head is, `unbatchable` why rows cannot
-    share a batch. `costs` is made by `CostModel.to_json`. A strict model keeps to `bounds`.
+    `drafters` are kinds by name; `off_reason` says why none of them may draft, `missing` why none
+    of a kind is among them, `unbatchable` why rows cannot share a batch. `costs` is made by
+    `CostModel.to_json`. A strict model keeps to `bounds`.
     """
 
     drafters: dict[str, str]
     off_reason: Reason | None
-    no_draft_reason: Reason | None
+    missing: Mapping[str, Reason]
     unbatchable: Reason | None
     costs: dict[str, Any]
     prefix: PrefixStats
     calibration: CalibrationState = CalibrationState.OFF
-    no_head_reason: Reason | None = None
     bounds: Bounds | None = None
 
 

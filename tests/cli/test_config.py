@@ -103,7 +103,7 @@ def test_a_key_is_never_shown(alone: Path, capsys: Capture) -> None:
         (["set", "port", "http"], "port: 'http'"),
         (["set", "no_draft", "1"], "'no_draft' cannot be stored"),
         (["set", "speculation", "ngram:q=1"], "Column 7"),
-        (["set", "speculation", "eagle3"], "eagle3"),
+        (["set", "speculation", "medusa"], "medusa"),
         (["set", "draft_max", "0"], "draft_max"),
         (["set", "draft_model", "./small"], "'./small' is not a model name"),
         (["set", "draft_model", TARGET, "--model", "target"], "is the target model itself"),
@@ -286,7 +286,7 @@ def test_what_would_not_work_is_not_written(
     head = Path(shutil.copytree(BUNDLED / "omlx-demo/draft", folder.parent / "head"))
     config = json.loads((head / "config.json").read_text())
     (head / "config.json").write_text(
-        json.dumps({**config, "architectures": ["LlamaForCausalLMEagle3"]})
+        json.dumps({**config, "architectures": ["LlamaForCausalLMEagle"]})
     )
     stranger = Path(shutil.copytree(BUNDLED / "omlx-demo/draft", folder.parent / "stranger"))
     tokenizer = json.loads((stranger / "tokenizer.json").read_text())

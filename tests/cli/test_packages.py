@@ -201,7 +201,7 @@ def test_a_draft_of_the_command_line_that_cannot_be_used_stops_no_start(
     place(tmp_path, "big", "target")
     head = place(tmp_path, "head", "draft") / "config.json"
     head.write_text(
-        json.dumps({**json.loads(head.read_text()), "architectures": ["LlamaForCausalLMEagle3"]})
+        json.dumps({**json.loads(head.read_text()), "architectures": ["LlamaForCausalLMEagle"]})
     )
     save_family(zoo.FAMILIES["deepseek_v41"], place(tmp_path, "stuck", "draft"))
     with serving(tmp_path, "org/big", "--draft-model", named) as server:

@@ -17,7 +17,8 @@ from omlx.engine.device.sampling import Draw, RowSampler, draw, process
 from omlx.engine.loop import EngineLoop
 from omlx.engine.speculation.cost_model import CostModel
 from omlx.engine.speculation.drafter import Draft
-from omlx.engine.speculation.drafters.head import HeadDrafter, Shortlist
+from omlx.engine.speculation.drafters.head import HeadDrafter
+from omlx.engine.speculation.drafters.shortlist import Shortlist
 from omlx.engine.step.row import Row
 from omlx.engine.types import Limits
 from omlx.errors import Reason
@@ -148,7 +149,7 @@ def loop_with(
         model(family),
         zoo.VOCAB_SIZE,
         limits,
-        head=drafter or head_of(model(family), random_head(family), zoo.VOCAB_SIZE),
+        heads={"mtp": drafter or head_of(model(family), random_head(family), zoo.VOCAB_SIZE)},
         cost_model=costs,
         facts=facts(family),
     )

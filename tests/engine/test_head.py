@@ -48,7 +48,7 @@ WRONG = {"right": lambda at: False, "noisy": lambda at: at % 5 in (1, 2)}
 
 def counting(head: Any) -> EngineLoop:
     target = CountingText()
-    return build_loop(target, VOCAB, LIMITS, head=head_of(target, head, VOCAB))
+    return build_loop(target, VOCAB, LIMITS, heads={"mtp": head_of(target, head, VOCAB)})
 
 
 def by_head(of: Request) -> Request:
@@ -206,7 +206,7 @@ def test_models_that_do_more_behind_their_layers_have_no_head() -> None:
         model("cohere"),
         zoo.VOCAB_SIZE,
         LIMITS,
-        head=head_of(model("cohere"), CountingHead(), zoo.VOCAB_SIZE),
+        heads={"mtp": head_of(model("cohere"), CountingHead(), zoo.VOCAB_SIZE)},
     )
     bench = Bench(loop).run(by_head(request("a", max_tokens=8)))
     assert bench.stats().speculation == Reason("spec.off.hidden", {"model": "cohere"})

@@ -117,12 +117,12 @@ def test_a_snapshot_is_plain_data_and_changes_nothing() -> None:
     loop = loop_of("llama", model("llama"))
     before = loop.snapshot()
     assert before.drafters == {"ngram": "ngram", "tiny": "draft"}
-    assert (before.off_reason, before.no_draft_reason, before.unbatchable) == (None, None, None)
+    assert (before.off_reason, before.missing.get("draft"), before.unbatchable) == (None,) * 3
     Bench(loop).run(request(max_tokens=20))
     after = loop.snapshot()
     assert after == loop.snapshot()
     assert CostModel.from_json(json.loads(json.dumps(after.costs))).target.widest > 0
-    assert loop_of("llama").snapshot().no_draft_reason == Reason("spec.off.no_draft_model")
+    assert loop_of("llama").snapshot().missing["draft"] == Reason("spec.off.no_draft_model")
 
 
 def test_the_thread_gives_a_snapshot_of_what_is_attached() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from omlx.draft_length import DraftLength
@@ -37,10 +39,20 @@ def test_what_is_meant_and_how_it_is_written(text: str, meant: Strategy) -> None
     assert parse(str(meant)) == meant
 
 
-@pytest.mark.parametrize("name", ["ngram-simple", "ngram-cache", "draftless"])
-def test_names_of_others_are_read_and_noted(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("ngram-simple", "ngram"),
+        ("ngram-cache", "ngram"),
+        ("draftless", "ngram"),
+        ("eagle3", "eagle"),
+        ("dflash", "block"),
+        ("dspark", "block"),
+    ],
+)
+def test_names_of_others_are_read_and_noted(name: str, meant: str) -> None:
     found = parse(f"{name}:m=8")
-    assert (str(found), found.clauses) == ("ngram:m=8", (EIGHT,))
+    assert (str(found), found.clauses) == (f"{meant}:m=8", (replace(EIGHT, name=meant),))
     assert [(note.code, note.params["name"]) for note in found.notes] == [
         ("strategy.read_as", name)
     ]
@@ -57,10 +69,10 @@ def test_names_of_others_are_read_and_noted(name: str) -> None:
         ("ngram; drft:m=2", "name", "drft"),
         ("ngram-simple;drft", "name", "drft"),
         ("ngram,draft", "name", "ngram,"),
-        ("draft;eagle3", "refused", "eagle3"),
+        ("eagle;eagle3", "twice", "eagle3"),
         ("medusa:m=3", "refused", "medusa"),
         ("mtp:n=3", "key", "n"),
-        ("dflash", "refused", "dflash"),
+        ("block:n=3", "key", "n"),
         ("draft;draft", "twice", "draft"),
         ("draft;ngram;ngram-cache", "twice", "ngram-cache"),
         ("ngram:m=4,m=4", "twice", "m=4"),

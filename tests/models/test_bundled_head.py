@@ -37,7 +37,7 @@ def test_it_accepts_most_first_tokens_and_changes_none() -> None:
     vocab_size = max(tokenizer.get_vocab().values()) + 1
     drafter = HeadDrafter.of("mtp", head, target, cache_maker(target), vocab_size)
     limits = Limits(context_length=2048, num_draft_tokens=2)
-    loop = build_loop(target, vocab_size, limits, head=drafter)
+    loop = build_loop(target, vocab_size, limits, heads={"mtp": drafter})
     accepted = rounds = 0
     for i, text in enumerate(TEXTS):
         prompt = tokenizer.apply_chat_template(

@@ -166,16 +166,16 @@ def test_a_copy_or_an_equally_large_model_does_not_draft(tmp_path: Path) -> None
     [
         ({"model_type": "eagle"}, ["model.safetensors"], "draft.unfit.head_only"),
         (
-            {"model_type": "qwen3", "dflash_config": {}},
+            {"model_type": "qwen3", "dflash_config": {}, "hidden_size": 9},
             ["model.safetensors"],
-            "draft.unfit.head_only",
+            "draft.unfit.head",
         ),
         ({"model_type": "qwen3_5_mtp"}, ["model.safetensors"], "draft.unfit.head"),
         ({"model_type": "gemma4_assistant"}, ["model.safetensors"], "draft.unfit.head_only"),
         (
-            {"architectures": ["LlamaForCausalLMEagle3"]},
+            {"architectures": ["LlamaForCausalLMEagle3"], "vocab_size": 9},
             ["pytorch_model.bin"],
-            "draft.unfit.head_only",
+            "draft.unfit.head",
         ),
         ({"model_type": "llama"}, ["model.safetensors.part"], "draft.unfit.half_download"),
         ({}, ["draft.gguf"], "draft.unfit.gguf"),

@@ -13,13 +13,8 @@ from mlx.utils import tree_flatten
 
 from omlx.engine.device.model import parts_of
 from omlx.errors import ModelError, Reason
-from omlx.models.catalog.head_files import (
-    HeadFiles,
-    head_directory,
-    head_mismatch,
-    is_head,
-    own_head,
-)
+from omlx.models.catalog.drafters import drafter_mismatch
+from omlx.models.catalog.head_files import HeadFiles, head_directory, own_head
 from omlx.models.catalog.inspect_checkpoint import inspect_checkpoint
 from omlx.models.catalog.registry import ModelEntry
 from omlx.models.pool.head import build_head, head_bytes, is_quantized
@@ -103,8 +98,8 @@ def test_a_quantized_directory_of_its_own(tmp_path: Path, family: str, bits: int
     quantization = {"group_size": 32, "bits": bits}
     save_directory(tmp_path / "head", tmp_path / "target", plain(head), quantization=quantization)
     target, entry = entry_of(tmp_path / "target"), entry_of(tmp_path / "head")
-    assert is_head(entry)
-    assert head_mismatch(target, entry) is None
+    assert entry.drafter == "mtp"
+    assert drafter_mismatch(target, entry) is None
     read = build_head(head_directory(entry), model(family))
     assert is_quantized(read)
     assert same(read, head)
@@ -116,19 +111,22 @@ def test_a_head_of_another_size_or_family_does_not_fit(tmp_path: Path) -> None:
     target, entry = entry_of(tmp_path / "target"), entry_of(tmp_path / "head")
     text = {"hidden_size": 999, "vocab_size": zoo.VOCAB_SIZE}
     declare(tmp_path / "head", text_config=text)
-    params = {"draft": "head", "field": "hidden_size"}
-    assert head_mismatch(target, entry) == Reason("draft.unfit.head", params)
+    params = {"draft": "head", "field": "hidden_size", "wanted": "999", "found": "64"}
+    assert drafter_mismatch(target, entry) == Reason("draft.unfit.head", params)
     declare(tmp_path / "head", model_type="deepseek_mtp")
-    params = {"draft": "head", "field": "model_type"}
-    assert head_mismatch(target, entry) == Reason("draft.unfit.head", params)
+    params = {"draft": "head", "field": "model_type", "wanted": "deepseek", "found": "qwen3_5"}
+    assert drafter_mismatch(target, entry) == Reason("draft.unfit.head", params)
 
 
-def test_eagle_heads_are_no_heads_here(tmp_path: Path) -> None:
+def test_other_heads_are_no_drafters_here(tmp_path: Path) -> None:
     save_target(tmp_path / "target", "qwen3_5")
     save_directory(tmp_path / "head", tmp_path / "target", plain(random_head("qwen3_5")))
-    for kind in ("qwen3_eagle3", "qwen3_5_dflash", "gemma4_assistant"):
+    for kind in ("qwen3_eagle", "qwen3_5_dflash", "gemma4_assistant"):
         declare(tmp_path / "head", model_type=kind)
-        assert not is_head(entry_of(tmp_path / "head"))
+        entry = entry_of(tmp_path / "head")
+        assert entry.drafter is None
+        assert entry.reason is not None
+        assert entry.reason.code == "model.head_only"
 
 
 def test_a_promised_head_that_is_missing_is_named_with_a_command(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from omlx.errors import Reason
 from omlx.models.catalog.compatibility import too_large
 from omlx.models.catalog.discovery import Folder, HubCache, scan_places
 from omlx.models.catalog.inspect_checkpoint import inspect_checkpoint
@@ -117,25 +118,56 @@ def test_a_single_file_replaces_an_old_index(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "kind"),
     [
-        ({"model_type": "llama", "architectures": ["LlamaForCausalLMEagle3"]}, "EAGLE"),
-        (
-            {"model_type": "qwen3", "architectures": ["DFlashDraftModel"], "dflash_config": {}},
-            "DFlash",
-        ),
+        ({"model_type": "llama", "architectures": ["LlamaForCausalLMEagle"]}, "EAGLE"),
+        ({"model_type": "gemma4", "dflash_config": {}}, "DFlash"),
         ({"model_type": "llama", "medusa_num_heads": 4}, "Medusa"),
-        ({"model_type": "qwen3_5_mtp", "architectures": ["Qwen3_5MTP"]}, "MTP"),
         ({"model_type": "deepseek_v3", "architectures": ["DeepSeekV3ForCausalLMNextN"]}, "MTP"),
         ({"model_type": "gemma4_assistant"}, "MTP"),
-        ({"architectures": ["X"], "speculators_model_type": "eagle3"}, "EAGLE"),
     ],
 )
-def test_a_draft_head_is_recognised_from_its_config(
+def test_a_draft_head_that_is_not_supported_is_named(
     tmp_path: Path, config: dict[str, Any], kind: str
 ) -> None:
     entry = only(model(tmp_path / "m", config))
-    assert code(entry) == "model.head_only"
-    assert entry.reason is not None
-    assert entry.reason.params == {"kind": kind}
+    assert entry.reason == Reason("model.head_only", {"kind": kind})
+    assert entry.drafter is None
+
+
+SIZES = {"hidden_size": 64, "vocab_size": 96}
+SPECULATORS = {"speculators_model_type": "eagle3", "transformer_layer_config": SIZES}
+
+
+@pytest.mark.parametrize(
+    ("config", "drafter", "kind"),
+    [
+        ({"architectures": ["LlamaForCausalLMEagle3"], **SIZES}, "eagle", "EAGLE-3"),
+        ({"architectures": ["X"], **SPECULATORS}, "eagle", "EAGLE-3"),
+        ({"architectures": ["DFlashDraftModel"], "dflash_config": {}, **SIZES}, "block", "DFlash"),
+        ({"dflash_config": {"projector_type": "dspark"}, **SIZES}, "block", "DSpark"),
+        ({"model_type": "qwen3_5_mtp", "text_config": SIZES}, "mtp", "MTP"),
+    ],
+)
+def test_a_trained_drafter_says_what_it_needs(
+    tmp_path: Path, config: dict[str, Any], drafter: str, kind: str
+) -> None:
+    entry = only(model(tmp_path / "m", {"model_type": "qwen3", **config}))
+    assert entry.drafter == drafter
+    assert entry.reason == Reason("model.drafter", {"kind": kind, "hidden": 64, "vocab": 96})
+
+
+@pytest.mark.parametrize("strange", [None, 3, "x", [], ["x"], {"a": 1}, True])
+@pytest.mark.parametrize(
+    "field",
+    [
+        *("dflash_config", "transformer_layer_config", "eagle_config", "target_layer_ids"),
+        *("hidden_size", "vocab_size", "text_config"),
+    ],
+)
+def test_a_strange_config_of_a_drafter_is_read(tmp_path: Path, field: str, strange: object) -> None:
+    for name in ("LlamaForCausalLMEagle3", "DFlashDraftModel"):
+        config = {"model_type": "qwen3", "architectures": [name], field: strange}
+        entry = only(model(tmp_path / name, config))
+        assert entry.drafter in (None, "eagle", "block")
 
 
 @pytest.mark.parametrize(
@@ -143,7 +175,7 @@ def test_a_draft_head_is_recognised_from_its_config(
 )
 def test_a_draft_head_is_recognised_with_any_weights(tmp_path: Path, files: list[str]) -> None:
     head = {"model_type": "llama", "architectures": ["LlamaForCausalLMEagle3"]}
-    assert code(only(model(tmp_path / "m", head, files))) == "model.head_only"
+    assert code(only(model(tmp_path / "m", head, files))) == "model.drafter"
 
 
 def test_a_model_with_an_mtp_layer_is_usable(tmp_path: Path) -> None:

@@ -134,7 +134,7 @@ def test_an_unusable_draft_is_a_reason_and_is_not_fetched(
     model(root / "models/org/small", {**LLAMA, "quantization": {"bits": 4}})
     model(
         root / "models/org/head",
-        {"model_type": "llama", "architectures": ["LlamaForCausalLMEagle3"]},
+        {"model_type": "llama", "architectures": ["LlamaForCausalLMEagle"]},
     )
     Store(root / "home").patch({"draft_model": named})
     result = found(root)
@@ -193,7 +193,7 @@ def test_a_malformed_strategy_names_its_source(root: Path) -> None:
     with pytest.raises(ConfigError, match="--speculation"):
         found(root, speculation="ngram:q=1")
     with pytest.raises(ConfigError, match=r"defaults\.speculative\.speculation"):
-        Store(root / "home", check_value).patch({"speculation": "eagle3"})
+        Store(root / "home", check_value).patch({"speculation": "medusa"})
 
 
 def test_aliases_of_drafters_are_warned_of(root: Path) -> None:

@@ -59,7 +59,7 @@ def test_a_head_beside_the_weights_drafts(running: Running) -> None:
     drafter = by_head.json()["timings"]["drafters"]["mtp"]
     assert drafter["proposed"] > 0
     record = head_of(running, "own")
-    assert record["head"] == {"loaded": True, "reason": None}
+    assert record["head"] == {"kind": "mtp", "loaded": True, "reason": None}
     assert "mtp" in record["drafters"]
 
 

@@ -101,7 +101,7 @@ def speculation(client: Client) -> dict[str, Any]:
         ),
         (
             GLOBAL_FILE,
-            TEXTS[GLOBAL_FILE].replace('"draft_min": 2', '"speculation": "eagle3"'),
+            TEXTS[GLOBAL_FILE].replace('"draft_min": 2', '"speculation": "medusa"'),
             "config.strategy",
             "eag",
         ),

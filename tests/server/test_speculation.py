@@ -89,7 +89,7 @@ def test_an_unused_prediction_is_reported(client: OpenAI) -> None:
     [
         ({"speculation": "ngram;drft"}, "strategy.name", "speculation", "Column 7"),
         ({"speculation": "ngram:m=0"}, "strategy.range", "speculation", "Column 7"),
-        ({"speculation": "eagle3"}, "strategy.refused", "speculation", "Column 1"),
+        ({"speculation": "medusa"}, "strategy.refused", "speculation", "Column 1"),
         ({"draft_min": 9, "draft_max": 3}, "request.draft_bounds", "draft_min", "draft_max (3)"),
         ({"num_draft_tokens": -1}, "request.range", "num_draft_tokens", "num_draft_tokens"),
         (

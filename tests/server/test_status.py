@@ -27,7 +27,7 @@ def answer(
 def snapshot(
     drafters: dict[str, str] = DRAFTERS, off: Reason | None = None, **costs: Any
 ) -> ModelSnapshot:
-    return ModelSnapshot(drafters, off, None, None, {**CostModel().to_json(), **costs}, EMPTY)
+    return ModelSnapshot(drafters, off, {}, None, {**CostModel().to_json(), **costs}, EMPTY)
 
 
 def test_nothing_is_known_of_a_model_that_is_not_loaded() -> None:

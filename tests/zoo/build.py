@@ -34,7 +34,7 @@ def build_family(family: Family, seed: int = 0, vocab_extra: int = 0) -> nn.Modu
     """Return a float32 model of `family`, evaluated. `vocab_extra` widens embedding and head."""
     mx.random.seed(seed)
     model = _instantiate(family, vocab_extra)
-    _randomise(model, seed + family.seed, family.embed_std)
+    randomise(model, seed + family.seed, family.embed_std)
     if "quantized_kv" in family.tags:
         model.make_cache = lambda: [QuantizedKVCache(group_size=32, bits=8) for _ in model.layers]
     if "concatenate" in family.tags:
@@ -110,7 +110,7 @@ def build_config(config: dict[str, Any], seed: int = 0) -> nn.Module:
     mx.random.seed(seed)
     module = importlib.import_module(f"mlx_lm.models.{config['model_type']}")
     model = module.Model(module.ModelArgs.from_dict(copy.deepcopy(config)))
-    _randomise(model, seed, embed_std=1.0)
+    randomise(model, seed, embed_std=1.0)
     model.eval()
     mx.eval(model.parameters())
     return model
@@ -186,7 +186,7 @@ def _saved_config(family: Family, vocab_extra: int) -> dict[str, Any]:
     return saved | {"model_type": name, "vocab_size": config["vocab_size"]}
 
 
-def _randomise(model: nn.Module, seed: int, embed_std: float) -> None:
+def randomise(model: nn.Module, seed: int, embed_std: float) -> None:
     """Draw normal matrices with a gain per input, embeddings of spread `embed_std`, vectors near
     their default.
     """

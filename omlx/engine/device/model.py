@@ -142,8 +142,8 @@ def split(model: Model, make_cache: MakeCache, vocab_size: int) -> SplitModel | 
 def parts_of(model: Model) -> SplitModel | None:
     """Return the parts that a model has by name; None for one that is made otherwise."""
     text: Any = getattr(model, "language_model", model)
-    body = getattr(text, "model", None)
-    embed = getattr(body, "embed_tokens", None)
+    body = getattr(text, "model", getattr(text, "backbone", None))
+    embed = getattr(body, "embed_tokens", getattr(body, "embeddings", None))
     if not isinstance(body, nn.Module) or not isinstance(embed, nn.Module):
         return None
     head = getattr(text, "lm_head", None)

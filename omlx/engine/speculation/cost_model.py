@@ -279,13 +279,13 @@ class CostModel:
         return share * self.verify(width, context)
 
     def draft_pass(self, proposal: Proposal, context: int, rows: int = 1) -> float:
-        """Estimate the seconds of a drafted token: a row's share of a pass over `rows`."""
+        """Estimate the seconds of a drafter's pass: a row's share of a pass over `rows`."""
         return 0.0 if proposal.free else self.draft(proposal.drafter, rows, context) / rows
 
     def drafting(self, proposal: Proposal, k: int, context: int, rows: int = 1) -> float:
         """Estimate the seconds of drafting k tokens, catch-up included."""
         catch_up = self.catch_up(proposal.drafter, proposal.lag, context)
-        return catch_up + k * self.draft_pass(proposal, context, rows)
+        return catch_up + proposal.passes(k) * self.draft_pass(proposal, context, rows)
 
     def catch_up(self, name: str, lag: int, context: int) -> float:
         """Estimate the seconds of reading `lag` tokens, beyond a usual pass of a draft model.
@@ -300,7 +300,7 @@ class CostModel:
         self, name: str, k: int, lag: int, context: int, seconds: float, rows: int = 1
     ) -> None:
         """Record a draft model's round that was timed on its own: it read `lag` tokens and drafted
-        `k`. `seconds` are one row's share where `rows` shared the passes.
+        in `k` passes. `seconds` are one row's share where `rows` shared the passes.
         """
         table = self.drafts.setdefault(name, LatencyTable())
         if lag <= SHORT_LAG or rows > 1:

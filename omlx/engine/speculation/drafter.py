@@ -28,7 +28,7 @@ class Proposal:
     tokens that a draft model has to read first, `skipped` those of the prompt before them that it
     does not know; one that `restarts` begins with its cached prefix. `clause` bounds the draft
     length. `tokens` are a lookup's. A `certain` proposal is accepted as a whole and comes before
-    all others.
+    all others. A `one_pass` drafter makes all tokens at once.
     """
 
     drafter: str
@@ -40,6 +40,11 @@ class Proposal:
     certain: bool = False
     clause: Clause = ANY_LENGTH
     tokens: tuple[int, ...] = ()
+    one_pass: bool = False
+
+    def passes(self, k: int) -> int:
+        """Return the drafter's passes for a draft of k tokens."""
+        return min(k, 1) if self.one_pass else k
 
     @property
     def readings(self) -> list[Proposal]:

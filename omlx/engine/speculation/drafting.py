@@ -93,7 +93,8 @@ class RowRecord:
         self.expected_s = self.draft_s + pass_s
         if draft.seconds is not None:
             learn = cost_model.learn_draft
-            learn(draft.drafter, draft.n, proposal.lag, context, draft.seconds, draft.rows)
+            passes = proposal.passes(draft.n)
+            learn(draft.drafter, passes, proposal.lag, context, draft.seconds, draft.rows)
 
     def observe(self, tokens: Sequence[int], interval: Interval | None) -> None:
         """Learn from a step that committed `tokens`; `interval` is None where it cannot be timed.

@@ -191,7 +191,7 @@ class RowPolicy:
                 again_s = max(0.0, verify(pending + k, context) - single_s)
                 rejection_s += (reach[k - 1] - reach[k]) * again_s
             tokens.append(tokens[-1] + reach[k])
-            seconds.append(per_round_s + k * draft_s + rejection_s)
+            seconds.append(per_round_s + proposal.passes(k) * draft_s + rejection_s)
         return RowForecast(pending, tokens, seconds, shortest)
 
     def _probe(
@@ -231,8 +231,9 @@ class RowPolicy:
         """Return how many plain steps a probe loses if no token is accepted; no end of them if it
         would not pay were all accepted.
         """
+        longest = min(proposal.max_length, self.draft_length.max)
         draft_s = self.cost_model.draft_pass(proposal, step.context)
-        perfect = certain(1, min(proposal.max_length, self.draft_length.max), draft_s)
+        perfect = certain(1, longest, draft_s * proposal.passes(longest) / longest)
         if not step.decide([perfect]).pays:
             return inf
         _, forecast, decision = candidate

@@ -15,19 +15,20 @@ from omlx.engine.speculation.drafter import Draft, Drafter
 from omlx.engine.speculation.drafters.grammar import GrammarDrafter
 from omlx.engine.speculation.drafting import Drafting, PassChoice, RowRecord, longest_of
 from omlx.engine.speculation.policy import GateState, History, RowPolicy
-from omlx.engine.speculation.strategy import Clause, Strategy
+from omlx.engine.speculation.strategy import TRAINED, Clause, Strategy
 from omlx.engine.step.row import Interval, Row
 from omlx.engine.types import Request
 from omlx.errors import Reason
 from omlx.records import DrafterStats, Gate
 
 DRAFT_MODEL: Final = "draft"
-HEAD: Final = "mtp"
-"""Kinds of drafters."""
+"""The kind of draft models."""
 
 MISSING: Final = {
     DRAFT_MODEL: Reason("spec.off.no_draft_model"),
-    HEAD: Reason("spec.off.no_head"),
+    "mtp": Reason("spec.off.no_head"),
+    "eagle": Reason("spec.off.no_drafter", {"kind": "EAGLE-3"}),
+    "block": Reason("spec.off.no_drafter", {"kind": "DFlash, DSpark"}),
 }
 """Why a model has none of a kind, where nothing else is known."""
 
@@ -39,7 +40,7 @@ class Speculator:
     """The drafters of one loaded model and the record of each row.
 
     `off_reason` says why none may draft (a cache that cannot be rolled back), `missing` why there
-    is no draft model or no head, by kind. `draft_length` holds for requests without bounds of their
+    is no drafter of a kind. `draft_length` holds for requests without bounds of their
     own. `recurrent` targets leave accepted tokens pending after a rejection. A window has at most
     `widest` tokens; None: no bound.
     """
@@ -200,12 +201,13 @@ class Speculator:
         return row.request.speculation.strategy.among(kinds)
 
     def gates(self, row: Row) -> dict[str, Gate]:
-        """Return the state of each drafter, by name; a missing head where the request names it."""
+        """Return the state of each drafter, by name; missing trained ones where named."""
         record, strategy = self._rows.get(row.id), row.request.speculation.strategy
         gates = {} if record is None else record.gates
         for kind, reason in self.missing.items():
             clause = strategy.clause(kind)
-            if clause is not None and (reason != MISSING[HEAD] or clause.name == kind):
+            unset = kind in TRAINED and reason == MISSING[kind]
+            if clause is not None and not (unset and clause.name != kind):
                 gates[kind] = Gate(GateState.OFF, reason)
         return gates
 
@@ -299,6 +301,6 @@ class Speculator:
         if drafter is self._grammar:  # under every strategy that is not off
             return Clause(drafter.kind) if masked else None
         auto = strategy.clauses[0].name == "auto"
-        if auto and drafter.kind == HEAD and DRAFT_MODEL not in self.missing:
+        if auto and drafter.kind in TRAINED and DRAFT_MODEL not in self.missing:
             return None  # a draft model was set, while a head comes with the weights
         return strategy.clause(drafter.kind)

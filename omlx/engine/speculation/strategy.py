@@ -2,10 +2,10 @@
 
     strategy = clause { ";" clause }      ngram:n=4,m=32;draft:m=8
     clause   = name [ ":" key "=" number { "," key "=" number } ]
-    name     = off | auto | draft | mtp | ngram
+    name     = off | auto | draft | mtp | eagle | block | ngram
     key      = n (shortest match) | m (longest draft) | min (shortest draft)
 
-llama.cpp's names for n-gram drafters are read as ngram; `Strategy.notes` says so.
+Other servers' names are read as these; `Strategy.notes` says so.
 """
 
 from __future__ import annotations
@@ -18,14 +18,28 @@ from typing import Final
 from omlx.draft_length import ANY_DRAFT_LENGTH, MAX_DRAFT_LENGTH, DraftLength
 from omlx.errors import BadRequest, Reason
 
-NAMES: Final = ("off", "auto", "draft", "mtp", "ngram")
-ALIASES: Final = {"ngram-simple": "ngram", "ngram-cache": "ngram", "draftless": "ngram"}
-REFUSED: Final = ("eagle3", "eagle", "dflash", "medusa")
+MTP: Final = "mtp"
+"""The kind of heads beside the weights of a model."""
+
+TRAINED: Final = (MTP, "eagle", "block")
+"""Kinds of drafters trained for one target, whose hidden states they read."""
+
+NAMES: Final = ("off", "auto", "draft", *TRAINED, "ngram")
+ALIASES: Final = {
+    **dict.fromkeys(("ngram-simple", "ngram-cache", "draftless"), "ngram"),
+    **dict.fromkeys(("eagle3", "eagle-3"), "eagle"),
+    **dict.fromkeys(("dflash", "dflash2", "dspark"), "block"),
+}
+REFUSED: Final = ("medusa",)
 BOUNDS: Final = {"n": (3, 64), "m": (1, MAX_DRAFT_LENGTH), "min": (1, MAX_DRAFT_LENGTH)}
 """Inclusive, in tokens."""
 
 LENGTHS: Final = ("m", "min")
-KEYS: Final = {"off": (), "auto": BOUNDS, "draft": LENGTHS, "mtp": LENGTHS, "ngram": BOUNDS}
+KEYS: Final = {
+    "off": (),
+    **dict.fromkeys(("auto", "ngram"), BOUNDS),
+    **dict.fromkeys(("draft", *TRAINED), LENGTHS),
+}
 MAX_DIGITS: Final = 9
 """Longer numbers are out of range; they are not converted."""
 

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from omlx.errors import BadRequest, ModelError, Reason
 from omlx.models.catalog.discovery import HUB_CACHE
-from omlx.models.catalog.head_files import head_mismatch, is_head
+from omlx.models.catalog.drafters import drafter_mismatch
 from omlx.models.catalog.reference import Reference, find_draft
 from omlx.models.catalog.registry import ModelEntry, Registry, Status
 from omlx.models.catalog.tokenizer import read_tokenizer
@@ -48,8 +48,8 @@ def checkpoint_mismatch(target: ModelEntry, draft: ModelEntry) -> Reason | None:
         return too_large(target, draft)
     code = draft.reason.code
     in_cache = draft.source == HUB_CACHE
-    if is_head(draft):
-        return head_mismatch(target, draft)
+    if draft.drafter is not None:
+        return drafter_mismatch(target, draft)
     if code == "model.head_only":
         return Reason("draft.unfit.head_only", {"draft": draft.id, **draft.reason.params})
     if code == "model.gguf_only":
@@ -92,7 +92,7 @@ def draft_mismatch(target: ModelEntry, draft: ModelEntry) -> Reason | None:
     Reads the tokenizers. Raises ModelError for unreadable ones.
     """
     reason = checkpoint_mismatch(target, draft)
-    if reason is not None or is_head(draft):  # a head has no tokenizer of its own
+    if reason is not None or draft.drafter is not None:  # it has no tokenizer of its own
         return reason
     return tokenizer_mismatch(read_tokenizer(target), read_tokenizer(draft))
 

@@ -1,8 +1,8 @@
-"""Draft heads on disk: their files and tensors. Reads headers and configs alone.
+"""Trained drafters on disk: their files and tensors. Reads headers and configs alone.
 
 mtp.safetensors, mtp/*.safetensors   beside the weights of a model
 mtp.* in model*.safetensors          as published upstream
-a directory of its own               model_type `…_mtp`, names without a prefix
+a directory of its own               names without a prefix; EAGLE-3, DFlash, DSpark, too
 """
 
 from __future__ import annotations
@@ -23,13 +23,12 @@ PREFIX: Final = "mtp."
 SHORTLIST: Final = "draft_token_ids"
 """Tensor with the ids that a head drafts, if limited to a shortlist."""
 
-_TYPE: Final = "_mtp"
 _DECLARED: Final = ("mtp_num_hidden_layers", "num_nextn_predict_layers")
 
 
 @dataclass(frozen=True, slots=True)
 class HeadFiles:
-    """Files of a draft head, and the names of its tensors, all starting with `prefix`.
+    """Files of a trained drafter, and the names of its tensors, all starting with `prefix`.
 
     `config` is the directory's. `draft_ids` is the length of the shortlist, 0 without one.
     """
@@ -60,37 +59,13 @@ def own_head(entry: ModelEntry) -> HeadFiles | Reason:
 
 
 def head_directory(entry: ModelEntry) -> HeadFiles:
-    """Return the head in a directory of its own. Raises ModelError."""
+    """Return the drafter in a directory of its own. Raises ModelError."""
     files = entry.files
     found = _collect(files.weights, PREFIX, files.config)
     found = found or _collect(files.weights, "", files.config)
     if found is None:
         raise ModelError("model.no_weights")
     return found
-
-
-def is_head(entry: ModelEntry) -> bool:
-    """Return whether a directory holds a head of a supported kind."""
-    reason = entry.reason
-    return (
-        reason is not None
-        and reason.code == "model.head_only"
-        and (entry.model_type or "").endswith(_TYPE)
-    )
-
-
-def head_mismatch(target: ModelEntry, head: ModelEntry) -> Reason | None:
-    """Return why a head in its own directory does not fit the target, by configs."""
-    try:
-        ours, theirs = (entry.files.config for entry in (target, head))
-    except ModelError as error:
-        return Reason("draft.unfit.unusable", {"draft": head.id, "why": error.message})
-    if _family(ours) != _family(theirs).removesuffix(_TYPE):
-        return Reason("draft.unfit.head", {"draft": head.id, "field": "model_type"})
-    for name in ("hidden_size", "vocab_size"):
-        if _field(ours, name) != _field(theirs, name):
-            return Reason("draft.unfit.head", {"draft": head.id, "field": name})
-    return None
 
 
 def declared_layers(config: Mapping[str, Any]) -> int:
@@ -105,15 +80,6 @@ def head_repository(model: str) -> str:
     if dash and (form.endswith("bit") or form in ("bf16", "mxfp8", "mxfp4", "nvfp4")):
         return f"{base}-MTP-{form}"
     return f"{model}-MTP-4bit"
-
-
-def _family(config: Mapping[str, Any]) -> str:
-    # Dense and sparse models share a family: their heads differ in tensors only.
-    return str(config.get("model_type")).replace("_moe", "").replace("_text", "")
-
-
-def _field(config: Mapping[str, Any], name: str) -> Any:
-    return config.get(name, text_config(config).get(name))
 
 
 def _collect(files: Sequence[Path], prefix: str, config: Mapping[str, Any]) -> HeadFiles | None:

@@ -14,6 +14,7 @@ from typing import Any
 
 from omlx.errors import ModelError, Reason
 from omlx.models.catalog.config import text_config
+from omlx.models.catalog.drafters import drafter_kind, needs_in_words
 from omlx.models.catalog.files import (
     CONFIG,
     MAX_INDEX_BYTES,
@@ -73,6 +74,7 @@ def inspect_checkpoint(model_id: str, directory: Path, source: str) -> ModelEntr
                 model_type=model_type,
                 quantization=quantization,
                 library=None if isinstance(classes, Reason) else classes.library,
+                drafter=drafter_kind(config),
             )
         shown = escaped(model_id)
         reason = (
@@ -110,7 +112,9 @@ def _library_reason(config: Mapping[str, Any]) -> Reason | None:
 
 
 def _head_reason(config: Mapping[str, Any]) -> Reason | None:
-    """Return the reason of a draft head (`EAGLE`, `MTP`, …)."""
+    """Return the reason of a trained drafter: what it needs, or `EAGLE`, … if not supported."""
+    if drafter_kind(config) is not None:
+        return needs_in_words(config)
     for key, kind in _HEAD_KEYS.items():
         if key in config:
             return Reason("model.head_only", {"kind": kind})

@@ -30,7 +30,7 @@ class ModelEntry:
     """One model directory; `source` names its place, `reason` is set unless usable.
 
     `quantization` is a short label (`4-bit`, `mxfp4`), None for dense weights; `size_bytes` counts
-    weights; `library` has the classes.
+    weights; `library` has the classes; `drafter` is the kind of a trained drafter, None for others.
     """
 
     id: str
@@ -42,6 +42,7 @@ class ModelEntry:
     model_type: str | None = None
     quantization: str | None = None
     library: Library | None = None
+    drafter: str | None = None
 
     @property
     def name(self) -> str:

@@ -56,8 +56,8 @@ class Offer:
 
     @property
     def downloadable(self) -> bool:
-        """Whether a download is useful; a draft head alone is, beside its model."""
-        return self.reason is None or self.reason.code == "model.head_only"
+        """Whether a download is useful; a trained drafter is, beside its model."""
+        return self.reason is None or self.reason.code in ("model.drafter", "model.head_only")
 
     @property
     def on_hub(self) -> bool:

@@ -17,7 +17,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Generator, Mapping
-from typing import Any, Final, cast
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -25,11 +26,19 @@ from mlx_lm.models import llama, qwen3_5, qwen3_next
 from mlx_lm.models.base import create_attention_mask
 from mlx_lm.models.cache import KVCache
 
-from omlx.engine.device.model import Cache, Model, cache_maker, parts_of
-from omlx.engine.speculation.drafters.head import HeadDrafter, shortlist_bytes
+from omlx.engine.device.model import Cache, Model, SplitModel, cache_maker, parts_of
+from omlx.engine.speculation.drafters.head import HeadDrafter
+from omlx.engine.speculation.drafters.shortlist import shortlist_bytes
 from omlx.errors import ModelError, Reason
+from omlx.models.catalog.drafters import drafter_kind, drafter_module
 from omlx.models.catalog.head_files import PREFIX, SHORTLIST, HeadFiles
 from omlx.models.pool.opening import Dtype, LoadProgress, cast_weights, read_weights
+
+if TYPE_CHECKING:
+    from omlx.models.pool.borrowed_drafters import BorrowedHead
+    from omlx.models.pool.speculation import DraftChoice
+
+    Head: TypeAlias = "HeadModule | BorrowedHead"
 
 _SHIFTED: Final = frozenset({"qwen3_5", "qwen3_5_moe", "qwen3_next"})
 """Architectures whose published norms are stored minus 1."""
@@ -91,29 +100,50 @@ def head_bytes(files: HeadFiles, target: Model) -> int:
 
 def head_steps(
     files: HeadFiles, target: Model, dtype: Dtype
-) -> Generator[LoadProgress, None, HeadModule]:
-    """Read a head of `target` in steps on the engine thread; return it. Raises ModelError."""
-    head = build_head(files, target)
-    if not is_quantized(head):
-        cast_weights(head, {}, dtype)
-    yield from read_weights(head)
+) -> Generator[LoadProgress, None, Head]:
+    """Read a drafter of `target` in steps on the engine thread; return it. Raises ModelError."""
+    head = open_head(files, target)
+    module = head if isinstance(head, HeadModule) else head.module
+    if not is_quantized(module):
+        cast_weights(module, {}, dtype)
+    yield from read_weights(module)
     return head
 
 
-def head_drafter(
-    name: str | None, target: Model, vocab_size: int, head: HeadModule
-) -> HeadDrafter | Reason:
+def heads_by_kind(
+    choice: DraftChoice, target: Model, vocab_size: int, head: Head | Reason
+) -> dict[str, HeadDrafter | Reason]:
+    """Return the drafter of the chosen or own head, or the reason, by kind. Runs short passes."""
+    own, kind = HeadDrafter.kind, choice.head_kind
+    name = kind if choice.head is None else choice.head.id
+    made = head if isinstance(head, Reason) else head_drafter(name, target, vocab_size, head)
+    return {own: Reason("spec.off.head_unused", {"draft": name}), kind: made}
+
+
+def head_drafter(name: str, target: Model, vocab_size: int, head: Head) -> HeadDrafter | Reason:
     """Return the drafter of a head, called `name`, or a reason. Runs short passes."""
+    if not isinstance(head, HeadModule):
+        from omlx.models.pool.borrowed_drafters import drafter_of  # noqa: PLC0415 — needs mlx-vlm
+
+        return drafter_of(name, head, target, vocab_size)
     ids, make_cache = head.draft_token_ids, cache_maker(target)
-    return HeadDrafter.of(name or HeadDrafter.name, head, target, make_cache, vocab_size, ids)
+    return HeadDrafter.of(name, head, target, make_cache, vocab_size, ids)
 
 
 def is_quantized(head: nn.Module) -> bool:
     return any(isinstance(module, nn.QuantizedLinear) for module in head.modules())
 
 
+def open_head(files: HeadFiles, target: Model) -> Head:
+    """Return a drafter with lazy weights for `target`. Raises ModelError."""
+    parts = parts_of(target)
+    if parts is not None and drafter_kind(files.config) and drafter_module(files.config):
+        return _borrowed(files, parts)
+    return build_head(files, target)
+
+
 def build_head(files: HeadFiles, target: Model) -> HeadModule:
-    """Return a head with lazy weights for `target`. Raises ModelError."""
+    """Return a head of mlx-lm's layers, with lazy weights. Raises ModelError."""
     architecture, parts = type(target).__module__.rpartition(".")[2], parts_of(target)
     if architecture not in LAYERS or parts is None:
         raise ModelError("spec.off.head_unsupported", model_type=architecture)
@@ -123,22 +153,36 @@ def build_head(files: HeadFiles, target: Model) -> HeadModule:
         raise _refused(f"{len(layers)} layers, where only heads of one are known")
     head = HeadModule(architecture, parts.text.args, max(1, len(layers)))
     head.draft_token_ids = tensors.get(SHORTLIST)
-    try:
-        _quantize(head, tensors, files.config)
-        head.load_weights([*tensors.items()])
-    except ValueError as error:  # names or shapes of other layers
-        raise _refused(" ".join(str(error).split())) from error
+    _load(head, tensors, files.config)
     return head
 
 
-def _read(files: HeadFiles) -> dict[str, mx.array]:
+def _borrowed(files: HeadFiles, parts: SplitModel) -> BorrowedHead:
+    """Return a drafter of mlx-vlm with lazy weights."""
+    from omlx.models.pool.borrowed_drafters import open_drafter  # noqa: PLC0415 — needs mlx-vlm
+
+    named = _read(replace(files, prefix=""), unused=())  # by the module's own names
+    head, tensors = open_drafter(files.config, named, parts)
+    _load(head.module, tensors, files.config)
+    return head
+
+
+def _load(head: nn.Module, tensors: dict[str, mx.array], config: Mapping[str, Any]) -> None:
+    try:
+        _quantize(head, tensors, config)
+        head.load_weights([*tensors.items()])
+    except ValueError as error:  # names or shapes of other layers
+        raise _refused(" ".join(str(error).split())) from error
+
+
+def _read(files: HeadFiles, unused: tuple[str, ...] = _UNUSED) -> dict[str, mx.array]:
     """Return the lazy tensors of a head, by name without the prefix."""
     tensors: dict[str, mx.array] = {}
     for file, names in files.names.items():
         held = cast(dict[str, mx.array], mx.load(str(file)))
         for name in names:
             short = name.removeprefix(files.prefix)
-            if not short.startswith(_UNUSED):
+            if not short.startswith(unused):
                 tensors[short] = held[name]
     return tensors
 

@@ -49,7 +49,7 @@ from omlx.text.tokens import TokenBytes
 
 if TYPE_CHECKING:
     from omlx.engine.loop import EngineLoop
-    from omlx.models.pool.head import HeadModule
+    from omlx.models.pool.head import Head
 
 T = TypeVar("T")
 DONE: Final = object()
@@ -257,7 +257,7 @@ class _Load:
         if begun:
             await self._loader.on_engine(free)
 
-    async def _read_head(self, target: LoadedModel) -> HeadModule | Reason:
+    async def _read_head(self, target: LoadedModel) -> Head | Reason:
         """Return the chosen head, else the target's own, or a reason.
 
         Raises BadRequest if a request named the head.
@@ -302,7 +302,7 @@ class _Load:
         self,
         target: LoadedModel,
         draft: LoadedModel | None,
-        head: HeadModule | Reason,
+        head: Head | Reason,
         costs: LoadedCosts,
         disks: ModelDisks,
         identity: ModelIdentity,
@@ -313,7 +313,7 @@ class _Load:
         limits = limits_of(speculation, target)
         loop = self._build(target, draft, head, costs, limits, disks)
         snapshot = loop.snapshot()
-        failure = snapshot.no_draft_reason if choice.head is None else snapshot.no_head_reason
+        failure = snapshot.missing.get("draft" if choice.head is None else choice.head_kind)
         if choice.requested and failure is not None:
             loop.close_disks()
             raise BadRequest(failure.code, param="draft_model", **failure.params)
@@ -334,7 +334,8 @@ class _Load:
             sampling=target.sampling,
             draft=None if used is None else used.id,
             no_draft_reason=failure,
-            no_head_reason=snapshot.no_head_reason,
+            head_kind=choice.head_kind,
+            missing=snapshot.missing,
             off_reason=snapshot.off_reason,
             narrow=Reason("model.narrow", {"missing": narrow, "size": size}) if narrow else None,
             vision=target.vision,
@@ -349,17 +350,15 @@ class _Load:
         self,
         target: LoadedModel,
         draft: LoadedModel | None,
-        head: HeadModule | Reason,
+        head: Head | Reason,
         costs: LoadedCosts,
         limits: Limits,
         disks: ModelDisks,
     ) -> EngineLoop:
         from omlx.engine.build import build_loop  # noqa: PLC0415 — see `import_mlx_lm`
-        from omlx.models.pool.head import head_drafter  # noqa: PLC0415 — as above
+        from omlx.models.pool.head import heads_by_kind  # noqa: PLC0415 — as above
 
         choice, facts = self._choice, target.facts
-        name = None if choice.head is None else choice.head.id
-        make = partial(head_drafter, name, target.model, facts.vocab_size)
         with disks.opened(limits.block_tokens) as tiers:
             return build_loop(
                 target.model,
@@ -368,7 +367,7 @@ class _Load:
                 draft=draft.model if draft is not None else None,
                 draft_name=choice.draft_model.id if choice.draft_model is not None else None,
                 no_draft_reason=choice.reason,
-                head=head if isinstance(head, Reason) else make(head),
+                heads=heads_by_kind(choice, target.model, facts.vocab_size, head),
                 cost_model=costs.open(_cost_key(choice, target)),
                 memory=self._loader.memory,
                 facts=facts,

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from omlx.engine.speculation.cost_model import CostModel
+from omlx.engine.speculation.strategy import MTP
 from omlx.engine.stage.stages import StageStatus
 from omlx.engine.types import Limits
 from omlx.errors import Reason
@@ -76,12 +77,12 @@ class ModelStatus:
 class ServedModel:
     """Facts of a loaded model that a request needs.
 
-    `no_draft_reason` says why no draft model is in use, `no_head_reason` why no trained head is;
-    `off_reason` why no drafter can be, where
-    the cache cannot roll back; `narrow` how many tokens of the tokenizer the model lacks, if any.
-    `speculation` is the configuration at loading. `vision` has the family that prepares images, or
-    the reason for none. `identity` was read with the weights. `cost_model` has measured costs of
-    passes. A model that does not `generate` is an encoder.
+    `no_draft_reason` says why no draft is in use, `missing` why no drafter of a kind is;
+    `head_kind` names the trained drafter, chosen or the model's own; `off_reason` says why no
+    drafter can be, where the cache cannot roll back; `narrow` how many tokens of the tokenizer the
+    model lacks, if any. `speculation` is the configuration at loading. `vision` has the family that
+    prepares images, or the reason for none. `identity` was read with the weights. `cost_model` has
+    measured costs of passes. A model that does not `generate` is an encoder.
     """
 
     id: str
@@ -93,7 +94,8 @@ class ServedModel:
     sampling: Mapping[str, float]
     draft: str | None
     no_draft_reason: Reason | None
-    no_head_reason: Reason | None = None
+    head_kind: str = MTP
+    missing: Mapping[str, Reason] = field(default_factory=dict)
     off_reason: Reason | None = None
     narrow: Reason | None = None
     speculation: SpeculationConfig = field(default_factory=SpeculationConfig)
@@ -290,13 +292,14 @@ def speculation_to_json(
 
     `source` says who set the strategy, `sources` who set each setting; `draft` is the draft in use
     or, while the model is not loaded, the draft to load; `reason` says why there is none. `head` is
-    the draft head of the loaded model.
+    the trained drafter of the loaded model.
     """
     draft = speculation.active_draft.id if speculation.active_draft is not None else None
     reason, head = speculation.no_draft_reason, None
     if served is not None:
-        draft, reason, missing = served.draft, served.no_draft_reason, served.no_head_reason
-        head = {"loaded": missing is None, "reason": _optional(missing)}
+        draft, reason, kind = served.draft, served.no_draft_reason, served.head_kind
+        missing = served.missing.get(kind)
+        head = {"kind": kind, "loaded": missing is None, "reason": _optional(missing)}
     draft_length, wanted = speculation.draft_length, speculation.missing_draft
     sources = speculation.sources
     return {

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from omlx.draft_length import DEFAULT_DRAFT_LENGTH, SETTINGS, DraftLength
-from omlx.engine.speculation.strategy import AUTO, Strategy, parse
+from omlx.engine.speculation.strategy import AUTO, MTP, TRAINED, Strategy, parse
 from omlx.errors import BadRequest, ConfigError, ModelError, Reason
 from omlx.models.catalog.compatibility import checkpoint_mismatch, tokenizer_mismatch
-from omlx.models.catalog.head_files import is_head
 from omlx.models.catalog.package import DeclaredDraftModel, Package, usable_package
 from omlx.models.catalog.reference import MissingDraft, find_draft
 from omlx.models.catalog.registry import ModelEntry, Registry
@@ -54,6 +53,11 @@ class SpeculationConfig:
     def active_draft(self) -> ModelEntry | None:
         """Draft model or head to load: None if the strategy uses none of its kind."""
         return self.draft_for(self.strategy)
+
+    @property
+    def admits_draft(self) -> bool:
+        """True if the strategy names a kind of draft for the setting `draft_model`."""
+        return any(map(self.strategy.clause, ("draft", *TRAINED)))
 
     def draft_for(self, strategy: Strategy) -> ModelEntry | None:
         if self.draft is None or strategy.clause(_kind(self.draft)) is None:
@@ -144,7 +148,7 @@ def draft_length_of(resolution: Resolution) -> DraftLength:
 
 
 def _kind(draft: ModelEntry) -> str:
-    return "mtp" if is_head(draft) else "draft"
+    return draft.drafter or "draft"
 
 
 def _find_draft(
@@ -190,7 +194,12 @@ class DraftChoice:
 
     @property
     def head(self) -> ModelEntry | None:
-        return self.draft if self.draft is not None and is_head(self.draft) else None
+        return None if self.draft is None or self.draft.drafter is None else self.draft
+
+    @property
+    def head_kind(self) -> str:
+        """Kind of the trained drafter: chosen, else the model's own head."""
+        return MTP if self.draft is None else self.draft.drafter or MTP
 
     @property
     def draft_model(self) -> ModelEntry | None:
@@ -229,7 +238,7 @@ def choose_draft(
     choice = DraftChoice(target, speculation, draft, requested=requested is not None)
     try:
         reason = checkpoint_mismatch(target, draft)
-        if reason is None and not is_head(draft):  # a head has no tokenizer of its own
+        if reason is None and draft.drafter is None:  # trained ones have no tokenizer
             dtype = speculation.settings.dtype
             ours, theirs = (tokenizer_of(entry, dtype) for entry in (target, draft))
             choice = replace(choice, tokenizers={target.path: ours, draft.path: theirs})

@@ -13,7 +13,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from omlx.draft_length import DraftLength
-from omlx.engine.speculation.strategy import AUTO
+from omlx.engine.speculation.strategy import AUTO, TRAINED
 from omlx.engine.types import Request, Sampling, Speculation
 from omlx.errors import BadRequest, Reason
 from omlx.models.pool.served import ServedModel
@@ -124,8 +124,8 @@ def check_model(request: GenerationRequest, served: ServedModel) -> None:
         raise BadRequest("model.encoder", param="model")
     clauses = () if request.speculation is None else request.speculation.clauses
     names = {clause.name for clause in clauses}
-    missing = {"draft": served.no_draft_reason, "mtp": served.no_head_reason}
-    for name in sorted(names & {"draft", "mtp", "ngram"}):
+    missing = {**served.missing, "draft": served.no_draft_reason}
+    for name in sorted(names & {"draft", *TRAINED, "ngram"}):
         reason = served.off_reason or missing.get(name)
         if reason is not None:
             raise BadRequest(reason.code, param="speculation", **reason.params)

@@ -91,7 +91,7 @@ class SamplingFields(Body):
         if self.speculation is None:
             return None
         requested = strategy.parse(self.speculation)
-        kinds = ("draft", "mtp")  # of what `draft_model` names
+        kinds = ("draft", *strategy.TRAINED)  # of what `draft_model` names
         if self.draft_model is not None and not any(map(requested.clause, kinds)):
             raise BadRequest("request.draft_off", param="draft_model", draft=self.draft_model)
         return requested

@@ -60,7 +60,7 @@ def test_two_editors_of_a_profile_do_not_overwrite_each_other(
         ("?profile=", {"top_k": 1}, "config.profile_name"),
         ("?profile=x", {"draft_model": "a/b"}, "config.not_stored"),
         ("?profile=x", {"temperature": 9}, "config.float"),
-        ("?profile=x", {"speculation": "eagle3"}, "config.strategy"),
+        ("?profile=x", {"speculation": "medusa"}, "config.strategy"),
         ("?profile=x", {"draft_min": 9, "draft_max": 2}, "config.bounds"),
     ],
 )

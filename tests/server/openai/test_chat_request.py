@@ -103,7 +103,7 @@ def read(**fields: Any) -> GenerationRequest:
         (body(speculation="ngram;off"), "strategy.alone", "speculation"),
         (body(speculation="draft:min=9,m=4"), "strategy.min_above_max", "speculation"),
         (body(speculation="draft:m=99"), "strategy.range", "speculation"),
-        (body(speculation="eagle3"), "strategy.refused", "speculation"),
+        (body(speculation="medusa"), "strategy.refused", "speculation"),
         (body(speculation=""), "strategy.name", "speculation"),
         (body(prediction="text"), "request.type", "prediction"),
         (body(prediction={"type": "image", "content": ""}), "request.value", "prediction.type"),

@@ -5,100 +5,36 @@
 
 The runner reports every pass. Entries made of the target's states stay in the head's cache; those
 made of its own output are cut off before the next draft. Noise, filters, penalties and masks are
-the target's, as for a draft model, so verification is equality. With a shortlist, frequent tokens
-are drafted from the rows of their ids alone (FR-Spec, Zhao et al. 2025): a small head spends most
-of its time in the target's output layer, and the other tokens are only missed drafts.
+the target's, as for a draft model, so verification is equality.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Sequence
-from contextlib import nullcontext
-from copy import copy
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final, Protocol, cast
+from typing import ClassVar, Final, Protocol, cast
 
 import mlx.core as mx
-import mlx.nn as nn
 
 from omlx.engine.device.model import Cache, MakeCache, Model, SplitModel, split
 from omlx.engine.device.payloads import layout_of, uncacheable
 from omlx.engine.device.rewind import length_of, rewind
 from omlx.engine.device.sampling import Draw, RowSampler, draw, permit, process
+from omlx.engine.device.taps import Taps
 from omlx.engine.device_errors import isolate
 from omlx.engine.piece import Layout
 from omlx.engine.speculation.drafter import Draft, Drafter, Proposal, is_timed
+from omlx.engine.speculation.drafters.draft_rows import next_place
+from omlx.engine.speculation.drafters.shortlist import Shortlist
 from omlx.engine.speculation.strategy import Clause
 from omlx.engine.step.masking import Lookahead
 from omlx.engine.step.plan import Window
 from omlx.engine.step.row import Row
 from omlx.engine.types import TokenMask
 from omlx.errors import Reason
-
-_TABLES: Final = (nn.Embedding, nn.QuantizedEmbedding)
-_LAYERS: Final = (nn.Linear, nn.QuantizedLinear)
-
-
-class Shortlist:
-    """Distinct token `ids` [n], and the rows of the target's `output` layer for them.
-
-    Rows are copied as they are, packed ones too.
-    """
-
-    def __init__(self, ids: mx.array, output: nn.Module) -> None:
-        self.ids = ids
-        rows = copy(output)
-        # Rows are the first axis of weights, scales and biases alike.
-        rows.update({name: value[ids] for name, value in _tensors(output).items()})
-        mx.eval(ids, rows.parameters())
-        self._score = cast(Any, rows.as_linear if isinstance(rows, _TABLES) else rows)
-
-    @classmethod
-    def of(cls, ids: mx.array, output: nn.Module, vocab_size: int) -> Shortlist | Reason:
-        """Return a shortlist, or why these ids are none for a target of `vocab_size` ids."""
-        if not isinstance(output, (*_TABLES, *_LAYERS)):
-            return _refused(f"the output layer is a {type(output).__name__}")
-        if ids.dtype != mx.int32 or ids.ndim != 1 or not ids.size:
-            kind = str(ids.dtype).removeprefix("mlx.core.")
-            return _refused(f"expected int32 [n], found {kind} {[*ids.shape]}")
-        known = cast(list[int], ids.tolist())
-        strange = next((token for token in known if not 0 <= token < vocab_size), None)
-        if strange is not None:
-            return _refused(f"{strange} is no id of a vocabulary of {vocab_size}")
-        if len(set(known)) < len(known):
-            return _refused("an id occurs twice")
-        return cls(ids, output)
-
-    def best(self, hidden: mx.array) -> mx.array:
-        """Return the ids of the largest logits of hidden states [rows, D], [rows]."""
-        return self.ids[mx.argmax(self._score(hidden), axis=-1)].astype(mx.uint32)
-
-    def logits(self, hidden: mx.array, vocab_size: int) -> mx.array:
-        """Return logits [rows, vocab_size] of hidden states [rows, D]; -inf for all other ids.
-
-        Masks, penalties and the target's noise then apply by id, as to the target's own logits.
-        """
-        scores = self._score(hidden)
-        whole = mx.full((hidden.shape[0], vocab_size), -mx.inf, scores.dtype)
-        whole[:, self.ids] = scores
-        return whole
-
-
-def shortlist_bytes(n: int, output: nn.Module) -> int:
-    """Return the bytes of `n` rows of an output layer."""
-    tensors = _tensors(output).values()
-    return sum(tensor.nbytes // tensor.shape[0] * n for tensor in tensors)
-
-
-def _tensors(layer: nn.Module) -> dict[str, mx.array]:
-    return cast(dict[str, mx.array], layer.parameters())
-
-
-def _refused(detail: str) -> Reason:
-    return Reason("spec.off.head_weights", {"detail": f"draft_token_ids: {detail}"})
-
 
 MAX_STATES: Final = 256
 """Hidden states kept for a row that does not draft; of more the oldest are dropped, and the head
@@ -122,7 +58,38 @@ class Head(Protocol):
 
 
 @dataclass(slots=True)
-class _Row:
+class TokenSampler:
+    """Samples a draft token by token, as the target would: its noise, penalties and mask.
+
+    `place` is where the next token stands; `ahead` advances the `mask`. `tokens` [1] each are the
+    draft, which has `ended` behind the last token of the output.
+    """
+
+    place: Draw
+    mask: TokenMask | None = None
+    ahead: Lookahead | None = None
+    tokens: list[mx.array] = field(default_factory=list)
+    ended: bool = False
+
+    def sample(self, logits: mx.array) -> mx.array:
+        """Sample a token [1] of logits [1, vocab_size]; dispatched, not awaited."""
+        if self.mask is not None and not self.ended:
+            logits = permit(logits, [self.mask.bits()])
+        return self.take(draw(process(logits, [self.place]), [self.place]))
+
+    def take(self, token: mx.array) -> mx.array:
+        """Take the token [1] of this place, and go on to the next."""
+        mx.async_eval(token)
+        self.place = next_place(self.place, token)
+        if not self.ended:
+            self.tokens.append(token)
+            if self.ahead is not None:
+                self.ended = not self.ahead.advance(cast(int, token.item()))
+        return token
+
+
+@dataclass(slots=True)
+class HeadRow:
     """The cache has entries for the positions [first, entered), and those of the latest draft.
 
     `states` are hidden states [n, D] of the positions [start, end), one pass behind the other.
@@ -161,9 +128,9 @@ class HeadDrafter(Drafter):
         self._head = head
         self.parts = parts
         self._vocab_size = vocab_size
-        self._layout = layout or _layout(head, parts)
         self._shortlist = shortlist
-        self._rows: dict[int, _Row] = {}
+        self._layout = layout or self._measure()
+        self._rows: dict[int, HeadRow] = {}
         self._rounds = 0
 
     @classmethod
@@ -192,14 +159,14 @@ class HeadDrafter(Drafter):
 
     def sibling(self) -> HeadDrafter:
         same = self.name, self._head, self.parts, self._vocab_size
-        return HeadDrafter(*same, self._layout, self._shortlist)
+        return type(self)(*same, self._layout, self._shortlist)
 
     def refusal(self, row: Row) -> Reason | None:
         return Reason("spec.off.images") if row.request.spans else None
 
     def open(self, row: Row) -> None:
         start = row.computed
-        self._rows[row.id] = _Row(self._head.make_cache(), start, start, start, start)
+        self._rows[row.id] = HeadRow(self._head.make_cache(), start, start, start, start)
 
     def cache_bytes(self, tokens: int) -> int:
         return self._layout.cache_bytes(tokens)
@@ -212,9 +179,11 @@ class HeadDrafter(Drafter):
     def listen(self, windows: Sequence[Window], tokens: mx.array, hidden: mx.array) -> None:
         """Take in a pass of the target: ids [rows, widest] and hidden states [rows, widest, D].
 
-        Entries of prompts are made at once, along with the pass. An error is kept for the row that
-        it belongs to.
+        Where the target is tapped, the states are those of its inner layers. Entries of prompts are
+        made at once, along with the pass. An error is kept for the row that it belongs to.
         """
+        if isinstance(self.parts.body, Taps):
+            hidden = self.parts.body.take()
         for i, window in enumerate(windows):
             row = self._rows.get(window.row)
             if row is None or row.error is not None:
@@ -263,78 +232,91 @@ class HeadDrafter(Drafter):
             held = length_of(row.cache)
             assert held is None or held >= row.entered - row.first, (held, row.first, row.entered)
 
-    def _draft_tokens(self, own: _Row, row: Row, limit: int) -> list[mx.array]:
+    def _draft_tokens(self, own: HeadRow, row: Row, limit: int) -> list[mx.array]:
         """Draft up to `limit` tokens, [1] each; fewer at the end of an output with a mask."""
-        request, size = row.request, len(row.tokens)
-        sampling, mask = request.sampling, row.mask
+        self._begin(own)
+        known = mx.array(row.tokens[own.entered + 1 :], mx.uint32)
+        hidden = self._enter(own, known, len(row.tokens) - 1)[-1:]
+        with self._sampling(own, row) as sampler:
+            for i in range(limit):
+                token = self._sample(hidden, sampler)
+                if sampler.ended:
+                    break
+                if i + 1 < limit:
+                    hidden = self._step(token, hidden, own.cache)
+            return sampler.tokens
+
+    @contextmanager
+    def _sampling(self, own: HeadRow, row: Row) -> Iterator[TokenSampler]:
+        """Sample the tokens behind those of a row, with its mask advanced on trial."""
+        sampling = row.request.sampling
         if own.sampler is None:
             own.sampler = RowSampler(sampling, self._vocab_size)
         history = None
         if sampling.penalised:
             history = mx.array(row.tokens[-sampling.history :], mx.uint32)
-        self._begin(own)
-        known = mx.array(row.tokens[own.entered + 1 :], mx.uint32)
-        hidden = self._enter(own, known, size - 1)[-1:]
-        proposed: list[mx.array] = []
-        with nullcontext() if mask is None else Lookahead(mask) as ahead:
-            for i in range(limit):
-                token = self._sample(hidden, Draw(own.sampler, size + i, history), mask)
-                if history is not None:
-                    history = mx.concatenate([history, token])[-sampling.history :]
-                mx.async_eval(token)
-                proposed.append(token)
-                if ahead is not None and not ahead.advance(cast(int, token.item())):
-                    break
-                if i + 1 < limit:
-                    hidden = self._head(self.parts.embed(token[None]), hidden[None], own.cache)[0]
-        return proposed
+        place = Draw(own.sampler, len(row.tokens), history)
+        with nullcontext() if row.mask is None else Lookahead(row.mask) as ahead:
+            yield TokenSampler(place, row.mask, ahead)
 
-    def _sample(self, hidden: mx.array, place: Draw, mask: TokenMask | None) -> mx.array:
+    def _sample(self, hidden: mx.array, sampler: TokenSampler) -> mx.array:
         """Sample a token [1] of a hidden state [1, D]."""
         if self._shortlist is None:
-            logits = self.parts.score(hidden[None])[0, :, : self._vocab_size]
-        elif place.sampler.bare and mask is None:
-            return self._shortlist.best(hidden)
-        else:
-            logits = self._shortlist.logits(hidden, self._vocab_size)
-        if mask is not None:
-            logits = permit(logits, [mask.bits()])
-        return draw(process(logits, [place]), [place])
+            return sampler.sample(self._logits(hidden))
+        if sampler.place.sampler.bare and sampler.mask is None:
+            return sampler.take(self._shortlist.best(hidden))
+        return sampler.sample(self._shortlist.logits(hidden, self._vocab_size))
 
-    def _begin(self, row: _Row) -> None:
+    def _step(self, tokens: mx.array, states: mx.array, cache: Cache) -> mx.array:
+        """Return the head's output [n, D] for tokens [n] and the states before them; appends."""
+        return self._head(self.parts.embed(tokens[None]), states[None], cache)[0]
+
+    def _logits(self, hidden: mx.array) -> mx.array:
+        """Return the logits [n, vocab_size] of the head's output [n, D]."""
+        return self.parts.score(hidden[None])[0, :, : self._vocab_size]
+
+    def _begin(self, row: HeadRow) -> None:
         """Cut off what the latest draft has entered; all, if states behind it are missing."""
         if row.entered < row.start:
             row.cache, row.first, row.entered = self._head.make_cache(), row.start, row.start
+        self._rewind(row)
+
+    def _rewind(self, row: HeadRow) -> None:
         rewind(row.cache, length_of(row.cache) or 0, row.entered - row.first)
 
-    def _enter(self, row: _Row, tokens: mx.array, end: int) -> mx.array:
+    def _enter(self, row: HeadRow, tokens: mx.array, end: int) -> mx.array:
         """Make the entries of the positions [row.entered, end), whose next tokens [n] are `tokens`.
 
         Return the head's output for them, [n, D].
         """
+        states = self._take(row, end)
+        return self._step(tokens, states, row.cache) if states.shape[0] else states
+
+    def _take(self, row: HeadRow, end: int) -> mx.array:
+        """Return the states [n, D] of the positions [row.entered, end), which count as entered."""
         states = mx.concatenate([*row.states])
         known = states[row.entered - row.start : end - row.start]
         row.states, row.start = deque([states[end - row.start :]]), end
         if known.shape[0]:
             row.entered = end
-            known = self._head(self.parts.embed(tokens[None]), known[None], row.cache)[0]
         return known
 
+    def _measure(self) -> Layout:
+        """Measure the bytes of the caches by a short pass; none where they are unknown."""
 
-def _layout(head: Head, parts: SplitModel) -> Layout:
-    """Measure the bytes of a head's caches by a short pass; none where they are unknown."""
+        def enter(tokens: mx.array, cache: Cache) -> mx.array:
+            body, states = self.parts.body, self.parts.embed(tokens[0])
+            if isinstance(body, Taps):
+                states = mx.concatenate([states] * len(body.ids), axis=-1)
+            return self._step(tokens[0], states, cache)
 
-    def enter(tokens: mx.array, cache: Cache) -> mx.array:
-        embedded = parts.embed(tokens)
-        return head(embedded, embedded, cache)
-
-    if uncacheable(head.make_cache()) is None:
-        with isolate():  # a head that raises does so when it is asked to draft
-            return layout_of(enter, head.make_cache)
-    return Layout(0)
+        if uncacheable(self._head.make_cache()) is None:
+            with isolate():  # a head that raises does so when it is asked to draft
+                return layout_of(enter, self._head.make_cache)
+        return Layout(0)
 
 
-def _add(row: _Row, start: int, states: mx.array) -> None:
+def _add(row: HeadRow, start: int, states: mx.array) -> None:
     """Append the states of a pass from `start` on, in place of earlier ones of these positions."""
     while row.states and start < row.end:
         newest = row.states.pop()

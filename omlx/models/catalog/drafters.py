@@ -1,0 +1,174 @@
+"""Trained drafters by config: their kind, and what they need of a target.
+
+| kind    | recognised by                                      | classes                   |
+|---------|----------------------------------------------------|---------------------------|
+| `mtp`   | model_type `…_mtp`                                 | ours, else mlx-vlm's      |
+| `eagle` | architectures, speculators_model_type: EAGLE-3     | mlx-vlm's `eagle3`        |
+| `block` | dflash_config                                      | `dflash2`, `dspark`, …    |
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any, Final
+
+from omlx.errors import ModelError, Reason
+from omlx.models.catalog.config import text_config
+from omlx.models.catalog.registry import ModelEntry
+
+EXTRA: Final = "omlx[vision]"
+"""The extra with mlx-vlm."""
+
+OWN_FAMILIES: Final = frozenset({"qwen3_5", "qwen3_next", "llama"})
+"""Families of mtp heads with layers in mlx-lm."""
+
+_MTP: Final = "_mtp"
+_EAGLE3: Final = re.compile(r"eagle-?3", re.IGNORECASE)
+_EAGLE_LAYERS: Final = ("target_layer_ids", "eagle_aux_hidden_state_layer_ids")
+_DFLASH2: Final = "DFlash2DraftModel"
+_LIBRARY_MTP: Final = frozenset({"nemotron_h_mtp", "glm_moe_dsa_mtp"})
+_BACKBONES: Final = frozenset({"qwen3", "llama", "dspark"})
+"""Values of `model_type` of proven block drafters."""
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterNeeds:
+    """Sizes of the target of a drafter; None: not stated.
+
+    `layers` are the ids of inner layers whose outputs are read, `depth` the number of layers.
+    """
+
+    hidden_size: int | None
+    vocab_size: int | None
+    layers: tuple[int, ...] = ()
+    depth: int | None = None
+
+
+def drafter_kind(config: Mapping[str, Any]) -> str | None:
+    """Return the kind of a trained drafter, as in strategies; None for other configs."""
+    names = _names(config)
+    model_type = str(config.get("model_type"))
+    if "dflash_config" in config:
+        return "block" if model_type in _BACKBONES and drafter_module(config) else None
+    if any(_EAGLE3.search(name) for name in names):
+        return "eagle"
+    return "mtp" if model_type.endswith(_MTP) else None
+
+
+def drafter_module(config: Mapping[str, Any]) -> str | None:
+    """Return the name of mlx-vlm's module with the classes of a drafter; None without one."""
+    block = config.get("dflash_config")
+    if isinstance(block, Mapping):
+        if _DFLASH2 in _names(config):
+            return "dflash2"
+        rank = config.get("markov_rank") or block.get("markov_rank")
+        return "dspark" if rank or block.get("projector_type") == "dspark" else "qwen3_dflash"
+    if any(_EAGLE3.search(name) for name in _names(config)):
+        return "eagle3"
+    model_type = str(config.get("model_type"))
+    return model_type if model_type in _LIBRARY_MTP else None
+
+
+def needs_of(config: Mapping[str, Any]) -> DrafterNeeds:
+    """Return what a drafter needs of its target."""
+    kind, block = drafter_kind(config), config.get("dflash_config")
+    if kind == "eagle":
+        layer = config.get("transformer_layer_config")
+        own = layer if isinstance(layer, Mapping) else config
+        hidden = config.get("target_hidden_size") or own.get("hidden_size")
+        return DrafterNeeds(_size(hidden), _size(own.get("vocab_size")), eagle_layers(config))
+    sizes = _size(_field(config, "hidden_size")), _size(_field(config, "vocab_size"))
+    if kind == "block" and isinstance(block, Mapping):
+        ids = _ids(block.get("target_layer_ids"), config.get("target_layer_ids"))
+        depth = block.get("num_target_layers") or config.get("num_target_layers")
+        return DrafterNeeds(*sizes, ids, _size(depth))
+    return DrafterNeeds(*sizes)
+
+
+def eagle_layers(config: Mapping[str, Any], depth: int | None = None) -> tuple[int, ...]:
+    """Return the ids of the layers whose outputs EAGLE-3 reads, which a config may state.
+
+    Published ids count the embedding's output as 0. Without them, those of the authors' training
+    for a target of `depth` layers; empty without `depth`.
+    """
+    named = config.get("eagle_config")
+    places = (config, named) if isinstance(named, Mapping) else (config,)
+    stated = _ids(*(place.get(key) for place in places for key in _EAGLE_LAYERS))
+    if not stated and depth is not None:
+        stated = (2, depth // 2, depth - 3)
+    return tuple(max(0, number - 1) for number in stated)
+
+
+def drafter_mismatch(target: ModelEntry, drafter: ModelEntry) -> Reason | None:
+    """Return why a trained drafter does not fit the target, by configs; None if it does."""
+    try:
+        ours, theirs = (entry.files.config for entry in (target, drafter))
+    except ModelError as error:
+        return Reason("draft.unfit.unusable", {"draft": drafter.id, "why": error.message})
+    for field, wanted, found in _compared(ours, theirs):
+        if wanted is not None and wanted != found:
+            values = {"field": field, "wanted": str(wanted), "found": str(found)}
+            return Reason("draft.unfit.head", {"draft": drafter.id, **values})
+    deepest = max(needs_of(theirs).layers, default=0) + 1
+    layers = int(_field(ours, "num_hidden_layers") or 0)
+    if deepest > layers > 0:
+        sizes = {"deepest": deepest, "layers": layers}
+        return Reason("draft.unfit.layers", {"draft": drafter.id, **sizes})
+    needs_library = drafter.drafter != "mtp" or family_of(theirs) not in OWN_FAMILIES
+    if needs_library and find_spec("mlx_vlm") is None:
+        return Reason("draft.unfit.extra", {"draft": drafter.id, "extra": EXTRA})
+    return None
+
+
+def needs_in_words(config: Mapping[str, Any]) -> Reason:
+    """Return the description of a drafter's folder: kind, and sizes of its target."""
+    kind, needs = drafter_kind(config), needs_of(config)
+    label = {"eagle": "EAGLE-3", "block": "DSpark", "mtp": "MTP"}.get(str(kind), "")
+    if kind == "block" and drafter_module(config) != "dspark":
+        label = "DFlash"
+    sizes = {"hidden": needs.hidden_size or 0, "vocab": needs.vocab_size or 0}
+    return Reason("model.drafter", {"kind": label, **sizes})
+
+
+def family_of(config: Mapping[str, Any]) -> str:
+    """Return the family of a model or mtp head: dense and sparse ones differ in tensors alone."""
+    name = str(config.get("model_type")).removesuffix(_MTP)
+    return name.replace("_moe", "").replace("_text", "") if name != "glm_moe_dsa" else name
+
+
+def _compared(
+    ours: Mapping[str, Any], theirs: Mapping[str, Any]
+) -> Iterator[tuple[str, object, object]]:
+    """Yield the fields in which drafter and target must agree, with the values of both."""
+    needs = needs_of(theirs)
+    if drafter_kind(theirs) == "mtp":
+        yield "model_type", family_of(theirs), family_of(ours)
+    yield "hidden_size", needs.hidden_size, _field(ours, "hidden_size")
+    yield "vocab_size", needs.vocab_size, _field(ours, "vocab_size")
+    yield "num_hidden_layers", needs.depth, _field(ours, "num_hidden_layers")
+
+
+def _field(config: Mapping[str, Any], name: str) -> Any:
+    return config.get(name, text_config(config).get(name))
+
+
+def _size(value: object) -> int | None:
+    return value if type(value) is int else None
+
+
+def _ids(*lists: object) -> tuple[int, ...]:
+    """Return the first list of integers; empty without one."""
+    for ids in lists:
+        if isinstance(ids, list) and ids and all(type(number) is int for number in ids):
+            return tuple(ids)
+    return ()
+
+
+def _names(config: Mapping[str, Any]) -> Sequence[str]:
+    architectures = config.get("architectures") or []
+    names = list(architectures) if isinstance(architectures, list) else [architectures]
+    names += [config.get("model_type") or "", config.get("speculators_model_type") or ""]
+    return [str(name) for name in names]

@@ -1,0 +1,180 @@
+"""Drafters of mlx-vlm with random weights, beside the drafts that their own public calls make."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import mlx.core as mx
+from mlx import nn
+from mlx.utils import tree_flatten
+
+from omlx.engine.device.model import cache_maker, parts_of
+from omlx.engine.device.sampling import Draw, RowSampler, draw, process
+from omlx.engine.speculation.drafter import Draft
+from omlx.engine.speculation.drafters.head import HeadDrafter
+from omlx.engine.step.row import Row
+from omlx.errors import Reason
+from omlx.models.pool.borrowed_drafters import BorrowedHead, drafter_of, open_drafter
+from tests import zoo
+from tests.engine.harness import model
+from tests.engine.heads import Bad
+from tests.zoo.build import config_of, randomise
+from tests.zoo.family import SMALL
+
+LAYER = {**SMALL, "num_hidden_layers": 1, "model_type": "llama"}
+BLOCK = {**SMALL, "num_hidden_layers": 2, "model_type": "qwen3", "block_size": 8}
+INNER = {"mask_token_id": 95, "target_layer_ids": [0, 2], "num_target_layers": 3}
+SELECTOR = {"conv_kernel_size": 2, "conv_group_size": 16, "selector_rank": 8, "selector_top_k": 12}
+EAGLE: dict[str, Any] = {
+    "architectures": ["Eagle3Speculator"],
+    "speculators_model_type": "eagle3",
+    "transformer_layer_config": LAYER,
+    "eagle_aux_hidden_state_layer_ids": [1, 2, 3],
+}
+NEMOTRON = {
+    **SMALL,
+    **zoo.FAMILIES["nemotron_h"].config,
+    "model_type": "nemotron_h",
+    "num_nextn_predict_layers": 1,
+    "mtp_hybrid_override_pattern": "*E",
+    "moe_intermediate_size": 32,
+    "moe_shared_expert_intermediate_size": 32,
+    "n_group": 1,
+    "topk_group": 1,
+    "n_routed_experts": 4,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 2,
+    "norm_topk_prob": True,
+    "routed_scaling_factor": 1.0,
+}
+GLM = {**config_of(zoo.FAMILIES["glm_moe_dsa"]), "model_type": "glm_moe_dsa"}
+HEADS: dict[str, dict[str, Any]] = {
+    "nemotron_h": {"model_type": "nemotron_h_mtp", "text_config": NEMOTRON},
+    "glm_moe_dsa": {"model_type": "glm_moe_dsa_mtp", "text_config": GLM},
+}
+"""By the family of the target."""
+CONFIGS: dict[str, dict[str, Any]] = {
+    "eagle": {**EAGLE, "draft_vocab_size": 40},
+    "eagle_whole": {**EAGLE, "draft_vocab_size": zoo.VOCAB_SIZE},
+    "dflash": {**BLOCK, "architectures": ["DFlashDraftModel"], "dflash_config": INNER},
+    "dflash2": {
+        **BLOCK,
+        "architectures": ["DFlash2DraftModel"],
+        "num_target_layers": 3,
+        "dflash_config": INNER | SELECTOR,
+    },
+    "dspark": {
+        **BLOCK,
+        "dflash_config": {**INNER, "projector_type": "dspark", "markov_rank": 8},
+    },
+}
+
+
+def random_head(kind: str, family: str) -> BorrowedHead:
+    """A drafter of random weights for the zoo's target of a family."""
+    parts = parts_of(model(family))
+    assert parts is not None
+    head, _ = open_drafter(HEADS[family] if kind == "mtp" else CONFIGS[kind], {}, parts)
+    module: Any = head.module
+    randomise(module, 3, 1.0)
+    if getattr(module, "d2t", None) is not None:  # id i is i + d2t[i], at most 80
+        module.d2t = mx.array([i % 3 + i for i in range(40)])
+    mx.eval(module.parameters())
+    return head
+
+
+def weights_of(module: nn.Module) -> dict[str, mx.array]:
+    return dict(tree_flatten(module.parameters()))
+
+
+@dataclass
+class Watched:
+    """A drafter whose drafts are compared with its module's own calls, and then replaced by the
+    `answers`, wrong where `bad` says so.
+    """
+
+    kind: str
+    family: str
+    answers: dict[str, Sequence[int]] = field(default_factory=dict)
+    bad: Bad = lambda position: False
+    compare_every: int = 4
+    rounds: int = 0
+    drafted: list[list[int]] = field(default_factory=list)
+    expected: list[list[int]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.head = random_head(self.kind, self.family)
+        made = drafter_of(self.head.kind, self.head, model(self.family), zoo.VOCAB_SIZE)
+        assert not isinstance(made, Reason)
+        self.drafter: HeadDrafter = made
+        self._draft = made.draft
+        made.draft = self.draft  # type: ignore[method-assign]
+
+    def draft(self, row: Row, limit: int) -> Draft | None:
+        made = self._draft(row, limit)
+        if made is None:
+            return None
+        self.rounds += 1
+        from_start = self.drafter._rows[row.id].first == 0
+        if row.mask is None and from_start and self.rounds % self.compare_every == 0:
+            self.drafted.append(list(made.tokens or made.array.tolist()))
+            self.expected.append(self.own_calls(row, made.n))
+        answer = self.answers.get(row.request.id)
+        if answer is None:
+            return made
+        first = len(row.tokens)
+        known = list(answer[first - row.prompt_len :][: made.n])
+        wrong = [(t + self.bad(first + i)) % zoo.VOCAB_SIZE for i, t in enumerate(known)]
+        return Draft(self.drafter.name, len(wrong), tuple(wrong)) if wrong else None
+
+    def own_calls(self, row: Row, n: int) -> list[int]:
+        """Draft as the module's public methods do, from the whole text."""
+        tokens, module, body = list(row.tokens), self.head.module, self.drafter.parts.body
+        states = body(mx.array([tokens[:-1]]), cache=cache_maker(model(self.family))())
+        if self.head.layers:
+            states = body.take()
+        sampler = RowSampler(row.request.sampling, zoo.VOCAB_SIZE)
+        sample = OwnSampler(sampler, len(tokens), module, self.drafter._head)
+        if self.head.kind == "block":
+            context = module.make_cache()
+            return module.draft_block(tokens[-1], states, context, n + 1, sample)[0].tolist()
+        module._cache, module._seed_token, module._seed_hidden = module.make_cache(), None, None
+        module.prefill_from_target_hidden(mx.array([tokens[:-1]]), states, tokens[-1], sample)
+        drafted = module.draft_block(tokens[-1], None, None, n + 1, sample)[0].tolist()
+        module._cache = []
+        return drafted
+
+
+class OwnSampler:
+    """The target's noise at consecutive positions, over what a module's own calls hand over."""
+
+    def __init__(self, sampler: RowSampler, position: int, module: Any, head: Any) -> None:
+        self._sampler = sampler
+        self._position = position
+        self._head = head
+        d2t = getattr(module, "d2t", None)
+        self._ids = None if d2t is None else mx.arange(d2t.size) + d2t
+
+    def __call__(self, logits: mx.array) -> mx.array:
+        if self._ids is not None:
+            return mx.array([[self._among(logits.reshape(-1), self._ids)]])
+        rows = logits.reshape(-1, logits.shape[-1])
+        return mx.array([self._sample(row) for row in rows]).reshape(logits.shape[:-1])
+
+    def sample_proposal(self, scores: mx.array) -> mx.array:
+        return mx.array([self._among(scores[0], self._head._candidates.pop()[0])])
+
+    def _among(self, scores: mx.array, ids: mx.array) -> int:
+        """The place of the sampled id among `ids`, by their scores."""
+        logits = [-float("inf")] * zoo.VOCAB_SIZE
+        for token, score in zip(ids.tolist(), scores.tolist(), strict=True):
+            logits[token] = score
+        return ids.tolist().index(self._sample(mx.array(logits)))
+
+    def _sample(self, logits: mx.array) -> int:
+        place = Draw(self._sampler, self._position, None)
+        self._position += 1
+        logits = logits[None, : zoo.VOCAB_SIZE]
+        return int(draw(process(logits, [place]), [place]).item())

@@ -1,0 +1,200 @@
+"""Drafters of mlx-vlm: tokens are plain decoding's, drafts are those of the modules' own calls."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import mlx.core as mx
+import pytest
+
+from omlx.bench.drive import fixed_costs, flat
+from omlx.engine.build import build_loop
+from omlx.engine.loop import EngineLoop
+from omlx.engine.speculation.cost_model import CostModel
+from omlx.engine.speculation.strategy import only, parse
+from omlx.engine.types import Limits, Request, Sampling, Speculation
+from omlx.errors import Reason
+from tests import zoo
+from tests.engine.harness import (
+    GREEDY,
+    LIMITS,
+    WARM,
+    Bench,
+    facts,
+    label,
+    model,
+    plain,
+    prompt,
+    request,
+    unassisted,
+)
+from tests.engine.masks import Ruled, formal, thirds, until
+from tests.engine.test_masking import expected as under_mask
+
+pytest.importorskip("mlx_vlm")
+
+from tests.engine.borrowed import CONFIGS, HEADS, Watched
+
+WRONG = {
+    "right": lambda at: False,
+    "noisy": lambda at: at % 7 in (1, 2, 5),
+    "broken": lambda at: True,
+}
+FAMILIES = ("llama", "qwen3_5")
+"""Attention alone, and with recurrent layers."""
+
+
+def loop_with(
+    watched: Watched,
+    length: int | None = 4,
+    limits: Limits = LIMITS,
+    costs: CostModel | None = None,
+) -> EngineLoop:
+    return build_loop(
+        model(watched.family),
+        zoo.VOCAB_SIZE,
+        replace(limits, num_draft_tokens=length),
+        heads={watched.drafter.kind: watched.drafter},
+        cost_model=costs,
+        facts=facts(watched.family),
+    )
+
+
+def drafted_by(of: Request, kind: str) -> Request:
+    return replace(of, speculation=Speculation(only(kind)))
+
+
+def prove(
+    kind: str, family: str, sampling: Sampling, quality: str, max_tokens: int = 60
+) -> Watched:
+    """One row, a second one that joins and leaves, and a third that begins with the first's."""
+    watched = Watched(kind, family, bad=WRONG.get(quality, WRONG["right"]))
+    of = watched.drafter.kind
+    first = drafted_by(request("first", prompt(37), sampling, max_tokens), of)
+    second = drafted_by(request("second", prompt(13, salt=1), sampling, 24), of)
+    again = drafted_by(request("again", (*first.tokens, 5, 6, 7), sampling, 20), of)
+    answers = {one.id: plain(family, unassisted(one)) for one in (first, second, again)}
+    if quality != "random":
+        watched.answers = dict(answers)
+    limits = replace(LIMITS, prefill_chunk=16, context_length=2048)
+    bench = Bench(loop_with(watched, 4, limits)).submit(first)
+    bench.until(lambda: len(bench.tokens["first"]) >= 8).run(second).run(again)
+    assert not bench.failed
+    assert bench.tokens == answers
+    assert bench.stats("again").cached_n > 0
+    stats = bench.stats("first")
+    assert stats.proposed > 0, stats
+    assert stats.accepted == {"right": stats.proposed, "broken": 0}.get(quality, stats.accepted)
+    assert watched.drafted == watched.expected
+    return watched
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, WARM], ids=label)
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_tokens_equal_plain_decoding(kind: str, sampling: Sampling) -> None:
+    """Over prompts in chunks, rejections at every place, and a restored prefix."""
+    watched = prove(kind, "llama", sampling, "noisy", 80)
+    assert watched.rounds >= 40
+    assert len(watched.drafted) > 5
+
+
+@pytest.mark.parametrize("kind", ["eagle", "dspark"])
+def test_tokens_equal_plain_decoding_beside_recurrent_layers(kind: str) -> None:
+    prove(kind, "qwen3_5", WARM, "noisy")
+
+
+@pytest.mark.parametrize("family", HEADS)
+def test_heads_of_other_families(family: str) -> None:
+    watched = prove("mtp", family, WARM, "noisy", 90)
+    assert watched.drafter.kind == "mtp"
+    assert len(watched.drafted) >= 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "family", "sampling", "quality"),
+    [*product(CONFIGS, FAMILIES, (GREEDY, WARM), ("right", "noisy", "broken", "random"))],
+    ids=label,
+)
+def test_tokens_equal_plain_decoding_in_every_combination(
+    kind: str, family: str, sampling: Sampling, quality: str
+) -> None:
+    watched = prove(kind, family, sampling, quality, 360)
+    assert quality == "right" or watched.rounds >= 100
+
+
+@pytest.mark.parametrize("quality", ["right", "broken"])
+def test_all_or_nothing_is_accepted(quality: str) -> None:
+    prove("eagle", "llama", GREEDY, quality, 30)
+
+
+@pytest.mark.parametrize("kind", ["eagle", "dflash2"])
+@pytest.mark.parametrize("rule", [thirds, until(formal, 23)], ids=["thirds", "formal"])
+def test_masks_hold_for_drafts(kind: str, rule: Any) -> None:
+    watched = Watched(kind, "llama")
+    strategy = parse(f"ngram;{watched.drafter.kind}")
+    of = request("a", prompt(6) * 4, WARM, 30, speculation=Speculation(strategy))
+    bench = Bench(loop_with(watched)).run(replace(of, mask=Ruled(rule)))
+    assert bench.tokens["a"] == under_mask(of, rule, "llama")
+    assert bench.stats().drafters[watched.drafter.name].proposed > 0
+
+
+@pytest.mark.parametrize("kind", ["eagle", "dflash"])
+def test_penalties_and_chains_with_lookups(kind: str) -> None:
+    watched = Watched(kind, "llama")
+    penalised = replace(WARM, repetition_penalty=1.3, presence_penalty=0.5)
+    strategy = parse(f"ngram;{watched.drafter.kind}")
+    of = request("a", prompt(9) * 3, penalised, 40, speculation=Speculation(strategy))
+    bench = Bench(loop_with(watched)).run(of)
+    assert bench.tokens["a"] == plain("llama", unassisted(of))
+    assert {watched.drafter.name, "ngram"} <= bench.stats().drafters.keys()
+
+
+@pytest.mark.parametrize("kind", ["eagle", "dspark"])
+def test_rows_of_a_batch_draft(kind: str) -> None:
+    watched = Watched(kind, "llama", bad=lambda at: at % 6 == 0)
+    of = watched.drafter.kind
+    rows = [drafted_by(request(f"r{i}", prompt(9 + 7 * i, salt=i), WARM, 40), of) for i in range(3)]
+    watched.answers = {one.id: plain("llama", unassisted(one)) for one in rows}
+    costs = fixed_costs(flat, watched.drafter.name, 0.02)
+    bench = Bench(loop_with(watched, None, replace(LIMITS, max_rows=3), costs)).run(*rows)
+    assert bench.tokens == watched.answers
+    batched = [f for plan in bench.plans for f in plan.forwards if f.batched]
+    assert any(sum(window.draft_n > 0 for window in f.windows) > 1 for f in batched)
+    assert watched.drafted == watched.expected
+
+
+def test_a_block_costs_one_pass_however_long_it_is() -> None:
+    watched = Watched("dspark", "llama")
+    costs = fixed_costs(flat, watched.drafter.name, 0.5)
+    of = drafted_by(request("a", prompt(20), GREEDY, 40), "block")
+    watched.answers = {"a": plain("llama", unassisted(of))}
+    bench = Bench(loop_with(watched, None, LIMITS, costs)).run(of)
+    assert bench.tokens == watched.answers
+    assert max(window.draft_n for window in bench.windows) == watched.drafter._block.longest
+
+
+def test_a_pass_leaves_the_target_as_it_was() -> None:
+    watched = Watched("eagle", "llama")
+    target = model("llama")
+    before = [id(layer) for layer in target.layers]
+    Bench(loop_with(watched)).run(drafted_by(request("a", max_tokens=12), "eagle"))
+    assert [id(layer) for layer in target.layers] == before
+    tokens = mx.array([prompt(5)])
+    body = watched.drafter.parts.body
+    with pytest.raises(TypeError):
+        body(tokens, cache=None, unknown=1)
+    with pytest.raises(AttributeError):
+        body(tokens, cache=[object()] * 3)
+    assert [id(layer) for layer in target.layers] == before
+
+
+def test_missing_drafters_are_named() -> None:
+    bench = Bench(build_loop(model("llama"), zoo.VOCAB_SIZE, LIMITS, facts=facts("llama")))
+    for kind, named in (("eagle", "EAGLE-3"), ("block", "DFlash, DSpark")):
+        bench.run(drafted_by(request(kind, max_tokens=8), kind))
+        missing = Reason("spec.off.no_drafter", {"kind": named})
+        assert bench.stats(kind).speculation == missing
+        assert bench.stats(kind).gates[kind].reason == missing

@@ -1,0 +1,227 @@
+"""Trained drafters on disk: published layouts are read as they were, others name their fault."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import pytest
+from mlx import nn
+
+from omlx.errors import ModelError, Reason
+from omlx.models.catalog import drafters
+from omlx.models.catalog.drafters import drafter_mismatch, eagle_layers
+from omlx.models.catalog.head_files import head_directory
+from omlx.models.catalog.inspect_checkpoint import inspect_checkpoint
+from omlx.models.catalog.registry import ModelEntry
+from omlx.models.pool.head import head_drafter, open_head
+from tests import zoo
+from tests.engine.harness import model
+from tests.models.heads import save_target
+
+pytest.importorskip("mlx_vlm")
+
+from omlx.models.pool.borrowed_drafters import BorrowedHead
+from tests.engine.borrowed import CONFIGS, HEADS, INNER, LAYER, random_head, weights_of
+
+
+def entry_of(folder: Path) -> ModelEntry:
+    return inspect_checkpoint(folder.name, folder, "test")
+
+
+def save(folder: Path, config: dict[str, Any], tensors: dict[str, mx.array]) -> ModelEntry:
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps({"model_type": "llama", **config}))
+    mx.save_safetensors(str(folder / "model.safetensors"), tensors)
+    return entry_of(folder)
+
+
+def read(entry: ModelEntry, family: str = "llama") -> BorrowedHead:
+    head = open_head(head_directory(entry), model(family))
+    assert isinstance(head, BorrowedHead)
+    return head
+
+
+def same(ours: dict[str, mx.array], theirs: dict[str, mx.array]) -> bool:
+    assert ours.keys() == theirs.keys()
+    return all(mx.array_equal(ours[name], theirs[name]) for name in ours)
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> ModelEntry:
+    save_target(tmp_path / "target", "llama")
+    return entry_of(tmp_path / "target")
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_directories_are_read_as_they_were(tmp_path: Path, target: ModelEntry, kind: str) -> None:
+    written = random_head(kind, "llama")
+    entry = save(tmp_path / kind, CONFIGS[kind], weights_of(written.module))
+    assert entry.drafter == written.kind
+    assert drafter_mismatch(target, entry) is None
+    found = read(entry)
+    assert found.layers == written.layers
+    assert same(weights_of(found.module), weights_of(written.module))
+
+
+@pytest.mark.parametrize("family", HEADS)
+def test_heads_of_other_families_are_read_as_they_were(tmp_path: Path, family: str) -> None:
+    save_target(tmp_path / "target", family)
+    written = random_head("mtp", family)
+    entry = save(tmp_path / "head", HEADS[family], weights_of(written.module))
+    assert drafter_mismatch(entry_of(tmp_path / "target"), entry) is None
+    found = read(entry, family)
+    assert (found.kind, found.layers) == ("mtp", ())
+    assert same(weights_of(found.module), weights_of(written.module))
+
+
+def test_eagle_as_its_authors_publish_it(tmp_path: Path, target: ModelEntry) -> None:
+    """The layer is called midlayer; ids of layers and the embedding are the target's."""
+    written = random_head("eagle", "llama")
+    tensors = {
+        name.replace("layers.0.", "midlayer."): tensor
+        for name, tensor in weights_of(written.module).items()
+    }
+    tensors["t2d"] = mx.zeros((zoo.VOCAB_SIZE,), mx.bool_)
+    config = {**LAYER, "architectures": ["LlamaForCausalLMEagle3"], "draft_vocab_size": 40}
+    entry = save(tmp_path / "eagle", config, tensors)
+    assert drafter_mismatch(target, entry) is None
+    found = read(entry)
+    assert same(weights_of(found.module), weights_of(written.module))
+    assert found.layers == (1, 0, 0)  # 2, 3 // 2 and 3 - 3, counted from the embedding
+    assert eagle_layers(config, 32) == (1, 15, 28)
+
+
+def test_eagle_with_an_embedding_of_its_own_uses_the_targets(tmp_path: Path) -> None:
+    written = weights_of(random_head("eagle", "llama").module)
+    embedding = {"embed_tokens.weight": mx.ones((zoo.VOCAB_SIZE, 64))}
+    entry = save(tmp_path / "shared", CONFIGS["eagle"], written | embedding)
+    assert same(weights_of(read(entry).module), written)
+    trained = {**CONFIGS["eagle"], "embed_requires_grad": True}
+    entry = save(tmp_path / "trained", trained, written | embedding)
+    assert same(weights_of(read(entry).module), written | embedding)
+
+
+def test_eagle_of_a_scaled_context_has_scaled_positions(tmp_path: Path) -> None:
+    scaling = {
+        "rope_type": "llama3",
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 64,
+    }
+    config = {**CONFIGS["eagle"], "transformer_layer_config": {**LAYER, "rope_scaling": scaling}}
+    written = weights_of(random_head("eagle", "llama").module)
+    module: Any = read(save(tmp_path / "eagle", config, written)).module
+    assert type(module.layers[0].self_attn.rope).__name__ == "Llama3RoPE"
+
+
+@pytest.mark.parametrize("kind", ["eagle", "dspark"])
+@pytest.mark.parametrize("bits", [4, 8])
+def test_quantized_directories(tmp_path: Path, kind: str, bits: int) -> None:
+    written = random_head(kind, "llama")
+
+    def divisible(path: str, module: nn.Module) -> bool:
+        return hasattr(module, "to_quantized") and module.weight.shape[-1] % 32 == 0
+
+    nn.quantize(written.module, group_size=32, bits=bits, class_predicate=divisible)
+    config = {**CONFIGS[kind], "quantization": {"group_size": 32, "bits": bits}}
+    found = read(save(tmp_path / kind, config, weights_of(written.module)))
+    assert same(weights_of(found.module), weights_of(written.module))
+
+
+def changed(kind: str, **values: Any) -> dict[str, Any]:
+    return {**CONFIGS[kind], **values}
+
+
+UNFIT: dict[str, tuple[dict[str, Any], str, dict[str, object]]] = {
+    "hidden size": (
+        changed("eagle", target_hidden_size=128),
+        "draft.unfit.head",
+        {"field": "hidden_size", "wanted": "128", "found": "64"},
+    ),
+    "vocabulary": (
+        changed("eagle", transformer_layer_config={**LAYER, "vocab_size": 50}),
+        "draft.unfit.head",
+        {"field": "vocab_size", "wanted": "50", "found": "96"},
+    ),
+    "inner layers": (
+        changed("eagle", eagle_aux_hidden_state_layer_ids=[1, 2, 33]),
+        "draft.unfit.layers",
+        {"deepest": 33, "layers": 3},
+    ),
+    "block's vocabulary": (
+        changed("dflash", vocab_size=50),
+        "draft.unfit.head",
+        {"field": "vocab_size", "wanted": "50", "found": "96"},
+    ),
+    "number of layers": (
+        changed("dflash", dflash_config={**INNER, "num_target_layers": 36}),
+        "draft.unfit.head",
+        {"field": "num_hidden_layers", "wanted": "36", "found": "3"},
+    ),
+}
+
+
+@pytest.mark.parametrize("how", UNFIT)
+def test_one_for_another_target_says_what_would_fit(
+    tmp_path: Path, target: ModelEntry, how: str
+) -> None:
+    config, code, params = UNFIT[how]
+    reason = drafter_mismatch(target, save(tmp_path / "other", config, {}))
+    assert reason == Reason(code, {"draft": "other", **params})
+    assert all(str(value) in reason.message for value in params.values())
+
+
+def test_without_mlx_vlm_the_extra_is_named(
+    tmp_path: Path, target: ModelEntry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drafters, "find_spec", lambda name: None)
+    entry = save(tmp_path / "eagle", CONFIGS["eagle"], {})
+    reason = drafter_mismatch(target, entry)
+    assert reason == Reason("draft.unfit.extra", {"draft": "eagle", "extra": "omlx[vision]"})
+
+
+BROKEN: dict[str, tuple[Callable[[dict[str, mx.array]], Any], str]] = {
+    "missing": (lambda tensors: tensors.pop("fc.weight"), "fc.weight"),
+    "extra": (lambda tensors: tensors.update({"layers.7.x": mx.zeros(3)}), "layers.7.x"),
+    "shape": (lambda tensors: tensors.update({"fc.weight": mx.zeros((4, 8))}), "(4, 8)"),
+}
+
+
+@pytest.mark.parametrize("how", BROKEN)
+def test_weights_that_do_not_fit_are_named(tmp_path: Path, how: str) -> None:
+    change, said = BROKEN[how]
+    tensors = weights_of(random_head("eagle", "llama").module)
+    change(tensors)
+    with pytest.raises(ModelError) as caught:
+        read(save(tmp_path / "eagle", CONFIGS["eagle"], tensors))
+    assert caught.value.code == "spec.off.head_weights"
+    assert said in str(caught.value.params["detail"])
+
+
+def test_configs_that_mlx_vlm_refuses_are_named(tmp_path: Path) -> None:
+    tensors = weights_of(random_head("dspark", "llama").module)
+    entry = save(tmp_path / "dspark", changed("dspark", hidden_act="gelu"), tensors)
+    with pytest.raises(ModelError) as caught:
+        read(entry)
+    assert caught.value.code == "spec.off.head_weights"
+    assert "silu" in str(caught.value.params["detail"])
+
+
+def test_ids_beyond_the_targets_vocabulary_are_refused() -> None:
+    head = random_head("eagle", "llama")
+    module: Any = head.module
+    module.d2t = module.d2t + 60
+    made = head_drafter("eagle", model("llama"), zoo.VOCAB_SIZE, head)
+    assert isinstance(made, Reason)
+    assert made.code == "spec.off.head_weights"
+
+
+def test_a_target_that_computes_more_behind_its_layers_is_refused() -> None:
+    head = random_head("eagle", "llama")
+    made = head_drafter("eagle", model("cohere"), zoo.VOCAB_SIZE, head)
+    assert made == Reason("spec.off.hidden", {"model": "cohere"})

@@ -1,0 +1,124 @@
+"""Trained drafters over HTTP: an EAGLE-3 drafter and a block drafter of the bundled target."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import mlx.core as mx
+import pytest
+from openai import BadRequestError
+
+from omlx.models.catalog.discovery import BUNDLED, Folder, scan_places
+from omlx.models.catalog.registry import Registry
+from omlx.models.pool.opening import open_model
+from tests.server.dialects import user
+from tests.server.running import DRAFT, TARGET, Running, omlx
+
+pytest.importorskip("mlx_vlm")
+
+from omlx.engine.device.model import parts_of
+from omlx.models.pool.borrowed_drafters import open_drafter
+from tests.engine.borrowed import weights_of
+from tests.zoo.build import randomise
+
+TEXT: dict[str, Any] = json.loads((BUNDLED / TARGET / "config.json").read_text())
+EAGLE = {
+    "speculators_model_type": "eagle3",
+    "architectures": ["Eagle3Speculator"],
+    "transformer_layer_config": {**TEXT, "num_hidden_layers": 1},
+    "draft_vocab_size": 512,
+}
+BLOCK = {
+    **TEXT,
+    "architectures": ["DFlashDraftModel"],
+    "num_hidden_layers": 1,
+    "block_size": 4,
+    "dflash_config": {
+        "mask_token_id": 0,
+        "target_layer_ids": [1, 3],
+        "num_target_layers": TEXT["num_hidden_layers"],
+    },
+}
+WRONG = {**EAGLE, "target_hidden_size": 2 * TEXT["hidden_size"]}
+
+
+def save(folder: Path, config: dict[str, Any]) -> None:
+    target, _ = open_model(BUNDLED / TARGET, "float32", trusted=False)
+    parts = parts_of(target)
+    assert parts is not None
+    module = open_drafter(config, {}, parts)[0].module
+    randomise(module, 1, 1.0)
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(config))
+    mx.save_safetensors(str(folder / "model.safetensors"), weights_of(module))
+
+
+@pytest.fixture(scope="module")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Registry:
+    root = tmp_path_factory.mktemp("models")
+    for name, config in {"eagle": EAGLE, "block": BLOCK, "wrong": WRONG}.items():
+        save(root / name, config)
+    return scan_places([Folder("test", root), Folder("bundled", BUNDLED)])
+
+
+@pytest.fixture(scope="module")
+def running(registry: Registry) -> Iterator[Running]:
+    with omlx(registry=registry, default=TARGET) as server:
+        yield server
+
+
+def ask(running: Running, **fields: Any) -> Any:
+    return running.openai.chat.completions.create(
+        model=TARGET,
+        messages=user("Count to nine."),
+        max_tokens=24,
+        seed=3,
+        temperature=0.8,
+        extra_body=fields,
+    )
+
+
+def status(running: Running) -> dict[str, Any]:
+    record = httpx.get(f"{running.url}/v1/models/{TARGET}", timeout=60).json()
+    return record["speculation"]
+
+
+@pytest.mark.parametrize("kind", ["eagle", "block"])
+def test_a_drafter_drafts_and_status_says_so(running: Running, kind: str) -> None:
+    plainly = ask(running, speculation="off").choices[0].message.content
+    for strategy in (kind, f"ngram;{kind}", "auto"):
+        answer = ask(running, draft_model=kind, speculation=strategy, num_draft_tokens=2)
+        assert answer.choices[0].message.content == plainly
+    assert answer.timings["drafters"][kind]["proposed"] > 0
+    record = status(running)
+    assert record["head"] == {"kind": kind, "loaded": True, "reason": None}
+    assert record["drafters"][kind]["proposed"] > 0
+    assert record["draft"] == kind
+
+
+def test_another_kind_than_the_one_loaded_is_refused(running: Running) -> None:
+    ask(running, draft_model="eagle", speculation="eagle", num_draft_tokens=2)
+    codes = {"block": "spec.off.no_drafter", "mtp": "spec.off.head_unused"}
+    for kind, code in codes.items():
+        with pytest.raises(BadRequestError) as caught:
+            ask(running, draft_model="eagle", speculation=kind)
+        assert (caught.value.code, caught.value.param) == (code, "speculation")
+
+
+def test_a_drafter_of_another_model_is_refused_with_what_would_fit(running: Running) -> None:
+    with pytest.raises(BadRequestError) as caught:
+        ask(running, draft_model="wrong", speculation="eagle")
+    assert (caught.value.code, caught.value.param) == ("draft.unfit.head", "draft_model")
+    assert str(TEXT["hidden_size"]) in caught.value.message
+
+
+def test_a_drafter_is_no_model(running: Running) -> None:
+    answer = httpx.post(f"{running.url}/v1/chat/completions", json={"model": "eagle"}, timeout=60)
+    assert answer.status_code in (400, 404)
+    ids = [each["id"] for each in httpx.get(f"{running.url}/v1/models", timeout=60).json()["data"]]
+    assert "eagle" not in ids
+    assert DRAFT in ids
