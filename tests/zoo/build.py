@@ -121,7 +121,7 @@ def build_borrowed(name: str, seed: int = 0) -> nn.Module:
     mx.random.seed(seed)
     model = Borrowed(whole_borrowed(CONFIGS[name]).language_model)
     model.set_dtype(mx.float32)
-    _randomise(model, seed, embed_std=1.0)
+    randomise(model, seed, embed_std=1.0)
     _calibrate(model)
     model.eval()
     mx.eval(model.parameters())

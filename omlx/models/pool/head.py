@@ -30,7 +30,7 @@ from omlx.engine.device.model import Cache, Model, SplitModel, cache_maker, part
 from omlx.engine.speculation.drafters.head import HeadDrafter
 from omlx.engine.speculation.drafters.shortlist import shortlist_bytes
 from omlx.errors import ModelError, Reason
-from omlx.models.catalog.drafters import drafter_kind, drafter_module
+from omlx.models.catalog.drafters import drafter_module
 from omlx.models.catalog.head_files import PREFIX, SHORTLIST, HeadFiles
 from omlx.models.pool.opening import Dtype, LoadProgress, cast_weights, read_weights
 
@@ -137,7 +137,7 @@ def is_quantized(head: nn.Module) -> bool:
 def open_head(files: HeadFiles, target: Model) -> Head:
     """Return a drafter with lazy weights for `target`. Raises ModelError."""
     parts = parts_of(target)
-    if parts is not None and drafter_kind(files.config) and drafter_module(files.config):
+    if parts is not None and drafter_module(files.config) is not None:
         return _borrowed(files, parts)
     return build_head(files, target)
 

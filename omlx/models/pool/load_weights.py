@@ -27,6 +27,7 @@ from omlx.models.catalog.config import (
     pass_shape,
     sampling_defaults,
 )
+from omlx.models.catalog.drafters import drafter_module
 from omlx.models.catalog.files import GENERATION_CONFIG
 from omlx.models.catalog.head_files import HeadFiles, head_directory, own_head
 from omlx.models.catalog.registry import ModelEntry
@@ -276,8 +277,18 @@ def find_head(choice: DraftChoice, target: LoadedModel) -> HeadFiles | Reason:
     if choice.draft_model is not None:
         return Reason("spec.off.head_unused", {"draft": choice.draft_model.id})
     files = own_head(choice.target) if choice.head is None else head_directory(choice.head)
-    if isinstance(files, HeadFiles) and target.stage is not None:
+    if isinstance(files, Reason):
+        return files
+    if target.stage is not None:
         return Reason("spec.off.head_staged")
+    name = drafter_module(files.config)
+    if name is not None:  # imported here: the engine thread has streams to serve
+        from omlx.models.library.borrow import module_of  # noqa: PLC0415 — imports mlx
+
+        try:
+            module_of({"model_type": name})
+        except (ImportError, KeyError, ValueError) as error:
+            raise ModelError("spec.off.head_weights", detail=str(error)) from error
     return files
 
 
