@@ -12,8 +12,9 @@ from fastapi import Request
 from omlx.catalog import sentence
 from omlx.clients.agents import Endpoint
 from omlx.clients.apps import APPS, App, Kind, Snippet
+from omlx.installation import PROGRAM, program_words
 from omlx.server.endpoints.model_cards import ModelCard, ModelCards
-from omlx.server.http.guard import ApiKeys
+from omlx.server.http.guard import ApiKeys, is_loopback
 from omlx.server.request.activity import LastSeen, Seen
 
 from .models.model_snapshot import ModelSnapshots
@@ -73,7 +74,7 @@ class ConnectPage:
         question = sentence("cli.serve.prompt", {}, language_of(request))
         programs, now = self.seen.programs, time()
         apps = AppsView(
-            groups=group_views(endpoint, question, programs, now),
+            groups=group_views(endpoint, question, programs, now, _program(request)),
             others=other_programs(programs, now),
             context_length=endpoint.context_length,
             no_tools=card is not None and not card.tools,
@@ -85,6 +86,12 @@ class ConnectPage:
         usable = (model for model in (chosen, self.snapshots.first) if model in models)
         model = next(usable, None)
         return None if model is None else await self.cards.one(model)
+
+
+def _program(request: Request) -> Sequence[str]:
+    """Return the words that start omlx; its path only for a browser on this machine."""
+    near = request.client is not None and is_loopback(request.client.host)
+    return program_words() if near else [PROGRAM]
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,10 +132,14 @@ class GroupView:
 
 
 def group_views(
-    endpoint: Endpoint, question: str, programs: Sequence[Seen], now: float
+    endpoint: Endpoint,
+    question: str,
+    programs: Sequence[Seen],
+    now: float,
+    omlx: Sequence[str] = (PROGRAM,),
 ) -> Sequence[GroupView]:
-    """Return the apps in groups; `programs` newest first."""
-    apps = [(app, _view(app, endpoint, question, programs, now)) for app in APPS]
+    """Return the apps in groups; `programs` newest first, `omlx` starts this program."""
+    apps = [(app, _view(app, endpoint, question, programs, now, omlx)) for app in APPS]
     return [GroupView(kind, [view for app, view in apps if app.kind is kind]) for kind in Kind]
 
 
@@ -139,7 +150,12 @@ def other_programs(programs: Iterable[Seen], now: float) -> Sequence[ProgramView
 
 
 def _view(
-    app: App, endpoint: Endpoint, question: str, programs: Sequence[Seen], now: float
+    app: App,
+    endpoint: Endpoint,
+    question: str,
+    programs: Sequence[Seen],
+    now: float,
+    omlx: Sequence[str],
 ) -> AppView:
     snippet = app.snippet(endpoint, question)
     newest = next((seen for seen in programs if app.sends(seen.client)), None)
@@ -147,7 +163,7 @@ def _view(
         id=app.id,
         name=app.name,
         snippet=snippet,
-        launch=app.launch(endpoint),
+        launch=app.launch(endpoint, omlx),
         least_context=app.least_context(endpoint),
         known=bool(app.agents),
         seen=None if newest is None else _program_view(newest, now),

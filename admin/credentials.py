@@ -35,6 +35,10 @@ FREE_TRIES: Final = 5
 MAX_WAIT_S: Final = 300.0
 
 
+_UNSTORED: Final[dict[Path, set[str]]] = {}
+"""Digests of login links of this process that no file has, by home folder."""
+
+
 @dataclass(frozen=True, slots=True)
 class Credentials:
     """The file in `home`, read at every call. `wall` is the time of day.
@@ -71,9 +75,18 @@ class Credentials:
         """Return a new login link to the server at `address`."""
         return f"{address}{LOGIN}?token={self.invite()}"
 
+    def link_in_memory(self, address: str) -> str:
+        """Return a login link that this process alone knows, where no file can be written."""
+        token = secrets.token_urlsafe(32)
+        _UNSTORED.setdefault(self.home, set()).add(token_digest(token))
+        return f"{address}{LOGIN}?token={token}"
+
     def redeem(self, token: str) -> bool:
         """Use up a login link; return whether the token was valid."""
         digest = token_digest(token)
+        if digest in _UNSTORED.get(self.home, ()):
+            _UNSTORED[self.home].remove(digest)
+            return True
         with locked(self.home):
             values = self._values(held=True)
             links = _valid(values, self.wall())

@@ -9,8 +9,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import shlex
-import shutil
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +20,7 @@ from pydantic import Field
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
 from omlx.errors import BadRequest, OmlxError, Unauthorized
+from omlx.installation import PROGRAM, program_words
 from omlx.server.http.guard import is_loopback
 from omlx.server.request.fields import read, read_query
 from omlx.settings.schema import table
@@ -34,7 +33,6 @@ from .web.preferences import Strict, form_data
 LOGOUT: Final = f"{HOME}/logout"
 PASSWORD: Final = f"{HOME}/password"
 Secret = Annotated[str, Field(max_length=4096)]
-PROGRAM = "omlx"
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,9 +268,7 @@ def login_command(home: Path, client: str | None) -> str:
     """
     if client is None or not is_loopback(client):
         return f"{PROGRAM} dashboard"
-    words = [PROGRAM, "dashboard"]
-    if shutil.which(PROGRAM) is None:
-        words = [sys.executable, "-m", PROGRAM, "dashboard"]
+    words = [*program_words(), "dashboard"]
     if home != table()["home"].default:
         words += ["--home", str(home)]
     return shlex.join(words)

@@ -110,8 +110,8 @@ FEATURES: Final[dict[str, str]] = {
         tests/bench/ tests/admin/test_trial tests/admin/test_benchmark""",
     "command line, service, clients": """
         omlx/__ omlx/atomic_write omlx/catalog omlx/errors omlx/exactness omlx/power
-        omlx/terminal_text omlx/cli/ tests/cli/ omlx/service tests/service/ omlx/machine
-        omlx/clients/ tests/test_power
+        omlx/terminal_text omlx/installation omlx/cli/ tests/cli/ omlx/service tests/service/
+        omlx/machine omlx/clients/ tests/test_power tests/test_installation
         tests/processes tests/wheel tests/conftest tests/schemas tests/__init__""",
     "dashboard: other pages": "admin/ tests/admin/ tests/js/",
     "rules of the project": "tests/project/",

@@ -32,6 +32,11 @@ def footprint(pid: int | None = None) -> int:
         return 0
 
 
+def machine_bytes() -> int:
+    """Return the bytes of memory in this machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
 def set_up_allocator() -> None:
     """Keep freed memory from staying with the process on Linux. Call before threads start."""
     if sys.platform == "linux":

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final
 
 from omlx.errors import NotFound, OmlxError, Reason
 from omlx.models.catalog.config import declared_context, longest_context
-from omlx.models.catalog.facts import parameters
+from omlx.models.catalog.facts import model_facts, parameters
 from omlx.models.catalog.files import ModelFiles
-from omlx.models.catalog.package import FILE
+from omlx.models.catalog.package import FILE, DeclaredDraftModel, usable_package
 from omlx.models.catalog.registry import ModelEntry, Status
 from omlx.models.pool.pool import Pool, why_no_vision
 from omlx.models.pool.served import ModelStatus, ServedModel, State
@@ -73,11 +74,30 @@ class ModelSnapshot:
 
 
 def suggested(models: Sequence[ModelEntry], limit_bytes: int) -> str | None:
-    """Return the largest model that fits into memory, else the largest of all."""
-    if not models:
-        return None
-    fitting = [entry for entry in models if entry.size_bytes <= limit_bytes]
-    return max(fitting or models, key=lambda entry: entry.size_bytes).id
+    """Return the largest chat model that fits into memory, else the largest of all.
+
+    Drafts declared by other models, and models with damaged weights, come last. Reads files.
+    """
+    drafts = _declared_drafts(models)
+    ranked = sorted(models, key=lambda entry: -entry.size_bytes)
+    ranked.sort(key=lambda entry: (entry.id in drafts, entry.size_bytes > limit_bytes))
+    sound = filter(_can_chat, ranked)
+    return next((entry.id for entry in chain(sound, ranked)), None)
+
+
+def _declared_drafts(models: Sequence[ModelEntry]) -> set[str]:
+    names = set()
+    for entry in models:
+        declared = usable_package(entry.path).declared
+        if isinstance(declared, DeclaredDraftModel):
+            names.add(declared.draft.repository)
+    return names
+
+
+def _can_chat(entry: ModelEntry) -> bool:
+    facts = model_facts(entry.files, entry.id)
+    generates = facts.generates and not (facts.embeddings or facts.reranks)
+    return generates and parameters(entry.files) is not None
 
 
 class ModelSnapshots:

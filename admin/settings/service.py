@@ -10,20 +10,16 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
-from pathlib import Path
+from dataclasses import replace
 from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from omlx.errors import BadRequest, ConfigError, ModelError, NotFound, Reason
+from omlx.errors import BadRequest, ConfigError, NotFound
 from omlx.models.catalog.catalog import Profile
 from omlx.models.catalog.compatibility import check_draft
-from omlx.models.catalog.config import longest_context
 from omlx.models.catalog.package import usable_package
-from omlx.models.catalog.reference import find_draft
-from omlx.models.catalog.registry import ModelEntry, Status
+from omlx.models.catalog.registry import Status
 from omlx.models.pool.pool import Pool, load_pinned
 from omlx.models.pool.speculation import check_value
 from omlx.server.http.guard import check_exposure
@@ -34,7 +30,8 @@ from omlx.settings.schema import Scope, Settings, Value, table
 from omlx.settings.store import Owner
 from omlx.settings.types import Form
 
-from .view import CONFIRMED, PICKED, MapRow, SettingsView, SettingView, applied, setting_views
+from .view import CONFIRMED, PICKED, SettingsView, SettingView, applied, setting_views
+from .warnings import SettingWarnings
 
 _HOST: Final = re.compile(r"\*|\[[0-9a-f:.]+\]|[\w.-]+", re.IGNORECASE)
 
@@ -60,7 +57,7 @@ class SettingsService:
         self._pool = pool
         self._live = configuration
         self._publish_key = publish_key
-        self._warnings = SettingWarnings(pool)
+        self._warnings = SettingWarnings(pool.catalog)
         self._bound_host = configuration.current.resolve().settings.host
 
     def view(self, model: str | None, profile: str | None = None) -> SettingsView:
@@ -234,69 +231,3 @@ def check_hosts(names: Value) -> None:
     for name in map(str, names if isinstance(names, tuple) else ()):
         if _HOST.fullmatch(name) is None:
             raise ConfigError("config.host_name", where="allow_host", value=name)
-
-
-@dataclass(frozen=True, slots=True)
-class SettingWarnings:
-    """Finds references in values in effect to things missing here. Reads files."""
-
-    pool: Pool
-
-    def of(self, name: str, value: Value, model: ModelEntry | None) -> Reason | None:
-        """Return the warning about a setting of all models or of `model`; None without any."""
-        match name, value:
-            case _, None:
-                return None
-            case "default_model", _:
-                return self._missing(str(value), self.pool.resolve)
-            case "draft_model", _:
-                try:
-                    found = find_draft(str(value), self.pool.registry)
-                except ModelError as error:
-                    return Reason(error.code, error.params)
-                return found if isinstance(found, Reason) else None
-            case "model_map", _:
-                return next(filter(None, (row.warning for row in self.map_rows(value))), None)
-            case "model_dir", tuple(folders):
-                missing = (folder for folder in folders if not Path(folder).is_dir())
-                reasons = (Reason("config.no_folder", {"folder": str(path)}) for path in missing)
-                return next(reasons, None)
-            case "max_context", int(tokens) if model is not None and model.usable:
-                try:
-                    limit = longest_context(model.files.config, 0)
-                except ModelError:  # the model's page says so
-                    return None
-                return Reason("config.context_above", {"limit": limit}) if tokens > limit else None
-        return None
-
-    def map_rows(self, value: Value) -> Sequence[MapRow]:
-        """Return the rows of a model name mapping, in order, each with its warning."""
-        rows: list[MapRow] = []
-        seen, wide = set[str](), list[str]()  # patterns above, and those that may match others
-        for rule in map(str, value if isinstance(value, tuple) else ()):
-            pattern, _, target = (part.strip() for part in rule.partition("="))
-            above = next((other for other in wide if _covers(other, pattern)), None)
-            if pattern in seen:
-                above = pattern
-            elif "*" in pattern:
-                wide.append(pattern)
-            seen.add(pattern)
-            warning = self._missing(target, self.pool.catalog.target)
-            if warning is None and above is not None:
-                warning = Reason("config.map_unused", {"pattern": above})
-            rows.append(MapRow(pattern, target, warning))
-        return rows
-
-    def _missing(self, name: str, resolve: Callable[[str], ModelEntry]) -> Reason | None:
-        try:
-            resolve(name)
-        except (NotFound, BadRequest, ModelError) as error:
-            if error.code == "model.not_found":
-                return Reason("config.no_model", {"model": name})
-            return Reason(error.code, error.params)
-        return None
-
-
-def _covers(above: str, pattern: str) -> bool:
-    """Whether `above` matches every name that `pattern` matches; only `*` is understood."""
-    return not set("?[") & set(above) and fnmatchcase(pattern, above)

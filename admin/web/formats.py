@@ -7,7 +7,7 @@ from typing import Final
 
 from omlx.catalog import SOURCE, sentence
 
-_THIN: Final = "\u202f"
+THIN: Final = "\u202f"
 """Narrow no-break space between a figure and its unit."""
 
 
@@ -28,7 +28,7 @@ def ratio(value: float) -> str:
 
 
 def percent(share: float) -> str:
-    return f"{100 * share:.0f}{_THIN}%"
+    return f"{100 * share:.0f}{THIN}%"
 
 
 def rate(tokens: float) -> str:
@@ -47,7 +47,7 @@ def parameters(number: int) -> str:
 
 def count(number: int) -> str:
     """Format `1 234 567`, with groups that do not wrap."""
-    return f"{number:,}".replace(",", _THIN)
+    return f"{number:,}".replace(",", THIN)
 
 
 def context(tokens: int) -> str:
@@ -96,4 +96,4 @@ def _bytes(nbytes: int, base: int) -> str:
     if nbytes >= base**3:
         value, unit = nbytes / base**3, "GB"
     digits = int(value < 10 and nbytes % base**3 > 0)
-    return f"{value:.{digits}f}{_THIN}{unit}"
+    return f"{value:.{digits}f}{THIN}{unit}"

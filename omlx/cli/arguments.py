@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from omlx.cli.serve.address import running
 from omlx.errors import ConfigError
 from omlx.models.catalog.catalog import Catalog
 from omlx.models.catalog.discovery import Discovery, Folder, discovery
@@ -16,7 +17,7 @@ from omlx.models.catalog.registry import ModelEntry, Registry
 from omlx.models.pool.speculation import check_value, strategy_of
 from omlx.settings.configuration import Configuration, LiveConfiguration
 from omlx.settings.layers import Layer, cli_layer, environment_layer, resolve
-from omlx.settings.schema import table
+from omlx.settings.schema import Settings, table
 from omlx.settings.store import Store
 
 
@@ -39,11 +40,13 @@ def configured(arguments: Namespace, *, rename_broken: bool = False) -> LiveConf
 
 
 def find_models(names: Sequence[str], configuration: Configuration) -> Discovery:
-    """Return a discovery of all models that searches folders among `names` first."""
-    folders = [_folder(name) for name in names]
+    """Return a discovery that searches folders among `names` first, those of servers last.
+
+    The servers are those running with the same home folder: their models have the same names here.
+    """
     settings = configuration.resolve().settings
-    model_dir = (*filter(None, folders), *settings.model_dir)
-    return discovery(settings.model_copy(update={"model_dir": model_dir}), os.environ)
+    served = (folder for server in running(settings.home) for folder in server.folders)
+    return _discovery((*_folders(names), *settings.model_dir, *served), settings)
 
 
 def find_model(name: str, configuration: LiveConfiguration) -> ModelEntry:
@@ -52,16 +55,26 @@ def find_model(name: str, configuration: LiveConfiguration) -> ModelEntry:
     return Catalog(registry, configuration).resolve(model_id(name))
 
 
+def _discovery(folders: Iterable[Path], settings: Settings) -> Discovery:
+    model_dir = tuple(dict.fromkeys(folders))
+    return discovery(settings.model_copy(update={"model_dir": model_dir}), os.environ)
+
+
+def _folders(names: Sequence[str]) -> list[Path]:
+    return [folder for folder in map(_folder, names) if folder is not None]
+
+
 @dataclass(frozen=True, slots=True)
 class Selection:
     """Local models with configuration, and the id of the model to load at start.
 
-    `discover` repeats the discovery in the same folders.
+    `discover` repeats the discovery in the same `folders`.
     """
 
     catalog: Catalog
     model: str | None
     discover: Callable[[], Registry]
+    folders: tuple[Path, ...]
 
 
 def select(model: str | None, configuration: LiveConfiguration) -> Selection:
@@ -78,12 +91,14 @@ def select(model: str | None, configuration: LiveConfiguration) -> Selection:
             names.append(draft)
             values["draft_model"] = model_id(draft)
         run.append(Layer(layer.source, values))
-    find = find_models(names, configuration.current)
+    settings = configuration.current.resolve().settings
+    folders = (*_folders(names), *settings.model_dir)
+    find = _discovery(folders, settings)
     registry = find.scan()
     if model is not None:
         model = Catalog(registry, configuration).resolve(model_id(model)).id
     live = LiveConfiguration(tuple(run), configuration.store)
-    return Selection(Catalog(registry, live, model), model, find.scan)
+    return Selection(Catalog(registry, live, model), model, find.scan, folders)
 
 
 def model_id(name: str) -> str:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from argparse import ArgumentParser, Namespace
 
+from omlx.admin.settings.warnings import SettingWarnings
 from omlx.catalog import sentence
-from omlx.cli.arguments import configured
-from omlx.cli.output import columns
+from omlx.cli.arguments import configured, find_models
+from omlx.cli.output import columns, memory_size
 from omlx.cli.serve.address import find_server
 from omlx.errors import ConfigError, NotFound
 from omlx.models.catalog.catalog import Catalog
 from omlx.models.catalog.compatibility import check_draft
-from omlx.models.catalog.discovery import discover
 from omlx.models.catalog.package import usable_package
 from omlx.models.catalog.registry import Registry
 from omlx.settings.configuration import LiveConfiguration
@@ -22,7 +21,7 @@ from omlx.settings.layers import Resolution, Source
 from omlx.settings.parse import parse, to_json
 from omlx.settings.schema import Setting, Value, table
 from omlx.settings.store import Owner
-from omlx.settings.types import Form
+from omlx.settings.types import Form, size_text
 
 _HIDDEN = "********"
 
@@ -74,7 +73,18 @@ def _set(arguments: Namespace, live: LiveConfiguration) -> None:
         shown = {"value": _shown(row, effective.value), "source": effective.source.value}
         message = sentence("cli.config.overridden", {"name": row.name, **shown})
         sys.stderr.write(f"omlx: {message}\n")
+    _report_doubts(row, value, owner.model, live)
     _report_restart(row, live)
+
+
+def _report_doubts(row: Setting, value: Value, model: str | None, live: LiveConfiguration) -> None:
+    """Report what the dashboard warns of: a missing model, a limit above the machine."""
+    registry = _models(live)
+    entry = None if model is None else registry.get(model)
+    warning = SettingWarnings(Catalog(registry, live)).of(row.name, value, entry)
+    if warning is not None:
+        message = sentence("cli.config.doubt", {"warning": warning.message})
+        sys.stderr.write(f"omlx: {message}\n")
 
 
 def _check_name(setting: str, name: str, model: str | None, live: LiveConfiguration) -> None:
@@ -116,8 +126,10 @@ def _list(arguments: Namespace, live: LiveConfiguration) -> None:
     cells = []
     for row in rows:
         setting = resolution[row.name]
-        cells.append((row.name, _shown(row, setting.value), setting.source.value))
-    sys.stdout.write(columns(cells))
+        source = sentence(f"ui.source.{setting.source.value}", {})
+        cells.append((row.name, _described(row, setting.value), source))
+    head = [sentence(f"cli.config.column.{name}", {}) for name in ("setting", "value", "source")]
+    sys.stdout.write(columns(cells, head))
 
 
 def _path(arguments: Namespace, live: LiveConfiguration) -> None:
@@ -174,12 +186,22 @@ def _model(arguments: Namespace, live: LiveConfiguration, *, new: bool = False) 
 
 
 def _models(live: LiveConfiguration) -> Registry:
-    return discover(live.current.resolve().settings, os.environ)
+    return find_models([], live.current).scan()
+
+
+def _described(row: Setting, value: Value) -> str:
+    """Return a value for people: sizes with unit."""
+    if row.form is Form.SIZE and isinstance(value, int) and value:
+        return memory_size(value)
+    return _shown(row, value)
 
 
 def _shown(row: Setting, value: Value) -> str:
+    """Return a value as `omlx config set` takes it."""
     if value is None or value == ():
         return ""
+    if row.form is Form.SIZE and isinstance(value, int):
+        return size_text(value) if value else "off"
     if row.form is Form.SECRET:
         return _HIDDEN
     if isinstance(value, bool):

@@ -30,7 +30,7 @@ from omlx import __version__
 from omlx.admin.credentials import FILE as ADMIN_FILE
 from omlx.catalog import sentence
 from omlx.cli.arguments import configured, find_model, find_models
-from omlx.cli.output import columns, size
+from omlx.cli.output import columns, memory_size
 from omlx.cli.serve.address import find_server, listen
 from omlx.cli.stage.links import HEAD, probe_hosts
 from omlx.cli.stage.processes import read_hosts
@@ -43,8 +43,9 @@ from omlx.models.catalog.catalog import Catalog
 from omlx.models.catalog.discovery import BUNDLED, places, scan_places
 from omlx.models.catalog.registry import ModelEntry, Status
 from omlx.models.pool.cost_file import CostFiles
-from omlx.models.pool.footprint import default_limit_bytes, limit_bytes, machine_bytes
+from omlx.models.pool.footprint import default_limit_bytes, limit_bytes
 from omlx.models.pool.pool import build_pool
+from omlx.process_memory import machine_bytes
 from omlx.server.http.guard import is_loopback
 from omlx.server.services import ExactnessService
 from omlx.settings.configuration import LiveConfiguration
@@ -182,16 +183,16 @@ def _versions() -> Rows:
 
 
 def _memory(settings: Settings) -> Rows:
-    yield "machine", size(machine_bytes())
+    yield "machine", memory_size(machine_bytes())
     recommended = mx.device_info().get("max_recommended_working_set_size")
     if recommended:
-        yield "recommended for the GPU", size(int(recommended))
+        yield "recommended for the GPU", memory_size(int(recommended))
     else:
         yield "recommended for the GPU", "not known"
     if settings.memory_limit is None:
-        yield "limit for models", size(default_limit_bytes()), "default"
+        yield "limit for models", memory_size(default_limit_bytes()), "default"
     else:
-        yield "limit for models", size(settings.memory_limit), ""
+        yield "limit for models", memory_size(settings.memory_limit), ""
 
 
 def _models(settings: Settings) -> Rows:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from argparse import ArgumentParser, Namespace
 
 from omlx.catalog import sentence
-from omlx.cli.arguments import configured
+from omlx.cli.arguments import configured, find_models
 from omlx.cli.output import columns
 from omlx.models.catalog.catalog import Catalog
-from omlx.models.catalog.discovery import discover
 from omlx.settings.configuration import LiveConfiguration
 from omlx.settings.keys import EVERY_MODEL, KeyFile, NamedKey
 from omlx.settings.schema import table
@@ -48,7 +46,7 @@ def _add(arguments: Namespace, file: KeyFile, configuration: LiveConfiguration) 
     """Print the new key alone on standard output, all else on standard error."""
     # The first key closes a server that was open to all.
     opened = configuration.current.resolve().settings.api_key is None and not file.path.exists()
-    registry = discover(configuration.current.resolve().settings, os.environ)
+    registry = find_models([], configuration.current).scan()
     unmatched = Catalog(registry, configuration).unmatched(arguments.models)
     key = file.add(arguments.name, arguments.models, arguments.rate)
     for pattern in unmatched:
@@ -65,7 +63,7 @@ def _list(arguments: Namespace, file: KeyFile, configuration: LiveConfiguration)
         records = [key.record() for key in keys]
         sys.stdout.write(json.dumps(records, indent=2, ensure_ascii=False) + "\n")
     elif keys:
-        sys.stdout.write(columns([_head(), *map(_row, keys)]))
+        sys.stdout.write(columns([*map(_row, keys)], _head()))
     else:
         _say("cli.keys.none")
 

@@ -11,7 +11,8 @@ import os
 import signal
 import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from io import TextIOWrapper
@@ -102,17 +103,38 @@ def main(argv: Sequence[str] | None = None) -> int:
     if argv:
         name = argv[0]
     set_environment(online=name in ONLINE)
+    parser = build_parser([name])
+    if not argv:
+        parser.print_help()
+        return 0
+    if name not in COMMANDS and not name.startswith("-"):
+        sys.stderr.write(f"omlx: {_unknown(name)}\n")
+        return 2
+    return _run(parser.parse_args(argv, Namespace(words=argv)))
+
+
+def build_parser(complete: Collection[str] = COMMANDS) -> Parser:
+    """Return the parser of the command line; the commands in `complete` have their arguments.
+
+    Imports the modules of those commands. `words` of a parsed line are the line itself.
+    """
     parser = Parser(prog="omlx", description=sentence("cli.description", {}), allow_abbrev=False)
     parser.add_argument("--version", action="version", version=_versions())
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for command, module in COMMANDS.items():
         text = sentence(f"cli.{command}.help", {})
         subparser = commands.add_parser(command, help=text, description=text, allow_abbrev=False)
-        if command == name:
+        if command in complete:
             imported = cast(Command, import_module(module))
             imported.add_arguments(subparser)
             subparser.set_defaults(run=imported.run)
-    return _run(parser.parse_args(argv))
+    return parser
+
+
+def _unknown(name: str) -> str:
+    similar = get_close_matches(name, COMMANDS, n=1)
+    params = {"command": escaped(name), "similar": ", ".join(similar)}
+    return sentence("cli.similar" if similar else "cli.unknown", params)
 
 
 def _run(arguments: Namespace) -> int:

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from argparse import ArgumentParser, Namespace
+from typing import Final
 
 from omlx.catalog import sentence
-from omlx.cli.arguments import configured
-from omlx.cli.output import columns, size
+from omlx.cli.arguments import configured, find_models
+from omlx.cli.output import BOLD, columns, size, styled
 from omlx.models.catalog.catalog import Catalog
-from omlx.models.catalog.discovery import discover
 from omlx.models.catalog.registry import ModelEntry, Registry, Status
 from omlx.models.library.choose import Library
 from omlx.settings.layers import add_flags
 from omlx.settings.schema import Group, Scope
+
+_COLUMNS: Final = ("model", "source", "size", "quantization", "family")
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -25,7 +26,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     live = configured(arguments)
-    registry = discover(live.current.resolve().settings, os.environ)
+    registry = find_models([], live.current).scan()
     catalog = Catalog(registry, live)
     if arguments.json:
         json.dump([_record(entry, catalog) for entry in registry.entries], sys.stdout, indent=2)
@@ -44,9 +45,11 @@ def _listing(registry: Registry, catalog: Catalog) -> str:
     for entry in registry.usable:
         rows.append(_row(entry))
         rows += [(profile.id, Scope.PROFILE.value) for profile in catalog.profiles(entry.id)]
-    text = columns(rows)
+    head = [sentence(f"cli.models.column.{name}", {}) for name in _COLUMNS]
+    text = columns(rows, head)
     if others:
-        text += f"\n{sentence('cli.models.others', {})}\n{columns(others)}"
+        heading = styled(sentence("cli.models.others", {}), BOLD)
+        text += f"\n{heading}\n{columns(others)}"
     return text
 
 

@@ -1,12 +1,15 @@
-"""Output for people: aligned columns, sizes, progress bars."""
+"""Output for people: aligned columns, sizes as on the dashboard, progress bars."""
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from tqdm import tqdm
 
+from omlx.admin.web.formats import THIN, disk, memory
 from omlx.catalog import sentence
 from omlx.models.catalog.reference import MissingDraft
 from omlx.terminal_text import escaped
@@ -16,12 +19,14 @@ if TYPE_CHECKING:
     from omlx.models.pool.opening import LoadProgress
 
 
-def columns(rows: Sequence[tuple[str, ...]]) -> str:
-    """Return the rows with aligned cells; rows may differ in length.
+def columns(rows: Sequence[tuple[str, ...]], head: Sequence[str] = ()) -> str:
+    """Return the rows with aligned cells, below `head`; rows may differ in length.
 
     Control characters are escaped: folder names and config fields are untrusted text.
     """
-    rows = [tuple(map(escaped, row)) for row in rows]
+    if not rows:
+        return ""
+    rows = [tuple(map(escaped, row)) for row in (head, *rows)]
     count = max(map(len, rows), default=0)
     padded = [row + ("",) * (count - len(row)) for row in rows]
     widths = [max(map(len, column)) for column in zip(*padded, strict=True)]
@@ -29,14 +34,38 @@ def columns(rows: Sequence[tuple[str, ...]]) -> str:
     for row in padded:
         cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
         lines.append("  ".join(cells).rstrip() + "\n")
-    return "".join(lines)
+    if head:
+        lines[0] = styled(lines[0].rstrip(), BOLD) + "\n"
+    return "".join(lines if head else lines[1:])
 
 
-def size(size_bytes: int) -> str:
-    """Return a size in decimal megabytes or gigabytes."""
-    if size_bytes >= 1e8:
-        return f"{size_bytes / 1e9:.1f} GB"
-    return f"{size_bytes / 1e6:.1f} MB"
+BOLD: Final = "1"
+DIM: Final = "2"
+UNDERLINE: Final = "4"
+YELLOW: Final = "33"
+_RESET: Final = "\x1b[0m"
+
+
+def styled(text: str, style: str) -> str:
+    """Return `text` in an ANSI style where standard output is a terminal with colours."""
+    if not text or not has_colours():
+        return text
+    return f"\x1b[{style}m{text}{_RESET}"
+
+
+def has_colours() -> bool:
+    plain = "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb"
+    return sys.stdout.isatty() and not plain
+
+
+def size(nbytes: int) -> str:
+    """Return the bytes of files as the dashboard writes them: `17 GB`."""
+    return disk(nbytes).replace(THIN, " ")
+
+
+def memory_size(nbytes: int) -> str:
+    """Return bytes of memory as the dashboard writes them, in units of 1,024."""
+    return memory(nbytes).replace(THIN, " ")
 
 
 class LoadingBars:

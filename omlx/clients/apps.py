@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
@@ -207,10 +207,11 @@ class App:
             return None
         return agent.least_context
 
-    def launch(self, endpoint: Endpoint) -> str | None:
+    def launch(self, endpoint: Endpoint, omlx: Sequence[str] = ("omlx",)) -> str | None:
+        """Return a command that starts the program; `omlx` are the words that start this one."""
         if self.program is None:
             return None
-        return f"omlx launch --model {shlex.quote(endpoint.model)} {self.program}"
+        return shlex.join([*omlx, "launch", "--model", endpoint.model, self.program])
 
 
 APPS: Final = (

@@ -7,6 +7,7 @@ Files are replaced atomically: a reader, or a power cut, finds the old content o
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import logging
@@ -121,6 +122,8 @@ def file_stamp(path: Path | str) -> FileStamp:
 
 
 def _error(code: str, path: Path, error: OSError) -> ConfigError:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        code = "config.disk_full"
     return ConfigError(code, file=str(path), detail=error.strerror or str(error))
 
 

@@ -42,6 +42,7 @@ def set_up(home: Path, terminal: TextIO | None = None, level: int = logging.INFO
     An unwritable `home` is reported in the first line on the terminal.
     """
     tear_down()
+    logging.raiseExceptions = False  # else a failing handler writes tracebacks to the terminal
     logger = logging.getLogger("omlx")
     logger.setLevel(level)
     logger.propagate = False

@@ -291,3 +291,10 @@ def test_it_runs_where_the_program_is_not_on_the_path(server: Administered) -> N
     )
     assert "omlx serve" in done.stderr  # this server has not published its address
     assert str(server.home) in done.stderr
+
+
+def test_a_link_in_memory_works_once_and_in_this_process(tmp_path: Path) -> None:
+    credentials = Credentials(tmp_path)
+    token = credentials.link_in_memory("http://here").rpartition("token=")[2]
+    assert [credentials.redeem(token), credentials.redeem(token)] == [True, False]
+    assert not credentials.path.exists()

@@ -43,10 +43,8 @@ def test_set_get_unset_list(alone: Path, capsys: Capture) -> None:
         line.split()[0]: line.split()[1:]
         for line in said(capsys, "config", "list", "--model", TARGET).splitlines()
     }
-    assert (own["draft_max"], own["speculation"]) == (
-        ["8", "model"],
-        ["ngram:m=16;draft", "global"],
-    )
+    assert own["draft_max"] == ["8", "this", "model's", "settings"]
+    assert own["speculation"] == ["ngram:m=16;draft", "settings", "for", "all", "models"]
     assert "port" not in own
     said(capsys, "config", "unset", "speculation")
     assert said(capsys, "config", "get", "speculation") == "auto"

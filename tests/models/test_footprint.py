@@ -15,12 +15,12 @@ from omlx.models.pool.footprint import (
     bound_mlx,
     default_limit_bytes,
     footprint,
-    machine_bytes,
     release_memory,
     taken_bytes,
     used_bytes,
     wire,
 )
+from omlx.process_memory import machine_bytes
 
 SIZE = 128 << 20
 

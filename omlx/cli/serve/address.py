@@ -1,6 +1,7 @@
-"""The server's address: the listening socket, and `server.json` for other commands.
+"""Addresses of servers: the listening socket, and `server.json` for other commands.
 
-The socket is opened before any model is loaded, so that a busy port is reported at once.
+The socket is opened before any model is loaded, so that a busy port is reported at once. Several
+servers may share a home folder; `server.json` has an entry per process, the oldest first.
 """
 
 from __future__ import annotations
@@ -8,12 +9,14 @@ from __future__ import annotations
 import errno
 import http.client
 import os
+import shlex
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, TypeAlias
 from urllib.parse import urlsplit
 
 from omlx.errors import ConfigError
@@ -21,22 +24,29 @@ from omlx.settings.file import locked, read, write
 
 FILE: Final = "server.json"
 BACKLOG: Final = 2048
+Entries: TypeAlias = dict[str, dict[str, Any]]
+"""Servers by process id."""
+
 _NEXT_PORTS: Final = 50
 _TIMEOUT_S: Final = 2
 _LOOPBACK: Final = {4: ip_address("127.0.0.1"), 6: ip_address("::1")}
 """This machine's address, by IP version."""
 
 
-def listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int, command: Sequence[str] = ("omlx", "serve")) -> socket.socket:
     """Return a listening socket; port 0 picks a free port.
 
-    Raises ConfigError, for a busy port with a free one.
+    Raises ConfigError, for a busy port with `command` on a free one.
     """
     try:
         return _listen(host, port)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
-            raise ConfigError("config.port_busy", port=port, free=_free_port(host, port)) from None
+            address = f"http://{_bracketed(host)}:{port}"
+            words = [*without_flag(command, "--port"), "--port", str(_free_port(host, port))]
+            params = {"port": port, "url": address, "command": shlex.join(words)}
+            code = "config.port_ours" if _is_omlx(address) else "config.port_busy"
+            raise ConfigError(code, **params) from None
         detail = error.strerror or str(error)
         raise ConfigError("config.address", host=host, port=port, detail=detail) from None
 
@@ -47,47 +57,118 @@ def url(listening: socket.socket) -> str:
     address = ip_address(host)
     if address.is_unspecified:  # the socket listens on every address of this machine
         address = _LOOPBACK[address.version]
-    if address.version == 4:
-        return f"http://{address}:{port}"
-    return f"http://[{address}]:{port}"
+    return f"http://{_bracketed(str(address))}:{port}"
+
+
+def without_flag(words: Sequence[str], flag: str) -> list[str]:
+    """Return a command line without a flag and its value."""
+    kept = []
+    rest = iter(words)
+    for word in rest:
+        if word == flag:
+            next(rest, None)
+        elif not word.startswith(f"{flag}="):
+            kept.append(word)
+    return kept
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A server process of a home folder, and the model folders named at its start."""
+
+    pid: int
+    url: str
+    folders: tuple[Path, ...] = ()
 
 
 @contextmanager
-def published(home: Path, address: str) -> Iterator[None]:
-    """Keep the address in `server.json` during the block; write failures are ignored."""
-    path = home / FILE
-    with suppress(ConfigError), locked(home):
-        if not read(path, held=True).foreign:
-            write(path, {"url": address, "pid": os.getpid()})
+def published(home: Path, address: str, folders: Sequence[Path] = ()) -> Iterator[None]:
+    """Keep this process's entry in `server.json` during the block; write failures are ignored."""
+    pid = str(os.getpid())
+    entry = {"url": address, "folders": [str(folder) for folder in folders]}
+    _update(home, lambda entries: {**entries, pid: entry})
     try:
         yield
     finally:
-        with suppress(ConfigError, OSError):
-            # Another server may have replaced the file meanwhile.
-            if read(path).values.get("pid") == os.getpid():
-                path.unlink()
+        _update(home, lambda entries: {key: entries[key] for key in entries if key != pid})
+
+
+def running(home: Path) -> list[Running]:
+    """Return the entries of living processes, the oldest first. Asks no server."""
+    found = []
+    for pid, entry in _living(read(home / FILE).values).items():
+        folders = tuple(map(Path, entry.get("folders", ())))
+        found.append(Running(int(pid), str(entry["url"]), folders))
+    return found
+
+
+def find_servers(home: Path) -> list[Running]:
+    """Return the servers running with `home` that answer, the oldest first."""
+    return [server for server in running(home) if _answers(server.url)]
 
 
 def find_server(home: Path) -> str | None:
-    """Return the address of the server running with `home`, if responsive."""
-    address = read(home / FILE).values.get("url")
-    if isinstance(address, str) and _answers(address):
-        return address
-    return None
+    """Return the address of the oldest server running with `home`, if responsive."""
+    return next((server.url for server in running(home) if _answers(server.url)), None)
+
+
+def _update(home: Path, change: Callable[[Entries], Entries]) -> None:
+    path = home / FILE
+    with suppress(ConfigError, OSError), locked(home):
+        content = read(path, held=True)
+        if content.foreign:
+            return
+        entries = change(_living(content.values))
+        if entries:
+            write(path, {"servers": entries})
+        else:
+            path.unlink(missing_ok=True)
+
+
+def _living(values: Mapping[str, Any]) -> Entries:
+    """Return the entries whose process exists; a process that was killed leaves its own."""
+    entries = values.get("servers")
+    if not isinstance(entries, dict):
+        return {}
+    return {pid: entry for pid, entry in entries.items() if _lives(pid) and "url" in entry}
+
+
+def _lives(pid: str) -> bool:
+    try:
+        os.kill(int(pid), 0)
+    except PermissionError:  # of another user
+        return True
+    except (OSError, ValueError):
+        return False
+    return True
 
 
 def _answers(address: str) -> bool:
+    status, body = _get(address, "/health")
+    # 503: the server runs, though unable to serve.
+    return status in (200, 503) and b'"status"' in body
+
+
+def _is_omlx(address: str) -> bool:
+    return _get(address, "/")[1].startswith(b"omlx ")
+
+
+def _get(address: str, path: str) -> tuple[int, bytes]:
+    """Return status and the first bytes of an answer; status 0 without any."""
     parts = urlsplit(address)
     connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=_TIMEOUT_S)
     try:
-        connection.request("GET", "/health")
+        connection.request("GET", path)
         response = connection.getresponse()
-        # 503: the server runs, though unable to serve.
-        return response.status in (200, 503) and b'"status"' in response.read(4096)
+        return response.status, response.read(4096)
     except (OSError, http.client.HTTPException):
-        return False
+        return 0, b""
     finally:
         connection.close()
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -15,11 +15,12 @@ from typing import TypeAlias
 
 from omlx import __version__
 from omlx.admin.credentials import Credentials
+from omlx.admin.models.model_snapshot import ModelSnapshots
 from omlx.admin.web.addresses import DOWNLOAD
 from omlx.admin.web.formats import context, disk, memory, parameters
 from omlx.catalog import sentence
 from omlx.cli import online_environment
-from omlx.cli.output import columns, download_hint, size
+from omlx.cli.output import UNDERLINE, columns, download_hint, size, styled
 from omlx.clients.agents import Endpoint
 from omlx.clients.apps import Snippet, curl, embeddings_curl, rerank_curl
 from omlx.errors import ConfigError
@@ -37,13 +38,15 @@ def announce(services: Services, settings: Settings, address: str) -> None:
     pool = services.pool
     lines = [sentence("cli.serve.ready", {"version": __version__, "url": address})]
     served = next(reversed(pool.loaded), None)
-    models = list(pool.models)
+    first = ModelSnapshots(services).first
+    models = sorted(pool.models, key=lambda entry: entry.id != first)
     if served is not None:
         models = [entry for entry in models if entry.id == served.id]
         lines.append(sentence("cli.serve.model_ready", {"model": served.id}))
         lines += _draft_lines(served)
     lines += _login_link(settings, address)
-    offer = commands(pool.registry, settings, address)
+    # On a terminal the question has offered them.
+    offer = [] if _can_ask() else commands(pool.registry, settings, address)
     lines += offer
     if not models and not offer:
         lines.append(sentence("cli.models.none", {}))
@@ -71,10 +74,11 @@ def _login_link(settings: Settings, address: str) -> list[str]:
     try:
         if credentials.has_password:
             return []
-        return [sentence("cli.serve.link", {"link": credentials.link(address)})]
+        link = credentials.link(address)
     except ConfigError as error:
         sys.stderr.write(f"omlx: {error.message}\n")
-        return []
+        link = credentials.link_in_memory(address)
+    return [sentence("cli.serve.link", {"link": styled(link, UNDERLINE)})]
 
 
 def ask(discover: Callable[[], Registry], settings: Settings) -> str | None:
@@ -82,7 +86,7 @@ def ask(discover: Callable[[], Registry], settings: Settings) -> str | None:
 
     Asks only on a terminal with something to offer. Raises KeyboardInterrupt.
     """
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+    if not _can_ask():
         return None
     offers = _offers(discover(), settings)
     if not offers:
@@ -95,6 +99,10 @@ def ask(discover: Callable[[], Registry], settings: Settings) -> str | None:
         if offer.repository in discover():
             return offer.repository
     return None
+
+
+def _can_ask() -> bool:
+    return sys.stdin.isatty() and sys.stdout.isatty()
 
 
 def commands(registry: Registry, settings: Settings, address: str) -> list[str]:

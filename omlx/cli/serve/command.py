@@ -25,7 +25,14 @@ from omlx.catalog import sentence
 from omlx.cli import online_environment
 from omlx.cli.arguments import Selection, configured, select
 from omlx.cli.output import LoadingBars
-from omlx.cli.serve.address import BACKLOG, listen, published, url
+from omlx.cli.serve.address import (
+    BACKLOG,
+    find_servers,
+    listen,
+    published,
+    url,
+    without_flag,
+)
 from omlx.cli.serve.announcement import announce, ask
 from omlx.cli.serve.ending import (
     ENGINE_DIED,
@@ -42,6 +49,7 @@ from omlx.engine.heartbeat import Watchdog
 from omlx.engine.stage.link import Order
 from omlx.engine.thread import EngineThread
 from omlx.errors import EngineDead
+from omlx.installation import program_words
 from omlx.models.catalog.package import FILE as PACKAGE_FILE
 from omlx.models.catalog.tokenizer import import_mlx_lm
 from omlx.models.hub.downloads import Downloads
@@ -98,7 +106,8 @@ def run(arguments: Namespace) -> int:
         order = Order.from_line(sys.stdin.readline())
         listening = socket.socket(fileno=order.listening)
     else:
-        order, listening = None, listen(settings.host, settings.port)
+        order, listening = None, listen(settings.host, settings.port, _command(arguments))
+        _report_others(settings.home)
     level = logging.getLevelNamesMapping()[settings.log_level.upper()]
     try:
         chosen = None
@@ -117,6 +126,18 @@ def run(arguments: Namespace) -> int:
     finally:
         listening.close()
         log.tear_down()
+
+
+def _report_others(home: Path) -> None:
+    """Report servers that already run with this home folder, with which it is shared."""
+    for other in find_servers(home):
+        sys.stderr.write(f"omlx: {sentence('cli.serve.beside', {'url': other.url})}\n")
+
+
+def _command(arguments: Namespace) -> list[str]:
+    """Return the command line as advice may repeat it: without a key."""
+    words = without_flag(arguments.words, "--api-key")
+    return [*program_words(), *words]
 
 
 async def serve(
@@ -166,7 +187,7 @@ async def serve(
                 os.write(order.report, SERVING)
 
         server = Server(config, monitor, ready)
-        with published(settings.home, address):
+        with published(settings.home, address, selection.folders):
             await server.serve(sockets=[listening])
         code = ENGINE_DIED if engine.failure is not None else 0
         for task in tasks:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from omlx import __version__
 from omlx.cli.arguments import Selection, find_model
-from omlx.cli.output import size
+from omlx.cli.output import memory_size
 from omlx.cli.serve.ending import LAST_WORDS_S
 from omlx.cli.stage.processes import (
     JOIN_S,
@@ -267,4 +267,4 @@ def _measured(link: Link) -> list[str]:
     link.send_json(Kind.BEAT, {})  # its answer: everything before has arrived
     link.expect(Kind.BEAT)
     rate = sent / 1e6 / (time.perf_counter() - began)
-    return [f"{1e6 * median(trips):.0f} µs", f"{rate:.0f} MB/s", size(answer["free_bytes"])]
+    return [f"{1e6 * median(trips):.0f} µs", f"{rate:.0f} MB/s", memory_size(answer["free_bytes"])]

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 
 from omlx.draft_length import DraftLength
 from omlx.errors import BadRequest, ConfigError, NotFound, Reason
-from omlx.models.catalog.registry import ModelEntry, Registry, Status, check_usable
+from omlx.models.catalog.registry import UNKNOWN, ModelEntry, Registry, Status, check_usable
 from omlx.models.library.choose import choose
 from omlx.settings.configuration import Configuration, LiveConfiguration
 from omlx.settings.layers import Layer, Source, resolve
@@ -216,7 +216,7 @@ class _Names:
         try:
             return _Named(self._model(name))
         except NotFound as error:
-            if not colon or error.code != "model.not_found":
+            if not colon or error.code not in UNKNOWN:
                 raise
         entry = self._base(base, name)
         profiles = self.profiles(entry.id)
@@ -238,9 +238,9 @@ class _Names:
         try:
             return self._model(base)
         except NotFound as error:
-            if error.code != "model.not_found":
+            if error.code not in UNKNOWN:
                 raise
-            raise NotFound("model.not_found", param="model", model=name) from None
+            raise NotFound(error.code, param="model", **{**error.params, "model": name}) from None
 
     def _unaliased(self, name: str) -> str:
         """Return the id behind alias `name`; other names unchanged. Raises NotFound if

@@ -6,6 +6,7 @@ Among directories with the same id the first usable one counts. Weights are not 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from enum import StrEnum
 from pathlib import Path
 from typing import Final
@@ -16,6 +17,13 @@ from omlx.models.library.choose import Library
 
 BUNDLED: Final = "bundled"
 """Source name of the demonstration models bundled with this package."""
+
+UNKNOWN: Final = frozenset({"model.not_found", "model.similar"})
+"""Codes of errors about a name that belongs to no model."""
+
+_SIMILAR: Final = 3
+_SIMILARITY: Final = 0.7
+"""Ratio of matching characters from which a name is suggested."""
 
 
 class Status(StrEnum):
@@ -105,12 +113,26 @@ class Registry:
             return self._by_id[name]
         entries = self._by_name.get(name, [])
         if not entries:
-            raise NotFound("model.not_found", param="model", model=name)
+            raise self._not_found(name)
         usable = [entry for entry in entries if entry.usable]
         if len(usable) > 1:
             ids = ", ".join(entry.id for entry in usable)
             raise NotFound("model.ambiguous", param="model", model=name, ids=ids)
         return next(iter(usable), entries[0])
+
+    def _not_found(self, name: str) -> NotFound:
+        """Return the error for an unknown name, with the most similar names."""
+        names = {known.lower(): known for known in (*self._by_name, *self._by_id)}
+        similar = [name.lower()]
+        if name.lower() not in names:
+            similar = get_close_matches(name.lower(), names, n=_SIMILAR, cutoff=_SIMILARITY)
+        if not similar:
+            return NotFound("model.not_found", param="model", model=name)
+        ids = dict.fromkeys(self._id_of(names[match]) for match in similar)
+        return NotFound("model.similar", param="model", model=name, similar=", ".join(ids))
+
+    def _id_of(self, name: str) -> str:
+        return name if name in self._by_id else self._by_name[name][0].id
 
     def get_usable(self, name: str) -> ModelEntry:
         """Return the usable model with this id or short name.

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Final, cast
+from urllib.parse import urlsplit
 
 from huggingface_hub import HfApi, constants, hf_hub_url, snapshot_download
 from huggingface_hub.errors import (
@@ -241,7 +242,7 @@ def translated(repository: str, revision: str | None = None) -> Iterator[None]:
     except LocalEntryNotFoundError as error:  # the library could not ask for a file
         cause = error.__cause__
         detail = _one_line(cause if isinstance(cause, Exception) else error)
-        raise ModelError("pull.unreachable", detail=detail) from error
+        raise _unreachable(detail) from error
     except EntryNotFoundError as error:
         raise ModelError("pull.changed", repository=repository) from error
     except HfHubHTTPError as error:
@@ -255,12 +256,17 @@ def translated(repository: str, revision: str | None = None) -> Iterator[None]:
 
 def _failure(repository: str, error: Exception) -> ModelError:
     if isinstance(error, _TRANSPORT_ERROR):
-        return ModelError("pull.unreachable", detail=_one_line(error))
+        return _unreachable(_one_line(error))
     if isinstance(error, OSError) and error.errno in _FULL:
         return ModelError("pull.disk_full", repository=repository)
     if isinstance(error, FileNotFoundError):
         return ModelError("pull.deleted", repository=repository)
     return ModelError("pull.failed", repository=repository, detail=_one_line(error))
+
+
+def _unreachable(detail: str) -> ModelError:
+    host = urlsplit(constants.ENDPOINT).hostname or constants.ENDPOINT
+    return ModelError("pull.unreachable", host=host, detail=detail)
 
 
 def _one_line(error: Exception) -> str:

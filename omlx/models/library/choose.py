@@ -6,6 +6,7 @@ mlx-lm goes first; mlx-vlm has families of `BORROWED`, which tests prove on tiny
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -15,13 +16,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from omlx.errors import Reason
+from omlx.installation import extra_words
 from omlx.models.library.rope import INNER_CONFIGS, rope_reason
 from omlx.models.library.sources import module_of
 
 ENCODERS: Final = {"bert": "bert", "modernbert": "modernbert", "xlm-roberta": "xlm_roberta"}
 """mlx-vlm's encoder modules, by `model_type`."""
-EXTRA: Final = "omlx[encoders]"
-BORROWED_EXTRA: Final = "omlx[vision]"
+EXTRA: Final = "encoders"
+BORROWED_EXTRA: Final = "vision"
 BORROWED: Final[Mapping[str, str]] = {
     "cohere2_moe": "cohere2_moe",
     "cohere2moe": "cohere2_moe",
@@ -123,7 +125,10 @@ def _borrowed(module: str) -> Classes | Reason:
     if any((Path(folder) / "models" / module / "__init__.py").is_file() for folder in folders):
         return Classes(Library.MLX_VLM)
     if module in BORROWED.values() or spec is None:
-        return Reason("model.library_extra", {"model_type": module, "extra": BORROWED_EXTRA})
+        return Reason(
+            "model.library_extra",
+            {"model_type": module, "command": shlex.join(extra_words(BORROWED_EXTRA))},
+        )
     return Reason("model.unsupported", {"model_type": module})
 
 
@@ -152,7 +157,8 @@ def is_classifier(config: Mapping[str, Any]) -> bool:
 
 def _encoder_reason(config: Mapping[str, Any]) -> Reason | None:
     if find_spec("mlx_vlm") is None:
-        params = {"model_type": str(config["model_type"]), "extra": EXTRA}
+        command = shlex.join(extra_words(EXTRA))
+        params = {"model_type": str(config["model_type"]), "command": command}
         return Reason("model.encoder_extra", {**params})
     for key, value in _FIXED.items():
         if config.get(key, value) != value:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import math
-import os
 from collections.abc import Callable
 from typing import Final
 
@@ -13,7 +12,7 @@ import mlx.core as mx
 from omlx.engine.device.gpu import release_buffers
 from omlx.engine.memory import PASSES
 from omlx.errors import ConfigError
-from omlx.process_memory import footprint, trim
+from omlx.process_memory import footprint, machine_bytes, trim
 
 SHARE: Final = 0.75
 """Fraction of the machine's memory — default limit; the rest is for other programs."""
@@ -74,10 +73,6 @@ def free_bytes(limit: int) -> int:
 def device() -> str:
     """Return the type of the computing device: cpu or gpu."""
     return str(mx.default_device().type.name)
-
-
-def machine_bytes() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def release_memory() -> None:

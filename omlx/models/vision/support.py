@@ -8,6 +8,7 @@ A family is built from JSON files of the model directory, and needs Pillow.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from omlx.engine.device_errors import isolate
 from omlx.errors import Reason
+from omlx.installation import extra_words
 from omlx.models.catalog.files import ModelFiles
 
 if TYPE_CHECKING:
@@ -55,7 +57,7 @@ FAMILIES: Final = {
 CROSS_ATTENTION: Final = frozenset({"mllama", "florence2"})
 """Families whose layers attend to images instead of reading image tokens."""
 
-EXTRA: Final = "omlx[vision]"
+EXTRA: Final = "vision"
 _PACKAGES = ("mlx_vlm", "PIL")
 _TOWERS = ("vision", "visual", "connector", "multi_modal_projector", "mlp1", "embed_vision")
 
@@ -91,7 +93,7 @@ def vision_off(files: ModelFiles) -> Reason | None:
     if not files.tensors.names_any(*_TOWERS):
         return Reason("vision.off.no_weights")
     if any(find_spec(package) is None for package in _PACKAGES):
-        return Reason("vision.off.extra", {"extra": EXTRA})
+        return Reason("vision.off.extra", {"command": shlex.join(extra_words(EXTRA))})
     return None
 
 

@@ -30,6 +30,7 @@ from omlx.errors import (
 
 _OPENAI_CODES: Final = {
     "model.not_found": "model_not_found",
+    "model.similar": "model_not_found",
     "model.no_profile": "model_not_found",
     "model.folder_missing": "model_not_found",
     "model.not_allowed": "model_not_found",

@@ -52,7 +52,7 @@ def test_a_directory_without_vision_weights(tmp_path: Path) -> None:
 def test_the_extra_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with client(tmp_path) as http:
         monkeypatch.setattr(support, "_PACKAGES", ("no_such_package",))
-        reason = Reason("vision.off.extra", {"extra": "omlx[vision]"})
+        reason = Reason("vision.off.extra", {"command": "pip install x"})
         assert "omlx[vision]" in reason.message
         check(http, reason)
 

@@ -1,0 +1,38 @@
+"""Commands of this installation: the program's name for a shell, and packages to add."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from importlib.metadata import PackageNotFoundError, requires
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+PROGRAM: Final = "omlx"
+_ROOT: Final = Path(__file__).resolve().parents[1]
+
+
+def program_words() -> list[str]:
+    """Return the words that start this program: `omlx` where PATH has it."""
+    if shutil.which(PROGRAM) is None:
+        return [sys.executable, "-m", PROGRAM]
+    return [PROGRAM]
+
+
+def extra_words(extra: str) -> list[str]:
+    """Return a command that adds an extra's packages to this installation.
+
+    Never the bare name of this package: an index may have another package of that name.
+    """
+    install = [sys.executable, "-m", "pip", "install"]
+    if find_spec("pip") is None:  # an environment made by uv
+        install = ["uv", "pip", "install", "--python", sys.executable]
+    if (_ROOT / "pyproject.toml").is_file():
+        return [*install, "-e", f"{_ROOT}[{extra}]"]
+    try:
+        declared = requires(PROGRAM) or []
+    except PackageNotFoundError:  # files without metadata
+        declared = []
+    marker = f'extra == "{extra}"'
+    return [*install, *(one.partition(";")[0].strip() for one in declared if marker in one)]

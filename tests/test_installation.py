@@ -1,0 +1,37 @@
+"""Commands of this installation: never a bare name on an index."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from omlx import installation
+from omlx.installation import extra_words, program_words
+
+
+def test_an_extra_is_installed_into_this_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = extra_words("vision")
+    assert sys.executable in words
+    assert words[-2:] == ["-e", f"{Path(__file__).resolve().parents[1]}[vision]"]
+    monkeypatch.setattr(installation, "_ROOT", tmp_path)  # as in a wheel
+    words = extra_words("vision")
+    assert sys.executable in words
+    assert {word.partition(">")[0] for word in words[words.index("install") + 1 :]} >= {
+        "mlx-vlm",
+        "pillow",
+    }
+    assert not any(word.startswith("omlx") for word in words)
+
+
+def test_the_program_is_named_so_that_a_shell_finds_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert program_words() == [sys.executable, "-m", "omlx"]
+    (tmp_path / "omlx").write_text("#!/bin/sh\n")
+    (tmp_path / "omlx").chmod(0o755)
+    assert program_words() == ["omlx"]
