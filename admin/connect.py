@@ -89,7 +89,7 @@ class ConnectPage:
 
 
 def _program(request: Request) -> Sequence[str]:
-    """Return the words that start omlx; its path only for a browser on this machine."""
+    """Return the beginning of omlx commands; a path only for a browser on this machine."""
     near = request.client is not None and is_loopback(request.client.host)
     return program_words() if near else [PROGRAM]
 

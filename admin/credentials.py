@@ -36,7 +36,7 @@ MAX_WAIT_S: Final = 300.0
 
 
 _UNSTORED: Final[dict[Path, set[str]]] = {}
-"""Digests of login links of this process that no file has, by home folder."""
+"""Digests of login links without a file, by home folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class Credentials:
         return f"{address}{LOGIN}?token={self.invite()}"
 
     def link_in_memory(self, address: str) -> str:
-        """Return a login link that this process alone knows, where no file can be written."""
+        """Return a login link known to this process alone, where no file can be written."""
         token = secrets.token_urlsafe(32)
         _UNSTORED.setdefault(self.home, set()).add(token_digest(token))
         return f"{address}{LOGIN}?token={token}"

@@ -14,14 +14,14 @@ _ROOT: Final = Path(__file__).resolve().parents[1]
 
 
 def program_words() -> list[str]:
-    """Return the words that start this program: `omlx` where PATH has it."""
+    """Return the start of a command line: `omlx` where PATH has it."""
     if shutil.which(PROGRAM) is None:
         return [sys.executable, "-m", PROGRAM]
     return [PROGRAM]
 
 
 def extra_words(extra: str) -> list[str]:
-    """Return a command that adds an extra's packages to this installation.
+    """Return a command to add an extra's packages to this installation.
 
     Never the bare name of this package: an index may have another package of that name.
     """

@@ -10,7 +10,7 @@ from typing import Final
 
 from omlx.errors import NotFound, OmlxError, Reason
 from omlx.models.catalog.config import declared_context, longest_context
-from omlx.models.catalog.facts import model_facts, parameters
+from omlx.models.catalog.facts import is_whole, model_facts, parameters
 from omlx.models.catalog.files import ModelFiles
 from omlx.models.catalog.package import FILE, DeclaredDraftModel, usable_package
 from omlx.models.catalog.registry import ModelEntry, Status
@@ -97,7 +97,7 @@ def _declared_drafts(models: Sequence[ModelEntry]) -> set[str]:
 def _can_chat(entry: ModelEntry) -> bool:
     facts = model_facts(entry.files, entry.id)
     generates = facts.generates and not (facts.embeddings or facts.reranks)
-    return generates and parameters(entry.files) is not None
+    return generates and is_whole(entry.files)
 
 
 class ModelSnapshots:

@@ -40,7 +40,7 @@ def configured(arguments: Namespace, *, rename_broken: bool = False) -> LiveConf
 
 
 def find_models(names: Sequence[str], configuration: Configuration) -> Discovery:
-    """Return a discovery that searches folders among `names` first, those of servers last.
+    """Return a discovery of all models: folders among `names` first, those of servers last.
 
     The servers are those running with the same home folder: their models have the same names here.
     """

@@ -208,7 +208,7 @@ class App:
         return agent.least_context
 
     def launch(self, endpoint: Endpoint, omlx: Sequence[str] = ("omlx",)) -> str | None:
-        """Return a command that starts the program; `omlx` are the words that start this one."""
+        """Return a command to start the program; `omlx` begins the command line."""
         if self.program is None:
             return None
         return shlex.join([*omlx, "launch", "--model", endpoint.model, self.program])

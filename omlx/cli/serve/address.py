@@ -103,7 +103,7 @@ def running(home: Path) -> list[Running]:
 
 
 def find_servers(home: Path) -> list[Running]:
-    """Return the servers running with `home` that answer, the oldest first."""
+    """Return the responsive servers running with `home`, the oldest first."""
     return [server for server in running(home) if _answers(server.url)]
 
 

@@ -22,7 +22,7 @@ from omlx.models.catalog.config import (
     encoder_window,
     longest_context,
 )
-from omlx.models.catalog.files import CONFIG, TOKENIZER_CONFIG, ModelFiles
+from omlx.models.catalog.files import CONFIG, TOKENIZER_CONFIG, ModelFiles, whole_header
 from omlx.models.catalog.registry import ModelEntry
 from omlx.models.library.choose import is_classifier, is_encoder
 from omlx.text.reasoning import FAMILIES, THINK
@@ -84,6 +84,20 @@ def _facts(files: ModelFiles, model: str) -> ModelFacts:
         generates=not is_encoder(config),
         created=files.created,
     )
+
+
+def is_whole(files: ModelFiles) -> bool:
+    """Return whether all weights are complete and readable. Reads headers once."""
+    return files.fact(_is_whole)
+
+
+def _is_whole(files: ModelFiles) -> bool:
+    try:
+        for file in files.weights:
+            whole_header(file)
+    except ModelError:  # the reason is shown when the model is loaded
+        return False
+    return True
 
 
 def parameters(files: ModelFiles) -> int | None:
