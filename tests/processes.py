@@ -14,4 +14,5 @@ def environment(home: Path, **more: str) -> dict[str, str]:
     kept = {
         name: value for name, value in os.environ.items() if not name.startswith(("OMLX_", "HF_"))
     }
-    return {**kept, "HOME": str(home), "OMLX_CALIBRATE": "off", **more}
+    # A server on a terminal opens the dashboard.
+    return {**kept, "HOME": str(home), "OMLX_CALIBRATE": "off", "BROWSER": "true", **more}

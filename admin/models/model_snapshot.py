@@ -74,7 +74,7 @@ class ModelSnapshot:
 
 
 def suggested(models: Sequence[ModelEntry], limit_bytes: int) -> str | None:
-    """Return the largest chat model that fits into memory, else the largest of all.
+    """Return the largest chat model within memory, else the largest of all.
 
     Drafts declared by other models, and models with damaged weights, come last. Reads files.
     """

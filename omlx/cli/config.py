@@ -78,7 +78,7 @@ def _set(arguments: Namespace, live: LiveConfiguration) -> None:
 
 
 def _report_doubts(row: Setting, value: Value, model: str | None, live: LiveConfiguration) -> None:
-    """Report what the dashboard warns of: a missing model, a limit above the machine."""
+    """Report the dashboard's warning: a missing model, a limit above the machine."""
     registry = _models(live)
     entry = None if model is None else registry.get(model)
     warning = SettingWarnings(Catalog(registry, live)).of(row.name, value, entry)

@@ -28,14 +28,14 @@ def run(arguments: Namespace) -> int:
     if address is None:
         raise ConfigError("config.not_running", home=str(home))
     link = Credentials(home).link(address)
-    if arguments.quiet or not _has_browser() or not webbrowser.open(link):
+    if arguments.quiet or not has_browser() or not webbrowser.open(link):
         sys.stdout.write(f"{link}\n")
     else:
         sys.stdout.write(sentence("cli.dashboard.opened", {"url": address}) + "\n")
     return 0
 
 
-def _has_browser() -> bool:
+def has_browser() -> bool:
     """Return whether a browser window would open on the user's screen."""
     if not sys.stdout.isatty() or "SSH_CONNECTION" in os.environ:
         return False

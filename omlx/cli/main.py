@@ -30,17 +30,23 @@ if TYPE_CHECKING:
 COMMANDS = {
     "serve": "omlx.cli.serve.command",
     "stage": "omlx.cli.stage.follower",
+    "run": "omlx.cli.run.command",
+    "ps": "omlx.cli.ps",
+    "stop": "omlx.cli.stop",
     "models": "omlx.cli.models",
     "pull": "omlx.cli.pull",
+    "rm": "omlx.cli.rm",
     "package": "omlx.cli.package",
     "config": "omlx.cli.config",
     "keys": "omlx.cli.keys",
     "launch": "omlx.cli.launch",
     "service": "omlx.cli.service",
     "dashboard": "omlx.cli.dashboard",
+    "logs": "omlx.cli.logs",
     "doctor": "omlx.cli.doctor",
     "verify": "omlx.cli.verify",
     "bench": "omlx.bench.cli",
+    "completion": "omlx.cli.completion",
 }
 """The module of each command."""
 
@@ -110,7 +116,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     if name not in COMMANDS and not name.startswith("-"):
         sys.stderr.write(f"omlx: {_unknown(name)}\n")
         return 2
-    return _run(parser.parse_args(argv, Namespace(words=argv)))
+    return _run(_parsed(parser, argv))
+
+
+def _parsed(parser: Parser, argv: Sequence[str]) -> Namespace:
+    """Parse a command line. Words of a prompt may stand behind flags.
+
+    argparse gives an optional positional no words behind the first flag.
+    """
+    arguments, rest = parser.parse_known_args(argv, Namespace(words=argv))
+    if rest and ("prompt" not in arguments or rest[0].startswith("-")):
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    if rest:
+        arguments.prompt += rest
+    return arguments
 
 
 def build_parser(complete: Collection[str] = COMMANDS) -> Parser:

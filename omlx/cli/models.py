@@ -15,12 +15,15 @@ from omlx.models.catalog.registry import ModelEntry, Registry, Status
 from omlx.models.library.choose import Library
 from omlx.settings.layers import add_flags
 from omlx.settings.schema import Group, Scope
+from omlx.terminal_text import escaped
 
 _COLUMNS: Final = ("model", "source", "size", "quantization", "family")
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help=sentence("cli.models.json", {}))
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help=sentence("cli.models.json", {}))
+    form.add_argument("--ids", action="store_true", help=sentence("cli.models.ids", {}))
     add_flags(parser, [Group.MODELS])
 
 
@@ -31,6 +34,8 @@ def run(arguments: Namespace) -> int:
     if arguments.json:
         json.dump([_record(entry, catalog) for entry in registry.entries], sys.stdout, indent=2)
         sys.stdout.write("\n")
+    elif arguments.ids:
+        sys.stdout.write("".join(f"{escaped(name)}\n" for name in catalog.ids))
     else:
         sys.stdout.write(_listing(registry, catalog))
     return 0

@@ -60,12 +60,12 @@ def has_colours() -> bool:
 
 def size(nbytes: int) -> str:
     """Return the bytes of files as the dashboard writes them: `17 GB`."""
-    return disk(nbytes).replace(THIN, " ")
+    return str(disk(nbytes)).replace(THIN, " ")
 
 
 def memory_size(nbytes: int) -> str:
     """Return bytes of memory as the dashboard writes them, in units of 1,024."""
-    return memory(nbytes).replace(THIN, " ")
+    return str(memory(nbytes)).replace(THIN, " ")
 
 
 class LoadingBars:

@@ -55,6 +55,11 @@ class OpenRequests:
     def __bool__(self) -> bool:
         return bool(self._sinks)
 
+    @property
+    def count(self) -> int:
+        """Requests other than those in the background."""
+        return len(self._sinks) - len(self.background)
+
     def add(self, request: Request, sink: EventSink) -> None:
         self._sinks[request.id] = sink
         if request.background:
@@ -201,6 +206,11 @@ class EngineThread:
     def _cancel(self, request_id: str) -> None:
         for loop in self._loops.values():
             loop.cancel(request_id)
+
+    @property
+    def open_count(self) -> int:
+        """Requests in progress, those in the background aside. Any thread may read."""
+        return self._open.count
 
     def request_counts(self, model: str) -> RequestCounts:
         """Return how many requests of a model are open. Any thread may call."""

@@ -190,12 +190,16 @@ class LogLine:
         return text.lower() in f"{self.logger} {self.text}".lower()
 
 
+def log_file(home: Path) -> Path:
+    return home / "logs" / FILE
+
+
 def read_tail(home: Path, max_bytes: int = TAIL_BYTES) -> Sequence[LogLine]:
     """Return the lines in the last `max_bytes` of the log, newest first.
 
     Skips lines in other formats. Raises OSError for an unreadable file.
     """
-    path = home / "logs" / FILE
+    path = log_file(home)
     content = _end_of(path, max_bytes)
     previous = path.with_name(f"{FILE}.1")
     # rotated recently: the previous file supplies the rest
@@ -203,7 +207,7 @@ def read_tail(home: Path, max_bytes: int = TAIL_BYTES) -> Sequence[LogLine]:
         content = _end_of(previous, max_bytes - len(content)) + content
     lines, equal = [], Counter[bytes]()
     for raw in content.splitlines():
-        line = _line(raw)
+        line = parse_line(raw)
         if line is not None:
             equal[raw] += 1
             lines.append(replace(line, id=f"{crc32(raw):08x}-{equal[raw]}"))
@@ -220,7 +224,8 @@ def _end_of(path: Path, max_bytes: int) -> bytes:
     return content
 
 
-def _line(content: bytes) -> LogLine | None:
+def parse_line(content: bytes) -> LogLine | None:
+    """Return a line of the log file; None for a line in another format."""
     try:
         values = json.loads(content)
         at = datetime.fromisoformat(values["time"]).timestamp()

@@ -44,9 +44,9 @@ def listen(host: str, port: int, command: Sequence[str] = ("omlx", "serve")) -> 
         if error.errno == errno.EADDRINUSE:
             address = f"http://{_bracketed(host)}:{port}"
             words = [*without_flag(command, "--port"), "--port", str(_free_port(host, port))]
-            params = {"port": port, "url": address, "command": shlex.join(words)}
             code = "config.port_ours" if _is_omlx(address) else "config.port_busy"
-            raise ConfigError(code, **params) from None
+            advice = shlex.join(words)
+            raise ConfigError(code, port=port, url=address, command=advice) from None
         detail = error.strerror or str(error)
         raise ConfigError("config.address", host=host, port=port, detail=detail) from None
 
@@ -126,14 +126,15 @@ def _update(home: Path, change: Callable[[Entries], Entries]) -> None:
 
 
 def _living(values: Mapping[str, Any]) -> Entries:
-    """Return the entries whose process exists; a process that was killed leaves its own."""
+    """Return the entries of existing processes; a killed process leaves an entry."""
     entries = values.get("servers")
     if not isinstance(entries, dict):
         return {}
-    return {pid: entry for pid, entry in entries.items() if _lives(pid) and "url" in entry}
+    return {pid: entry for pid, entry in entries.items() if lives(pid) and "url" in entry}
 
 
-def _lives(pid: str) -> bool:
+def lives(pid: int | str) -> bool:
+    """Return whether a process of this id exists."""
     try:
         os.kill(int(pid), 0)
     except PermissionError:  # of another user
@@ -155,8 +156,7 @@ def _is_omlx(address: str) -> bool:
 
 def _get(address: str, path: str) -> tuple[int, bytes]:
     """Return status and the first bytes of an answer; status 0 without any."""
-    parts = urlsplit(address)
-    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=_TIMEOUT_S)
+    connection = connect(address, _TIMEOUT_S)
     try:
         connection.request("GET", path)
         response = connection.getresponse()
@@ -165,6 +165,12 @@ def _get(address: str, path: str) -> tuple[int, bytes]:
         return 0, b""
     finally:
         connection.close()
+
+
+def connect(address: str, timeout_s: float) -> http.client.HTTPConnection:
+    """Return a connection to a server on this machine, not opened yet."""
+    parts = urlsplit(address)
+    return http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=timeout_s)
 
 
 def _bracketed(host: str) -> str:

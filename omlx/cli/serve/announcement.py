@@ -10,17 +10,24 @@ from __future__ import annotations
 import shlex
 import subprocess
 import sys
+import webbrowser
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from threading import Thread
 from typing import TypeAlias
+from urllib.parse import urlsplit
 
 from omlx import __version__
 from omlx.admin.credentials import Credentials
 from omlx.admin.models.model_snapshot import ModelSnapshots
-from omlx.admin.web.addresses import DOWNLOAD
+from omlx.admin.web.addresses import DOWNLOAD, HOME
 from omlx.admin.web.formats import context, disk, memory, parameters
 from omlx.catalog import sentence
 from omlx.cli import online_environment
+from omlx.cli.dashboard import has_browser
 from omlx.cli.output import UNDERLINE, columns, download_hint, size, styled
+from omlx.cli.serve.lan import network_urls
 from omlx.clients.agents import Endpoint
 from omlx.clients.apps import Snippet, curl, embeddings_curl, rerank_curl
 from omlx.errors import ConfigError
@@ -33,10 +40,25 @@ from omlx.server.services import Services
 from omlx.settings.schema import Settings
 
 
-def announce(services: Services, settings: Settings, address: str) -> None:
-    """Print address, loaded model and draft, login link and an example request."""
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    """Parts of the announcement: addresses in the network, the dashboard in a browser."""
+
+    lan: bool = False
+    opens: bool = False
+
+
+def announce(
+    services: Services, settings: Settings, address: str, welcome: Welcome = Welcome()
+) -> None:
+    """Print address, loaded model and draft, login link and an example request.
+
+    Opens the dashboard if a browser would open on the user's screen.
+    """
     pool = services.pool
     lines = [sentence("cli.serve.ready", {"version": __version__, "url": address})]
+    if welcome.lan:
+        lines += _network_lines(settings, address)
     served = next(reversed(pool.loaded), None)
     first = ModelSnapshots(services).first
     models = sorted(pool.models, key=lambda entry: entry.id != first)
@@ -53,6 +75,27 @@ def announce(services: Services, settings: Settings, address: str) -> None:
     lines += example(models, address, with_key=services.api_keys.required)
     sys.stdout.write("\n".join(lines) + "\n")
     sys.stdout.flush()
+    if welcome.opens and has_browser():
+        # A browser may take seconds to answer.
+        Thread(target=webbrowser.open, args=(_page(settings, address),), daemon=True).start()
+
+
+def _network_lines(settings: Settings, address: str) -> list[str]:
+    """Return the addresses for other machines; the key on a terminal alone, not in a log."""
+    urls = " ".join(network_urls(urlsplit(address).port or settings.port))
+    lines = [sentence("cli.serve.network", {"urls": urls})]
+    if sys.stdout.isatty():
+        lines.append(sentence("cli.serve.key", {"key": settings.api_key}))
+    return lines
+
+
+def _page(settings: Settings, address: str) -> str:
+    """Return the dashboard's address: a login link while there is no password."""
+    credentials = Credentials(settings.home)
+    with suppress(ConfigError):
+        if not credentials.has_password:
+            return str(credentials.link(address))
+    return f"{address}{HOME}"
 
 
 def _draft_lines(served: ServedModel) -> list[str]:

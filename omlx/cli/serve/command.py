@@ -33,7 +33,7 @@ from omlx.cli.serve.address import (
     url,
     without_flag,
 )
-from omlx.cli.serve.announcement import announce, ask
+from omlx.cli.serve.announcement import Welcome, announce, ask
 from omlx.cli.serve.ending import (
     ENGINE_DIED,
     STOP_S,
@@ -42,6 +42,7 @@ from omlx.cli.serve.ending import (
     Server,
     handle_signals,
 )
+from omlx.cli.serve.lan import ensure_key, open_to_network
 from omlx.cli.stage.processes import SERVING
 from omlx.cli.stage.supervisor import add_group_flags, refuse_misuse, supervisor
 from omlx.engine.device.gpu import warm_gpu
@@ -89,6 +90,10 @@ _DAY_S = 86400.0
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", nargs="?", help=sentence("cli.serve.model", {}))
+    parser.add_argument("--lan", action="store_true", help=sentence("cli.serve.lan", {}))
+    parser.add_argument(
+        "--no-open", dest="opens", action="store_false", help=sentence("cli.serve.no_open", {})
+    )
     add_group_flags(parser)
     add_flags(parser)
 
@@ -96,7 +101,11 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     refuse_misuse(arguments)
     set_up_allocator()
+    if arguments.lan:
+        open_to_network(arguments)
     configuration = configured(arguments, rename_broken=True)
+    if arguments.lan:
+        ensure_key(configuration)
     settings = configuration.current.resolve().settings
     check_keys(settings)
     wire(settings.wired_limit)
@@ -119,7 +128,8 @@ def run(arguments: Namespace) -> int:
         if arguments.hosts is not None and order is None:
             return supervisor(arguments, listening).run()
         with Deadline() as deadline:
-            return asyncio.run(serve(selection, listening, deadline, order))
+            welcome = Welcome(lan=arguments.lan, opens=arguments.opens)
+            return asyncio.run(serve(selection, listening, deadline, order, welcome))
     except EngineDead as error:  # while the model was loaded
         sys.stderr.write(f"omlx: {error.message}\n")
         return ENGINE_DIED
@@ -129,13 +139,13 @@ def run(arguments: Namespace) -> int:
 
 
 def _report_others(home: Path) -> None:
-    """Report servers that already run with this home folder, with which it is shared."""
+    """Report other running servers of this home folder."""
     for other in find_servers(home):
         sys.stderr.write(f"omlx: {sentence('cli.serve.beside', {'url': other.url})}\n")
 
 
 def _command(arguments: Namespace) -> list[str]:
-    """Return the command line as advice may repeat it: without a key."""
+    """Return the command line for advice: without a key."""
     words = without_flag(arguments.words, "--api-key")
     return [*program_words(), *words]
 
@@ -145,6 +155,7 @@ async def serve(
     listening: socket.socket,
     deadline: Deadline,
     order: Order | None = None,
+    welcome: Welcome = Welcome(),  # noqa: B008 — frozen
 ) -> int:
     """Load, announce, serve. Returns the exit code once the server has drained.
 
@@ -182,7 +193,7 @@ async def serve(
         config, address = _uvicorn_config(app), url(listening)
 
         def ready() -> None:
-            announce(services, settings, address)
+            announce(services, settings, address, welcome)
             if order is not None:
                 os.write(order.report, SERVING)
 

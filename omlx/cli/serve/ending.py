@@ -22,6 +22,7 @@ from typing import Final
 
 import uvicorn
 
+from omlx.catalog import sentence
 from omlx.engine.heartbeat import Watchdog
 from omlx.engine.thread import EngineThread
 from omlx.errors import EngineDead, StageLost
@@ -93,7 +94,10 @@ class EngineMonitor:
         self._drains_until = float("inf")
 
     def drain(self) -> None:
-        """Give open requests `DRAIN_S`, and a hanging engine much less."""
+        """Give open requests `DRAIN_S`, and a hanging engine much less; report the wait."""
+        if open_count := self._engine.open_count:
+            message = sentence("cli.serve.draining", {"count": open_count})
+            sys.stderr.write(f"\nomlx: {message}\n")
         self._watchdog.ending = True
         self._drains_until = time.monotonic() + DRAIN_S
         self._deadline.set(DRAIN_S + _CANCEL_S + STOP_S, 0)

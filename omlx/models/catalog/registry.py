@@ -19,7 +19,7 @@ BUNDLED: Final = "bundled"
 """Source name of the demonstration models bundled with this package."""
 
 UNKNOWN: Final = frozenset({"model.not_found", "model.similar"})
-"""Codes of errors about a name that belongs to no model."""
+"""Codes of errors about a name of no model."""
 
 _SIMILAR: Final = 3
 _SIMILARITY: Final = 0.7

@@ -1,0 +1,123 @@
+"""HTTP client of a running server for commands, and a server started for one command."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+from omlx.catalog import sentence
+from omlx.cli.serve.address import connect, find_server
+from omlx.errors import ConfigError
+
+LOG: Final = "launch.log"
+"""Log, in the home folder, of a server started for a command."""
+
+_START_S: Final = 120
+_POLL_S: Final = 0.1
+_TIMEOUT_S: Final = 30
+_LONG_S: Final = 3600
+"""Seconds between bytes of an answer — a model may be loaded first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """API of the server at `address`. Methods raise ConfigError with the server's message."""
+
+    address: str
+    key: str | None = None
+
+    def get(self, path: str) -> Mapping[str, Any]:
+        record: Mapping[str, Any] = json.loads(self.text(path))
+        return record
+
+    def text(self, path: str) -> str:
+        with self._request("GET", path, None, _TIMEOUT_S) as response:
+            return response.read().decode()
+
+    def post(self, path: str, body: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
+        with self._request("POST", path, body or {}, _LONG_S) as response:
+            record: Mapping[str, Any] = json.loads(response.read())
+            return record
+
+    def model(self, name: str) -> Mapping[str, Any]:
+        """Return a model's card: id, context length, modalities, state."""
+        return self.get(f"/v1/models/{quote(name)}")
+
+    def stream(self, path: str, body: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+        """Yield the events of a streamed answer. Closing the iterator ends the request."""
+        with self._request("POST", path, {**body, "stream": True}, _LONG_S) as response:
+            for line in response:
+                kind, _, data = line.decode().partition(":")
+                if kind != "data" or data.strip() == "[DONE]":
+                    continue
+                event = json.loads(data)
+                if "error" in event:
+                    raise self._error(event["error"]["message"])
+                yield event
+
+    @contextmanager
+    def _request(
+        self, method: str, path: str, body: Mapping[str, Any] | None, timeout_s: float
+    ) -> Iterator[http.client.HTTPResponse]:
+        connection = connect(self.address, timeout_s)
+        headers = {"Content-Type": "application/json", "User-Agent": "omlx"}
+        if self.key is not None:
+            headers["Authorization"] = f"Bearer {self.key}"
+        try:
+            content = None if body is None else json.dumps(body).encode()
+            connection.request(method, path, content, headers)
+            response = connection.getresponse()
+            if response.status >= 400:
+                raise self._error(json.loads(response.read())["error"]["message"])
+            yield response
+        except (OSError, http.client.HTTPException, ValueError, LookupError) as error:
+            raise self._error(str(error) or type(error).__name__) from error
+        finally:
+            connection.close()
+
+    def _error(self, detail: str) -> ConfigError:
+        return ConfigError("launch.server", url=self.address, detail=detail)
+
+
+@contextmanager
+def server_for(home: Path, model: str | None) -> Iterator[str]:
+    """Yield the address of the home folder's server; start a server for the block if none runs.
+
+    Raises ConfigError if the start fails.
+    """
+    address = find_server(home)
+    if address is not None:
+        yield address
+        return
+    home.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "omlx", "serve", *filter(None, [model]), "--home", str(home)]
+    with (home / LOG).open("wb") as log:
+        # A session of its own: Ctrl-C belongs to the command.
+        server = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+        )
+    sys.stderr.write(sentence("cli.launch.starting", {"log": str(home / LOG)}) + "\n")
+    try:
+        yield _wait_for(server, home)
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def _wait_for(server: subprocess.Popen[bytes], home: Path) -> str:
+    deadline = time.monotonic() + _START_S
+    while server.poll() is None and time.monotonic() < deadline:
+        address = find_server(home)
+        if address is not None:
+            return address
+        time.sleep(_POLL_S)  # until it accepts requests
+    raise ConfigError("launch.no_server", log=str(home / LOG))

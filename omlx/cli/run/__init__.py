@@ -1,0 +1,1 @@
+"""`omlx run`: chat in the terminal."""
