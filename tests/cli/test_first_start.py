@@ -59,7 +59,7 @@ def test_the_chosen_model_comes_with_its_draft_and_is_served(hub: Hub, tmp_path:
         offered = screen.wait_for(QUESTION)
         assert [model.model in offered for model in starters(5_600 << 20)] == [True] * 4
         assert "135M parameters, 93 MB: answers at once" in offered.replace("\u202f", " ")
-        assert f"with draft model {DRAFT} (0.3 GB)" in offered
+        assert f"with draft model {DRAFT} (350 MB)" in offered
         screen.type("four\n")
         screen.wait_for("Enter a number from 0 to 4.")
         screen.wait_for(QUESTION)
