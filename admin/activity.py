@@ -108,12 +108,7 @@ class ActivityPage:
         return JSONResponse({"same": same, "choices": [verdict.record() for verdict in verdicts]})
 
     async def statistics(self, request: Request) -> Response:
-        view = await self._usage(request)
-        record: dict[str, Any] = {"days": view.days, "total": _record(view.total)}
-        lines = {"by_day": view.by_day, "by_model": view.by_model, "by_key": view.by_key}
-        for name, part in lines.items():
-            record[name] = [{"name": line.name, **_record(line)} for line in part]
-        return JSONResponse(record)
+        return JSONResponse(statistics_record(await self._usage(request)))
 
     async def _first(self, request: Request) -> ActivityView:
         return ActivityView(await self._active(request), await self._ended(FIRST_ANSWERS))
@@ -168,13 +163,25 @@ class StatisticsQuery(Body):
     days: Annotated[int, Field(ge=1, le=KEPT_DAYS)] = 30
 
 
+def statistics_record(view: StatisticsView) -> dict[str, Any]:
+    """Return the view as JSON, each table in lines with a `name`."""
+    record: dict[str, Any] = {"days": view.days, "total": _record(view.total)}
+    lines = {"by_day": view.by_day, "by_model": view.by_model, "by_key": view.by_key}
+    for name, part in lines.items():
+        record[name] = [{"name": line.name, **_record(line)} for line in part]
+    return record
+
+
 def _record(line: UsageLine) -> dict[str, Any]:
     return {**asdict(line.usage), "prefix_saved_s": line.prefix_saved_s}
 
 
 @dataclass(frozen=True, slots=True)
 class UsageLine:
-    """Usage of a day, a model or a key. `prefix_saved_s` is None without measurements."""
+    """Usage of a day, a model or a key.
+
+    `prefix_saved_s` is 0 without cached tokens, None without a measured prefill time.
+    """
 
     name: str
     usage: Usage
@@ -188,17 +195,18 @@ class UsageLine:
 
     @property
     def saved_s(self) -> float:
-        """Seconds saved by drafts and prefixes; 0 if drafts cost more."""
-        return max(0.0, self.usage.draft_saved_s + (self.prefix_saved_s or 0.0))
+        """Seconds saved by drafts and prefixes; negative if drafts cost more."""
+        return self.usage.draft_saved_s + (self.prefix_saved_s or 0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A day of a chart; `share` of the highest bar."""
+    """A day of a chart, from `top` over `height`, both shares of the chart's height."""
 
     day: str
     value: float
-    share: float
+    top: float
+    height: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +244,7 @@ def statistics_view(sums: Sums, days: int, today: date) -> StatisticsView:
     by_day = _lines(sums, 0, pace)
     by_name = {line.name: line for line in by_day}
     names = [(today - timedelta(days=back)).isoformat() for back in reversed(range(days))]
-    nothing = UsageLine("", Usage(), None)
+    nothing = UsageLine("", Usage(), 0.0)
     lines = [by_name.get(name, nothing) for name in names]
     return StatisticsView(
         days=days,
@@ -270,12 +278,10 @@ def _lines(sums: Sums, place: int, pace: _Pace) -> list[UsageLine]:
 
 def _line(name: str, sums: Sums, pace: _Pace) -> UsageLine:
     total = sum(sums.values(), Usage())
-    saved = [
-        usage.cached * pace[model]
-        for (_, model, _), usage in sums.items()
-        if usage.cached and model in pace
-    ]
-    return UsageLine(name, total, sum(saved) if saved else None)
+    cached = {model for (_, model, _), usage in sums.items() if usage.cached}
+    saved = [usage.cached * pace.get(model, 0.0) for (_, model, _), usage in sums.items()]
+    known = not cached or not cached.isdisjoint(pace)
+    return UsageLine(name, total, sum(saved) if known else None)
 
 
 def _largest_first(lines: Iterable[UsageLine]) -> list[UsageLine]:
@@ -283,6 +289,10 @@ def _largest_first(lines: Iterable[UsageLine]) -> list[UsageLine]:
 
 
 def _bars(days: Sequence[str], values: Sequence[float]) -> Sequence[Bar]:
-    # Days without use have bars of length 0.
-    most = max(values) or 1
-    return [Bar(day, value, value / most) for day, value in zip(days, values, strict=True)]
+    """Return a bar of each day, from the line of zero up, or down if negative."""
+    most, least = max(0.0, *values), min(0.0, *values)
+    scale = (most - least) or 1
+    return [
+        Bar(day, value, (most - max(0.0, value)) / scale, abs(value) / scale)
+        for day, value in zip(days, values, strict=True)
+    ]

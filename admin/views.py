@@ -25,7 +25,6 @@ MIN_PROPOSED_TOKENS: Final = 8
 CUT_SHORT: Final = "length"
 """Finish reason of an answer that reached its token limit."""
 
-FIRST_ERROR: Final = 400
 WAITING, READING, WRITING = "waiting", "reading", "writing"
 
 
@@ -115,15 +114,16 @@ class AnswerView:
     key: str
     finish: str | None
     prompt_text: str | None
+    is_failure: bool
 
     @property
     def state(self) -> str:
         """A key below `ui.status.`."""
         if self.finish == CUT_SHORT:
             return "length"
-        if self.status < FIRST_ERROR:
-            return "ok"
-        return "cancelled" if self.status == CLIENT_GONE else "failed"
+        if self.is_failure:
+            return "failed"
+        return "cancelled" if self.status == CLIENT_GONE else "ok"
 
     @property
     def cached_share(self) -> float | None:
@@ -131,10 +131,6 @@ class AnswerView:
         if not self.prompt or self.cached is None:
             return None
         return self.cached / self.prompt
-
-    @property
-    def is_failure(self) -> bool:
-        return self.state == "failed"
 
     @property
     def search(self) -> str:
@@ -192,6 +188,7 @@ def answer_view(ended: Outcome) -> AnswerView:
         key=ended.caller.key,
         finish=ended.finish,
         prompt_text=ended.prompt_text,
+        is_failure=ended.failed,
     )
 
 

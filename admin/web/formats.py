@@ -72,11 +72,19 @@ def duration(seconds: float, language: str = SOURCE) -> str:
 
 
 def elapsed(seconds: float, language: str = SOURCE) -> str:
-    """A measured time, to three digits: `4 ms`, `1.52 s`, `12.4 s`, `3 min`."""
+    """A measured time, to three digits: `4 ms`, `1.52 s`, `12.4 s`, `2 min 39 s`, `-23.0 s`."""
+    if seconds < 0:
+        return f"−{elapsed(-seconds, language)}"
+    if seconds == 0:
+        return sentence("unit.seconds", {"count": 0}, language)
     if seconds < 0.9995:
         return sentence("unit.milliseconds", {"count": f"{1000 * seconds:.0f}"}, language)
-    if seconds >= 120:
+    if seconds >= 3600:
         return duration(seconds, language)
+    if seconds >= 120:
+        whole = round(seconds)
+        parts = {"minutes": whole // 60, "seconds": whole % 60}
+        return sentence("unit.minutes_seconds", parts, language)
     digits = 2 - sum(seconds >= bound for bound in (9.995, 99.95))
     return sentence("unit.seconds", {"count": f"{seconds:.{digits}f}"}, language)
 

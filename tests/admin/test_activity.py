@@ -7,7 +7,9 @@ import re
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date
+from itertools import product
 from pathlib import Path
+from random import Random
 from threading import Event
 from typing import Any
 
@@ -15,8 +17,11 @@ import httpx
 import pytest
 
 from omlx.admin import activity, overview
-from omlx.admin.activity import statistics_view
+from omlx.admin.activity import statistics_record, statistics_view
+from omlx.admin.web import formats
 from omlx.admin.web.addresses import ACTIVITY
+from omlx.admin.web.rendering import render
+from omlx.catalog import catalog
 from omlx.engine.types import Event as EngineEvent
 from omlx.engine.types import TokensCommitted
 from omlx.server.request.stream import EventDispatcher
@@ -214,8 +219,82 @@ def test_prefixes_saved_what_their_tokens_would_have_taken_in_the_same_model() -
         ("2026-03-13", 0),
         ("2026-03-14", 60),
     ]
-    assert [bar.share for bar in view.tokens] == [pytest.approx(1 / 6), 0, 1]
+    assert [bar.height for bar in view.tokens] == [pytest.approx(1 / 6), 0, 1]
+    assert [bar.top for bar in view.tokens] == [pytest.approx(5 / 6), 1, 0]
     assert {line.name: line.usage.requests for line in view.by_key} == {"": 1, "laptop": 5}
+
+
+TABLES = ("by_day", "by_model", "by_key")
+
+
+def adds_up(record: Json) -> None:
+    """Each table of a record of statistics sums to its total."""
+    for table, (name, total) in product(TABLES, record["total"].items()):
+        figures = [line[name] or 0 for line in record[table]]
+        assert sum(figures) == pytest.approx(total or 0), (table, name)
+
+
+def random_sums(seed: int) -> dict[tuple[str, str, str], Usage]:
+    """Usage of three days, models and keys, where drafts cost time as often as they save it."""
+    chance = Random(seed)
+    names = product(("2026-03-12", "2026-03-13", "2026-03-14"), ("", "a", "b"), ("", "key", "x"))
+    return {
+        name: Usage(
+            requests=chance.randrange(9),
+            failed=chance.randrange(3),
+            prompt=100,
+            cached=chance.choice((0, 90)),
+            measured_n=100 * (name[1] == "a"),
+            measured_s=2.0 * (name[1] == "a"),
+            draft_saved_s=chance.uniform(-30, 30),
+        )
+        for name in names
+        if chance.random() < 0.7
+    }
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_every_table_adds_up(seed: int) -> None:
+    view = statistics_view(random_sums(seed), 3, TODAY)
+    adds_up(statistics_record(view))
+    shown = render("activity/statistics.html", "en", view=view)
+    for line in (view.total, *view.by_day, *view.by_model, *view.by_key):
+        assert formats.elapsed(line.usage.draft_saved_s) in shown
+    total, bars = view.total.saved_s, view.saved
+    assert sum(bar.value for bar in bars) == pytest.approx(total)
+    assert all(0 <= bar.top <= bar.top + bar.height <= 1 + 1e-9 for bar in bars)
+
+
+def test_a_loss_is_shown_as_one() -> None:
+    lost = Usage(requests=1, predicted=9, draft_saved_s=-23.0)
+    sums = {("2026-03-14", "m", ""): lost, ("2026-03-14", "m", "key"): Usage(draft_saved_s=39.3)}
+    view = statistics_view(sums, 2, TODAY)
+    shown = render("activity/statistics.html", "en", view=view)
+    assert [line.usage.draft_saved_s for line in view.by_key] == [-23.0, 39.3]
+    assert "−23.0\u202fs" in shown
+    assert shown.count("16.3\u202fs") == 5, "card, model, day, and the highest day of the chart"
+
+
+def test_what_is_not_measured_says_why() -> None:
+    view = statistics_view({("2026-03-14", "m", ""): Usage(requests=1, cached=9)}, 2, TODAY)
+    shown = render("activity/statistics.html", "en", view=view)
+    assert view.total.prefix_saved_s is None
+    assert shown.count(catalog("en")["ui.statistics.unmeasured"]) == 4
+    nothing = statistics_view({("2026-03-14", "m", ""): Usage(requests=1)}, 2, TODAY)
+    assert nothing.total.prefix_saved_s == 0
+
+
+def test_statistics_count_what_activity_lists(tmp_path: Path) -> None:
+    with administered(tmp_path) as server, server.browser() as browser:
+        for body in (body_of(CHAT, 2), {"model": "no/such", "messages": SAY}, {"messages": []}):
+            browser.post(CHAT, json=body)
+        browser.post("/tokenize", json={"model": TARGET, "content": "a b"})
+        listed = ended(browser)
+        record = browser.get(f"{API}/statistics").json()
+    assert (record["total"]["requests"], record["total"]["failed"]) == (4, 2)
+    assert [answer["is_failure"] for answer in listed].count(True) == 2
+    assert len(listed) == 4
+    adds_up(record)
 
 
 def test_days_without_requests_are_empty() -> None:

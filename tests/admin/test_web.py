@@ -106,8 +106,10 @@ def test_memory_is_shown_as_it_is_typed_and_as_activity_monitor_counts() -> None
 
 
 def test_measured_times_have_three_digits() -> None:
-    shown = [elapsed(seconds).replace("\u202f", " ") for seconds in (0.004, 1.523, 12.42, 180)]
-    assert shown == ["4 ms", "1.52 s", "12.4 s", "3 min"]
+    times = (0, 0.004, 1.523, 12.42, 159.4, 3720, -23)
+    shown = [elapsed(seconds).replace("\u202f", " ") for seconds in times]
+    exact = ["0 s", "4 ms", "1.52 s", "12.4 s", "2 min 39 s", "1 h 2 min", "−23.0 s"]
+    assert shown == exact
 
 
 def test_units_of_time_are_translated() -> None:

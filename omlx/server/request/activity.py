@@ -29,6 +29,7 @@ from omlx.telemetry.metrics import Metrics
 from omlx.telemetry.usage import FAILURE, Timeline, Usage, UsageHistory
 
 OK: Final = 200
+FIRST_ERROR: Final = 400
 CLIENT_GONE: Final = 499
 """Status of a request whose client disconnected before its response was complete."""
 
@@ -62,6 +63,11 @@ class Outcome:
     caller: Caller = field(default_factory=Caller)
     finish: str | None = None
     prompt_text: str | None = None
+
+    @property
+    def failed(self) -> bool:
+        """Whether the client got an error; a client that disconnected got none."""
+        return self.status >= FIRST_ERROR and self.status != CLIENT_GONE
 
 
 def bounded_reason(error: OmlxError) -> Reason:
@@ -243,7 +249,7 @@ class Activity:
         self, path: str, caller: Caller, status: int, seconds: float, error: OmlxError | None
     ) -> None:
         """Record a request that the engine did not run: refused, left by its client, or one that
-        generates nothing."""
+        generates nothing. The statistics count it without the model, a name of the client's."""
         reason = model = None
         if error is not None:
             reason = bounded_reason(error)
@@ -260,6 +266,7 @@ class Activity:
             caller=caller,
         )
         self._others.append(outcome)
+        self.history.add("", caller.key, FAILURE if outcome.failed else Usage(requests=1))
 
     def observe(self, event: Event) -> None:
         """Take in an engine event, also of a request whose client has disconnected."""
