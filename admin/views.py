@@ -20,7 +20,7 @@ MIN_RATE_TOKENS: Final = 16
 """Output tokens — fewer give no rate: a single pass may commit several, in a time near 0."""
 
 MIN_PROPOSED_TOKENS: Final = 8
-"""Proposed tokens — fewer give no acceptance rate and no speed-up."""
+"""Proposed tokens — fewer give no acceptance rate, and no speed-up either."""
 
 CUT_SHORT: Final = "length"
 """Finish reason of an answer that reached its token limit."""
@@ -164,7 +164,7 @@ def answer_view(ended: Outcome) -> AnswerView:
             # The clock starts with the first token.
             rate = 1000 * (stats.predicted_n - 1) / stats.predicted_ms
         if stats.proposed >= MIN_PROPOSED_TOKENS:
-            acceptance, speedup = stats.acceptance_rate, stats.speedup
+            acceptance, speedup = stats.acceptance_rate, stats.steady_speedup
         if ended.status == OK:
             reason = stats.speculation
     return AnswerView(

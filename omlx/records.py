@@ -72,6 +72,12 @@ def verification_outcome(proposed: int, accepted: int, stopped: bool) -> str:
     return "tail_reject" if 2 * accepted >= proposed else "early_reject"
 
 
+MIN_SPEEDUP_TOKENS: Final = 30
+"""Output tokens — fewer steps give no speed-up that a repeat would confirm."""
+
+MAX_STEP_DEVIATION: Final = 0.5
+"""Share of a step's time — beyond it the machine, and not the draft, decides the speed-up."""
+
 DRAFTER_FAILED: Final = "spec.off.drafter_failed"
 """Reason code of a drafter after an error; parameter `detail` is the error."""
 
@@ -108,7 +114,9 @@ class RequestStats:
     gates: dict[str, Gate] = field(default_factory=dict)
     image_n: int = 0  # of `prompt_n`: show images
     speedup: float | None = None
-    """Ratio — throughput over plain decoding's, in steps not shared with other requests."""
+    """Ratio — estimate of throughput over plain decoding's, in the timed steps."""
+    step_deviation: float = 0.0
+    """Share of the timed steps' seconds by which they differ from their estimates."""
     restarts: int = 0
     """Count — recomputations of all tokens after a failure of the device."""
 
@@ -125,6 +133,12 @@ class RequestStats:
     @property
     def acceptance_rate(self) -> float | None:
         return acceptance_rate(self.accepted, self.proposed)
+
+    @property
+    def steady_speedup(self) -> float | None:
+        """The speed-up if a repeat would confirm it; None after few tokens or uneven steps."""
+        uneven = self.step_deviation > MAX_STEP_DEVIATION
+        return None if uneven or self.predicted_n < MIN_SPEEDUP_TOKENS else self.speedup
 
 
 @dataclass(frozen=True, slots=True)

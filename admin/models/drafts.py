@@ -323,7 +323,8 @@ def drafter_results(recent: Sequence[RequestStats]) -> dict[str, DrafterResult]:
             alone.setdefault(drafted[0], []).append(stats)
     results = {}
     for name, requests in alone.items():
-        speedups = [stats.speedup for stats in requests if stats.speedup is not None]
+        known = [stats.steady_speedup for stats in requests]
+        speedups = [speedup for speedup in known if speedup is not None]
         rate = sum_drafters(requests)[name].acceptance_rate
         assert rate is not None, "only requests with proposed tokens are counted"
         speedup = round(median(speedups), 2) if speedups else None

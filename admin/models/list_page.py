@@ -15,6 +15,7 @@ from pydantic import Field
 from starlette.responses import JSONResponse, Response
 
 from omlx.errors import Reason
+from omlx.measure.spread import NOTABLE
 from omlx.models.catalog.registry import ModelEntry
 from omlx.models.pool.served import ModelStatus, State, reason_to_json
 from omlx.models.pool.speculation import SpeculationConfig
@@ -294,9 +295,8 @@ def _latest(model: ModelSnapshot) -> Chip | None:
             accepted = sum(stats.accepted for stats in model.recent)
             proposed = sum(stats.proposed for stats in model.recent)
             speedup = status.speedup(model.recent)
-            is_slower = speedup is not None and speedup < 1
             return Chip(
-                Tone.WAIT if is_slower else Tone.GOOD,
+                _tone(speedup),
                 "ui.chip.on",
                 speedup=speedup,
                 acceptance=acceptance_rate(accepted, proposed),
@@ -311,6 +311,13 @@ def _latest(model: ModelSnapshot) -> Chip | None:
             return Chip(Tone.WATCH, "ui.chip.watching", reason=reason)
         case _:
             return Chip(Tone.QUIET, "ui.chip.off", reason=reason)
+
+
+def _tone(speedup: float | None) -> Tone:
+    """Return the colour of a speed-up; one within `NOTABLE` of 1 is neither gain nor loss."""
+    if speedup is None or speedup >= NOTABLE:
+        return Tone.GOOD
+    return Tone.WAIT if speedup <= 1 / NOTABLE else Tone.WATCH
 
 
 def _configured(configured: SpeculationConfig) -> Chip:

@@ -57,8 +57,8 @@ class Usage:
         # mostly restored prompts say little about prefill speed
         if computed >= max(MIN_COMPUTED, stats.cached_n):
             measured_n, measured_s = computed, stats.prompt_ms / 1000
-        if stats.proposed and stats.speedup is not None:
-            saved_s = stats.predicted_ms / 1000 * (stats.speedup - 1)
+        if stats.proposed and stats.steady_speedup is not None:
+            saved_s = stats.predicted_ms / 1000 * (stats.steady_speedup - 1)
         return cls(
             requests=1,
             prompt=stats.prompt_n,

@@ -18,7 +18,12 @@ from omlx.admin.views import MIN_PROPOSED_TOKENS, answer_view, request_views
 from omlx.errors import Reason
 from omlx.models.catalog.registry import ModelEntry
 from omlx.models.pool.served import ModelStatus, State
-from omlx.records import DrafterStats, RequestStats
+from omlx.records import (
+    MAX_STEP_DEVIATION,
+    MIN_SPEEDUP_TOKENS,
+    DrafterStats,
+    RequestStats,
+)
 from omlx.server.request.activity import Activity, Outcome, Running
 from omlx.telemetry.metrics import Gauges, Metrics
 from omlx.telemetry.usage import STEP_S, Step
@@ -105,9 +110,13 @@ def test_an_answer_without_drafts_has_no_acceptance_and_no_speedup() -> None:
     plain = answer_view(outcome())
     assert (plain.rate, plain.acceptance, plain.speedup) == (10.0, None, None)
     assert (plain.outcome, plain.params) == ("spec.off.does_not_pay", {"speedup": 0.9})
-    drafted = replace(STATS, drafters={"n": DrafterStats(proposed=40, accepted=30, rounds=9)})
+    drafters = {"n": DrafterStats(proposed=40, accepted=30, rounds=9)}
+    drafted = replace(STATS, predicted_n=MIN_SPEEDUP_TOKENS, drafters=drafters)
     seen = answer_view(outcome(drafted))
     assert (seen.acceptance, seen.speedup) == (0.75, 0.97)
+    short = answer_view(outcome(replace(drafted, predicted_n=MIN_SPEEDUP_TOKENS - 1)))
+    uneven = answer_view(outcome(replace(drafted, step_deviation=MAX_STEP_DEVIATION + 0.01)))
+    assert (short.speedup, uneven.speedup, uneven.acceptance) == (None, None, 0.75)
     empty = replace(STATS, predicted_n=0, predicted_ms=0)
     assert answer_view(outcome(empty)).rate is None
 

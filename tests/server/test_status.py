@@ -21,7 +21,7 @@ def answer(
     drafters: dict[str, DrafterStats], gates: dict[str, Gate], speedup: float | None
 ) -> RequestStats:
     reason = Reason("spec.on" if drafters else "spec.observing")
-    return RequestStats(9, 0, 9, 1.0, 1.0, 1.0, 0, drafters, reason, gates=gates, speedup=speedup)
+    return RequestStats(9, 0, 90, 1.0, 1.0, 1.0, 0, drafters, reason, gates=gates, speedup=speedup)
 
 
 def snapshot(

@@ -32,7 +32,7 @@ class Clock:
 def stats(prompt: int, cached: int, speedup: float | None, proposed: int) -> RequestStats:
     drafters = {"n": DrafterStats(proposed=proposed, accepted=proposed // 2, rounds=1)}
     return RequestStats(
-        prompt, cached, 20, 0, 3000, 2000, 1, drafters, Reason("spec.on"), speedup=speedup
+        prompt, cached, 60, 0, 3000, 2000, 1, drafters, Reason("spec.on"), speedup=speedup
     )
 
 

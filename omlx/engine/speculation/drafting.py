@@ -32,7 +32,7 @@ class RowRecord:
     flight: drafting it took `draft_s`, and the round is expected to take `expected_s` seconds.
     `unused` is a lookup's proposal that is compared with the tokens of the step instead. `timed_s`
     are the seconds of all timed steps, `plain_s` what plain decoding would have taken for their
-    tokens.
+    tokens, `deviation_s` by how many seconds they differed from their estimates.
     """
 
     row: Row
@@ -47,6 +47,7 @@ class RowRecord:
     expected_s: float = 0.0
     timed_s: float = 0.0
     plain_s: float = 0.0
+    deviation_s: float = 0.0
     unused: Proposal | None = None
 
     def drafter(self, name: str) -> Drafter | None:
@@ -64,6 +65,11 @@ class RowRecord:
     def speedup(self) -> float | None:
         """Plain time / time of the timed steps; None if either is not measured often enough."""
         return self.plain_s / self.timed_s if self.plain_s and self.timed_s else None
+
+    @property
+    def step_deviation(self) -> float:
+        """Share of the timed seconds by which steps differed from their estimates; 0 untimed."""
+        return self.deviation_s / self.timed_s if self.timed_s else 0.0
 
     def disable(self, error: Exception) -> None:
         """Disable all drafters after an error that may be any one's."""
@@ -131,6 +137,7 @@ class RowRecord:
         if plain and seconds <= CONFIG.outlier * expected and known:
             self.plain_s += tokens * plain
             self.timed_s += seconds
+            self.deviation_s += abs(seconds - expected)
 
 
 CATCH_UP_SLICE: Final = 256

@@ -216,6 +216,11 @@ class Speculator:
         record = self._rows.get(row.id)
         return None if record is None else record.speedup
 
+    def step_deviation(self, row: Row) -> float:
+        """Return the share by which the row's timed steps differed from their estimates."""
+        record = self._rows.get(row.id)
+        return 0.0 if record is None else record.step_deviation
+
     def drop(self, row_id: int) -> None:
         """Forget a row."""
         self._rows.pop(row_id, None)

@@ -269,6 +269,7 @@ def request_stats(row: Row, speculator: Speculator) -> RequestStats:
         gates=speculator.gates(row),
         image_n=sum(span.stop - span.start for span in row.request.spans),
         speedup=speculator.speedup(row),
+        step_deviation=speculator.step_deviation(row),
         restarts=row.restarts,
     )
 

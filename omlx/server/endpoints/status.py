@@ -138,11 +138,10 @@ def drafters(recent: Sequence[RequestStats], snapshot: ModelSnapshot | None) -> 
 
 
 def speedup(recent: Sequence[RequestStats]) -> float | None:
-    """The median speed-up of the answers that speculated."""
-    known = [stats.speedup for stats in recent if stats.speedup is not None and stats.proposed]
-    if not known:
-        return None
-    return round(median(known), 3)
+    """Return the median steady speed-up of the answers that speculated."""
+    known = [stats.steady_speedup for stats in recent if stats.proposed]
+    steady = [speedup for speedup in known if speedup is not None]
+    return round(median(steady), 3) if steady else None
 
 
 def costs(measured: Mapping[str, Any]) -> Json:

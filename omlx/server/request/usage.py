@@ -122,7 +122,7 @@ def _speculation(stats: RequestStats) -> dict[str, Any]:
         "strategy": stats.strategy,
         "notes": [reason_to_json(note) for note in stats.strategy_notes],
         "gates": {name: gate_record(gate) for name, gate in stats.gates.items()},
-        "speedup": None if stats.speedup is None else round(stats.speedup, 3),
+        "speedup": None if stats.steady_speedup is None else round(stats.steady_speedup, 3),
     }
 
 

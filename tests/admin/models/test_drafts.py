@@ -146,7 +146,7 @@ NO_HEAD = Reason("draft.unfit.head_only", {"draft": "org/head", "kind": "EAGLE"}
 
 def request(speedup: float | None, **accepted: int) -> RequestStats:
     drafters = {name: DrafterStats(10, count) for name, count in accepted.items()}
-    return RequestStats(1, 0, 1, 0.0, 1.0, 1.0, 1, drafters, Reason("spec.on"), speedup=speedup)
+    return RequestStats(1, 0, 60, 0.0, 1.0, 1.0, 1, drafters, Reason("spec.on"), speedup=speedup)
 
 
 def test_fitting_drafts_are_listed_by_size_before_those_that_do_not_fit() -> None:

@@ -96,7 +96,7 @@ def answer(
     reason: Reason, speedup: float | None = None, proposed: int = 0, accepted: int = 0
 ) -> RequestStats:
     drafters = {"ngram": DrafterStats(proposed, accepted, rounds=1)} if proposed else {}
-    return RequestStats(10, 0, 20, 0.0, 1.0, 1.0, 1, drafters, reason, speedup=speedup)
+    return RequestStats(10, 0, 60, 0.0, 1.0, 1.0, 1, drafters, reason, speedup=speedup)
 
 
 def model(

@@ -11,6 +11,7 @@ from omlx.engine.speculation.policy import History, RowPolicy
 from omlx.engine.speculation.speculator import Speculator
 from omlx.engine.step.row import Clock, Interval, Row
 from omlx.engine.types import Request
+from omlx.records import MAX_STEP_DEVIATION
 
 
 def lookup(match: int, *tokens: int) -> Proposal:
@@ -53,3 +54,15 @@ def test_rows_of_a_batch_are_compared_with_one_plain_step_of_its_longest():
     speedup = speculator.speedup(rows[0])
     assert speedup is not None
     assert speedup > 1.0
+
+
+def test_steps_that_differ_from_their_estimates_are_uneven():
+    speculator = Speculator([])
+    rows = [Row(n, Request(str(n), (1,)), [1] * 40, 9_999, Clock(0.0)) for n in range(2)]
+    for _ in range(4):
+        even = speculator.observe_pass(rows, Interval(0.1, PLAIN, rows=2))
+        speculator.observe_commit(rows[0], [5], even)
+    assert speculator.step_deviation(rows[0]) == pytest.approx(0.0)
+    for _ in range(8):
+        speculator.observe_commit(rows[0], [5], replace(even, seconds=0.5))
+    assert speculator.step_deviation(rows[0]) > MAX_STEP_DEVIATION
