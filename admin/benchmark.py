@@ -22,7 +22,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from omlx.catalog import sentence
 from omlx.errors import Conflict, NotFound, Reason
-from omlx.measure.benchmark import SIZES, Benchmark
+from omlx.measure.benchmark import SIZES, Benchmark, prompt_lengths
 from omlx.measure.measurements import Measurements
 from omlx.measure.results import stale
 from omlx.measure.runner import State
@@ -30,7 +30,7 @@ from omlx.models.pool.pool import Pool
 from omlx.server.request.fields import Body, read, read_query
 
 from .models.list_page import SECTION
-from .models.model_snapshot import suggested
+from .models.model_snapshot import checkpoint_facts, suggested
 from .settings.view import Json
 from .web import formats
 from .web.addresses import BENCHMARK, PARTS
@@ -40,7 +40,10 @@ from .web.preferences import language_of
 MEASURES = ("prefill", "plain", "drafted")
 """Rates of a row — keys of the report."""
 
-COLUMNS = ("prompt", "streams", "prefill", "first", "plain", "drafted", "accepted", "memory")
+COLUMNS = (
+    *("prompt", "streams", "prefill", "first", "plain", "drafted", "accepted", "memory"),
+    "verdict",
+)
 
 
 class BenchmarkRequest(Body):
@@ -105,10 +108,26 @@ class BenchmarkPage:
         """Raises NotFound for an unknown model."""
         pool, query = self.pool, request.query_params
         model, outcome = query.get("model") or self._first(), OutcomeView("")
+        lengths: Sequence[tuple[int, int]] = ()
         if model is not None:
             outcome = await self._outcome(request, model)
+            lengths = await asyncio.to_thread(self._lengths, outcome.model)
         chosen = {name: query[name] for name in ("run", "with") if name in query}
-        return BenchmarkView([entry.id for entry in pool.models], outcome, urlencode(chosen))
+        models = [entry.id for entry in pool.models]
+        return BenchmarkView(models, outcome, lengths, urlencode(chosen))
+
+    def _lengths(self, model: str) -> Sequence[tuple[int, int]]:
+        """Return each size to choose with its length in tokens, cut to the context.
+
+        Reads files.
+        """
+        entry = self.pool.entry(model)
+        facts, limit = checkpoint_facts(entry), None
+        if entry.usable:
+            limit = self.pool.speculation(model).settings.max_context
+        bounds = (facts.longest_context, limit or facts.context_length)
+        context = min(filter(None, bounds), default=2 * SIZES[-1])
+        return list(zip(SIZES, prompt_lengths(context), strict=False))
 
     async def _outcome(self, request: Request, model: str | None = None) -> OutcomeView:
         query, name = request.query_params, model or request.path_params["name"]
@@ -242,12 +261,15 @@ class OutcomeView:
 
 @dataclass(frozen=True, slots=True)
 class BenchmarkView:
-    """`query` holds the chosen runs, for the URL of the part."""
+    """`lengths`: sizes of prompts, with their tokens in the model's context.
+
+    `query` holds the chosen runs, for the URL of the part.
+    """
 
     models: Sequence[str]
     outcome: OutcomeView
+    lengths: Sequence[tuple[int, int]] = ()
     query: str = ""
-    sizes: Sequence[int] = SIZES
 
 
 def choose(
@@ -307,7 +329,9 @@ def to_markdown(run: RunView, language: str) -> str:
 
 def _cells(row: Json, language: str) -> list[str]:
     rates = [rate_of(row, measure) for measure in MEASURES]
-    none = sentence("ui.measure.busy", {}, language) if row.get("busy") else "–"
+    verdict, none = row.get("verdict"), "–"
+    if row.get("busy"):
+        none = sentence("ui.measure.busy", {}, language)
     prefill, plain, drafted = (none if rate is None else formats.rate(rate) for rate in rates)
     first, accepted, memory = row["first_s"], row["acceptance"], row["memory_bytes"]
     return [
@@ -319,7 +343,15 @@ def _cells(row: Json, language: str) -> list[str]:
         drafted,
         "–" if accepted is None else formats.percent(accepted),
         "–" if memory is None else formats.memory(memory),
+        "–" if verdict is None else verdict_sentence(verdict, language),
     ]
+
+
+def verdict_sentence(verdict: Json, language: str) -> str:
+    """Return the effect of drafts in a row, in words."""
+    names = [name for name in ("speedup", "low", "high") if name in verdict]
+    params = {name: formats.ratio(verdict[name]) for name in names}
+    return sentence(verdict["code"], {**verdict, **params}, language)
 
 
 def _line(cells: list[str]) -> str:

@@ -6,6 +6,7 @@ installs.
 from __future__ import annotations
 
 import gc
+import math
 import os
 import socket
 from collections.abc import Generator, Iterator
@@ -94,6 +95,8 @@ def quiet_machine() -> Iterator[None]:
     """Let measurements see no other programs: a test's result must not depend on them."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("omlx.measure.load.processor_times", lambda: None)
+        for limit in ("NOISY_RATE", "NOISY_SPEEDUP"):
+            patch.setattr(f"omlx.measure.spread.{limit}", math.inf)
         yield
 
 

@@ -55,6 +55,11 @@ def context(tokens: int) -> str:
     return f"{tokens // 1024}k"
 
 
+def prompt_length(tokens: int) -> str:
+    """An exact number of tokens, short if it is round: `4k`, `4 032`."""
+    return count(tokens) if tokens % 1024 else context(tokens)
+
+
 def clock(at: float) -> str:
     """Seconds since the epoch as the server's time of day: `14:03:21`."""
     return datetime.fromtimestamp(at).strftime("%H:%M:%S")

@@ -65,7 +65,7 @@ def _environment(language: str) -> Environment:
         "zip": zip,
     }
     figures = (formats.ratio, formats.percent, formats.rate, formats.count, formats.context)
-    bytes_ = (formats.parameters, formats.memory, formats.disk)
+    bytes_ = (formats.parameters, formats.memory, formats.disk, formats.prompt_length)
     others = (*bytes_, formats.clock, formats.moment, formats.timestamp)
     environment.filters |= {filter_.__name__: filter_ for filter_ in (*figures, *others)}
     for filter_ in (formats.duration, formats.elapsed):

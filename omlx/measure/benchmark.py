@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
@@ -88,18 +88,22 @@ def refusal(room: Room, point: Point) -> Reason | None:
     need = point.streams * room.layout.cache_bytes(stepped(tokens))
     if room.free_bytes is None or need <= room.free_bytes:
         return None
-    need_gb, free_gb = round(need / 1e9, 1), round(max(0, room.free_bytes) / 1e9, 1)
+    need_gb, free_gb = (round(max(0, n) / (1 << 30), 1) for n in (need, room.free_bytes))
     return Reason("benchmark.memory", {"need_gb": need_gb, "free_gb": free_gb})
+
+
+def prompt_lengths(context: int, longest: int = SIZES[-1]) -> list[int]:
+    """Return the lengths to measure: `SIZES`, cut to `longest` and to the model's context."""
+    most = min(longest, max(1, context - ANSWER_TOKENS))
+    return sorted({min(tokens, most) for tokens in SIZES})
 
 
 def choose_points(room: Room, longest: int) -> tuple[list[Point], dict[Point, Reason]]:
     """Return the points up to `longest` prompt tokens, and why others do not fit."""
     points, left_out = [], {}
-    for tokens, streams in product(SIZES, STREAMS):
+    for tokens, streams in product(prompt_lengths(room.context, longest), STREAMS):
         point = Point(tokens, streams)
         reason = refusal(room, point)
-        if tokens > longest:
-            continue
         if reason is None:
             points.append(point)
         else:
@@ -268,17 +272,22 @@ class Benchmark(Measurement):
         store.add_run(self.model, StoredResult(record, at, conditions))
 
     def _row(self, point: Point) -> Json:
-        """Return medians over undisturbed samples; null if fewer than half of a mode's are
-        undisturbed.
+        """Return medians over undisturbed samples, and the verdict on drafts.
+
+        Null if fewer than half of a mode's are undisturbed, or rounds differ too much.
         """
-        every = [(place.mode, each) for place, each in self.figures.items() if place.point == point]
-        by_mode, busy = {}, False
+        every = {place: each for place, each in self.figures.items() if place.point == point}
+        by_mode, busy = dict[Mode, dict[int, Figures]](), False
         for mode in Mode:
-            measured = [each for taken, each in every if taken is mode]
-            by_mode[mode] = [each for each in measured if not each.busy]
+            measured = {place.number: each for place, each in every.items() if place.mode is mode}
+            by_mode[mode] = {n: each for n, each in measured.items() if not each.busy}
             busy = busy or 2 * len(by_mode[mode]) < len(measured)
-        # A busy mode voids the whole row: modes are shown for comparison.
-        plain, drafted = ([], []) if busy else (by_mode[Mode.PLAIN], by_mode[Mode.DRAFTED])
+        verdict = row_verdict(by_mode[Mode.PLAIN], by_mode[Mode.DRAFTED])
+        if busy:
+            verdict = {"code": "benchmark.verdict.busy"}
+        # Such a mode voids the whole row: modes are shown for comparison.
+        void = verdict is not None and verdict["code"] in VOID
+        plain, drafted = ([], []) if void else [list(by_mode[mode].values()) for mode in Mode]
         figures = [*plain, *drafted]
         return {
             **point.to_json(),
@@ -287,9 +296,39 @@ class Benchmark(Measurement):
             "plain": _spread(plain),
             "drafted": _spread(drafted),
             "acceptance": _median((found.acceptance for found in drafted), digits=3),
-            "memory_bytes": max((found.memory_bytes for _, found in every), default=None),
+            "memory_bytes": max((found.memory_bytes for found in every.values()), default=None),
             "busy": busy,
+            "verdict": verdict,
         }
+
+
+VOID: Final = ("benchmark.verdict.busy", "benchmark.verdict.noisy")
+"""Verdicts on rows without figures."""
+
+
+def row_verdict(plain: Mapping[int, Figures], drafted: Mapping[int, Figures]) -> Json | None:
+    """Return the effect of drafts as a code with figures, from samples by round.
+
+    `speedup` with `low` and `high` is over rounds that have both modes; `factor`: by which rounds
+    differ if a repeat would not agree. None without drafts or samples.
+    """
+    rates = [each.decode for each in plain.values() if each.decode is not None]
+    ratios = [
+        each.decode / plain[number].decode
+        for number, each in drafted.items()
+        if number in plain and each.decode and plain[number].decode
+    ]
+    noise = Spread.of(rates).noise(of_speedups=False) if rates else None
+    if ratios:
+        noise = max(noise or 0.0, Spread.of(ratios).noise(of_speedups=True) or 0.0) or None
+    if noise is not None:
+        return {"code": "benchmark.verdict.noisy", "factor": round(noise, 1)}
+    if not ratios:
+        return None
+    spread = Spread.of(ratios)
+    effect = "once" if len(ratios) == 1 else spread.gain.value
+    low, speedup, high = spread.to_json(3).values()
+    return {"code": f"benchmark.verdict.{effect}", "speedup": speedup, "low": low, "high": high}
 
 
 class _Peak:

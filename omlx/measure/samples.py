@@ -151,6 +151,20 @@ class Samples:
                 means[number] = geometric_mean(speedups[kind, number] for kind in kinds)
         return means
 
+    def noise(self, configuration: TrialConfiguration, kind: Kind) -> float | None:
+        """Return the factor by which rounds differ, of `configuration` or plain decoding.
+
+        None if a repeat would agree.
+        """
+        plain, spread = self.rates(PLAIN, kind), None
+        if configuration != PLAIN:
+            spread = self.spread(configuration, kind)
+        factors = [
+            Spread.of(plain).noise(of_speedups=False) if plain else None,
+            spread.noise(of_speedups=True) if spread is not None else None,
+        ]
+        return max(filter(None, factors), default=None)
+
     def acceptance_rate(self, configuration: TrialConfiguration, kind: Kind) -> float | None:
         samples = list(self._of(configuration, kind))
         return total(samples).acceptance_rate if samples else None
@@ -175,10 +189,10 @@ class Samples:
     ) -> bool:
         """Return whether another round could decide.
 
-        True if a difference is notable but not clear, or if other programs kept the machine busy.
+        True if a difference is notable but not clear, or if the machine was busy or noisy.
         """
         for configuration, kind in product(configurations, kinds):
-            if self.busy(configuration, kind):
+            if self.busy(configuration, kind) or self.noise(configuration, kind):
                 return True
             spread = self.spread(configuration, kind)
             if configuration != PLAIN and spread is not None and spread.gain is Gain.UNCLEAR:

@@ -22,6 +22,13 @@ Result = TypeVar("Result")
 NOTABLE: Final = 1.05
 """Ratio — smaller differences do not count."""
 
+NOISY_RATE: Final = 1.5
+NOISY_SPEEDUP: Final = 4.0
+"""Greatest / least value of the rounds — beyond it a repeat would not agree.
+
+Plain decoding takes the same time in each round; a speed-up depends on the round's text, too.
+"""
+
 _ONE_IN: Final = 40
 """Reciprocal of each tail's probability — a two-sided 95 % interval."""
 
@@ -148,6 +155,11 @@ class Spread:
             "median": round(self.median, digits),
             "high": round(self.high, digits),
         }
+
+    def noise(self, *, of_speedups: bool) -> float | None:
+        """Return high / low of positive values if a repeat would not agree, else None."""
+        factor = self.high / self.low
+        return factor if factor > (NOISY_SPEEDUP if of_speedups else NOISY_RATE) else None
 
     @property
     def gain(self) -> Gain:

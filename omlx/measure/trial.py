@@ -280,11 +280,15 @@ class Trial(Measurement):
         drafts = {}
         for draft in self.plan.drafts:
             auto = TrialConfiguration("auto", draft)
-            # An earlier figure stays where the machine was too busy for another one.
-            if not any(self.samples.busy(auto, kind) for kind in self.plan.kinds):
+            # An earlier figure stays where the machine gave none that a repeat would confirm.
+            if not any(self._unsteady(auto, kind) for kind in self.plan.kinds):
                 result = self._draft_record(auto)
                 drafts[draft] = StoredResult(result, at, conditions)
         store.save_trial(self.model, StoredResult(record, at, conditions), drafts)
+
+    def _unsteady(self, configuration: TrialConfiguration, kind: Kind) -> bool:
+        samples = self.samples
+        return samples.busy(configuration, kind) or bool(samples.noise(configuration, kind))
 
     def _draft_record(self, configuration: TrialConfiguration) -> Json:
         """Return the speed-ups of `configuration` for the draft picker."""
@@ -330,21 +334,23 @@ def _optional(convert: Callable[[Value], Record], value: Value | None) -> Record
 def _cell(samples: Samples, configuration: TrialConfiguration, kind: Kind) -> Json:
     """Return a configuration's figures for a kind of text; `rate` in tokens per second.
 
-    `busy`: too few undisturbed samples because of other programs, so no rate and no speed-up.
+    `busy`: too few undisturbed samples because of other programs; `noise`: the factor by which the
+    rounds differ, if too much. Either leaves no rate and no speed-up.
     """
     rates, busy = samples.rates(configuration, kind), samples.busy(configuration, kind)
-    spread = samples.spread(configuration, kind)
-    if busy or configuration == PLAIN:  # plain decoding is its own reference
+    spread, noise = samples.spread(configuration, kind), samples.noise(configuration, kind)
+    if busy or noise or configuration == PLAIN:  # plain decoding is its own reference
         spread = None
     acceptance = samples.acceptance_rate(configuration, kind)
     return {
         "setup": configuration.name,
         "kind": kind.value,
         "samples": len(rates),
-        "rate": Spread.of(rates).to_json(1) if rates and not busy else None,
+        "rate": Spread.of(rates).to_json(1) if rates and not (busy or noise) else None,
         "speedup": _optional(_speedup, spread),
         "acceptance": _optional(lambda rate: round(rate, 3), acceptance),
         "busy": busy,
+        "noise": _optional(lambda factor: round(factor, 1), noise),
     }
 
 

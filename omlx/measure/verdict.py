@@ -26,13 +26,15 @@ Changes = Mapping[Kind, Spread]
 class Verdict:
     """`code`: one of `trial.verdict.*`, a sentence with fields `draft`, `gains`, `losses`.
 
-    `configuration`: the recommendation; None recommends no change.
+    `configuration`: the recommendation; None recommends no change. `factor`: by which the rounds of
+    a noisy trial differ.
     """
 
     code: str
     configuration: TrialConfiguration | None = None
     gains: Changes = field(default_factory=dict)
     losses: Changes = field(default_factory=dict)
+    factor: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the input of `render_verdict`."""
@@ -43,6 +45,7 @@ class Verdict:
             "gains": _changes_record(self.gains),
             "losses": _changes_record(self.losses),
             "setup": None if recommended is None else recommended.to_json(),
+            "factor": self.factor,
         }
 
 
@@ -61,6 +64,9 @@ def verdict(
     """Return the verdict on `configurations` (plain decoding included) over `kinds`."""
     if any(samples.busy(each, kind) for each in configurations for kind in kinds):
         return Verdict("trial.verdict.busy")
+    noise = [samples.noise(each, kind) for each in configurations for kind in kinds]
+    if any(noise):
+        return Verdict("trial.verdict.noisy", factor=round(max(filter(None, noise)), 1))
     best: TrialConfiguration | None = None
     for configuration in _in_order(samples, configurations):
         gains = _changes(samples, configuration, kinds, Gain.FASTER)
@@ -126,7 +132,8 @@ def render_verdict(verdict: Mapping[str, Any], language: str = "en") -> str:
     """
     gains = join_list([_change(change, language) for change in verdict["gains"]], language)
     losses = join_list([_change(change, language) for change in verdict["losses"]], language)
-    params = {"draft": verdict["draft"], "gains": gains, "losses": losses}
+    factor = verdict.get("factor")  # older results have none
+    params = {"draft": verdict["draft"], "gains": gains, "losses": losses, "factor": factor}
     return sentence(verdict["code"], params, language)
 
 

@@ -25,10 +25,11 @@ class Benchmark extends HTMLElement {
     this.changes.disconnect();
   }
 
-  // Another model begins with its newest run.
-  choose({ name }) {
+  // Another model begins with its newest run, on a page with the lengths of its context.
+  choose({ name, form }) {
     if (name === "longest") return;
-    const runs = name === "model" ? [] : [...this.live.querySelectorAll("select")];
+    if (name === "model") return form.submit();
+    const runs = [...this.live.querySelectorAll("select")];
     this.show(runs.map((select) => [select.name, select.value]));
     this.live.refresh();
   }

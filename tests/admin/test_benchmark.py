@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -108,11 +109,19 @@ def test_what_does_not_fit_is_left_out_with_its_reason(tmp_path_factory: Any) ->
     with administered(home, max_concurrent_requests=2) as server, server.browser() as client:
         client.post(HERE, json={"longest": 131072})
         (run,) = wait(client)["runs"]
-        assert [(row["tokens"], row["streams"]) for row in run["rows"]] == [(1024, 1)]
+        assert [(row["tokens"], row["streams"]) for row in run["rows"]] == [(1024, 1), (4032, 1)]
         assert (run["drafters"], run["rows"][0]["drafted"]) == ([], None)
         reasons = {(left["tokens"], left["streams"]): left["reason"] for left in run["left_out"]}
-        assert reasons[1024, 4]["code"] == "benchmark.rows"
-        assert {reasons[size, 1]["code"] for size in (4096, 131072)} == {"benchmark.context"}
+        assert {place: reason["code"] for place, reason in reasons.items()} == {
+            (1024, 4): "benchmark.rows",
+            (4032, 4): "benchmark.rows",
+        }
+        page = client.get("/admin/benchmark", params={"model": TARGET}).text
+        lengths = page.partition('id="bench-longest"')[2].partition("</select>")[0]
+        assert re.findall(r'value="(\d+)">([^<]+)<', lengths) == [
+            ("4096", "4\u202f032 tokens"),
+            ("1024", "1k tokens"),
+        ]
 
 
 @pytest.mark.parametrize("longest", [0, 1 << 20, "4k", 1.5])

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from omlx.engine.piece import Layout, Room
+from omlx.measure import spread
 from omlx.measure.benchmark import (
+    ANSWER_TOKENS,
     ROUNDS,
     Benchmark,
     Figures,
@@ -17,6 +20,7 @@ from omlx.measure.benchmark import (
     Point,
     choose_points,
     places,
+    prompt_lengths,
 )
 from omlx.measure.sample import first_difference
 from omlx.measure.texts import prompts_of_length
@@ -36,15 +40,21 @@ def test_everything_is_measured_where_there_is_room() -> None:
     assert len(choose_points(room(), 16_384)[0]) == 6
 
 
-def test_context_rows_and_memory_bound_it() -> None:
+def test_lengths_are_cut_to_the_context_and_to_the_longest() -> None:
+    assert prompt_lengths(4096) == [1024, 4096 - ANSWER_TOKENS]
+    assert prompt_lengths(200_000, 16_384) == [1024, 4096, 16_384]
+    assert prompt_lengths(512) == [512 - ANSWER_TOKENS]
+    points, left_out = choose_points(room(context=4096), 131_072)
+    assert points == [Point(1024, 1), Point(1024, 4), Point(4032, 1), Point(4032, 4)]
+    assert left_out == {}
+
+
+def test_rows_and_memory_bound_it() -> None:
     def reasons(**bounds: int) -> dict[Point, str]:
         left_out = choose_points(room(**bounds), 4096)[1]
         return {point: reason.code for point, reason in left_out.items()}
 
-    assert reasons(context=4096) == {
-        Point(4096, 1): "benchmark.context",
-        Point(4096, 4): "benchmark.context",
-    }
+    assert set(reasons(context=ANSWER_TOKENS).values()) == {"benchmark.context"}
     assert set(reasons(rows=3)) == {Point(1024, 4), Point(4096, 4)}
     # 4 rows of 4,160 tokens need more than 16 MiB, one needs little more than 4 MiB
     assert reasons(free_bytes=16 * MIB) == {Point(4096, 4): "benchmark.memory"}
@@ -102,3 +112,41 @@ def test_a_row_measured_on_a_busy_machine_has_no_figures() -> None:
     assert (first["busy"], first["plain"], first["prefill"]) == (True, None, None)
     assert first["memory_bytes"] == 1 << 30
     assert (second["busy"], second["plain"]["median"]) == (False, 50.0)
+    assert first["verdict"]["code"] == "benchmark.verdict.busy"
+    assert second["verdict"]["code"] == "benchmark.verdict.even"
+
+
+def row(plain: list[float], drafted: list[float]) -> dict[str, Any]:
+    benchmark, point = Benchmark("org/model", 1024), Point(1024, 4)
+    benchmark.points = [point]
+    for mode, rates in zip(BOTH, (plain, drafted), strict=True):
+        for number, rate in enumerate(rates):
+            benchmark.figures[Place(point, mode, number)] = Figures(rate, 1 << 30)
+    (record,) = benchmark.report()["rows"]
+    return dict(record)
+
+
+@pytest.mark.parametrize(
+    ("plain", "drafted", "effect"),
+    [
+        ([100.0, 101.0, 99.0], [150.0, 160.0, 140.0], "faster"),
+        ([100.0, 101.0, 99.0], [50.0, 60.0, 40.0], "slower"),
+        ([100.0, 101.0, 99.0], [101.0, 100.0, 102.0], "even"),
+        ([100.0, 101.0, 99.0], [90.0, 140.0, 150.0], "unclear"),
+        ([100.0], [150.0], "once"),
+        ([87.0, 143.0, 234.0], [35.0, 38.5, 92.0], "noisy"),
+        ([100.0, 101.0, 99.0], [30.0, 100.0, 150.0], "noisy"),
+    ],
+)
+def test_each_row_has_a_verdict(
+    plain: list[float], drafted: list[float], effect: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spread, "NOISY_RATE", 1.5)
+    monkeypatch.setattr(spread, "NOISY_SPEEDUP", 4.0)
+    record = row(plain, drafted)
+    assert record["verdict"]["code"] == f"benchmark.verdict.{effect}"
+    assert (record["plain"] is None) is (record["drafted"] is None) is (effect == "noisy")
+
+
+def test_without_drafts_there_is_no_verdict() -> None:
+    assert row([100.0, 101.0], [])["verdict"] is None

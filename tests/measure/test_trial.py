@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from omlx.measure import spread
 from omlx.measure.planning import Estimate, Weights, estimate
 from omlx.measure.results import Conditions, ResultStore, StoredResult
 from omlx.measure.samples import (
@@ -22,7 +23,7 @@ from omlx.measure.samples import (
 )
 from omlx.measure.texts import WRITTEN, Kind, question
 from omlx.measure.trial import Plan, Trial
-from omlx.measure.verdict import verdict
+from omlx.measure.verdict import render_verdict, verdict
 from tests.measure.sample_sets import (
     ALONE,
     AUTO,
@@ -76,6 +77,40 @@ def test_a_busy_machine_gives_no_figure_and_no_recommendation(tmp_path: Path) ->
         samples.by_place[later.plain] = answer(TOKENS)
     assert not samples.busy(AUTO, Kind.CODE)  # three rounds more, undisturbed
     assert verdict(samples, configurations([DRAFT]), KINDS).configuration == AUTO
+
+
+def test_a_noisy_trial_has_no_figure_and_no_recommendation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spread, "NOISY_SPEEDUP", 4.0)
+    samples = measured({AUTO: {Kind.CODE: [4.7, 8.2, 23.5], Kind.PROSE: [1.5, 1.6, 1.5]}})
+    setups = configurations([DRAFT])
+    assert samples.noise(AUTO, Kind.CODE) == pytest.approx(5.0)
+    assert samples.noise(AUTO, Kind.PROSE) is None
+    assert samples.undecided(setups, KINDS)
+    judged = verdict(samples, setups, KINDS)
+    assert (judged.code, judged.configuration, judged.factor) == ("trial.verdict.noisy", None, 5.0)
+    assert "differ by 5.0×" in render_verdict(judged.to_json())
+    trial = Trial(Plan("org/model", (DRAFT,), KINDS, 100))
+    trial.samples = samples
+    cells = {(cell["setup"], cell["kind"]): cell for cell in trial.report()["cells"]}
+    cell = cells[AUTO.name, "code"]
+    assert (cell["noise"], cell["rate"], cell["speedup"]) == (5.0, None, None)
+    assert cells[AUTO.name, "prose"]["speedup"]["median"] == 1.5
+    store = ResultStore(tmp_path)
+    store.save_trial("org/model", EARLIER, {DRAFT: EARLIER})
+    trial.save(store, 2.0, EARLIER.conditions)
+    assert store.trials("org/model").drafts == {DRAFT: EARLIER}
+
+
+def test_plain_rounds_of_other_speeds_are_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    samples = measured({AUTO: steady(1.8, 1.0)})
+    samples.by_place[Place(0, DRAFT, Kind.CODE, PLAIN)] = answer(TOKENS, 2.0)
+    samples.by_place[Place(0, DRAFT, Kind.CODE, AUTO)] = answer(TOKENS, 2.0 / 1.8)
+    assert verdict(samples, configurations([DRAFT]), KINDS).configuration == AUTO
+    monkeypatch.setattr(spread, "NOISY_RATE", 1.5)
+    judged = verdict(samples, configurations([DRAFT]), KINDS)
+    assert (judged.code, judged.factor) == ("trial.verdict.noisy", 2.0)
 
 
 def test_the_first_difference_is_found() -> None:

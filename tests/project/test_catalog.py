@@ -24,7 +24,7 @@ STRING = re.compile(r"""(?P<quote>["'`])(?P<text>[^"'`\n]*)(?P=quote)""")
 PLACEHOLDER = re.compile(r"\$?\{[^}]*\}")
 KEY = re.compile(r"[a-z]+(\.[\w-]+)+")
 CALL = re.compile(r"""\bt\(\s*["'`]([^"'`]+)["'`]\s*(~?)""")
-BUILT_KEYS = ("ui", "settings", "cli", "trial")
+BUILT_KEYS = ("ui", "settings", "cli", "trial", "benchmark")
 """First parts of keys that the sources build."""
 
 
