@@ -108,6 +108,17 @@ class Credentials:
             stored = {"salt": salt.hex(), "scrypt": digest.hex(), **_COST}
             write(self.path, {**self._values(held=True), "password": stored})
 
+    @property
+    def offers_password(self) -> bool:
+        """Whether a login by link is to offer a password: none is set, nor was it declined."""
+        values = self._values()
+        return "password" not in values and not values.get("declined")
+
+    def decline_password(self) -> None:
+        """Store that no password is wanted, until one is set."""
+        with locked(self.home):
+            write(self.path, {**self._values(held=True), "declined": True})
+
     def is_password(self, password: str) -> bool:
         """Compare, in the same time whether a password is set or not."""
         stored: Mapping[str, Any] = self._password() or {"salt": "00", "scrypt": "00", **_COST}

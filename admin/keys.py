@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import JSONResponse, Response
 
+from omlx.clients.apps import client_name
 from omlx.errors import Reason
 from omlx.models.catalog.catalog import Catalog
 from omlx.server.http.guard import ApiKeys
+from omlx.server.request.activity import LastSeen
 from omlx.server.request.fields import read
 from omlx.settings.keys import EVERY_MODEL, KeyFile, NamedKey
 
@@ -25,13 +27,15 @@ from .web.pages import Pages, page
 class KeysView:
     """`problem`: why the file is ignored.
 
-    `required`: requests need a key. `has_main`: the settings hold a key.
+    `required`: requests need a key. `has_main`: the settings hold a key. `keyless`: programs that
+    sent requests without one.
     """
 
     rows: Sequence[NamedKey]
     problem: Reason | None
     required: bool
     has_main: bool
+    keyless: Sequence[str] = ()
 
 
 class NewKey(BaseModel):
@@ -51,13 +55,19 @@ class KeysPage:
     keys: ApiKeys
     file: KeyFile
     catalog: Catalog
+    seen: LastSeen
 
     def register(self, pages: Pages, api: APIRouter) -> None:
-        pages.route(KEYS, page("keys/page.html", self._view, "settings"))
+        pages.route(KEYS, page("keys/page.html", self._whole, "settings"))
         pages.part(f"{PARTS}/keys", page("keys/list.html", self._view))
         api.add_api_route("/keys", self.show, methods=["GET"])
         api.add_api_route("/keys", self.create, methods=["POST"])
         api.add_api_route("/keys/{name}", self.revoke, methods=["DELETE"])
+
+    async def _whole(self, request: Request) -> KeysView:
+        view = keys_view(self.keys)
+        programs = {client_name(seen.client): None for seen in self.seen.programs}
+        return view if view.required else replace(view, keyless=list(programs))
 
     async def _view(self, request: Request) -> KeysView:
         return keys_view(self.keys)

@@ -27,7 +27,7 @@ from omlx.settings.schema import table
 
 from .credentials import COOKIE, MAX_LENGTH, MIN_LENGTH, Credentials, Session, Sessions, Throttle
 from .web.addresses import API, HOME, LOGIN, own_page
-from .web.pages import Page, Pages
+from .web.pages import WANTED_COOKIE, Page, Pages
 from .web.preferences import Strict, form_data
 
 LOGOUT: Final = f"{HOME}/logout"
@@ -65,6 +65,7 @@ class LoginPage:
         self.pages.form(LOGIN, self.log_in)
         self.pages.form(LOGOUT, self.log_out)
         self.pages.form(PASSWORD, self.change_password)
+        self.pages.form(f"{PASSWORD}/later", self.decline_password)
         api = APIRouter(prefix=API)
         api.add_api_route("/session", self.api_session, methods=["GET"])
         api.add_api_route("/login", self.api_log_in, methods=["POST"])
@@ -100,7 +101,9 @@ class LoginPage:
 
     async def show(self, request: Request) -> Page:
         query = request.query_params
-        return self._login(request, own_page(query.get("next")), token=query.get("token"))
+        # A link that a command has printed does not name the page: the browser remembers it.
+        wanted = query.get("next") or request.cookies.get(WANTED_COOKIE)
+        return self._login(request, own_page(wanted), token=query.get("token"))
 
     async def show_password(self, request: Request) -> Page:
         return self._password(request, own_page(request.query_params.get("next")))
@@ -108,7 +111,7 @@ class LoginPage:
     async def log_in(self, request: Request) -> Response:
         """Log in, then continue with the field `next`.
 
-        After a first link, the page that sets a password comes first.
+        The page that sets a password comes first, unless one is set or was declined.
         """
         fields = await form_data(request)
         then = own_page(fields.get("next"))
@@ -117,11 +120,19 @@ class LoginPage:
             by_link = await self.gate.admit(login)
         except OmlxError as error:
             return self.pages.answer(request, self._login(request, then, error))
-        if not self.gate.credentials.has_password:
+        if self.gate.credentials.offers_password:
             then = f"{PASSWORD}?next={quote(then, safe='')}"
         response = RedirectResponse(then, 303)
+        response.delete_cookie(WANTED_COOKIE, path=LOGIN)
         self.gate.renew(request, response, by_link=by_link)
         return response
+
+    async def decline_password(self, request: Request) -> Response:
+        """Do not offer a password again; continue with the field `next`."""
+        then = own_page((await form_data(request)).get("next"))
+        if self.gate.logged_in(request):
+            await asyncio.to_thread(self.gate.credentials.decline_password)
+        return RedirectResponse(then, 303)
 
     async def log_out(self, request: Request) -> Response:
         response = RedirectResponse(LOGIN, 303)

@@ -58,7 +58,7 @@ def mount(app: FastAPI, services: Services, configuration: LiveConfiguration, ho
     drafts = ModelDrafts(pool)
     requests, history = Requests(services), services.activity.history
     SettingsPage(gate, pool, settings).register(pages, api)
-    KeysPage(keys, KeyFile(home), pool.catalog).register(pages, api)
+    KeysPage(keys, KeyFile(home), pool.catalog, services.activity.seen).register(pages, api)
     ChatPage.of(services, snapshots).register(pages, api)
     OverviewPage(services, requests, snapshots, measurements).register(pages, api)
     ConnectPage(snapshots, ModelCards(pool), keys, services.activity.seen).register(pages)

@@ -17,6 +17,7 @@ from starlette.responses import JSONResponse, Response
 from omlx.errors import Reason
 from omlx.measure.spread import NOTABLE
 from omlx.models.catalog.registry import ModelEntry
+from omlx.models.pool.footprint import weight_bytes
 from omlx.models.pool.served import ModelStatus, State, reason_to_json
 from omlx.models.pool.speculation import SpeculationConfig
 from omlx.records import acceptance_rate
@@ -64,7 +65,7 @@ class ModelRow:
     """`context_length`: tokens, the lower of the configured limit and the model's.
 
     `no_vision`: why the model reads no images, None if it does; `tower_bytes`: memory of its vision
-    tower.
+    tower; `needs_bytes`: memory that its weights take.
     """
 
     entry: ModelEntry
@@ -78,6 +79,7 @@ class ModelRow:
     ttl_s: int | None = None
     no_vision: Reason | None = TEXT_ALONE
     tower_bytes: int = 0
+    needs_bytes: int = 0
 
     @property
     def id(self) -> str:
@@ -221,6 +223,7 @@ def model_row(model: ModelSnapshot, default: str | None) -> ModelRow:
         settings.ttl_seconds,
         model.no_vision,
         model.tower_bytes,
+        model.status.weights_bytes or weight_bytes(model.entry, settings.dtype),
     )
 
 

@@ -36,6 +36,10 @@ SECTIONS: Final = (
     ("settings", SETTINGS),
 )
 
+WANTED_COOKIE: Final = "omlx_wanted"
+WANTED_S: Final = 3600
+"""Seconds — as long as a login link is valid."""
+
 MAX_PARTS: Final = 32
 """Rendered parts cached per route: an entry for each address and language."""
 
@@ -86,7 +90,12 @@ class Pages:
 
         async def answer(request: Request) -> Response:
             if not public and not self._logged_in(request):
-                return RedirectResponse(f"{LOGIN}?next={quote(_address(request), safe='')}", 303)
+                wanted = quote(_address(request), safe="")
+                login = RedirectResponse(f"{LOGIN}?next={wanted}", 303)
+                login.set_cookie(
+                    WANTED_COOKIE, _address(request), WANTED_S, path=LOGIN, httponly=True
+                )
+                return login
             try:
                 return self.answer(request, await show(request))
             except (NotFound, ConfigError) as error:

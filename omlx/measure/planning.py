@@ -27,7 +27,7 @@ from omlx.measure.trial import (
 from omlx.models.catalog.compatibility import draft_mismatch
 from omlx.models.catalog.reference import find_draft
 from omlx.models.catalog.registry import ModelEntry
-from omlx.models.pool.footprint import device
+from omlx.models.pool.footprint import device, weight_bytes
 from omlx.models.pool.pool import Pool
 from omlx.server.request.generation import GenerationService
 
@@ -205,9 +205,7 @@ class Planner:
         resident = self._pool.residents.weights_of(entry, dtype)
         if resident is not None:
             return Weights(resident.size_bytes, loaded=True)
-        # Most files hold 16-bit weights, which the CPU computes as float32.
-        widened = entry.quantization is None and dtype in ("auto", "float32") and device() == "cpu"
-        return Weights(entry.size_bytes * (2 if widened else 1), loaded=False)
+        return Weights(weight_bytes(entry, dtype), loaded=False)
 
     async def _measured_rate(self, model: str) -> float | None:
         """Return a resident model's measured plain rate in tokens per second, if any."""

@@ -24,6 +24,8 @@ export const tokens = {
   },
 };
 
+const MOST_APART_S = 60; // a line would claim something about the time between two requests
+
 // Speed-up and acceptance rate of finished requests with draft tokens.
 export const answers = {
   points: true,
@@ -37,16 +39,27 @@ export const answers = {
   ],
   empty: ([times]) => (times.length ? "" : t("ui.chart.answers.none")),
   columns({ answers: ended }) {
-    const drafted = ended.filter((answer) => answer.acceptance !== null);
+    const drafted = withGaps(ended.filter((answer) => answer.acceptance !== null));
     return ["at", "speedup", "acceptance"].map((figure) => drafted.map((answer) => answer[figure]));
   },
   describe([times, speedups, acceptances]) {
-    if (!times.length) return t("ui.chart.answers.none");
-    const speedup = speedups.findLast((value) => value !== null);
-    const acceptance = percent(acceptances.at(-1));
-    const newest = { speedup: speedup ? ratio(speedup) : "–", acceptance };
-    return t("ui.chart.answers.said", { count: times.length, ...newest });
+    const known = acceptances.filter(Number.isFinite);
+    if (!known.length) return t("ui.chart.answers.none");
+    const speedup = speedups.findLast(Number.isFinite);
+    const newest = { speedup: speedup ? ratio(speedup) : "–", acceptance: percent(known.at(-1)) };
+    return t("ui.chart.answers.said", { count: known.length, ...newest });
   },
 };
+
+// A point without figures between answers that are far apart ends the line: for uPlot null is a gap,
+// and undefined is not.
+function withGaps(answers) {
+  return answers.flatMap(({ at, speedup, acceptance }, place) => {
+    const point = { at, speedup: speedup ?? undefined, acceptance };
+    const before = answers[place - 1]?.at ?? at;
+    if (at - before <= MOST_APART_S) return [point];
+    return [{ at: (before + at) / 2, speedup: null, acceptance: null }, point];
+  });
+}
 
 export const kinds = { rate: tokens, answers };

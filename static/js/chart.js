@@ -79,7 +79,6 @@ class Chart extends HTMLElement {
           stroke: this.colour(colour),
           fill: fill && this.colour(fill),
           width: 1.75,
-          spanGaps: points,
           points: { show: points, size: 6, fill: this.colour(colour) },
         })),
       ],
@@ -122,7 +121,7 @@ class Chart extends HTMLElement {
     if (!this.reading) return;
     const figure = ({ axis = 0 }, number) => {
       const value = this.data[number + 1][index];
-      return value === null ? "–" : this.kind.axes[axis].format(value);
+      return value == null ? "–" : this.kind.axes[axis].format(value);
     };
     const known = index !== null && index !== undefined;
     const parts = known ? [clock(this.data[0][index]), ...this.kind.series.map(figure)] : [];

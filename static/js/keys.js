@@ -22,6 +22,8 @@ class Keys extends HTMLElement {
   async create(event) {
     event.preventDefault();
     if (this.busy) return; // a second click would be refused for its name
+    const first = this.querySelector("[data-open]"); // until now no program needed a key
+    if (first && !(await confirmed(this.querySelector("[data-closes]")))) return;
     this.busy = true;
     clear(this.form);
     try {

@@ -62,9 +62,10 @@ class ModelList extends HTMLElement {
   }
 }
 
+const { compare } = new Intl.Collator(undefined, { numeric: true }); // model-2 before model-10
+
 function compared(one, other) {
-  if (one === other) return 0;
-  return one < other ? -1 : 1;
+  return typeof one === "string" ? compare(one, other) : one - other;
 }
 
 customElements.define("omlx-model-list", ModelList);

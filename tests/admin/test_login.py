@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import quote
 
 import httpx
 import pytest
@@ -256,6 +258,46 @@ def test_thousands_of_wrong_passwords_do_not_break_the_throttle() -> None:
     assert refusal.value.retry_after_s <= MAX_WAIT_S + 1
     throttle.succeeded()
     throttle.check()
+
+
+def by_link(server: Administered, client: httpx.Client, wanted: str = "") -> str:
+    """Log in by a new link, as `omlx dashboard` opens it; return the page that comes next."""
+    token = Credentials(server.home).invite()
+    shown = client.get(f"/admin/login?token={token}").text
+    *_, then = re.findall(r'name="next" value="([^"]+)"', shown)
+    assert then == (wanted or "/admin")
+    answer = client.post("/admin/login", data={"next": then, "token": token})
+    assert answer.status_code == 303
+    return str(answer.headers["location"])
+
+
+def test_a_password_is_offered_until_it_is_declined(fresh: Administered) -> None:
+    with fresh.browser(logged_in=False) as client:
+        assert by_link(fresh, client) == "/admin/password?next=%2Fadmin"
+        later = client.post("/admin/password/later", data={"next": "/admin/models"})
+        assert (later.status_code, later.headers["location"]) == (303, "/admin/models")
+        assert by_link(fresh, client) == "/admin"
+        assert set_password(client).status_code == 200
+        client.post(f"{API}/logout")
+        assert by_link(fresh, client) == "/admin"
+    with fresh.browser(logged_in=False) as stranger:
+        stranger.post("/admin/password/later")
+    assert not Credentials(fresh.home).offers_password
+
+
+def test_a_stranger_declines_nothing(fresh: Administered) -> None:
+    with fresh.browser(logged_in=False) as client:
+        assert client.post("/admin/password/later").status_code == 303
+    assert Credentials(fresh.home).offers_password
+
+
+def test_a_link_leads_to_the_page_that_was_wanted(fresh: Administered) -> None:
+    wanted = "/admin/activity/statistics?days=7"
+    with fresh.browser(logged_in=False) as client:
+        refused = client.get(wanted)
+        assert refused.headers["location"].startswith("/admin/login?next=")
+        assert by_link(fresh, client, wanted) == f"/admin/password?next={quote(wanted, safe='')}"
+        assert by_link(fresh, client) == "/admin/password?next=%2Fadmin"
 
 
 def test_it_names_the_program_and_the_home_folder(

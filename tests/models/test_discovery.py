@@ -35,6 +35,14 @@ def test_a_folder_of_models_up_to_three_deep_and_through_links(tmp_path: Path) -
     assert registry.get_usable("org/two-deep").size_bytes == 10
 
 
+def test_models_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    names = ["2", "model", "model-1", "model-1b", "model-2", "model-10", "model-100", "other"]
+    for name in reversed(names):
+        model(tmp_path / "models/org" / name)
+    registry = scan_places([Folder("models", tmp_path / "models")])
+    assert [entry.name for entry in registry.entries] == names
+
+
 def test_a_place_may_be_a_model_itself(tmp_path: Path) -> None:
     assert only(model(tmp_path / "mine")).id == "mine"
     assert only(hub_model(tmp_path, "org/name")).id == "org/name"

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from pathlib import Path
 
 import mlx.core as mx
 import pytest
 
 from omlx.errors import ConfigError
+from omlx.models.catalog.registry import ModelEntry
 from omlx.models.pool.footprint import (
     SLACK,
     Trimmer,
     bound_mlx,
     default_limit_bytes,
+    device,
     footprint,
     release_memory,
     taken_bytes,
     used_bytes,
+    weight_bytes,
     wire,
 )
 from omlx.process_memory import machine_bytes
@@ -34,6 +39,26 @@ def test_used_memory_follows_arrays() -> None:
     del held
     release_memory()
     assert used_bytes() - before < 0.2 * SIZE
+
+
+@pytest.mark.parametrize(
+    ("stored", "dtype", "quantization", "factor"),
+    [
+        ("bfloat16", "auto", None, 2 if device() == "cpu" else 1),
+        ("bfloat16", "float32", None, 2),
+        ("bfloat16", "bfloat16", None, 1),
+        ("float32", "auto", None, 1),
+        (None, "float32", None, 2),
+        ("bfloat16", "float32", "4-bit", 1),
+    ],
+)
+def test_weights_take_the_memory_of_the_dtype_in_use(
+    stored: str | None, dtype: str, quantization: str | None, factor: int, tmp_path: Path
+) -> None:
+    config = {} if stored is None else {"torch_dtype": stored}
+    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    entry = ModelEntry("m", tmp_path, "home", size_bytes=100, quantization=quantization)
+    assert weight_bytes(entry, dtype) == 100 * factor
 
 
 def test_used_memory_lies_between_that_of_mlx_and_of_the_machine() -> None:

@@ -9,6 +9,7 @@ terminal or a log would interpret, make a model unusable.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -254,14 +255,21 @@ def _own_id(model: Path) -> str:
 
 
 def _folders(root: Path) -> list[Path]:
-    """Return the folders in `root`, by name; none if unreadable.
+    """Return the folders in `root`, by name, numbers by value; none if unreadable.
 
     Links to folders count. Hidden folders and names other than Unicode text do not.
     """
     try:
-        return sorted(path for path in root.iterdir() if _is_listed(path.name) and path.is_dir())
+        folders = [path for path in root.iterdir() if _is_listed(path.name) and path.is_dir()]
     except OSError:
         return []
+    return sorted(folders, key=lambda path: _by_number(path.name))
+
+
+def _by_number(name: str) -> tuple[list[str | int], str]:
+    """Return a sort key: texts alternate with numbers, model-2 comes before model-10."""
+    parts = re.split(r"(\d+)", name)
+    return [int(part) if i % 2 else part for i, part in enumerate(parts)], name
 
 
 def _is_listed(name: str) -> bool:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import gc
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 import mlx.core as mx
 
 from omlx.engine.device.gpu import release_buffers
 from omlx.engine.memory import PASSES
-from omlx.errors import ConfigError
+from omlx.errors import ConfigError, ModelError
+from omlx.models.catalog.files import ModelFiles
+from omlx.models.catalog.registry import ModelEntry
 from omlx.process_memory import footprint, machine_bytes, trim
 
 SHARE: Final = 0.75
@@ -73,6 +76,21 @@ def free_bytes(limit: int) -> int:
 def device() -> str:
     """Return the type of the computing device: cpu or gpu."""
     return str(mx.default_device().type.name)
+
+
+def weight_bytes(entry: ModelEntry, dtype: str) -> int:
+    """Return the bytes that a model's weights take in memory, estimated from its config.
+
+    Dense 16-bit weights are float32 on a CPU. Reads the config.
+    """
+    widened = dtype == "float32" or (dtype == "auto" and device() == "cpu")
+    if entry.quantization is not None or not widened:
+        return entry.size_bytes
+    stored = None
+    with suppress(ModelError):
+        config = ModelFiles.recent(entry.path).config
+        stored = config.get("dtype") or config.get("torch_dtype")
+    return entry.size_bytes * (1 if stored == "float32" else 2)
 
 
 def release_memory() -> None:

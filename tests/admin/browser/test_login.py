@@ -150,3 +150,25 @@ def test_a_key_is_made_shown_once_and_revoked(browser: Browser, tmp_path: Path) 
         KeyFile(tmp_path).add("tablet")  # one that is made in another process appears
         page.evaluate("document.dispatchEvent(new CustomEvent('omlx:changed'))")
         expect(page.locator("#key-tablet")).to_be_visible()
+
+
+def test_the_first_key_is_made_after_a_question(browser: Browser, tmp_path: Path) -> None:
+    with open_site(browser, tmp_path) as site, site.open(KEYS) as page:
+        site.post(agent="probe/2.0", max_tokens=1)
+        page.reload()
+        name, dialog = page.get_by_label("Name", exact=True), page.get_by_role("dialog")
+        name.fill("phone")
+        name.press("Enter")
+        expect(dialog).to_contain_text("every program needs one")
+        expect(dialog).to_contain_text("probe/2.0")
+        check_fits(page)
+        dialog.get_by_role("button", name="Keep it open").press("Enter")
+        assert site.post(max_tokens=1).status_code == 200
+        name.press("Enter")
+        dialog.get_by_role("button", name="Create key").press("Enter")
+        expect(page.get_by_role("region", name="Key “phone”")).to_be_visible()
+        assert site.post(max_tokens=1).status_code == 401
+        expect(page.locator("[data-open]")).to_have_count(0)
+        name.fill("tablet")
+        name.press("Enter")  # there is nothing left to close
+        expect(page.get_by_role("region", name="Key “tablet”")).to_be_visible()

@@ -151,6 +151,21 @@ def test_charts_are_drawn_and_described(busy: Site) -> None:
         expect(reading).to_have_text(re.compile(r"\d\d:\d\d:\d\d · [\d.]+ · [\d.]+"))
 
 
+def test_a_line_ends_where_no_request_was(busy: Site) -> None:
+    columns = """async () => {
+      const { answers } = await import("/admin/static/js/chart-kinds.js");
+      const times = [10, 20, 440, 450];
+      const ended = times.map((at) => ({ at, speedup: at === 20 ? null : 2, acceptance: 0.5 }));
+      return answers.columns({ answers: ended }).map((column) =>
+        column.map((value) => (value === undefined ? "joined" : value)));
+    }"""
+    with busy.open("/admin") as page:
+        times, speedups, acceptances = page.evaluate(columns)
+    assert times == [10, 20, 230, 440, 450]
+    assert speedups == [2, "joined", None, 2, 2]
+    assert acceptances == [0.5, 0.5, None, 0.5, 0.5]
+
+
 @needs_charts
 def test_a_chart_takes_its_colours_from_the_theme(busy: Site) -> None:
     pixels = """(canvas) => {

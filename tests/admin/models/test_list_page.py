@@ -19,6 +19,7 @@ from omlx.admin.models.list_page import (
     models_view,
 )
 from omlx.admin.models.model_snapshot import CheckpointFacts, ModelSnapshot
+from omlx.admin.web.rendering import render
 from omlx.engine.speculation.strategy import NGRAM, OFF
 from omlx.errors import Reason
 from omlx.models.catalog.reference import MissingDraft, Reference
@@ -54,6 +55,16 @@ def test_models_in_memory_are_listed_first_and_unusable_ones_apart() -> None:
     first = ModelRow(loading.entry, status, pinned=True, is_default=False, chip=None)
     second = ModelRow(idle.entry, idle.status, pinned=False, is_default=True, chip=NGRAM_READY)
     assert view == ModelsView(MEMORY, models=[first, second], skipped=[head])
+
+
+def test_a_model_that_does_not_fit_says_so() -> None:
+    large = entry("org/large", size_bytes=MEMORY.limit_bytes + 1, quantization="4-bit")
+    fits = entry("org/fits", size_bytes=MEMORY.limit_bytes, quantization="4-bit")
+    unloaded = ModelStatus(State.UNLOADED)
+    snapshots = [ModelSnapshot(each, unloaded, SpeculationConfig()) for each in (large, fits)]
+    shown = render("models/list.html", "en", view=models_view(snapshots, MEMORY, None))
+    assert shown.count("too large: needs") == shown.count("data-fits") == 1
+    assert shown.index("org/large") < shown.index("too large: needs") < shown.index("org/fits")
 
 
 def test_a_row_shows_what_is_configured_and_known_of_a_model() -> None:
