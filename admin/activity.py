@@ -289,7 +289,7 @@ def _largest_first(lines: Iterable[UsageLine]) -> list[UsageLine]:
 
 
 def _bars(days: Sequence[str], values: Sequence[float]) -> Sequence[Bar]:
-    """Return a bar of each day, from the line of zero up, or down if negative."""
+    """Return a bar for each day, from zero up, or down if negative."""
     most, least = max(0.0, *values), min(0.0, *values)
     scale = (most - least) or 1
     return [

@@ -110,12 +110,12 @@ class Credentials:
 
     @property
     def offers_password(self) -> bool:
-        """Whether a login by link is to offer a password: none is set, nor was it declined."""
+        """Whether a login by link offers a password: none is set and none was declined."""
         values = self._values()
         return "password" not in values and not values.get("declined")
 
     def decline_password(self) -> None:
-        """Store that no password is wanted, until one is set."""
+        """Store the wish for no password, until a password is set."""
         with locked(self.home):
             write(self.path, {**self._values(held=True), "declined": True})
 

@@ -111,7 +111,7 @@ class LoginPage:
     async def log_in(self, request: Request) -> Response:
         """Log in, then continue with the field `next`.
 
-        The page that sets a password comes first, unless one is set or was declined.
+        The page for a password comes first, unless a password is set or was declined.
         """
         fields = await form_data(request)
         then = own_page(fields.get("next"))

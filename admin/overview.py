@@ -21,6 +21,7 @@ from omlx.errors import Reason
 from omlx.measure.measurements import Measurements
 from omlx.measure.runner import State as TrialState
 from omlx.measure.trial import Trial
+from omlx.models.pool.footprint import MemoryParts
 from omlx.models.pool.served import State
 from omlx.server.request.activity import Activity
 from omlx.server.request.fields import Body, read_query
@@ -141,13 +142,14 @@ class OverviewPage:
         begin = max(since, now - SHOWN_S)
         # The latest steps of the previous answer may have grown since.
         steps = activity.timeline.since(begin - 2 * STEP_S)
-        ended = activity.outcomes(begin)
+        ended, parts = activity.outcomes(begin), pool.memory_parts
         return Live(
             now=now,
             rate=current_rate(activity, now),
             active=len(requests) - waiting,
             waiting=waiting + sum(model.waiting for model in loading),
-            used_bytes=pool.used_bytes,
+            used_bytes=parts.total,
+            memory=parts,
             limit_bytes=pool.limit_bytes,
             prompt=activity.totals.prompt,
             cached=activity.totals.cached,
@@ -220,6 +222,7 @@ class Live:
     active: int
     waiting: int
     used_bytes: int
+    memory: MemoryParts
     limit_bytes: int
     prompt: int
     cached: int

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from omlx.catalog import sentence
@@ -49,8 +49,8 @@ class OutcomeView:
 class TrialCard:
     """`drafts`: sizes in bytes of fitting drafts, by id; `checked` are preselected.
 
-    `sees`: the model reads images. The fit of `unchecked` drafts is not known yet; `more`: number
-    of unlisted drafts.
+    `sees`: the model reads images. The fit of `unchecked` drafts is not known yet; `unfit` ones
+    were listed before; `more`: number of unlisted drafts; `query`: of the refreshed part.
     """
 
     drafts: Mapping[str, int]
@@ -58,7 +58,9 @@ class TrialCard:
     outcome: OutcomeView
     sees: bool = False
     unchecked: Collection[str] = ()
+    unfit: Mapping[str, Reason] = field(default_factory=dict)
     more: int = 0
+    query: str = ""
 
 
 def trial_card(

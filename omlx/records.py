@@ -73,10 +73,10 @@ def verification_outcome(proposed: int, accepted: int, stopped: bool) -> str:
 
 
 MIN_SPEEDUP_TOKENS: Final = 30
-"""Output tokens — fewer steps give no speed-up that a repeat would confirm."""
+"""Output tokens — a repeat would not confirm the speed-up of fewer."""
 
 MAX_STEP_DEVIATION: Final = 0.5
-"""Share of a step's time — beyond it the machine, and not the draft, decides the speed-up."""
+"""Share of the time of steps — more, and the machine decides the speed-up."""
 
 DRAFTER_FAILED: Final = "spec.off.drafter_failed"
 """Reason code of a drafter after an error; parameter `detail` is the error."""
@@ -136,7 +136,7 @@ class RequestStats:
 
     @property
     def steady_speedup(self) -> float | None:
-        """The speed-up if a repeat would confirm it; None after few tokens or uneven steps."""
+        """The speed-up for people: None after few tokens or uneven steps."""
         uneven = self.step_deviation > MAX_STEP_DEVIATION
         return None if uneven or self.predicted_n < MIN_SPEEDUP_TOKENS else self.speedup
 

@@ -1,4 +1,4 @@
-"""Drafts of a model: found, checked, and ordered.
+"""Drafts of a model: found and checked.
 
 Tokenizers are slow to read, so results are cached. A page waits briefly for up to `MAX_AWAITED`
 checks; the others finish in the background, and the page asks again.
@@ -7,38 +7,40 @@ checks; the others finish in the background, and the page asks again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
-from statistics import median
-from typing import Final, TypeAlias
+from typing import Final
 
 from omlx.errors import ModelError, Reason
 from omlx.models.catalog.compatibility import Tokenizer, checkpoint_mismatch, tokenizer_mismatch
 from omlx.models.catalog.files import ModelFiles
 from omlx.models.catalog.package import DeclaredDraftModel, usable_package
-from omlx.models.catalog.reference import find_draft
+from omlx.models.catalog.reference import Reference, find_draft
 from omlx.models.catalog.registry import ModelEntry, Status
 from omlx.models.catalog.tokenizer import read_tokenizer
+from omlx.models.hub.offer import known_draft
+from omlx.models.pool.footprint import weight_bytes
 from omlx.models.pool.pool import Pool
 from omlx.models.pool.speculation import SpeculationConfig
-from omlx.records import RequestStats, sum_drafters
 
 from ..settings.view import Json
+from .draft_picker import (
+    Compatibility,
+    DraftChoice,
+    DraftEvidence,
+    DraftPicker,
+    draft_picker,
+    first_drafts,
+    trial_speedups,
+)
 from .list_page import is_another_models
-from .model_snapshot import ModelSnapshot
+from .model_snapshot import ModelSnapshot, checkpoint_facts
 
 TIMEOUT_S: Final = 0.1
 MAX_AWAITED: Final = 16
 """Tokenizers — checks of more are not awaited: each takes 20 ms (small) to 0.5 s."""
 
-Compatibility: TypeAlias = Reason | None
-"""Why a draft does not fit; None if it does."""
-
-NGRAM: Final = "ngram"
 _DRAFT_ONLY: Final = ("model.drafter", "model.head_only", "model.gguf_only")
-
-FIRST_DRAFTS: Final = 16
-"""Drafts listed and checked by a page before a request for all."""
 
 
 class DraftCompatibility:
@@ -146,10 +148,13 @@ class ModelDrafts:
     pool: Pool
     compatibility: DraftCompatibility = field(default_factory=DraftCompatibility)
 
-    async def picker(self, model: ModelSnapshot, results: Json, *, every: bool) -> DraftPicker:
+    async def picker(
+        self, model: ModelSnapshot, results: Json, *, every: bool, kept: Collection[str] = ()
+    ) -> DraftPicker:
         """Return the first drafts, or `every` draft. Only tokenizers of these are compared.
 
-        `results`: records of the model's trials by draft.
+        `results`: records of the model's trials by draft. `kept`: ids that the page lists already;
+        no other is listed then, and none is left out.
         """
         if model.speculative is None:
             return DraftPicker(none_chosen=False, without=None, fit=(), unfit=())
@@ -162,13 +167,24 @@ class ModelDrafts:
         in_memory = {served.id for served in pool.loaded}
         in_memory |= {served.draft for served in pool.loaded if served.draft is not None}
         known = self.compatibility.without_tokenizers(target, others)
-        evidence = DraftEvidence(known, trial_speedups(results), model.recent, in_memory)
+        trials = trial_speedups(results)
+        evidence = DraftEvidence(known, trials, recent=model.recent, in_memory=in_memory)
         choice = await asyncio.to_thread(self._choice, target, model.speculative)
-        checked = others if every else first_drafts(others, evidence, choice)
-        known |= await self.compatibility.of(target, checked)
+
+        def listed() -> list[ModelEntry]:
+            if kept:
+                return [entry for entry in others if entry.id in kept]
+            return others if every else first_drafts(others, evidence, choice)
+
+        known |= await self.compatibility.of(target, listed())
         evidence = replace(evidence, compatibility=known)
-        listed = others if every else first_drafts(others, evidence, choice)
-        return draft_picker(target, others, evidence, choice, pool.limit_bytes, listed)
+        shown, dtype = listed(), model.speculative.settings.dtype
+        evidence = await asyncio.to_thread(_with_sizes, evidence, target, shown, dtype)
+        picker = draft_picker(target, others, evidence, choice, pool.limit_bytes, shown, kept)
+        offer, here = known_draft(target.id), {entry.id for entry in others}
+        if offer is not None and Reference.parse(offer.model).repository in here:
+            offer = None
+        return replace(picker, offer=offer)
 
     def _choice(self, target: ModelEntry, configured: SpeculationConfig) -> DraftChoice:
         """Find the draft in effect and the package's. Reads files."""
@@ -188,155 +204,12 @@ class ModelDrafts:
         return DraftChoice(chosen, declared, missing)
 
 
-@dataclass(frozen=True, slots=True)
-class DrafterResult:
-    """Median speed-up and acceptance rate of a drafter in recent requests."""
-
-    speedup: float | None
-    acceptance: float
-
-
-@dataclass(frozen=True, slots=True)
-class TrialSpeedup:
-    """Median speed-up of a draft in its last trial; `stale` after other versions or weights."""
-
-    speedup: float
-    stale: bool
-
-
-@dataclass(frozen=True, slots=True)
-class DraftCandidate:
-    """`adds_bytes`: memory beyond current use; `fits`: target plus draft are within the limit.
-
-    `reason`: why the model cannot draft; not known unless `checked`.
-    """
-
-    id: str
-    size_bytes: int = 0
-    adds_bytes: int = 0
-    fits: bool = True
-    chosen: bool = False
-    declared: bool = False
-    checked: bool = True
-    result: DrafterResult | None = None
-    reason: Reason | None = None
-    trial: TrialSpeedup | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class DraftPicker:
-    """`missing`: the configured draft if absent; `without`: result without a draft model.
-
-    `more`: number of unlisted drafts that may fit.
-    """
-
-    none_chosen: bool
-    without: DrafterResult | None
-    fit: Sequence[DraftCandidate]
-    unfit: Sequence[DraftCandidate]
-    missing: DraftCandidate | None = None
-    more: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class DraftChoice:
-    """`chosen`: the draft in effect; `declared`: the package's; `missing`: why `chosen` is None."""
-
-    chosen: str | None = None
-    declared: str | None = None
-    missing: Reason | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class DraftEvidence:
-    """Evidence on drafts, by id: compatibility, trials, results, and those in memory."""
-
-    compatibility: Mapping[str, Compatibility] = field(default_factory=dict)
-    trials: Mapping[str, TrialSpeedup] = field(default_factory=dict)
-    recent: Sequence[RequestStats] = ()
-    in_memory: Collection[str] = ()
-
-
-def first_drafts(
-    drafts: Sequence[ModelEntry], evidence: DraftEvidence, choice: DraftChoice
-) -> list[ModelEntry]:
-    """Return the drafts to list first: chosen, declared, tried or in memory, then smallest.
-
-    Drafts known not to fit are left out.
-    """
-    likely = {choice.chosen, choice.declared, *evidence.trials, *evidence.in_memory}
-    possible = [draft for draft in drafts if evidence.compatibility.get(draft.id) is None]
-    possible.sort(key=lambda draft: (draft.id not in likely, draft.size_bytes))
-    return possible[:FIRST_DRAFTS]
-
-
-def draft_picker(
-    target: ModelEntry,
-    drafts: Sequence[ModelEntry],
-    evidence: DraftEvidence,
-    choice: DraftChoice,
-    limit_bytes: int,
-    listed: Collection[ModelEntry] | None = None,
-) -> DraftPicker:
-    """Build the picker of `drafts`, smallest first, under a memory limit for all models.
-
-    Of the drafts that may fit, only `listed` are shown; None shows all.
-    """
-    results, missing = drafter_results(evidence.recent), None
-    if choice.missing is not None:
-        name = str(choice.missing.params.get("draft", ""))
-        missing = DraftCandidate(name, chosen=True, reason=choice.missing)
-    candidates = [
-        DraftCandidate(
-            id=draft.id,
-            size_bytes=draft.size_bytes,
-            adds_bytes=0 if draft.id in evidence.in_memory else draft.size_bytes,
-            fits=target.size_bytes + draft.size_bytes <= limit_bytes,
-            chosen=draft.id == choice.chosen,
-            declared=draft.id == choice.declared,
-            checked=draft.id in evidence.compatibility,
-            result=results.get(draft.id),
-            reason=evidence.compatibility.get(draft.id),
-            trial=evidence.trials.get(draft.id),
-        )
-        for draft in sorted(drafts, key=lambda draft: draft.size_bytes)
-    ]
-    possible = [candidate for candidate in candidates if candidate.reason is None]
-    shown = {draft.id for draft in (drafts if listed is None else listed)}
-    fit = [candidate for candidate in possible if candidate.id in shown]
-    return DraftPicker(
-        none_chosen=choice.chosen is None and choice.missing is None,
-        without=results.get(NGRAM),
-        fit=fit,
-        unfit=[candidate for candidate in candidates if candidate.reason is not None],
-        missing=missing,
-        more=len(possible) - len(fit),
-    )
-
-
-def drafter_results(recent: Sequence[RequestStats]) -> dict[str, DrafterResult]:
-    """Return each drafter's result over requests in which no other drafter proposed."""
-    alone: dict[str, list[RequestStats]] = {}
-    for stats in recent:
-        drafted = [name for name, drafter in stats.drafters.items() if drafter.proposed]
-        if len(drafted) == 1:
-            alone.setdefault(drafted[0], []).append(stats)
-    results = {}
-    for name, requests in alone.items():
-        known = [stats.steady_speedup for stats in requests]
-        speedups = [speedup for speedup in known if speedup is not None]
-        rate = sum_drafters(requests)[name].acceptance_rate
-        assert rate is not None, "only requests with proposed tokens are counted"
-        speedup = round(median(speedups), 2) if speedups else None
-        results[name] = DrafterResult(speedup, round(rate, 3))
-    return results
-
-
-def trial_speedups(results: Json) -> dict[str, TrialSpeedup]:
-    """Return each draft's speed-up over all kinds of text in its last trial."""
-    speedups = {}
-    for draft, result in results.items():
-        overall = result["record"]["overall"]
-        if overall is not None:
-            speedups[draft] = TrialSpeedup(overall["median"], stale=bool(result["stale"]))
-    return speedups
+def _with_sizes(
+    evidence: DraftEvidence, target: ModelEntry, drafts: Sequence[ModelEntry], dtype: str
+) -> DraftEvidence:
+    """Add shares of parameters and bytes of weights. Reads files."""
+    ours = checkpoint_facts(target).parameters
+    counts = {draft.id: checkpoint_facts(draft).parameters for draft in drafts}
+    shares = {id: count / ours for id, count in counts.items() if ours and count}
+    nbytes = {entry.id: weight_bytes(entry, dtype) for entry in (target, *drafts)}
+    return replace(evidence, shares=shares, nbytes=nbytes)

@@ -6,7 +6,7 @@ The chip beside a model's name sums up the model's state of speculation.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from enum import StrEnum
 from typing import Annotated, Final
 
@@ -17,7 +17,7 @@ from starlette.responses import JSONResponse, Response
 from omlx.errors import Reason
 from omlx.measure.spread import NOTABLE
 from omlx.models.catalog.registry import ModelEntry
-from omlx.models.pool.footprint import weight_bytes
+from omlx.models.pool.footprint import MemoryParts, weight_bytes
 from omlx.models.pool.served import ModelStatus, State, reason_to_json
 from omlx.models.pool.speculation import SpeculationConfig
 from omlx.records import acceptance_rate
@@ -57,7 +57,7 @@ _INCONCLUSIVE: Final = (
 @dataclass(frozen=True, slots=True)
 class Memory:
     limit_bytes: int
-    used_bytes: int
+    used: MemoryParts
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,8 @@ class ModelsPage:
 
     async def _view(self, request: Request) -> ModelsView:
         pool = self.snapshots.pool
-        memory = Memory(pool.limit_bytes, pool.used_bytes // MIB * MIB)
+        used = MemoryParts(*(nbytes // MIB * MIB for nbytes in astuple(pool.memory_parts)))
+        memory = Memory(pool.limit_bytes, used)
         return models_view(await self.snapshots.all(), memory, self.snapshots.default)
 
     async def show(self, request: Request) -> Response:
@@ -317,7 +318,7 @@ def _latest(model: ModelSnapshot) -> Chip | None:
 
 
 def _tone(speedup: float | None) -> Tone:
-    """Return the colour of a speed-up; one within `NOTABLE` of 1 is neither gain nor loss."""
+    """Return the colour of a speed-up; within `NOTABLE` of 1 there is neither gain nor loss."""
     if speedup is None or speedup >= NOTABLE:
         return Tone.GOOD
     return Tone.WAIT if speedup <= 1 / NOTABLE else Tone.WATCH

@@ -26,7 +26,8 @@ from ..trial_view import OutcomeView, TrialCard, outcome_view, trial_card
 from ..web.addresses import MODELS, PARTS
 from ..web.pages import Pages, page
 from ..web.preferences import language_of
-from .drafts import DraftCandidate, DraftPicker, ModelDrafts
+from .draft_picker import DraftCandidate, DraftPicker
+from .drafts import ModelDrafts
 from .list_page import SECTION, ModelRow, is_another_models, model_row
 from .model_snapshot import ModelSnapshot, ModelSnapshots
 
@@ -155,8 +156,9 @@ class ModelPage:
         """Return the URL's model with trials and drafts."""
         model = await self._snapshot(request)
         status = await self.trials.status(model.entry.id, language_of(request))
-        every = request.query_params.get("drafts") == "all"
-        return model, status, await self.drafts.picker(model, status["results"], every=every)
+        query, results = request.query_params, status["results"]
+        every, kept = query.get("drafts") == "all", frozenset(query.getlist("keep"))
+        return model, status, await self.drafts.picker(model, results, every=every, kept=kept)
 
     async def _view(self, request: Request) -> ModelView:
         model, status, drafts = await self._asked_drafts(request)
@@ -213,7 +215,8 @@ def _trial_card(model: ModelSnapshot, status: Json, drafts: DraftPicker) -> Tria
     likely = [draft.id for draft in drafts.fit if draft.chosen or draft.declared]
     card = trial_card(status, sizes, likely, sees=model.no_vision is None)
     unchecked = frozenset(draft.id for draft in drafts.fit if not draft.checked)
-    return replace(card, unchecked=unchecked, more=drafts.more)
+    unfit = {draft.id: draft.reason for draft in drafts.fit if draft.reason is not None}
+    return replace(card, unchecked=unchecked, unfit=unfit, more=drafts.more, query=drafts.query)
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,7 +56,7 @@ def context(tokens: int) -> str:
 
 
 def prompt_length(tokens: int) -> str:
-    """An exact number of tokens, short if it is round: `4k`, `4 032`."""
+    """Format an exact number of tokens, round ones shorter: `4k`, `4 032`."""
     return count(tokens) if tokens % 1024 else context(tokens)
 
 

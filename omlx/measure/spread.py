@@ -24,9 +24,9 @@ NOTABLE: Final = 1.05
 
 NOISY_RATE: Final = 1.5
 NOISY_SPEEDUP: Final = 4.0
-"""Greatest / least value of the rounds — beyond it a repeat would not agree.
+"""Greatest / least value of the rounds — more, and a repeat would not agree.
 
-Plain decoding takes the same time in each round; a speed-up depends on the round's text, too.
+Plain decoding takes the same time in each round; a speed-up depends on the text, too.
 """
 
 _ONE_IN: Final = 40

@@ -17,6 +17,7 @@ from omlx.admin.overview import Live, StepView, Welcome, current_rate, minutes, 
 from omlx.admin.views import MIN_PROPOSED_TOKENS, answer_view, request_views
 from omlx.errors import Reason
 from omlx.models.catalog.registry import ModelEntry
+from omlx.models.pool.footprint import MemoryParts
 from omlx.models.pool.served import ModelStatus, State
 from omlx.records import (
     MAX_STEP_DEVIATION,
@@ -366,7 +367,7 @@ SMALL, LARGE, HUGE = (
 
 
 def live(prompt: int = 0) -> Live:
-    return Live(0.0, 0.0, 0, 0, 0, 100, prompt, 0, (), (), (), ())
+    return Live(0.0, 0.0, 0, 0, 0, MemoryParts(), 100, prompt, 0, (), (), (), ())
 
 
 def test_the_largest_model_that_fits_is_suggested() -> None:

@@ -76,8 +76,9 @@ def tokenizer_mismatch(target: Tokenizer, draft: Tokenizer) -> Reason | None:
         media = _media_tokens(target) | _media_tokens(draft)
         differing = len({name for name, _ in ours.items() ^ theirs.items()} - media)
         if differing:
-            sizes = {"target": len(ours), "draft": len(theirs)}
-            return Reason("draft.unfit.vocabulary", {**sizes, "differing": differing})
+            shared = len(ours.items() & theirs.items())
+            sizes = {"target": len(ours), "draft": len(theirs), "shared": shared}
+            return Reason("draft.unfit.vocabulary", sizes)
     differing = len(_added_tokens(target) ^ _added_tokens(draft))
     if differing:
         return Reason("draft.unfit.special_tokens", {"differing": differing})

@@ -6,6 +6,7 @@ import gc
 import math
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Final
 
 import mlx.core as mx
@@ -52,6 +53,29 @@ def taken_bytes() -> int:
     return used_bytes() + SLACK
 
 
+@dataclass(frozen=True, slots=True)
+class MemoryParts:
+    """Bytes in use by kind, which add up to the bytes in use.
+
+    `caches`: KV and prefix caches, with the arrays of passes. `other`: all but arrays of models.
+    """
+
+    weights: int = 0
+    caches: int = 0
+    other: int = 0
+
+    @classmethod
+    def of(cls, used: int, weights: int, arrays: int) -> MemoryParts:
+        """Split `used` bytes, of which `arrays` are live MLX arrays and of those `weights`."""
+        weights = min(weights, used)  # mapped ones are not in memory before a pass has read them
+        caches = min(max(0, arrays - weights), used - weights)
+        return cls(weights, caches, used - weights - caches)
+
+    @property
+    def total(self) -> int:
+        return self.weights + self.caches + self.other
+
+
 def mlx_bytes() -> dict[str, int]:
     """Return the bytes of live arrays and of buffers kept for reuse by MLX. Thread-safe."""
     return {"mlx_active": mx.get_active_memory(), "mlx_cache": mx.get_cache_memory()}
@@ -79,7 +103,7 @@ def device() -> str:
 
 
 def weight_bytes(entry: ModelEntry, dtype: str) -> int:
-    """Return the bytes that a model's weights take in memory, estimated from its config.
+    """Estimate the bytes of a model's weights in memory.
 
     Dense 16-bit weights are float32 on a CPU. Reads the config.
     """

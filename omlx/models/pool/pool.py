@@ -33,7 +33,14 @@ from omlx.models.catalog.registry import ModelEntry, Registry
 from omlx.models.catalog.tokenizer import cached_tokenizer
 from omlx.models.pool.cost_file import CostFiles
 from omlx.models.pool.eviction import Evictor, ResidentModels, background
-from omlx.models.pool.footprint import Trimmer, beside_arrays, limit_bytes, taken_bytes
+from omlx.models.pool.footprint import (
+    MemoryParts,
+    Trimmer,
+    beside_arrays,
+    limit_bytes,
+    mlx_bytes,
+    taken_bytes,
+)
 from omlx.models.pool.load_queue import LoadJob, LoadQueue, ignore_progress
 from omlx.models.pool.load_weights import Report, WeightReader, load_steps
 from omlx.models.pool.loader import ModelLoader
@@ -164,9 +171,15 @@ class Pool:
         """Bytes in use by all models with their drafts and caches."""
         return self.memory.used()
 
+    @property
+    def memory_parts(self) -> MemoryParts:
+        """Bytes in use by kind."""
+        return MemoryParts.of(self.used_bytes, self.memory.weights, mlx_bytes()["mlx_active"])
+
     def status(self, model: str) -> ModelStatus:
         resident = self.residents.find(model)
-        jobs = [job for job in self.load_queue.of(model) if not job.reload]
+        every = self.load_queue.of(model)
+        jobs = [job for job in every if not job.reload]
         waiting = sum(len(job.waiters) for job in jobs)
         progress = next((job.progress for job in jobs if job.progress is not None), None)
         if resident is None:
@@ -182,6 +195,7 @@ class Pool:
             idle_s=None if resident.leases else self._clock() - resident.used_at,
             ttl_s=resident.ttl_s,
             stages=resident.stages,
+            reloading=len(jobs) < len(every),
         )
 
     def speculation(self, name: str | None = None) -> SpeculationConfig:

@@ -53,7 +53,8 @@ class ModelStatus:
 
     `active` counts requests, `waiting` those that wait for loading; `weights_bytes` are those of
     target and draft; `idle_s` is None while requests are active; `ttl_s` is the idle time-out, None
-    without one; `stages` is empty for a model in one process.
+    without one; `stages` is empty for a model in one process. `reloading`: its draft or settings
+    are replaced.
     """
 
     state: State
@@ -66,6 +67,7 @@ class ModelStatus:
     idle_s: float | None = None
     ttl_s: float | None = None
     stages: tuple[StageStatus, ...] = ()
+    reloading: bool = False
 
     @property
     def machines(self) -> int:

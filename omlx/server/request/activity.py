@@ -66,7 +66,7 @@ class Outcome:
 
     @property
     def failed(self) -> bool:
-        """Whether the client got an error; a client that disconnected got none."""
+        """Whether the client got an error; a disconnected client got none."""
         return self.status >= FIRST_ERROR and self.status != CLIENT_GONE
 
 
@@ -115,10 +115,10 @@ class LastSeen:
 
 
 MAX_OUTCOMES: Final = 256
-"""Newest requests over all models that the engine ran, and as many others."""
+"""Newest requests with a row, over all models, and as many others."""
 
 MAX_RECENT: Final = 32
-"""Newest finished requests of each model, for its status."""
+"""Newest finished requests of each model, for the status."""
 
 
 @dataclass(slots=True)
@@ -220,9 +220,7 @@ class Activity:
         request: Request,
         arrival: Arrival | None = None,
     ) -> None:
-        """Add a request that is about to be handed to the engine. `arrival` is on the clock of this
-        object; by default now.
-        """
+        """Add a request before the engine gets it. `arrival`: on this clock, by default now."""
         arrival = arrival or Arrival(self.clock())
         self.heard_from(arrival.caller)
         self._running[request.id] = Running(
@@ -248,8 +246,10 @@ class Activity:
     def answered(
         self, path: str, caller: Caller, status: int, seconds: float, error: OmlxError | None
     ) -> None:
-        """Record a request that the engine did not run: refused, left by its client, or one that
-        generates nothing. The statistics count it without the model, a name of the client's."""
+        """Record a request without a row: refused, left by the client, or with nothing to generate.
+
+        The statistics count such requests without a model, whose name the client chose.
+        """
         reason = model = None
         if error is not None:
             reason = bounded_reason(error)

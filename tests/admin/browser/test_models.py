@@ -12,7 +12,7 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from omlx.admin.models import drafts
-from omlx.admin.models.drafts import FIRST_DRAFTS
+from omlx.admin.models.draft_picker import FIRST_DRAFTS
 from omlx.admin.models.list_page import FIRST_ROWS
 from omlx.errors import Reason
 from omlx.models.catalog.compatibility import Tokenizer
@@ -172,11 +172,12 @@ def test_the_first_drafts_are_listed_and_all_on_demand_and_chosen(many: Site) ->
         expect(page.locator("#more-drafts")).to_have_count(1)  # it is one of the first now
 
 
-def test_a_draft_that_is_being_checked_is_known_without_a_reload(
+def test_a_draft_that_is_being_checked_keeps_its_place(
     browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """It cannot be chosen before its check, and says in its place if it does not fit."""
     checked = threading.Event()
-    unfit = Reason("draft.unfit.vocabulary", {"draft": DRAFT})
+    unfit = Reason("draft.unfit.probe")
 
     def compare(ours: Tokenizer, theirs: Tokenizer) -> Reason:
         checked.wait(PATIENCE_S)
@@ -187,11 +188,16 @@ def test_a_draft_that_is_being_checked_is_known_without_a_reload(
         picked, tried = (page.locator(f'[id="{part}-{DRAFT}"]') for part in ("draft", "try"))
         for choice in (picked, tried):
             expect(choice).to_contain_text("being checked")
-        picked.get_by_role("radio").check()
-        page.go_back()
-        page.go_forward()
+            expect(choice.locator("input")).to_be_disabled()
+        rows = page.locator(".drafts .choice").evaluate_all("(all) => all.map(({ id }) => id)")
         checked.set()
         for choice in (picked, tried):
-            expect(choice).to_have_count(0)
+            expect(choice).to_contain_text("split a test text differently")
+            expect(choice.locator("input")).to_be_disabled()
+        now = page.locator(".drafts .choice").evaluate_all("(all) => all.map(({ id }) => id)")
+        assert now == rows
         expect(page.get_by_role("radio", name="No draft model")).to_be_checked()
+        check_accessible(page)
+        page.reload()
+        expect(picked).to_have_count(0)
         expect(page.locator(".unfit summary")).to_contain_text("Incompatible models")

@@ -74,7 +74,7 @@ def test_a_result_is_applied_and_undone(tried: Site) -> None:
         assert verdict.inner_text().endswith(".")
         expect(page.locator(".bar")).to_have_count(4)
         page.get_by_text("Figures and spread").click()
-        button(page, "Apply: auto with draft").click()
+        button(page, "Apply: auto with draft").last.click()
         expect(button(page, "Undo")).to_be_focused()
         applied = {"draft_max": 9, "speculation": "auto", "draft_model": DRAFT}
         assert stored(tried, TARGET) == applied

@@ -8,15 +8,15 @@ import shutil
 import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from omlx.admin.models.drafts import (
+from omlx.admin.models.draft_picker import (
+    BEST_SIZE,
     FIRST_DRAFTS,
-    MAX_AWAITED,
     DraftCandidate,
     DraftChoice,
-    DraftCompatibility,
     DrafterResult,
     DraftEvidence,
     DraftPicker,
@@ -26,6 +26,7 @@ from omlx.admin.models.drafts import (
     first_drafts,
     trial_speedups,
 )
+from omlx.admin.models.drafts import MAX_AWAITED, DraftCompatibility
 from omlx.errors import Reason
 from omlx.models.catalog.compatibility import Tokenizer
 from omlx.models.catalog.discovery import BUNDLED
@@ -149,23 +150,67 @@ def request(speedup: float | None, **accepted: int) -> RequestStats:
     return RequestStats(1, 0, 60, 0.0, 1.0, 1.0, 1, drafters, Reason("spec.on"), speedup=speedup)
 
 
-def test_fitting_drafts_are_listed_by_size_before_those_that_do_not_fit() -> None:
+def test_fitting_drafts_are_ranked_before_those_that_do_not_fit() -> None:
     evidence = DraftEvidence(
         {LITTLE.id: None, SMALL_HEAD.id: NO_HEAD},
+        nbytes={LARGE.id: 900},
         recent=[request(1.1, ngram=2)],
         in_memory={LITTLE.id},
     )
     choice = DraftChoice(chosen=MIDDLE.id, declared=LITTLE.id)
     picker = draft_picker(LARGE, [MIDDLE, SMALL_HEAD, LITTLE], evidence, choice, LIMIT_BYTES)
+    why = Reason("ui.drafts.why.package")
     assert picker == DraftPicker(
         none_chosen=False,
         without=DrafterResult(1.1, 0.2),
         fit=[
-            DraftCandidate("org/small", 100, declared=True),
-            DraftCandidate("middle", 300, 300, fits=False, chosen=True, checked=False),
+            DraftCandidate("org/small", 100, 0.125, declared=True, why=why),
+            DraftCandidate("middle", 300, 0.375, 300, fits=False, chosen=True, checked=False),
         ],
-        unfit=[DraftCandidate("org/head", 10, 10, reason=NO_HEAD)],
+        unfit=[DraftCandidate("org/head", 10, 0.0125, 10, reason=NO_HEAD)],
     )
+
+
+def ranked(shares: dict[str, float], **more: Any) -> DraftPicker:
+    """The picker of drafts with these parts of their target's parameters, all compatible."""
+    drafts = [ModelEntry(name, Path("/m") / name, "home", size_bytes=10) for name in shares]
+    evidence = DraftEvidence(dict.fromkeys(shares), shares=shares, **more)
+    return draft_picker(LARGE, drafts, evidence, DraftChoice(), LIMIT_BYTES)
+
+
+def test_the_recommended_draft_is_of_the_best_size_and_of_no_similar_one() -> None:
+    picker = ranked({"same": 1.0, "tiny": 0.001, "good": BEST_SIZE * 1.1, "half": 0.5})
+    assert [draft.id for draft in picker.fit] == ["good", "half", "tiny", "same"]
+    assert [draft.why for draft in picker.fit[1:]] == [None] * 3
+    assert picker.fit[0].why == Reason("ui.drafts.why.size", {"times": 11})
+    assert [draft.too_similar for draft in picker.fit] == [False, False, False, True]
+    assert all(draft.why is None for draft in ranked({"same": 0.9}).fit)
+
+
+def test_a_measured_gain_comes_first_and_a_measured_loss_last() -> None:
+    trials = {
+        "tiny": TrialSpeedup(2.5, stale=False),
+        "good": TrialSpeedup(0.9, stale=False),
+        "old": TrialSpeedup(9.0, stale=True),
+    }
+    picker = ranked({"good": BEST_SIZE, "tiny": 0.001, "old": 0.4}, trials=trials)
+    assert [draft.id for draft in picker.fit] == ["tiny", "old", "good"]
+    assert picker.fit[0].why == Reason("ui.drafts.why.trial", {"speedup": 2.5})
+    assert all(draft.why is None for draft in ranked({"good": 0.1}, trials=trials).fit)
+
+
+def test_a_check_moves_no_draft_and_leaves_none_out() -> None:
+    drafts = [LITTLE, MIDDLE, SMALL_HEAD]
+    arguments = (DraftChoice(), LIMIT_BYTES, drafts)
+    before = draft_picker(LARGE, drafts, DraftEvidence(), *arguments)
+    assert before.query == "?keep=org%2Fsmall&keep=org%2Fhead&keep=middle"
+    assert not any(draft.selectable for draft in before.fit)
+    known = DraftEvidence({LITTLE.id: None, MIDDLE.id: None, SMALL_HEAD.id: NO_HEAD})
+    kept = {draft.id for draft in drafts}
+    after = draft_picker(LARGE, drafts, known, *arguments, kept)
+    assert [draft.id for draft in after.fit] == [draft.id for draft in before.fit]
+    assert [draft.selectable for draft in after.fit] == [True, False, True]
+    assert (after.unfit, after.query) == ([], "")
 
 
 def test_a_configured_draft_that_is_not_here_is_shown_with_the_reason() -> None:
@@ -216,10 +261,7 @@ def test_the_first_drafts_are_likely_ones_and_then_the_smallest() -> None:
     assert [draft.id for draft in first[:3]] == [MIDDLE.id, LARGE.id, "n/01"]
     assert len(first) == FIRST_DRAFTS
     picker = draft_picker(LARGE, drafts, evidence, choice, LIMIT_BYTES, first)
-    assert [draft.id for draft in picker.fit] == [
-        *(f"n/{size:02d}" for size in range(1, FIRST_DRAFTS - 1)),
-        MIDDLE.id,
-        LARGE.id,
-    ]
+    smallest = [f"n/{size:02d}" for size in range(1, FIRST_DRAFTS - 1)]
+    assert [draft.id for draft in picker.fit] == [MIDDLE.id, *reversed(smallest), LARGE.id]
     assert picker.more == FIRST_DRAFTS + 1
     assert draft_picker(LARGE, drafts, evidence, choice, LIMIT_BYTES).more == 0

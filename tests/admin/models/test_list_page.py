@@ -24,6 +24,7 @@ from omlx.engine.speculation.strategy import NGRAM, OFF
 from omlx.errors import Reason
 from omlx.models.catalog.reference import MissingDraft, Reference
 from omlx.models.catalog.registry import ModelEntry, Status
+from omlx.models.pool.footprint import MemoryParts
 from omlx.models.pool.opening import LoadProgress
 from omlx.models.pool.served import ModelStatus, State
 from omlx.models.pool.speculation import SpeculationConfig
@@ -33,7 +34,7 @@ from omlx.settings.schema import Settings, table
 from tests.admin.running import API, administered, change
 from tests.server.running import HYBRID, TARGET
 
-MEMORY = Memory(limit_bytes=1000, used_bytes=10)
+MEMORY = Memory(limit_bytes=1000, used=MemoryParts(6, 3, 1))
 HEAD_ONLY = Reason("model.head_only", {"kind": "EAGLE"})
 NGRAM_READY = Chip(Tone.WATCH, "ui.chip.with_ngram")
 
