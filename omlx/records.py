@@ -78,6 +78,9 @@ MIN_SPEEDUP_TOKENS: Final = 30
 MAX_STEP_DEVIATION: Final = 0.5
 """Share of the time of steps — more, and the machine decides the speed-up."""
 
+ROUNDING: Final = 1.05
+"""Ratio — tolerance of comparisons with an estimated speed-up."""
+
 DRAFTER_FAILED: Final = "spec.off.drafter_failed"
 """Reason code of a drafter after an error; parameter `detail` is the error."""
 
@@ -136,9 +139,15 @@ class RequestStats:
 
     @property
     def steady_speedup(self) -> float | None:
-        """The speed-up for people: None after few tokens or uneven steps."""
+        """The speed-up for people: None after few tokens, or if steps were uneven.
+
+        None, too, above the tokens per step: no step with drafts is shorter than a plain one.
+        """
+        if self.speedup is None or self.predicted_n < MIN_SPEEDUP_TOKENS:
+            return None
+        most = self.predicted_n / max(1, self.predicted_n - self.accepted)
         uneven = self.step_deviation > MAX_STEP_DEVIATION
-        return None if uneven or self.predicted_n < MIN_SPEEDUP_TOKENS else self.speedup
+        return None if uneven or self.speedup > ROUNDING * most else self.speedup
 
 
 @dataclass(frozen=True, slots=True)

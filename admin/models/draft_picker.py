@@ -79,7 +79,7 @@ class DraftCandidate:
 
     @property
     def selectable(self) -> bool:
-        return self.chosen or (self.checked and self.reason is None)
+        return self.chosen or self.reason is None
 
     @property
     def rank(self) -> tuple[int, float]:
@@ -219,7 +219,8 @@ def _candidate(
 
 def _recommended(candidates: Sequence[DraftCandidate]) -> list[DraftCandidate]:
     """Return the candidates, the best with the reason for recommending it."""
-    best = next((each for each in candidates if each.selectable and each.reason is None), None)
+    fitting = (each for each in candidates if each.checked and each.reason is None)
+    best = next(fitting, None)
     if best is None or best.rank[0] > 2:
         return list(candidates)
     why = Reason("ui.drafts.why.size", {"times": round(1 / max(best.share, 1e-6))})

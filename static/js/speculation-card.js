@@ -46,7 +46,7 @@ class Speculation extends HTMLElement {
   // The chosen draft has turned out not to fit: what is stored is chosen again.
   keepDraft() {
     const drafts = [...this.querySelectorAll('[name="draft_model"]')];
-    if (drafts.some(({ checked }) => checked)) return;
+    if (drafts.some(({ checked, disabled }) => checked && !disabled)) return;
     const stored = drafts.find(({ defaultChecked }) => defaultChecked) ?? drafts[0];
     stored.checked = true;
     stored.dispatchEvent(new Event("input", { bubbles: true }));

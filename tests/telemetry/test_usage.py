@@ -37,13 +37,19 @@ def stats(prompt: int, cached: int, speedup: float | None, proposed: int) -> Req
 
 
 def test_what_a_request_used_and_saved() -> None:
-    usage = Usage.of(stats(300, 100, 1.5, 8))
+    usage = Usage.of(stats(300, 100, 1.5, 40))
     assert (usage.measured_n, usage.measured_s, usage.draft_saved_s) == (200, 3.0, 1.0)
-    assert (usage.requests, usage.prompt, usage.cached, usage.accepted) == (1, 300, 100, 4)
+    assert (usage.requests, usage.prompt, usage.cached, usage.accepted) == (1, 300, 100, 20)
     mostly_cached, short = Usage.of(stats(300, 200, 0.5, 8)), Usage.of(stats(60, 0, None, 8))
     assert (mostly_cached.measured_n, mostly_cached.draft_saved_s) == (0, -1.0)
     assert (short.measured_n, short.draft_saved_s) == (0, 0.0)
     assert Usage.of(stats(60, 0, 1.02, 0)).draft_saved_s == 0.0
+
+
+def test_no_step_with_drafts_is_shorter_than_a_plain_one() -> None:
+    """20 of 60 tokens were accepted: 40 steps took the time of 60 plain ones at least."""
+    assert Usage.of(stats(300, 0, 1.5, 40)).draft_saved_s == 1.0
+    assert Usage.of(stats(300, 0, 1.67, 40)).draft_saved_s == 0.0
 
 
 def test_sums_survive_the_process_and_add_up_over_two(tmp_path: Path) -> None:

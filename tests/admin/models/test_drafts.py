@@ -146,8 +146,8 @@ NO_HEAD = Reason("draft.unfit.head_only", {"draft": "org/head", "kind": "EAGLE"}
 
 
 def request(speedup: float | None, **accepted: int) -> RequestStats:
-    drafters = {name: DrafterStats(10, count) for name, count in accepted.items()}
-    return RequestStats(1, 0, 60, 0.0, 1.0, 1.0, 1, drafters, Reason("spec.on"), speedup=speedup)
+    drafters = {name: DrafterStats(100, 10 * count) for name, count in accepted.items()}
+    return RequestStats(1, 0, 100, 0.0, 1.0, 1.0, 1, drafters, Reason("spec.on"), speedup=speedup)
 
 
 def test_fitting_drafts_are_ranked_before_those_that_do_not_fit() -> None:
@@ -204,7 +204,7 @@ def test_a_check_moves_no_draft_and_leaves_none_out() -> None:
     arguments = (DraftChoice(), LIMIT_BYTES, drafts)
     before = draft_picker(LARGE, drafts, DraftEvidence(), *arguments)
     assert before.query == "?keep=org%2Fsmall&keep=org%2Fhead&keep=middle"
-    assert not any(draft.selectable for draft in before.fit)
+    assert all(draft.selectable and draft.why is None for draft in before.fit)
     known = DraftEvidence({LITTLE.id: None, MIDDLE.id: None, SMALL_HEAD.id: NO_HEAD})
     kept = {draft.id for draft in drafts}
     after = draft_picker(LARGE, drafts, known, *arguments, kept)
