@@ -56,7 +56,7 @@ class DraftCandidate:
     """`adds_bytes`: memory beyond current use; `fits`: target plus draft are within the limit.
 
     `reason`: why the model cannot draft; not known unless `checked`. `share`: size, as a part of
-    the target's. `why`: the reason to recommend it, for one candidate at most.
+    the target's; `trained`: for this target. `why`: the reason to recommend it, for one candidate at most.
     """
 
     id: str
@@ -66,6 +66,7 @@ class DraftCandidate:
     fits: bool = True
     chosen: bool = False
     declared: bool = False
+    trained: bool = False
     checked: bool = True
     result: DrafterResult | None = None
     reason: Reason | None = None
@@ -92,7 +93,7 @@ class DraftCandidate:
             return 4, distance
         if speedup is not None:
             return 3, -speedup
-        return (1 if self.declared else 2), distance
+        return (1 if self.declared or self.trained else 2), distance
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +211,7 @@ def _candidate(
         fits=total <= limit_bytes,
         chosen=draft.id == choice.chosen,
         declared=draft.id == choice.declared,
+        trained=draft.drafter is not None,
         checked=draft.id in evidence.compatibility,
         result=results.get(draft.id),
         reason=evidence.compatibility.get(draft.id),
@@ -228,6 +230,8 @@ def _recommended(candidates: Sequence[DraftCandidate]) -> list[DraftCandidate]:
         why = Reason("ui.drafts.why.trial", {"speedup": best.trial.speedup})
     elif best.declared:
         why = Reason("ui.drafts.why.package")
+    elif best.trained:
+        why = Reason("ui.drafts.why.trained")
     return [replace(each, why=why) if each is best else each for each in candidates]
 
 

@@ -80,7 +80,7 @@ def test_live_acceptance_is_by_position_and_the_newest_gate_counts() -> None:
         answer(
             {"org/small": DrafterStats(8, 5, 4, [3, 2])},
             {"org/small": PAYS, "ngram": Gate("observing")},
-            1.5,
+            1.25,
         ),
         answer({"org/small": DrafterStats(12, 6, 4, [4, 1, 1])}, {"org/small": PAYS}, 1.1),
         answer({}, {"org/small": OFF}, None),

@@ -199,6 +199,15 @@ def test_a_measured_gain_comes_first_and_a_measured_loss_last() -> None:
     assert all(draft.why is None for draft in ranked({"good": 0.1}, trials=trials).fit)
 
 
+def test_a_drafter_trained_for_the_target_comes_before_other_models() -> None:
+    head = ModelEntry("head", Path("/m/head"), "home", size_bytes=2, drafter="mtp")
+    drafts = [LITTLE, head]
+    evidence = DraftEvidence(dict.fromkeys((LITTLE.id, head.id)))
+    picker = draft_picker(LARGE, drafts, evidence, DraftChoice(), LIMIT_BYTES)
+    assert [draft.id for draft in picker.fit] == [head.id, LITTLE.id]
+    assert picker.fit[0].why == Reason("ui.drafts.why.trained")
+
+
 def test_a_check_moves_no_draft_and_leaves_none_out() -> None:
     drafts = [LITTLE, MIDDLE, SMALL_HEAD]
     arguments = (DraftChoice(), LIMIT_BYTES, drafts)
