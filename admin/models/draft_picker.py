@@ -56,7 +56,8 @@ class DraftCandidate:
     """`adds_bytes`: memory beyond current use; `fits`: target plus draft are within the limit.
 
     `reason`: why the model cannot draft; not known unless `checked`. `share`: size, as a part of
-    the target's; `trained`: for this target. `why`: the reason to recommend it, for one candidate at most.
+    the target's; `trained`: for this target. `why`: the reason to recommend it, for one candidate
+    at most.
     """
 
     id: str
