@@ -351,7 +351,7 @@ def verdict_sentence(verdict: Json, language: str) -> str:
     """Return the effect of drafts in a row, in words."""
     names = [name for name in ("speedup", "low", "high") if name in verdict]
     params = {name: formats.ratio(verdict[name]) for name in names}
-    return sentence(verdict["code"], {**verdict, **params}, language)
+    return sentence(verdict["code"], verdict | params, language)
 
 
 def _line(cells: list[str]) -> str:

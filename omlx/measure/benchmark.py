@@ -312,13 +312,13 @@ def row_verdict(plain: Mapping[int, Figures], drafted: Mapping[int, Figures]) ->
     `speedup` with `low` and `high` is over rounds that have both modes; `factor`: by which rounds
     differ if a repeat would not agree. None without drafts or samples.
     """
-    rates = [each.decode for each in plain.values() if each.decode is not None]
+    rates = {number: each.decode for number, each in plain.items() if each.decode}
     ratios = [
-        each.decode / plain[number].decode
+        each.decode / rates[number]
         for number, each in drafted.items()
-        if number in plain and each.decode and plain[number].decode
+        if number in rates and each.decode
     ]
-    noise = Spread.of(rates).noise(of_speedups=False) if rates else None
+    noise = Spread.of(list(rates.values())).noise(of_speedups=False) if rates else None
     if ratios:
         noise = max(noise or 0.0, Spread.of(ratios).noise(of_speedups=True) or 0.0) or None
     if noise is not None:

@@ -77,8 +77,8 @@ def tokenizer_mismatch(target: Tokenizer, draft: Tokenizer) -> Reason | None:
         differing = len({name for name, _ in ours.items() ^ theirs.items()} - media)
         if differing:
             shared = len(ours.items() & theirs.items())
-            sizes = {"target": len(ours), "draft": len(theirs), "shared": shared}
-            return Reason("draft.unfit.vocabulary", sizes)
+            sizes = {"target": len(ours), "draft": len(theirs)}
+            return Reason("draft.unfit.vocabulary", {**sizes, "shared": shared})
     differing = len(_added_tokens(target) ^ _added_tokens(draft))
     if differing:
         return Reason("draft.unfit.special_tokens", {"differing": differing})
