@@ -122,6 +122,8 @@ class RequestStats:
     """Share of the timed steps' seconds by which they differ from their estimates."""
     restarts: int = 0
     """Count — recomputations of all tokens after a failure of the device."""
+    displaced: int = 0
+    """Count — pauses in which the row was given to more urgent requests."""
 
     @property
     def proposed(self) -> int:
@@ -209,9 +211,17 @@ def acceptance_rate(accepted: int, proposed: int) -> float | None:
 def sum_drafters(answers: Iterable[RequestStats]) -> dict[str, DrafterStats]:
     total: dict[str, DrafterStats] = {}
     for stats in answers:
-        for name, drafter in stats.drafters.items():
-            total[name] = total.get(name, DrafterStats()) + drafter
+        total = add_drafters(total, stats.drafters)
     return total
+
+
+def add_drafters(
+    left: dict[str, DrafterStats], right: dict[str, DrafterStats]
+) -> dict[str, DrafterStats]:
+    """Return sums by name."""
+    names = (*left, *(name for name in right if name not in left))
+    none = DrafterStats()
+    return {name: left.get(name, none) + right.get(name, none) for name in names}
 
 
 def _sum_by_key(left: dict[str, int], right: dict[str, int]) -> dict[str, int]:

@@ -221,7 +221,7 @@ class EngineLoop:
         It has so many rows, no prefix cache and no memory limit. `drafter` drafts for it; None:
         siblings of this loop's draft model and head. The model is not run.
         """
-        limits = replace(self.limits, max_rows=rows, bounds=None)
+        limits = replace(self.limits, max_rows=rows, bounds=None, pause_s=None)
         runner = self.runner.sibling()
         prefix = PrefixReuse(Layout(0), limits.block_tokens, 0)
         speculator = Speculator([], cost_model=self.cost_model)
@@ -321,9 +321,9 @@ class EngineLoop:
         overlapped = None
         if launch.one_pass and (following is None or following.one_pass):
             overlapped = following is not None
-        if launch.reads_prompt:
-            seconds, peak = now - max(launch.at, self._read_at), _peak(launch, following)
-            self.scheduler.planner.observe(launch.plan, seconds, peak)
+        peak = _peak(launch, following) if launch.reads_prompt else None
+        seconds = now - max(launch.at, self._read_at)
+        self.scheduler.planner.observe(launch.plan, seconds, peak)
         interval = None
         if overlapped is not None and overlapped == self._overlapped:
             windows = launch.plan.forwards[0].windows

@@ -123,7 +123,8 @@ class Request:
     prompt, in order; `images` has each image that they show. The last `resumed` of `tokens` are no
     prompt but output, which an earlier run of this request committed; `stop` and `mask` have read
     them. A request in the `background` is cancelled by the next one, to whatever model, and at once
-    if another one is open.
+    if another one is open. Requests of a lower `priority` number go first; others give way to them,
+    and continue afterwards.
     """
 
     id: str
@@ -142,6 +143,7 @@ class Request:
     images: tuple[PreparedImage, ...] = ()
     resumed: int = 0
     background: bool = False
+    priority: int = 0
 
     @property
     def prefill_only(self) -> bool:
@@ -275,16 +277,18 @@ class EventSink(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """`*_rows` and `max_waiting` count rows, `*_bytes` bytes of cache arrays, all else tokens.
+    """`*_rows` and `max_waiting` count rows, `*_bytes` bytes of cache arrays, all else tokens but
+    `pause_s`, which are seconds.
 
-    `prefill_chunk` bounds one prefill pass while no row decodes, `prefill_slice` while some do: it
-    is the longest stall of a stream. Passes grow from `prefill_first` while they are short; None:
-    they do not grow. `prefix_bytes` bounds the prefix caches, the draft model's included, in blocks
-    of `block_tokens`. `num_draft_tokens` fixes the draft length of requests
-    that set none; None leaves it to the policy. A `strict` model keeps to `bounds`, made of
-    measurements. Token ids from `vocab_size` on are refused;
-    `missing_ids` counts those that the tokenizer has nevertheless. A model that does not `generate`
-    reads texts that are no requests.
+    `prefill_chunk` bounds one prefill pass while no row decodes, `prefill_slice` while some do.
+    With `pause_s`, such passes are as long as that time allows: the longest pause of a stream,
+    which keeps half of its pace (see omlx.engine.step.pacing). Passes grow from `prefill_first`
+    while they are short; None: they do not grow. `prefix_bytes` bounds the prefix caches, the draft
+    model's included, in blocks of `block_tokens`. `num_draft_tokens` fixes the draft length of
+    requests that set none; None leaves it to the policy. A `strict` model keeps to `bounds`, made
+    of measurements. Token ids from `vocab_size` on are refused; `missing_ids` counts those that
+    the tokenizer has nevertheless. A model that does not `generate` reads texts that are no
+    requests.
     """
 
     context_length: int
@@ -295,6 +299,7 @@ class Limits:
     prefill_chunk: int = 2048
     prefill_first: int | None = None
     prefill_slice: int = 256
+    pause_s: float | None = None
     batch_bytes: int = 4 << 30
     prefix_bytes: int = 1 << 30
     block_tokens: int = 64

@@ -164,7 +164,7 @@ class Speculator:
     def observe_prefill(self, row: Row, *, alone: bool) -> None:
         """Learn how long a prompt took if no other row was active, no tower and no disk."""
         tokens, clock = row.prompt_len - row.cached, row.clock
-        only_computed = alone and not (row.request.spans or row.fetched)
+        only_computed = alone and not (row.request.spans or row.fetched or row.displaced)
         if only_computed and tokens > CONFIG.widest_window:
             seconds = clock.first_token - clock.admitted
             self.cost_model.target.learn_chunk(tokens, tokens, seconds)

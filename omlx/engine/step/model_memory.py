@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
+from omlx.engine.device_errors import TOO_MUCH, DeviceFault, FaultKind
 from omlx.engine.memory import output_tokens, stepped
 from omlx.engine.piece import Layout
 from omlx.engine.prefix.reuse import PrefixReuse
+from omlx.engine.step.batch import CacheSizes
 from omlx.engine.step.plan import Extract, PendingOps, Save
-from omlx.engine.step.planner import CacheSizes, Planner
+from omlx.engine.step.planner import Planner
 from omlx.engine.step.requests import AdmissionQueue
 from omlx.engine.step.row import Row, Status
 from omlx.engine.types import Request
+
+EVERYTHING: Final = 1 << 62
+"""More bytes than there are."""
 
 
 class ModelMemory:
@@ -35,6 +41,7 @@ class ModelMemory:
         self._prefix = prefix
         self._planner = planner
         self._sizes = sizes
+        self._relieved_at = 0.0  # time of the newest device error that passes were shortened for
 
     @property
     def used_at(self) -> float:
@@ -126,6 +133,19 @@ class ModelMemory:
             self._planner.speculator.clear()
             self._ops.next += self._planner.looks.clear()
         return before - self.cached
+
+    def relieve(self, fault: DeviceFault) -> None:
+        """Ask less of the device after an error: shorter passes, and prefixes of all models give
+        way where memory is full. Once for an error, however many steps it condemns.
+        """
+        if fault.at == self._relieved_at:
+            return
+        self._relieved_at = fault.at
+        if fault.kind in TOO_MUCH:
+            self._planner.chunk.shrink()
+        if fault.kind is FaultKind.OUT_OF_MEMORY:
+            self._ops.next += self._prefix.shrink(0)
+            self._queue.memory.evict_prefixes(EVERYTHING)
 
 
 def cache_need(request: Request, layout: Layout) -> int:

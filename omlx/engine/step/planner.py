@@ -1,7 +1,4 @@
-"""The next step's windows, and the rows that share a batch. Pure Python; writes no row.
-
-Rows join when a second one decodes. A row that is left alone stays for LINGER_STEPS, so that a
-second row that comes and goes does not cause copies back and forth, and is then split off.
+"""The next step's windows. Pure Python; writes no row.
 
 A step may be planned while the one before it is in flight, its token standing in as `LAST`, if that
 one only samples plain tokens or reads prompts, and nothing about the rows changes. Everything else
@@ -11,134 +8,21 @@ is a barrier.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, Literal, Protocol
+from typing import Final, Literal
 
 from omlx.engine.device_errors import isolate
 from omlx.engine.prefix.reuse import PrefixReuse
 from omlx.engine.speculation.drafter import Draft
 from omlx.engine.speculation.speculator import Speculator
-from omlx.engine.step.plan import LAST, CacheOp, Extract, Filter, Forward, Merge, Plan, Step, Window
+from omlx.engine.step.batch import Batch
+from omlx.engine.step.pacing import PrefillPacing
+from omlx.engine.step.plan import LAST, CacheOp, Forward, Plan, Step, Window
 from omlx.engine.step.prefill import PrefillChunk
-from omlx.engine.step.row import Row, Status
+from omlx.engine.step.priority import PromptOrder
+from omlx.engine.step.row import Row
 from omlx.engine.types import Limits
 from omlx.engine.vision.features import Looks
 from omlx.engine.vision.spans import spans_within, words_before
-from omlx.errors import Reason
-
-LINGER_STEPS: Final = 16
-
-
-class CacheSizes(Protocol):
-    """`unseen` is the share of the caches' bytes that other processes hold: 0 but in stages."""
-
-    unseen: float
-
-    def row_bytes(self, row: int) -> int:
-        """Bytes of a row's cache now."""
-        ...
-
-
-class Batch:
-    """The rows that share a cache, in its order.
-
-    `off_reason` says why rows of this model cannot, `no_uneven` why they cannot read windows of
-    different lengths, and so not draft; or None.
-    """
-
-    def __init__(
-        self,
-        limits: Limits,
-        sizes: CacheSizes,
-        off_reason: Reason | None,
-        no_uneven: Reason | None = None,
-    ) -> None:
-        self.members: list[int] = []
-        self.excluded: set[int] = set()  # rows for which there was no room
-        self.off_reason = off_reason
-        self.no_uneven = no_uneven
-        self._limits = limits
-        self._most = limits.max_rows if limits.bounds is None else limits.bounds.rows
-        self._sizes = sizes
-        self._alone: int | None = None  # the only row that decodes, since so many steps
-        self._alone_steps = 0
-
-    def changes(self, decoding: Sequence[Row]) -> bool:
-        """Whether `arrange` might return operations."""
-        if len(decoding) == 1:
-            return self._splits_off(decoding[0].id)
-        return self.off_reason is None and any(s.id not in self.members for s in decoding)
-
-    def arrange(self, decoding: Sequence[Row]) -> list[CacheOp]:
-        """Merge or split rows to fit those that decode. Called once per step."""
-        if len(decoding) == 1:
-            return self._arrange_alone(decoding[0].id)
-        self._alone = None
-        if self.off_reason is not None:
-            return []
-        # A row with several pending tokens commits them in a window of its own first. So does one
-        # that has computed nothing yet: some recurrent layers treat the first token differently,
-        # and a merge would give them a state of zeros.
-        ready = [
-            s
-            for s in decoding
-            if s.id not in self.members and s.pending == 1 and s.computed and not s.unread
-        ]
-        joining = self._within_memory(ready, {s.id: s.computed for s in decoding})
-        self.excluded = {s.id for s in ready}.difference(joining)
-        if not joining or len(joining) + len(self.members) < 2:
-            return []
-        self.members.extend(joining)
-        return [Merge(joining)]
-
-    def drafts_alone(self, row: int, decoding: int) -> bool:
-        """Whether a row has a pass of its own while `decoding` rows decode, and stays out of the
-        batch.
-        """
-        if row in self.members:
-            return False
-        return decoding == 1 or self.off_reason is not None or row in self.excluded
-
-    def remove(self, row: int, *, keep_cache: bool) -> list[CacheOp]:
-        """Take out a row that has ended, with its cache or without it."""
-        if row not in self.members:
-            return []
-        self.members.remove(row)
-        others = Filter(tuple(self.members))
-        if keep_cache:
-            return [Extract(row), others]
-        return [others]
-
-    def _arrange_alone(self, row: int) -> list[CacheOp]:
-        splits_off = self._splits_off(row)
-        if row != self._alone:
-            self._alone, self._alone_steps = row, 0
-        self._alone_steps += 1
-        if not splits_off:
-            return []
-        self.members = []
-        return [Extract(row), Filter(())]
-
-    def _splits_off(self, row: int) -> bool:
-        lingered = row == self._alone and self._alone_steps >= LINGER_STEPS
-        return lingered and row in self.members
-
-    def _within_memory(self, ready: Sequence[Row], lengths: dict[int, int]) -> tuple[int, ...]:
-        """The ready rows that fit into the batch's memory, where every row is padded to the
-        longest, and into the largest batch of a strict model.
-        """
-        members = list(self.members)
-        joined: list[int] = []
-        for row in ready:
-            candidates = [*members, row.id]
-            if len(candidates) > self._most:
-                break
-            longest = max(lengths[member] for member in candidates)
-            per_token = self._sizes.row_bytes(row.id) / max(1, row.computed)
-            if len(candidates) * longest * per_token <= self._limits.batch_bytes:
-                members = candidates
-                joined.append(row.id)
-        return tuple(joined)
-
 
 SCORED_COPIES: Final = 3
 """Logits of a prompt in float32 that exist at once while they are scored."""
@@ -162,6 +46,8 @@ class Planner:
         self._batch = batch
         self._prefix = prefix
         self.chunk = chunk
+        self.order = PromptOrder()
+        self.pacing = PrefillPacing(limits, speculator.cost_model.target)
 
     def open(self, row: Row) -> None:
         """Let the drafters of a row begin, before its prompt is read."""
@@ -192,13 +78,16 @@ class Planner:
 
         The rows are left as they are.
         """
+        chunks, looks = self._prefill(running, decoding)
+        if chunks and self._gives_way(running, decoding):
+            decoding = ()
         caught_up = self.speculator.catch_up(decoding, alone=len(running) == 1)
         drafts: dict[int, object] = {}
         forwards = self._decode(decoding, drafts)
-        chunks, looks = self._prefill(running, stall_matters=len(decoding) > 0)
         plan = Plan((*ops, *looks), (*forwards, *chunks))
         if not plan.ops and not plan.forwards:
             return None
+        self.pacing.planned(len(decoding), prompt_tokens(plan))
         masks = {row.id: mask for row in decoding if (mask := row.mask) is not None}
         images = self.looks.prepared(looks, running) if looks else {}
         return Step(plan, drafts, masks, images, caught_up=caught_up)
@@ -206,6 +95,7 @@ class Planner:
     def observe(self, plan: Plan, seconds: float, activations: int | None = None) -> None:
         """Learn how long a step took, and what its pass over a prompt took of memory."""
         windows = [window for window in plan.windows if not window.sample]
+        self.pacing.observe(len(plan.windows) - len(windows), prompt_tokens(plan), seconds)
         if not windows:
             return
         read, context = sum(w.width for w in windows), max(w.start + w.width for w in windows)
@@ -289,21 +179,30 @@ class Planner:
             history=seen,
         )
 
+    def _gives_way(self, running: Sequence[Row], decoding: Sequence[Row]) -> bool:
+        """Whether all decoding rows are less urgent than a prompt, which is read first."""
+        prompts = self.order.first(running)
+        if not prompts or not decoding:
+            return False
+        urgent = min(row.request.priority for row in decoding) <= prompts[0].request.priority
+        return not urgent and self.pacing.holds
+
     def _prefill(
-        self, running: Sequence[Row], *, stall_matters: bool
+        self, running: Sequence[Row], decoding: Sequence[Row]
     ) -> tuple[list[Forward], list[CacheOp]]:
-        """Return chunks in order of admission, within one budget of tokens, and looks at images.
+        """Return chunks of the most urgent prompts, within one budget of tokens, and looks at
+        images.
 
         The last token of a prompt is left for the first decode window.
         """
-        limits = self.limits
-        budget = self._budget(stall_matters=stall_matters)
+        limits, prompts = self.limits, self.order.first(running)
+        budget = self._budget(prompts, decoding)
         self.chunk.begin()
         forwards: list[Forward] = []
         looks: list[CacheOp] = []
-        for row in running:
-            if row.status is not Status.PREFILL or row.restoring or budget < 1:
-                continue
+        for row in prompts:
+            if budget < 1:
+                break
             scored = row.request.prompt_logprobs is not None
             # Logits of every prompt token are kept where they are scored: read less at once.
             most = min(budget, limits.prefill_slice) if scored else budget
@@ -325,18 +224,31 @@ class Planner:
             budget -= chunk
         return forwards, looks
 
-    def _budget(self, *, stall_matters: bool) -> int:
-        """Return the tokens of prompts that a step reads at most."""
-        budget = self.limits.prefill_slice if stall_matters else self.limits.prefill_chunk
+    def _budget(self, prompts: Sequence[Row], decoding: Sequence[Row]) -> int:
+        """Return the tokens of prompts that a step reads at most. 0: decoding rows are due."""
+        if not prompts:
+            return 0
+        row, budget = prompts[0], self.limits.prefill_chunk
+        urgent = row.request.priority
+        if any(other.request.priority <= urgent for other in decoding):
+            budget = self._slice(row) if self.pacing.due else 0
+        elif self.pacing.timed and urgent > 0:  # so that more urgent requests wait little
+            budget = self._slice(row)
         return min(budget, self.chunk.tokens)
+
+    def _slice(self, row: Row) -> int:
+        if self.pacing.timed:
+            return self.pacing.tokens(row.computed)
+        return self.limits.prefill_slice
 
     def _prefill_waits(self, running: Sequence[Row], decoding: Sequence[Row]) -> bool:
         """Whether memory is too short for the next pass over a prompt beside the step in flight."""
-        for row in running:
-            if row.status is Status.PREFILL and not row.restoring:
-                budget = self._budget(stall_matters=len(decoding) > 0)
-                return self.chunk.waits(row.computed, min(budget, row.pending - 1))
-        return False
+        prompts = self.order.first(running)
+        budget = self._budget(prompts, decoding)
+        if not budget:
+            return False
+        row = prompts[0]
+        return self.chunk.waits(row.computed, min(budget, row.pending - 1))
 
     def _chunk(self, row: Row, budget: int, ready: int) -> int:
         """Return how many tokens of a prompt to read next: none whose image is not computed."""
@@ -366,3 +278,8 @@ class Planner:
                 if span.stop > end:
                     end = span.start if span.start > row.computed else span.stop
         return end
+
+
+def prompt_tokens(plan: Plan) -> int:
+    """Return the tokens of prompts that a plan reads."""
+    return sum(window.width for window in plan.windows if not window.sample)

@@ -1,16 +1,15 @@
 """The beginning and the end of a request: admission; stops, statistics, errors. Pure Python.
 
-The head of the queue is a request of the group with the fewest rows, of those the first that came:
-a client's request with many choices does not keep all rows while another one waits. The head waits
-for a free row, for memory, and for a prompt that a sibling choice (`n` > 1) is reading, whose
-prefix it then restores.
+The head of the queue is the most urgent request; of several, one of the group with the fewest rows,
+of those the first that came: a client's request with many choices does not keep all rows while
+another one waits. The head waits for a free row, for memory, and for a prompt that a sibling choice
+(`n` > 1) is reading, whose prefix it then restores. A less urgent row gives way to it.
 """
 
 from __future__ import annotations
 
 import logging
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from copy import deepcopy
 from dataclasses import dataclass, replace
 
@@ -20,12 +19,13 @@ from omlx.engine.prefix.reuse import PrefixReuse
 from omlx.engine.speculation.speculator import Speculator
 from omlx.engine.step.masking import KnownTokensMask
 from omlx.engine.step.prefill import PrefillChunk
+from omlx.engine.step.priority import QUANTUM_S, least_urgent, most_urgent, starved
 from omlx.engine.step.row import Clock, Row, Status
 from omlx.engine.types import Event, Failed, Limits, Request
 from omlx.engine.vision.features import Looks
 from omlx.engine.vision.spans import words
 from omlx.errors import BadRequest, DeviceFull, EngineError, OmlxError, Overloaded
-from omlx.records import RequestStats
+from omlx.records import DrafterStats, RequestStats, add_drafters
 
 
 class AdmissionQueue:
@@ -57,6 +57,7 @@ class AdmissionQueue:
         self._chunk = chunk
         self._blocked: Row | None = None  # a head that did not fit
         self._blocked_version = 0  # of the guard, then
+        self._next: Row | None = None  # for which a row gave way
         self._rows = 0
 
     @property
@@ -83,21 +84,45 @@ class AdmissionQueue:
         self._rows += 1
         self.used_at = self._clock()
         clock = Clock(submitted=self.used_at)
-        self.waiting.append(Row(self._rows, request, list(request.tokens), end, clock))
+        tokens, since = list(request.tokens), self.used_at
+        self.waiting.append(Row(self._rows, request, tokens, end, clock, waiting_since=since))
 
     def requeue(self, row: Row, *, cold: bool) -> None:
         """Have the tokens of a row that was given up computed again, before other requests."""
         self._rows += 1
         self.waiting.insert(0, row.again(self._rows, cold=cold))
 
+    def displace(self, row: Row, speculator: Speculator) -> None:
+        """Have a row that gives way wait, before others of its priority."""
+        self._rows += 1
+        self._next = self._next_or(most_urgent(self.waiting, ()))
+        drafters = drafter_stats(row, speculator)
+        self.waiting.insert(0, row.later(self._rows, self._clock(), drafters))
+
+    def displaceable(self, running: Sequence[Row], *, freeing: bool) -> Row | None:
+        """Return the row that must give way to a waiting request, if any.
+
+        For memory, rows give way after one another: not while the next step is `freeing` some.
+        """
+        if not self.waiting:
+            return None
+        head = self._next_or(most_urgent(self.waiting, running))
+        full = len(running) >= self.limits.max_rows
+        blocked = self._is_blocked(head) and not freeing
+        if not (full or blocked) or self._prefix_is_read(head, running):
+            return None
+        return least_urgent(running, head.request.priority, self._clock())
+
     def may_admit(self, running: list[Row]) -> bool:
         """Whether the head may be judged: a row is free, and memory changed since the last try."""
         if not self.waiting or len(running) >= self.limits.max_rows:
             return False
         head = self._head(running)
-        if head is self._blocked and self._blocked_version == self.memory.version:
-            return False
-        return self._prefix.off_reason is not None or not _prefix_comes(head.request, running)
+        return not self._is_blocked(head) and not self._prefix_is_read(head, running)
+
+    def changes(self, running: list[Row]) -> bool:
+        """Whether a request may be judged, or a row gives way to one."""
+        return self.may_admit(running) or self.displaceable(running, freeing=False) is not None
 
     def admissions(
         self, client: MemoryClient, running: list[Row], need_of: Callable[[Row], int]
@@ -116,7 +141,10 @@ class AdmissionQueue:
             if verdict is Verdict.WAIT_FOR_CHANGE:
                 self._blocked, self._blocked_version = head, self.memory.version
                 return
+            if head is self._starved(running):
+                head.keep(self._clock() + QUANTUM_S)
             self.unblock()
+            self._next = None
             self.waiting = [row for row in self.waiting if row is not head]
             if verdict is Verdict.ADMIT:
                 yield head
@@ -141,8 +169,31 @@ class AdmissionQueue:
 
     def _head(self, running: Iterable[Row]) -> Row:
         """Return the request whose turn it is. Requires that one waits."""
-        counts = Counter(row.request.group for row in running)
-        return min(self.waiting, key=lambda s: (not s.restarts, counts[s.request.group]))
+        return self._starved(running) or self._next_or(most_urgent(self.waiting, running))
+
+    def _starved(self, running: Iterable[Row]) -> Row | None:
+        """Return the request that precedes more urgent ones, unless one of them needs the memory
+        or the row that was freed.
+        """
+        blocked = self._blocked is not None and self._blocked_version == self.memory.version
+        if self._next is not None or blocked:
+            return None
+        return starved(self.waiting, running, self._clock())
+
+    def _next_or(self, head: Row) -> Row:
+        """Return the request for which a row gave way, unless a more urgent one has come."""
+        if not any(row is self._next for row in self.waiting):
+            self._next = None
+        if self._next is None or self._next.request.priority > head.request.priority:
+            return head
+        return self._next
+
+    def _is_blocked(self, head: Row) -> bool:
+        """Whether a request has found no memory, and nothing has changed since."""
+        return head is self._blocked and self._blocked_version == self.memory.version
+
+    def _prefix_is_read(self, head: Row, running: Iterable[Row]) -> bool:
+        return self._prefix.off_reason is None and _prefix_comes(head.request, running)
 
 
 def validate(request: Request, limits: Limits, *, sees: bool = False) -> None:
@@ -262,7 +313,7 @@ def request_stats(row: Row, speculator: Speculator) -> RequestStats:
         prompt_ms=_ms(clock.admitted, clock.first_token),
         predicted_ms=_ms(clock.first_token, clock.last_token),
         seed=row.request.sampling.seed,
-        drafters=deepcopy(speculator.stats(row.id)),
+        drafters=drafter_stats(row, speculator),
         speculation=speculator.reason(row),
         strategy=str(strategy),
         strategy_notes=strategy.notes,
@@ -271,7 +322,13 @@ def request_stats(row: Row, speculator: Speculator) -> RequestStats:
         speedup=speculator.speedup(row),
         step_deviation=speculator.step_deviation(row),
         restarts=row.restarts,
+        displaced=row.displaced,
     )
+
+
+def drafter_stats(row: Row, speculator: Speculator) -> dict[str, DrafterStats]:
+    """Return statistics of a row's drafters, of those before it gave way included."""
+    return add_drafters(row.earlier, deepcopy(speculator.stats(row.id)))
 
 
 def _ms(start: float, end: float) -> float:

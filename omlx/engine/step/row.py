@@ -8,12 +8,13 @@ Prefill, decode and verification are one thing: computed catches up with known.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
 from omlx.draft_length import MAX_DRAFT_LENGTH
 from omlx.engine.types import Request, TokenMask
+from omlx.records import DrafterStats
 
 _FARTHEST: Final = MAX_DRAFT_LENGTH + 2
 """Tokens that one step samples at most, behind the one in flight."""
@@ -81,6 +82,10 @@ class Row:
     disk, and it reads nothing; `fetched` says that it has waited for that. `restarts` counts how
     often its tokens were computed again after a failure of the device, the last time when it had
     `restarted_at` tokens; `cold`: without a cached prefix.
+
+    `waiting_since` is the time when the row last had to wait; until `kept_until` the row gives way
+    to no other request. `displaced` counts how often it gave way, `earlier` has the statistics of
+    drafters before. `finish_tag` orders prompts (see priority.py).
     """
 
     id: int
@@ -98,6 +103,11 @@ class Row:
     restarts: int = 0
     restarted_at: int = 0
     cold: bool = False
+    waiting_since: float = 0.0
+    kept_until: float = 0.0
+    displaced: int = 0
+    earlier: dict[str, DrafterStats] = field(default_factory=dict)
+    finish_tag: float = 0.0
 
     @property
     def prompt_len(self) -> int:
@@ -117,6 +127,15 @@ class Row:
         """
         came_on = not self.restarts or len(self.tokens) > self.restarted_at
         return came_on and self.restarts < MAX_RESTARTS and self.request.prompt_logprobs is None
+
+    def keep(self, until: float) -> None:
+        """Give way to no other request before that time."""
+        self.kept_until = until
+
+    @property
+    def may_give_way(self) -> bool:
+        """Whether another request may take the row. Scores of a prompt are not sent twice."""
+        return self.request.prompt_logprobs is None and not self.request.prefill_only
 
     @property
     def remaining(self) -> int:
@@ -146,7 +165,7 @@ class Row:
     def start(self, cached: int, *, restoring: bool = False) -> None:
         """Prefill from a cache of `cached` tokens, or once one has come from disk."""
         self.computed = cached
-        if not self.restarts:
+        if not (self.restarts or self.displaced):
             self.cached = cached
         self.restoring = restoring
         self.fetched |= restoring
@@ -156,6 +175,17 @@ class Row:
 
     def again(self, new_id: int, *, cold: bool) -> Row:
         """Return a waiting row that computes the same tokens again, and continues behind them."""
+        row = self._waiting(new_id)
+        row.restarts, row.restarted_at, row.cold = self.restarts + 1, len(self.tokens), cold
+        return row
+
+    def later(self, new_id: int, now: float, earlier: dict[str, DrafterStats]) -> Row:
+        """Return a waiting row that continues behind the tokens of this one, which gave way."""
+        row = self._waiting(new_id)
+        row.displaced, row.waiting_since, row.earlier = self.displaced + 1, now, earlier
+        return row
+
+    def _waiting(self, new_id: int) -> Row:
         return replace(
             self,
             id=new_id,
@@ -164,9 +194,7 @@ class Row:
             unread=0,
             unverified=0,
             restoring=False,
-            restarts=self.restarts + 1,
-            restarted_at=len(self.tokens),
-            cold=cold,
+            kept_until=0.0,
         )
 
     def begin_decode(self) -> None:

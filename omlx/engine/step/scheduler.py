@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import chain
-from typing import Final
 
-from omlx.engine.device_errors import TOO_MUCH, DeviceFault, FaultKind, isolate, kind_of
+from omlx.engine.device_errors import DeviceFault, isolate, kind_of
 from omlx.engine.memory import MemoryGuard
 from omlx.engine.prefix.reuse import Opening, PrefixReuse
 from omlx.engine.speculation.speculator import Speculator
+from omlx.engine.step.batch import Batch, CacheSizes
 from omlx.engine.step.model_memory import ModelMemory
 from omlx.engine.step.plan import (
     Drop,
@@ -32,7 +32,7 @@ from omlx.engine.step.plan import (
     rows_of,
     saved_pieces,
 )
-from omlx.engine.step.planner import Batch, CacheSizes, Planner
+from omlx.engine.step.planner import Planner
 from omlx.engine.step.prefill import Activations, PrefillChunk
 from omlx.engine.step.requests import (
     AdmissionQueue,
@@ -57,9 +57,6 @@ from omlx.engine.vision.features import Looks
 from omlx.engine.vision.spans import TowerFacts
 from omlx.errors import NonFiniteLogits, Reason
 from omlx.records import verification_outcome
-
-EVERYTHING: Final = 1 << 62
-"""More bytes than there are."""
 
 
 class Scheduler:
@@ -98,7 +95,6 @@ class Scheduler:
         self.memory_client = ModelMemory(*parts)
         self._cancelled: set[str] = set()
         self._ended = False  # whether a row has, that is still among those that run
-        self._relieved_at = 0.0  # time of the newest device error that passes were shortened for
 
     def submit(self, request: Request) -> None:
         """Queue a request. Raises Overloaded or BadRequest."""
@@ -138,9 +134,7 @@ class Scheduler:
         if self._in_flight is not None and self._must_commit_first(self._in_flight, decoding):
             return None
         if self.queue.waiting:
-            need = self.memory_client.need
-            for row in self.queue.admissions(self.memory_client, self.running, need):
-                self._open(row)
+            self._admit()
             decoding = self.decoding
         loads = self.opening.restore(self.running, self.ops, self.memory.headroom)
         if loads:
@@ -157,18 +151,33 @@ class Scheduler:
     def _must_commit_first(self, in_flight: Plan, decoding: list[Row]) -> bool:
         if self.ops.next or self._cancelled or self.opening.arrived(self.running):
             return True
-        if self.queue.may_admit(self.running) or any(row.filled for row in self.running):
+        if self.queue.changes(self.running) or any(row.filled for row in self.running):
             return True
         return self.planner.must_commit_first(in_flight, self.running, decoding)
+
+    def _admit(self) -> None:
+        """Give rows to waiting requests, those of less urgent ones too."""
+        queue, client = self.queue, self.memory_client
+        while True:
+            for row in queue.admissions(client, self.running, client.need):
+                self._open(row)
+            displaced = queue.displaceable(self.running, freeing=bool(self.ops.next))
+            if displaced is None:
+                return
+            queue.displace(displaced, self.speculator)
+            self._release(displaced)
+            self._remove_done()
 
     def _open(self, row: Row) -> None:
         row.clock.admitted = row.clock.admitted or self._clock()
         self.ops.next += self.opening.open(row)
+        row.finish_tag = self.planner.order.enter(row, self.running)
         self.running.append(row)
 
     def _launched(self, plan: Plan) -> None:
         """Advance every row that the plan reads, and save what its prefill chunks complete."""
         by_row = {row.id: row for row in self.running}
+        prompts = sum(row.status is Status.PREFILL for row in self.running)
         for window in plan.windows:
             row = by_row[window.row]
             row.computed += window.width
@@ -176,6 +185,7 @@ class Scheduler:
                 row.unread += 1
                 row.unverified = window.draft_n
                 continue
+            self.planner.order.read(window.width, prompts)
             self.ops.later += self.prefix.after_chunk(row, self.memory.headroom)
             if row.pending == 1:
                 row.begin_decode()
@@ -237,7 +247,7 @@ class Scheduler:
             unproven += self.ops.discard(row_id)
         self.ops.next += self.prefix.forget(unproven)
         self.speculator.clear()  # what a draft model cached costs only speed
-        self._relieve(fault)
+        self.memory_client.relieve(fault)
         others = any(c.busy for c in self.memory.clients if c is not self.memory_client)
         alone = len(self.running) + len(self.queue.waiting) == 1 and not others
         events: list[Event] = []
@@ -281,6 +291,8 @@ class Scheduler:
         if read.error is not None:
             return [self._fail(row, read.error)]
         if not window.sample:
+            if row.clock.first_token:  # it has generated before, and gave way
+                return []
             scored = row.tokens[window.start + 1 :]
             scores = read.token_logprobs(scored, request.prompt_logprobs) or ()
             done = min(window.start + window.width, row.prompt_len)
@@ -329,22 +341,27 @@ class Scheduler:
             )
 
     def _finish(self, row: Row, reason: FinishReason, stop_token: int | None) -> Finished:
-        """End a request. Save its row's cache as a prefix, and free the row."""
-        row_id, admitted = row.id, row.status is not Status.WAITING
+        """End a request, and free its row."""
         stats = request_stats(row, self.speculator)
+        self._release(row)
+        return Finished(row.request.id, reason, stats, stop_token)
+
+    def _release(self, row: Row) -> None:
+        """Free a row, if one was given. Save its cache as a prefix."""
+        row_id, admitted = row.id, row.status is not Status.WAITING
         row.move(Status.DONE)
         self._ended = True
-        if admitted:
-            self.opening.drop(row_id)
-            client, freed = self.memory_client, self._sizes.row_bytes(row_id)
-            keep = row_id not in self.batch.members or client.may_copy(row_id)
-            self.ops.next += self.batch.remove(row_id, keep_cache=keep)
-            room = partial(self.memory.headroom, freed, client.copied) if keep else None
-            self.ops.next += self.prefix.close(row, room)
-            self.speculator.store(row)
-            self.speculator.drop(row_id)
-            self.ops.next += [*self.looks.release(row_id), Drop(row_id)]
-        return Finished(row.request.id, reason, stats, stop_token)
+        if not admitted:
+            return
+        self.opening.drop(row_id)
+        client, freed = self.memory_client, self._sizes.row_bytes(row_id)
+        keep = row_id not in self.batch.members or client.may_copy(row_id)
+        self.ops.next += self.batch.remove(row_id, keep_cache=keep)
+        room = partial(self.memory.headroom, freed, client.copied) if keep else None
+        self.ops.next += self.prefix.close(row, room)
+        self.speculator.store(row)
+        self.speculator.drop(row_id)
+        self.ops.next += [*self.looks.release(row_id), Drop(row_id)]
 
     def _fail(self, row: Row, error: Exception) -> Failed:
         """End a request with an error."""
@@ -352,19 +369,6 @@ class Scheduler:
         if isinstance(error, NonFiniteLogits):
             self.clear_prefixes()  # any cached prefix may hold what the fault left
         return failed(row.request, error)
-
-    def _relieve(self, fault: DeviceFault) -> None:
-        """Ask less of the device after an error: shorter passes, and prefixes of all models give
-        way where memory is full. Once for an error, however many steps it condemns.
-        """
-        if fault.at == self._relieved_at:
-            return
-        self._relieved_at = fault.at
-        if fault.kind in TOO_MUCH:
-            self.planner.chunk.shrink()
-        if fault.kind is FaultKind.OUT_OF_MEMORY:
-            self.ops.next += self.prefix.shrink(0)
-            self.memory.evict_prefixes(EVERYTHING)
 
     def _restart(self, row: Row, *, cold: bool) -> None:
         """Compute a row's tokens again, in a new row that continues the same answer."""
@@ -391,7 +395,5 @@ class Scheduler:
             row.check()
         row_ids = {row.id for row in self.running}
         assert len(row_ids) == len(self.running) <= self.queue.limits.max_rows
-        assert set(self.batch.members) <= {s.id for s in self.decoding}, (
-            self.batch.members,
-            row_ids,
-        )
+        members = set(self.batch.members)
+        assert members <= {s.id for s in self.decoding}, (members, row_ids)

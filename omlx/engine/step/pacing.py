@@ -1,0 +1,134 @@
+"""Prefill slices by time: what prompts may take beside rows that decode. Pure Python.
+
+A slice takes `pause_s`, or a step of the decoding rows where that is longer; afterwards the rows
+decode as long as it took, so they keep half of their pace. The size in tokens follows from the
+slices before; the first one from the cost model. Rows that gave way to a more urgent prompt get one
+step in `HELD` of its time.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from omlx.engine.speculation.cost_model import LatencyTable
+from omlx.engine.types import Limits
+
+FIRST: Final = 32
+"""Tokens of the first slice of a model of which nothing is measured."""
+
+SMALLEST: Final = 16
+"""Tokens — shorter passes read all weights for little."""
+
+STEADY: Final = 2.0
+"""Factor by which a slice may differ from the one before: a single time may be an outlier."""
+
+TILE: Final = 32
+"""Tokens that a matrix product computes together: longer slices are multiples."""
+
+MAX_OWED_S: Final = 5.0
+"""Seconds — a machine that slept owes nothing."""
+
+HELD: Final = 20
+"""Ratio of a prompt's time to that of less urgent rows beside it."""
+
+UNKNOWN_STEP_S: Final = 0.05
+"""Seconds of a decode step, while none is measured."""
+
+
+class PrefillPacing:
+    """Time of one model's prompts, beside decoding rows and before them.
+
+    Without `pause_s` in `limits` nothing is timed. `table` has the seconds of earlier passes.
+    """
+
+    def __init__(self, limits: Limits, table: LatencyTable) -> None:
+        self._longest = limits.prefill_chunk
+        self._pause_s = limits.pause_s
+        self._table = table
+        self._tokens: float | None = None  # of a slice that takes `_target_s`
+        self._step_s = 0.0  # of a step without prompts; 0: not measured
+        self._rows = 0  # that decode in such a step
+        self._owed_s = 0.0  # to decoding rows, for a slice
+        self._held_s = 0.0  # since less urgent rows decoded last
+
+    @property
+    def timed(self) -> bool:
+        return self._pause_s is not None
+
+    @property
+    def due(self) -> bool:
+        """Whether decoding rows have had their share since the last slice."""
+        return self._owed_s <= 0.0
+
+    @property
+    def holds(self) -> bool:
+        """Whether less urgent rows wait for a prompt in the next step."""
+        return self.timed and self._held_s < HELD * (self._step_s or UNKNOWN_STEP_S)
+
+    def tokens(self, context: int) -> int:
+        """Return the tokens of the next slice, behind `context` others."""
+        if self._tokens is None:
+            self._tokens = self._expected(context)
+        tokens = max(SMALLEST, min(int(self._tokens), self._longest))
+        return tokens if tokens < 2 * TILE else tokens - tokens % TILE
+
+    def planned(self, rows: int, tokens: int) -> None:
+        """Note a step in which `rows` decode, and prompts have `tokens`."""
+        if not rows:
+            return
+        self._held_s = 0.0
+        if rows != self._rows:
+            self._rows, self._step_s = rows, 0.0
+        self._owe(self._slice_s(tokens) - self._step_s)
+
+    def observe(self, rows: int, tokens: int, seconds: float) -> None:
+        """Learn from a step that took `seconds`; correct what was `planned`."""
+        if self._pause_s is None:
+            return
+        if not tokens:
+            self._observe_decode(rows, seconds)
+            return
+        slice_s = seconds - self._step_s if rows else seconds
+        if rows:
+            self._owe(slice_s - self._slice_s(tokens))
+        else:
+            self._held_s += seconds
+        self._learn(tokens, max(slice_s, seconds / 10))
+
+    @property
+    def _target_s(self) -> float:
+        return max(self._pause_s or 0.0, self._step_s)
+
+    def _slice_s(self, tokens: int) -> float:
+        """Return the expected seconds of a slice."""
+        return self._target_s * tokens / (self._tokens or FIRST)
+
+    def _owe(self, seconds: float) -> None:
+        if self._pause_s is not None:
+            self._owed_s = min(max(-self._step_s, self._owed_s + seconds), MAX_OWED_S)
+
+    def _observe_decode(self, rows: int, seconds: float) -> None:
+        if not rows or rows != self._rows:
+            return
+        known = self._step_s
+        self._owe(known - seconds)
+        self._step_s = (known + min(seconds, 3 * known)) / 2 if known else seconds
+
+    def _learn(self, tokens: int, seconds: float) -> None:
+        if tokens < SMALLEST:
+            return
+        fitting, known = tokens * self._target_s / seconds, self._tokens
+        if known is None:  # a longer pass, which ran without decoding rows
+            self._tokens = min(fitting, STEADY * tokens)
+        elif fitting > known and tokens < known / 2:
+            return  # the short end of a prompt proves little
+        else:
+            self._tokens = min(max(fitting, known / STEADY), STEADY * known, self._longest)
+
+    def _expected(self, context: int) -> float:
+        """Return the tokens of a first slice: those of the widest measured pass, at its pace."""
+        for width in (256, 64, 16):
+            seconds = self._table.seconds(width, context + width)
+            if seconds and self._table.reaches(width):
+                return min(width * self._target_s / seconds, STEADY * width)
+        return FIRST

@@ -1,0 +1,88 @@
+"""Priority: who is admitted next, who gives up a row, in which order prompts are read. Pure Python.
+
+A lower number is more urgent. Rows give way to more urgent requests and continue afterwards from
+their own tokens. A request that has waited `STARVATION_S` beside more urgent ones is admitted
+next, one at a time, and keeps its row for `QUANTUM_S`.
+
+Prompts of one priority are read in the order in which fair sharing would end them (virtual finish
+times, as in weighted fair queueing): a short prompt passes a long one, and each ends no later than
+if all had equal shares.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from omlx.engine.step.row import Row, Status
+
+STARVATION_S: Final = 30.0
+"""Seconds without a row, after which a request precedes more urgent ones."""
+
+QUANTUM_S: Final = 15.0
+"""Seconds for which such a request keeps its row."""
+
+
+def most_urgent(waiting: Sequence[Row], running: Iterable[Row]) -> Row:
+    """Return the most urgent request; of several, of the group with the fewest rows."""
+    counts = Counter(row.request.group for row in running)
+
+    def rank(row: Row) -> tuple[int, bool, int]:
+        return row.request.priority, not row.restarts, counts[row.request.group]
+
+    return min(waiting, key=rank)
+
+
+def starved(waiting: Sequence[Row], running: Iterable[Row], now: float) -> Row | None:
+    """Return the request that has waited longest for more urgent ones, if it is its turn."""
+    urgent = min(row.request.priority for row in waiting)
+    late = [
+        row
+        for row in waiting
+        if row.request.priority > urgent and now - row.waiting_since >= STARVATION_S
+    ]
+    if not late or any(row.kept_until > now for row in running):
+        return None
+    return min(late, key=lambda row: row.waiting_since)
+
+
+def least_urgent(running: Sequence[Row], priority: int, now: float) -> Row | None:
+    """Return the row that gives way to a request of `priority`: of several, the newest."""
+    rows = [
+        row
+        for row in reversed(running)
+        if row.request.priority > priority and row.may_give_way and row.kept_until <= now
+    ]
+    return max(rows, key=lambda row: row.request.priority, default=None)
+
+
+class PromptOrder:
+    """Order of the prompts that are read, by priority, then by virtual finish time in tokens."""
+
+    def __init__(self) -> None:
+        self._virtual = 0.0
+
+    def enter(self, row: Row, running: Iterable[Row]) -> float:
+        """Return the finish time of a new row. Prompts of one request follow one another."""
+        group = row.request.group
+        siblings = [
+            other.finish_tag
+            for other in running
+            if group and other.request.group == group and other.status is Status.PREFILL
+        ]
+        return max([self._virtual, *siblings]) + row.pending
+
+    def read(self, tokens: int, prompts: int) -> None:
+        """Advance by `tokens` that were read of one of several prompts."""
+        self._virtual += tokens / max(1, prompts)
+
+    @staticmethod
+    def first(running: Iterable[Row]) -> list[Row]:
+        """Return the prompts that the next step may read: those of the most urgent rows."""
+        rows = [row for row in running if row.status is Status.PREFILL and not row.restoring]
+        if len(rows) < 2:
+            return rows
+        urgent = min(row.request.priority for row in rows)
+        rows = [row for row in rows if row.request.priority == urgent]
+        return sorted(rows, key=lambda row: row.finish_tag)

@@ -1,0 +1,200 @@
+"""Slices of prompts by time: a decoding row keeps half of its pace, whatever a model's size."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import pytest
+
+from omlx.engine.speculation.cost_model import LatencyTable
+from omlx.engine.step.pacing import FIRST, HELD, MAX_OWED_S, SMALLEST, PrefillPacing
+from omlx.engine.step.planner import prompt_tokens
+from omlx.engine.types import Finished, Limits
+from tests.engine.device import Desk, answer, ask
+
+PAUSE_S = 0.2
+LIMITS = Limits(context_length=200_000, prefill_slice=256, pause_s=PAUSE_S)
+BACKGROUND = 10
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Seconds of passes: `step_s` to read the weights, `token_s` to compute a prompt's token."""
+
+    step_s: float
+    token_s: float
+
+    def seconds(self, rows: int, tokens: int) -> float:
+        return (self.step_s if rows else 0.0) + (self.slice_s(tokens) if tokens else 0.0)
+
+    def slice_s(self, tokens: int) -> float:
+        return max(self.step_s, self.token_s * tokens)
+
+
+MACHINES = {
+    "tiny": Machine(0.002, 0.00002),
+    "cpu": Machine(0.03, 0.0025),
+    "8b": Machine(0.02, 0.0015),
+    "70b": Machine(0.13, 0.012),
+    "huge": Machine(0.5, 0.04),
+}
+
+
+@dataclass
+class Drive:
+    """A scheduler whose steps take what a machine says. `log`: rows, tokens, seconds by step."""
+
+    desk: Desk
+    machine: Machine
+
+    def __post_init__(self) -> None:
+        self.log: list[tuple[int, int, float]] = []
+
+    def step(self) -> None:
+        plan = self.desk.step()
+        if plan is None:
+            return
+        tokens = prompt_tokens(plan)
+        rows = sum(window.sample for window in plan.windows)
+        seconds = self.machine.seconds(rows, tokens)
+        self.log.append((rows, tokens, seconds))
+        self.desk.scheduler.planner.observe(plan, seconds)
+
+    def until_first(self, name: str) -> float:
+        """Return the seconds to the first token of a request."""
+        start = len(self.log)
+        while not self.desk.said(name):
+            self.step()
+        return sum(seconds for *_, seconds in self.log[start:])
+
+
+def drive(machine: Machine, **more: object) -> Drive:
+    return Drive(Desk(replace(LIMITS, **more)), machine)
+
+
+def decoding(driven: Drive, name: str, **more: object) -> Drive:
+    driven.desk.submit(ask(name, max_tokens=100_000, **more))
+    while len(driven.desk.said(name)) < 8:
+        driven.step()
+    return driven
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_a_stream_keeps_half_of_its_pace_beside_a_long_prompt(name: str) -> None:
+    machine = MACHINES[name]
+    driven = decoding(drive(machine), "stream")
+    driven.desk.submit(ask("long", prompt=6000))
+    start, before = len(driven.log), len(driven.desk.said("stream"))
+    seconds = driven.until_first("long")
+    said = len(driven.desk.said("stream")) - before
+    assert said >= 0.5 * (seconds - PAUSE_S) / machine.step_s - 2  # the last slice is owed
+    alone = machine.slice_s(6000) + machine.step_s
+    assert seconds <= 2.2 * alone + 3 * max(PAUSE_S, machine.step_s)
+    settled = [s for _, tokens, s in driven.log[start + 8 :] if tokens]
+    assert max(settled) <= 2 * max(PAUSE_S, machine.step_s) + machine.step_s
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_no_pause_is_much_longer_than_the_setting_once_slices_are_known(name: str) -> None:
+    machine = MACHINES[name]
+    driven = decoding(drive(machine), "stream")
+    driven.desk.submit(ask("long", prompt=6000))
+    driven.until_first("long")
+    settled = [s - machine.step_s for rows, tokens, s in driven.log[40:] if rows and tokens]
+    least = machine.slice_s(SMALLEST)
+    assert max(settled) <= max(1.1 * max(PAUSE_S, machine.step_s), least) + 1e-9
+
+
+def test_the_first_slice_follows_from_the_cost_model() -> None:
+    table = LatencyTable()
+    for _ in range(4):
+        table.learn(64, 64, 0.1)
+    assert PrefillPacing(LIMITS, table).tokens(0) == 128
+    for _ in range(4):
+        table.learn_chunk(1024, 1024, 20.0)
+    assert 16 <= PrefillPacing(LIMITS, table).tokens(0) <= 128
+    assert PrefillPacing(LIMITS, LatencyTable()).tokens(0) == FIRST
+
+
+def test_one_slow_slice_halves_the_next_one_at_most() -> None:
+    pacing = PrefillPacing(LIMITS, LatencyTable())
+    for _ in range(12):
+        pacing.observe(0, pacing.tokens(0), 0.001 * pacing.tokens(0))
+    known = pacing.tokens(0)
+    pacing.observe(0, known, 30.0)
+    assert pacing.tokens(0) >= known // 2 - 32
+
+
+def test_the_short_end_of_a_prompt_does_not_make_slices_grow() -> None:
+    pacing = PrefillPacing(LIMITS, LatencyTable())
+    for _ in range(12):
+        pacing.observe(0, pacing.tokens(0), 0.001 * pacing.tokens(0))
+    known = pacing.tokens(0)
+    pacing.observe(0, 20, 0.0001)
+    assert pacing.tokens(0) == known
+
+
+def test_a_machine_that_slept_owes_no_more_than_seconds() -> None:
+    pacing = PrefillPacing(LIMITS, LatencyTable())
+    pacing.planned(1, 32)
+    pacing.observe(1, 32, 10_000.0)
+    steps = 0
+    while not pacing.due:
+        pacing.planned(1, 0)
+        pacing.observe(1, 0, 0.1)
+        steps += 1
+    assert steps <= MAX_OWED_S / 0.1 + 1
+
+
+def test_without_a_pause_slices_have_a_fixed_length() -> None:
+    driven = decoding(drive(MACHINES["cpu"], pause_s=None, prefill_slice=24), "stream")
+    start = len(driven.log)
+    driven.desk.submit(ask("long", prompt=400))
+    driven.until_first("long")
+    read = [tokens for _, tokens, _ in driven.log[start:] if tokens]
+    assert set(read[:-1]) == {24}
+
+
+def test_less_urgent_rows_wait_while_a_prompt_is_read_but_not_for_good() -> None:
+    machine = MACHINES["8b"]
+    driven = decoding(drive(machine, prefill_chunk=512), "slow", priority=BACKGROUND)
+    driven.desk.submit(ask("typed", prompt=40_000, max_tokens=5))
+    start, before = len(driven.log), len(driven.desk.said("slow"))
+    seconds = driven.until_first("typed")
+    steps = len(driven.desk.said("slow")) - before
+    assert steps >= 1
+    assert steps * machine.step_s <= seconds / HELD + 2 * machine.step_s
+    alone = sum(machine.slice_s(tokens) for _, tokens, _ in driven.log[start:] if tokens)
+    assert seconds <= 1.1 * alone
+
+
+def test_a_prompt_in_the_background_is_read_in_passes_that_delay_others_little() -> None:
+    machine = MACHINES["cpu"]
+    driven = drive(machine)
+    driven.desk.submit(ask("slow", prompt=20_000, priority=BACKGROUND))
+    for _ in range(12):
+        driven.step()
+    assert all(seconds <= 1.1 * PAUSE_S for *_, seconds in driven.log[3:])
+    driven.desk.submit(ask("typed", prompt=100, max_tokens=1))
+    assert driven.until_first("typed") <= machine.slice_s(100) + 2 * PAUSE_S + machine.step_s
+
+
+def test_a_changed_number_of_rows_is_measured_again() -> None:
+    machine = MACHINES["cpu"]
+    driven = decoding(drive(machine), "a")
+    driven = decoding(driven, "b")
+    driven.desk.submit(ask("long", prompt=3000))
+    before = [len(driven.desk.said(name)) for name in "ab"]
+    seconds = driven.until_first("long")
+    for name, said in zip("ab", before, strict=True):
+        assert (len(driven.desk.said(name)) - said) / seconds >= 0.48 / machine.step_s
+
+
+def test_answers_beside_a_prompt_are_those_of_requests_alone() -> None:
+    driven = decoding(drive(MACHINES["cpu"]), "stream")
+    desk = driven.desk
+    desk.submit(*(ask(f"p{i}", prompt=700 + i, max_tokens=9, priority=i % 3) for i in range(5)))
+    while sum(isinstance(event, Finished) for event in desk.events) < 5:
+        driven.step()
+    for i in range(5):
+        assert desk.said(f"p{i}") == answer(ask(f"p{i}"), 9)

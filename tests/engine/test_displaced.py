@@ -1,0 +1,68 @@
+"""Background answers whose rows are given away again and again equal undisturbed ones."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.engine.test_random_requests import Asked, Company
+
+FAMILIES = ("llama", "gemma3_text", "qwen3_next", "falcon_h1", "lfm2")
+TYPED = 4
+"""One request in so many is typed; the others are in the background."""
+LEAST = 20
+"""Tokens of an answer in the background."""
+
+
+class Disturbed(Company):
+    """Few rows, and typed requests that take them."""
+
+    def run(self, requests: int, together: int = 0) -> None:
+        while len(self.asked) < requests or self.loop.has_work:
+            if len(self.asked) < requests and self.rng.random() < 0.1:
+                self.ask()
+            self.bench.step()
+
+    def drawn(self, name: str) -> Asked:
+        typed = len(self.asked) % TYPED == TYPED - 1
+        one = super().drawn(name)
+        while not typed and len(one.answer) < LEAST:
+            one = super().drawn(name)
+        return replace(one, of=replace(one.of, priority=0 if typed else 10))
+
+    def prove(self) -> None:
+        assert not self.bench.failed
+        assert not self.loop.scheduler.speculator._rows
+        for name, one in self.asked.items():
+            said = self.bench.tokens[name]
+            assert said == one.answer, name
+            stats = self.bench.stats(name)
+            assert (stats.accepted, stats.predicted_n) == (self.bench.drafted(name), len(said))
+
+    @property
+    def displaced(self) -> int:
+        return sum(self.bench.stats(name).displaced for name in self.asked)
+
+
+def disturbed(family: str, seeds: range) -> int:
+    """Run and prove four answers of each seed; return how often a row was given away."""
+    displaced = 0
+    for seed in seeds:
+        company = Disturbed(family, seed, rows=(1, 2))
+        company.run(5)
+        company.prove()
+        displaced += company.displaced
+    return displaced
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_forty_background_answers_equal_undisturbed_ones(family: str) -> None:
+    """Eight of each of five families, with drafters, masks, stops and penalties."""
+    assert disturbed(family, range(2)) >= 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", FAMILIES)
+def test_five_hundred_background_answers_equal_undisturbed_ones(family: str) -> None:
+    assert disturbed(family, range(2, 27)) >= 20
