@@ -14,6 +14,7 @@
     ├── Overloaded                the queue is full, or the server drains (503, Retry-After)
     │   ├── DeviceFull            out of device memory, twice (503, not to be repeated)
     │   └── TooManyRequests       too many wrong passwords, or over a rate (429, Retry-After)
+    ├── TimedOut                  the request took longer than its own limit (504)
     ├── ConfigError               an invalid flag, variable or file; prevents a start (exit 2)
     ├── ModelError                a model directory cannot be loaded (400)
     │   ├── ModelGone             the model has been deleted or renamed (404)
@@ -131,6 +132,12 @@ class DeviceFull(Overloaded):
 
     Clients that retry failed requests must not retry this one.
     """
+
+
+class TimedOut(OmlxError):
+    """End of a request at its own time limit; clients must not retry it by themselves."""
+
+    status = 504
 
 
 class ConfigError(OmlxError):

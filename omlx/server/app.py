@@ -41,6 +41,7 @@ from omlx.server.endpoints.generation import (
 from omlx.server.endpoints.model_cards import ModelCards
 from omlx.server.endpoints.models import LmStudioEndpoints, ModelEndpoints, PrefixEndpoints
 from omlx.server.endpoints.ollama import OllamaEndpoints, PullRequest, ShowRequest
+from omlx.server.endpoints.requests import RequestEndpoints
 from omlx.server.endpoints.rerank import RerankEndpoint, RerankRequest
 from omlx.server.endpoints.responses import ResponseEndpoints
 from omlx.server.http import errors
@@ -152,6 +153,7 @@ def _routes(services: Services, responder: Responder, responses: ResponseEndpoin
     embeddings = EmbeddingEndpoints(pool, generations)
     rerank = RerankEndpoint(pool, generations).rerank
     prefixes = PrefixEndpoints(services.prefixes)
+    requests = RequestEndpoints(services.activity, generations)
     ollama = OllamaEndpoints(responder, pool, cards, services.downloads)
     lmstudio = LmStudioEndpoints(cards)
     model, response = "/v1/models/{name:path}", "/v1/responses/{id}"
@@ -178,6 +180,8 @@ def _routes(services: Services, responder: Responder, responses: ResponseEndpoin
         Route("POST", "/v1/responses/compact", responses.compact),
         Route("DELETE", response, responses.delete),
         Route("POST", f"{response}/cancel", responses.cancel),
+        Route("GET", "/v1/requests", requests.list_requests),
+        Route("POST", "/v1/requests/{id}/cancel", requests.cancel),
         Route("DELETE", f"{model}/prefixes", prefixes.clear),
         Route("POST", f"{model}/prefixes/probe", prefixes.probe, ChatRequest),
         Route("GET", "/", ollama.root),

@@ -202,6 +202,7 @@ class Settings(BaseModel):
     max_waiting: Annotated[int, _engine(low=0, high=65536)] = 512
     max_context: Annotated[int | None, _engine(scopes=PER_MODEL, low=16, high=1 << 30)] = None
     prefill_chunk: Annotated[int, _engine(low=16, high=65536)] = 2048
+    prefill_pause: Annotated[int, _engine(low=10, high=60_000)] = 200
     calibrate: Annotated[bool, _engine(applies=AppliesAt.RESTART)] = True
     keep_warm: Annotated[bool, _engine(applies=AppliesAt.RESTART)] = True
     prefix_bytes: Annotated[

@@ -21,15 +21,12 @@ from tests.server.running import TARGET, Running
 DOCS = Path(__file__).parents[2] / "docs/api.md"
 ASKED: list[Any] = user("hello")
 USED: dict[str, Any] = {
-    "service_tier": "flex",
     "web_search_options": {},
     "mcp_servers": [{"type": "url", "url": "https://a", "name": "a"}],
-    "priority": 3,
     "mirostat": 2,
 }
 NEUTRAL: dict[str, Any] = {
     "service_tier": "auto",
-    "priority": 0,
     "mcp_servers": [],
     "mirostat": 0,
     "web_search_options": None,

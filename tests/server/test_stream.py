@@ -21,7 +21,7 @@ from omlx.engine.types import (
     TokenLogprob,
     TokensCommitted,
 )
-from omlx.errors import EngineDead, EngineError, Reason
+from omlx.errors import EngineDead, EngineError, Reason, TimedOut
 from omlx.models.pool.served import Lease, ServedModel
 from omlx.records import DrafterStats, RequestStats
 from omlx.server.request.activity import Activity
@@ -163,6 +163,32 @@ def test_what_failed_is_raised_after_what_was_said(tokenizer: TokenizerWrapper) 
 
     count, cancelled, released = asyncio.run(run())
     assert (count, set(cancelled), released) == (1, {"id-1"}, 0)
+
+
+def test_a_stream_ends_at_its_time_limit_behind_what_was_said(tokenizer: TokenizerWrapper) -> None:
+    async def run() -> tuple[int, list[str]]:
+        setting = Setting(tokenizer)
+        setting.engine.say(committed(0, *tokenizer.encode("x")))
+        setting.stream.stop_after(0.0, TimedOut("request.timeout", seconds=0))
+        batches = setting.stream.batches()
+        count = len(await anext(batches))
+        with pytest.raises(TimedOut):
+            await anext(batches)
+        setting.stream.close()
+        return count, setting.engine.cancelled
+
+    assert asyncio.run(run()) == (1, ["id-0", "id-0"])
+
+
+def test_a_time_limit_ends_with_the_stream(tokenizer: TokenizerWrapper) -> None:
+    async def run() -> list[str]:
+        setting = Setting(tokenizer)
+        setting.stream.stop_after(0.0, TimedOut("request.timeout", seconds=0))
+        setting.stream.close()
+        await asyncio.sleep(0)
+        return setting.engine.cancelled
+
+    assert asyncio.run(run()) == ["id-0"]
 
 
 def test_the_lease_is_held_until_the_engine_has_ended(tokenizer: TokenizerWrapper) -> None:

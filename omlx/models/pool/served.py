@@ -281,6 +281,7 @@ def limits_of(speculation: SpeculationConfig, target: LoadedModel) -> Limits:
         max_rows=settings.max_concurrent_requests,
         max_waiting=settings.max_waiting,
         prefill_chunk=settings.prefill_chunk,
+        pause_s=settings.prefill_pause / 1000,
         prefix_bytes=0,
         generates=target.generates,
         strict=settings.exactness == STRICT and target.generates,

@@ -20,7 +20,7 @@ from omlx.server.dialects.anthropic.request import MessageRequest
 from omlx.server.dialects.openai.chat_request import ChatMessage, ChatRequest
 from omlx.server.dialects.openai.completions_request import CompletionRequest
 from omlx.server.http import sse
-from omlx.server.http.body import read_body
+from omlx.server.http.body import Json, read_body
 from omlx.server.http.connection import note, while_connected
 from omlx.server.http.guard import caller_of
 from omlx.server.journal.answers import Answers
@@ -31,6 +31,7 @@ from omlx.server.request.dialect import Encoder, Exchange, Wire
 from omlx.server.request.fields import Body, Listed
 from omlx.server.request.generation import GenerationService
 from omlx.server.request.generation_request import GenerationRequest
+from omlx.server.request.progress import Progress
 from omlx.server.request.stream import ChoiceEvent, GenerationStream
 
 
@@ -82,10 +83,11 @@ class Responder:
         self, stream: GenerationStream, encoder: Encoder, wire: Wire
     ) -> AsyncGenerator[bytes, None]:
         """Yield bytes per batch of events; an error becomes the last event."""
-        yield b"".join(map(wire.frame, encoder.start()))
+        progress = stream.progress
+        yield b"".join(map(wire.frame, with_forecast(encoder.start(), progress)))
         try:
             async for batch in stream.batches(self._keep_alive_s):
-                frames = wire.idle
+                frames = wire.silence(stream.progress)
                 if batch:
                     frames = b"".join(map(wire.frame, encoder.feed(batch)))
                 if frames:
@@ -95,6 +97,15 @@ class Responder:
             return
         if wire.done:
             yield wire.done
+
+
+def with_forecast(payloads: list[Json], progress: Progress | None) -> list[Json]:
+    """Add to the first payload of a stream how far its prompt is, and when the first token is
+    expected.
+    """
+    if progress is not None and payloads:
+        payloads[0] = payloads[0] | {"timings": {"prompt_progress": progress.to_json()}}
+    return payloads
 
 
 async def collect(stream: GenerationStream) -> list[ChoiceEvent]:

@@ -25,6 +25,7 @@ from omlx.errors import (
     OmlxError,
     Overloaded,
     Param,
+    TimedOut,
     TooSlow,
 )
 
@@ -55,6 +56,7 @@ _ANTHROPIC_TYPES = {
     404: "not_found_error",
     413: "request_too_large",
     429: "rate_limit_error",
+    504: "timeout_error",
 }
 _TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 
@@ -118,7 +120,7 @@ def response(error: OmlxError, scope: Scope) -> Response:
     headers = {}
     if isinstance(error, Overloaded):
         headers["Retry-After"] = str(error.retry_after_s)
-    if isinstance(error, DeviceFull):
+    if isinstance(error, DeviceFull | TimedOut):
         headers["x-should-retry"] = "false"  # read by the SDKs of OpenAI and Anthropic
     if error.status == 401:
         headers["WWW-Authenticate"] = "Bearer"

@@ -31,6 +31,7 @@ from omlx.errors import (
     ConfigError,
     Forbidden,
     OmlxError,
+    Reason,
     TooLarge,
     TooManyRequests,
     TooSlow,
@@ -193,25 +194,29 @@ DASHBOARD: Final = "dashboard"
 
 _SHOWN: Final = 120
 """Characters of a User-Agent that are kept."""
+_SUBAGENT: Final = "x-openai-subagent"
+"""Header with which Codex marks requests of its sub-agents."""
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """`client` is the program as its User-Agent names it, `key` the name of its API key; empty if
-    the request has none."""
+    """`client` is the program as its User-Agent names it, `key` the name of its API key,
+    `subagent` the kind of sub-agent that a header names; empty if the request has none."""
 
     client: str = ""
     key: str = ""
+    subagent: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
     """A request whose body arrived `at` seconds on a monotonic clock. `prompt_text` is the end of
-    its prompt, where a setting allows to keep it."""
+    its prompt, where a setting allows to keep it; `guess` says why its priority was guessed."""
 
     at: float
     caller: Caller = field(default_factory=Caller)
     prompt_text: str | None = None
+    guess: Reason | None = None
 
 
 def is_dashboard(path: str) -> bool:
@@ -221,7 +226,9 @@ def is_dashboard(path: str) -> bool:
 def caller_of(scope: Scope) -> Caller:
     if is_dashboard(scope["path"]):
         return Caller(DASHBOARD, DASHBOARD)
-    return Caller(Headers(scope=scope).get("user-agent", "")[:_SHOWN], key_of(scope))
+    headers = Headers(scope=scope)
+    client, subagent = headers.get("user-agent", ""), headers.get(_SUBAGENT, "")
+    return Caller(client[:_SHOWN], key_of(scope), subagent[:_SHOWN])
 
 
 DESKTOP_APPS: Final = ("app://*", "tauri://*", "vscode-webview://*", "vscode-file://*")

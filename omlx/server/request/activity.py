@@ -19,12 +19,14 @@ from omlx.engine.types import (
     Finished,
     FinishReason,
     PrefillProgress,
+    PromptForecast,
     Request,
     TokensCommitted,
 )
 from omlx.errors import OmlxError, Reason
 from omlx.records import RequestStats
 from omlx.server.http.guard import DASHBOARD, Arrival, Caller
+from omlx.server.request.progress import MIN_TOKENS, Progress, Reading
 from omlx.telemetry.metrics import Metrics
 from omlx.telemetry.usage import FAILURE, Timeline, Usage, UsageHistory
 
@@ -45,7 +47,8 @@ class Outcome:
     `path` is its address. `first_token_s` is the time to first token. `error` says why it failed;
     it may hold names from the request, and no text of prompt or output. `id` is that of the
     response, `number` unique in this process, `finish` the finish reason of a complete answer.
-    `prompt_text` is the end of the prompt's text, where a setting allows to keep it.
+    `prompt_text` is the end of the prompt's text, where a setting allows to keep it. `guess` says
+    why its `priority` was guessed.
     """
 
     at: float
@@ -63,6 +66,8 @@ class Outcome:
     caller: Caller = field(default_factory=Caller)
     finish: str | None = None
     prompt_text: str | None = None
+    priority: int = 0
+    guess: Reason | None = None
 
     @property
     def failed(self) -> bool:
@@ -128,7 +133,8 @@ class Running:
     `read` of the `prompt` tokens are in the cache, as far as events have arrived. `drafted` of the
     generated `tokens` were proposed by a drafter. `opening` tokens came with the first event.
     `group` is the id of the response, which may have several choices. `stopped` is the error with
-    which the dashboard ended it.
+    which the dashboard, its client or its timeout ended it. `guess` says why its `priority` was
+    guessed.
     """
 
     id: str
@@ -145,6 +151,9 @@ class Running:
     caller: Caller = field(default_factory=Caller)
     prompt_text: str | None = None
     stopped: OmlxError | None = None
+    priority: int = 0
+    guess: Reason | None = None
+    reading: Reading = field(default_factory=Reading)
 
     @property
     def started(self) -> bool:
@@ -231,7 +240,24 @@ class Activity:
             group=request.group,
             caller=arrival.caller,
             prompt_text=arrival.prompt_text,
+            priority=request.priority,
+            guess=arrival.guess,
         )
+
+    def forecast(self, request_id: str, forecast: PromptForecast) -> None:
+        """Note when the first token of a request is expected."""
+        if (running := self._running.get(request_id)) is not None:
+            running.reading.forecast = forecast
+
+    def progress(self, group: str) -> Progress | None:
+        """Return the progress of a response whose prompt is read; None if it is too short."""
+        now = self.clock()
+        reading = [
+            running.reading.progress(running.prompt, now, running.arrived_at)
+            for running in self._running.values()
+            if running.group == group and not running.tokens and running.prompt >= MIN_TOKENS
+        ]
+        return min(reading, key=lambda each: each.done, default=None)
 
     def heard_from(self, caller: Caller, *, refused: bool = False) -> None:
         """Note that a program sends requests."""
@@ -276,6 +302,7 @@ class Activity:
         match event:
             case PrefillProgress(done=done):
                 running.read = done
+                running.reading.note(done, self.clock())
             case TokensCommitted():
                 self._committed(running, event)
             case Finished(reason=reason, stats=stats):
@@ -300,7 +327,8 @@ class Activity:
         self.totals.cached += stats.cached_n
         self.totals.predicted += stats.predicted_n
         if reason is FinishReason.CANCELLED:
-            outcome = self._outcome(running, CLIENT_GONE, stats, running.stopped)
+            status = CLIENT_GONE if running.stopped is None else running.stopped.status
+            outcome = self._outcome(running, status, stats, running.stopped)
         else:
             outcome = self._outcome(running, OK, stats, finish=reason.value)
         self._ended.append(outcome)
@@ -334,4 +362,6 @@ class Activity:
             caller=running.caller,
             finish=finish,
             prompt_text=running.prompt_text,
+            priority=running.priority,
+            guess=running.guess,
         )

@@ -15,6 +15,7 @@ from omlx.errors import OmlxError
 from omlx.server.http import sse
 from omlx.server.http.body import Json
 from omlx.server.request.generation_request import GenerationRequest
+from omlx.server.request.progress import Progress
 from omlx.server.request.stream import ChoiceEvent, GenerationStream
 from omlx.text.events import OutputEvent
 
@@ -63,6 +64,13 @@ class Wire:
     done: bytes = b""
     media_type: str = sse.MEDIA_TYPE
     number: str | None = None
+
+    def silence(self, progress: Progress | None) -> bytes:
+        """Return bytes for a silent stream, with the progress of its prompt where a dialect has
+        comments."""
+        if progress is None or self.media_type != sse.MEDIA_TYPE:
+            return self.idle
+        return self.idle + progress.comment()
 
 
 OPENAI = Wire(sse.data, done=sse.DONE)

@@ -143,6 +143,7 @@ def engine_requests(
     id: str,
     seed: int,
     run_id: str | None = None,
+    priority: int = 0,
 ) -> Iterator[ChoiceRequest]:
     """Yield each choice.
 
@@ -180,6 +181,7 @@ def engine_requests(
                     ),
                     images=prompt.images,
                     spans=prompt.spans,
+                    priority=priority,
                 ),
                 spec,
                 constraint,

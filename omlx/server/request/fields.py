@@ -17,6 +17,7 @@ from omlx.server.http import errors
 from omlx.server.http.body import check_finite, outside_strings
 from omlx.server.http.errors import from_validation
 from omlx.server.request.generation_request import BUDGET, NO_LIMIT, sampling_fields
+from omlx.server.request.priority import TIERS
 
 T = TypeVar("T")
 B = TypeVar("B", bound=BaseModel)
@@ -33,6 +34,9 @@ FUNCTION: Final = "function"
 ToolType = Annotated[str, BeforeValidator(lambda given: FUNCTION if given is None else given)]
 """The type of a tool or call, with null for the default, as serializers write it."""
 
+MAX_TIMEOUT_S: Final = 7 * 86400.0
+_SHOWN: Final = 40
+"""Characters of an unknown value that a warning repeats."""
 ANSWER_FIELDS: Final[dict[str, object]] = {
     "background": False,
     "n": 1,
@@ -116,12 +120,39 @@ class Refusing(Body):
             if name in unsupported and value is not None and value not in unsupported[name]:
                 raise BadRequest("request.unsupported", param=name, field=name)
 
+    @property
+    def extra_fields(self) -> Mapping[str, Any]:
+        """Fields that the model of the body does not have."""
+        return self.model_extra or {}
+
     def without_effect(self) -> tuple[Reason, ...]:
         """The warning about known fields that have no effect here, if there are any."""
-        return without_effect(self.model_extra)
+        return without_effect(self.extra_fields)
 
 
-class Sampled(SamplingFields, Refusing):
+class Scheduled(Refusing):
+    """When to generate, and for how long."""
+
+    priority: Annotated[int, Field(ge=-(2**31), lt=2**31)] | None = None
+    service_tier: str | None = None
+    timeout: Annotated[float, Field(gt=0, le=MAX_TIMEOUT_S)] | None = None
+
+    @property
+    def urgency(self) -> int | None:
+        """Priority by the fields; None: as guessed."""
+        if self.priority is not None:
+            return self.priority
+        return TIERS.get(self.service_tier or "auto")
+
+    def without_effect(self) -> tuple[Reason, ...]:
+        """Return warnings about known fields without effect, and about an unknown tier."""
+        tier = self.service_tier
+        if tier is None or tier in TIERS:
+            return super().without_effect()
+        return (*super().without_effect(), Reason("request.tier", {"tier": tier[:_SHOWN]}))
+
+
+class Sampled(SamplingFields, Scheduled):
     """Fields of every body of OpenAI's and Anthropic's that generates."""
 
     model: str | None = None
@@ -225,8 +256,6 @@ _OPENAI: Final[Mapping[str, Sequence[object]]] = {
     "background": (False,),
     "context_management": ([], {}, _KEPT),
     "max_tool_calls": (),
-    "priority": (0,),
-    "service_tier": ("auto", "default", "standard", "standard_only"),
     "store": (False,),
     "truncation": ("disabled",),
     "verbosity": ("medium",),

@@ -16,7 +16,7 @@ from weakref import WeakValueDictionary
 
 from omlx.engine.thread import EngineThread
 from omlx.engine.types import Request
-from omlx.errors import BadRequest, ModelError, NotFound, Stopped
+from omlx.errors import BadRequest, ModelError, NotFound, OmlxError, Stopped, TimedOut
 from omlx.models.catalog.identity import fingerprint
 from omlx.models.catalog.tokenizer import tokenizer_length
 from omlx.models.pool.pool import Pool, find_vision
@@ -47,6 +47,7 @@ from omlx.server.request.media.fetch import UrlReader
 from omlx.server.request.media.files import FileTexts
 from omlx.server.request.media.images import ImageLoader, Reader, attach
 from omlx.server.request.media.parts import shows_images
+from omlx.server.request.priority import priority_of
 from omlx.server.request.recorded import Recorded, digest_of
 from omlx.server.request.stream import EventDispatcher, GenerationStream
 from omlx.text.template.render import Prompt
@@ -54,7 +55,7 @@ from omlx.text.tokens import MAX_TOKENS, encode
 
 T = TypeVar("T")
 
-_SHOWN: Final = 100
+SHOWN_ID: Final = 100
 """Characters of an unknown id that an error repeats."""
 
 SEED_BITS: Final = 53
@@ -109,6 +110,26 @@ class GenerationService:
         Waits while the model is loaded. Raises OmlxError; then nothing runs.
         """
         arrival = Arrival(self._activity.clock(), caller or Caller())
+        try:
+            async with asyncio.timeout(request.timeout_s) as limit:
+                stream = await self._open(request, id_prefix, arrival, kept, recorded)
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            raise TimedOut("request.timeout", seconds=request.timeout_s) from error
+        if request.timeout_s is not None:
+            left_s = arrival.at + request.timeout_s - self._activity.clock()
+            stream.stop_after(left_s, TimedOut("request.timeout", seconds=request.timeout_s))
+        return stream
+
+    async def _open(
+        self,
+        request: GenerationRequest,
+        id_prefix: str,
+        arrival: Arrival,
+        kept: bool,
+        recorded: Recorded | None,
+    ) -> GenerationStream:
         if self._engine.failure is not None:
             raise self._engine.failure
         request = with_profile(request, self._pool.catalog.profile(request.model))
@@ -126,7 +147,9 @@ class GenerationService:
             lane = (lease.served.id, request.long)
             tokenized = await self._text.run(lane, partial(tokenize, lease.served, request))
             await self._note_beginning(request, lease.served, arrival.caller, lane)
-            opening = _Opening(lease, request, tokenized, id_prefix, recorded)
+            priority = priority_of(request, arrival.caller.subagent)
+            arrival = replace(arrival, guess=priority.guess)
+            opening = _Opening(lease, request, tokenized, id_prefix, priority.value, recorded)
             if kept or recorded is not None:
                 weights = await self._weights_of(lease.served)
                 await self._text.run(lane, partial(opening.resume, weights))
@@ -137,14 +160,15 @@ class GenerationService:
         stream.load_ms = load_s * 1000
         return stream
 
-    def stop(self, id: str) -> None:
-        """End a response that is being generated; its client gets an error that says so.
+    def stop(self, id: str, error: OmlxError | None = None) -> None:
+        """End a response that is being generated; its client gets `error`, by default that the
+        dashboard stopped it.
 
         Raises NotFound if there is none.
         """
         stream = self._streams.get(id)
-        if stream is None or not stream.stop(Stopped("request.stopped")):
-            raise NotFound("request.gone", id=id[:_SHOWN])
+        if stream is None or not stream.stop(error or Stopped("request.stopped")):
+            raise NotFound("request.gone", id=id[:SHOWN_ID])
 
     async def prompt_ids(self, request: GenerationRequest) -> list[int]:
         """Return the ids of a conversation's prompt, without loading a model. Raises OmlxError."""
@@ -278,6 +302,7 @@ class _Opening:
         request: GenerationRequest,
         tokenized: TokenizedRequest,
         id_prefix: str,
+        priority: int,
         recorded: Recorded | None,
     ) -> None:
         self.lease, self.request, self.tokenized = lease, request, tokenized
@@ -288,7 +313,7 @@ class _Opening:
         if recorded is not None:
             self.id, self.seed, run_id = recorded.id, recorded.seed, recorded.run_id
         self.choices = list(
-            engine_requests(lease.served, request, tokenized, self.id, self.seed, run_id)
+            engine_requests(lease.served, request, tokenized, self.id, self.seed, run_id, priority)
         )
         self.continued: dict[str, Request | None] = {}
         self.digest = b""

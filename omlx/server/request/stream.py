@@ -23,6 +23,7 @@ from omlx.engine.types import (
     Failed,
     Finished,
     PrefillProgress,
+    PromptForecast,
     Request,
     TokensCommitted,
 )
@@ -32,6 +33,7 @@ from omlx.receipts.recorder import Recorder
 from omlx.server.http.guard import Arrival
 from omlx.server.request.activity import Activity
 from omlx.server.request.engine_requests import ChoiceRequest
+from omlx.server.request.progress import MIN_TOKENS, Progress
 from omlx.server.request.recorded import Recorded
 from omlx.text.events import Finish, OutputEvent, PromptLogprobs
 from omlx.text.output import OutputParser
@@ -43,6 +45,9 @@ Text at 30 updates a second is fluent.
 """
 
 MAX_DELIVERY_INTERVAL_S: Final = 0.066
+
+PROGRESS_S: Final = 1.0
+"""Seconds between two reports on a prompt that is read."""
 
 
 class EventDispatcher:
@@ -152,6 +157,7 @@ class GenerationStream:
         self._recorded = () if recorded is None else recorded.batches
         self._inbox: list[Event] = []
         self._wake = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
         self._closed = False
 
     @property
@@ -187,10 +193,17 @@ class GenerationStream:
         self._activity.submitted(self.served.id, continued, self._arrival)
         try:
             self._engine.submit(self.served.id, continued, self._dispatcher)
+            if self.prompt_n >= MIN_TOKENS:
+                self._forecast(continued)
         except OmlxError as error:
             self._activity.observe(Failed(request.id, error))
             self._ended(request.id)
             raise
+
+    @property
+    def progress(self) -> Progress | None:
+        """Progress of a long prompt that is read."""
+        return self._activity.progress(self.id)
 
     async def started(self, timeout_s: float) -> None:
         """Wait for the first event, at most `timeout_s`.
@@ -204,10 +217,10 @@ class GenerationStream:
                 raise event.error
 
     async def batches(self, idle_s: float | None = None) -> AsyncGenerator[list[ChoiceEvent], None]:
-        """Yield everything new since the last batch; an empty batch after `idle_s` without output.
+        """Yield everything new since the last batch; an empty batch after `idle_s` without output,
+        and each second in which a prompt was read.
 
-        Raises the error that ended the stream. Prefill progress and text that is held back are no
-        output.
+        Raises the error that ended the stream. Text that is held back is no output.
         """
         for recorded in self._recorded:
             await asyncio.sleep(0)  # a long answer is parsed beside others
@@ -224,11 +237,15 @@ class GenerationStream:
             if self.record is not None and events:
                 await self.record(events)
             batch: list[ChoiceEvent] = []
+            read = any(isinstance(event, PrefillProgress) for event in events)
             for event in events:
                 batch += await self._with_receipts(self._parse(event))
                 if self.error is not None:
                     break
-            if batch or (idle_s is not None and clock() - yielded_at >= idle_s):
+            silent_s, most_s = clock() - yielded_at, idle_s
+            if read and most_s is not None:
+                most_s = min(most_s, PROGRESS_S)
+            if batch or (most_s is not None and silent_s >= most_s):
                 yield batch
                 yielded_at = clock()
             if self.error is not None:
@@ -245,9 +262,16 @@ class GenerationStream:
             self._engine.cancel(request_id)
         return True
 
+    def stop_after(self, seconds: float, error: OmlxError) -> None:
+        """Stop with an error, unless the answer has ended until then."""
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(max(0.0, seconds), self.stop, error)
+
     def close(self) -> None:
         """Cancel what is still running. The lease is released once the engine has ended it."""
         self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
         for request_id in self._running:
             self._engine.cancel(request_id)
         self._release_if_over()
@@ -295,6 +319,16 @@ class GenerationStream:
         finish = events[-1].event
         receipt = await self.recorder.keep(last.choice)
         return [*others, ChoiceEvent(last.choice, replace(finish, receipt=receipt))]
+
+    def _forecast(self, request: Request) -> None:
+        """Have the engine estimate when the first token comes, before the first pass."""
+
+        def note(done: asyncio.Future[PromptForecast | None]) -> None:
+            if not done.cancelled() and done.exception() is None and (known := done.result()):
+                self._activity.forecast(request.id, known)
+
+        future = self._engine.forecast(self.served.id, request.tokens)
+        asyncio.wrap_future(future).add_done_callback(note)
 
     def _receive(self, event: Event) -> None:
         with isolate(_log_uncounted):  # else the end were lost, and the model could never drain

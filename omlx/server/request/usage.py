@@ -53,7 +53,7 @@ def timings(finishes: Sequence[Finish], prompts: int = 1) -> dict[str, Any]:
 
     Of several choices, tokens and drafters add up, times are those of the slowest, and seed and
     speculation are those of the first. Each prompt counts once. `restarts` is there if a failure of
-    the device had tokens computed again.
+    the device had tokens computed again, `displaced` if more urgent requests took the row.
     """
     stats = [finish.stats for finish in finishes]
     prompt_n, cached_n = _prompt_tokens(stats, prompts)
@@ -62,6 +62,7 @@ def timings(finishes: Sequence[Finish], prompts: int = 1) -> dict[str, Any]:
     predicted_ms = max(choice.predicted_ms for choice in stats)
     drafters = sorted(sum_drafters(stats).items())
     restarts = sum(choice.restarts for choice in stats)
+    displaced = sum(choice.displaced for choice in stats)
     return {
         "prompt_n": prompt_n - cached_n,
         "prompt_ms": round(prompt_ms, 3),
@@ -76,6 +77,7 @@ def timings(finishes: Sequence[Finish], prompts: int = 1) -> dict[str, Any]:
         "seed": stats[0].seed,
         "speculation": _speculation(stats[0]),
         **({"restarts": restarts} if restarts else {}),
+        **({"displaced": displaced} if displaced else {}),
     }
 
 

@@ -127,6 +127,8 @@ class MessageRequest(Templated):
             speculation=self.strategy,
             draft_length=self.draft_length,
             receipt=self.receipt,
+            priority=self.urgency,
+            timeout_s=self.timeout,
             structured_output=self._structured_output(),
             warnings=(*self._skipped(), *reading.warnings, *self.without_effect()),
         )

@@ -21,7 +21,7 @@ from omlx.server.http.body import Json
 from omlx.server.http.errors import field_error
 from omlx.server.request import tooling
 from omlx.server.request.dialect import Encoder, Exchange, Wire
-from omlx.server.request.fields import FUNCTION, Body, Listed, Refusing, Text, ToolType
+from omlx.server.request.fields import FUNCTION, Body, Listed, Scheduled, Text, ToolType
 from omlx.server.request.generation_request import GenerationRequest
 from omlx.server.request.media.parts import IMAGE, content_of, image_part, text_part
 from omlx.server.request.stream import GenerationStream
@@ -136,7 +136,7 @@ UNSUPPORTED: Final[dict[str, tuple[object, ...]]] = {
 """Unsupported fields, each with the values that request nothing."""
 
 
-class Generating(Configured, Refusing):
+class Generating(Configured, Scheduled):
     """Fields shared by the generating endpoints."""
 
     ENCODER: ClassVar[type[AnswerEncoder]]
@@ -174,6 +174,8 @@ class Generating(Configured, Refusing):
             top_logprobs=(self.top_logprobs or 0) if self.logprobs else None,
             speculation=options.strategy,
             draft_length=options.draft_length,
+            priority=self.urgency,
+            timeout_s=self.timeout,
             structured_output=json_output(self.format, "format"),
             warnings=(*self.option_warnings(), *self.without_effect()),
         )

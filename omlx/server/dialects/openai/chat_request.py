@@ -231,6 +231,8 @@ class ChatRequest(Templated, Lengths):
             speculation=self.strategy,
             draft_length=self.draft_length,
             receipt=self.receipt,
+            priority=self.urgency,
+            timeout_s=self.timeout,
             prediction=self.prediction.text if self.prediction is not None else "",
             structured_output=structured_output(
                 self.response_format, "response_format", self.model_extra

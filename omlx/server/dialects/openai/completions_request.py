@@ -98,6 +98,8 @@ class CompletionRequest(Sampled, Lengths):
             speculation=self.strategy,
             draft_length=self.draft_length,
             receipt=self.receipt,
+            priority=self.urgency,
+            timeout_s=self.timeout,
             structured_output=structured_output(
                 self.response_format, "response_format", self.model_extra
             ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
@@ -34,7 +34,6 @@ from omlx.server.request.fields import (
     Templated,
     Text,
     limit,
-    without_effect,
 )
 from omlx.server.request.generation_request import GenerationRequest
 from omlx.server.request.stream import GenerationStream
@@ -151,6 +150,8 @@ class ResponseRequest(Templated):
             speculation=self.strategy,
             draft_length=self.draft_length,
             receipt=self.receipt,
+            priority=self.urgency,
+            timeout_s=self.timeout,
             structured_output=structured_output(format, "text.format"),
             warnings=(
                 *self._skipped(conversation),
@@ -181,9 +182,10 @@ class ResponseRequest(Templated):
             reasons += skipped_tools(tools, field=field)
         return reasons
 
-    def without_effect(self) -> tuple[Reason, ...]:
+    @property
+    def extra_fields(self) -> Mapping[str, Any]:
         nested = self.text.model_extra if self.text is not None else None
-        return without_effect({**(self.model_extra or {}), **(nested or {})})
+        return {**super().extra_fields, **(nested or {})}
 
     @property
     def _logprobs(self) -> bool:
