@@ -135,7 +135,7 @@ class DeviceFull(Overloaded):
 
 
 class TimedOut(OmlxError):
-    """End of a request at its own time limit; clients must not retry it by themselves."""
+    """End of a request at the requested time limit; clients must not retry by themselves."""
 
     status = 504
 

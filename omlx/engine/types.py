@@ -277,18 +277,16 @@ class EventSink(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """`*_rows` and `max_waiting` count rows, `*_bytes` bytes of cache arrays, all else tokens but
-    `pause_s`, which are seconds.
+    """Counts of rows (`*_rows`, `max_waiting`), bytes of cache arrays, seconds (`pause_s`), tokens.
 
     `prefill_chunk` bounds one prefill pass while no row decodes, `prefill_slice` while some do.
-    With `pause_s`, such passes are as long as that time allows: the longest pause of a stream,
-    which keeps half of its pace (see omlx.engine.step.pacing). Passes grow from `prefill_first`
-    while they are short; None: they do not grow. `prefix_bytes` bounds the prefix caches, the draft
-    model's included, in blocks of `block_tokens`. `num_draft_tokens` fixes the draft length of
-    requests that set none; None leaves it to the policy. A `strict` model keeps to `bounds`, made
-    of measurements. Token ids from `vocab_size` on are refused; `missing_ids` counts those that
-    the tokenizer has nevertheless. A model that does not `generate` reads texts that are no
-    requests.
+    With `pause_s`, the longest pause of a stream, the time of such passes is bounded instead (see
+    omlx.engine.step.pacing). Passes grow from `prefill_first` while they are short; None: they do
+    not grow. `prefix_bytes` bounds the prefix caches, the draft model's included, in blocks of
+    `block_tokens`. `num_draft_tokens` fixes the draft length of requests that set none; None leaves
+    it to the policy. A `strict` model keeps to `bounds`, made of measurements. Token ids from
+    `vocab_size` on are refused; `missing_ids` counts those that the tokenizer has nevertheless. A
+    model that does not `generate` reads texts that are no requests.
     """
 
     context_length: int

@@ -95,11 +95,11 @@ def chat(text: str, system: str = "", tools: ToolUse | None = None) -> Generatio
 def test_background_requests_are_guessed_from_their_shape(
     kind: str | None, request_: GenerationRequest
 ) -> None:
-    assert guess(request_) == kind
+    assert guess(request_) == (kind and f"priority.guess.{kind}")
 
 
 def test_a_header_names_a_sub_agent_and_fields_override_guesses() -> None:
-    assert guess(chat("a"), "collab_spawn") == "subagent"
+    assert guess(chat("a"), "collab_spawn") == "priority.guess.subagent"
     assert guess(chat("a"), "compact") is None
     title = chat("a", "You are a title generator.")
     reason = priority_of(title).guess

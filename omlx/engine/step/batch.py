@@ -80,15 +80,13 @@ class Batch:
         return [Merge(joining)]
 
     def drafts_alone(self, row: int, decoding: int) -> bool:
-        """Whether a row has a pass of its own while `decoding` rows decode, and stays out of the
-        batch.
-        """
+        """Whether a row stays out of the batch while `decoding` rows decode."""
         if row in self.members:
             return False
         return decoding == 1 or self.off_reason is not None or row in self.excluded
 
     def remove(self, row: int, *, keep_cache: bool) -> list[CacheOp]:
-        """Take out a row that has ended, with its cache or without it."""
+        """Take out an ended row, with or without a cache."""
         if row not in self.members:
             return []
         self.members.remove(row)
@@ -112,8 +110,9 @@ class Batch:
         return lingered and row in self.members
 
     def _within_memory(self, ready: Sequence[Row], lengths: dict[int, int]) -> tuple[int, ...]:
-        """The ready rows that fit into the batch's memory, where every row is padded to the
-        longest, and into the largest batch of a strict model.
+        """Return the ready rows for which the batch has room.
+
+        Every row is padded to the longest; a strict model has a largest batch.
         """
         members = list(self.members)
         joined: list[int] = []

@@ -1,9 +1,8 @@
-"""Prefill slices by time: what prompts may take beside rows that decode. Pure Python.
+"""Prefill slices by time, beside decoding rows. Pure Python.
 
-A slice takes `pause_s`, or a step of the decoding rows where that is longer; afterwards the rows
-decode as long as it took, so they keep half of their pace. The size in tokens follows from the
-slices before; the first one from the cost model. Rows that gave way to a more urgent prompt get one
-step in `HELD` of its time.
+A slice takes `pause_s`, or a longer step of the decoding rows; afterwards the rows decode as long,
+and so keep half of their pace. The size in tokens follows from earlier slices, at first from the
+cost model. Rows beside a more urgent prompt get a twentieth of the time (`HELD`).
 """
 
 from __future__ import annotations
@@ -20,23 +19,23 @@ SMALLEST: Final = 16
 """Tokens — shorter passes read all weights for little."""
 
 STEADY: Final = 2.0
-"""Factor by which a slice may differ from the one before: a single time may be an outlier."""
+"""Ratio of successive slices: a single time may be an outlier."""
 
 TILE: Final = 32
-"""Tokens that a matrix product computes together: longer slices are multiples."""
+"""Tokens of a tile of matrix products: longer slices are multiples."""
 
 MAX_OWED_S: Final = 5.0
-"""Seconds — a machine that slept owes nothing."""
+"""Seconds — sleep of the machine owes nothing."""
 
 HELD: Final = 20
-"""Ratio of a prompt's time to that of less urgent rows beside it."""
+"""Ratio of a prompt's time to the time of less urgent rows."""
 
 UNKNOWN_STEP_S: Final = 0.05
 """Seconds of a decode step, while none is measured."""
 
 
 class PrefillPacing:
-    """Time of one model's prompts, beside decoding rows and before them.
+    """Time of a model's prompts, beside decoding rows and before them.
 
     Without `pause_s` in `limits` nothing is timed. `table` has the seconds of earlier passes.
     """
@@ -82,7 +81,7 @@ class PrefillPacing:
         self._owe(self._slice_s(tokens) - self._step_s)
 
     def observe(self, rows: int, tokens: int, seconds: float) -> None:
-        """Learn from a step that took `seconds`; correct what was `planned`."""
+        """Learn from the `seconds` of a step; correct the plan."""
         if self._pause_s is None:
             return
         if not tokens:
@@ -126,7 +125,7 @@ class PrefillPacing:
             self._tokens = min(max(fitting, known / STEADY), STEADY * known, self._longest)
 
     def _expected(self, context: int) -> float:
-        """Return the tokens of a first slice: those of the widest measured pass, at its pace."""
+        """Return the tokens of a first slice, at the pace of the widest measured pass."""
         for width in (256, 64, 16):
             seconds = self._table.seconds(width, context + width)
             if seconds and self._table.reaches(width):

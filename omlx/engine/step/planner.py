@@ -190,8 +190,7 @@ class Planner:
     def _prefill(
         self, running: Sequence[Row], decoding: Sequence[Row]
     ) -> tuple[list[Forward], list[CacheOp]]:
-        """Return chunks of the most urgent prompts, within one budget of tokens, and looks at
-        images.
+        """Return chunks of the most urgent prompts within a budget, and looks at images.
 
         The last token of a prompt is left for the first decode window.
         """
@@ -225,7 +224,7 @@ class Planner:
         return forwards, looks
 
     def _budget(self, prompts: Sequence[Row], decoding: Sequence[Row]) -> int:
-        """Return the tokens of prompts that a step reads at most. 0: decoding rows are due."""
+        """Return the most prompt tokens of a step. 0: decoding rows are due."""
         if not prompts:
             return 0
         row, budget = prompts[0], self.limits.prefill_chunk
@@ -281,5 +280,5 @@ class Planner:
 
 
 def prompt_tokens(plan: Plan) -> int:
-    """Return the tokens of prompts that a plan reads."""
+    """Return the prompt tokens of a plan."""
     return sum(window.width for window in plan.windows if not window.sample)

@@ -1,12 +1,11 @@
-"""Priority: who is admitted next, who gives up a row, in which order prompts are read. Pure Python.
+"""Priority: admission, displacement of rows, and the order of prompts. Pure Python.
 
 A lower number is more urgent. Rows give way to more urgent requests and continue afterwards from
-their own tokens. A request that has waited `STARVATION_S` beside more urgent ones is admitted
-next, one at a time, and keeps its row for `QUANTUM_S`.
+their own tokens. After `STARVATION_S` beside more urgent requests, a request is admitted next, and
+keeps the row for `QUANTUM_S`.
 
-Prompts of one priority are read in the order in which fair sharing would end them (virtual finish
-times, as in weighted fair queueing): a short prompt passes a long one, and each ends no later than
-if all had equal shares.
+Prompts of equal priority are read by virtual finish time, as in weighted fair queueing: a short
+prompt passes a long prompt, and each ends no later than with equal shares.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ STARVATION_S: Final = 30.0
 """Seconds without a row, after which a request precedes more urgent ones."""
 
 QUANTUM_S: Final = 15.0
-"""Seconds for which such a request keeps its row."""
+"""Seconds for which such a request keeps the row."""
 
 
 def most_urgent(waiting: Sequence[Row], running: Iterable[Row]) -> Row:
@@ -35,7 +34,7 @@ def most_urgent(waiting: Sequence[Row], running: Iterable[Row]) -> Row:
 
 
 def starved(waiting: Sequence[Row], running: Iterable[Row], now: float) -> Row | None:
-    """Return the request that has waited longest for more urgent ones, if it is its turn."""
+    """Return the starving request of longest wait, unless another has a row."""
     urgent = min(row.request.priority for row in waiting)
     late = [
         row
@@ -48,7 +47,7 @@ def starved(waiting: Sequence[Row], running: Iterable[Row], now: float) -> Row |
 
 
 def least_urgent(running: Sequence[Row], priority: int, now: float) -> Row | None:
-    """Return the row that gives way to a request of `priority`: of several, the newest."""
+    """Return the row to give way to a request of `priority`: of several, the newest."""
     rows = [
         row
         for row in reversed(running)
@@ -58,13 +57,13 @@ def least_urgent(running: Sequence[Row], priority: int, now: float) -> Row | Non
 
 
 class PromptOrder:
-    """Order of the prompts that are read, by priority, then by virtual finish time in tokens."""
+    """Order of prompts by priority, then by virtual finish time in tokens."""
 
     def __init__(self) -> None:
         self._virtual = 0.0
 
     def enter(self, row: Row, running: Iterable[Row]) -> float:
-        """Return the finish time of a new row. Prompts of one request follow one another."""
+        """Return the finish time of a new row. Prompts of a request follow each other."""
         group = row.request.group
         siblings = [
             other.finish_tag
@@ -74,12 +73,12 @@ class PromptOrder:
         return max([self._virtual, *siblings]) + row.pending
 
     def read(self, tokens: int, prompts: int) -> None:
-        """Advance by `tokens` that were read of one of several prompts."""
+        """Advance by `tokens` of a prompt, among several."""
         self._virtual += tokens / max(1, prompts)
 
     @staticmethod
     def first(running: Iterable[Row]) -> list[Row]:
-        """Return the prompts that the next step may read: those of the most urgent rows."""
+        """Return the prompts of the most urgent rows, for the next step."""
         rows = [row for row in running if row.status is Status.PREFILL and not row.restoring]
         if len(rows) < 2:
             return rows

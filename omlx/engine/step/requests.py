@@ -1,9 +1,9 @@
 """The beginning and the end of a request: admission; stops, statistics, errors. Pure Python.
 
-The head of the queue is the most urgent request; of several, one of the group with the fewest rows,
-of those the first that came: a client's request with many choices does not keep all rows while
-another one waits. The head waits for a free row, for memory, and for a prompt that a sibling choice
-(`n` > 1) is reading, whose prefix it then restores. A less urgent row gives way to it.
+The head of the queue is the most urgent request; of several, the first of the group with the fewest
+rows: a client's request with many choices does not keep all rows while another waits. The head
+waits for a free row, for memory, and for the prompt of a sibling choice (`n` > 1), whose prefix is
+then restored. Less urgent rows give way.
 """
 
 from __future__ import annotations
@@ -93,16 +93,16 @@ class AdmissionQueue:
         self.waiting.insert(0, row.again(self._rows, cold=cold))
 
     def displace(self, row: Row, speculator: Speculator) -> None:
-        """Have a row that gives way wait, before others of its priority."""
+        """Have a displaced row wait, before others of equal priority."""
         self._rows += 1
         self._next = self._next_or(most_urgent(self.waiting, ()))
         drafters = drafter_stats(row, speculator)
         self.waiting.insert(0, row.later(self._rows, self._clock(), drafters))
 
     def displaceable(self, running: Sequence[Row], *, freeing: bool) -> Row | None:
-        """Return the row that must give way to a waiting request, if any.
+        """Return the row to give way to a waiting request, if any.
 
-        For memory, rows give way after one another: not while the next step is `freeing` some.
+        For memory, rows give way in turn: not while the next step is `freeing` some.
         """
         if not self.waiting:
             return None
@@ -121,7 +121,7 @@ class AdmissionQueue:
         return not self._is_blocked(head) and not self._prefix_is_read(head, running)
 
     def changes(self, running: list[Row]) -> bool:
-        """Whether a request may be judged, or a row gives way to one."""
+        """Whether a request may be judged, or displaces a row."""
         return self.may_admit(running) or self.displaceable(running, freeing=False) is not None
 
     def admissions(
@@ -172,16 +172,14 @@ class AdmissionQueue:
         return self._starved(running) or self._next_or(most_urgent(self.waiting, running))
 
     def _starved(self, running: Iterable[Row]) -> Row | None:
-        """Return the request that precedes more urgent ones, unless one of them needs the memory
-        or the row that was freed.
-        """
+        """Return the starving request, unless freed memory or a row is for another."""
         blocked = self._blocked is not None and self._blocked_version == self.memory.version
         if self._next is not None or blocked:
             return None
         return starved(self.waiting, running, self._clock())
 
     def _next_or(self, head: Row) -> Row:
-        """Return the request for which a row gave way, unless a more urgent one has come."""
+        """Return the request for which a row gave way, or a more urgent `head`."""
         if not any(row is self._next for row in self.waiting):
             self._next = None
         if self._next is None or self._next.request.priority > head.request.priority:
@@ -327,7 +325,7 @@ def request_stats(row: Row, speculator: Speculator) -> RequestStats:
 
 
 def drafter_stats(row: Row, speculator: Speculator) -> dict[str, DrafterStats]:
-    """Return statistics of a row's drafters, of those before it gave way included."""
+    """Return statistics of a row's drafters, also from before pauses."""
     return add_drafters(row.earlier, deepcopy(speculator.stats(row.id)))
 
 

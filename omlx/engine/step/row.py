@@ -83,9 +83,9 @@ class Row:
     often its tokens were computed again after a failure of the device, the last time when it had
     `restarted_at` tokens; `cold`: without a cached prefix.
 
-    `waiting_since` is the time when the row last had to wait; until `kept_until` the row gives way
-    to no other request. `displaced` counts how often it gave way, `earlier` has the statistics of
-    drafters before. `finish_tag` orders prompts (see priority.py).
+    `waiting_since` is the start of the newest wait; until `kept_until` the row gives way to no
+    other request. `displaced` counts pauses, `earlier` has the statistics of drafters before them.
+    `finish_tag` orders prompts (see priority.py).
     """
 
     id: int
@@ -129,7 +129,7 @@ class Row:
         return came_on and self.restarts < MAX_RESTARTS and self.request.prompt_logprobs is None
 
     def keep(self, until: float) -> None:
-        """Give way to no other request before that time."""
+        """Give way to no other request before `until`."""
         self.kept_until = until
 
     @property
@@ -180,7 +180,7 @@ class Row:
         return row
 
     def later(self, new_id: int, now: float, earlier: dict[str, DrafterStats]) -> Row:
-        """Return a waiting row that continues behind the tokens of this one, which gave way."""
+        """Return a waiting row to continue behind the tokens of this displaced row."""
         row = self._waiting(new_id)
         row.displaced, row.waiting_since, row.earlier = self.displaced + 1, now, earlier
         return row

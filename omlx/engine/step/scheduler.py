@@ -341,13 +341,13 @@ class Scheduler:
             )
 
     def _finish(self, row: Row, reason: FinishReason, stop_token: int | None) -> Finished:
-        """End a request, and free its row."""
+        """End a request, and free the row."""
         stats = request_stats(row, self.speculator)
         self._release(row)
         return Finished(row.request.id, reason, stats, stop_token)
 
     def _release(self, row: Row) -> None:
-        """Free a row, if one was given. Save its cache as a prefix."""
+        """Free an admitted row. Save the cache as a prefix."""
         row_id, admitted = row.id, row.status is not Status.WAITING
         row.move(Status.DONE)
         self._ended = True

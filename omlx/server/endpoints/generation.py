@@ -100,9 +100,7 @@ class Responder:
 
 
 def with_forecast(payloads: list[Json], progress: Progress | None) -> list[Json]:
-    """Add to the first payload of a stream how far its prompt is, and when the first token is
-    expected.
-    """
+    """Add progress and forecast of the prompt to the first payload of a stream."""
     if progress is not None and payloads:
         payloads[0] = payloads[0] | {"timings": {"prompt_progress": progress.to_json()}}
     return payloads

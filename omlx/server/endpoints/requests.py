@@ -1,4 +1,4 @@
-"""Requests in progress: listed, and cancelled by id. A named key has its own alone."""
+"""Requests in progress: listed, and cancelled by id. Named keys see only their own."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class RequestEndpoints:
         return JSONResponse({"object": "list", "data": data})
 
     async def cancel(self, request: Request) -> Response:
-        """Cancel a response; its client gets an error. Raises NotFound."""
+        """Cancel a response; the client gets an error. Raises NotFound."""
         id = request.path_params["id"]
         if not any(running.group == id for running in self._own(request.scope)):
             raise NotFound("request.gone", id=id[:SHOWN_ID])

@@ -195,13 +195,14 @@ DASHBOARD: Final = "dashboard"
 _SHOWN: Final = 120
 """Characters of a User-Agent that are kept."""
 _SUBAGENT: Final = "x-openai-subagent"
-"""Header with which Codex marks requests of its sub-agents."""
+"""Header with which Codex marks requests of sub-agents."""
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """`client` is the program as its User-Agent names it, `key` the name of its API key,
-    `subagent` the kind of sub-agent that a header names; empty if the request has none."""
+    """Sender of a request: program by User-Agent, name of the API key, kind of sub-agent by header.
+
+    Absent parts are empty."""
 
     client: str = ""
     key: str = ""
@@ -211,7 +212,7 @@ class Caller:
 @dataclass(frozen=True, slots=True)
 class Arrival:
     """A request whose body arrived `at` seconds on a monotonic clock. `prompt_text` is the end of
-    its prompt, where a setting allows to keep it; `guess` says why its priority was guessed."""
+    the prompt, where a setting allows to keep it; `guess` is the reason of a guessed priority."""
 
     at: float
     caller: Caller = field(default_factory=Caller)

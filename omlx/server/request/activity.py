@@ -47,8 +47,8 @@ class Outcome:
     `path` is its address. `first_token_s` is the time to first token. `error` says why it failed;
     it may hold names from the request, and no text of prompt or output. `id` is that of the
     response, `number` unique in this process, `finish` the finish reason of a complete answer.
-    `prompt_text` is the end of the prompt's text, where a setting allows to keep it. `guess` says
-    why its `priority` was guessed.
+    `prompt_text` is the end of the prompt's text, where a setting allows to keep it. `guess`
+    is the reason of a guessed `priority`.
     """
 
     at: float
@@ -133,8 +133,8 @@ class Running:
     `read` of the `prompt` tokens are in the cache, as far as events have arrived. `drafted` of the
     generated `tokens` were proposed by a drafter. `opening` tokens came with the first event.
     `group` is the id of the response, which may have several choices. `stopped` is the error with
-    which the dashboard, its client or its timeout ended it. `guess` says why its `priority` was
-    guessed.
+    which the dashboard, a client or a time limit ended it. `guess` is the reason of a guessed
+    `priority`.
     """
 
     id: str
@@ -250,7 +250,7 @@ class Activity:
             running.reading.forecast = forecast
 
     def progress(self, group: str) -> Progress | None:
-        """Return the progress of a response whose prompt is read; None if it is too short."""
+        """Return the progress of a response with a long unread prompt, else None."""
         now = self.clock()
         reading = [
             running.reading.progress(running.prompt, now, running.arrived_at)

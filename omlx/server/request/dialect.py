@@ -66,8 +66,7 @@ class Wire:
     number: str | None = None
 
     def silence(self, progress: Progress | None) -> bytes:
-        """Return bytes for a silent stream, with the progress of its prompt where a dialect has
-        comments."""
+        """Return bytes for a silent stream, with progress where a dialect has comments."""
         if progress is None or self.media_type != sse.MEDIA_TYPE:
             return self.idle
         return self.idle + progress.comment()

@@ -36,7 +36,7 @@ ToolType = Annotated[str, BeforeValidator(lambda given: FUNCTION if given is Non
 
 MAX_TIMEOUT_S: Final = 7 * 86400.0
 _SHOWN: Final = 40
-"""Characters of an unknown value that a warning repeats."""
+"""Characters of an unknown value in a warning."""
 ANSWER_FIELDS: Final[dict[str, object]] = {
     "background": False,
     "n": 1,
@@ -122,7 +122,7 @@ class Refusing(Body):
 
     @property
     def extra_fields(self) -> Mapping[str, Any]:
-        """Fields that the model of the body does not have."""
+        """Fields outside the model of the body."""
         return self.model_extra or {}
 
     def without_effect(self) -> tuple[Reason, ...]:

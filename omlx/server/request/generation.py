@@ -161,8 +161,7 @@ class GenerationService:
         return stream
 
     def stop(self, id: str, error: OmlxError | None = None) -> None:
-        """End a response that is being generated; its client gets `error`, by default that the
-        dashboard stopped it.
+        """End a response in progress; the client gets `error`, by default of the dashboard.
 
         Raises NotFound if there is none.
         """

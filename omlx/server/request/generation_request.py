@@ -59,8 +59,8 @@ class GenerationRequest:
     reasoning come at most; -1: any number. `warnings`: what of the body was left out; the answer
     repeats them. `mark_drafted`: texts say whether they were drafted. `receipt`: the
     answer has one, and is kept to be verified. `profile`: the id of the one that was filled in.
-    `defaults` are of what the body leaves out. `priority` None: as guessed; a lower number is
-    sooner. `timeout_s` are the seconds from arrival to the end.
+    `defaults` are of absent fields. `priority` None: as guessed; a lower number is sooner.
+    `timeout_s`: seconds from arrival to the end.
     """
 
     messages: Sequence[Message] = ()

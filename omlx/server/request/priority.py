@@ -1,8 +1,8 @@
-"""Priority of a request: as its fields say, else guessed from client and shape. Pure.
+"""Priority of a request: by fields, else guessed from client and shape. Pure.
 
 Titles, recaps, suggestions and sub-agents, for which no user waits, are in the background: their
 requests give way to others. The guess is shown with the request; the field `priority`, or a
-`service_tier` other than `auto`, overrides it.
+`service_tier` other than `auto`, overrides a guess.
 """
 
 from __future__ import annotations
@@ -31,60 +31,65 @@ TIERS: Final[dict[str, int | None]] = {
 NOT_WAITED_FOR: Final = frozenset({"review", "compact"})
 """Sub-agents of Codex whose answer the user waits for."""
 
+SUBAGENT: Final = "priority.guess.subagent"
+SUGGESTION: Final = "priority.guess.suggestion"
+TITLE: Final = "priority.guess.title"
+RECAP: Final = "priority.guess.recap"
+
 _HEAD: Final = 1_500
-"""Characters of a text in which a program says what it wants."""
+"""Characters of a text in which a program states the task."""
 
 _MAKE: Final = r"\b(?:generat|creat|writ|provid|suggest|summari[sz])\w*\b"
 _SYSTEM: Final = (
-    ("subagent", re.compile(r"You are (?:an agent|an? [\w, ]{4,60} specialist) for Claude Code")),
-    ("subagent", re.compile(r"^You are a file search specialist\b")),
-    ("title", re.compile(r"\btitle generator\b", re.IGNORECASE)),
-    ("title", re.compile(_MAKE + r"[^.\n]{0,80}\btitle\b", re.IGNORECASE)),
+    (SUBAGENT, re.compile(r"You are (?:an agent|an? [\w, ]{4,60} specialist) for Claude Code")),
+    (SUBAGENT, re.compile(r"^You are a file search specialist\b")),
+    (TITLE, re.compile(r"\btitle generator\b", re.IGNORECASE)),
+    (TITLE, re.compile(_MAKE + r"[^.\n]{0,80}\btitle\b", re.IGNORECASE)),
 )
 _USER: Final = (
-    ("suggestion", re.compile(r"^\[SUGGESTION MODE\b")),
-    ("suggestion", re.compile(r"^### Task:\s+You are an autocompletion system")),
+    (SUGGESTION, re.compile(r"^\[SUGGESTION MODE\b")),
+    (SUGGESTION, re.compile(r"^### Task:\s+You are an autocompletion system")),
     (
-        "title",
+        TITLE,
         re.compile(r"^### Task:\s+(?:Generate|Suggest)\b.{0,80}\b(?:title|tags|questions)"),
     ),
     (
-        "title",
+        TITLE,
         re.compile(
             _MAKE + r"[^\n]{0,100}\btitle\b[^\n]{0,60}\b(?:conversation|chat|thread|session)\b",
             re.IGNORECASE,
         ),
     ),
-    ("recap", re.compile(r"\bstepped away and is coming back\b")),
+    (RECAP, re.compile(r"\bstepped away and is coming back\b")),
 )
-"""Kinds of requests by what the system message, or the last of a user, begins with."""
+"""Kinds of requests by the beginnings of system messages and of last user messages."""
 
-_WITH_TOOLS: Final = frozenset({"subagent", "suggestion", "recap"})
+_WITH_TOOLS: Final = frozenset({SUBAGENT, SUGGESTION, RECAP})
 """Kinds whose requests may have tools; a title has none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Priority:
-    """The engine's number, lower is sooner. `guess` says why it was guessed, if it was."""
+    """The engine's number, lower is sooner, and the reason of a guess."""
 
     value: int = 0
     guess: Reason | None = None
 
 
 def priority_of(request: GenerationRequest, subagent: str = "") -> Priority:
-    """Return the priority of a request; `subagent` is what a header says of its sender."""
+    """Return the priority of a request; `subagent` names the sender by header."""
     if request.priority is not None:
         return Priority(request.priority)
     kind = guess(request, subagent)
     if kind is None:
         return Priority()
-    return Priority(BACKGROUND, Reason(f"priority.guess.{kind}"))
+    return Priority(BACKGROUND, Reason(kind))
 
 
 def guess(request: GenerationRequest, subagent: str = "") -> str | None:
-    """Return the kind of a background request, or None."""
+    """Return the kind of a background request as a code, or None."""
     if subagent and subagent not in NOT_WAITED_FOR:
-        return "subagent"
+        return SUBAGENT
     if not request.messages:
         return None
     system = [message for message in request.messages if message["role"] == "system"]

@@ -1,4 +1,4 @@
-"""Progress of a prompt that is read, as clients see it: tokens, share, seconds left. Pure."""
+"""Progress of a prompt for clients: tokens, share, seconds left. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final
 from omlx.engine.types import PromptForecast
 
 MIN_TOKENS: Final = 512
-"""Tokens — shorter prompts have no forecast and no progress: they are read in one pass."""
+"""Tokens — shorter prompts, of a single pass, have no forecast and no progress."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +36,14 @@ class Progress:
 
 @dataclass(slots=True)
 class Reading:
-    """Times of one prompt, in monotonic seconds, and its forecast once it has come."""
+    """Times of a prompt, in monotonic seconds, and the forecast once known."""
 
     forecast: PromptForecast | None = None
     _first: tuple[float, int] | None = None
     _last: tuple[float, int] = (0.0, 0)
 
     def note(self, done: int, now: float) -> None:
-        """Record that `done` tokens are read."""
+        """Record `done` computed tokens."""
         if self._first is None:
             self._first = now, done
         self._last = now, done

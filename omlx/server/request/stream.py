@@ -47,7 +47,7 @@ Text at 30 updates a second is fluent.
 MAX_DELIVERY_INTERVAL_S: Final = 0.066
 
 PROGRESS_S: Final = 1.0
-"""Seconds between two reports on a prompt that is read."""
+"""Seconds between two reports on an unread prompt."""
 
 
 class EventDispatcher:
@@ -202,7 +202,7 @@ class GenerationStream:
 
     @property
     def progress(self) -> Progress | None:
-        """Progress of a long prompt that is read."""
+        """Progress of a long unread prompt."""
         return self._activity.progress(self.id)
 
     async def started(self, timeout_s: float) -> None:
