@@ -5,22 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Final
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Depends, Request
 from starlette.responses import Response
 
 from omlx.catalog import data_dir
 from omlx.errors import NotFound
-from omlx.server.app import KEEP_ALIVE_S
-from omlx.server.endpoints.generation import Responder
 from omlx.server.endpoints.model_cards import ModelCards
 from omlx.server.endpoints.models import ModelEndpoints
-from omlx.server.endpoints.responses import ResponseEndpoints, owned_by
+from omlx.server.endpoints.responses import ResponseEndpoints
+from omlx.server.http.guard import OWNER
 from omlx.server.services import Services
 
 from .models.model_snapshot import ModelSnapshots
 from .web.addresses import CHAT
 from .web.pages import Pages, page
+
+DASHBOARD: Final = "/admin"
+"""Owner of the chat's responses. No key can have this name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +44,9 @@ class ChatView:
 class ChatPage:
     """The page, and the server's Responses API for a browser with a session.
 
-    Its responses are stored apart from those of API clients: neither can read the other's.
-    Responses are generated in the background, so that a reloaded page can follow them.
+    Its responses have an owner of their own: API clients cannot read them, nor the page theirs.
+    Responses are generated in the background, so that a reloaded page can follow them, and
+    recorded, so that the next process continues them.
     """
 
     snapshots: ModelSnapshots
@@ -50,19 +54,23 @@ class ChatPage:
     models: ModelEndpoints
 
     @classmethod
-    def of(cls, services: Services, snapshots: ModelSnapshots) -> ChatPage:
-        responder = Responder(services.generations, KEEP_ALIVE_S)
-        responses = ResponseEndpoints(responder, services.generations)
+    def of(
+        cls, services: Services, snapshots: ModelSnapshots, responses: ResponseEndpoints
+    ) -> ChatPage:
         return cls(snapshots, responses, ModelEndpoints(services, ModelCards(services.pool)))
 
     def register(self, pages: Pages, api: APIRouter) -> None:
         response = "/chat/responses/{id}"
         pages.route(CHAT, page("chat/page.html", self._view, "chat"))
         api.add_api_route("/chat/models", self.models.list_models, methods=["GET"])
-        api.add_api_route("/chat/responses", self.responses.create, methods=["POST"])
-        api.add_api_route(response, self.responses.show, methods=["GET"])
-        api.add_api_route(response, self.forget, methods=["DELETE"])
-        api.add_api_route(f"{response}/cancel", self.responses.cancel, methods=["POST"])
+        for method, path, endpoint in (
+            ("POST", "/chat/responses", self.responses.create),
+            ("GET", response, self.responses.show),
+            ("DELETE", response, self.forget),
+            ("POST", f"{response}/cancel", self.responses.cancel),
+        ):
+            own = [Depends(owned_by_dashboard)]
+            api.add_api_route(path, endpoint, methods=[method], dependencies=own)
 
     async def _view(self, request: Request) -> ChatView:
         pool = self.snapshots.pool
@@ -78,5 +86,10 @@ class ChatPage:
     async def forget(self, request: Request, id: str) -> Response:
         """Delete a stored response; repeated deletions, from several windows, succeed."""
         with suppress(NotFound):
-            self.responses.store.delete(owned_by(request, id))
+            await self.responses.delete(request, id)
         return Response(status_code=204)
+
+
+async def owned_by_dashboard(request: Request) -> None:
+    """Give a request's responses to the dashboard."""
+    request.scope[OWNER] = DASHBOARD

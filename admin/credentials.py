@@ -1,19 +1,20 @@
-"""Dashboard credentials in `admin.json`, and browser sessions in memory.
+"""Dashboard credentials and browser sessions in `admin.json`.
 
 Credentials are a password, and login links that work once. Write access to the home folder proves
 ownership: `omlx dashboard` makes a link by adding its digest to the file, without a running server.
-The file holds no secret in the clear: the password as a scrypt digest, links as SHA-256 digests of
-256 random bits. Sessions are keyed by a digest of the cookie, lost at a restart.
+The file holds no secret in the clear: the password as a scrypt digest, links and the cookies of
+sessions as SHA-256 digests of 256 random bits.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
+import logging
 import secrets
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,8 +32,11 @@ COOKIE: Final = "omlx_session"
 IDLE_S: Final = 7 * 86400
 MAX_AGE_S: Final = 30 * 86400
 MAX_SESSIONS: Final = 64
+SEEN_S: Final = 3600.0
+"""Seconds — precision of a session's last use, since each change rewrites the file."""
 FREE_TRIES: Final = 5
 MAX_WAIT_S: Final = 300.0
+log = logging.getLogger("omlx.admin")
 
 
 _UNSTORED: Final[dict[Path, set[str]]] = {}
@@ -126,6 +130,25 @@ class Credentials:
         digest = hashlib.scrypt(password[:MAX_LENGTH].encode(), salt=salt, **cost)
         return hmac.compare_digest(digest, bytes.fromhex(stored["scrypt"]))
 
+    def sessions(self) -> dict[str, Session]:
+        """Return the stored sessions by digest of their cookie."""
+        stored = self._values().get("sessions", {})
+        return {digest: Session(**fields) for digest, fields in stored.items()}
+
+    def store_session(self, digest: str, session: Session | None) -> None:
+        """Store a session, or delete it (None).
+
+        Beyond `MAX_SESSIONS` the least recently used sessions are deleted.
+        """
+        with locked(self.home):
+            values = self._values(held=True)
+            sessions = {**values.get("sessions", {})}
+            sessions.pop(digest, None)
+            if session is not None:
+                sessions[digest] = asdict(session)
+            newest = sorted(sessions.items(), key=lambda entry: entry[1]["seen"])[-MAX_SESSIONS:]
+            write(self.path, {**values, "sessions": dict(newest)})
+
     def _password(self) -> Mapping[str, Any] | None:
         stored = self._values().get("password")
         return stored if isinstance(stored, dict) else None
@@ -142,9 +165,12 @@ def _valid(values: Mapping[str, Any], now: float) -> list[dict[str, Any]]:
     return [link for link in values.get("links", []) if now < link["until"] <= now + LINK_S]
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Session:
-    """A login. `by_link`: through a link made on this machine, which replaces the password."""
+    """A login, with times of day in seconds.
+
+    `by_link`: through a link made on this machine, which replaces the password.
+    """
 
     begun: float
     seen: float
@@ -153,37 +179,50 @@ class Session:
 
 
 class Sessions:
-    """Open sessions. `fingerprint` covers password and API key: a change of either ends them."""
+    """Logins of browsers, stored with the credentials: every server of the home folder knows them.
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._open: dict[str, Session] = {}
+    `fingerprint` covers password and API key: a change of either ends a session. A session that
+    cannot be stored, as on a full disk, lasts as long as the process.
+    """
+
+    def __init__(self, credentials: Credentials) -> None:
+        self._credentials = credentials
+        self._unstored: dict[str, Session] = {}
 
     def begin(self, fingerprint: str, *, by_link: bool) -> str:
-        """Open a session and return the cookie's value.
-
-        Beyond `MAX_SESSIONS` the least recently used session ends.
-        """
-        token, now = secrets.token_urlsafe(32), self._clock()
-        self._open[token_digest(token)] = Session(now, now, fingerprint, by_link)
-        while len(self._open) > MAX_SESSIONS:
-            del self._open[min(self._open, key=lambda digest: self._open[digest].seen)]
+        """Open a session and return the cookie's value."""
+        token, now = secrets.token_urlsafe(32), self._credentials.wall()
+        self._store(token_digest(token), Session(now, now, fingerprint, by_link))
         return token
 
     def find(self, token: str, fingerprint: str) -> Session | None:
         """Return the valid session of a cookie value, marked as used."""
-        session, now = self._open.get(token_digest(token)), self._clock()
+        digest, now = token_digest(token), self._credentials.wall()
+        session = self._unstored.get(digest) or self._credentials.sessions().get(digest)
         if session is None:
             return None
         too_old = now - session.seen > IDLE_S or now - session.begun > MAX_AGE_S
         if too_old or session.fingerprint != fingerprint:
             self.end(token)
             return None
-        session.seen = now
+        if now - session.seen > SEEN_S:
+            session = replace(session, seen=now)
+            self._store(digest, session)
         return session
 
     def end(self, token: str) -> None:
-        self._open.pop(token_digest(token), None)
+        digest = token_digest(token)
+        self._unstored.pop(digest, None)
+        if digest in self._credentials.sessions():
+            self._credentials.store_session(digest, None)
+
+    def _store(self, digest: str, session: Session) -> None:
+        try:
+            self._credentials.store_session(digest, session)
+            self._unstored.pop(digest, None)
+        except ConfigError as error:
+            log.warning("a login is not stored: %s", error.message)
+            self._unstored[digest] = session
 
 
 class Throttle:

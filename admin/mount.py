@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fastapi import FastAPI
 from starlette.exceptions import HTTPException
 
 from omlx.measure.measurements import Measurements
 from omlx.measure.results import ResultStore
 from omlx.measure.runner import Runner
+from omlx.server.app import Application
 from omlx.server.endpoints.model_cards import ModelCards
 from omlx.server.services import ExactnessService, Services
 from omlx.settings.configuration import LiveConfiguration
@@ -38,14 +38,17 @@ from .web.pages import Pages
 from .web.rendering import serve_files
 
 
-def mount(app: FastAPI, services: Services, configuration: LiveConfiguration, home: Path) -> None:
+def mount(
+    app: Application, services: Services, configuration: LiveConfiguration, home: Path
+) -> None:
     """Add the dashboard to `app`. Requires a `configuration` with a store."""
     pool, keys = services.pool, services.api_keys
 
     def publish_key(value: str | None) -> None:
         keys.main = value  # the guard reads it at every request
 
-    gate = Gate(Credentials(home), Sessions(), Throttle(), lambda: keys.main)
+    credentials = Credentials(home)
+    gate = Gate(credentials, Sessions(credentials), Throttle(), lambda: keys.main)
     pages = Pages(gate.logged_in)
     snapshots = ModelSnapshots(services)
     settings = SettingsService(pool, configuration, publish_key)
@@ -59,7 +62,7 @@ def mount(app: FastAPI, services: Services, configuration: LiveConfiguration, ho
     requests, history = Requests(services), services.activity.history
     SettingsPage(gate, pool, settings).register(pages, api)
     KeysPage(keys, KeyFile(home), pool.catalog, services.activity.seen).register(pages, api)
-    ChatPage.of(services, snapshots).register(pages, api)
+    ChatPage.of(services, snapshots, app.responses).register(pages, api)
     OverviewPage(services, requests, snapshots, measurements).register(pages, api)
     ConnectPage(snapshots, ModelCards(pool), keys, services.activity.seen).register(pages)
     # In this order: addresses that end in a model's name come after those with more behind it.

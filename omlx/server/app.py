@@ -80,11 +80,13 @@ class Route:
 class Application(FastAPI):
     """Adds request bodies to the OpenAPI document: endpoints parse bodies themselves.
 
-    The framework does not validate, so that errors are in the dialect of the path.
+    The framework does not validate, so that errors are in the dialect of the path. `responses`: the
+    endpoints of the Responses API, for further owners.
     """
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, responses: ResponseEndpoints, **options: Any) -> None:
         super().__init__(**options)
+        self.responses = responses
         self._bodies: dict[str, type[Body]] = {}
 
     def add(self, route: Route) -> None:
@@ -119,7 +121,7 @@ class Application(FastAPI):
 
 def create_app(
     services: Services, settings: Settings, *, keep_alive_s: float = KEEP_ALIVE_S
-) -> FastAPI:
+) -> Application:
     """Build the HTTP server over `services`, with its background tasks.
 
     A stream gets a comment after `keep_alive_s` of silence, so that proxies and clients keep it
@@ -128,6 +130,7 @@ def create_app(
     responder = Responder(services.generations, keep_alive_s, services.journal)
     responses = ResponseEndpoints(responder, services.generations)
     app = Application(
+        responses,
         title="omlx",
         version=__version__,
         lifespan=_lifespan(services, responses),

@@ -17,13 +17,15 @@ from omlx.admin.credentials import (
     FREE_TRIES,
     LINK_S,
     MAX_AGE_S,
+    MAX_SESSIONS,
     MAX_WAIT_S,
+    SEEN_S,
     Credentials,
     Sessions,
     Throttle,
 )
 from omlx.admin.login import login_command
-from omlx.errors import BadRequest, TooManyRequests
+from omlx.errors import BadRequest, ConfigError, TooManyRequests
 from omlx.settings.schema import table
 from tests.admin.running import API, PASSWORD, Administered, administered, change
 
@@ -220,9 +222,9 @@ def test_a_corrupt_file_admits_no_login_and_is_replaced(tmp_path: Path) -> None:
     assert credentials.has_password
 
 
-def test_sessions_end_when_unused_and_after_a_month() -> None:
+def test_sessions_end_when_unused_and_after_a_month(tmp_path: Path) -> None:
     clock = Clock()
-    sessions = Sessions(clock)
+    sessions = Sessions(Credentials(tmp_path, clock))
     unused, used = sessions.begin("f", by_link=False), sessions.begin("f", by_link=True)
     for _ in range(10):
         clock.now += MAX_AGE_S / 10
@@ -230,6 +232,50 @@ def test_sessions_end_when_unused_and_after_a_month() -> None:
     assert sessions.find(unused, "f") is None
     clock.now += 1
     assert sessions.find(used, "f") is None
+
+
+def test_a_session_survives_a_restart_and_no_cookie_is_stored(tmp_path: Path) -> None:
+    with administered(tmp_path) as first, first.browser() as client:
+        cookies = dict(client.cookies)
+        assert not any(value in (tmp_path / "admin.json").read_text() for value in cookies.values())
+    with administered(tmp_path) as second, second.browser(logged_in=False) as client:
+        client.cookies.update(cookies)
+        assert is_in(client)
+        client.post(f"{API}/logout")
+    with administered(tmp_path) as third, third.browser(logged_in=False) as client:
+        client.cookies.update(cookies)
+        assert not is_in(client)
+
+
+def test_the_least_recently_used_session_ends_first(tmp_path: Path) -> None:
+    clock = Clock()
+    credentials = Credentials(tmp_path, clock)
+    sessions = Sessions(credentials)
+    tokens = []
+    for _ in range(MAX_SESSIONS):
+        tokens.append(sessions.begin("f", by_link=False))
+        clock.now += 1
+    clock.now += SEEN_S
+    assert sessions.find(tokens[0], "f") is not None
+    sessions.begin("f", by_link=False)
+    assert len(credentials.sessions()) == MAX_SESSIONS
+    assert sessions.find(tokens[0], "f") is not None
+    assert sessions.find(tokens[1], "f") is None
+
+
+def test_a_login_that_cannot_be_stored_lasts_as_long_as_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise ConfigError("config.unwritable", file="admin.json", detail="No space left on device")
+
+    monkeypatch.setattr("omlx.admin.credentials.write", fail)
+    sessions = Sessions(Credentials(tmp_path))
+    token = sessions.begin("f", by_link=True)
+    assert sessions.find(token, "f") is not None
+    assert Sessions(Credentials(tmp_path)).find(token, "f") is None
+    sessions.end(token)
+    assert sessions.find(token, "f") is None
 
 
 def test_every_wrong_password_doubles_the_wait() -> None:

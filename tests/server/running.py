@@ -15,7 +15,6 @@ from typing import TypeVar
 import httpx
 import uvicorn
 from anthropic import Anthropic
-from fastapi import FastAPI
 from openai import OpenAI
 from starlette.types import ASGIApp
 
@@ -30,7 +29,7 @@ from omlx.models.pool.cost_file import CostFiles
 from omlx.models.pool.footprint import used_bytes
 from omlx.models.pool.pool import Pool, build_pool
 from omlx.receipts.store import AnswerStore
-from omlx.server.app import create_app
+from omlx.server.app import Application, create_app
 from omlx.server.beginnings.store import BeginningStore
 from omlx.server.http.connection import TimeoutProtocol
 from omlx.server.request.media.fetch import UrlReader
@@ -236,7 +235,7 @@ def omlx(
     used: Callable[[], int] = used_bytes,
     calibrates: bool = False,
     protocol: type[TimeoutProtocol] = TimeoutProtocol,
-    prepare: Callable[[FastAPI, Services], None] = lambda app, services: None,
+    prepare: Callable[[Application, Services], None] = lambda app, services: None,
     urls: UrlReader | None = None,
     hub: Mapping[str, str] = OFFLINE,
     home: Path | None = None,

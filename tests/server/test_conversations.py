@@ -125,6 +125,8 @@ def test_assistant_messages_at_the_end_are_all_read(http: httpx.Client) -> None:
     continued = {"messages": messages, "continue_final_message": True}
     chat_continued = ask(http, "/v1/chat/completions", continued)
     assert chat_continued["choices"][0]["message"]["content"] == "ef"
+    continued = {"input": messages, "continue_final_message": True}
+    assert ask(http, "/v1/responses", continued)["output"][-1]["content"][0]["text"] == "ef"
     assert [warned(answer) for answer in (chat, response, chat_continued)] == [[JOINED]] * 3
     message = ask(http, "/v1/messages", {"messages": messages, "max_tokens": 50})
     assert [block["text"] for block in message["content"]] == ["ef"]

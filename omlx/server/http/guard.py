@@ -48,6 +48,8 @@ from omlx.settings.schema import Settings
 
 MAIN_KEY: Final = "api_key"
 """Name of the key of the setting `api_key`."""
+OWNER: Final = "omlx.owner"
+"""Entry of a scope: who a request is for, in place of its key's name."""
 _NAME: Final = "omlx.key"
 _MINUTE_S: Final = 60.0
 
@@ -156,9 +158,12 @@ def is_named(scope: Scope) -> bool:
 
 
 def owner_of(scope: Scope) -> str:
-    """Return the name of the named key that what a request makes belongs to; empty for the
-    server's own key, and for none."""
-    return key_of(scope) if is_named(scope) else ""
+    """Return the owner of a request's results: `OWNER`, or the name of a named key.
+
+    Empty for the server's own key, and for none.
+    """
+    owner: str = scope.get(OWNER) or (key_of(scope) if is_named(scope) else "")
+    return owner
 
 
 def check_main(scope: Scope) -> None:

@@ -101,6 +101,7 @@ class ResponseRequest(Templated):
     include: Listed[str] | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     metadata: Annotated[dict[str, str], Field(max_length=MAX_METADATA)] | None = None
+    continue_final_message: bool | None = None
     mark_drafted: bool | None = None
 
     @property
@@ -141,6 +142,7 @@ class ResponseRequest(Templated):
             draft_model=self.draft_model,
             template_variables=variables(effort, self.chat_template_kwargs),
             tools=self._tools(tools),
+            continue_last=bool(self.continue_final_message),
             sampling=self.sampling,
             seed=self.seed,
             max_tokens=self.answer_limit(limit(self.max_output_tokens, "max_output_tokens")),
