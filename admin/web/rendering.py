@@ -6,7 +6,7 @@ sheet per component; browsers get a single one, so the first paint waits for one
 Scripts are bundled by `make assets`, or served as modules. `static/bundle` holds `ENTRY-HASH.js`
 and a source map with the text of every module. A bundle is used while these texts equal the files,
 so no page runs an outdated bundle. File changes take effect when the next page is rendered. No
-foreign content, no inline scripts, no frames below /admin.
+foreign content, no inline scripts, no frames below /admin, but for `FRAME`.
 """
 
 from __future__ import annotations
@@ -167,6 +167,18 @@ HEADERS: Final = {
     "X-Frame-Options": "DENY",
 }
 
+FRAME: Final = f"{STATIC}/frame.html"
+FRAME_HEADERS: Final = {
+    **HEADERS,
+    "Content-Security-Policy": (
+        "sandbox allow-scripts; default-src 'none'; script-src 'unsafe-inline'; "
+        "style-src 'unsafe-inline'; img-src data: blob:; font-src data:; media-src data: blob:; "
+        "frame-ancestors 'self'"
+    ),
+    "X-Frame-Options": "SAMEORIGIN",
+}
+"""Headers of the frame for previews of answers: any script and style, no origin, no network."""
+
 
 def serve_files(app: FastAPI) -> None:
     """Serve files without a session: they hold nothing beyond a release."""
@@ -221,7 +233,7 @@ class SecurityHeaders:
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
-                headers.update(HEADERS)
+                headers.update(FRAME_HEADERS if scope["path"] == FRAME else HEADERS)
                 headers.setdefault("Cache-Control", _caching(scope["path"], message["status"]))
             await send(message)
 

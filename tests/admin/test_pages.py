@@ -140,6 +140,18 @@ def test_a_page_loads_nothing_from_elsewhere_and_runs_nothing_inline(
             assert (attributes.get(name) or "/").startswith(("/", "#")), attributes
 
 
+def test_the_frame_of_previews_has_no_origin_and_no_network(browser: httpx.Client) -> None:
+    answer = browser.get("/admin/static/frame.html")
+    policy = answer.headers["content-security-policy"]
+    assert "sandbox allow-scripts;" in policy
+    assert "default-src 'none'" in policy
+    assert "connect-src" not in policy
+    assert "allow-same-origin" not in policy
+    assert "frame-ancestors 'self'" in policy
+    other = browser.get("/admin/static/css/app.css")
+    assert "unsafe" not in other.headers["content-security-policy"]
+
+
 def test_opening_a_login_link_does_not_use_it_up(fresh: Administered) -> None:
     token = Credentials(fresh.home).invite()
     with fresh.browser(logged_in=False) as client:

@@ -62,7 +62,7 @@ def test_the_installed_libraries_match_the_lock() -> None:
     installed = vendor / "lock.json"
     if not installed.exists() or installed.read_bytes() != LOCK.read_bytes():
         _missing("libraries of the dashboard are missing or old")
-    for library in ("uplot", "marked", "dompurify", "highlight", "katex"):
+    for library in ("uplot", "marked", "dompurify", "highlight", "katex", "mermaid"):
         assert (vendor / library / "LICENSE").is_file()
 
 

@@ -7,12 +7,31 @@
 //   firstMs    time from the request to its first token
 //   thinkingMs time from the first token of the reasoning to the first one of the text
 //   resumed    its events no longer say when they happened: the stream broke, or the page was left
+//   twin       the answer that it stands beside; of the same model without drafts, or with `versus`
+//              of another model
+//   edited     the user has written it
+//   continued  its beginning is older than this attempt
 
 const ENDS = new Set(["response.completed", "response.incomplete", "response.failed"]);
 
 export function newAnswer(fields) {
   const empty = { text: "", reasoning: "", drafted: [], sequence: -1, attempt: 1 };
   return { role: "assistant", status: "running", ...empty, ...fields };
+}
+
+// Whether the model can go on where the answer ends.
+export function isContinuable({ status, text, cut, edited }) {
+  if (!text.trim()) return false;
+  return cut || edited || status === "stopped" || status === "lost" || status === "failed";
+}
+
+// What a continued answer begins with. A template may drop the blanks at its end.
+export function begun({ text, reasoning, drafted, thinkingMs, edited }) {
+  const kept = text.trimEnd();
+  const runs = drafted.filter(([start]) => start < kept.length);
+  const within = runs.map(([start, end]) => [start, Math.min(end, kept.length)]);
+  const fields = { text: kept, reasoning, drafted: within, resumed: true, continued: true };
+  return { ...fields, ...(thinkingMs ? { thinkingMs } : {}), ...(edited ? { edited } : {}) };
 }
 
 // Modify an answer by an event that arrived at `now` (ms). Return whether it has ended.

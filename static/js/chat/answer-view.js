@@ -2,11 +2,14 @@
 
 import { announce } from "../announce.js";
 import { known, t } from "../text.js";
+import { isLoggedOut } from "../session.js";
 import { runningAnswer } from "./answer.js";
-import { thinkingSeconds } from "./answer-events.js";
+import { isContinuable, thinkingSeconds } from "./answer-events.js";
 import { fromTemplate, show } from "./dom.js";
-import { comparison, figuresOf, seconds, undrafted } from "./figures.js";
+import { EditForm } from "./edit-form.js";
+import { comparison, figuresOf, seconds, summaryOf, undrafted } from "./figures.js";
 import { Prose } from "./markdown.js";
+import { canPreview, togglePreview } from "./preview.js";
 import { canTint, tint } from "./tint.js";
 
 const COPIED_MS = 2000;
@@ -24,6 +27,7 @@ export class AnswerView {
     }
     this.prose = new Prose(this.parts.text, addCodeBar);
     this.reasoning = new Prose(this.parts.reasoning, addCodeBar);
+    this.form = new EditForm(this.element);
     this.update();
   }
 
@@ -42,13 +46,41 @@ export class AnswerView {
     this.#warn();
     this.#figures(ended);
     this.parts.actions.hidden = !ended;
-    this.button("regenerate").hidden = message.twin !== undefined;
+    const isTwin = message.twin !== undefined;
+    for (const action of ["regenerate", "edit"]) this.button(action).hidden = isTwin;
+    if (isTwin) this.isPaired = true;
+    this.button("unpair").hidden = !isTwin;
+    this.button("adopt").hidden = !message.versus;
     this.button("tint").hidden = !(ended && canTint && message.drafted.length);
     if (this.untint) this.#paint();
   }
 
   button(action) {
     return this.element.querySelector(`[data-action="${action}"]`);
+  }
+
+  // An answer that others follow is not continued: they would no longer fit.
+  set isLast(isLast) {
+    const { status, twin } = this.message;
+    const continues = isLast && status !== "running" && !twin && isContinuable(this.message);
+    this.button("continue").hidden = !continues;
+    const { problem, actions } = this.parts;
+    const place = problem.hidden ? actions : problem;
+    const button = this.button("continue");
+    if (continues && button.parentElement !== place) place.append(button);
+  }
+
+  set isPaired(isPaired) {
+    this.button("plain").hidden = isPaired || !this.message.timings?.draft_n;
+    this.button("versus").hidden = isPaired;
+  }
+
+  edit() {
+    this.form.open(this.message.text);
+  }
+
+  cancel() {
+    this.form.close();
   }
 
   toggleTint() {
@@ -108,7 +140,8 @@ export class AnswerView {
     const isBad = lost || status === "failed" || status === "lost";
     problem.hidden = !isBad;
     if (!isBad) return;
-    const text = lost ? t("ui.chat.disconnected") : t("ui.chat.lost");
+    const away = isLoggedOut() ? "ui.chat.logged_out" : "ui.chat.disconnected";
+    const text = t(lost ? away : "ui.chat.lost");
     show(sentence, status === "failed" ? errorText(error) : text);
   }
 
@@ -117,14 +150,16 @@ export class AnswerView {
   }
 
   #figures(ended) {
-    const figures = ended ? figuresOf(this.message) : [];
-    list(this.parts.figures, figures);
+    show(this.parts.summary, ended ? summaryOf(this.message) : "");
+    this.parts.details.hidden = this.parts.summary.hidden;
+    list(this.parts.figures, ended ? figuresOf(this.message) : []);
     show(this.parts.undrafted, ended && !this.message.twin ? undrafted(this.message) : "");
   }
 }
 
 export function verdict(drafted, plain) {
-  const both = [drafted, plain].every(({ status }) => status === "done");
+  if (plain.versus) return "";
+  const both = [drafted, plain].every(({ status }) => status === "done" || status === "stopped");
   return both ? comparison(drafted, plain) : "";
 }
 
@@ -137,8 +172,9 @@ function list(element, texts) {
   element.replaceChildren(...items);
 }
 
-function noteOf({ status, cut }) {
-  if (status === "stopped") return t("ui.chat.stopped");
+function noteOf({ status, cut, edited, twin }) {
+  if (status === "stopped" && !twin) return t("ui.chat.stopped");
+  if (edited && status === "done" && !cut) return t("ui.chat.edited");
   return cut ? t("ui.chat.cut") : "";
 }
 
@@ -154,8 +190,13 @@ function addCodeBar(pre, language) {
   block.querySelector("[data-language]").textContent = language;
   block.append(pre);
   pre.tabIndex = 0; // it may scroll
-  block.querySelector("button")?.addEventListener("click", ({ currentTarget }) => {
+  const button = (action) => block.querySelector(`[data-code="${action}"]`);
+  button("copy")?.addEventListener("click", ({ currentTarget }) => {
     copy(pre.textContent, currentTarget);
+  });
+  button("preview").hidden = !canPreview(language);
+  button("preview").addEventListener("click", ({ currentTarget }) => {
+    togglePreview(block, language, currentTarget);
   });
 }
 

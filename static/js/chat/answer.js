@@ -15,6 +15,8 @@ const GONE = 404;
 
 const running = new Map(); // by the id of the message
 
+document.addEventListener("omlx:changed", () => running.forEach((answer) => answer.retry()));
+
 export function runningAnswer(id) {
   return running.get(id);
 }
@@ -39,8 +41,10 @@ export class Answer extends EventTarget {
     running.set(message.id, this);
   }
 
-  // Generate it from the body of a request. Never rejects: the message says what happened.
-  async start(body) {
+  // Generate it from the body of a request. It is stopped when it is as long as `until`, an answer.
+  // Never rejects: the message says what happened.
+  async start(body, until = null) {
+    this.until = until;
     const payload = JSON.stringify(body);
     const headers = { "Content-Type": "application/json" };
     const request = { method: "POST", headers, body: payload, signal: this.leaving.signal };
@@ -86,6 +90,7 @@ export class Answer extends EventTarget {
       await this.#fail(error);
     }
     unwatch();
+    if (this.until) this.message.text = this.message.text.slice(0, this.until.text.length);
     running.delete(this.message.id);
     await this.#save(true);
     this.#changed();
@@ -98,7 +103,8 @@ export class Answer extends EventTarget {
     try {
       answer = await open();
       if (answer.ok) {
-        this.#connected(true);
+        this.isConnected = true;
+        this.#changed();
         if (await this.#read(answer.body)) return true;
       }
     } catch (error) {
@@ -112,7 +118,8 @@ export class Answer extends EventTarget {
     }
     if (!response) throw new Lost();
     this.message.resumed = true;
-    this.#connected(false);
+    this.isConnected = false;
+    this.#changed(); // each time: meanwhile the session may have ended
     await this.#pause();
     return false;
   }
@@ -126,6 +133,7 @@ export class Answer extends EventTarget {
         ended = apply(this.message, event, Date.now()) || ended;
       }
       if (ended) return true;
+      if (this.until && !this.stopped && isAsLong(this.message, this.until)) this.stop();
       this.#save();
       this.#changed();
     }
@@ -157,12 +165,6 @@ export class Answer extends EventTarget {
     }
   }
 
-  #connected(isConnected) {
-    if (this.isConnected === isConnected) return;
-    this.isConnected = isConnected;
-    this.#changed();
-  }
-
   async #save(last = false) {
     const now = Date.now();
     if (!last && now - (this.savedAt ?? 0) < SAVE_MS) return;
@@ -186,6 +188,10 @@ export class Answer extends EventTarget {
     this.progress = progress;
     this.#changed();
   }
+}
+
+function isAsLong(message, { text, reasoning }) {
+  return message.text.length >= text.length && message.reasoning.length >= reasoning.length;
 }
 
 class Lost extends Error {}

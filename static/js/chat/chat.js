@@ -5,22 +5,26 @@ import "../app.js";
 import { announce } from "../announce.js";
 import { confirmed } from "../confirm.js";
 import { t } from "../text.js";
-import { Answer, isBeingStarted, runningAnswer } from "./answer.js";
+import { runningAnswer } from "./answer.js";
 import { copy } from "./answer-view.js";
 import { Composer } from "./composer.js";
 import { ContextMeter } from "./context-meter.js";
 import { Conversation } from "./conversation.js";
 import { dialog, show } from "./dom.js";
+import { Drafts } from "./drafts.js";
 import { exportAll, exportJson, exportMarkdown, importFiles } from "./files.js";
+import { Generation } from "./generation.js";
 import { History } from "./history.js";
 import { loadMarkdown } from "./markdown.js";
 import { Models } from "./models.js";
-import { drawSeed, requestBody } from "./request.js";
 import { SettingsPanel } from "./settings-panel.js";
 import { Side } from "./sides.js";
 import * as store from "./store.js";
+import { Titles } from "./titles.js";
 import { isAtEnd, scrollToEnd, Turns } from "./turns.js";
-import { path, siblings, twinOf } from "./tree.js";
+import { newestLeaf, siblings } from "./tree.js";
+
+const TITLED_WITHIN = 6; // messages
 
 class Chat extends HTMLElement {
   async connectedCallback() {
@@ -34,12 +38,16 @@ class Chat extends HTMLElement {
     this.history = new History(part("history"));
     this.turns = new Turns(part("turns"), part("log"));
     this.meter = new ContextMeter(part("meter"), part("context"), this.models);
+    this.generation = new Generation(this);
+    this.titles = new Titles(part("titles"), () => !this.composer.busy);
+    this.drafts = new Drafts(this.composer);
     this.sides = [
       new Side(part("history"), part("open-history"), true),
       new Side(part("settings"), part("open-settings"), false),
     ];
     this.#listen(part("file"));
-    part("unkept").hidden = store.isKept;
+    show(part("unkept"), store.isKept ? "" : t("ui.chat.unkept"));
+    store.onFull(() => show(part("unkept"), t("ui.chat.full")));
     await this.open(location.hash.slice(1));
     this.toggleAttribute("data-ready", true);
     this.models.load().catch(() => {});
@@ -47,12 +55,14 @@ class Chat extends HTMLElement {
 
   #listen(file) {
     this.addEventListener("click", ({ target }) => {
+      if (target.closest(".conversation-link")) this.sides[0].leave();
       const button = target.closest("[data-action]");
       if (button && button.getAttribute("aria-disabled") !== "true") this.act(button);
     });
     this.addEventListener("submit", (event) => this.#submit(event));
     this.composer.addEventListener("ask", ({ detail }) => this.ask(detail));
-    this.composer.addEventListener("stop", () => this.stop());
+    this.composer.addEventListener("stop", () => this.generation.stop());
+    this.composer.addEventListener("typed", ({ detail }) => this.meter.type(detail));
     this.settings.addEventListener("change", () => this.keepSettings());
     file.addEventListener("change", ({ target }) => this.import(target));
     addEventListener("hashchange", () => this.open(location.hash.slice(1)));
@@ -68,6 +78,18 @@ class Chat extends HTMLElement {
     }
     const { field } = this.composer;
     if (event.key === "ArrowUp" && event.target === field && !field.value) this.#editLast(event);
+    if (event.key === "Escape" && !event.isComposing) this.#escape(event);
+  }
+
+  // Of what Escape may end, the innermost. Dialogs, menus and popovers close by themselves.
+  #escape({ target }) {
+    if (document.querySelector("dialog[open], :popover-open, omlx-menu details[open]")) return;
+    const edited = target.closest("[data-edit]")?.closest("[data-id]").dataset.id;
+    const settings = this.sides[1];
+    if (edited) this.turns.view(edited).cancel();
+    else if (settings.isOpen && settings.panel.contains(target)) settings.close();
+    else if (this.composer.busy) this.composer.stop();
+    else if (settings.isOpen) settings.close();
   }
 
   #editLast(event) {
@@ -77,22 +99,40 @@ class Chat extends HTMLElement {
     this.turns.view(last.id).edit();
   }
 
-  // Show the conversation of an id, or a new one.
-  async open(id) {
-    if (id && id === this.conversation?.id) return;
+  // Show the conversation of an address, `id` or `id/message`, or a new one.
+  async open(address) {
+    const [id, message] = address.split("/");
+    if (id && id === this.conversation?.id) return this.#reveal(message);
     const focused = document.activeElement;
     const known = id ? await Conversation.open(id) : null;
     if (id && known === null) announce(t("ui.chat.gone"));
     this.conversation = known ?? Conversation.begin(SettingsPanel.last());
     const { settings } = this.conversation.head;
+    await this.drafts.show(this.conversation);
     this.settings.show({ ...settings, model: settings.model || this.dataset.model });
-    this.takeUp();
+    this.generation.takeUp();
     this.render();
     await this.history.show(this.conversation.id);
+    if (message) return this.#reveal(message);
     scrollToEnd();
     // Whoever moved on with Tab meanwhile keeps the focus.
     const moved = document.activeElement;
     if (moved === focused || moved === document.body) this.composer.focus();
+  }
+
+  // Show the branch with a message, and the message.
+  async #reveal(id) {
+    const { conversation } = this;
+    if (!conversation.get(id)) return;
+    if (!this.turns.get(id)) {
+      conversation.head.leaf = newestLeaf(conversation.messages, id);
+      await conversation.saveHead();
+      this.render();
+    }
+    const { element } = this.turns.get(id);
+    element.scrollIntoView({ block: "center", behavior: "instant" });
+    requestAnimationFrame(() => element.scrollIntoView({ block: "center", behavior: "instant" }));
+    element.focus({ preventScroll: true });
   }
 
   begin() {
@@ -106,7 +146,7 @@ class Chat extends HTMLElement {
     this.heading.textContent = conversation.head.title || t("ui.chat.new");
     this.toggleAttribute("data-empty", conversation.isEmpty);
     this.turns.show(conversation);
-    this.composer.isBusy = this.running !== undefined;
+    this.composer.isBusy = this.generation.running !== undefined;
     this.meter.show(conversation.path);
     this.#scrolled();
   }
@@ -115,16 +155,8 @@ class Chat extends HTMLElement {
     this.newest.hidden = isAtEnd();
   }
 
-  // The answer on the page that is being generated.
-  get running() {
-    const answers = this.conversation.path.flatMap(({ id }) => [
-      runningAnswer(id),
-      runningAnswer(twinOf(this.conversation.messages, id)?.id),
-    ]);
-    return answers.find((answer) => answer !== undefined);
-  }
-
-  async ask({ text, pictures, parent = this.conversation.head.leaf }) {
+  // `keeps`: what is typed in the composer is not the question.
+  async ask({ text, pictures, parent = this.conversation.head.leaf, keeps = false }) {
     if (!this.#canSend()) return;
     const { conversation } = this;
     if (conversation.isEmpty) {
@@ -132,8 +164,9 @@ class Chat extends HTMLElement {
       history.pushState(null, "", `#${conversation.id}`);
     }
     const question = await conversation.addQuestion(text, pictures, parent);
-    this.composer.clear();
-    await this.answer(question.id);
+    if (!keeps) this.composer.clear();
+    this.drafts.move(conversation);
+    await this.generation.answer(question.id);
     this.history.show(conversation.id);
   }
 
@@ -145,77 +178,48 @@ class Chat extends HTMLElement {
     return false;
   }
 
-  // Answer a question: a new branch, or an answer beside another one.
-  async answer(question, fields = {}) {
-    const settings = { ...this.settings.values, ...fields.settings };
-    const seed = fields.seed ?? (settings.seed === "" ? drawSeed() : Number(settings.seed));
-    const { conversation } = this;
-    const answer = await conversation.addAnswer(question, {
-      ...fields,
-      model: settings.model,
-      settings,
-      seed,
-    });
-    await this.generate(conversation, answer);
-  }
-
-  async generate(conversation, message) {
-    const turns = path(conversation.messages, message.parent);
-    const images = await conversation.dataURIs(turns);
-    const { settings, seed, twin } = message;
-    const body = requestBody(turns, settings, { seed, images, plain: twin !== undefined });
-    this.follow(message, (answer) => answer.start(body));
-    scrollToEnd();
-  }
-
-  // Follow answers that another page has begun: this one before it was reloaded, another window.
-  async takeUp() {
-    for (const message of this.conversation.messages.values()) {
-      if (message.status !== "running" || runningAnswer(message.id)) continue;
-      if (message.response) this.follow(message, (answer) => answer.resume());
-      else if (!(await isBeingStarted(message.id))) this.retry(message);
-    }
-  }
-
-  follow(message, begin) {
-    const answer = new Answer(message);
-    let due = false;
-    answer.addEventListener("changed", () => {
-      if (due) return;
-      due = true;
-      requestAnimationFrame(() => {
-        due = false;
-        this.#changed(message);
-      });
-    });
-    begin(answer).then(() => this.#ended(message));
-    if (this.conversation.id === message.conversation) this.render();
-  }
-
-  // Its end is drawn by `#ended`, with the composer that is free again: keys work once it shows.
-  #changed(message) {
-    const isShown = this.conversation.id === message.conversation;
-    if (isShown && message.status === "running") this.turns.changed(message);
-  }
-
-  #ended(message) {
+  // For `Generation`: an answer has ended.
+  ended(message) {
     if (this.conversation.id !== message.conversation) return;
     this.turns.changed(message);
     this.render();
+    if (!this.composer.busy) this.composer.free(message.status === "done");
+    if (message.status === "done" && !message.twin) this.#entitle();
     const ends = { failed: "ui.chat.failed", lost: "ui.chat.lost", stopped: "ui.chat.stopped" };
     if (message.status in ends) announce(t(ends[message.status]));
   }
 
-  stop() {
-    this.running?.stop();
+  // Have the model write a title, once, in the first turns.
+  async #entitle() {
+    const { conversation } = this;
+    const { path: turns, head } = conversation;
+    if (!("titles" in this.dataset) || head.titled || turns.length > TITLED_WITHIN) return;
+    const title = await this.titles.suggest(turns.slice(0, 2), this.models.thinks);
+    if (!title || head.titled) return;
+    await conversation.organise({ title, titled: "model" });
+    if (this.conversation === conversation) this.heading.textContent = title;
+    this.history.show(this.conversation.id);
   }
 
-  async retry(message) {
-    const answer = runningAnswer(message.id);
-    if (answer) return answer.retry();
-    const { conversation } = this;
-    await conversation.begin(message);
-    return this.generate(conversation, message);
+  // Ask for title, folder and pin of a conversation.
+  async #organise(id) {
+    const head = (await store.conversations()).find((each) => each.id === id);
+    if (!head) return;
+    const asked = dialog("organise");
+    const { title, folder, pinned } = asked.querySelector("form").elements;
+    title.value = head.title;
+    folder.value = head.folder ?? "";
+    pinned.checked = Boolean(head.pinned);
+    const names = (await History.folders()).map((name) => new Option(name));
+    asked.querySelector("datalist").replaceChildren(...names);
+    if (!(await confirmed(asked))) return;
+    const name = title.value.trim() || head.title;
+    const titled = name === head.title ? head.titled : "user";
+    const fields = { title: name, titled, folder: folder.value.trim(), pinned: pinned.checked };
+    if (id === this.conversation.id) await this.conversation.organise(fields);
+    else await store.changeConversation(id, fields);
+    this.heading.textContent = this.conversation.head.title || t("ui.chat.new");
+    await this.history.show(this.conversation.id);
   }
 
   keepSettings() {
@@ -243,6 +247,7 @@ class Chat extends HTMLElement {
       "export-all": () => exportAll(),
       "export-markdown": () => exportMarkdown(conversation),
       "export-json": () => exportJson(conversation),
+      organise: () => this.#organise(id ?? conversation.id),
       delete: () => this.delete(conversation.id),
       "delete-other": () => this.delete(id),
       "delete-all": () => this.deleteAll(),
@@ -251,15 +256,18 @@ class Chat extends HTMLElement {
 
   #turnActions(message, button) {
     const { parent } = message;
-    const plain = { seed: message.seed, settings: message.settings, twin: message.id };
     return {
       copy: () => copy(message.text, button),
       edit: () => this.turns.view(message.id).edit(),
       cancel: () => this.turns.view(message.id).cancel(),
       tint: () => this.turns.view(message.id).toggleTint(),
-      plain: () => this.answer(parent, plain),
-      regenerate: () => this.answer(parent),
-      retry: () => this.retry(message),
+      continue: () => this.generation.goOn(message),
+      plain: () => this.generation.beside(message),
+      versus: () => this.#compare(message),
+      unpair: () => this.#unpair(message),
+      adopt: () => this.#adopt(message),
+      regenerate: () => this.generation.answer(parent),
+      retry: () => this.generation.retry(message),
       before: () => this.#branch(message, -1),
       after: () => this.#branch(message, 1),
     };
@@ -274,16 +282,48 @@ class Chat extends HTMLElement {
     this.turns.get(next.id).element.querySelector(`[data-action="${arrow}"]`).focus();
   }
 
+  // Show another model's answer to the same question, chosen in a dialog.
+  async #compare(message) {
+    const asked = dialog("versus");
+    const select = asked.querySelector("select");
+    const others = [...this.models.known.keys()].filter((id) => id !== message.model);
+    select.replaceChildren(...others.map((id) => new Option(id, id)));
+    if (!(await confirmed(asked)) || !select.value) return;
+    const settings = { model: select.value };
+    await this.generation.beside(message, { settings, versus: true });
+  }
+
+  async #unpair(twin) {
+    const button = this.turns.view(twin.twin).button("versus");
+    await this.conversation.dropTwin(twin);
+    this.render();
+    button.focus();
+  }
+
+  async #adopt(twin) {
+    await this.conversation.adoptTwin(twin);
+    this.render();
+    this.turns.view(twin.id).button("edit").focus();
+  }
+
+  // A changed question is asked, a changed answer is kept, each as a branch.
   async #submit(event) {
     const id = event.target.closest("[data-id]")?.dataset.id;
-    const question = this.conversation.get(id);
-    if (!question) return;
+    const message = this.conversation.get(id);
+    if (!message) return;
     event.preventDefault();
     const text = event.target.elements.text.value.trim();
-    if (this.composer.busy || !(text || question.images?.length)) return;
+    if (this.composer.busy || !(text || message.images?.length)) return;
     this.turns.view(id).cancel();
-    await this.ask({ text, pictures: question.images ?? [], parent: question.parent });
-    this.composer.focus();
+    if (message.role === "user") {
+      const { images: pictures = [], parent } = message;
+      await this.ask({ text, pictures, parent, keeps: true });
+      this.composer.focus();
+    } else if (text !== message.text) {
+      const edited = await this.conversation.addEdited(message, text);
+      this.render();
+      this.turns.view(edited.id).button("edit").focus();
+    }
   }
 
   async import({ files }) {
@@ -329,7 +369,7 @@ class Chat extends HTMLElement {
     if (all || conversation === shown.id) {
       const isThere = await shown.reload((id) => runningAnswer(id) !== undefined);
       if (!isThere && !shown.isEmpty) return this.begin();
-      this.takeUp();
+      this.generation.takeUp();
       this.render();
     }
     return this.history.show(this.conversation.id);

@@ -8,9 +8,11 @@ const TYPES = ["image/png", "image/jpeg", "image/webp", "image/gif"];
 const MOST_BYTES = 20 * 2 ** 20; // of one picture; the server has the same limit
 const MOST = 32;
 
-// Dispatches `ask` with { text, pictures }, and `stop`.
+// Dispatches `ask` with { text, pictures }, `stop`, and `typed` with the text whenever it changes.
+// A question that is sent while an answer is generated waits for its end.
 export class Composer extends EventTarget {
   pictures = [];
+  #waits = false;
 
   constructor(form, models) {
     super();
@@ -18,6 +20,7 @@ export class Composer extends EventTarget {
     this.models = models;
     this.field = form.elements.question;
     this.problem = form.querySelector("[data-problem]");
+    this.note = form.querySelector("[data-waits]");
     this.thumbnails = form.querySelector("[data-pictures]");
     form.addEventListener("submit", (event) => {
       event.preventDefault();
@@ -25,7 +28,7 @@ export class Composer extends EventTarget {
     });
     form.addEventListener("click", ({ target }) => this.#click(target.closest("[data-action]")));
     this.field.addEventListener("keydown", (event) => this.#key(event));
-    this.field.addEventListener("input", () => this.#fit());
+    this.field.addEventListener("input", () => this.#typed());
     form.elements.file.addEventListener("change", ({ target }) => {
       this.attach([...target.files]);
       target.value = "";
@@ -45,10 +48,22 @@ export class Composer extends EventTarget {
   }
 
   clear() {
-    this.field.value = "";
-    this.pictures = [];
+    this.fill({ text: "", pictures: [] });
+  }
+
+  fill({ text, pictures }) {
+    this.field.value = text;
+    this.pictures = [...pictures];
+    show(this.problem, "");
     this.#draw();
-    this.#fit();
+    this.#typed();
+  }
+
+  // The answer has ended: send the question that waits, if it is `done`.
+  free(isDone) {
+    if (!this.#waits) return;
+    this.#wait(false);
+    if (isDone) this.send();
   }
 
   focus() {
@@ -57,8 +72,9 @@ export class Composer extends EventTarget {
 
   send() {
     const text = this.field.value.trim();
-    if (this.busy || !(text || this.pictures.length)) return;
     const { pictures } = this;
+    if (!(text || pictures.length)) return;
+    if (this.busy) return this.#wait(true);
     show(this.problem, "");
     this.dispatchEvent(new CustomEvent("ask", { detail: { text, pictures } }));
   }
@@ -76,23 +92,36 @@ export class Composer extends EventTarget {
     if (!this.models.sees) return;
     this.pictures.push(...small.slice(0, room).map((blob) => ({ name: blob.name, blob })));
     this.#draw();
+    this.#typed();
   }
 
   #click(button) {
     if (!button) return;
     const { action } = button.dataset;
     if (action === "attach") this.form.elements.file.click();
-    if (action === "stop") this.#stop();
+    if (action === "stop") this.stop();
     if (action === "detach") {
       this.pictures.splice(Number(button.dataset.number), 1);
       this.#draw();
+      this.#typed();
       this.focus();
     }
   }
 
-  #stop() {
+  stop() {
     this.dispatchEvent(new Event("stop"));
     this.focus();
+  }
+
+  #wait(waits) {
+    this.#waits = waits;
+    show(this.note, waits ? t("ui.chat.waits") : "");
+  }
+
+  #typed() {
+    this.#wait(false);
+    this.#fit();
+    this.dispatchEvent(new CustomEvent("typed", { detail: this.field.value }));
   }
 
   // Enter sends, but not while an input method composes a word, nor on a phone, whose keyboard has
@@ -100,11 +129,9 @@ export class Composer extends EventTarget {
   #key(event) {
     const isPhone = matchMedia("(pointer: coarse)").matches;
     const sends = event.key === "Enter" && !event.shiftKey && !event.isComposing && !isPhone;
-    if (sends) {
-      event.preventDefault();
-      this.send();
-    }
-    if (event.key === "Escape" && this.busy) this.#stop();
+    if (!sends) return;
+    event.preventDefault();
+    this.send();
   }
 
   #take(event, data) {

@@ -1,11 +1,12 @@
 // One conversation of this browser: its head, its messages and images, as they are stored.
 
-import { newAnswer } from "./answer-events.js";
+import { begun, newAnswer } from "./answer-events.js";
 import * as store from "./store.js";
 import { newestLeaf, path, titleOf } from "./tree.js";
 
 export class Conversation {
-  // `head`: { id, title, created, updated, leaf, settings }; stored with the first question.
+  // `head`: { id, title, titled, folder, pinned, created, updated, leaf, settings }; stored with the
+  // first question. `titled`: by the "user" or the "model"; else it is the question's beginning.
   constructor(head, messages = new Map(), images = new Map()) {
     this.head = head;
     this.messages = messages;
@@ -66,13 +67,36 @@ export class Conversation {
     return answer;
   }
 
-  // Empty an answer, to generate it again in its place.
-  async begin(answer) {
-    const { id, conversation, parent, model, seed, twin, settings, attempt } = answer;
+  // Empty an answer, to generate it again in its place, or keep its text, to continue it.
+  async begin(answer, { continues = false } = {}) {
+    const { id, conversation, parent, model, seed, twin, versus, settings, attempt } = answer;
     const kept = { id, conversation, parent, model, seed, settings, created: Date.now() };
+    const text = continues ? begun(answer) : {};
     for (const name of Object.keys(answer)) delete answer[name];
-    Object.assign(answer, newAnswer({ ...kept, attempt: attempt + 1 }), twin ? { twin } : {});
+    Object.assign(answer, newAnswer({ ...kept, ...text, attempt: attempt + 1 }));
+    if (twin) Object.assign(answer, { twin, versus });
     await store.saveMessage(answer);
+  }
+
+  // Add what the user has made of an answer, a branch of its own.
+  async addEdited(answer, text) {
+    const { parent, model, seed, settings, reasoning } = answer;
+    const fields = { parent, model, seed, settings, reasoning, text, status: "done", edited: true };
+    return this.addAnswer(parent, fields);
+  }
+
+  // Take away an answer that stands beside another one.
+  async dropTwin(twin) {
+    this.messages.delete(twin.id);
+    await store.removeMessage(twin);
+  }
+
+  // Make a branch of an answer that stands beside another one.
+  async adoptTwin(twin) {
+    delete twin.twin;
+    delete twin.versus;
+    await store.saveMessage(twin);
+    await this.select(twin.id);
   }
 
   // Show the branch with this message.
@@ -90,6 +114,12 @@ export class Conversation {
     if (!this.isEmpty) await store.saveConversation({ ...this.head });
   }
 
+  // Change title, folder or pin.
+  async organise(fields) {
+    Object.assign(this.head, fields);
+    await store.changeConversation(this.id, fields);
+  }
+
   // Take in what another window has stored. Messages that `follows` are newer here.
   async reload(follows) {
     const stored = await Conversation.open(this.id);
@@ -99,8 +129,11 @@ export class Conversation {
       if (!known) this.messages.set(id, message);
       else if (!follows(id)) Object.assign(known, message);
     }
+    for (const { id, twin } of [...this.messages.values()]) {
+      if (twin && !stored.messages.has(id) && !follows(id)) this.messages.delete(id);
+    }
     this.images = stored.images;
-    this.head.title = stored.head.title;
+    for (const name of ["title", "titled", "folder", "pinned"]) this.head[name] = stored.head[name];
     if (stored.head.updated > this.head.updated) Object.assign(this.head, stored.head);
     return true;
   }

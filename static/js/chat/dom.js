@@ -5,7 +5,8 @@ export function fromTemplate(name) {
   const template = document.querySelector(`template[data-template="${name}"]`);
   const element = template.content.firstElementChild.cloneNode(true);
   if (!navigator.clipboard) {
-    for (const button of element.querySelectorAll('[data-action="copy"]')) button.remove();
+    const copies = '[data-action="copy"], [data-code="copy"]';
+    for (const button of element.querySelectorAll(copies)) button.remove();
   }
   return element;
 }

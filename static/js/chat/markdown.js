@@ -5,13 +5,14 @@
 // marked, DOMPurify, highlight.js and KaTeX are in static/vendor; the latter two are loaded by the
 // first answer that needs them. Without the libraries answers are plain text.
 
+import { footnoteExtensions } from "./footnote-syntax.js";
 import { Library } from "./library.js";
 import { mathExtensions } from "./math-syntax.js";
 
 const HEADING_BELOW = 2; // the page has the first two levels
 
 const TAGS = `p br hr h3 h4 h5 h6 strong em del code pre blockquote ul ol li a span
-  table thead tbody tr th td input`.split(/\s+/);
+  table thead tbody tr th td input sup`.split(/\s+/);
 const PLAIN = "rel target class align start type checked disabled data-math".split(" ");
 const CODE = 'pre > code[class^="language-"]';
 const FORMULA = "[data-math]";
@@ -27,7 +28,7 @@ export async function loadMarkdown() {
     import("../../vendor/marked/marked.esm.js"),
     import("../../vendor/dompurify/purify.es.mjs"),
   ]);
-  marked = new Marked({ renderer, extensions: mathExtensions });
+  marked = new Marked({ renderer, extensions: [...footnoteExtensions, ...mathExtensions] });
   purify = DOMPurify;
 }
 

@@ -1,6 +1,7 @@
 // A question on the page, which can be edited: the edited one begins a branch.
 
 import { fromTemplate, thumbnail } from "./dom.js";
+import { EditForm } from "./edit-form.js";
 
 export class QuestionView {
   constructor(message, conversation) {
@@ -8,7 +9,7 @@ export class QuestionView {
     this.element = fromTemplate("question");
     this.element.dataset.id = message.id;
     this.text = this.element.querySelector("[data-text]");
-    this.form = this.element.querySelector("form");
+    this.form = new EditForm(this.element);
     this.text.textContent = message.text;
     this.text.hidden = !message.text;
     this.#draw(conversation);
@@ -16,30 +17,16 @@ export class QuestionView {
 
   update() {}
 
-  get isEditing() {
-    return !this.form.hidden;
-  }
-
   edit() {
-    this.#toggle(true);
-    const field = this.form.elements.text;
-    field.value = this.message.text;
-    field.focus();
-    field.setSelectionRange(field.value.length, field.value.length);
+    this.form.open(this.message.text);
   }
 
   cancel() {
-    this.#toggle(false);
-    this.element.querySelector('[data-action="edit"]').focus();
+    this.form.close();
   }
 
   remove() {
     this.element.remove();
-  }
-
-  #toggle(edits) {
-    this.form.hidden = !edits;
-    this.element.querySelector("[data-shown]").hidden = edits;
   }
 
   async #draw({ images }) {

@@ -16,7 +16,10 @@ export function drawSeed() {
 
 // `turns` end with the question. `images` has data URIs by id. Empty settings are left to the
 // server. Speculation never changes the tokens: with `plain` the same seed gives the same answer.
-export function requestBody(turns, settings, { seed, images = new Map(), plain = false }) {
+// With `continues` they end with an answer, which goes on. `most`: its tokens, in place of the
+// setting.
+export function requestBody(turns, settings, options) {
+  const { seed, images = new Map(), plain = false, continues = false, most } = options;
   const body = {
     model: settings.model,
     input: turns.flatMap((turn) => items(turn, images)),
@@ -27,7 +30,8 @@ export function requestBody(turns, settings, { seed, images = new Map(), plain =
   };
   if (settings.system.trim()) body.instructions = settings.system;
   if (settings.temperature !== "") body.temperature = Number(settings.temperature);
-  if (settings.maxTokens !== "") body.max_output_tokens = Number(settings.maxTokens);
+  const limit = most ?? settings.maxTokens;
+  if (limit !== "") body.max_output_tokens = Number(limit);
   if (settings.thinking) {
     body.chat_template_kwargs = { enable_thinking: settings.thinking === "on" };
   }
@@ -36,6 +40,7 @@ export function requestBody(turns, settings, { seed, images = new Map(), plain =
     body.text = { format: { type: "json_schema", name: "answer", schema } };
   }
   if (plain) body.speculation = "off";
+  if (continues) body.continue_final_message = true;
   return body;
 }
 

@@ -14,13 +14,21 @@ export class Side {
       if (!panel.popover) this.#set(panel.hidden);
     });
     panel.addEventListener("toggle", () => this.#tell());
-    panel.querySelector("[data-close]").addEventListener("click", () => {
-      this.leave();
-      if (!panel.popover) this.#set(false);
-      button.focus();
-    });
+    panel.querySelector("[data-close]").addEventListener("click", () => this.close());
     NARROW.addEventListener("change", () => this.#fit());
     this.#fit();
+  }
+
+  get isOpen() {
+    const { panel } = this;
+    return panel.popover ? panel.matches(":popover-open") : !panel.hidden;
+  }
+
+  // Hide the panel; the focus goes to its button.
+  close() {
+    this.leave();
+    if (!this.panel.popover) this.#set(false);
+    this.button.focus();
   }
 
   open() {
@@ -51,8 +59,6 @@ export class Side {
   }
 
   #tell() {
-    const { panel } = this;
-    const isOpen = panel.popover ? panel.matches(":popover-open") : !panel.hidden;
-    this.button.setAttribute("aria-expanded", String(isOpen));
+    this.button.setAttribute("aria-expanded", String(this.isOpen));
   }
 }

@@ -1,42 +1,56 @@
 // Conversations of this browser, in IndexedDB; nothing of them is stored by the server.
 //
-//   conversations  { id, title, created, updated, leaf, settings }
+//   conversations  { id, title, titled, folder, pinned, created, updated, leaf, settings }
 //   messages       { conversation, id, parent, role, created, … }, a record each, so that two
 //                  windows can add to one conversation
 //   images         { id, conversation, blob }
+//   drafts         { conversation, text, pictures }: what is typed; "" is the new conversation
 //
 // Where the browser stores nothing (a private window may not), reads are empty and writes do
 // nothing: `isKept` is false, and the page says so.
 
 const NAME = "omlx-chat";
-const VERSION = 1;
+const VERSION = 2;
 
 let database = null;
 const channel = new BroadcastChannel(NAME);
+const here = new EventTarget(); // what this window has changed
 
 export const isKept = await open();
 
-// Call `heard` with { conversation } when another window has changed one, or { all } of them.
-export function onChange(heard) {
+// Call `heard` with { conversation } when another window has changed one, or { all } of them; with
+// `own`, when this one has.
+export function onChange(heard, { own = false } = {}) {
   channel.addEventListener("message", ({ data }) => heard(data));
+  if (own) here.addEventListener("change", ({ detail }) => heard(detail));
+}
+
+function tell(change) {
+  channel.postMessage(change);
+  here.dispatchEvent(new CustomEvent("change", { detail: change }));
 }
 
 async function open() {
   try {
     const request = indexedDB.open(NAME, VERSION);
-    request.onupgradeneeded = () => {
-      request.result.createObjectStore("conversations", { keyPath: "id" });
-      for (const [name, keyPath] of [["messages", ["conversation", "id"]], ["images", "id"]]) {
-        const records = request.result.createObjectStore(name, { keyPath });
-        records.createIndex("conversation", "conversation");
-      }
-    };
+    request.onupgradeneeded = ({ oldVersion }) => upgrade(request.result, oldVersion);
     database = await done(request);
     database.onversionchange = () => database.close();
     return true;
   } catch {
     return false;
   }
+}
+
+function upgrade(opened, oldVersion) {
+  if (oldVersion < 1) {
+    opened.createObjectStore("conversations", { keyPath: "id" });
+    for (const [name, keyPath] of [["messages", ["conversation", "id"]], ["images", "id"]]) {
+      const records = opened.createObjectStore(name, { keyPath });
+      records.createIndex("conversation", "conversation");
+    }
+  }
+  if (oldVersion < 2) opened.createObjectStore("drafts", { keyPath: "conversation" });
 }
 
 function done(request) {
@@ -50,15 +64,24 @@ async function read(name, query) {
   return database ? done(query(database.transaction(name).objectStore(name))) : [];
 }
 
-// Run `change` on the stores of one transaction; resolve when it is on disk.
+// Run `change` on the stores of one transaction; resolve when it is on disk. A full disk is told to
+// `onFull`, and the page goes on with what it has in memory.
 function write(names, change) {
   if (!database) return Promise.resolve();
   const transaction = database.transaction(names, "readwrite");
   change(...names.map((name) => transaction.objectStore(name)));
   return new Promise((resolve, reject) => {
     transaction.oncomplete = resolve;
-    transaction.onabort = () => reject(transaction.error);
+    transaction.onabort = () => {
+      if (transaction.error?.name !== "QuotaExceededError") return reject(transaction.error);
+      here.dispatchEvent(new Event("full"));
+      return resolve();
+    };
   });
+}
+
+export function onFull(heard) {
+  here.addEventListener("full", heard);
 }
 
 const of = (conversation) => (store) => store.index("conversation").getAll(conversation);
@@ -85,7 +108,17 @@ export async function imagesOf(conversation) {
 
 export async function saveConversation(conversation) {
   await write(["conversations"], (store) => store.put(conversation));
-  channel.postMessage({ conversation: conversation.id });
+  tell({ conversation: conversation.id });
+}
+
+// Change fields of a conversation, unless it was deleted.
+export async function changeConversation(id, fields) {
+  await write(["conversations"], (store) => {
+    store.get(id).onsuccess = ({ target: { result } }) => {
+      if (result) store.put({ ...result, ...fields });
+    };
+  });
+  tell({ conversation: id });
 }
 
 // An answer is not replaced by an earlier state of it, which another window may still have, and a
@@ -101,12 +134,29 @@ export async function saveMessage(message) {
       };
     };
   });
-  channel.postMessage({ conversation });
+  tell({ conversation });
 }
 
 function isNewer(known, { attempt, sequence }) {
   if (!known) return false;
   return known.attempt > attempt || (known.attempt === attempt && known.sequence > sequence);
+}
+
+export async function removeMessage({ conversation, id }) {
+  await write(["messages"], (store) => store.delete([conversation, id]));
+  tell({ conversation });
+}
+
+// What is typed in a conversation, undefined if nothing is.
+export async function draftOf(conversation) {
+  return database ? read("drafts", (store) => store.get(conversation)) : undefined;
+}
+
+export async function saveDraft(conversation, { text, pictures }) {
+  await write(["drafts"], (store) => {
+    if (text || pictures.length) store.put({ conversation, text, pictures });
+    else store.delete(conversation);
+  });
 }
 
 // The stored state of an answer, if it has ended.
@@ -125,12 +175,13 @@ export async function addAll({ conversation, messages, images }) {
     messages.forEach((message) => bodies.put(message));
     images.forEach((image) => pictures.put(image));
   });
-  channel.postMessage({ conversation: conversation.id });
+  tell({ conversation: conversation.id });
 }
 
 export async function remove(conversation) {
-  await write(["conversations", "messages", "images"], (heads, ...others) => {
+  await write(["conversations", "drafts", "messages", "images"], (heads, drafts, ...others) => {
     heads.delete(conversation);
+    drafts.delete(conversation);
     for (const store of others) {
       store.index("conversation").openKeyCursor(conversation).onsuccess = ({ target }) => {
         if (!target.result) return;
@@ -139,12 +190,12 @@ export async function remove(conversation) {
       };
     }
   });
-  channel.postMessage({ conversation });
+  tell({ conversation });
 }
 
 export async function removeAll() {
-  await write(["conversations", "messages", "images"], (...stores) => {
+  await write(["conversations", "drafts", "messages", "images"], (...stores) => {
     stores.forEach((store) => store.clear());
   });
-  channel.postMessage({ all: true });
+  tell({ all: true });
 }

@@ -29,6 +29,7 @@ export function newestLeaf(messages, id) {
 }
 
 const TITLE_LENGTH = 60;
+const LONGEST = 100; // characters of what a model writes; more is no title
 
 // The first line of a question that has any text, cut at a word.
 export function titleOf(text) {
@@ -37,4 +38,12 @@ export function titleOf(text) {
   const cut = line.slice(0, TITLE_LENGTH);
   const space = cut.lastIndexOf(" ");
   return `${cut.slice(0, space > TITLE_LENGTH / 2 ? space : TITLE_LENGTH)}…`;
+}
+
+// What a model has written as a title, without what it wraps it in; null if it is none.
+export function titleFrom(text) {
+  const line = text.split("\n").find((each) => each.trim())?.trim() ?? "";
+  const bare = line.replace(/^[#*\s]*(?:title|제목|タイトル|标题)\s*[:：]/i, "");
+  const title = bare.replace(/^[\s#*"'“”„«»「」《》`]+|[\s*"'“”„«»「」《》`.。]+$/g, "");
+  return title && title.length <= LONGEST ? titleOf(title) : null;
 }

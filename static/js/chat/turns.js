@@ -6,7 +6,7 @@ import { AnswerView, verdict } from "./answer-view.js";
 import { fromTemplate, show } from "./dom.js";
 import { QuestionView } from "./question-view.js";
 import { Sentences } from "./speech.js";
-import { siblings, twinOf } from "./tree.js";
+import { childrenOf, siblings, twinOf } from "./tree.js";
 
 const NEAR = 96; // pixels from the end that count as the end
 const SPOKEN = 6; // sentences that stay in the live region
@@ -53,7 +53,7 @@ export class Turns {
   changed(message) {
     const turn = this.turns.get(message.twin ?? message.id);
     if (!turn) return;
-    const follows = isAtEnd();
+    const follows = isAtEnd() && !message.twin;
     turn.update();
     this.#speak(turn, message);
     if (follows) scrollToEnd();
@@ -101,6 +101,7 @@ class Turn {
   update() {
     this.#pair();
     this.views.forEach((view) => view.update());
+    if (this.message.role === "assistant") this.#offer();
     this.#branches();
   }
 
@@ -112,18 +113,27 @@ class Turn {
   #pair() {
     const [view, beside] = this.views;
     const twin = twinOf(this.conversation.messages, this.message.id);
-    if (twin && !beside) {
+    if (beside && beside.message !== twin) {
+      beside.remove();
+      this.views.length = 1;
+      if (!twin) view.label("");
+    }
+    if (twin && this.views.length === 1) {
       this.views.push(new AnswerView(twin));
       this.sides.append(this.views[1].element);
-      view.label(t("ui.chat.with_drafts"));
-      this.views[1].label(t("ui.chat.without_drafts"));
-      this.element.classList.add("turn-pair");
+      view.label(twin.versus ? "" : t("ui.chat.with_drafts"));
+      this.views[1].label(twin.versus ? "" : t("ui.chat.without_drafts"));
     }
-    for (const each of this.views) {
-      const plain = each.button?.("plain");
-      if (plain) plain.hidden = Boolean(twin) || !this.message.timings?.draft_n;
-    }
-    if (twin) show(this.element.querySelector("[data-verdict]"), verdict(this.message, twin));
+    this.element.classList.toggle("turn-pair", twin !== undefined);
+    const told = twin ? verdict(this.message, twin) : "";
+    show(this.element.querySelector("[data-verdict]"), told);
+  }
+
+  // What can be done with an answer depends on those around it.
+  #offer() {
+    const [view, beside] = this.views;
+    view.isLast = childrenOf(this.conversation.messages, this.message.id).length === 0;
+    view.isPaired = beside !== undefined;
   }
 
   // Which of the branches this is, and the way to the others.

@@ -111,9 +111,16 @@ def test_a_conversation_by_keyboard_alone(chatting: Site) -> None:
         expect_answers(page, 1)
         expect(answers(page)).to_contain_text(COUNTED)
         expect(page.locator(".bubble")).to_have_text(COUNT)
-        figures = page.locator(".figures-line")
+        summary, figures = page.locator(".figures summary"), page.locator(".figures-line")
+        expect(summary).to_contain_text("tok/s")
+        expect(figures).to_be_hidden()
+        summary.focus()
+        keyboard.press("Enter")
+        expect(figures).to_be_visible()
         expect(figures).to_contain_text(
-            re.compile(r"tok/s.*first token.*of draft tokens accepted.*prompt tokens cached.*seed")
+            re.compile(
+                r"first token.*tokens.*of draft tokens accepted.*prompt tokens cached.*seed", re.S
+            )
         )
         expect(page.locator("h1")).to_have_text(COUNT)
         expect(page.locator("[role=log]")).to_contain_text("20")
@@ -153,7 +160,7 @@ def test_edited_and_regenerated_turns_are_branches(chatting: Site) -> None:
         ask(page, "Hello")
         expect_answers(page, 2)
         page.keyboard.press("ArrowUp")  # edits the last question
-        editor = page.locator(".question-form:visible textarea")
+        editor = page.locator(".edit-form:visible textarea")
         expect(editor).to_have_value("Hello")
         editor.fill("What are you?")
         page.get_by_role("button", name="Send").first.click()
@@ -236,7 +243,7 @@ def test_drafts_are_tinted_and_compared_with_none(chatting: Site) -> None:
         expect(verdict).to_contain_text("Both answers are identical")
         seeds = [
             re.search(r"seed \d+", text)[0]  # type: ignore[index]  # every answer shows one
-            for text in answers(page).all_inner_texts()
+            for text in answers(page).all_text_contents()
         ]
         assert seeds[0] == seeds[1]
         expect(button(page, "plain")).to_have_count(0)

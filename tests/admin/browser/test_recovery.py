@@ -3,6 +3,7 @@ each says so where a person sees it, keeps what was typed, and recovers without 
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -87,16 +88,11 @@ def test_a_killed_server_is_named_and_the_next_one_is_found(
                 send(windows[name])
                 field, text = TYPED[name]
                 expect(windows[name].locator(field).first).to_have_value(text)
-        with serving(tmp_path, port_of(link), TARGET) as (_, again):
+        with serving(tmp_path, port_of(link), TARGET):
             for name, page in windows.items():
                 with subtests.test(name, server="started again"):
                     expect(page.locator(OFFLINE)).to_be_hidden()
-                    if page.locator(LOGGED_OUT).count():
-                        expect(page.locator(LOGGED_OUT)).to_be_in_viewport()
-            log_in(inside.new_page(), again)
-            for name, page in windows.items():
-                with subtests.test(name, server="logged in"):
-                    expect(page.locator(LOGGED_OUT)).to_be_hidden()
+                    expect(page.locator(LOGGED_OUT).locator("visible=true")).to_have_count(0)
                     with page.expect_response(is_answered):
                         pass
             go_on(windows)
@@ -120,28 +116,66 @@ def go_on(windows: Windows) -> None:
     windows["password"].wait_for_load_state("networkidle")
 
 
+TEXT = '[data-part="text"]'
+
+
+def ask_for_words(page: Page, count: int) -> None:
+    open_chat(page)
+    fill(page, schema=LONG.replace("100", str(count)), thinking="off")
+    ask(page, "Write words.")
+    expect(answers(page, "running").locator(TEXT)).to_contain_text("word")
+
+
 @pytest.mark.slow
-def test_the_text_of_a_killed_server_stays_and_is_generated_again(
+def test_the_answer_of_a_killed_server_is_continued_by_the_next(
     browser: Browser, tmp_path: Path
 ) -> None:
     with logged_in(browser, tmp_path, TARGET, expected=GONE) as (context, server, link):
         page = context.new_page()
-        open_chat(page)
-        fill(page, schema=LONG.replace("100", "900"), thinking="off")
-        ask(page, "Write words.")
-        text = '[data-part="text"]'
-        expect(answers(page, "running").locator(text)).to_contain_text("word")
+        ask_for_words(page, 300)
         server.kill()
+        server.wait()
         expect(page.locator(".answer-problem")).to_contain_text("connection to the server")
-        kept = answers(page, "running").locator(text).inner_text()
-        with serving(tmp_path, port_of(link), TARGET) as (_, again):
+        kept = answers(page, "running").locator(TEXT).inner_text()
+        assert kept.count("word") < 300
+        with serving(tmp_path, port_of(link), TARGET):
+            expect_answers(page, 1)
+            text = answers(page).locator(TEXT).inner_text()
+            assert text.startswith(kept)
+            assert json.loads(text.replace("\n", " ")) == ["word"] * 300
+
+
+@pytest.mark.slow
+def test_without_a_record_the_text_of_a_killed_server_stays_and_goes_on_by_a_button(
+    browser: Browser, tmp_path: Path
+) -> None:
+    settings = (TARGET, "--answer-disk", "off")
+    with logged_in(browser, tmp_path, *settings, expected=GONE) as (context, server, link):
+        page = context.new_page()
+        ask_for_words(page, 900)
+        server.kill()
+        server.wait()
+        (tmp_path / "admin.json").unlink()
+        problem = page.locator(".answer-problem")
+        expect(problem).to_contain_text("connection to the server")
+        kept = answers(page, "running").locator(TEXT).inner_text()
+        with serving(tmp_path, port_of(link), *settings) as (_, again):
             expect(page.locator(LOGGED_OUT)).to_be_visible()
+            expect(problem).to_contain_text("Log in to go on")
             log_in(context.new_page(), again)
             expect(page.locator(LOGGED_OUT)).to_be_hidden()
             expect_answers(page, 1, "lost")
-            assert answers(page, "lost").locator(text).inner_text() == kept
-            button(page, "retry").click()
-            expect(answers(page, "running")).to_contain_text(kept[:20])
+            assert answers(page, "lost").locator(TEXT).inner_text() == kept
+            fill(page, schema="")
+            expect(button(page, "retry")).to_be_visible()
+            with page.expect_request("**/chat/responses") as sent:
+                button(page, "continue").click()
+            body = sent.value.post_data_json
+            assert body["continue_final_message"] is True
+            assert body["input"][-1]["content"] == kept.rstrip()
+            expect(page.locator(TEXT)).to_contain_text(kept[:20])
+            expect_answers(page, 0, "lost")
+            page.keyboard.press("Escape")
 
 
 @pytest.mark.slow
@@ -160,9 +194,8 @@ def test_the_download_of_a_killed_server_is_continued(browser: Browser, tmp_path
             field.fill("typed meanwhile")
             server.kill()
             expect(page.locator(OFFLINE)).to_be_visible()
-            with serving(tmp_path, port_of(link), **variables) as (_, again):
-                expect(page.locator(LOGGED_OUT)).to_be_visible()
-                log_in(context.new_page(), again)
+            with serving(tmp_path, port_of(link), **variables):
+                expect(page.locator(OFFLINE)).to_be_hidden()
                 expect(download).to_have_attribute("data-state", "paused")
                 expect(field).to_have_value("typed meanwhile")
                 settled(page)

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { apply, newAnswer, thinkingSeconds } from "../../../static/js/chat/answer-events.js";
+import { apply, begun, isContinuable, newAnswer, thinkingSeconds } from "../../../static/js/chat/answer-events.js";
 import { EventReader } from "../../../static/js/chat/event-stream.js";
 import { stageOf } from "../../../static/js/chat/stage.js";
 
@@ -86,4 +86,19 @@ test("before the first token the page says what the server does", () => {
   assert.deepEqual(stageOf({ response: "resp_2" }, live), { stage: "waiting", share: null });
   assert.equal(stageOf({ response: "resp_3" }, live), null);
   assert.equal(stageOf({ response: "resp_1" }, null), null);
+});
+
+test("an answer that was cut, stopped, lost or edited goes on from its text", () => {
+  const cut = newAnswer({ text: "one two \n", drafted: [[0, 3], [6, 9]], status: "done", cut: true });
+  assert.deepEqual(begun(cut).text, "one two");
+  assert.deepEqual(begun(cut).drafted, [[0, 3], [6, 7]]);
+  const states = ["stopped", "lost", "failed", "running", "done"];
+  const continuable = states.map((status) => isContinuable({ status, text: "one" }));
+  assert.deepEqual(continuable, [true, true, true, false, false]);
+  assert.ok(isContinuable(cut));
+  assert.ok(isContinuable({ status: "done", text: "one", edited: true }));
+  assert.ok(!isContinuable({ status: "stopped", text: " " }));
+  const answer = newAnswer({ ...begun(cut), created: 0 });
+  apply(answer, { ...events[2], sequence_number: 0 }, 5);
+  assert.equal(answer.text, "one two1, ");
 });

@@ -60,3 +60,12 @@ test("a failed answer without text is left out", () => {
 test("seeds are whole numbers that JavaScript can hold", () => {
   for (let turn = 0; turn < 100; turn++) assert.ok(Number.isSafeInteger(drawSeed()));
 });
+
+test("an answer is continued, and a plain one is as long as its original", () => {
+  const settings = { ...DEFAULTS, model: "m", maxTokens: "9" };
+  const body = requestBody(turns.slice(0, 2), settings, { seed: 1, continues: true });
+  assert.equal(body.continue_final_message, true);
+  assert.equal(body.input.at(-1).role, "assistant");
+  assert.equal(body.max_output_tokens, 9);
+  assert.equal(requestBody(turns, settings, { seed: 1, most: 5 }).max_output_tokens, 5);
+});

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { newestLeaf, path, siblings, titleOf, twinOf } from "../../../static/js/chat/tree.js";
+import { newestLeaf, path, siblings, titleFrom, titleOf, twinOf } from "../../../static/js/chat/tree.js";
 
 const messages = new Map(
   [
@@ -38,4 +38,12 @@ test("a title is the first line with text, cut at a word", () => {
   assert.ok(long.length <= 61 && long.endsWith("word…"), long);
   assert.equal(titleOf("字".repeat(80)), `${"字".repeat(60)}…`);
   assert.equal(titleOf(""), "");
+});
+
+test("a title by a model is its first line, without what wraps it", () => {
+  assert.equal(titleFrom('\n**Title: "Rivers of Europe."**\nIt is'), "Rivers of Europe");
+  assert.equal(titleFrom("「ヨーロッパの川」"), "ヨーロッパの川");
+  assert.equal(titleFrom("# 标题：欧洲的河流。"), "欧洲的河流");
+  assert.equal(titleFrom(" \n"), null);
+  assert.equal(titleFrom("word ".repeat(40)), null);
 });

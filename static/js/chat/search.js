@@ -1,0 +1,67 @@
+// Search in the texts of all conversations while one types. They are read once, a conversation at a
+// time, so that the page stays quick, and then as they change.
+
+const AROUND = 40; // characters of an excerpt on either side of the hit
+
+export class SearchIndex {
+  #texts = new Map(); // by conversation: { messages, lower }
+  #reading = null;
+
+  // `store` has `conversations` and `messagesOf`.
+  constructor(store) {
+    this.store = store;
+  }
+
+  // Resolve when all are read.
+  ready() {
+    this.#reading ??= this.#readAll();
+    return this.#reading;
+  }
+
+  // A conversation has changed, or all of them.
+  async changed({ conversation, all }) {
+    if (this.#reading === null) return;
+    await this.#reading;
+    if (all) this.#texts.clear();
+    else await this.#read(conversation);
+  }
+
+  // The excerpts around the first hit in each conversation, by its id: { message, before, hit, after }.
+  find(sought) {
+    const wanted = sought.toLowerCase();
+    const hits = new Map();
+    for (const [conversation, { messages, lower }] of this.#texts) {
+      if (!lower.includes(wanted)) continue;
+      const message = messages.find(({ text }) => text.toLowerCase().includes(wanted));
+      if (message) hits.set(conversation, { message: message.id, ...excerpt(message.text, wanted) });
+    }
+    return hits;
+  }
+
+  async #readAll() {
+    for (const { id } of await this.store.conversations()) await this.#read(id);
+  }
+
+  async #read(conversation) {
+    const stored = [...(await this.store.messagesOf(conversation)).values()];
+    const messages = stored.map(({ id, twin, text }) => ({ id: twin ?? id, text }));
+    const lower = messages.map(({ text }) => text.toLowerCase()).join("\n");
+    if (messages.length) this.#texts.set(conversation, { messages, lower });
+    else this.#texts.delete(conversation);
+  }
+}
+
+// The words around a hit, on one line. `wanted` is in lower case.
+export function excerpt(text, wanted) {
+  const at = text.toLowerCase().indexOf(wanted);
+  const end = at + wanted.length;
+  const start = Math.max(0, at - AROUND);
+  const line = (part) => part.replace(/\s+/g, " ");
+  const before = line(text.slice(start, at)).trimStart();
+  const after = line(text.slice(end, end + AROUND)).trimEnd();
+  return {
+    before: start > 0 ? `…${before}` : before,
+    hit: line(text.slice(at, end)),
+    after: end + AROUND < text.length ? `${after}…` : after,
+  };
+}
