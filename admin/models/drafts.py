@@ -40,7 +40,7 @@ TIMEOUT_S: Final = 0.1
 MAX_AWAITED: Final = 16
 """Tokenizers — checks of more are not awaited: each takes 20 ms (small) to 0.5 s."""
 
-_DRAFT_ONLY: Final = ("model.drafter", "model.head_only", "model.gguf_only")
+_DRAFT_ONLY: Final = ("model.drafter_extra", "model.drafter", "model.head_only", "model.gguf_only")
 
 
 class DraftCompatibility:

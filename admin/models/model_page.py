@@ -343,7 +343,7 @@ def in_effect(configured: SpeculationConfig) -> list[InEffect]:
     sources, length = configured.sources, configured.draft_length
     draft = configured.settings.draft_model
     lines = [InEffect("strategy", str(configured.strategy), sources[STRATEGY].value)]
-    drafts = configured.strategy.clause("draft") is not None and not is_another_models(configured)
+    drafts = configured.admits_draft and not is_another_models(configured)
     if draft is not None and drafts:
         lines.append(InEffect("draft", draft, sources[DRAFT].value))
     source = min((sources[name] for name in DRAFT_LENGTH), key=lambda source: source.rank)

@@ -4,7 +4,7 @@ penalties, biases, grammars, tools, several choices, drafts of every kind.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any, Final
 
@@ -56,6 +56,11 @@ class TokenRequest:
 
     def reference(self) -> Json:
         return {**self.body, "speculation": "off"}
+
+    def drafted_by(self, kind: str) -> TokenRequest:
+        """Return the request with a drafter of this kind in place of the draft model."""
+        strategy = self.speculation["speculation"].replace("draft", kind)
+        return replace(self, speculation={**self.speculation, "speculation": strategy})
 
 
 def token_request(rng: Random, model: str, seeds: int, earlier: list[Json]) -> TokenRequest:

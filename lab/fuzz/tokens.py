@@ -33,6 +33,7 @@ from mlx.utils import tree_flatten
 from lab.fuzz.near_tie import near_tie
 from lab.fuzz.token_requests import Json, TokenRequest, token_request
 from omlx.models.catalog.discovery import BUNDLED
+from omlx.models.catalog.inspect_checkpoint import inspect_checkpoint
 from omlx.models.catalog.registry import ModelEntry, Registry
 from omlx.models.catalog.tokenizer import read_tokenizer, tokenizer_length
 from omlx.settings.schema import Settings
@@ -52,6 +53,8 @@ CUT_SHARE: Final = 0.08
 BEGINNINGS: Final = 12
 """Distinct beginnings that the prompts of one family share."""
 
+DRAFT: Final = "draft"
+DRAFTERS: Final = (DRAFT, "eagle", "dflash", "dflash2", "dspark")
 NOISE: Final = 0.05
 PATIENCE_S: Final = 120
 COMPARED: Final = ("text", "message", "finish_reason")
@@ -80,15 +83,24 @@ class Outcome:
         )
 
 
-def save_pair(name: str, folder: Path) -> Registry:
-    """Save the tiny model of a family and its perturbed copy; return a registry of both."""
+def save_pair(name: str, folder: Path, drafter: str = DRAFT) -> Registry:
+    """Save the tiny model of a family and its perturbed copy; return a registry of both.
+
+    Another `drafter` than a draft model has random weights.
+    """
     entries: list[ModelEntry] = []
     for kind in ("target", "draft"):
         place = folder / name / kind
         shutil.copytree(BUNDLED / TARGET, place)
         save_family(zoo.FAMILIES[name], place)
         entries.append(ModelEntry(f"{name}/{kind}", place, "bundled"))
-    _perturb(name, entries[1].path)
+    if drafter == DRAFT:
+        _perturb(name, entries[1].path)
+    else:
+        from tests.engine.borrowed import save_drafter  # noqa: PLC0415 — imports mlx-vlm
+
+        save_drafter(drafter, zoo.FAMILIES[name], entries[1].path)
+        entries[1] = inspect_checkpoint(entries[1].id, entries[1].path, "bundled")
     return Registry(tuple(entries))
 
 
@@ -135,16 +147,17 @@ def content(choices: Sequence[Json]) -> list[Json]:
     return parts
 
 
-def fuzz_family(name: str, requests: int, salt: int, folder: Path) -> Outcome:
+def fuzz_family(name: str, requests: int, salt: int, folder: Path, drafter: str = DRAFT) -> Outcome:
     """Compare `requests` answers of one family."""
     outcome = Outcome(name)
     rng = Random(f"{name} {salt}")
-    registry = save_pair(name, folder)
+    registry = save_pair(name, folder, drafter)
     target, draft = (entry.id for entry in registry.entries)
     limits: dict[str, Any] = {"max_context": 1024, "max_tokens": 128}
     alone = Settings(prefix_bytes=0, speculation="off", **limits)
     with client(registry, alone) as http:
         drawn, expected = _references(http, rng, target, requests)
+    drawn = [request.drafted_by(registry.entries[1].drafter or DRAFT) for request in drawn]
     busy = Settings(prefix_bytes=4 << 20, draft_model=draft, **limits)
     with client(registry, busy) as http, ThreadPoolExecutor(max(GROUPS)) as pool:
         cuts = [rng.randint(1, 40) if rng.random() < CUT_SHARE else None for _ in drawn]
@@ -233,6 +246,7 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=20_000, help="in all")
     servable = ",".join(name for name in zoo.MAIN_NAMES if not zoo.FAMILIES[name].module)
     parser.add_argument("--families", default=servable, help="names of the zoo")
+    parser.add_argument("--drafter", choices=DRAFTERS, default=DRAFT, help="others need mlx-vlm")
     parser.add_argument("--salt", type=int, default=0, help="other requests")
     parser.add_argument("--seconds", type=float, default=7200.0, help="start no family after this")
     arguments = parser.parse_args()
@@ -245,7 +259,7 @@ def main() -> None:
             break
         each = max(1, arguments.requests // len(families))
         with tempfile.TemporaryDirectory(prefix="omlx-fuzz-") as folder:
-            outcome = fuzz_family(name, each, arguments.salt, Path(folder))
+            outcome = fuzz_family(name, each, arguments.salt, Path(folder), arguments.drafter)
         total += outcome.compared
         failed += len(outcome.differences)
         print(outcome, flush=True)  # noqa: T201

@@ -42,19 +42,21 @@ def run(arguments: Namespace) -> int:
 
 
 def _listing(registry: Registry, catalog: Catalog) -> str:
-    """Return a table of usable models with their profiles, then of others with their reasons."""
+    """Return tables of usable models with profiles, of drafters, of others with reasons."""
     if not registry.entries:
         return sentence("cli.models.none", {}) + "\n"
-    others = [_row(entry) for entry in registry.entries if entry.status is not Status.USABLE]
+    unusable = [entry for entry in registry.entries if entry.status is not Status.USABLE]
+    drafters = [_row(entry) for entry in unusable if entry.drafter is not None]
+    others = [_row(entry) for entry in unusable if entry.drafter is None]
     rows = []
     for entry in registry.usable:
         rows.append(_row(entry))
         rows += [(profile.id, Scope.PROFILE.value) for profile in catalog.profiles(entry.id)]
     head = [sentence(f"cli.models.column.{name}", {}) for name in _COLUMNS]
     text = columns(rows, head)
-    if others:
-        heading = styled(sentence("cli.models.others", {}), BOLD)
-        text += f"\n{heading}\n{columns(others)}"
+    for title, listed in (("cli.models.drafters", drafters), ("cli.models.others", others)):
+        if listed:
+            text += f"\n{styled(sentence(title, {}), BOLD)}\n{columns(listed)}"
     return text
 
 
@@ -76,6 +78,7 @@ def _record(entry: ModelEntry, catalog: Catalog) -> dict[str, object]:
         "model_type": entry.model_type,
         "quantization": entry.quantization,
         "library": entry.library,
+        "drafter": entry.drafter,
     }
     if profiles := catalog.profiles(entry.id):
         record["profiles"] = [profile.id for profile in profiles]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import time
 from pathlib import Path
@@ -33,6 +34,18 @@ def test_names_and_reasons_cannot_steer_a_terminal(tmp_path: Path) -> None:
     assert "\\x1b[31mred" in text
     ids = {record["id"] for record in json.loads(listing(tmp_path, "--json"))}
     assert ids == {"\x1b[31mred", "two\nlines", "type"}
+
+
+def test_drafters_are_listed_apart_with_what_they_need(tmp_path: Path) -> None:
+    models = tmp_path / ".omlx/models"
+    config = {"architectures": ["LlamaForCausalLMEagle3"], "hidden_size": 64, "vocab_size": 96}
+    trees.model(models / "eagle", {"model_type": "llama", **config})
+    trees.model(models / "broken", {"model_type": "llama"}, [])
+    drafters, others = (part.splitlines() for part in listing(tmp_path).strip().split("\n\n"))
+    assert [line.split()[0] for line in (*drafters[1:], *others[1:])] == ["eagle", "broken"]
+    assert {"EAGLE-3", "64", "96"} <= set(re.findall(r"[\w-]+", drafters[1]))
+    records = {record["id"]: record for record in json.loads(listing(tmp_path, "--json"))}
+    assert [records[name]["drafter"] for name in ("eagle", "broken")] == ["eagle", None]
 
 
 def test_a_running_server_sees_models_come_and_go(tmp_path: Path) -> None:

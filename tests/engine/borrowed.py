@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
@@ -20,8 +22,8 @@ from omlx.models.pool.borrowed_drafters import BorrowedHead, drafter_of, open_dr
 from tests import zoo
 from tests.engine.harness import model
 from tests.engine.heads import Bad
-from tests.zoo.build import config_of, randomise
-from tests.zoo.family import SMALL
+from tests.zoo.build import build_family, config_of, randomise
+from tests.zoo.family import SMALL, Family
 
 LAYER = {**SMALL, "num_hidden_layers": 1, "model_type": "llama"}
 BLOCK = {**SMALL, "num_hidden_layers": 2, "model_type": "qwen3", "block_size": 8}
@@ -87,6 +89,29 @@ def random_head(kind: str, family: str) -> BorrowedHead:
 
 def weights_of(module: nn.Module) -> dict[str, mx.array]:
     return dict(tree_flatten(module.parameters()))
+
+
+def save_drafter(kind: str, family: Family, folder: Path) -> None:
+    """Replace the model of a family in `folder` by a random drafter for it."""
+    width = json.loads((folder / "config.json").read_text())["vocab_size"]
+    target = build_family(family, vocab_extra=width - zoo.VOCAB_SIZE)
+    parts = parts_of(target)
+    assert parts is not None
+    depth = len(parts.body.layers)
+    config = {**CONFIGS[kind], "vocab_size": width, "num_target_layers": depth}
+    if kind == "eagle":
+        config |= {
+            "transformer_layer_config": {**LAYER, "vocab_size": width},
+            "eagle_aux_hidden_state_layer_ids": [1, depth // 2 + 1, depth],
+        }
+    else:
+        ids = [0, depth - 1]
+        inner = {**config["dflash_config"], "num_target_layers": depth, "target_layer_ids": ids}
+        config |= {"dflash_config": inner}
+    module = open_drafter(config, {}, parts)[0].module
+    randomise(module, 3, 1.0)
+    (folder / "config.json").write_text(json.dumps(config))
+    mx.save_safetensors(str(folder / "model.safetensors"), weights_of(module))
 
 
 @dataclass

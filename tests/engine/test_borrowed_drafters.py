@@ -8,9 +8,12 @@ from typing import Any
 
 import mlx.core as mx
 import pytest
+from mlx import nn
 
 from omlx.bench.drive import fixed_costs, flat
 from omlx.engine.build import build_loop
+from omlx.engine.device.model import cache_maker, parts_of
+from omlx.engine.device.taps import Taps
 from omlx.engine.loop import EngineLoop
 from omlx.engine.speculation.cost_model import CostModel
 from omlx.engine.speculation.strategy import only, parse
@@ -174,6 +177,44 @@ def test_a_block_costs_one_pass_however_long_it_is() -> None:
     bench = Bench(loop_with(watched, None, LIMITS, costs)).run(of)
     assert bench.tokens == watched.answers
     assert max(window.draft_n for window in bench.windows) == watched.drafter._block.longest
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3_5"])
+def test_taps_note_what_the_layers_return(family: str) -> None:
+    """Compared with a target that ends behind the layer."""
+    parts = parts_of(model(family))
+    assert parts is not None
+    body: Any = parts.body
+    tokens = mx.array([prompt(9), prompt(9, salt=1)])
+    taps = Taps(body, body.layers, (2, 0))
+    assert mx.array_equal(
+        taps(tokens, cache=cache_maker(model(family))()),
+        body(tokens, cache=cache_maker(model(family))()),
+    )
+    noted = mx.split(taps.take(), 2, axis=-1)
+    for number, found in zip(taps.ids, noted, strict=True):
+        assert mx.allclose(found, ended_behind(family, number, tokens), atol=1e-5)
+
+
+def ended_behind(family: str, number: int, tokens: mx.array) -> mx.array:
+    """The states behind a layer: those of a copy without its other layers, before its last norm."""
+    body: Any = parts_of(zoo.build(family)).body
+    body.norm = nn.Identity()
+    cache = cache_maker(model(family))()
+    body.layers[number + 1 :] = [Passing(layer) for layer in body.layers[number + 1 :]]
+    return body(tokens, cache=cache)
+
+
+class Passing(nn.Module):
+    """A layer that returns its input."""
+
+    def __init__(self, layer: Any) -> None:
+        super().__init__()
+        self.is_linear = getattr(layer, "is_linear", False)
+        self.use_sliding = getattr(layer, "use_sliding", False)
+
+    def __call__(self, x: mx.array, *args: Any, **kwargs: Any) -> mx.array:
+        return x
 
 
 def test_a_pass_leaves_the_target_as_it_was() -> None:

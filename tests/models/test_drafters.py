@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from mlx import nn
 
 from omlx.errors import ModelError, Reason
+from omlx.installation import extra_words
 from omlx.models.catalog import drafters
 from omlx.models.catalog.drafters import drafter_mismatch, eagle_layers
 from omlx.models.catalog.head_files import head_directory
@@ -182,7 +184,11 @@ def test_without_mlx_vlm_the_extra_is_named(
     monkeypatch.setattr(drafters, "find_spec", lambda name: None)
     entry = save(tmp_path / "eagle", CONFIGS["eagle"], {})
     reason = drafter_mismatch(target, entry)
-    assert reason == Reason("draft.unfit.extra", {"draft": "eagle", "extra": "omlx[vision]"})
+    command = shlex.join(extra_words("vision"))
+    assert reason == Reason("draft.unfit.extra", {"draft": "eagle", "command": command})
+    assert entry.reason is not None
+    assert entry.reason.code == "model.drafter_extra"
+    assert command in entry.reason.message
 
 
 BROKEN: dict[str, tuple[Callable[[dict[str, mx.array]], Any], str]] = {

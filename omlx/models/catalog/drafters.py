@@ -10,20 +10,19 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any, Final
 
 from omlx.errors import ModelError, Reason
+from omlx.installation import extra_words
 from omlx.models.catalog.config import text_config
 from omlx.models.catalog.registry import ModelEntry
 
-EXTRA: Final = "omlx[vision]"
+EXTRA: Final = "vision"
 """The extra with mlx-vlm."""
-
-OWN_FAMILIES: Final = frozenset({"qwen3_5", "qwen3_next", "llama"})
-"""Families of mtp heads with layers in mlx-lm."""
 
 _MTP: Final = "_mtp"
 _EAGLE3: Final = re.compile(r"eagle-?3", re.IGNORECASE)
@@ -117,9 +116,9 @@ def drafter_mismatch(target: ModelEntry, drafter: ModelEntry) -> Reason | None:
     if deepest > layers > 0:
         sizes = {"deepest": deepest, "layers": layers}
         return Reason("draft.unfit.layers", {"draft": drafter.id, **sizes})
-    needs_library = drafter.drafter != "mtp" or family_of(theirs) not in OWN_FAMILIES
-    if needs_library and find_spec("mlx_vlm") is None:
-        return Reason("draft.unfit.extra", {"draft": drafter.id, "extra": EXTRA})
+    if _lacks_library(theirs):
+        command = shlex.join(extra_words(EXTRA))
+        return Reason("draft.unfit.extra", {"draft": drafter.id, "command": command})
     return None
 
 
@@ -130,6 +129,9 @@ def needs_in_words(config: Mapping[str, Any]) -> Reason:
     if kind == "block" and drafter_module(config) != "dspark":
         label = "DFlash"
     sizes = {"hidden": needs.hidden_size or 0, "vocab": needs.vocab_size or 0}
+    if _lacks_library(config):
+        command = shlex.join(extra_words(EXTRA))
+        return Reason("model.drafter_extra", {"kind": label, **sizes, "command": command})
     return Reason("model.drafter", {"kind": label, **sizes})
 
 
@@ -137,6 +139,11 @@ def family_of(config: Mapping[str, Any]) -> str:
     """Return the family of a model or mtp head: dense and sparse ones differ in tensors alone."""
     name = str(config.get("model_type")).removesuffix(_MTP)
     return name.replace("_moe", "").replace("_text", "") if name != "glm_moe_dsa" else name
+
+
+def _lacks_library(config: Mapping[str, Any]) -> bool:
+    """Return whether a drafter needs mlx-vlm, which is not installed."""
+    return drafter_module(config) is not None and find_spec("mlx_vlm") is None
 
 
 def _compared(

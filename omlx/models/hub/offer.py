@@ -19,6 +19,9 @@ from omlx.engine.piece import Layout
 from omlx.errors import Reason
 from omlx.models.catalog.config import declared_context, text_config
 
+_BESIDE_A_MODEL: Final = ("model.drafter", "model.drafter_extra", "model.head_only")
+"""Reasons of folders that are useful beside a model alone."""
+
 
 @dataclass(frozen=True, slots=True)
 class Companion:
@@ -57,7 +60,7 @@ class Offer:
     @property
     def downloadable(self) -> bool:
         """Whether a download is useful; a trained drafter is, beside its model."""
-        return self.reason is None or self.reason.code in ("model.drafter", "model.head_only")
+        return self.reason is None or self.reason.code in _BESIDE_A_MODEL
 
     @property
     def on_hub(self) -> bool:

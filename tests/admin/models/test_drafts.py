@@ -29,7 +29,7 @@ from omlx.admin.models.draft_picker import (
 from omlx.admin.models.drafts import MAX_AWAITED, DraftCompatibility
 from omlx.errors import Reason
 from omlx.models.catalog.compatibility import Tokenizer
-from omlx.models.catalog.discovery import BUNDLED
+from omlx.models.catalog.discovery import BUNDLED, Folder, scan_places
 from omlx.models.catalog.files import ModelFiles
 from omlx.models.catalog.registry import ModelEntry, Status
 from omlx.models.catalog.tokenizer import read_tokenizer
@@ -76,6 +76,23 @@ def test_every_draft_gets_its_result(other: ModelEntry) -> None:
         "org/broken": "model.no_weights",
         "org/other": "draft.unfit.vocabulary",
     }
+
+
+def test_a_drafter_is_compared_by_its_config_alone(tmp_path: Path) -> None:
+    for size in (256, 512):
+        folder = tmp_path / f"org/eagle{size}"
+        folder.mkdir(parents=True)
+        layer = {"hidden_size": size, "vocab_size": 2048}
+        config = {"speculators_model_type": "eagle3", "transformer_layer_config": layer}
+        (folder / "config.json").write_text(json.dumps(config))
+    drafters = list(scan_places([Folder("home", tmp_path)]).entries)
+    results = asyncio.run(DraftCompatibility(timeout_s=60, read=unread).of(BIG, drafters))
+    codes = {name: reason and reason.code for name, reason in results.items()}
+    assert codes == {"org/eagle256": None, "org/eagle512": "draft.unfit.head"}
+
+
+def unread(entry: ModelEntry) -> Tokenizer:
+    raise AssertionError(f"{entry.id} has no tokenizer of its own")
 
 
 def test_a_draft_whose_tokenizer_has_changed_is_compared_again(other: ModelEntry) -> None:
