@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from argparse import ArgumentParser, Namespace, _SubParsersAction
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 import shtab
 
@@ -13,7 +13,17 @@ from omlx.catalog import sentence
 from omlx.cli.main import build_parser
 
 SHELLS: Final = ("bash", "zsh", "fish")
-_MODELS: Final = shtab.cmd("omlx models --ids 2>/dev/null")
+_IDS: Final = "omlx models --ids 2>/dev/null"
+_OF_COMMAND: Final[dict[str, Any]] = {**shtab.cmd(_IDS)}
+# shtab's own form for zsh runs the command when the script is read, once for each argument.
+_MODELS: Final = {
+    **_OF_COMMAND,
+    "zsh": "_omlx_models",
+    "preamble": {
+        **_OF_COMMAND["preamble"],
+        "zsh": f'_omlx_models() {{ local -a ids=(${{(f)"$({_IDS})"}}); compadd -a ids }}\n',
+    },
+}
 _COMPLETED: Final[Mapping[str, shtab.CompleteType]] = {
     "MODEL": _MODELS,
     "ID": _MODELS,

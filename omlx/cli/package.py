@@ -18,6 +18,7 @@ from omlx.cli.output import columns, download_hint
 from omlx.errors import BadRequest, ModelError, Reason
 from omlx.models.catalog.catalog import Catalog
 from omlx.models.catalog.compatibility import draft_problem
+from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.catalog.package import (
     DeclaredDraftModel,
     Package,
@@ -77,6 +78,8 @@ def run(arguments: Namespace) -> int:
 
 
 def _write(arguments: Namespace, subject: Subject) -> None:
+    if subject.entry.path.resolve().is_relative_to(BUNDLED):
+        raise ModelError("package.bundled", param=None, path=str(subject.entry.path))
     bench = None
     if arguments.from_bench is not None:
         bench = Path(arguments.from_bench)

@@ -62,6 +62,8 @@ def test_every_command_is_in_every_script(scripts: Path) -> None:
         text = (scripts / shell).read_text()
         assert [name for name in COMMANDS if name not in text] == []
         assert "--memory-limit" in text
+    # In its function alone: zsh would run it once for each argument when it reads the script.
+    assert (scripts / "zsh").read_text().count("$(omlx") == 1
 
 
 @pytest.mark.parametrize("shell", ["bash", "fish"])
