@@ -138,6 +138,8 @@ class Settings(BaseModel):
     host: Annotated[Text, _server("HOST")] = "127.0.0.1"
     port: Annotated[int, _server(low=0, high=65535)] = 8000
     api_key: Annotated[Secret | None, _server("KEY", AppliesAt.AT_ONCE)] = None
+    tls_cert: Annotated[Folder | None, _server("FILE")] = None
+    tls_key: Annotated[Folder | None, _server("FILE")] = None
     allow_host: Annotated[Texts, _server("HOST")] = ()
     allow_origin: Annotated[Origins, _server("ORIGIN")] = ()
     allow_image_url: Annotated[bool, _server()] = False

@@ -11,6 +11,7 @@ import http.client
 import os
 import shlex
 import socket
+import ssl
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -51,13 +52,13 @@ def listen(host: str, port: int, command: Sequence[str] = ("omlx", "serve")) -> 
         raise ConfigError("config.address", host=host, port=port, detail=detail) from None
 
 
-def url(listening: socket.socket) -> str:
+def url(listening: socket.socket, scheme: str = "http") -> str:
     """Return the socket's URL for clients on this machine."""
     host, port = listening.getsockname()[:2]
     address = ip_address(host)
     if address.is_unspecified:  # the socket listens on every address of this machine
         address = _LOOPBACK[address.version]
-    return f"http://{_bracketed(str(address))}:{port}"
+    return f"{scheme}://{_bracketed(str(address))}:{port}"
 
 
 def without_flag(words: Sequence[str], flag: str) -> list[str]:
@@ -170,7 +171,13 @@ def _get(address: str, path: str) -> tuple[int, bytes]:
 def connect(address: str, timeout_s: float) -> http.client.HTTPConnection:
     """Return a connection to a server on this machine, not opened yet."""
     parts = urlsplit(address)
-    return http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=timeout_s)
+    host = parts.hostname or ""
+    if parts.scheme == "http":
+        return http.client.HTTPConnection(host, parts.port, timeout=timeout_s)
+    # The certificate is for the server's name, and this address is the loopback interface.
+    trusting = ssl.create_default_context()
+    trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
+    return http.client.HTTPSConnection(host, parts.port, timeout=timeout_s, context=trusting)
 
 
 def _bracketed(host: str) -> str:

@@ -16,7 +16,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from threading import Thread
 from typing import TypeAlias
-from urllib.parse import urlsplit
 
 from omlx import __version__
 from omlx.admin.credentials import Credentials
@@ -82,7 +81,7 @@ def announce(
 
 def _network_lines(settings: Settings, address: str) -> list[str]:
     """Return the addresses for other machines; the key on a terminal alone, not in a log."""
-    urls = " ".join(network_urls(urlsplit(address).port or settings.port))
+    urls = " ".join(network_urls(address))
     lines = [sentence("cli.serve.network", {"urls": urls})]
     if sys.stdout.isatty():
         lines.append(sentence("cli.serve.key", {"key": settings.api_key}))

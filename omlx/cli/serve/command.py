@@ -42,7 +42,7 @@ from omlx.cli.serve.ending import (
     Server,
     handle_signals,
 )
-from omlx.cli.serve.lan import ensure_key, open_to_network
+from omlx.cli.serve.lan import check_certificate, ensure_key, open_to_network
 from omlx.cli.stage.processes import SERVING
 from omlx.cli.stage.supervisor import add_group_flags, refuse_misuse, supervisor
 from omlx.engine.device.gpu import warm_gpu
@@ -108,6 +108,7 @@ def run(arguments: Namespace) -> int:
         ensure_key(configuration)
     settings = configuration.current.resolve().settings
     check_keys(settings)
+    check_certificate(settings)
     wire(settings.wired_limit)
     selection = select(arguments.model, configuration)
     if arguments.lead:
@@ -190,7 +191,8 @@ async def serve(
         handle_signals()
         drafts = DraftWatcher(pool, selection.discover, stores.downloads.fetch)
         tasks = _background_tasks(live, pool, registry_watcher, drafts)
-        config, address = _uvicorn_config(app), url(listening)
+        config = _uvicorn_config(app, settings)
+        address = url(listening, "https" if settings.tls_cert else "http")
 
         def ready() -> None:
             announce(services, settings, address, welcome)
@@ -248,9 +250,11 @@ def _package_files(pool: Pool) -> list[Path]:
     return [resident.entry.path / PACKAGE_FILE for resident in pool.residents]
 
 
-def _uvicorn_config(app: FastAPI) -> uvicorn.Config:
+def _uvicorn_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
     return uvicorn.Config(
         app,
+        ssl_certfile=settings.tls_cert,
+        ssl_keyfile=settings.tls_key,
         http=TimeoutProtocol,
         backlog=BACKLOG,
         timeout_keep_alive=_KEEP_ALIVE_S,

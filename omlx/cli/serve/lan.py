@@ -1,14 +1,18 @@
-"""`omlx serve --lan`: reachable from the local network, by address and name, with a key."""
+"""`omlx serve` for other machines: addresses and names of the network, a key, a certificate."""
 
 from __future__ import annotations
 
 import secrets
 import socket
+import ssl
 from argparse import Namespace
 from contextlib import suppress
 from typing import Final
+from urllib.parse import urlsplit
 
+from omlx.errors import ConfigError
 from omlx.settings.configuration import LiveConfiguration
+from omlx.settings.schema import Settings
 
 EVERYWHERE: Final = "0.0.0.0"
 _KEY_BYTES: Final = 24
@@ -29,16 +33,31 @@ def ensure_key(configuration: LiveConfiguration) -> None:
         configuration.patch({"api_key": secrets.token_urlsafe(_KEY_BYTES)})
 
 
+def check_certificate(settings: Settings) -> None:
+    """Raise ConfigError unless certificate and key, if set, can be read and belong together."""
+    certificate, key = settings.tls_cert, settings.tls_key
+    if certificate is None:
+        if key is not None:
+            raise ConfigError("config.tls_alone")
+        return
+    try:
+        ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(certificate, key)
+    except OSError as error:  # with ssl.SSLError
+        detail = error.strerror or str(error)
+        raise ConfigError("config.tls", file=str(certificate), detail=detail) from error
+
+
 def machine_names() -> list[str]:
     """Return this machine's names on the local network, Bonjour's first."""
     name = socket.gethostname().lower().removesuffix(".local")
     return [f"{name}.local", name]
 
 
-def network_urls(port: int) -> list[str]:
-    """Return URLs for other machines of the local network."""
+def network_urls(address: str) -> list[str]:
+    """Return URLs for other machines of the local network, of the server at `address`."""
+    parts = urlsplit(address)
     hosts = [machine_names()[0]]
     with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect(_OUTSIDE)  # without a network there is no route
         hosts.insert(0, str(probe.getsockname()[0]))
-    return [f"http://{host}:{port}" for host in hosts]
+    return [f"{parts.scheme}://{host}:{parts.port}" for host in hosts]
