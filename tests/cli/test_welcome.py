@@ -94,10 +94,9 @@ def certificate(tmp_path: Path) -> tuple[Path, Path]:
     if shutil.which("openssl") is None:
         pytest.skip("openssl is not installed")
     files = tmp_path / "cert.pem", tmp_path / "key.pem"
-    command = (
-        "openssl req -x509 -newkey ed25519 -nodes -days 2 -subj /CN=localhost -out {} -keyout {}"
-    )
-    subprocess.run(command.format(*files).split(), check=True, capture_output=True)
+    command = "openssl req -x509 -newkey ed25519 -nodes -days 2 -subj /CN=localhost".split()
+    names = ["-out", str(files[0]), "-keyout", str(files[1])]
+    subprocess.run([*command, *names], check=True, capture_output=True)
     return files
 
 
