@@ -10,6 +10,7 @@ import mlx.core as mx
 import pytest
 
 from omlx.engine.piece import Layout
+from omlx.engine.prefix.reuse import BRANCH_TOKENS
 from omlx.engine.types import Request, Sampling
 from tests.engine.fakes import Corrupted, Scripted
 from tests.engine.harness import (
@@ -371,3 +372,19 @@ def test_the_choices_of_a_request_share_one_prefill(family: str) -> None:
     assert sum(prefilled) == len(tokens) - 1 or not layout(family).resumes_anywhere
     assert sum(prefilled) < 2 * len(tokens)
     assert [bench.stats(one.id).cached_n > 0 for one in choices] == [False, True, True]
+
+
+@pytest.mark.parametrize("family", RESUMING_AT_POINTS)
+def test_the_third_prompt_that_parts_in_a_beginning_computes_what_is_behind(family: str) -> None:
+    """The second has a state saved before the parting, so a word there costs no more than the rest.
+
+    A prompt that parts a little earlier, in the same word, is served by the same state.
+    """
+    bench, beginning = Bench(loop_of(family)), prompt(160)
+    for number, part in enumerate((150, 150, 150, 145)):
+        tokens = (*beginning[:part], number + 1, *prompt(40, salt=3), 7 + number)
+        one = request(f"{number}", tokens, max_tokens=6)
+        bench.run(one)
+        assert bench.tokens[one.id] == plain(family, one)
+        if number > 1:
+            assert part - BRANCH_TOKENS - BLOCK - 5 <= bench.stats(one.id).cached_n <= part

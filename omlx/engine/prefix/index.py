@@ -151,6 +151,10 @@ class PrefixIndex:
         self._newest_id = 0
 
     @property
+    def block_tokens(self) -> int:
+        return self._tree.block_tokens
+
+    @property
     def nbytes(self) -> int:
         return self._tree.nbytes
 
@@ -180,6 +184,12 @@ class PrefixIndex:
             if best is not None:
                 return best
         return None
+
+    def shared(self, tokens: Sequence[int]) -> int:
+        """Return the longest cached run of leading tokens, restorable or not. Modifies nothing."""
+        path = self._tree.descend(tokens)
+        behind = self._tree.continuations(path, tokens)
+        return (path[-1].stop if path else 0) + (behind[0][1] if behind else 0)
 
     def use(self, owner: int, match: PrefixMatch | None) -> None:
         """Count a hit or a miss. The blocks of a hit are held until `release(owner)`."""

@@ -3,17 +3,18 @@
     prompt    0 ─────── interval ─────── … ─────── stable ── end
     output                                                   └──── …
 
-A prompt is saved at its end; where a cache can only resume at saved positions, at the stable end
-and at every interval instead. `stable` is where the template's generation prompt begins: the next
-turn surely repeats what is before it. When a request ends, all that its cache holds is saved.
-Pure Python.
+A prompt is saved at its end; where a cache can only resume at saved positions, at the stable end,
+at every interval and at its branch instead. `stable` is where the template's generation prompt
+begins: the next turn surely repeats what is before it. The branch is a block boundary before a
+prompt parts from a cached one: a third prompt may part there, too. When a request ends, all that
+its cache holds is saved. Pure Python.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from collections.abc import Sequence as Tokens
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from omlx.engine.disk.tier import LOAD_BYTES, Disk
 from omlx.engine.piece import Layout
@@ -26,6 +27,10 @@ from omlx.records import DiskStats, PrefixStats
 
 Room: TypeAlias = Callable[[], int | None]
 """Returns how many bytes the memory budget has left; None for no limit."""
+
+
+BRANCH_TOKENS: Final = 16
+"""Tokens before the parting of two prompts — the next one may change a word a little earlier."""
 
 
 class PrefixReuse:
@@ -52,6 +57,7 @@ class PrefixReuse:
         self._bounds = bounds
         self.index = PrefixIndex(layout, block_tokens, max_bytes)
         self._saved: dict[int, int] = {}
+        self._branches: dict[int, int] = {}
 
     @property
     def off_reason(self) -> Reason | None:
@@ -89,6 +95,7 @@ class PrefixReuse:
         """Count a hit or a miss; restore the row."""
         if self._unused(row):
             return []
+        self._branches[row.id] = self._branch(row, _length(match))
         self.index.use(row.id, match)
         if match is None:
             return []
@@ -101,6 +108,7 @@ class PrefixReuse:
         """Save the first `length` tokens of a row, which came from disk, within `room`."""
         assert self.disk is not None
         self.disk.count_hit(length)
+        self._branches[row.id] = self._branch(row, length)
         ops = self._save(row, length, room)
         for op in ops:
             if isinstance(op, Save):
@@ -110,10 +118,11 @@ class PrefixReuse:
     def chunk(self, row: Row, budget: int) -> int:
         """Return how many tokens of the prompt to read next: up to `budget`, the last token or the
         position to save at."""
-        start, stop = row.computed, self._end(row)
+        start = row.computed
         end = start + min(budget, row.pending - 1)
-        if start < stop < end:
-            end = stop
+        for stop in (self._branches.get(row.id, 0), self._end(row)):
+            if start < stop < end:
+                end = stop
         return end - start
 
     def after_chunk(self, row: Row, room: Room) -> list[CacheOp]:
@@ -121,9 +130,10 @@ class PrefixReuse:
         at, end = row.computed, self._end(row)
         since = at - self._saved.get(row.id, 0)
         between = at < end and not self.layout.resumes_anywhere and since >= self.layout.interval
-        if at != end and not between:
+        lasting = at in (end, self._branches.get(row.id))
+        if not lasting and not between:
             return []
-        return self._save(row, at, room, lasting=at == end)
+        return self._save(row, at, room, lasting=lasting)
 
     def close(self, row: Row, room: Room | None = None) -> list[CacheOp]:
         """Release a row. With `room`, save all that its cache holds, within it."""
@@ -133,6 +143,7 @@ class PrefixReuse:
             ops = self._save(row, row.computed, room, lasting=True)
         self.index.release(row.id)
         self._saved.pop(row.id, None)
+        self._branches.pop(row.id, None)
         return ops
 
     def forget(self, pieces: list[int]) -> list[CacheOp]:
@@ -184,6 +195,19 @@ class PrefixReuse:
         if self.layout.resumes_anywhere:
             return last
         return min(stable or last, last)
+
+    def _branch(self, row: Row, cached: int) -> int:
+        """Return the length to save at before a row parts from a cached prompt; 0 for none.
+
+        None is needed where any length can be restored, or less than a block would be gained.
+        """
+        if self.layout.resumes_anywhere:
+            return 0
+        block = self.index.block_tokens
+        at = (self.index.shared(row.tokens) - BRANCH_TOKENS) // block * block
+        if self._bounds is not None:
+            at = self._bounds.floor(at)
+        return at if cached + block <= at < self._end(row) else 0
 
     def _save(self, row: Row, length: int, room: Room, *, lasting: bool = False) -> list[CacheOp]:
         """Save the first `length` tokens, which the row's cache holds; on disk too if `lasting`."""
