@@ -237,10 +237,10 @@ class BeginningRow:
 def beginning_rows(forecasts: Sequence[Forecast], *, shows_prompts: bool) -> list[BeginningRow]:
     return [
         BeginningRow(
-            client=client_name(each.known.client),
+            client=client_name(each.expected.known.client),
             words=first_words(each) if shows_prompts else "",
             tokens=each.tokens,
-            used_at=each.known.used_at,
+            used_at=each.expected.known.used_at,
             warm=each.now is not None and each.now.cached >= each.tokens,
             first_token_s=None if each.now is None else each.now.first_token_s,
         )
@@ -250,7 +250,7 @@ def beginning_rows(forecasts: Sequence[Forecast], *, shows_prompts: bool) -> lis
 
 def first_words(forecast: Forecast) -> str:
     """Return the first characters of the first system message; empty for tools alone."""
-    messages = forecast.known.beginning.messages
+    messages = forecast.expected.beginning.messages
     text = " ".join(str(messages[0]["content"]).split()) if messages else ""
     return text if len(text) <= MAX_CHARACTERS else f"{text[: MAX_CHARACTERS - 1]}…"
 

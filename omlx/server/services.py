@@ -23,8 +23,9 @@ from omlx.models.pool.pool import Pool
 from omlx.receipts.store import AnswerStore
 from omlx.receipts.verifier import Verifier
 from omlx.records import BeginningStats
-from omlx.server.beginnings.prewarmer import Prewarmer
-from omlx.server.beginnings.store import BeginningStore, Known
+from omlx.server.beginnings.foresight import Expected
+from omlx.server.beginnings.prewarmer import Prewarmer, Tokenized
+from omlx.server.beginnings.store import BeginningStore
 from omlx.server.http.body import Json
 from omlx.server.http.guard import ApiKeys
 from omlx.server.journal.journal import Journal
@@ -176,21 +177,34 @@ FORECAST_TIMEOUT_S: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """A beginning of `tokens` tokens, and what it would take now; None while the engine is busy
-    with something long.
+    """An expected beginning, and what it would take now; None while the engine is busy with
+    something long.
     """
 
-    known: Known
-    tokens: int
+    expected: Expected
+    tokenized: Tokenized
     now: PromptForecast | None
 
+    @property
+    def tokens(self) -> int:
+        return len(self.tokenized.tokens)
+
+    @property
+    def uncached(self) -> int | None:
+        """Tokens that a request would have to compute now."""
+        return None if self.now is None else max(0, self.tokens - self.now.cached)
+
     def to_json(self) -> Json:
+        known = self.expected.known
         return {
-            "client": self.known.client,
-            "conversations": self.known.conversations,
-            "used_at": self.known.used_at,
+            "client": known.client,
+            "conversations": known.conversations,
+            "used_at": known.used_at,
+            "foreseen": self.expected.foreseen,
             "tokens": self.tokens,
+            "spans_at": list(self.tokenized.spans),
             "cached_tokens": None if self.now is None else self.now.cached,
+            "uncached_tokens": self.uncached,
             "first_token_s": None if self.now is None else self.now.first_token_s,
         }
 
@@ -245,20 +259,21 @@ class PrefixService:
         }
 
     async def beginnings(self, model: str) -> list[Forecast]:
-        """Return the beginnings of a loaded model's prompts that return, the one used last first,
-        and what each would take now. Does not wait for a busy engine.
+        """Return the beginnings to expect of a loaded model's prompts, the one used last first, and
+        what each would take now. Does not wait for a busy engine.
         """
         if self._prewarmer is None:
             return []
-        known = await self._prewarmer.known(model)
-        prompts = [(*tokens, *tokens[-1:]) for _, tokens in known]  # a user's message follows
+        expected = await self._prewarmer.expected(model)
+        tokens = [tokenized.tokens for _, tokenized in expected]
+        prompts = [(*ids, *ids[-1:]) for ids in tokens]  # a user's message follows
         forecasts: Sequence[PromptForecast | None] = [None] * len(prompts)
         with suppress(TimeoutError, EngineDead):
             asked = [asyncio.wrap_future(self._engine.forecast(model, each)) for each in prompts]
             forecasts = await asyncio.wait_for(asyncio.gather(*asked), FORECAST_TIMEOUT_S)
         return [
-            Forecast(one, len(tokens), forecast)
-            for (one, tokens), forecast in zip(known, forecasts, strict=True)
+            Forecast(one, tokenized, forecast)
+            for (one, tokenized), forecast in zip(expected, forecasts, strict=True)
         ]
 
     def prewarming(self, model: str) -> BeginningStats | None:

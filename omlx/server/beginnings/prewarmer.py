@@ -1,19 +1,22 @@
 """Prewarming: computes returning beginnings of prompts while the server is idle.
 
-    idle, on mains power, budget left ─► tokens of a beginning ─► a request in the background
+    idle, on mains power, budget left ─► an expected beginning ─► requests in the background
     any other request ─► cancelled at the next chunk; computed tokens stay in the prefix cache
 
-A beginning in the prefix cache on disk is restored from there, in a fraction of the time.
+A request for each span that changes ends before it: caches that resume at saved lengths only have
+one there. A beginning on disk is restored from there, in a fraction of the time.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import time
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import date
 from functools import partial
 from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
@@ -32,20 +35,24 @@ from omlx.models.pool.pool import Pool
 from omlx.models.pool.served import ResidentModel, State
 from omlx.power import on_mains
 from omlx.records import BeginningStats
-from omlx.server.beginnings.store import BeginningStore, Known
+from omlx.server.beginnings.beginning import shared_length
+from omlx.server.beginnings.foresight import Expected, foresee
+from omlx.server.beginnings.store import BeginningStore
 from omlx.settings.schema import Settings
 
 if TYPE_CHECKING:
+    from mlx_lm.tokenizer_utils import TokenizerWrapper
+
     from omlx.engine.loop import EngineLoop
 
 IDLE_S: Final = 1.0
 """Seconds without any request before a beginning is computed."""
 
-MAX_BEGINNINGS: Final = 8
+MAX_BEGINNINGS: Final = 16
 """Per model, the most recently used first."""
 
 BUDGET_S: Final = 120.0
-"""Seconds of computing per load of a model."""
+"""Seconds of computing per load of a model and day."""
 
 POWER_S: Final = 30.0
 """Seconds until a machine on battery is checked for mains power again."""
@@ -58,16 +65,28 @@ SETTING: Final = Reason("prewarm.paused.setting")
 log = logging.getLogger("omlx.prefix")
 
 
+@dataclass(frozen=True, slots=True)
+class Tokenized:
+    """Tokens of a beginning, and the lengths at which its changing spans begin, in order."""
+
+    tokens: tuple[int, ...]
+    spans: tuple[int, ...] = ()
+
+
 @dataclass(slots=True)
 class Work:
-    """Progress for a loaded model, by keys of beginnings.
+    """Progress for a loaded model on one day, by keys of beginnings.
 
-    tokens: tokenized beginnings. done: keys that are cached or cannot be. spent_s: time used.
-    computed: tokens computed.
+    `expected` was foreseen at `version` of the store. done: keys that are cached or cannot be.
+    failed: keys that cannot be. spent_s: time used. computed: tokens computed.
     """
 
-    tokens: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    day: date | None = None
+    version: int = -1
+    expected: Sequence[Expected] = ()
+    tokens: dict[str, Tokenized] = field(default_factory=dict)
     done: set[str] = field(default_factory=set)
+    failed: set[str] = field(default_factory=set)
     spent_s: float = 0.0
     computed: int = 0
 
@@ -75,9 +94,21 @@ class Work:
     def left_s(self) -> float:
         return max(0.0, BUDGET_S - self.spent_s)
 
+    def expect(self, day: date, version: int, expected: Sequence[Expected]) -> None:
+        """Take over what is expected now. On another day templates may write other tokens."""
+        if day != self.day:
+            self.tokens, self.spent_s, self.failed = {}, 0.0, set()
+        self.day, self.version, self.expected = day, version, expected
+        keys = {one.beginning.key for one in expected}
+        self.tokens = {key: tokens for key, tokens in self.tokens.items() if key in keys}
+        self.done = self.failed & keys  # requests since then may have evicted the others
+
 
 class Prewarmer:
-    """Runs on the event loop. `power` returns whether the machine is on mains (blocking)."""
+    """Runs on the event loop. `power` returns whether the machine is on mains (blocking).
+
+    `wall` returns the time of day in seconds.
+    """
 
     def __init__(
         self,
@@ -86,12 +117,14 @@ class Prewarmer:
         store: BeginningStore,
         settings: Callable[[], Settings],
         power: Callable[[], bool] = on_mains,
+        wall: Callable[[], float] = time.time,
     ) -> None:
         self.store = store
         self._engine = engine
         self._pool = pool
         self._settings = settings
         self._power = power
+        self._wall = wall
         self._on_battery_until = 0.0
         self._obstacle: Reason | None = None
         """Reason why nothing was computed at the last attempt."""
@@ -110,55 +143,60 @@ class Prewarmer:
     async def run(self) -> None:
         """Compute beginnings until all are done or the server is no longer idle."""
         for resident in self._pool.residents:
-            work = self._work.setdefault(resident.loop, Work())
-            for known in self.returning(resident.entry.id):
-                if known.beginning.key in work.done or not work.left_s:
+            work = await self._expect(resident)
+            for one in work.expected:
+                if one.beginning.key in work.done or not work.left_s:
                     continue
                 self._obstacle = await self._find_obstacle()
                 if self._obstacle is not None:
                     return
-                await self._compute(resident, work, known)
+                await self._compute(resident, work, one)
 
-    def returning(self, model: str) -> Sequence[Known]:
-        """Return the beginnings of a model that are candidates for prewarming."""
-        return self.store.returning(model)[:MAX_BEGINNINGS]
+    async def _expect(self, resident: ResidentModel) -> Work:
+        """Foresee the beginnings of a model's prompts, unless nothing has changed since."""
+        work = self._work.setdefault(resident.loop, Work())
+        now, version = self._wall(), self.store.version
+        if (day := date.fromtimestamp(now)) != work.day or version != work.version:
+            known = self.store.known(resident.entry.id)
+            expected = await asyncio.to_thread(foresee, known, now)
+            work.expect(day, version, expected[:MAX_BEGINNINGS])
+        return work
 
     def stats(self) -> dict[str, BeginningStats]:
         return {resident.entry.id: self._stats(resident) for resident in self._pool.residents}
 
     def _stats(self, resident: ResidentModel) -> BeginningStats:
         work = self._work.get(resident.loop, Work())
-        returning = self.returning(resident.entry.id)
-        done = sum(one.beginning.key in work.done for one in returning)
+        done = sum(one.beginning.key in work.done for one in work.expected)
         paused = None
-        if done < len(returning):
+        if done < len(work.expected):
             paused = self._obstacle if work.left_s else BUDGET
         return BeginningStats(
             done=done,
-            waiting=len(returning) - done,
+            waiting=len(work.expected) - done,
             computed_tokens=work.computed,
             budget_left_s=work.left_s,
             paused=paused,
         )
 
-    async def known(self, model: str) -> list[tuple[Known, tuple[int, ...]]]:
-        """Return the beginnings of a loaded model with their tokens.
+    async def expected(self, model: str) -> list[tuple[Expected, Tokenized]]:
+        """Return the beginnings to expect of a loaded model's prompts.
 
         Leaves out beginnings rejected by the chat template.
         """
         resident, found = self._pool.residents.find(model), []
         if resident is not None:
-            for known in self.returning(model):
+            for one in (await self._expect(resident)).expected:
                 with suppress(BadRequest):
-                    found.append((known, await self._tokens(resident, known)))
+                    found.append((one, await self._tokens(resident, one)))
         return found
 
-    async def _tokens(self, resident: ResidentModel, known: Known) -> tuple[int, ...]:
-        tokens, served = self._work.setdefault(resident.loop, Work()).tokens, resident.served
-        key = known.beginning.key
+    async def _tokens(self, resident: ResidentModel, one: Expected) -> Tokenized:
+        tokens, key = self._work[resident.loop].tokens, one.beginning.key
         if key not in tokens:
-            read = partial(known.beginning.tokens, served.tokenizer, served.context_length)
-            tokens[key] = await asyncio.to_thread(read)
+            served = resident.served
+            work = partial(tokenize, served.tokenizer, served.context_length, one)
+            tokens[key] = await asyncio.to_thread(work)
         return tokens[key]
 
     async def forget(self, model: str) -> None:
@@ -201,16 +239,19 @@ class Prewarmer:
         leases: int = sum(resident.leases for resident in residents)
         return leases <= 1
 
-    async def _compute(self, resident: ResidentModel, work: Work, known: Known) -> None:
+    async def _compute(self, resident: ResidentModel, work: Work, one: Expected) -> None:
         """Compute a beginning into the prefix cache; an interrupted one is retried later."""
-        key, served = known.beginning.key, resident.served
+        key, served = one.beginning.key, resident.served
         clock = asyncio.get_running_loop().time
         started, lease = clock(), await self._pool.lease(served.id)
         try:
-            tokens = await self._tokens(resident, known)
-            if await self._fill(served.id, tokens, work, started + work.left_s):
-                work.done.add(key)
+            tokenized, deadline = await self._tokens(resident, one), started + work.left_s
+            for stop in (*tokenized.spans, len(tokenized.tokens)):
+                if not await self._fill(served.id, tokenized.tokens[:stop], work, deadline):
+                    return
+            work.done.add(key)
         except OmlxError as error:  # no other attempt can do better
+            work.failed.add(key)
             work.done.add(key)
             fields = {"model": served.id, "detail": error.message}
             log.warning("a beginning of prompts was not computed", extra={"fields": fields})
@@ -261,3 +302,13 @@ class Prewarmer:
                     self._engine.cancel(request.id)
         finally:
             self._engine.cancel(request.id)
+
+
+def tokenize(tokenizer: TokenizerWrapper, context_length: int, one: Expected) -> Tokenized:
+    """Return the tokens of an expected beginning and where its spans begin. Raises BadRequest."""
+    tokens = one.beginning.tokens(tokenizer, context_length)
+    spans = set[int]()
+    for at in one.spans:
+        before = one.beginning.tokens_before(at, tokenizer, context_length)
+        spans.add(shared_length(before, tokens))
+    return Tokenized(tokens, tuple(sorted(spans - {0, len(tokens)})))

@@ -11,99 +11,16 @@ import json
 import logging
 import sqlite3
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
-from hashlib import sha256
-from itertools import takewhile
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
-from omlx.server.request.generation_request import GenerationRequest
+from omlx.server.beginnings.beginning import Beginning
 from omlx.storage import home as records
 from omlx.storage.database import Failure
-from omlx.text.template.render import render
-from omlx.text.tools import ToolUse
-
-if TYPE_CHECKING:
-    from mlx_lm.tokenizer_utils import TokenizerWrapper
-
-MIN_CHARACTERS: Final = 2_000
-"""Characters, some 500 tokens — shorter beginnings are computed in no time."""
-
-MAX_CHARACTERS: Final = 1 << 20
-
-_FIRST_WORDS: Final = ("A", "a", "0", "<", "\n", " -", "我")
-"""First words of user messages — the prompts' common prefix ends before the user's text, and no
-token of it depends on the next character.
-"""
-
-
-@dataclass(frozen=True)
-class Beginning:
-    """`messages` are system messages, `tools` as chat templates take them.
-
-    Stored as text, not tokens: an update of the model may change the tokens.
-    """
-
-    messages: tuple[Mapping[str, Any], ...]
-    tools: tuple[Mapping[str, Any], ...]
-    variables: Mapping[str, Any]
-
-    @cached_property
-    def text(self) -> str:
-        return json.dumps(asdict(self), ensure_ascii=False, sort_keys=True)
-
-    @cached_property
-    def key(self) -> str:
-        return sha256(self.text.encode(errors="surrogatepass")).hexdigest()
-
-    @classmethod
-    def read(cls, record: Mapping[str, Any]) -> Beginning:
-        """Parse the JSON object of `text`. Raises KeyError or TypeError for anything else."""
-        messages, tools = record["messages"], record["tools"]
-        return cls(tuple(map(dict, messages)), tuple(map(dict, tools)), dict(record["variables"]))
-
-    def tokens(self, tokenizer: TokenizerWrapper, context_length: int) -> tuple[int, ...]:
-        """Return the tokens shared by all conversations with this beginning. Raises BadRequest.
-
-        Templates may put tools elsewhere or require a user message, so several conversations are
-        rendered and compared.
-        """
-        tools = ToolUse(self.tools) if self.tools else None
-        prompts = []
-        for word in _FIRST_WORDS:
-            messages = [*self.messages, {"role": "user", "content": word}]
-            prompt = render(
-                tokenizer, messages, self.variables, tools=tools, context_length=context_length
-            )
-            prompts.append(prompt.tokens)
-        return _shared(prompts)
-
-
-def beginning_of(request: GenerationRequest) -> Beginning | None:
-    """Return the beginning of a conversation; None if too short, too long or with images."""
-    system = tuple(takewhile(lambda message: message["role"] == "system", request.messages))
-    if not all(isinstance(message["content"], str) for message in system):
-        return None
-    tools = () if request.tools is None else request.tools.functions
-    beginning = Beginning(system, tools, request.template_variables)
-    if not MIN_CHARACTERS <= len(beginning.text) <= MAX_CHARACTERS:
-        return None
-    return beginning
-
-
-def is_new(request: GenerationRequest) -> bool:
-    """Whether a conversation has no answer yet."""
-    return all(message["role"] in ("system", "user") for message in request.messages)
-
-
-def _shared(prompts: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
-    columns = takewhile(lambda ids: len(set(ids)) == 1, zip(*prompts, strict=False))
-    return tuple(ids[0] for ids in columns)
-
 
 EARLIER_FILE: Final = "beginnings.json"
 """File of earlier versions, beside the folders of prefixes."""
@@ -113,8 +30,6 @@ TOTAL_CHARACTERS: Final = 8 << 20
 """Characters of all beginnings together."""
 
 MAX_AGE_S: Final = 30 * 86400.0
-RETURNS: Final = 2
-"""Conversations — a beginning used less often is not prewarmed."""
 
 _ADD: Final = """
 insert into beginnings values (?, ?, ?, ?, ?, ?) on conflict do update set
@@ -140,10 +55,6 @@ class Known:
     client: str = ""
     used_at: float = 0.0
 
-    @property
-    def returns(self) -> bool:
-        return self.conversations >= RETURNS
-
 
 Beginnings: TypeAlias = dict[tuple[str, str], Known]
 """Beginnings by model and key."""
@@ -166,6 +77,8 @@ class BeginningStore:
         self._forgotten: set[str] = set()
         """Models to delete from the table before `_noted` is written."""
         self._noted: Beginnings = {}
+        self.version = 0
+        """Count of changes."""
         self._lock = Lock()  # guards `_known`, `_forgotten`, `_noted`
         self._flushing = Lock()
         self._logged = ""
@@ -174,14 +87,15 @@ class BeginningStore:
         """Record a request that begins `conversations` new conversations."""
         known = Known(model, beginning, conversations, client, self._wall())
         with self._lock:
+            self.version += 1
             for beginnings in (self._known, self._noted):
                 _add(beginnings, known)
                 self._shrink(beginnings)
 
-    def returning(self, model: str) -> Sequence[Known]:
-        """Return a model's returning beginnings, most recently used first."""
+    def known(self, model: str) -> Sequence[Known]:
+        """Return a model's beginnings, most recently used first."""
         with self._lock:
-            known = [one for one in self._known.values() if one.model == model and one.returns]
+            known = [one for one in self._known.values() if one.model == model]
         return sorted(known, key=lambda one: one.used_at, reverse=True)
 
     def forget(self, model: str) -> None:
@@ -190,6 +104,7 @@ class BeginningStore:
             self._known = _without({model}, self._known)
             self._noted = _without({model}, self._noted)
             self._forgotten.add(model)
+            self.version += 1
         self.flush()
 
     def read(self) -> None:
@@ -227,6 +142,7 @@ class BeginningStore:
             return False
         self._logged = ""
         with self._lock:
+            self.version += self._known.keys() != known.keys()
             self._known = _without(self._forgotten, known)
             for one in self._noted.values():
                 _add(self._known, one)

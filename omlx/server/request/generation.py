@@ -24,7 +24,9 @@ from omlx.models.pool.served import Lease, ServedModel
 from omlx.models.vision.support import VisionSupport
 from omlx.receipts.recorder import Recorder
 from omlx.receipts.store import AnswerStore
-from omlx.server.beginnings.store import RETURNS, BeginningStore, beginning_of, is_new
+from omlx.server.beginnings.beginning import beginning_of, is_new
+from omlx.server.beginnings.foresight import RETURNS
+from omlx.server.beginnings.store import BeginningStore
 from omlx.server.http.errors import field_error
 from omlx.server.http.guard import Arrival, Caller
 from omlx.server.request.activity import Activity

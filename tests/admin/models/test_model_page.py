@@ -23,14 +23,18 @@ from omlx.errors import Reason
 from omlx.models.catalog.registry import ModelEntry
 from omlx.models.pool.served import ModelStatus, State
 from omlx.records import PrefixStats, RequestStats
-from omlx.server.beginnings.store import Beginning, Known
+from omlx.server.beginnings.beginning import Beginning
+from omlx.server.beginnings.foresight import Expected
+from omlx.server.beginnings.prewarmer import Tokenized
+from omlx.server.beginnings.store import Known
 from omlx.server.services import Forecast
 
 
 def forecast(*texts: str) -> Forecast:
     messages = tuple({"role": "system", "content": text} for text in texts)
     known = Known("m", Beginning(messages, (), {}), 2, "agent/1", 1e9)
-    return Forecast(known, 600, PromptForecast(600, 0.02))
+    tokenized = Tokenized((1,) * 600)
+    return Forecast(Expected(known, known.beginning), tokenized, PromptForecast(600, 0.02))
 
 
 @pytest.mark.parametrize(

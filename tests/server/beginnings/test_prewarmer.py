@@ -16,7 +16,8 @@ import pytest
 from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.catalog.registry import ModelEntry, Registry
 from omlx.server.beginnings import prewarmer
-from omlx.server.beginnings.store import Beginning, BeginningStore
+from omlx.server.beginnings.beginning import Beginning
+from omlx.server.beginnings.store import BeginningStore
 from omlx.settings.schema import Settings
 from tests.server.running import DRAFT, HYBRID, PATIENCE_S, TARGET, Running, omlx
 
@@ -135,7 +136,7 @@ def test_what_came_once_or_on_battery_is_not_computed(
         return False
 
     monkeypatch.setattr(prewarmer, "IDLE_S", 0.0)
-    monkeypatch.setattr(prewarmer.Prewarmer.__init__, "__defaults__", (on_battery,))
+    monkeypatch.setattr(prewarmer.Prewarmer.__init__, "__defaults__", (on_battery, time.time))
     with serving(registry, TARGET, tmp_path, "mains") as (running, http):
         ask(http, "Name a hill.")
         http.delete(f"/v1/models/{TARGET}/prefixes")

@@ -9,14 +9,15 @@ from pathlib import Path
 import pytest
 
 from omlx.server.beginnings import store as stores
-from omlx.server.beginnings.store import (
+from omlx.server.beginnings.beginning import (
     MAX_CHARACTERS,
     MIN_CHARACTERS,
     Beginning,
-    BeginningStore,
     beginning_of,
     is_new,
 )
+from omlx.server.beginnings.store import BeginningStore
+from omlx.server.request.content import ATTRIBUTION
 from omlx.server.request.generation_request import GenerationRequest
 from omlx.text.tools import ToolUse
 from tests.storage import homes
@@ -40,26 +41,30 @@ def request(*messages: tuple[str, object], tools: ToolUse | None = None) -> Gene
     return GenerationRequest(messages=shown, tools=tools)
 
 
-def test_it_returns_what_two_conversations_had_over_processes(tmp_path: Path) -> None:
+def test_it_knows_the_beginnings_of_conversations_over_processes(tmp_path: Path) -> None:
     clock, home = Clock(), tmp_path / "home"
     store = BeginningStore(home, wall=clock)
     store.note("m", beginning("a"), "agent/1", 1)
     store.note("m", beginning("a"), "agent/1", 0)
+    clock.now += 1
     store.note("m", beginning("b \ud800"), "agent/1", 2)
     store.flush()
     assert {stat.S_IMODE(file.stat().st_mode) for file in home.iterdir()} == {0o600}
     assert stat.S_IMODE(home.stat().st_mode) == 0o700
     again = BeginningStore(home, wall=clock)
     again.read()
-    assert [known.beginning for known in again.returning("m")] == [beginning("b \ud800")]
+    assert [(known.beginning, known.conversations) for known in again.known("m")] == [
+        (beginning("b \ud800"), 2),
+        (beginning("a"), 1),
+    ]
     clock.now += 1
     again.note("m", beginning("a"), "agent/2", 1)
-    assert [known.beginning for known in again.returning("m")] == [
+    assert [known.beginning for known in again.known("m")] == [
         beginning("a"),
         beginning("b \ud800"),
     ]
-    assert again.returning("m")[0].client == "agent/2"
-    assert again.returning("n") == []
+    assert again.known("m")[0].client == "agent/2"
+    assert again.known("n") == []
     again.forget("m")
     assert all(b"agent" not in file.read_bytes() for file in home.iterdir())
 
@@ -78,17 +83,17 @@ def test_two_servers_of_one_home_add_to_one_table(tmp_path: Path) -> None:
     second.flush()
     third = BeginningStore(tmp_path, wall=clock)
     third.read()
-    assert [known.beginning for known in third.returning("m")] == [
+    assert [known.beginning for known in third.known("m")] == [
         beginning("both"),
         beginning("a"),
     ]
-    assert third.returning("m")[0].client == "agent/2"
-    assert [known.beginning for known in third.returning("n")] == [beginning("b")]
+    assert third.known("m")[0].client == "agent/2"
+    assert [known.beginning for known in third.known("n")] == [beginning("b")]
     second.forget("m")
     first.note("n", beginning("c"), "agent/1", 2)
     first.flush()
-    assert first.returning("m") == []  # what another server has deleted does not come back
-    assert len(first.returning("n")) == 2
+    assert first.known("m") == []  # what another server has deleted does not come back
+    assert len(first.known("n")) == 2
 
 
 def test_it_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,14 +102,14 @@ def test_it_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(100):
         clock.now += 1
         store.note("m", beginning(f"{number}"), "", 2)
-    kept = [known.beginning for known in store.returning("m")]
+    kept = [known.beginning for known in store.known("m")]
     assert kept == [beginning(f"{99 - i}") for i in range(stores.MAX_BEGINNINGS)]
     monkeypatch.setattr(stores, "TOTAL_CHARACTERS", 2_000)
     store.note("m", beginning("x" * 500), "", 2)
-    assert 1 < len(store.returning("m")) < 30
+    assert 1 < len(store.known("m")) < 30
     clock.now += 31 * DAY_S
     store.note("m", beginning("new"), "", 2)
-    assert [known.beginning for known in store.returning("m")] == [beginning("new")]
+    assert [known.beginning for known in store.known("m")] == [beginning("new")]
 
 
 EARLIER = {"conversations": 2, "client": "agent/1", "used_at": 1e9}
@@ -123,9 +128,9 @@ def test_the_file_of_an_earlier_version_is_taken_over_and_deleted(tmp_path: Path
     assert not file.exists()
     again = BeginningStore(tmp_path, file, clock)
     again.read()
-    assert [known.beginning for known in again.returning("m")] == [beginning("a")]
-    assert again.returning("n")[0].beginning == beginning("b \ud800")
-    assert again.returning("n")[0].conversations == 2
+    assert [known.beginning for known in again.known("m")] == [beginning("a")]
+    assert again.known("n")[0].beginning == beginning("b \ud800")
+    assert again.known("n")[0].conversations == 2
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[1]", b'[{"model": "m"}]', b"\xff"])
@@ -142,7 +147,7 @@ def test_a_damaged_file_of_an_earlier_version_costs_nothing(
     assert not file.exists()
     again = BeginningStore(tmp_path, file)
     again.read()
-    assert len(again.returning("m")) == 1
+    assert len(again.known("m")) == 1
 
 
 def test_a_row_that_is_damaged_is_dropped(tmp_path: Path) -> None:
@@ -152,7 +157,7 @@ def test_a_row_that_is_damaged_is_dropped(tmp_path: Path) -> None:
     store.flush()
     homes.rows(tmp_path, "update beginnings set beginning = '{' where beginning glob '*\"a\"*'")
     store.read()
-    assert [known.beginning for known in store.returning("m")] == [beginning("b")]
+    assert [known.beginning for known in store.known("m")] == [beginning("b")]
     assert len(homes.rows(tmp_path, "select * from beginnings")) == 1
 
 
@@ -164,12 +169,12 @@ def test_a_folder_that_cannot_be_written_costs_nothing(tmp_path: Path) -> None:
     store.note("m", beginning("a"), "", 1)
     store.flush()
     store.note("m", beginning("a"), "", 1)
-    assert len(store.returning("m")) == 1
+    assert len(store.known("m")) == 1
     (tmp_path / "file").unlink()
     store.flush()
     again = BeginningStore(home)
     again.read()
-    assert again.returning("m")[0].conversations == 2
+    assert again.known("m")[0].conversations == 2
 
 
 def test_the_beginning_of_a_conversation() -> None:
@@ -190,3 +195,5 @@ def test_the_beginning_of_a_conversation() -> None:
     assert beginning_of(request(("system", "x" * MAX_CHARACTERS), ("user", "a"))) is None
     assert beginning_of(request(("system", [{"type": "image"}]), ("user", long))) is None
     assert beginning_of(GenerationRequest(prompts=(long,))) is None
+    billed = request(("system", f"{ATTRIBUTION} cch=1;"), ("system", long), ("user", "a"))
+    assert beginning_of(billed) == begun  # its first line changes with every request

@@ -1,0 +1,137 @@
+"""Beginnings of prompts: system messages, tools and template variables of conversations."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from hashlib import sha256
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from omlx.server.request.content import without_attribution
+from omlx.server.request.generation_request import GenerationRequest
+from omlx.text.template.render import render
+from omlx.text.tools import ToolUse
+
+if TYPE_CHECKING:
+    from mlx_lm.tokenizer_utils import TokenizerWrapper
+
+MIN_CHARACTERS: Final = 2_000
+"""Characters, some 500 tokens — shorter beginnings are computed in no time."""
+
+MAX_CHARACTERS: Final = 1 << 20
+
+_FIRST_WORDS: Final = ("A", "a", "0", "<", "\n", " -", "我")
+"""First words of user messages — the prompts' common prefix ends before the user's text, and no
+token of it depends on the next character.
+"""
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """`messages` are system messages, `tools` as chat templates take them.
+
+    Stored as text, not tokens: an update of the model may change the tokens.
+    """
+
+    messages: tuple[Mapping[str, Any], ...]
+    tools: tuple[Mapping[str, Any], ...]
+    variables: Mapping[str, Any]
+
+    @cached_property
+    def text(self) -> str:
+        return json.dumps(asdict(self), ensure_ascii=False, sort_keys=True)
+
+    @cached_property
+    def key(self) -> str:
+        return sha256(self.text.encode(errors="surrogatepass")).hexdigest()
+
+    @classmethod
+    def read(cls, record: Mapping[str, Any]) -> Beginning:
+        """Parse the JSON object of `text`. Raises KeyError or TypeError for anything else."""
+        messages, tools = record["messages"], record["tools"]
+        return cls(tuple(map(dict, messages)), tuple(map(dict, tools)), dict(record["variables"]))
+
+    @cached_property
+    def system(self) -> str:
+        """Text of all system messages."""
+        return "".join(str(message["content"]) for message in self.messages)
+
+    def tokens(self, tokenizer: TokenizerWrapper, context_length: int) -> tuple[int, ...]:
+        """Return the tokens shared by all conversations with this beginning. Raises BadRequest.
+
+        Templates may put tools elsewhere or require a user message, so several conversations are
+        rendered and compared.
+        """
+        endings = [(*self.messages, {"role": "user", "content": word}) for word in _FIRST_WORDS]
+        return self._shared(tokenizer, context_length, endings)
+
+    def tokens_before(
+        self, at: int, tokenizer: TokenizerWrapper, context_length: int
+    ) -> tuple[int, ...]:
+        """Return the tokens that do not depend on `system` from character `at` on."""
+        before, left = [], at
+        for message in self.messages:
+            text = str(message["content"])
+            if left <= len(text):
+                break
+            before.append(message)
+            left -= len(text)
+        user = {"role": "user", "content": "A"}
+        cut = [message | {"content": text[:left] + word} for word in _FIRST_WORDS]
+        endings = [(*before, message, user) for message in cut]
+        return self._shared(tokenizer, context_length, endings)
+
+    def _shared(
+        self,
+        tokenizer: TokenizerWrapper,
+        context_length: int,
+        conversations: Sequence[Sequence[Mapping[str, Any]]],
+    ) -> tuple[int, ...]:
+        """Return the tokens with which the prompts of all conversations begin."""
+        tools = ToolUse(self.tools) if self.tools else None
+        shared: tuple[int, ...] | None = None
+        for messages in conversations:
+            prompt = render(
+                tokenizer, messages, self.variables, tools=tools, context_length=context_length
+            )
+            length = len(prompt.tokens)
+            if shared is not None:
+                length = shared_length(shared, prompt.tokens)
+            shared = prompt.tokens[:length]
+        return shared or ()
+
+
+def beginning_of(request: GenerationRequest) -> Beginning | None:
+    """Return the beginning of a conversation; None if too short, too long or with images."""
+    system = tuple(takewhile(lambda message: message["role"] == "system", request.messages))
+    if not all(isinstance(message["content"], str) for message in system):
+        return None
+    system = tuple(without_attribution(system))
+    tools = () if request.tools is None else request.tools.functions
+    beginning = Beginning(system, tools, request.template_variables)
+    if not MIN_CHARACTERS <= len(beginning.text) <= MAX_CHARACTERS:
+        return None
+    return beginning
+
+
+def is_new(request: GenerationRequest) -> bool:
+    """Whether a conversation has no answer yet."""
+    return all(message["role"] in ("system", "user") for message in request.messages)
+
+
+S = TypeVar("S", str, tuple[int, ...])
+
+
+def shared_length(left: S, right: S) -> int:
+    """Return the length of the longest common prefix."""
+    least, most = 0, min(len(left), len(right))
+    while least < most:
+        middle = (least + most + 1) // 2
+        if left[least:middle] == right[least:middle]:
+            least = middle
+        else:
+            most = middle - 1
+    return least

@@ -1,0 +1,189 @@
+"""Foresight: which beginnings to expect, from those that came.
+
+A program repeats a beginning but for some spans: the date, the working directory, its git status,
+the tools. Expected is the newest beginning of each directory with today's date, and with the newest
+tools after an update. Wrong guesses cost idle time only: prefixes are found by their tokens.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, date, datetime, timedelta
+from itertools import product
+from typing import Final
+
+from omlx.server.beginnings.beginning import Beginning, shared_length
+from omlx.server.beginnings.store import Known
+
+RETURNS: Final = 2
+"""Conversations — beginnings of a family used less often are not computed ahead."""
+
+DAY_S: Final = 86400.0
+
+LATE_DAYS: Final = 3
+"""Days — a conversation repeats the date of its first turn until it ends."""
+
+LABEL_CHARACTERS: Final = 80
+"""Characters before a changed word — a span begins with its line, or here in a long line."""
+
+_PLACE: Final = re.compile(
+    r"(?:directory|folder|cwd|workspace|worktree|project)\b[^\n/~]{0,24}((?:[A-Za-z]:)?[/\\~][^\s<>\"'`,;]*)",
+    re.IGNORECASE,
+)
+_WEEKDAYS: Final = ("", "%a ", "%a, ", "%A ", "%A, ")
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """A beginning that may come next, made of the one that came as `known`.
+
+    `spans` are characters of its system text at which spans begin that change, in order.
+    """
+
+    known: Known
+    beginning: Beginning
+    spans: tuple[int, ...] = ()
+
+    @property
+    def foreseen(self) -> bool:
+        """Whether no request has had this text yet."""
+        return self.beginning.key != self.known.beginning.key
+
+
+def foresee(known: Sequence[Known], now: float) -> list[Expected]:
+    """Return the beginnings to expect at `now` (seconds since the epoch), most recent first."""
+    expected: dict[str, Expected] = {}
+    for family in _families(known):
+        if sum(one.conversations for one in family) >= RETURNS:
+            for one in _expected(family, now):
+                expected.setdefault(one.beginning.key, one)
+    return sorted(expected.values(), key=lambda one: one.known.used_at, reverse=True)
+
+
+def program(client: str) -> str:
+    """Return the name of a program from its User-Agent."""
+    return client.partition(" ")[0].partition("/")[0]
+
+
+def _families(known: Sequence[Known]) -> list[list[Known]]:
+    """Group beginnings of one program that share tools or half of their text."""
+    families: list[list[Known]] = []
+    for one in known:
+        for family in families:
+            if _related(family[0], one):
+                family.append(one)
+                break
+        else:
+            families.append([one])
+    return families
+
+
+def _related(left: Known, right: Known) -> bool:
+    if program(left.client) != program(right.client):
+        return False
+    ours, theirs = left.beginning, right.beginning
+    if ours.tools and ours.tools == theirs.tools:
+        return True
+    shortest = min(len(ours.system), len(theirs.system))
+    return 2 * shared_length(ours.system, theirs.system) > shortest
+
+
+def _expected(family: Sequence[Known], now: float) -> list[Expected]:
+    """Return what to expect of a family, whose newest member is the first."""
+    current = [with_date(one.beginning, one.used_at, now) for one in family]
+    expected, places = list[Expected](), set[str]()
+    for one, beginning in zip(family, current, strict=True):
+        place = place_of(beginning.system)
+        if place in places or (not place and one.conversations < RETURNS):
+            continue
+        if place:
+            places.add(place)
+        if _superseded(one, family):
+            beginning = replace(beginning, tools=family[0].beginning.tools)
+        expected.append(Expected(one, beginning, _spans(beginning, current, now)))
+    return expected
+
+
+def _superseded(one: Known, family: Sequence[Known]) -> bool:
+    """Whether the newest tools came after the last use of this member's."""
+    newest = family[0].beginning.tools
+    last_used = max(other.used_at for other in family if _same_tools(other, one))
+    first_used = min(other.used_at for other in family if other.beginning.tools == newest)
+    return last_used < first_used
+
+
+def _same_tools(left: Known, right: Known) -> bool:
+    return left.beginning.tools == right.beginning.tools
+
+
+def place_of(text: str) -> str:
+    """Return the working directory that a system message states; empty if none."""
+    found = _PLACE.search(text)
+    return "" if found is None else found[1]
+
+
+def _spans(beginning: Beginning, others: Sequence[Beginning], now: float) -> tuple[int, ...]:
+    """Return where the text parts from the others, all of today, and from tomorrow's."""
+    text, tomorrow = beginning.system, with_date(beginning, now, now + DAY_S)
+    lengths = {
+        shared_length(text, other.system) for other in (*others, tomorrow) if other.system != text
+    }
+    return tuple(sorted({_start(text, length) for length in lengths} - {0}))
+
+
+def _start(text: str, at: int) -> int:
+    """Return where the line of a changed word begins; in a long line, a word before."""
+    line = text.rfind("\n", 0, at) + 1
+    if at - line <= LABEL_CHARACTERS:
+        return line
+    return max(line, text.rfind(" ", 0, at - LABEL_CHARACTERS) + 1)
+
+
+def with_date(beginning: Beginning, used_at: float, now: float) -> Beginning:
+    """Return a beginning with the date of `now` for that of its last use, or of its first turn.
+
+    Times are seconds since the epoch; dates are local ones, or UTC's.
+    """
+    record = json.dumps(asdict(beginning), ensure_ascii=False)
+    day, today = date.fromtimestamp(used_at), date.fromtimestamp(now)
+    days = [(day, today), (_utc(used_at), _utc(now))]
+    days += [(day - timedelta(late), today) for late in range(1, LATE_DAYS + 1)]
+    for then, then_today in days:
+        if any(text in record for text in _written(then)):
+            return beginning if then == then_today else _replaced(record, then, then_today)
+    return beginning
+
+
+def _replaced(record: str, then: date, today: date) -> Beginning:
+    texts: dict[str, str] = {}
+    pairs = [*zip(_written(then), _written(today), strict=True)]
+    pairs += zip(_months(then), _months(today), strict=True)
+    for old, new in pairs:
+        if old in record:
+            texts.setdefault(old, new)
+    longest_first = sorted(texts, key=len, reverse=True)
+    pattern = rf"(?<!\d)(?:{'|'.join(map(re.escape, longest_first))})(?!\d)"
+    return Beginning.read(json.loads(re.sub(pattern, lambda found: texts[found[0]], record)))
+
+
+def _utc(at: float) -> date:
+    return datetime.fromtimestamp(at, UTC).date()
+
+
+def _written(day: date) -> list[str]:
+    """Return the ways in which programs write a date."""
+    numbers = ("%Y-%m-%d", "%Y/%m/%d", "%m/%d/%Y", "%d/%m/%Y", "%d.%m.%Y")
+    texts = [day.strftime(form) for form in numbers]
+    year, month, number = day.year, day.month, day.day
+    texts += [f"{month}/{number}/{year}", f"{number}/{month}/{year}", f"{number}.{month}.{year}"]
+    for weekday, name, shown in product(_WEEKDAYS, ("%b", "%B"), ("%d", str(number))):
+        for form in (f"{name} {shown} %Y", f"{name} {shown}, %Y", f"{shown} {name} %Y"):
+            texts.append(day.strftime(weekday + form))
+    return texts
+
+
+def _months(day: date) -> list[str]:
+    return [day.strftime("%b %Y"), day.strftime("%B %Y")]

@@ -1,0 +1,113 @@
+"""First turns of five agents over five days: what is computed again, and that answers are equal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import pytest
+from mlx_lm.tokenizer_utils import load as load_tokenizer
+
+from omlx.engine.prefix import reuse
+from omlx.models.catalog.discovery import BUNDLED
+from omlx.server.beginnings.foresight import foresee
+from omlx.server.beginnings.prewarmer import MAX_BEGINNINGS, Tokenized, tokenize
+from omlx.server.beginnings.store import BeginningStore
+from tests.engine.harness import LIMITS, Bench, loop_of, request
+from tests.server.beginnings.agents import AGENTS, sessions
+from tests.server.running import TARGET
+from tests.zoo import VOCAB_SIZE
+
+CONTEXT = 8192
+FIRST = 2 * len(AGENTS)
+"""Sessions until each agent has begun two: nothing can be foreseen before."""
+
+
+@dataclass(frozen=True)
+class Session:
+    """A first turn, and what was computed ahead of it while idle."""
+
+    client: str
+    idle: Sequence[Tokenized]
+    tokens: tuple[int, ...]
+
+
+@dataclass
+class Wall:
+    now: float = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture(scope="module")
+def replayed(tmp_path_factory: pytest.TempPathFactory) -> list[Session]:
+    return list(replay(BeginningStore(tmp_path_factory.mktemp("home"), wall=(wall := Wall())), wall))
+
+
+def replay(store: BeginningStore, wall: Wall) -> Iterator[Session]:
+    tokenizer, known = load_tokenizer(BUNDLED / TARGET), dict[tuple[str, tuple[int, ...]], Tokenized]()
+    for client, moment in sessions():
+        wall.now = moment.at.timestamp()
+        expected = foresee(store.known("m"), wall.now)[:MAX_BEGINNINGS]
+        for one in expected:
+            if (name := (one.beginning.key, one.spans)) not in known:
+                known[name] = tokenize(tokenizer, CONTEXT, one)
+        idle = [known[one.beginning.key, one.spans] for one in expected]
+        beginning = AGENTS[client](moment)
+        yield Session(client, idle, beginning.tokens(tokenizer, CONTEXT))
+        store.note("m", beginning, client, 1)
+
+
+def ids(tokens: Sequence[int]) -> tuple[int, ...]:
+    """Ids of the tiny models."""
+    return tuple(token % VOCAB_SIZE for token in tokens)
+
+
+@dataclass
+class Played:
+    """Tokens computed by first turns and while idle; answers."""
+
+    asked: list[int] = field(default_factory=list)
+    idle: int = 0
+    answers: list[list[int]] = field(default_factory=list)
+
+
+def play(family: str, replayed: Sequence[Session], *, prewarms: bool, cold: bool = False) -> Played:
+    limits = replace(LIMITS, context_length=CONTEXT, block_tokens=64)
+    if cold:
+        limits = replace(limits, prefix_bytes=0)
+    bench, played = Bench(loop_of(family, limits=limits), check=False), Played()
+    for number, session in enumerate(replayed):
+        bench.steps = 0
+        for one in session.idle if prewarms else ():
+            for stop in (*one.spans, len(one.tokens)):
+                tokens = ids((*one.tokens[:stop], one.tokens[-1]))
+                if bench.loop.cached_prefix(tokens) < stop:
+                    ahead = request(f"{number} {stop} {len(bench.finished)}", tokens, max_tokens=0, stable=stop)
+                    bench.run(ahead)
+                    played.idle += len(tokens) - 1 - bench.stats(ahead.id).cached_n
+        tokens = ids((*session.tokens, *range(20, 40), number))
+        one = request(str(number), tokens, max_tokens=4, stable=len(tokens) - 4)
+        bench.run(one)
+        played.asked.append(len(tokens) - bench.stats(one.id).cached_n)
+        played.answers.append(bench.tokens[one.id])
+    return played
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma3_text", "qwen3_next"])
+def test_five_days_compute_a_tenth_of_what_plain_caching_does(
+    family: str, replayed: list[Session], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    foreseeing = play(family, replayed, prewarms=True)
+    reacting = play(family, replayed, prewarms=False)
+    monkeypatch.setattr(reuse, "BRANCH_TOKENS", CONTEXT)  # no state is saved before a parting
+    plain = play(family, replayed, prewarms=False)
+    cold = play(family, replayed, prewarms=False, cold=True)
+    print(family, [sum(one.asked[FIRST:]) for one in (foreseeing, reacting, plain, cold)], foreseeing.idle)
+    for client in AGENTS:
+        print(client, [sum(n for n, s in list(zip(one.asked, replayed))[FIRST:] if s.client == client) for one in (foreseeing, reacting, plain, cold)])
+    print([(s.client[:5], n, m) for n, m, s in list(zip(foreseeing.asked, plain.asked, replayed))[FIRST:]])
+    assert foreseeing.answers == cold.answers
+    assert reacting.answers == cold.answers
+    assert sum(foreseeing.asked[FIRST:]) <= 0.1 * sum(plain.asked[FIRST:])
