@@ -168,9 +168,9 @@ class DiskStats:
 
 @dataclass(frozen=True, slots=True)
 class BeginningStats:
-    """Recurring beginnings of a loaded model's prompts."""
+    """Expected beginnings of a loaded model's prompts."""
 
-    done: int  # since the model was loaded
+    done: int  # since the last request
     waiting: int
     computed_tokens: int  # while the server was idle
     budget_left_s: float  # seconds

@@ -221,17 +221,24 @@ def _trial_card(model: ModelSnapshot, status: Json, drafts: DraftPicker) -> Tria
 
 @dataclass(frozen=True, slots=True)
 class BeginningRow:
-    """A stored beginning of prompts. `client`: empty if unknown; `words`: empty unless recorded.
+    """An expected beginning of prompts. `client`: empty if unknown; `words`: empty unless recorded.
 
-    `first_token_s`: expected time to first token, None while unknown.
+    `uncached` tokens are to be computed now, `changing` ones if a span has changed; None while
+    unknown. `first_token_s`: expected time to first token. `foreseen`: no prompt had this text yet.
     """
 
     client: str
     words: str
     tokens: int
     used_at: float
-    warm: bool
+    uncached: int | None
+    changing: int | None
+    foreseen: bool
     first_token_s: float | None
+
+    @property
+    def warm(self) -> bool:
+        return self.uncached == 0
 
 
 def beginning_rows(forecasts: Sequence[Forecast], *, shows_prompts: bool) -> list[BeginningRow]:
@@ -241,7 +248,9 @@ def beginning_rows(forecasts: Sequence[Forecast], *, shows_prompts: bool) -> lis
             words=first_words(each) if shows_prompts else "",
             tokens=each.tokens,
             used_at=each.expected.known.used_at,
-            warm=each.now is not None and each.now.cached >= each.tokens,
+            uncached=each.uncached,
+            changing=each.changing,
+            foreseen=each.expected.foreseen,
             first_token_s=None if each.now is None else each.now.first_token_s,
         )
         for each in forecasts

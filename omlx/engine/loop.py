@@ -38,6 +38,9 @@ from omlx.records import PrefixStats
 DRAFT_SHARE: Final = 8
 """The draft model's prefix cache gets one in so many bytes."""
 
+AHEAD_SHARE: Final = 8
+"""A beginning may evict an eighth of a full prefix cache, least recently used first."""
+
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
@@ -268,12 +271,14 @@ class EngineLoop:
         return PromptForecast(cached, seconds)
 
     def has_room_for(self, request: Request) -> bool:
-        """Return whether a prompt fits into memory without evicting anything, and its prefix into
-        the free half of the prefix cache."""
+        """Return whether a prompt fits into memory without evicting other clients' bytes, and what
+        is new of its prefix into a share of the prefix cache."""
         prefix, headroom = self.scheduler.prefix, self.scheduler.memory.headroom()
-        need = cache_need(request, prefix.layout)
-        fits = headroom is None or need <= headroom
-        return fits and prefix.index.nbytes + need <= prefix.index.max_bytes // 2
+        need, limit = cache_need(request, prefix.layout), prefix.index.max_bytes
+        if headroom is not None and need > headroom:
+            return False
+        new = need - prefix.layout.row_bytes * self.cached_prefix(request.tokens)
+        return new <= max(limit // AHEAD_SHARE, limit // 2 - prefix.index.nbytes)
 
     def clear_prefixes(self) -> None:
         """Evict every cached prefix; running requests have copies."""

@@ -194,6 +194,12 @@ class Forecast:
         """Tokens that a request would have to compute now."""
         return None if self.now is None else max(0, self.tokens - self.now.cached)
 
+    @property
+    def changing(self) -> int | None:
+        """Tokens behind the first span that has changed before; None if none has."""
+        spans = self.tokenized.spans
+        return self.tokens - spans[0] if spans else None
+
     def to_json(self) -> Json:
         known = self.expected.known
         return {
@@ -202,7 +208,7 @@ class Forecast:
             "used_at": known.used_at,
             "foreseen": self.expected.foreseen,
             "tokens": self.tokens,
-            "spans_at": list(self.tokenized.spans),
+            "changing_tokens": self.changing,
             "cached_tokens": None if self.now is None else self.now.cached,
             "uncached_tokens": self.uncached,
             "first_token_s": None if self.now is None else self.now.first_token_s,

@@ -9,19 +9,24 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from itertools import product
-from typing import Final
+from typing import Any, Final, TypeAlias
 
 from omlx.server.beginnings.beginning import Beginning, shared_length
 from omlx.server.beginnings.store import Known
+
+Tools: TypeAlias = tuple[Mapping[str, Any], ...]
 
 RETURNS: Final = 2
 """Conversations — beginnings of a family used less often are not computed ahead."""
 
 DAY_S: Final = 86400.0
+
+MAX_ORDERS: Final = 2
+"""Orders of one list of tools — servers of tools connect in any order."""
 
 LATE_DAYS: Final = 3
 """Days — a conversation repeats the date of its first turn until it ends."""
@@ -30,9 +35,11 @@ LABEL_CHARACTERS: Final = 80
 """Characters before a changed word — a span begins with its line, or here in a long line."""
 
 _PLACE: Final = re.compile(
-    r"(?:directory|folder|cwd|workspace|worktree|project)\b[^\n/~]{0,24}((?:[A-Za-z]:)?[/\\~][^\s<>\"'`,;]*)",
+    r"(?:directory|folder|cwd|workspace|worktree|project)\b"
+    r"[^\n]{0,24}?(?<![\w.])((?:[A-Za-z]:)?[/\\~][^\s<>\"'`,;]*)",
     re.IGNORECASE,
 )
+"""A label, and the path behind it."""
 _WEEKDAYS: Final = ("", "%a ", "%a, ", "%A ", "%A, ")
 
 
@@ -101,22 +108,29 @@ def _expected(family: Sequence[Known], now: float) -> list[Expected]:
             continue
         if place:
             places.add(place)
-        if _superseded(one, family):
-            beginning = replace(beginning, tools=family[0].beginning.tools)
-        expected.append(Expected(one, beginning, _spans(beginning, current, now)))
+        spans = _spans(beginning, current, now)
+        for tools in _tool_lists(one, family):
+            expected.append(Expected(one, replace(beginning, tools=tools), spans))
     return expected
 
 
-def _superseded(one: Known, family: Sequence[Known]) -> bool:
-    """Whether the newest tools came after the last use of this member's."""
-    newest = family[0].beginning.tools
-    last_used = max(other.used_at for other in family if _same_tools(other, one))
+def _tool_lists(one: Known, family: Sequence[Known]) -> list[Tools]:
+    """Return the tools to expect: those it had; or the newest, in the orders that came last."""
+    lists = [other.beginning.tools for other in family]
+    own, newest = one.beginning.tools, lists[0]
+    last_used = max(other.used_at for other in family if other.beginning.tools == own)
     first_used = min(other.used_at for other in family if other.beginning.tools == newest)
-    return last_used < first_used
+    if not _reordered(own, newest) and last_used >= first_used:
+        return [own]
+    orders: list[Tools] = []
+    for tools in lists:
+        if _reordered(tools, newest) and tools not in orders:
+            orders.append(tools)
+    return orders[:MAX_ORDERS]
 
 
-def _same_tools(left: Known, right: Known) -> bool:
-    return left.beginning.tools == right.beginning.tools
+def _reordered(left: Tools, right: Tools) -> bool:
+    return len(left) == len(right) and all(tool in right for tool in left)
 
 
 def place_of(text: str) -> str:
@@ -174,15 +188,16 @@ def _utc(at: float) -> date:
 
 
 def _written(day: date) -> list[str]:
-    """Return the ways in which programs write a date."""
-    numbers = ("%Y-%m-%d", "%Y/%m/%d", "%m/%d/%Y", "%d/%m/%Y", "%d.%m.%Y")
-    texts = [day.strftime(form) for form in numbers]
-    year, month, number = day.year, day.month, day.day
-    texts += [f"{month}/{number}/{year}", f"{number}/{month}/{year}", f"{number}.{month}.{year}"]
-    for weekday, name, shown in product(_WEEKDAYS, ("%b", "%B"), ("%d", str(number))):
-        for form in (f"{name} {shown} %Y", f"{name} {shown}, %Y", f"{shown} {name} %Y"):
-            texts.append(day.strftime(weekday + form))
-    return texts
+    """Return the ways in which programs write a date, of equal ones the usual first."""
+    month, number = day.month, day.day
+    forms = [f"{month}/{number}/%Y", f"{number}/{month}/%Y", f"{number}.{month}.%Y"]
+    forms += ["%Y-%m-%d", "%Y/%m/%d", "%m/%d/%Y", "%d/%m/%Y", "%d.%m.%Y"]
+    for weekday, name in product(_WEEKDAYS, ("%b", "%B")):
+        forms.append(f"{weekday}{name} %d %Y")  # as JavaScript writes it, before `Nov 1 2026`
+        for shown in (str(number), "%d"):
+            forms += [f"{weekday}{name} {shown}, %Y", f"{weekday}{shown} {name} %Y"]
+        forms.append(f"{weekday}{name} {number} %Y")
+    return [day.strftime(form) for form in forms]
 
 
 def _months(day: date) -> list[str]:

@@ -33,7 +33,7 @@ from omlx.server.services import Forecast
 def forecast(*texts: str) -> Forecast:
     messages = tuple({"role": "system", "content": text} for text in texts)
     known = Known("m", Beginning(messages, (), {}), 2, "agent/1", 1e9)
-    tokenized = Tokenized((1,) * 600)
+    tokenized = Tokenized((1,) * 600, (400,))
     return Forecast(Expected(known, known.beginning), tokenized, PromptForecast(600, 0.02))
 
 
@@ -64,9 +64,16 @@ def test_it_is_warm_once_all_of_it_is_cached() -> None:
     ]
 
 
+def test_a_row_says_what_is_to_be_computed_now_and_after_a_change() -> None:
+    partly = replace(forecast("a"), now=PromptForecast(450, None))
+    (row,) = beginning_rows([partly], shows_prompts=False)
+    assert (row.uncached, row.changing, row.foreseen) == (150, 200, False)
+
+
 def test_a_busy_engine_leaves_its_figures_open() -> None:
     record = replace(forecast("a"), now=None).to_json()
     assert (record["tokens"], record["cached_tokens"], record["first_token_s"]) == (600, None, None)
+    assert (record["uncached_tokens"], record["changing_tokens"]) == (None, 200)
 
 
 ENTRY = ModelEntry("org/model", Path("/models/org/model"), "home")

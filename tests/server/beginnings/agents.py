@@ -1,7 +1,7 @@
 """First turns of five agents over five days, in the shapes that they send.
 
 Each begins with instructions, its environment and its tools; dates, directories, git statuses, the
-order of tools and, once, the tools themselves change. Sizes are a fifth of real ones.
+order of tools and, once, the tools themselves change. Sizes are a tenth of real ones.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def instructions(agent: str, lines: int) -> str:
     )
 
 
-def tools(names: Sequence[str], lines: int = 6) -> tuple[Mapping[str, Any], ...]:
+def tools(names: Sequence[str], lines: int = 3) -> tuple[Mapping[str, Any], ...]:
     def tool(name: str) -> Mapping[str, Any]:
         description = " ".join(f"Use {name} with care, step {step}." for step in range(lines))
         parameters = {"type": "object", "properties": {"path": {"type": "string"}}}
@@ -58,18 +58,17 @@ def system(*texts: str) -> tuple[Mapping[str, Any], ...]:
 
 def claude_code(moment: Moment) -> Beginning:
     names = ["Bash", "Edit", "Read", "Write", "Glob", "Grep", "WebFetch", "Task"]
-    names += ["Monitor"] if moment.at >= FIRST_DAY + timedelta(3) else []
     environment = (
         f"# Environment\n - Primary working directory: {moment.folder}\n - Platform: darwin\n"
         f" - Today's date: {moment.at:%Y-%m-%d}\n\ngitStatus: This is the git status at the start "
         f"of the conversation.\nCurrent branch: main\n\nStatus:\n{moment.status}\n"
     )
-    texts = ("You are Claude Code.", f"{instructions('Claude Code', 90)}\n\n{environment}")
-    return Beginning(system(*texts), tools(names, 12), {})
+    text = f"You are Claude Code.\n\n{instructions('Claude Code', 40)}\n\n{environment}"
+    return Beginning(system(text), tools(names, 6), {})
 
 
 def codex(moment: Moment) -> Beginning:
-    texts = (instructions("Codex", 70), "<skills_instructions>\n## Skills\n</skills_instructions>")
+    texts = (instructions("Codex", 30), "<skills_instructions>\n## Skills\n</skills_instructions>")
     return Beginning(system(*texts), tools(("exec_command", "write_stdin", "view_image")), {})
 
 
@@ -81,25 +80,27 @@ def opencode(moment: Moment) -> Beginning:
     environment = (
         f"<env>\n  Working directory: {moment.folder}\n  Is directory a git repo: yes\n"
         f"  Platform: darwin\n  Today's date: {moment.at:%a %b %d %Y}\n</env>\n"
-        f"Instructions from: {moment.folder}/AGENTS.md\n{instructions(moment.folder, 8)}"
+        f"Instructions from: {moment.folder}/AGENTS.md\n{instructions(moment.folder, 4)}"
     )
-    text = f"{instructions('opencode', 60)}\n{environment}"
+    text = f"{instructions('opencode', 30)}\n{environment}"
     return Beginning(system(text), tools((*names, *extra)), {})
 
 
 def pi(moment: Moment) -> Beginning:
     text = (
-        f"{instructions('pi', 40)}\nCurrent date: {moment.at:%Y-%m-%d}\n"
+        f"{instructions('pi', 16)}\nCurrent date: {moment.at:%Y-%m-%d}\n"
         f"Current working directory: {moment.folder}"
     )
-    return Beginning(system(text), tools(("read", "bash", "edit", "write")), {})
+    names = ["read", "bash", "edit", "write"]
+    names += ["monitor"] if moment.at >= FIRST_DAY + timedelta(3) else []
+    return Beginning(system(text), tools(names), {})
 
 
 def qwen_code(moment: Moment) -> Beginning:
     text = (
-        f"{instructions('Qwen Code', 70)}\nToday's date is {moment.at:%A, %B} {moment.at.day}, "
+        f"{instructions('Qwen Code', 30)}\nToday's date is {moment.at:%A, %B} {moment.at.day}, "
         f"{moment.at.year} (formatted according to the user's locale).\n"
-        f"My current working directory is: {moment.folder}\n{instructions('a guest', 5)}"
+        f"My current working directory is: {moment.folder}\n{instructions('a guest', 3)}"
     )
     return Beginning(system(text), tools(("read_file", "edit", "run_shell_command", "glob")), {})
 

@@ -7,6 +7,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 
 from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.catalog.registry import ModelEntry, Registry
+from omlx.power import on_mains
 from omlx.server.beginnings import prewarmer
 from omlx.server.beginnings.beginning import Beginning
 from omlx.server.beginnings.store import BeginningStore
@@ -124,6 +126,42 @@ def test_a_new_conversation_begins_warm(registry: Registry, model: str, tmp_path
         assert prewarming["paused"] is None
         assert http.delete(f"/v1/models/{model}/prefixes").status_code == 204
         assert all(b"small programs" not in file.read_bytes() for file in tmp_path.iterdir())
+
+
+def test_the_next_day_begins_warm(
+    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the new date and the newest status of each folder, none of which was sent so."""
+    today = datetime(2026, 12, 1, 7).timestamp()
+    monkeypatch.setattr(prewarmer, "IDLE_S", 0.0)
+    monkeypatch.setattr(prewarmer.Prewarmer.__init__, "__defaults__", (on_mains, lambda: today))
+
+    def system(day: str, folder: str, status: str) -> str:
+        return f"{SYSTEM}\nDirectory: {folder}\nToday: {day}\nStatus: {status}\n{SYSTEM[:300]}"
+
+    wall = [today - 20 * 3600]
+    store = BeginningStore(tmp_path, wall=lambda: wall[0])
+    for folder, status in (("/a", "old"), ("/b", "clean"), ("/a", "new")):
+        wall[0] += 60
+        messages = ({"role": "system", "content": system("Nov 30, 2026", folder, status)},)
+        store.note(HYBRID, Beginning(messages, (), {}), "agent/1", 1)
+    store.flush()
+    with serving(registry, HYBRID, tmp_path) as (_, http):  # `always` asks for no power
+        load(http, HYBRID)
+        for folder, status in (("/a", "new"), ("/b", "clean")):
+            body_today = body("Name a hill.", system("Dec 1, 2026", folder, status))
+            until, probed = time.monotonic() + PATIENCE_S, {"cached_tokens": 0, "prompt_tokens": 1000}
+            while probed["cached_tokens"] < probed["prompt_tokens"] - 40:
+                assert time.monotonic() < until, probed
+                time.sleep(0.05)  # it is computed once the server has been idle for a while
+                probed = http.post(f"/v1/models/{HYBRID}/prefixes/probe", json=body_today).json()
+        listed = http.get(f"/v1/models/{HYBRID}").json()["prefixes"]["beginnings"]
+        assert [known["foreseen"] for known in listed] == [True, True]
+        assert [known["uncached_tokens"] for known in listed] == [0, 0]
+        other = body("Name a hill.", system("Dec 1, 2026", "/a", "another one"))
+        probed = http.post(f"/v1/models/{HYBRID}/prefixes/probe", json=other).json()
+        behind = probed["prompt_tokens"] - probed["cached_tokens"]
+        assert behind <= listed[0]["changing_tokens"] + 40  # an unforeseen status costs the rest
 
 
 def test_what_came_once_or_on_battery_is_not_computed(
