@@ -36,10 +36,10 @@ from omlx.errors import Reason
 from omlx.records import PrefixStats
 
 DRAFT_SHARE: Final = 8
-"""The draft model's prefix cache gets one in so many bytes."""
+"""Divisor — share of the draft model in the bytes of the prefix cache."""
 
 AHEAD_SHARE: Final = 8
-"""A beginning may evict an eighth of a full prefix cache, least recently used first."""
+"""Divisor — share of a full prefix cache evicted for a beginning, oldest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,8 +271,10 @@ class EngineLoop:
         return PromptForecast(cached, seconds)
 
     def has_room_for(self, request: Request) -> bool:
-        """Return whether a prompt fits into memory without evicting other clients' bytes, and what
-        is new of its prefix into a share of the prefix cache."""
+        """Return whether a prompt fits into free memory and its new rows into the prefix cache.
+
+        New rows take the free half of the cache, or evict `1 / AHEAD_SHARE` of a full cache.
+        """
         prefix, headroom = self.scheduler.prefix, self.scheduler.memory.headroom()
         need, limit = cache_need(request, prefix.layout), prefix.index.max_bytes
         if headroom is not None and need > headroom:
@@ -352,7 +354,7 @@ def _ends_prompt(plan: Plan, running: Sequence[Row]) -> bool:
 
 
 def _peak(launch: Launch, following: Launch | None) -> int | None:
-    """Return the bytes that a pass over a prompt took; None if more was allocated meanwhile."""
+    """Return the bytes taken by a pass over a prompt; None if more was allocated meanwhile."""
     if not launch.alone or (following is not None and following.reads_prompt):
         return None
     allocates = any(isinstance(op, Load | Look | Restore) for op in launch.plan.ops)
@@ -360,9 +362,7 @@ def _peak(launch: Launch, following: Launch | None) -> int | None:
 
 
 def _is_one_pass(plan: Plan) -> bool:
-    """Whether a step is one pass that samples, of a single row or of several, and no operation but
-    rollbacks.
-    """
+    """Whether a step is a single sampling pass, without operations other than rollbacks."""
     if len(plan.forwards) != 1 or not all(isinstance(op, Rewind) for op in plan.ops):
         return False
     (forward,) = plan.forwards

@@ -177,9 +177,7 @@ FORECAST_TIMEOUT_S: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """An expected beginning, and what it would take now; None while the engine is busy with
-    something long.
-    """
+    """An expected beginning and its cost now; None while the engine is busy."""
 
     expected: Expected
     tokenized: Tokenized
@@ -191,12 +189,12 @@ class Forecast:
 
     @property
     def uncached(self) -> int | None:
-        """Tokens that a request would have to compute now."""
+        """Tokens to compute for a request now."""
         return None if self.now is None else max(0, self.tokens - self.now.cached)
 
     @property
     def changing(self) -> int | None:
-        """Tokens behind the first span that has changed before; None if none has."""
+        """Tokens behind the first changing span; None without any."""
         spans = self.tokenized.spans
         return self.tokens - spans[0] if spans else None
 
@@ -265,8 +263,9 @@ class PrefixService:
         }
 
     async def beginnings(self, model: str) -> list[Forecast]:
-        """Return the beginnings to expect of a loaded model's prompts, the one used last first, and
-        what each would take now. Does not wait for a busy engine.
+        """Return the beginnings to expect of a loaded model, last used first, with their costs.
+
+        Does not wait for a busy engine.
         """
         if self._prewarmer is None:
             return []

@@ -30,7 +30,7 @@ Room: TypeAlias = Callable[[], int | None]
 
 
 BRANCH_TOKENS: Final = 16
-"""Tokens before the parting of two prompts — the next one may change a word a little earlier."""
+"""Tokens before two prompts part — a third may change the word a little earlier."""
 
 
 class PrefixReuse:
@@ -147,11 +147,11 @@ class PrefixReuse:
         return ops
 
     def forget(self, pieces: list[int]) -> list[CacheOp]:
-        """Remove pieces that could not be copied."""
+        """Remove pieces whose copy failed."""
         return self._evict(self.index.forget(pieces))
 
     def clear(self) -> list[CacheOp]:
-        """Evict everything, on disk too. Rows that were restored have copies."""
+        """Evict everything, on disk too. Restored rows have copies."""
         if self.disk is not None:
             self.disk.clear()
         return self._evict(self.index.clear())
@@ -241,9 +241,7 @@ class Opening:
         self._disk = prefix.disk
 
     def open(self, row: Row) -> list[CacheOp]:
-        """Start a row from the longest cached prefix, unless the disk may have a longer one: then
-        it is `restoring`.
-        """
+        """Start a row from the longest cached prefix; `restoring` if the disk may have more."""
         request, row_id = row.request, row.id
         prompt_logprobs = request.prompt_logprobs
         ops: list[CacheOp] = [

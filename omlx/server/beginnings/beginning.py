@@ -24,8 +24,8 @@ MIN_CHARACTERS: Final = 2_000
 MAX_CHARACTERS: Final = 1 << 20
 
 _FIRST_WORDS: Final = ("A", "a", "0", "<", "\n", " -", "我")
-"""First words of user messages — the prompts' common prefix ends before the user's text, and no
-token of it depends on the next character.
+"""First words of user messages — no token of the prompts' common prefix depends on the next
+character.
 """
 
 
@@ -71,7 +71,7 @@ class Beginning:
     def tokens_before(
         self, at: int, tokenizer: TokenizerWrapper, context_length: int
     ) -> tuple[int, ...]:
-        """Return the tokens that do not depend on `system` from character `at` on."""
+        """Return the tokens independent of `system` from character `at` on. Raises BadRequest."""
         before, left = [], at
         for message in self.messages:
             text = str(message["content"])
@@ -80,7 +80,7 @@ class Beginning:
             before.append(message)
             left -= len(text)
         user = {"role": "user", "content": "A"}
-        cut = [message | {"content": text[:left] + word} for word in _FIRST_WORDS]
+        cut = [{**message, "content": text[:left] + word} for word in _FIRST_WORDS]
         endings = [(*before, message, user) for message in cut]
         return self._shared(tokenizer, context_length, endings)
 

@@ -1,8 +1,8 @@
-"""Foresight: which beginnings to expect, from those that came.
+"""Foresight: beginnings to expect, made of earlier ones.
 
-A program repeats a beginning but for some spans: the date, the working directory, its git status,
-the tools. Expected is the newest beginning of each directory with today's date, and with the newest
-tools after an update. Wrong guesses cost idle time only: prefixes are found by their tokens.
+Programs repeat a beginning but for some spans: date, working directory, git status, tools. Expected
+is the newest beginning of each directory with today's date, and with the newest tools after an
+update. Wrong guesses cost idle time only: prefixes are found by their tokens.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ RETURNS: Final = 2
 DAY_S: Final = 86400.0
 
 MAX_ORDERS: Final = 2
-"""Orders of one list of tools — servers of tools connect in any order."""
+"""Orders of equal tools — servers of tools connect in any order."""
 
 LATE_DAYS: Final = 3
-"""Days — a conversation repeats the date of its first turn until it ends."""
+"""Days — later turns of a conversation repeat the date of the first."""
 
 LABEL_CHARACTERS: Final = 80
-"""Characters before a changed word — a span begins with its line, or here in a long line."""
+"""Characters — longer lines are split before a changed word."""
 
 _PLACE: Final = re.compile(
     r"(?:directory|folder|cwd|workspace|worktree|project)\b"
     r"[^\n]{0,24}?(?<![\w.])((?:[A-Za-z]:)?[/\\~][^\s<>\"'`,;]*)",
     re.IGNORECASE,
 )
-"""A label, and the path behind it."""
+"""A label and a path."""
 _WEEKDAYS: Final = ("", "%a ", "%a, ", "%A ", "%A, ")
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """A beginning that may come next, made of the one that came as `known`.
+    """A beginning expected next, made of `known`.
 
-    `spans` are characters of its system text at which spans begin that change, in order.
+    `spans` are positions in the system text, in characters: starts of changing spans, in order.
     """
 
     known: Known
@@ -71,12 +71,12 @@ def foresee(known: Sequence[Known], now: float) -> list[Expected]:
 
 
 def program(client: str) -> str:
-    """Return the name of a program from its User-Agent."""
+    """Return a program's name, from a User-Agent."""
     return client.partition(" ")[0].partition("/")[0]
 
 
 def _families(known: Sequence[Known]) -> list[list[Known]]:
-    """Group beginnings of one program that share tools or half of their text."""
+    """Group beginnings of a program with equal tools or half of their text in common."""
     families: list[list[Known]] = []
     for one in known:
         for family in families:
@@ -99,7 +99,7 @@ def _related(left: Known, right: Known) -> bool:
 
 
 def _expected(family: Sequence[Known], now: float) -> list[Expected]:
-    """Return what to expect of a family, whose newest member is the first."""
+    """Return the beginnings to expect of a family, ordered newest first."""
     current = [with_date(one.beginning, one.used_at, now) for one in family]
     expected, places = list[Expected](), set[str]()
     for one, beginning in zip(family, current, strict=True):
@@ -115,7 +115,7 @@ def _expected(family: Sequence[Known], now: float) -> list[Expected]:
 
 
 def _tool_lists(one: Known, family: Sequence[Known]) -> list[Tools]:
-    """Return the tools to expect: those it had; or the newest, in the orders that came last."""
+    """Return the tools to expect: earlier ones, or the newest in their latest orders."""
     lists = [other.beginning.tools for other in family]
     own, newest = one.beginning.tools, lists[0]
     last_used = max(other.used_at for other in family if other.beginning.tools == own)
@@ -134,7 +134,7 @@ def _reordered(left: Tools, right: Tools) -> bool:
 
 
 def place_of(text: str) -> str:
-    """Return the working directory that a system message states; empty if none."""
+    """Return the working directory stated by a system message; empty if none."""
     found = _PLACE.search(text)
     return "" if found is None else found[1]
 
@@ -157,9 +157,9 @@ def _start(text: str, at: int) -> int:
 
 
 def with_date(beginning: Beginning, used_at: float, now: float) -> Beginning:
-    """Return a beginning with the date of `now` for that of its last use, or of its first turn.
+    """Return a beginning with the date of `now` instead of the date of use.
 
-    Times are seconds since the epoch; dates are local ones, or UTC's.
+    Times are seconds since the epoch; dates are local, or UTC's. `used_at` may be a later turn.
     """
     record = json.dumps(asdict(beginning), ensure_ascii=False)
     day, today = date.fromtimestamp(used_at), date.fromtimestamp(now)

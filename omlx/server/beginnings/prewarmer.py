@@ -1,10 +1,10 @@
-"""Prewarming: computes returning beginnings of prompts while the server is idle.
+"""Prewarming: computes expected beginnings of prompts while the server is idle.
 
     idle, on mains power, budget left ─► an expected beginning ─► requests in the background
     any other request ─► cancelled at the next chunk; computed tokens stay in the prefix cache
 
-A request for each span that changes ends before it: caches that resume at saved lengths only have
-one there. A beginning on disk is restored from there, in a fraction of the time.
+Requests end before each changing span as well, for caches restored at saved lengths only. A
+beginning on disk is restored from there, in a fraction of the time.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ log = logging.getLogger("omlx.prefix")
 
 @dataclass(frozen=True, slots=True)
 class Tokenized:
-    """Tokens of a beginning, and the lengths at which its changing spans begin, in order."""
+    """Tokens of a beginning; `spans` are positions in them: starts of changing spans, in order."""
 
     tokens: tuple[int, ...]
     spans: tuple[int, ...] = ()
@@ -75,10 +75,10 @@ class Tokenized:
 
 @dataclass(slots=True)
 class Work:
-    """Progress for a loaded model on one day, by keys of beginnings.
+    """Progress for a loaded model and day, by keys of beginnings.
 
-    `expected` was foreseen at `version` of the store. done: keys that are cached or cannot be.
-    failed: keys that cannot be. spent_s: time used. computed: tokens computed.
+    `expected` was foreseen at `version` of the store. done: cached, or without room. failed:
+    refused by the template or the engine. spent_s: time used. computed: tokens computed.
     """
 
     day: date | None = None
@@ -95,7 +95,7 @@ class Work:
         return max(0.0, BUDGET_S - self.spent_s)
 
     def expect(self, day: date, version: int, expected: Sequence[Expected]) -> None:
-        """Take over what is expected now. On another day templates may write other tokens."""
+        """Replace the expected beginnings. On another day templates may write other tokens."""
         if day != self.day:
             self.tokens, self.spent_s, self.failed = {}, 0.0, set()
         self.day, self.version, self.expected = day, version, expected
@@ -207,7 +207,7 @@ class Prewarmer:
         await asyncio.to_thread(self.store.forget, model)
 
     async def _find_obstacle(self) -> Reason | None:
-        """Return the reason that forbids prewarming now; None if nothing does."""
+        """Return the reason against prewarming now; None if there is none."""
         mode = self._settings().prewarm
         if mode == "off":
             return SETTING
@@ -232,7 +232,7 @@ class Prewarmer:
         )
 
     def _alone(self) -> bool:
-        """Whether the prewarming request is the only one."""
+        """Whether no request runs beside the prewarming one."""
         residents = [*self._pool.residents]
         if self._pool.load_queue.requests or any(resident.draining for resident in residents):
             return False
@@ -278,7 +278,7 @@ class Prewarmer:
         return await self._run(model, request, work, deadline)
 
     async def _run(self, model: str, request: Request, work: Work, deadline: float) -> bool:
-        """Run a background request, count its computed tokens, return whether it ran to the end."""
+        """Run a background request and count its computed tokens; return whether all ran."""
         loop, events, reached = asyncio.get_running_loop(), asyncio.Queue[Event](), 0
 
         def receive(batch: Sequence[Event], /) -> None:
@@ -305,7 +305,7 @@ class Prewarmer:
 
 
 def tokenize(tokenizer: TokenizerWrapper, context_length: int, one: Expected) -> Tokenized:
-    """Return the tokens of an expected beginning and where its spans begin. Raises BadRequest."""
+    """Return the tokens of an expected beginning and the starts of spans. Raises BadRequest."""
     tokens = one.beginning.tokens(tokenizer, context_length)
     spans = set[int]()
     for at in one.spans:

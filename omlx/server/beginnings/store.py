@@ -84,7 +84,7 @@ class BeginningStore:
         self._logged = ""
 
     def note(self, model: str, beginning: Beginning, client: str, conversations: int) -> None:
-        """Record a request that begins `conversations` new conversations."""
+        """Record a request with the number of new `conversations`."""
         known = Known(model, beginning, conversations, client, self._wall())
         with self._lock:
             self.version += 1
@@ -133,7 +133,7 @@ class BeginningStore:
                     self._noted = noted
 
     def _exchange(self, forgotten: Collection[str], noted: Beginnings) -> bool:
-        """Apply changes to the table, then load it. Return whether that succeeded."""
+        """Apply changes to the table, then load the table. Return False for a failure."""
         try:
             known = records.use(self._home, lambda db: self._change(db, forgotten, noted))
         except Failure as error:
