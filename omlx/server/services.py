@@ -23,6 +23,7 @@ from omlx.models.pool.pool import Pool
 from omlx.receipts.store import AnswerStore
 from omlx.receipts.verifier import Verifier
 from omlx.records import BeginningStats
+from omlx.server.beginnings.background import BackgroundPrefill
 from omlx.server.beginnings.foresight import Expected
 from omlx.server.beginnings.prewarmer import Prewarmer, Tokenized
 from omlx.server.beginnings.store import BeginningStore
@@ -34,6 +35,7 @@ from omlx.server.request.generation import GenerationService
 from omlx.server.request.generation_request import GenerationRequest
 from omlx.server.request.media.fetch import UrlReader
 from omlx.settings.keys import KeyFile
+from omlx.settings.schema import Settings
 from omlx.telemetry.metrics import Gauges, Metrics
 from omlx.telemetry.usage import UsageHistory
 
@@ -80,11 +82,13 @@ def build_services(
     `stages` are those of the model that this process leads, if any. `urls` reads images from
     addresses; None: requests must not name any.
     """
+
+    def settings() -> Settings:
+        return pool.catalog.configuration.resolve().settings
+
     prewarmer = None
     if stores.beginnings is not None:
-        prewarmer = Prewarmer(
-            engine, pool, stores.beginnings, lambda: pool.catalog.configuration.resolve().settings
-        )
+        prewarmer = Prewarmer(BackgroundPrefill(engine, pool), pool, stores.beginnings, settings)
     metrics = Metrics(lambda: _gauges(engine, pool, stages, stores.journal, prewarmer))
     history = UsageHistory(stores.home)
     activity = Activity(metrics, history=history)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -21,20 +20,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
 
-from omlx.engine.thread import EngineThread
-from omlx.engine.types import (
-    Event,
-    Failed,
-    Finished,
-    FinishReason,
-    PrefillProgress,
-    Request,
-)
-from omlx.errors import BadRequest, EngineDead, OmlxError, Overloaded, Reason
+from omlx.errors import BadRequest, EngineDead, OmlxError, Reason
 from omlx.models.pool.pool import Pool
 from omlx.models.pool.served import ResidentModel, State
 from omlx.power import on_mains
 from omlx.records import BeginningStats
+from omlx.server.beginnings.background import BackgroundPrefill
 from omlx.server.beginnings.beginning import shared_length
 from omlx.server.beginnings.foresight import Expected, foresee
 from omlx.server.beginnings.store import BeginningStore
@@ -112,7 +103,7 @@ class Prewarmer:
 
     def __init__(
         self,
-        engine: EngineThread,
+        prefill: BackgroundPrefill,
         pool: Pool,
         store: BeginningStore,
         settings: Callable[[], Settings],
@@ -120,7 +111,7 @@ class Prewarmer:
         wall: Callable[[], float] = time.time,
     ) -> None:
         self.store = store
-        self._engine = engine
+        self._prefill = prefill
         self._pool = pool
         self._settings = settings
         self._power = power
@@ -231,14 +222,6 @@ class Prewarmer:
             for status in statuses
         )
 
-    def _alone(self) -> bool:
-        """Whether no request runs beside the prewarming one."""
-        residents = [*self._pool.residents]
-        if self._pool.load_queue.requests or any(resident.draining for resident in residents):
-            return False
-        leases: int = sum(resident.leases for resident in residents)
-        return leases <= 1
-
     async def _compute(self, resident: ResidentModel, work: Work, one: Expected) -> None:
         """Compute a beginning into the prefix cache; an interrupted one is retried later."""
         key, served = one.beginning.key, resident.served
@@ -247,7 +230,11 @@ class Prewarmer:
         try:
             tokenized, deadline = await self._tokens(resident, one), started + work.left_s
             for stop in (*tokenized.spans, len(tokenized.tokens)):
-                if not await self._fill(served.id, tokenized.tokens[:stop], work, deadline):
+                ended, computed = await self._prefill.fill(
+                    served.id, tokenized.tokens[:stop], deadline
+                )
+                work.computed += computed
+                if not ended:
                     return
             work.done.add(key)
         except OmlxError as error:  # no other attempt can do better
@@ -258,50 +245,6 @@ class Prewarmer:
         finally:
             work.spent_s += clock() - started
             lease.release()
-
-    async def _fill(self, model: str, tokens: tuple[int, ...], work: Work, deadline: float) -> bool:
-        """Compute the tokens missing from the prefix cache, until `deadline` at most.
-
-        Return False if interrupted. Does nothing where memory has no room. Raises OmlxError.
-        """
-        if not tokens:
-            return True
-        request = Request(
-            id=f"prewarm-{uuid.uuid4().hex}",
-            tokens=(*tokens, tokens[-1]),  # the last token of a prompt is not computed
-            max_tokens=0,
-            stable=len(tokens),
-            background=True,
-        )
-        if not await asyncio.wrap_future(self._engine.may_prefill(model, request)):
-            return True
-        return await self._run(model, request, work, deadline)
-
-    async def _run(self, model: str, request: Request, work: Work, deadline: float) -> bool:
-        """Run a background request and count its computed tokens; return whether all ran."""
-        loop, events, reached = asyncio.get_running_loop(), asyncio.Queue[Event](), 0
-
-        def receive(batch: Sequence[Event], /) -> None:
-            for event in batch:
-                loop.call_soon_threadsafe(events.put_nowait, event)
-
-        self._engine.submit(model, request, receive)
-        try:
-            while True:
-                event = await events.get()
-                if isinstance(event, Failed):
-                    if isinstance(event.error, Overloaded):
-                        return False
-                    raise event.error
-                if isinstance(event, PrefillProgress):
-                    reached = event.done
-                if isinstance(event, Finished):
-                    work.computed += max(0, reached - event.stats.cached_n)
-                    return event.reason is FinishReason.LENGTH
-                if not self._alone() or loop.time() > deadline:
-                    self._engine.cancel(request.id)
-        finally:
-            self._engine.cancel(request.id)
 
 
 def tokenize(tokenizer: TokenizerWrapper, context_length: int, one: Expected) -> Tokenized:

@@ -1,7 +1,7 @@
 """First turns of five agents over five days, in the shapes that they send.
 
 Each begins with instructions, its environment and its tools; dates, directories, git statuses, the
-order of tools and, once, the tools themselves change. Sizes are a tenth of real ones.
+order of tools and, once, the tools themselves change. Sizes are a fifteenth of real ones.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Moment:
     @property
     def status(self) -> str:
         """Git status: the first session of a day finds what the last one has left."""
-        edits = self.at.toordinal() * 2 + (self.session == len(FOLDERS) - 1)
+        edits = self.at.toordinal() + (self.session == len(FOLDERS) - 1)
         if self.folder != FOLDERS[0]:
             return "(clean)"
         return f"M src/basket.py\n?? draft-{edits}.md"
@@ -42,7 +42,7 @@ def instructions(agent: str, lines: int) -> str:
     )
 
 
-def tools(names: Sequence[str], lines: int = 3) -> tuple[Mapping[str, Any], ...]:
+def tools(names: Sequence[str], lines: int = 2) -> tuple[Mapping[str, Any], ...]:
     def tool(name: str) -> Mapping[str, Any]:
         description = " ".join(f"Use {name} with care, step {step}." for step in range(lines))
         parameters = {"type": "object", "properties": {"path": {"type": "string"}}}
@@ -63,12 +63,12 @@ def claude_code(moment: Moment) -> Beginning:
         f" - Today's date: {moment.at:%Y-%m-%d}\n\ngitStatus: This is the git status at the start "
         f"of the conversation.\nCurrent branch: main\n\nStatus:\n{moment.status}\n"
     )
-    text = f"You are Claude Code.\n\n{instructions('Claude Code', 40)}\n\n{environment}"
-    return Beginning(system(text), tools(names, 6), {})
+    text = f"You are Claude Code.\n\n{instructions('Claude Code', 20)}\n\n{environment}"
+    return Beginning(system(text), tools(names, 3), {})
 
 
 def codex(moment: Moment) -> Beginning:
-    texts = (instructions("Codex", 30), "<skills_instructions>\n## Skills\n</skills_instructions>")
+    texts = (instructions("Codex", 15), "<skills_instructions>\n## Skills\n</skills_instructions>")
     return Beginning(system(*texts), tools(("exec_command", "write_stdin", "view_image")), {})
 
 
@@ -82,13 +82,13 @@ def opencode(moment: Moment) -> Beginning:
         f"  Platform: darwin\n  Today's date: {moment.at:%a %b %d %Y}\n</env>\n"
         f"Instructions from: {moment.folder}/AGENTS.md\n{instructions(moment.folder, 4)}"
     )
-    text = f"{instructions('opencode', 30)}\n{environment}"
+    text = f"{instructions('opencode', 15)}\n{environment}"
     return Beginning(system(text), tools((*names, *extra)), {})
 
 
 def pi(moment: Moment) -> Beginning:
     text = (
-        f"{instructions('pi', 16)}\nCurrent date: {moment.at:%Y-%m-%d}\n"
+        f"{instructions('pi', 10)}\nCurrent date: {moment.at:%Y-%m-%d}\n"
         f"Current working directory: {moment.folder}"
     )
     names = ["read", "bash", "edit", "write"]
@@ -98,7 +98,7 @@ def pi(moment: Moment) -> Beginning:
 
 def qwen_code(moment: Moment) -> Beginning:
     text = (
-        f"{instructions('Qwen Code', 30)}\nToday's date is {moment.at:%A, %B} {moment.at.day}, "
+        f"{instructions('Qwen Code', 16)}\nToday's date is {moment.at:%A, %B} {moment.at.day}, "
         f"{moment.at.year} (formatted according to the user's locale).\n"
         f"My current working directory is: {moment.folder}\n{instructions('a guest', 3)}"
     )

@@ -150,7 +150,8 @@ def test_the_next_day_begins_warm(
         load(http, HYBRID)
         for folder, status in (("/a", "new"), ("/b", "clean")):
             body_today = body("Name a hill.", system("Dec 1, 2026", folder, status))
-            until, probed = time.monotonic() + PATIENCE_S, {"cached_tokens": 0, "prompt_tokens": 1000}
+            until = time.monotonic() + PATIENCE_S
+            probed = {"cached_tokens": 0, "prompt_tokens": 1000}
             while probed["cached_tokens"] < probed["prompt_tokens"] - 40:
                 assert time.monotonic() < until, probed
                 time.sleep(0.05)  # it is computed once the server has been idle for a while

@@ -1,0 +1,82 @@
+"""Background prefill: prompts computed into the prefix cache below every request."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Sequence
+from math import inf
+
+from omlx.engine.thread import EngineThread
+from omlx.engine.types import (
+    Event,
+    Failed,
+    Finished,
+    FinishReason,
+    PrefillProgress,
+    Request,
+)
+from omlx.errors import Overloaded
+from omlx.models.pool.pool import Pool
+
+
+class BackgroundPrefill:
+    """Prefill requests that any other request cancels. On the event loop."""
+
+    def __init__(self, engine: EngineThread, pool: Pool) -> None:
+        self._engine = engine
+        self._pool = pool
+
+    async def fill(
+        self, model: str, tokens: tuple[int, ...], deadline: float = inf
+    ) -> tuple[bool, int]:
+        """Compute the tokens missing from the prefix cache of a leased model.
+
+        Return whether the work ended before `deadline`, in seconds of the event loop, and the
+        number of computed tokens. Does nothing where memory has no room. Raises OmlxError.
+        """
+        if not tokens:
+            return True, 0
+        request = Request(
+            id=f"prewarm-{uuid.uuid4().hex}",
+            tokens=(*tokens, tokens[-1]),  # the last token of a prompt is not computed
+            max_tokens=0,
+            stable=len(tokens),
+            background=True,
+        )
+        if not await asyncio.wrap_future(self._engine.may_prefill(model, request)):
+            return True, 0
+        return await self._run(model, request, deadline)
+
+    async def _run(self, model: str, request: Request, deadline: float) -> tuple[bool, int]:
+        loop, events, reached = asyncio.get_running_loop(), asyncio.Queue[Event](), 0
+
+        def receive(batch: Sequence[Event], /) -> None:
+            for event in batch:
+                loop.call_soon_threadsafe(events.put_nowait, event)
+
+        self._engine.submit(model, request, receive)
+        try:
+            while True:
+                event = await events.get()
+                if isinstance(event, Failed):
+                    if isinstance(event.error, Overloaded):
+                        return False, 0
+                    raise event.error
+                if isinstance(event, PrefillProgress):
+                    reached = event.done
+                if isinstance(event, Finished):
+                    computed = max(0, reached - event.stats.cached_n)
+                    return event.reason is FinishReason.LENGTH, computed
+                if not self._alone() or loop.time() > deadline:
+                    self._engine.cancel(request.id)
+        finally:
+            self._engine.cancel(request.id)
+
+    def _alone(self) -> bool:
+        """Whether no request runs beside this work."""
+        residents = [*self._pool.residents]
+        if self._pool.load_queue.requests or any(resident.draining for resident in residents):
+            return False
+        leases: int = sum(resident.leases for resident in residents)
+        return leases <= 1
