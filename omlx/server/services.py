@@ -25,6 +25,7 @@ from omlx.receipts.verifier import Verifier
 from omlx.records import BeginningStats
 from omlx.server.beginnings.background import BackgroundPrefill
 from omlx.server.beginnings.foresight import Expected
+from omlx.server.beginnings.next_turn import NextTurns
 from omlx.server.beginnings.prewarmer import Prewarmer, Tokenized
 from omlx.server.beginnings.store import BeginningStore
 from omlx.server.http.body import Json
@@ -86,13 +87,16 @@ def build_services(
     def settings() -> Settings:
         return pool.catalog.configuration.resolve().settings
 
-    prewarmer = None
+    prewarmer, prefill = None, BackgroundPrefill(engine, pool)
     if stores.beginnings is not None:
-        prewarmer = Prewarmer(BackgroundPrefill(engine, pool), pool, stores.beginnings, settings)
+        prewarmer = Prewarmer(prefill, pool, stores.beginnings, settings)
     metrics = Metrics(lambda: _gauges(engine, pool, stages, stores.journal, prewarmer))
     history = UsageHistory(stores.home)
     activity = Activity(metrics, history=history)
-    generations = GenerationService(engine, pool, activity, stores.answers, urls, stores.beginnings)
+    next_turns = NextTurns(prefill, pool, settings)
+    generations = GenerationService(
+        engine, pool, activity, stores.answers, urls, stores.beginnings, next_turns
+    )
     return Services(
         engine=engine,
         pool=pool,

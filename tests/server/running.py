@@ -63,8 +63,8 @@ class CountingLoop(EngineLoop):
 
 
 class WatchedEngine(EngineThread):
-    """Records at which step each request was cancelled and ended, the newest request, and
-    whether an idle engine has calibrated."""
+    """Records at which step each request was cancelled and ended, the newest request of a client,
+    and whether an idle engine has calibrated."""
 
     def __init__(self, *, calibrates: bool = False) -> None:
         super().__init__(calibrates=calibrates)
@@ -106,7 +106,8 @@ class WatchedEngine(EngineThread):
         super().submit(model, request, watched)
         with self._change:
             self.submitted.append(request.id)
-            self.newest = request
+            if not request.background:
+                self.newest = request
             self._change.notify_all()
 
     def cancel(self, request_id: str) -> None:

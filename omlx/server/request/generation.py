@@ -26,6 +26,7 @@ from omlx.receipts.recorder import Recorder
 from omlx.receipts.store import AnswerStore
 from omlx.server.beginnings.beginning import beginning_of, is_new
 from omlx.server.beginnings.foresight import RETURNS
+from omlx.server.beginnings.next_turn import AnswerMessage, NextTurns
 from omlx.server.beginnings.store import BeginningStore
 from omlx.server.http.errors import field_error
 from omlx.server.http.guard import Arrival, Caller
@@ -72,7 +73,7 @@ class GenerationService:
     model's own files.
     `last_prompts` holds the ids of the last prompt of each model without its images, in memory
     only. `urls` reads images from addresses; None: that is off. `answers` keeps those that have a
-    receipt, `beginnings` what prompts begin with.
+    receipt, `beginnings` what prompts begin with. `next_turns` prepares those behind tool calls.
     """
 
     def __init__(
@@ -83,6 +84,7 @@ class GenerationService:
         answers: AnswerStore,
         urls: UrlReader | None = None,
         beginnings: BeginningStore | None = None,
+        next_turns: NextTurns | None = None,
     ) -> None:
         self._engine = engine
         self._pool = pool
@@ -93,6 +95,7 @@ class GenerationService:
         self._images = ImageLoader(urls)
         self._files = FileTexts()
         self._beginnings = beginnings
+        self._next_turns = next_turns
         self.last_prompts: dict[str, tuple[int, ...]] = {}
         self._streams: WeakValueDictionary[str, GenerationStream] = WeakValueDictionary()
         self._weights: dict[str, tuple[ServedModel, str]] = {}
@@ -219,6 +222,8 @@ class GenerationService:
         return await self.run_text(model, decode, len(tokens))
 
     def shut_down(self) -> None:
+        if self._next_turns is not None:
+            self._next_turns.shut_down()
         self._text.shut_down()
         self._images.shut_down()
 
@@ -281,6 +286,12 @@ class GenerationService:
         if opening.wants_receipt:
             stream.recorder = Recorder(self._answers, lease.served)
         stream.warnings = (*opening.request.warnings, *tokenized.warnings)
+        if self._next_turns is not None and opening.request.continues:
+            answer = AnswerMessage()
+            stream.listener = answer.add
+            stream.completed = partial(
+                self._next_turns.begin, lease.served, opening.request, answer
+            )
         try:
             for number, choice in enumerate(opening.choices):
                 request = choice.request

@@ -114,6 +114,11 @@ class GenerationRequest:
         return any(isinstance(message.get("content"), list) for message in self.messages)
 
     @property
+    def continues(self) -> bool:
+        """Whether results of tools may follow the answer, the only choice, in texts alone."""
+        return self.tools is not None and self.n == 1 and not (self.prewarm or self.has_parts)
+
+    @property
     def forced_call(self) -> bool:
         """Whether the answer must be a tool call."""
         return self.tools is not None and self.tools.forced

@@ -120,7 +120,8 @@ class GenerationStream:
     `activity` observes every event, also after the client has disconnected; `arrival` is on its
     clock. `recorded` is what an interrupted answer has generated, which comes first. `record` is
     awaited with each batch of new events before they are parsed; `digest` is that of the requests,
-    where the answer is recorded. A `recorder` makes receipts.
+    where the answer is recorded. A `recorder` makes receipts. A `listener` hears the output events;
+    `completed` is called once after the lease of a complete answer was released.
     """
 
     def __init__(
@@ -147,6 +148,8 @@ class GenerationStream:
         self.first_tokens: list[int] = []
         self.warnings: tuple[Reason, ...] = ()
         self.recorder: Recorder | None = None
+        self.listener: Callable[[OutputEvent], None] | None = None
+        self.completed: Callable[[], None] | None = None
         self._engine = engine
         self._dispatcher = dispatcher
         self._lease = lease
@@ -309,6 +312,9 @@ class GenerationStream:
                 self.error = error
             case PrefillProgress(logprobs=logprobs):
                 output = [PromptLogprobs(logprobs)] if logprobs else []
+        if self.listener is not None:
+            for part in output:
+                self.listener(part)
         return [ChoiceEvent(choice, part) for part in output]
 
     async def _with_receipts(self, events: list[ChoiceEvent]) -> list[ChoiceEvent]:
@@ -346,6 +352,9 @@ class GenerationStream:
     def _release_if_over(self) -> None:
         if self._closed and not self._running:
             self._lease.release()
+            completed, self.completed = self.completed, None
+            if completed is not None and len(self.finishes) == self.n and self.error is None:
+                completed()
 
 
 def _log_uncounted(error: Exception) -> None:

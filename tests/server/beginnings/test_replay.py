@@ -102,13 +102,10 @@ def play(family: str, replayed: Sequence[Session], *, prewarms: bool, cold: bool
     return played
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "share"),
-    [
-        pytest.param("llama", 0.2, marks=pytest.mark.slow),  # an unforeseen status precedes tools
-        pytest.param("gemma3_text", 0.1, marks=pytest.mark.slow),
-        ("qwen3_next", 0.1),
-    ],
+    [("llama", 0.2), ("gemma3_text", 0.1), ("qwen3_next", 0.1)],
 )
 def test_five_days_compute_a_fraction_of_what_plain_caching_does(
     family: str, share: float, replayed: list[Session], monkeypatch: pytest.MonkeyPatch

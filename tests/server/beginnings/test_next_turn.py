@@ -1,0 +1,137 @@
+"""What follows a tool call surely is in the prefix cache before the tool's result comes."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from mlx_lm.tokenizer_utils import load as load_tokenizer
+
+from omlx.engine.types import FinishReason
+from omlx.models.catalog.discovery import BUNDLED
+from omlx.records import RequestStats
+from omlx.server.beginnings.next_turn import AnswerMessage, fixed_parts
+from omlx.server.request.generation_request import GenerationRequest
+from omlx.settings.schema import Settings
+from omlx.text.events import (
+    Finish,
+    ReasoningDelta,
+    TextDelta,
+    ToolCallArguments,
+    ToolCallEnd,
+    ToolCallStart,
+)
+from omlx.text.tools import ToolUse
+from tests.server.running import HYBRID, PATIENCE_S, TARGET, Running, omlx
+
+CHAT = "/v1/chat/completions"
+TOOL: dict[str, Any] = {
+    "type": "function",
+    "function": {
+        "name": "read_the_forecast_of_a_place",
+        "description": "Reads the forecast.",
+        "parameters": {
+            "type": "object",
+            "properties": {"place": {"enum": ["the town of many hills", "the sea shore"]}},
+            "required": ["place"],
+            "additionalProperties": False,
+        },
+    },
+}
+RESULT = "Rain."
+
+
+def body(*behind: dict[str, Any], choice: str = "required") -> dict[str, Any]:
+    messages = [{"role": "user", "content": "What is the weather like?"}, *behind]
+    return {
+        "messages": messages,
+        "tools": [TOOL],
+        "tool_choice": choice,
+        "max_tokens": 400,
+        "chat_template_kwargs": {"enable_thinking": False},
+        "seed": 4,
+        "temperature": 0.7,
+    }
+
+
+def post(running: Running, sent: dict[str, Any]) -> dict[str, Any]:
+    answer = running.http.post(CHAT, json=sent)
+    assert answer.status_code == 200, answer.text
+    record: dict[str, Any] = answer.json()
+    return record
+
+
+def two_turns(model: str, prewarm: str) -> tuple[int, str]:
+    """Return the tokens left to compute after a tool's result, and the answer."""
+    with omlx(Settings(prewarm=prewarm, speculation="off"), default=model) as running:
+        (choice,) = post(running, body())["choices"]
+        assert choice["finish_reason"] == "tool_calls"
+        if prewarm != "off":
+            until = time.monotonic() + PATIENCE_S
+            while not [id for id in running.engine.ended if id.startswith("prewarm")]:
+                assert time.monotonic() < until
+                time.sleep(0.02)  # the end of a background task
+        (call,) = choice["message"]["tool_calls"]
+        result = {"role": "tool", "tool_call_id": call["id"], "content": RESULT}
+        said = {key: choice["message"][key] for key in ("role", "content", "tool_calls")}
+        record = post(running, body(said, result, choice="auto") | {"max_tokens": 8})
+        usage = record["usage"]
+        left = usage["prompt_tokens"] - usage["prompt_tokens_details"]["cached_tokens"]
+        return left, record["choices"][0]["message"]["content"]
+
+
+@pytest.mark.parametrize("model", [HYBRID, pytest.param(TARGET, marks=pytest.mark.slow)])
+def test_a_result_is_all_that_is_left_to_compute(model: str) -> None:
+    plain, answer = two_turns(model, "off")
+    left, same = two_turns(model, "always")
+    assert same == answer
+    assert left <= 0.7 * plain
+
+
+def answered(*, reasoning: str = "") -> AnswerMessage:
+    answer = AnswerMessage()
+    for event in (
+        ReasoningDelta(reasoning),
+        TextDelta("I "),
+        TextDelta("look."),
+        ToolCallStart(0, "call_1", "look"),
+        ToolCallArguments(0, '{"at": '),
+        ToolCallArguments(0, '"hills"}'),
+        ToolCallEnd(0),
+        Finish(FinishReason.STOP, RequestStats(1, 0, 1, 0, 0, 0, 0, {}, None)),  # type: ignore[arg-type]
+    ):
+        answer.add(event)
+    return answer
+
+
+def test_the_message_is_as_clients_send_it_back() -> None:
+    call = {"name": "look", "arguments": {"at": "hills"}}
+    assert answered().message == {
+        "role": "assistant",
+        "content": "I look.",
+        "tool_calls": [{"id": "call_1", "type": "function", "function": call}],
+    }
+
+
+@pytest.mark.parametrize(
+    ("reasoning", "earlier", "count"),
+    [
+        ("", [], 1),
+        ("hm", [], 2),  # whether the client returns reasoning is unknown
+        ("hm", [{"role": "assistant", "content": "a", "reasoning_content": "b"}], 1),
+        ("hm", [{"role": "assistant", "content": "a"}], 1),
+    ],
+)
+def test_reasoning_comes_back_as_before(
+    reasoning: str, earlier: list[dict[str, Any]], count: int
+) -> None:
+    tokenizer = load_tokenizer(BUNDLED / TARGET)
+    messages = [{"role": "user", "content": "a"}, *earlier, {"role": "user", "content": "b"}]
+    request = GenerationRequest(messages=messages, tools=ToolUse((TOOL,)))
+    prompts = fixed_parts(tokenizer, request, answered(reasoning=reasoning), 4096)
+    texts = [str(tokenizer.decode(list(tokens))) for tokens in prompts]
+    assert len(texts) == count
+    assert all(text.rstrip().endswith("<tool_response>") for text in texts)
+    returned = "reasoning_content" in (earlier or [{}])[0]
+    assert ("hm" in texts[-1]) == (bool(reasoning) and (returned or not earlier))
