@@ -158,5 +158,6 @@ def _conversation(
         {"role": "tool", "tool_call_id": call["id"], "content": text}
         for call in message["tool_calls"]
     ]
-    messages = tooling.with_names([*request.messages, message, *results])
+    conversation = [dict(one) for one in (*request.messages, message, *results)]
+    messages = tooling.with_names(conversation)
     return replace(request, messages=messages, continue_last=False)
