@@ -1,0 +1,32 @@
+"""Text models of mlx-vlm in the engine: company, drafts and next turns change no token."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests import zoo
+from tests.engine.harness import (
+    GREEDY,
+    WARM,
+    Bench,
+    loop_of,
+    noisy,
+    plain,
+    prompt,
+    request,
+    unassisted,
+)
+
+pytestmark = pytest.mark.needs_extra
+
+
+@pytest.mark.parametrize("name", zoo.BORROWED_NAMES)
+def test_tokens_equal_plain_decoding(name: str) -> None:
+    bench = Bench(loop_of(name, noisy(name, 0.02)))
+    first = request("a", prompt(29), GREEDY, max_tokens=26)
+    bench.prove(name, "joined", first, request("b", prompt(9, 1), WARM, max_tokens=20))
+    assert bench.stats("a").accepted > 5
+    tokens = (*first.tokens, *bench.tokens["a"], 5, 6, 7)
+    turn = request("c", tokens, WARM, max_tokens=12)
+    bench.run(turn)
+    assert bench.tokens["c"] == plain(name, unassisted(turn))
