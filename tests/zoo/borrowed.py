@@ -98,7 +98,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
             linear_num_heads=2,
             index_kpool=4,
             layer_types=["linear_attention", "deepseek_sparse_attention"] * 2,
-            indexer_types=["full"] * 4,
+            indexer_types=["full", "full", "full", "shared"],
         ),
         {**TOWER, "out_hidden_size": 64, "projection_intermediate_size": 32},
     ),

@@ -18,6 +18,8 @@ from omlx.engine.device.kinds import Snapshot
 _OVERLAPPING: Final = "mlx_vlm.models.deepseek_v4.language"
 """Model whose pools of `_OVERLAP_RATIO` tokens read the window before, too."""
 _OVERLAP_RATIO: Final = 4
+_COUNTED_BY_FIRST: Final = "mlx_vlm.models.glm5_next.language"
+"""Model with lists of caches of which only the first has every token."""
 
 
 def make_cache(language_model: Any) -> list[Any]:
@@ -26,20 +28,18 @@ def make_cache(language_model: Any) -> list[Any]:
         caches = language_model.make_cache()
     else:
         caches = [vlm.KVCache() for _ in language_model.layers]
-    overlapping = type(language_model).__module__ == _OVERLAPPING
-    return [_translated(cache, overlapping) for cache in caches]
+    return [_translated(cache, type(language_model).__module__) for cache in caches]
 
 
-def _translated(cache: Any, overlapping: bool) -> Any:
+def _translated(cache: Any, module: str) -> Any:
     """Return the cache of ours or mlx-lm's for an empty cache; others unchanged."""
     if type(cache) is vlm.CacheList:
-        parts = [_translated(part, overlapping) for part in cache.caches]
-        if any(isinstance(part, Pool) for part in parts):
-            # The first counts tokens; others count entries of the pool.
+        parts = [_translated(part, module) for part in cache.caches]
+        if module == _COUNTED_BY_FIRST:
             parts[1:] = [_entries() if type(part) is lm.KVCache else part for part in parts[1:]]
         return Parts(*parts)
     if type(cache) is vlm.PoolingCache:
-        overlaps = overlapping and cache.ratio == _OVERLAP_RATIO
+        overlaps = module == _OVERLAPPING and cache.ratio == _OVERLAP_RATIO
         return OverlapPool(cache.ratio) if overlaps else Pool(cache.ratio)
     make = _MADE.get(type(cache))
     return cache if make is None else make(cache)
@@ -102,7 +102,7 @@ class Parts(vlm.CacheList):  # type: ignore[misc]  # an untyped class
 
 
 class Entries(lm.KVCache, Snapshot):
-    """Keys of pooled entries, fewer than tokens."""
+    """Keys of fewer entries than tokens."""
 
     def fields(self) -> Sequence[Any]:
         return self.keys, self.values, self.offset
