@@ -36,7 +36,7 @@ ALONE = {
     "qwen4_exp": "batch.off.probe",
 }
 """Families whose rows run one after another, with the code of the reason."""
-NO_PREFIXES = {"deepseek_v4", "glm5_next", "minimax_m3", "qwen4_exp"}
+NO_PREFIXES = {"deepseek_v4", "glm5_next"}
 
 
 @pytest.fixture(params=zoo.BORROWED_NAMES)

@@ -1,7 +1,7 @@
 """Kinds of layer caches: one answer for the classes of every library.
 
-A kind is a class of mlx-lm, or one of two generic kinds. A class of another library declares
-`same_as`, the kind with the same fields and meaning; `Snapshot` is a base class.
+A kind is a class of mlx-lm, or one of two generic base classes. A class of another library names
+in `same_as` the class of mlx-lm with the same fields and meaning.
 """
 
 from __future__ import annotations
@@ -22,7 +22,15 @@ from mlx_lm.models.cache import (
 
 
 class Trimmed:
-    """Kind of caches with exact `trim`, token count `offset`, and other fields than mlx-lm's."""
+    """Base class of caches with an exact `trim` and a token count, `offset`."""
+
+    def rows(self) -> tuple[mx.array, ...] | None:
+        """Return arrays [1, heads, tokens, width] of all tokens; None before the first pass."""
+        raise NotImplementedError
+
+    def put_rows(self, rows: tuple[mx.array, ...], length: int) -> None:
+        """Fill an empty cache with `length` tokens; the arrays may have more rows."""
+        raise NotImplementedError
 
 
 class Snapshot:
@@ -40,26 +48,19 @@ class Snapshot:
 _KNOWN: Final = frozenset(
     {
         *(KVCache, QuantizedKVCache, ChunkedKVCache, ConcatenateKVCache),
-        *(RotatingKVCache, ArraysCache, CacheList, Trimmed, Snapshot),
+        *(RotatingKVCache, ArraysCache, CacheList),
     }
 )
-_TRIMMED: Final = frozenset(
-    {
-        ("mlx_vlm.models.qwen4_exp.language", "QSAKVCache"),
-        ("mlx_vlm.models.minimax_m3_vl.language", "MiniMaxM3KVCache"),
-    }
-)
-"""Modules and names of classes whose `trim` the tiny models of tests/zoo prove."""
 ATTENTION: Final = frozenset({KVCache, RotatingKVCache})
 """Kinds whose rows share a ragged buffer."""
 
 
 def kind_of(leaf: object) -> type | None:
     """Return the kind of a layer cache; None for an unknown class."""
-    cls = type(leaf)
-    if (cls.__module__, cls.__name__) in _TRIMMED:
-        return Trimmed
-    kind = Snapshot if isinstance(leaf, Snapshot) else getattr(cls, "same_as", cls)
+    for generic in (Trimmed, Snapshot):
+        if isinstance(leaf, generic):
+            return generic
+    kind = getattr(type(leaf), "same_as", type(leaf))
     return kind if kind in _KNOWN else None
 
 

@@ -7,6 +7,7 @@ read from disk is a copy already: it is saved itself. Adjacent pieces are copied
 | cache                        | saved as  | restored                                            |
 |------------------------------|-----------|-----------------------------------------------------|
 | KVCache QuantizedKVCache     | rows      | the rows, and room behind them                      |
+| Trimmed                      | rows      | by the class                                        |
 | ConcatenateKVCache           | rows      | the rows                                            |
 | RotatingKVCache              | window    | the last `max_size` rows, in temporal order         |
 | ChunkedKVCache               | window    | the last `chunk_size` rows, where they begin        |
@@ -32,7 +33,7 @@ from mlx_lm.models.cache import (
     RotatingKVCache,
 )
 
-from omlx.engine.device.kinds import kind_of
+from omlx.engine.device.kinds import Trimmed, kind_of
 from omlx.engine.device.model import Cache, LayerCache, MakeCache, Model
 from omlx.engine.device.rewind import leaves
 from omlx.engine.disk.record import Record, RecordId, Run
@@ -251,7 +252,11 @@ def _fill(leaf: Any, i: int, parts: Sequence[Share], length: int, prompt: int) -
             leaf.start_position = length - kept
         return
     room = length if kind is ConcatenateKVCache else _STEP * (1 + max(length, prompt) // _STEP)
-    leaf.keys, leaf.values = _join(i, parts, 0, length, room)
+    rows = _join(i, parts, 0, length, room)
+    if kind is Trimmed:
+        leaf.put_rows(rows, length)
+        return
+    leaf.keys, leaf.values = rows
     leaf.offset = length
 
 
@@ -278,6 +283,7 @@ Arrays: TypeAlias = Any
 
 _KINDS: Final[Mapping[type | None, Kind]] = {
     KVCache: "rows",
+    Trimmed: "rows",
     QuantizedKVCache: "rows",
     ConcatenateKVCache: "rows",
     RotatingKVCache: "window",
@@ -331,25 +337,33 @@ def bytes_per_token(cache: Cache, kind: Kind) -> int:
     """Return the bytes of a token in the layers of a kind."""
     total = 0
     for leaf in of_kind(cache, kind):
-        if leaf.keys is not None:
-            rows = leaf.keys[0] if isinstance(leaf.keys, tuple | list) else leaf.keys
-            total += nbytes_of((leaf.keys, leaf.values)) // rows.shape[2]
+        rows = _rows(leaf)
+        if rows is not None:
+            first = rows[0][0] if isinstance(rows[0], tuple | list) else rows[0]
+            total += nbytes_of(rows) // first.shape[2]
     return total
+
+
+def _rows(leaf: Any) -> Arrays:
+    """Return the arrays of a layer with a row per token; None before the first pass."""
+    if kind_of(leaf) is Trimmed:
+        return leaf.rows()
+    return None if leaf.keys is None else (leaf.keys, leaf.values)
 
 
 def copy(leaf: Any, piece: Piece) -> Arrays:
     """Copy a layer's part of a piece; None where the layer has read nothing."""
     if piece.kind == "state":
         return [None if array is None else mx.contiguous(array) for array in leaf.cache]
-    if leaf.keys is None:
+    rows, kind = _rows(leaf), kind_of(leaf)
+    if rows is None:
         return None
-    kind = kind_of(leaf)
     if kind is RotatingKVCache:
         return _copy_rotated(leaf, piece)
     first = leaf.start_position if kind is ChunkedKVCache else 0
     if piece.start < first or piece.stop > leaf.offset:
         raise _gone(leaf, piece)
-    return cut((leaf.keys, leaf.values), piece.start - first, piece.stop - first)
+    return cut(rows, piece.start - first, piece.stop - first)
 
 
 def _copy_rotated(leaf: Any, piece: Piece) -> Arrays:

@@ -7,13 +7,14 @@ are subclasses, which add rollback by snapshot.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache as cached
 from typing import Any, Final
 
 import mlx.core as mx
 from mlx_lm.models import cache as lm
 from mlx_vlm.models import cache as vlm
 
-from omlx.engine.device.kinds import Snapshot
+from omlx.engine.device.kinds import Snapshot, Trimmed
 
 _OVERLAPPING: Final = "mlx_vlm.models.deepseek_v4.language"
 """Model whose pools of `_OVERLAP_RATIO` tokens read the window before, too."""
@@ -41,8 +42,16 @@ def _translated(cache: Any, module: str) -> Any:
     if type(cache) is vlm.PoolingCache:
         overlaps = module == _OVERLAPPING and cache.ratio == _OVERLAP_RATIO
         return OverlapPool(cache.ratio) if overlaps else Pool(cache.ratio)
+    if (base := _SPARSE.get(type(cache).__name__)) is not None:
+        return _derived(base, type(cache))()
     make = _MADE.get(type(cache))
     return cache if make is None else make(cache)
+
+
+@cached
+def _derived(base: type, theirs: type) -> type:
+    """Return a subclass of a model's own cache class, which is imported with the model."""
+    return type(theirs.__name__, (base, theirs), {})
 
 
 def _entries() -> Any:
@@ -162,6 +171,49 @@ class OverlapPool(Pool):
         super().put_back(pool)
 
 
+class _QSA(Trimmed):
+    """Rows of qwen4_exp: keys, values, keys of the indexer and their positions."""
+
+    def rows(self: Any) -> tuple[mx.array, ...] | None:
+        if self.keys is None:
+            return None
+        held, positions = slice(0, self.offset), self.index_position_ids
+        several = positions.ndim == 3  # [axes, 1, tokens]
+        positions = positions.transpose(1, 0, 2) if several else positions[:, None]
+        return (
+            self.keys[..., held, :],
+            self.values[..., held, :],
+            self.index_keys[:, None, held],
+            positions[:, :, held, None],
+        )
+
+    def put_rows(self: Any, rows: tuple[mx.array, ...], length: int) -> None:
+        self.keys, self.values, index_keys, positions = rows
+        self.offset = length
+        self.index_keys = index_keys[:, 0, :length]
+        positions = positions[:, :, :length, 0]
+        several = positions.shape[1] > 1
+        self.index_position_ids = positions.transpose(1, 0, 2) if several else positions[:, 0]
+
+
+class _BlockSparse(Trimmed):
+    """Rows of minimax_m3: keys, values, keys of the indexer."""
+
+    def rows(self: Any) -> tuple[mx.array, ...] | None:
+        kept = self.kv_cache
+        if kept.keys is None:
+            return None
+        return tuple(
+            array[..., : self.offset, :] for array in (kept.keys, kept.values, self.index_keys)
+        )
+
+    def put_rows(self: Any, rows: tuple[mx.array, ...], length: int) -> None:
+        self.kv_cache.keys, self.kv_cache.values, self.index_keys = rows
+        self.offset = length
+
+
+_SPARSE: Final[dict[str, type]] = {"QSAKVCache": _QSA, "MiniMaxM3KVCache": _BlockSparse}
+"""Base class by name of a model's own cache class."""
 _MADE: Final[dict[type, Callable[[Any], Any]]] = {
     vlm.KVCache: lambda cache: lm.KVCache(),
     vlm.ConcatenateKVCache: lambda cache: lm.ConcatenateKVCache(),
