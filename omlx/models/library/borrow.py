@@ -19,10 +19,15 @@ from typing import Any, Final
 import mlx.core as mx
 import mlx.nn as nn
 
+from omlx.engine.device.rewind import length_of
 from omlx.models.library.sources import importing
 
 _UNUSED: Final = ("mlx_audio", "mlx_audio.dsp", "cv2")
 """Modules for sound and video: some families import them, text models never call them."""
+_INDEXED_BLOCKS: Final = "mlx_vlm.models.qwen4_exp"
+"""Package whose mask over several tokens is written out of bounds if it has fewer columns than a
+block of the indexer.
+"""
 _POSITIONS: Final = frozenset({"_rope_deltas", "_position_ids"})
 """Attributes in which some language models keep the positions of an earlier row."""
 
@@ -75,6 +80,31 @@ def open_borrowed(directory: Path, config: Mapping[str, Any]) -> Borrowed:
     return Borrowed(load_model(directory, lazy=True).language_model)
 
 
+class SteppedBody(nn.Module):
+    """Body that reads a text shorter than `shortest` tokens one token at a time."""
+
+    def __init__(self, body: nn.Module, shortest: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # mlx has no type for it
+        self.body = body
+        self._shortest = shortest
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self:
+            return self[name]
+        if "body" not in self:  # it is being made, or copied
+            raise AttributeError(name)
+        return getattr(self["body"], name)
+
+    def __call__(self, inputs: mx.array, *args: Any, cache: Any = None, **more: Any) -> Any:
+        """Return what the body returns; hidden states [rows, tokens, D] for ids alone."""
+        tokens = inputs.shape[1]
+        stepped = tokens > 1 and cache is not None and not args and not more
+        if not stepped or tokens + (length_of(cache) or 0) >= self._shortest:
+            return self.body(inputs, *args, cache=cache, **more)
+        steps = [self.body(inputs[:, i : i + 1], cache=cache) for i in range(tokens)]
+        return mx.concatenate(steps, axis=1)
+
+
 class Borrowed(nn.Module):
     """mlx-vlm's `language_model`, called as models of mlx-lm are.
 
@@ -82,14 +112,17 @@ class Borrowed(nn.Module):
     cache, so that rows of several lengths can take turns.
     """
 
-    def __init__(self, language_model: nn.Module) -> None:
+    def __init__(self, language_model: Any) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # mlx has no type for it
-        self.language_model = language_model
+        self.language_model: Any = language_model
+        if self.architecture == _INDEXED_BLOCKS:
+            ratio = language_model.args.indexer_compress_ratio
+            language_model.model = SteppedBody(language_model.model, ratio - 1)
         self._bypass = not _POSITIONS.isdisjoint(vars(language_model))
 
     def __call__(self, inputs: mx.array, /, *, cache: Any) -> mx.array:
         """Return logits [rows, tokens, V] of ids [rows, tokens]. Appends them to the cache."""
-        text: Any = self.language_model
+        text = self.language_model
         if not self._bypass:
             logits: mx.array = text(inputs, cache=cache).logits
             return logits
