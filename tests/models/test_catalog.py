@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from omlx.engine.thread import EngineThread
-from omlx.errors import BadRequest, ConfigError, ModelError, NotFound
+from omlx.errors import BadRequest, ConfigError, ModelError, NotFound, Reason
 from omlx.models.catalog.catalog import Catalog, restricted_to
 from omlx.models.catalog.discovery import BUNDLED, Folder, scan_places
 from omlx.models.catalog.registry import Registry
@@ -213,6 +213,17 @@ def test_the_alias_of_an_unusable_model_says_why(tmp_path: Path) -> None:
         catalog.resolve("mine")
     assert caught.value.code == "model.unsupported"
     assert catalog.entry("mine").id == "one/odd"
+
+
+@pytest.mark.needs_extra
+def test_a_setting_opens_a_family_that_is_not_proven(tmp_path: Path) -> None:
+    model(tmp_path / "models/one/odd", {"model_type": "zaya1_vl"})
+    registry = scan_places([Folder("here", tmp_path / "models")])
+    catalog = catalog_of(tmp_path, registry)
+    assert catalog.entry("odd").reason == Reason("model.unsupported", {"model_type": "zaya1_vl"})
+    layer = Layer(Source.CLI, {"library": "mlx-vlm"})
+    opened = Catalog(registry, LiveConfiguration([layer], Store(tmp_path / "home")))
+    assert opened.resolve("odd").library == "mlx-vlm"
 
 
 def test_a_models_own_code_runs_only_where_it_is_trusted(tmp_path: Path) -> None:

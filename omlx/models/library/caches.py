@@ -42,14 +42,15 @@ def _translated(cache: Any, module: str) -> Any:
     if type(cache) is vlm.PoolingCache:
         overlaps = module == _OVERLAPPING and cache.ratio == _OVERLAP_RATIO
         return OverlapPool(cache.ratio) if overlaps else Pool(cache.ratio)
-    if (base := _SPARSE.get(type(cache).__name__)) is not None:
-        return _derived(base, type(cache))()
-    make = _MADE.get(type(cache))
+    theirs: Any = type(cache)
+    if (base := _SPARSE.get(theirs.__name__)) is not None:
+        return _derived(base, theirs)()
+    make = _MADE.get(theirs)
     return cache if make is None else make(cache)
 
 
 @cached
-def _derived(base: type, theirs: type) -> type:
+def _derived(base: Any, theirs: Any) -> type:
     """Return a subclass of a model's own cache class, which is imported with the model."""
     return type(theirs.__name__, (base, theirs), {})
 
