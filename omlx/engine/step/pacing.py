@@ -7,6 +7,8 @@ cost model. Rows beside a more urgent prompt get a twentieth of the time (`HELD`
 
 from __future__ import annotations
 
+from collections import deque
+from statistics import median_low
 from typing import Final
 
 from omlx.engine.speculation.cost_model import LatencyTable
@@ -30,6 +32,12 @@ MAX_OWED_S: Final = 5.0
 HELD: Final = 20
 """Ratio of a prompt's time to the time of less urgent rows."""
 
+SAMPLES: Final = 5
+"""Steps whose median counts: a busy machine delays single steps."""
+
+MIXED: Final = 8
+"""Steps with slices, after which a step without a slice is measured again."""
+
 UNKNOWN_STEP_S: Final = 0.05
 """Seconds of a decode step, while none is measured."""
 
@@ -45,7 +53,10 @@ class PrefillPacing:
         self._pause_s = limits.pause_s
         self._table = table
         self._tokens: float | None = None  # of a slice that takes `_target_s`
-        self._step_s = 0.0  # of a step without prompts; 0: not measured
+        self._token_s: deque[float] = deque(maxlen=SAMPLES)  # of a prompt's token, in slices
+        self._steps: deque[float] = deque(maxlen=SAMPLES)  # seconds, without prompts
+        self._step_s = 0.0  # their median; 0: not measured
+        self._mixed = 0  # steps with slices since the newest of them
         self._rows = 0  # that decode in such a step
         self._owed_s = 0.0  # to decoding rows, for a slice
         self._held_s = 0.0  # since less urgent rows decoded last
@@ -57,7 +68,7 @@ class PrefillPacing:
     @property
     def due(self) -> bool:
         """Whether decoding rows have had their share since the last slice."""
-        return self._owed_s <= 0.0
+        return self._owed_s <= 0.0 and self._mixed < MIXED
 
     @property
     def holds(self) -> bool:
@@ -78,6 +89,8 @@ class PrefillPacing:
         self._held_s = 0.0
         if rows != self._rows:
             self._rows, self._step_s = rows, 0.0
+            self._steps.clear()
+        self._mixed = self._mixed + 1 if tokens else 0
         self._owe(self._slice_s(tokens) - self._step_s)
 
     def observe(self, rows: int, tokens: int, seconds: float) -> None:
@@ -109,20 +122,20 @@ class PrefillPacing:
     def _observe_decode(self, rows: int, seconds: float) -> None:
         if not rows or rows != self._rows:
             return
-        known = self._step_s
-        self._owe(known - seconds)
-        self._step_s = (known + min(seconds, 3 * known)) / 2 if known else seconds
+        self._owe(self._step_s - seconds)
+        self._steps.append(seconds)
+        self._step_s = median_low(self._steps)
 
     def _learn(self, tokens: int, seconds: float) -> None:
         if tokens < SMALLEST:
             return
-        fitting, known = tokens * self._target_s / seconds, self._tokens
-        if known is None:  # a longer pass, which ran without decoding rows
-            self._tokens = min(fitting, STEADY * tokens)
-        elif fitting > known and tokens < known / 2:
+        known = self._tokens or tokens  # of a longer pass, which ran without decoding rows
+        if tokens < known / 2 and tokens * self._target_s > known * seconds:
             return  # the short end of a prompt proves little
-        else:
-            self._tokens = min(max(fitting, known / STEADY), STEADY * known, self._longest)
+        self._token_s.append(seconds / tokens)
+        fitting = self._target_s / median_low(self._token_s)
+        least = known / STEADY if self._tokens else 0.0
+        self._tokens = min(max(fitting, least), STEADY * known, self._longest)
 
     def _expected(self, context: int) -> float:
         """Return the tokens of a first slice, at the pace of the widest measured pass."""
