@@ -123,6 +123,17 @@ class EngineLoop:
         return work or any(disk.can_pump for disk in self.disks)
 
     @property
+    def urgency(self) -> int:
+        """Priority of the most urgent request; 0 without any."""
+        rows = (*self.scheduler.running, *self.scheduler.queue.waiting)
+        return min((row.request.priority for row in rows), default=0)
+
+    @property
+    def frees_memory(self) -> bool:
+        """Whether the next step may free memory."""
+        return self.scheduler.memory_client.freeing
+
+    @property
     def request_counts(self) -> RequestCounts:
         states = [row.status for row in self.scheduler.running]
         return RequestCounts(

@@ -1,8 +1,8 @@
 """The engine thread: owns every mlx call of every model; other threads post work, receive events.
 
-Loops take turns, one step each. Work posted by `call`, such as loading a model, runs between steps.
-While there is no work and no open request, calibrations may run. If the thread dies, every open
-request fails, and `failure` says why.
+Loops take turns, one step each; the less urgent get a part of the time (see turns.py). Work posted
+by `call`, such as loading a model, runs between steps. While there is no work and no open request,
+calibrations may run. If the thread dies, every open request fails, and `failure` says why.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -22,6 +23,7 @@ from omlx.engine.device_errors import DEVICE, isolate
 from omlx.engine.heartbeat import Heartbeat
 from omlx.engine.inbox import Call, Inbox, Post, Question
 from omlx.engine.piece import Room
+from omlx.engine.turns import Turns
 from omlx.engine.types import (
     Event,
     EventSink,
@@ -102,6 +104,7 @@ class EngineThread:
         self._failure: EngineDead | None = None
         self._inbox = Inbox(self.heartbeat)
         self._loops: dict[str, EngineLoop] = {}
+        self._turns: Turns[EngineLoop] = Turns()
         self._calibrations = Calibrations(self.heartbeat, enabled=calibrates)
         self._open = OpenRequests()
         self.submissions = 0  # requests so far, for any model
@@ -162,7 +165,9 @@ class EngineThread:
     def detach(self, name: str) -> None:
         """Stop serving a model without open requests. Requires the engine thread."""
         self._calibrations.remove(name)
-        self._loops.pop(name).unregister()
+        loop = self._loops.pop(name)
+        self._turns.forget(loop)
+        loop.unregister()
 
     def submit(self, model: str, request: Request, sink: EventSink) -> None:
         """Queue a request; `sink` receives its events on the engine thread.
@@ -294,11 +299,13 @@ class EngineThread:
         if not busy or not self._inbox.empty():
             self._run_posted(wait=not busy)
             busy = [loop for loop in self._loops.values() if loop.has_work]
-        for loop in busy:
+        for loop in self._turns.due(busy):
             self._warm.worked()
             self.heartbeat.begin(loop)
+            begun = time.perf_counter()
             self._open.publish(loop.step())
             if len(busy) > 1:
+                self._turns.stepped(loop, busy, time.perf_counter() - begun)
                 loop.reset_timing()
         self.heartbeat.end()
 
