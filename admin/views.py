@@ -36,7 +36,8 @@ class Requests:
         engine, pool = self.services.engine, self.services.pool
         served = [model.id for model in pool.loaded]
         queued = {model: engine.request_counts(model).waiting for model in served}
-        return request_views(self.services.activity.running, queued)
+        activity = self.services.activity
+        return request_views(activity.running, queued, activity.clock())
 
     def loading(self) -> Sequence[LoadingView]:
         """Return the models that are loading, or that requests wait for."""
@@ -61,7 +62,7 @@ class RequestView:
     """An active request; `read` of `prompt` tokens are computed or restored.
 
     `drafted` of `tokens` were accepted draft tokens. `group`: id of the response; `key`: name of
-    the API key.
+    the API key. `left_s`: seconds to the first token; `guess`: code of a guessed priority.
     """
 
     id: str
@@ -75,6 +76,8 @@ class RequestView:
     group: str
     client: str
     key: str
+    left_s: float | None = None
+    guess: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +142,10 @@ class AnswerView:
         return " ".join(str(part) for part in parts if part is not None).lower()
 
 
-def request_views(running: Sequence[Running], queued: Mapping[str, int]) -> Sequence[RequestView]:
-    """Return the views. `queued`: length of the engine's queue by model.
+def request_views(
+    running: Sequence[Running], queued: Mapping[str, int], now: float = 0.0
+) -> Sequence[RequestView]:
+    """Return the views. `queued`: length of the engine's queue by model; `now`: monotonic seconds.
 
     Among requests without an event, the last ones are those in the queue.
     """
@@ -151,7 +156,7 @@ def request_views(running: Sequence[Running], queued: Mapping[str, int]) -> Sequ
     waiting: set[str] = set()
     for model, ids in silent.items():
         waiting.update(ids[max(0, len(ids) - queued.get(model, 0)) :])
-    return [_request_view(request, request.id in waiting) for request in running]
+    return [_request_view(request, request.id in waiting, now) for request in running]
 
 
 def answer_view(ended: Outcome) -> AnswerView:
@@ -192,7 +197,7 @@ def answer_view(ended: Outcome) -> AnswerView:
     )
 
 
-def _request_view(request: Running, waiting: bool) -> RequestView:
+def _request_view(request: Running, waiting: bool, now: float) -> RequestView:
     phase = WAITING if waiting else WRITING if request.tokens else READING
     return RequestView(
         id=request.id,
@@ -206,4 +211,6 @@ def _request_view(request: Running, waiting: bool) -> RequestView:
         group=request.group,
         client=client_name(request.caller.client),
         key=request.caller.key,
+        left_s=request.progress(now).seconds_left if phase == READING else None,
+        guess=None if request.guess is None else request.guess.code,
     )

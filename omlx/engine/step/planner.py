@@ -60,6 +60,8 @@ class Planner:
         windows = in_flight.windows
         if any(window.draft_n for window in windows) or self._prefill_waits(running, decoding):
             return True
+        if self._times_slice(in_flight, running, decoding):
+            return True
         if not decoding:
             return False
         # A row at its length limit ends with the token in flight; a mask depends on it.
@@ -70,6 +72,17 @@ class Planner:
         if sampled != {row.id for row in decoding} or self._batch.changes(decoding):
             return True
         return self._wants_draft(decoding)
+
+    def _times_slice(
+        self, in_flight: Plan, running: Sequence[Row], decoding: Sequence[Row]
+    ) -> bool:
+        """Whether the step in flight, or the next one, has a slice beside decoding rows.
+
+        A launch may wait for the step before, as on a CPU: such steps are timed alone.
+        """
+        if not (self.pacing.timed and decoding and self.order.first(running)):
+            return False
+        return self.pacing.due or prompt_tokens(in_flight) > 0
 
     def plan(
         self, running: Sequence[Row], decoding: Sequence[Row], ops: Sequence[CacheOp]

@@ -87,7 +87,7 @@ class Responder:
         yield b"".join(map(wire.frame, with_forecast(encoder.start(), progress)))
         try:
             async for batch in stream.batches(self._keep_alive_s):
-                frames = wire.silence(stream.progress)
+                frames = b"".join(wire.silence(stream.progress))
                 if batch:
                     frames = b"".join(map(wire.frame, encoder.feed(batch)))
                 if frames:

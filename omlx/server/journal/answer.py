@@ -7,7 +7,7 @@ import logging
 import time
 import zlib
 from bisect import bisect_left
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from functools import partial
 
 from starlette.responses import JSONResponse
@@ -18,8 +18,9 @@ from omlx.server.http import errors, sse
 from omlx.server.http.body import Json
 from omlx.server.journal.journal import Journal, Owned, Part, Table
 from omlx.server.request.dialect import Exchange, Wire
+from omlx.server.request.progress import Progress
 from omlx.server.request.recorded import Recorded, dump
-from omlx.server.request.stream import ChoiceEvent, GenerationStream
+from omlx.server.request.stream import PROGRESS_S, ChoiceEvent, GenerationStream
 
 log = logging.getLogger("omlx.server")
 
@@ -94,9 +95,11 @@ class Replay:
         self._ended = True
         self._wake()
 
-    async def frames(self, start: int, idle_s: float) -> AsyncGenerator[bytes, None]:
+    async def frames(
+        self, start: int, idle_s: float, progress: Callable[[], Progress | None] = lambda: None
+    ) -> AsyncGenerator[bytes, None]:
         """Yield the frames from index `start` on, until the stream ends; after `idle_s` without
-        one, what keeps a connection open."""
+        one, or each second while a prompt has `progress`, comments."""
         while True:
             new = self._frames[start:]
             start += len(new)
@@ -104,8 +107,8 @@ class Replay:
                 yield b"".join(new)
             elif self._ended:
                 return
-            elif not await self._change(idle_s):
-                yield sse.numbered_idle(self._wire.idle)
+            elif not await self._change(idle_s if progress() is None else min(idle_s, PROGRESS_S)):
+                yield b"".join(map(sse.numbered_idle, self._wire.silence(progress())))
 
     def _frame(self, payload: Json) -> bytes:
         if self._wire.number is not None:

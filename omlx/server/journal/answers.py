@@ -170,7 +170,8 @@ class Answers:
         except BaseException:
             self._leave(answer)
             raise
-        frames = answer.replay.frames(start, self._keep_alive_s)
+        stream = answer.stream
+        frames = answer.replay.frames(start, self._keep_alive_s, lambda: stream.progress)
         return sse.EventStream(frames, partial(self._leave, answer), more=headers)
 
     def follow(

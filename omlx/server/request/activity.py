@@ -155,6 +155,10 @@ class Running:
     guess: Reason | None = None
     reading: Reading = field(default_factory=Reading)
 
+    def progress(self, now: float) -> Progress:
+        """Return how far the prompt is, at `now` (monotonic seconds)."""
+        return self.reading.progress(self.prompt, now, self.arrived_at)
+
     @property
     def started(self) -> bool:
         """Whether the engine has read or generated a token, as far as events have arrived."""
@@ -253,7 +257,7 @@ class Activity:
         """Return the progress of a response with a long unread prompt, else None."""
         now = self.clock()
         reading = [
-            running.reading.progress(running.prompt, now, running.arrived_at)
+            running.progress(now)
             for running in self._running.values()
             if running.group == group and not running.tokens and running.prompt >= MIN_TOKENS
         ]

@@ -65,11 +65,12 @@ class Wire:
     media_type: str = sse.MEDIA_TYPE
     number: str | None = None
 
-    def silence(self, progress: Progress | None) -> bytes:
-        """Return bytes for a silent stream, with progress where a dialect has comments."""
-        if progress is None or self.media_type != sse.MEDIA_TYPE:
-            return self.idle
-        return self.idle + progress.comment()
+    def silence(self, progress: Progress | None) -> list[bytes]:
+        """Return frames for a silent stream, with progress where a dialect has comments."""
+        frames = [self.idle] if self.idle else []
+        if progress is not None and self.media_type == sse.MEDIA_TYPE:
+            frames.append(progress.comment())
+        return frames
 
 
 OPENAI = Wire(sse.data, done=sse.DONE)

@@ -46,7 +46,7 @@ export class Titles {
     const asked = [...turns, { role: "user", text: t("ui.chat.titles.prompt") }];
     const options = { seed, most: MOST_TOKENS };
     const body = requestBody(asked, { ...settings, ...own }, options);
-    const once = { stream: false, background: false, store: false, mark_drafted: false };
+    const once = { stream: false, background: false, store: false, mark_drafted: false, priority: 10 };
     const payload = JSON.stringify({ ...body, ...once });
     const headers = { "Content-Type": "application/json" };
     try {

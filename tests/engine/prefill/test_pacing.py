@@ -198,3 +198,22 @@ def test_answers_beside_a_prompt_are_those_of_requests_alone() -> None:
         driven.step()
     for i in range(5):
         assert desk.said(f"p{i}") == answer(ask(f"p{i}"), 9)
+
+
+def test_slices_are_timed_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a CPU the launch of a step waits for the one before, whose time it would take over."""
+    driven = decoding(drive(MACHINES["cpu"]), "stream")
+    scheduler = driven.desk.scheduler
+    plan, overlapped = scheduler.plan, []
+
+    def watched() -> object:
+        before, step = scheduler._in_flight, plan()
+        if before is not None and step is not None:
+            overlapped.append(prompt_tokens(before) + prompt_tokens(step.plan))
+        return step
+
+    monkeypatch.setattr(scheduler, "plan", watched)
+    driven.desk.submit(ask("long", prompt=2000))
+    driven.until_first("long")
+    assert overlapped, "steps without slices overlap"
+    assert set(overlapped) == {0}
