@@ -15,9 +15,10 @@ _ROOT: Final = Path(__file__).resolve().parents[1]
 
 def program_words() -> list[str]:
     """Return the start of a command line: `omlx` where PATH has it."""
-    if shutil.which(PROGRAM) is None:
-        return [sys.executable, "-m", PROGRAM]
-    return [PROGRAM]
+    if shutil.which(PROGRAM) is not None:
+        return [PROGRAM]
+    script = Path(sys.executable).with_name(PROGRAM)
+    return [str(script)] if script.is_file() else [sys.executable, "-m", PROGRAM]
 
 
 def extra_words(extra: str) -> list[str]:

@@ -1,22 +1,16 @@
-"""Output for people: aligned columns, sizes as on the dashboard, progress bars."""
+"""Output for people: aligned columns, sizes as on the dashboard."""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, NoReturn
-
-from tqdm import tqdm
+from typing import Final
 
 from omlx.admin.web.formats import THIN, disk, memory
 from omlx.catalog import sentence
 from omlx.models.catalog.reference import MissingDraft
 from omlx.terminal_text import escaped
-
-if TYPE_CHECKING:
-    from omlx.models.catalog.registry import ModelEntry
-    from omlx.models.pool.opening import LoadProgress
 
 
 def columns(rows: Sequence[tuple[str, ...]], head: Sequence[str] = ()) -> str:
@@ -66,31 +60,6 @@ def size(nbytes: int) -> str:
 def memory_size(nbytes: int) -> str:
     """Return bytes of memory as the dashboard writes them, in units of 1,024."""
     return str(memory(nbytes)).replace(THIN, " ")
-
-
-class LoadingBars:
-    """Progress bar of a loading model; silent if standard error is no terminal."""
-
-    def __init__(self) -> None:
-        tqdm.monitor_interval = 0  # no thread of its own
-        self._bar: tqdm[NoReturn] | None = None
-
-    def __call__(self, entry: ModelEntry, progress: LoadProgress) -> None:
-        if progress.done == 0:
-            self._bar = tqdm(
-                desc=escaped(entry.id),
-                total=progress.total,
-                unit="B",
-                unit_scale=True,
-                disable=None,
-                leave=False,
-                ncols=80,
-            )
-        if self._bar is not None:
-            self._bar.update(progress.done - self._bar.n)
-            if progress.done == progress.total:
-                self._bar.close()
-                self._bar = None
 
 
 def download_hint(missing: MissingDraft) -> str:

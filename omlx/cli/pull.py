@@ -15,6 +15,7 @@ from huggingface_hub.utils.tqdm import disable_progress_bars
 from omlx.catalog import sentence
 from omlx.cli.arguments import configured
 from omlx.cli.output import size
+from omlx.cli.progress import DownloadBar
 from omlx.errors import ModelError, Param, Reason
 from omlx.models.catalog.compatibility import checkpoint_mismatch, draft_problem
 from omlx.models.catalog.discovery import HUB_CACHE, discover
@@ -41,8 +42,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    if not sys.stderr.isatty():
-        disable_progress_bars()
+    disable_progress_bars()  # those of the library: one for each file
     configuration = configured(arguments)
     settings = configuration.current.resolve().settings
     if arguments.revision is None and is_gguf(arguments.target):
@@ -64,7 +64,8 @@ def _pull(reference: Reference, settings: Settings) -> ModelEntry:
     entry = _find(reference, settings)
     if isinstance(entry, Reason) or entry.status is not Status.USABLE or entry.source == HUB_CACHE:
         _say("cli.pull.begins", model=str(reference))
-        directory, notes = download(reference, settings.home, partial(_waits, reference))
+        with DownloadBar(settings.home, reference.repository):
+            directory, notes = download(reference, settings.home, partial(_waits, reference))
         _report(notes)
         entry = _find(reference, settings)
         if isinstance(entry, Reason):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shlex
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
@@ -26,6 +25,7 @@ from omlx.admin.credentials import (
 )
 from omlx.admin.login import login_command
 from omlx.errors import BadRequest, ConfigError, TooManyRequests
+from omlx.installation import program_words
 from omlx.settings.schema import table
 from tests.admin.running import API, PASSWORD, Administered, administered, change
 
@@ -361,7 +361,8 @@ def test_it_names_the_program_and_the_home_folder(
     assert shlex.split(other) == ["omlx", "dashboard", "--home", str(tmp_path / "a home")]
     monkeypatch.setenv("PATH", str(tmp_path))
     words = shlex.split(login_command(default, "127.0.0.1"))
-    assert words == [sys.executable, "-m", "omlx", "dashboard"]
+    assert words == [*program_words(), "dashboard"]
+    assert Path(words[0]).is_absolute()
     assert login_command(tmp_path, "192.168.1.20") == "omlx dashboard"
 
 

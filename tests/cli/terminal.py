@@ -6,6 +6,7 @@ import os
 import select
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -80,6 +81,7 @@ class Terminal:
 def terminal(environ: Mapping[str, str], *arguments: str) -> Iterator[Terminal]:
     """Run `omlx` with the arguments; it is killed at the end."""
     screen, keyboard = os.openpty()
+    termios.tcsetwinsize(screen, (24, 100))  # of none, progress bars draw nothing
     process = subprocess.Popen(
         [sys.executable, "-c", _START, *arguments],
         stdin=keyboard,

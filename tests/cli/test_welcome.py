@@ -75,7 +75,7 @@ def test_a_desktop_opens_the_dashboard_and_a_terminal_shows_the_key(
     assert screen.text.count("mlx-community/Qwen3-8B-4bit ") <= 1
 
 
-@pytest.mark.parametrize(("count", "said"), [(2, "Waiting for 2 request(s)"), (0, "")])
+@pytest.mark.parametrize(("count", "said"), [(2, "Waiting for open requests: 2"), (0, "")])
 def test_the_end_says_what_it_waits_for(
     capsys: pytest.CaptureFixture[str], count: int, said: str
 ) -> None:

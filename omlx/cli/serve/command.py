@@ -24,7 +24,7 @@ from omlx.admin.mount import mount
 from omlx.catalog import sentence
 from omlx.cli import online_environment
 from omlx.cli.arguments import Selection, configured, select
-from omlx.cli.output import LoadingBars
+from omlx.cli.progress import LoadingBars
 from omlx.cli.serve.address import (
     BACKLOG,
     find_servers,
