@@ -17,7 +17,9 @@ export class History {
     this.empty = element.querySelector("[data-none]");
     this.index = new SearchIndex(store);
     this.folders = new Map(); // their elements by name
-    this.search.addEventListener("focus", () => this.index.ready());
+    for (const event of ["focus", "pointerover"]) {
+      element.addEventListener(event, () => this.index.ready(), { capture: true, once: true });
+    }
     this.search.addEventListener("input", () => {
       clearTimeout(this.timer);
       this.timer = setTimeout(() => this.show(this.shown), TYPING_MS);

@@ -1,6 +1,7 @@
-// Search in the texts of all conversations while one types. They are read once, a conversation at a
-// time, so that the page stays quick, and then as they change.
+// Search in the texts of all conversations while one types. They are read once, a few conversations
+// at a time, so that the page stays quick, and then as they change.
 
+const AT_ONCE = 16; // conversations
 const AROUND = 40; // characters of an excerpt on either side of the hit
 
 export class SearchIndex {
@@ -39,7 +40,10 @@ export class SearchIndex {
   }
 
   async #readAll() {
-    for (const { id } of await this.store.conversations()) await this.#read(id);
+    const ids = (await this.store.conversations()).map(({ id }) => id);
+    for (let from = 0; from < ids.length; from += AT_ONCE) {
+      await Promise.all(ids.slice(from, from + AT_ONCE).map((id) => this.#read(id)));
+    }
   }
 
   async #read(conversation) {

@@ -3,7 +3,7 @@
 const DENSE = /[\u1100-\u11ff\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\uff00-\uffef]/g;
 const DENSE_CHARACTERS = 1.4; // per token, of Chinese, Japanese and Korean
 const CHARACTERS = 4; // per token, of other texts
-const BOUNDS = [0.4, 2.5]; // of what a conversation teaches: short ones are mostly template
+const PRIOR = 500; // tokens: a shorter conversation, mostly template, teaches little
 
 export function estimate(text) {
   const dense = text.match(DENSE)?.length ?? 0;
@@ -18,8 +18,7 @@ export function tokensOf(turns, typed) {
   const guess = (part) => part.reduce((sum, turn) => sum + estimate(textOf(turn)), 0);
   const used = counted < 0 ? 0 : turns[counted].usage.total_tokens;
   const known = guess(turns.slice(0, counted + 1));
-  const [least, most] = BOUNDS;
-  const ratio = known ? Math.min(most, Math.max(least, used / known)) : 1;
+  const ratio = (used + PRIOR) / (known + PRIOR);
   const rest = ratio * (guess(turns.slice(counted + 1)) + estimate(typed));
   return { tokens: used + Math.ceil(rest), isExact: rest === 0 };
 }

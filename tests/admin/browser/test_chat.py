@@ -111,7 +111,7 @@ def test_a_conversation_by_keyboard_alone(chatting: Site) -> None:
         expect_answers(page, 1)
         expect(answers(page)).to_contain_text(COUNTED)
         expect(page.locator(".bubble")).to_have_text(COUNT)
-        summary, figures = page.locator(".figures summary"), page.locator(".figures-line")
+        summary, figures = page.locator(".answer-figures summary"), page.locator(".figures-line")
         expect(summary).to_contain_text("tok/s")
         expect(figures).to_be_hidden()
         summary.focus()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from io import BytesIO
 from typing import Any, Final
 
+import pytest
 from playwright.sync_api import Page, expect
 
 from omlx.catalog import data_dir
@@ -271,3 +273,20 @@ def test_previews_are_drawn_in_a_frame_that_reaches_nothing(chatting: Site) -> N
         previews.first.click()
         expect(page.locator("pre:visible")).to_have_count(1)
         expect(page.locator("iframe")).to_have_count(1)
+
+
+@pytest.mark.needs_extra
+def test_the_fill_of_the_meter_is_as_high_as_the_meter(chatting: Site) -> None:
+    from PIL import Image  # noqa: PLC0415  # of an extra
+
+    with talking(chatting) as page:
+        page.locator("[name=question]").fill("word " * 2500)
+        meter = page.locator(".context meter")
+        expect(meter).to_be_visible()
+        accent = page.evaluate("""() => {
+          const button = document.querySelector('[data-action="send"]');
+          return getComputedStyle(button).backgroundColor.match(/\\d+/g).map(Number);
+        }""")
+        picture = Image.open(BytesIO(meter.screenshot())).convert("RGB")
+    column = [picture.getpixel((picture.width // 4, y)) for y in range(picture.height)]
+    assert column.count(tuple(accent)) >= 6

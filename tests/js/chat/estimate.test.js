@@ -17,9 +17,11 @@ test("nothing that is not counted leaves the count of the server", () => {
 });
 
 test("what is typed is estimated as the conversation so far was counted", () => {
-  const turns = [{ text: "x".repeat(400) }, { text: "y".repeat(400), usage: usage(400) }];
+  const turns = [{ text: "x".repeat(8000) }, { text: "y".repeat(10000), usage: usage(9500) }];
   const { tokens, isExact } = tokensOf(turns, "z".repeat(4000));
-  assert.equal(tokens, 400 + 2000);
+  assert.equal(tokens, 9500 + 2000);
   assert.equal(isExact, false);
-  assert.equal(tokensOf([...turns, { text: "q".repeat(40) }], "").tokens, 400 + 20);
+  assert.equal(tokensOf([...turns, { text: "q".repeat(40) }], "").tokens, 9500 + 20);
+  const short = [{ text: "x" }, { text: "y", usage: usage(50) }];
+  assert.ok(tokensOf(short, "z".repeat(4000)).tokens < 50 + 1200);
 });
