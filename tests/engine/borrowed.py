@@ -22,6 +22,7 @@ from omlx.models.pool.borrowed_drafters import BorrowedHead, drafter_of, open_dr
 from tests import zoo
 from tests.engine.harness import model
 from tests.engine.heads import Bad
+from tests.zoo.borrowed import CONFIGS as BORROWED
 from tests.zoo.build import build_family, config_of, randomise
 from tests.zoo.family import SMALL, Family
 
@@ -53,6 +54,10 @@ NEMOTRON = {
 }
 GLM = {**config_of(zoo.FAMILIES["glm_moe_dsa"]), "model_type": "glm_moe_dsa"}
 HEADS: dict[str, dict[str, Any]] = {
+    name: {"model_type": f"{name}_mtp", "text_config": config.get("text_config", config)}
+    for name, config in BORROWED.items()
+    if name in ("deepseek_v4", "glm5_next", "qwen4_exp")
+} | {
     "nemotron_h": {"model_type": "nemotron_h_mtp", "text_config": NEMOTRON},
     "glm_moe_dsa": {"model_type": "glm_moe_dsa_mtp", "text_config": GLM},
 }

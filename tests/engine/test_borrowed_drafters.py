@@ -86,7 +86,7 @@ def prove(
     bench.until(lambda: len(bench.tokens["first"]) >= 8).run(second).run(again)
     assert not bench.failed
     assert bench.tokens == answers
-    assert bench.stats("again").cached_n > 0
+    assert bench.stats("again").cached_n > 0 or facts(family).uncacheable is not None
     stats = bench.stats("first")
     assert stats.proposed > 0, stats
     assert stats.accepted == {"right": stats.proposed, "broken": 0}.get(quality, stats.accepted)

@@ -23,11 +23,23 @@ from omlx.models.pool.head import head_drafter, open_head
 from tests import zoo
 from tests.engine.harness import model
 from tests.models.heads import save_target
+from tests.zoo.borrowed import CONFIGS as BORROWED
 
 pytest.importorskip("mlx_vlm")
 
 from omlx.models.pool.borrowed_drafters import BorrowedHead
-from tests.engine.borrowed import CONFIGS, HEADS, INNER, LAYER, random_head, weights_of
+from tests.engine.borrowed import (
+    CONFIGS,
+    GLM,
+    HEADS,
+    INNER,
+    LAYER,
+    NEMOTRON,
+    random_head,
+    weights_of,
+)
+
+TARGETS = {**BORROWED, "nemotron_h": NEMOTRON, "glm_moe_dsa": GLM}
 
 
 def entry_of(folder: Path) -> ModelEntry:
@@ -71,12 +83,12 @@ def test_directories_are_read_as_they_were(tmp_path: Path, target: ModelEntry, k
 
 @pytest.mark.parametrize("family", HEADS)
 def test_heads_of_other_families_are_read_as_they_were(tmp_path: Path, family: str) -> None:
-    save_target(tmp_path / "target", family)
     written = random_head("mtp", family)
     entry = save(tmp_path / "head", HEADS[family], weights_of(written.module))
-    assert drafter_mismatch(entry_of(tmp_path / "target"), entry) is None
+    target = save(tmp_path / "target", TARGETS[family], {})
+    assert drafter_mismatch(target, entry) is None
     found = read(entry, family)
-    assert (found.kind, found.layers) == ("mtp", ())
+    assert (found.kind, found.layers) == ("mtp", written.layers)
     assert same(weights_of(found.module), weights_of(written.module))
 
 

@@ -120,12 +120,15 @@ class Listener(Protocol):
         ...
 
 
-def split(model: Model, make_cache: MakeCache, vocab_size: int) -> SplitModel | Reason:
-    """Return the parts of a model, or a reason unless they compute just what the model does, which
-    a pass of each shows.
+def split(
+    model: Model, make_cache: MakeCache, vocab_size: int, parts: SplitModel | None = None
+) -> SplitModel | Reason:
+    """Return the parts of a model, or a reason unless they compute just what the model does.
+
+    A pass of each shows it. `parts` None: those known by name.
     """
     refusal = Reason("spec.off.hidden", {"model": architecture_of(model).rpartition(".")[2]})
-    parts = parts_of(model)
+    parts = parts or parts_of(model)
     if parts is None:
         return refusal
     tokens = mx.random.randint(0, vocab_size, (1, 4), key=mx.random.key(0))

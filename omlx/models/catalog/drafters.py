@@ -28,7 +28,10 @@ _MTP: Final = "_mtp"
 _EAGLE3: Final = re.compile(r"eagle-?3", re.IGNORECASE)
 _EAGLE_LAYERS: Final = ("target_layer_ids", "eagle_aux_hidden_state_layer_ids")
 _DFLASH2: Final = "DFlash2DraftModel"
-_LIBRARY_MTP: Final = frozenset({"nemotron_h_mtp", "glm_moe_dsa_mtp"})
+_LIBRARY_MTP: Final = frozenset(
+    f"{family}_mtp"
+    for family in ("deepseek_v4", "glm5_next", "glm_moe_dsa", "nemotron_h", "qwen4_exp")
+)
 _BACKBONES: Final = frozenset({"qwen3", "llama", "dspark"})
 """Values of `model_type` of proven block drafters."""
 

@@ -14,8 +14,9 @@ from typing import Any, Final, cast
 import mlx.core as mx
 import mlx.nn as nn
 from mlx_lm.models.rope_utils import initialize_rope
+from mlx_vlm.models.linear import linear
 
-from omlx.engine.device.model import Cache, Model, SplitModel, cache_maker, split
+from omlx.engine.device.model import Cache, Model, SplitModel, cache_maker, parts_of, split
 from omlx.engine.device.rewind import length_of
 from omlx.engine.device.taps import Taps
 from omlx.engine.speculation.drafters.borrowed import (
@@ -31,6 +32,12 @@ from omlx.models.library.caches import make_cache
 
 _RENAMED: Final = (("midlayer.", "layers.0."), ("model.", ""))
 """Name prefixes of EAGLE-3 tensors, with mlx-vlm's."""
+_STREAMS: Final[dict[str, tuple[Callable[[Any, mx.array], mx.array], str]]] = {
+    "deepseek_v4_mtp": (lambda module, states: module.norm(module.hc_head(states)), "hc_mult"),
+    "qwen4_exp_mtp": (lambda module, states: module.hyper_connection_mixer(states), "hc_count"),
+}
+"""Heads between hyperconnections: what mixes their streams, and the config key with the number."""
+_LAYERS: Final = (nn.Linear, nn.QuantizedLinear)
 _PLAIN_ROPE: Final = (None, "default")
 
 
@@ -52,6 +59,8 @@ def open_drafter(
     """
     kind, name = cast(str, drafter_kind(config)), drafter_module(config)
     layers, depth = needs_of(config).layers, len(cast(Any, target.body).layers)
+    if name in _STREAMS:  # behind the last layer, before the mixer
+        layers = (depth - 1,)
     if kind == "eagle":
         layers = eagle_layers(config, depth)
         config = _eagle_config(config)
@@ -75,7 +84,7 @@ def drafter_of(
     name: str, head: BorrowedHead, target: Model, vocab_size: int
 ) -> HeadDrafter | Reason:
     """Return the drafter of a loaded module, or a reason. Runs short passes."""
-    parts = split(target, cache_maker(target), vocab_size)
+    parts = _split(target, vocab_size)
     if isinstance(parts, Reason):
         return parts
     if head.layers:
@@ -95,12 +104,25 @@ def drafter_of(
     return EagleDrafter(name, cast(Any, Pairs(module, ids)), parts, vocab_size)
 
 
+def _split(target: Model, vocab_size: int) -> SplitModel | Reason:
+    """Split a target; some of mlx-vlm's score short windows token by token."""
+    make_cache, known = cache_maker(target), parts_of(target)
+    parts = split(target, make_cache, vocab_size, known)
+    if isinstance(parts, Reason) and known is not None and isinstance(known.output, _LAYERS):
+        known = replace(known, score=partial(linear, known.output))
+        return split(target, make_cache, vocab_size, known)
+    return parts
+
+
 class Pairs:
     """An mtp head or EAGLE-3; the logits of EAGLE-3 are those of `ids` [n] alone, if given."""
 
     def __init__(self, module: Any, ids: mx.array | None = None) -> None:
         self._module = module
         self._ids = ids
+        streams = _STREAMS.get(_name_of(module))
+        self._mix = None if streams is None else streams[0]
+        self.streams = 1 if streams is None else int(getattr(module.args, streams[1]))
         self._first = 1 if hasattr(module, "d2t") else 0  # EAGLE-3 counts a pair by its token
 
     def make_cache(self) -> Cache:
@@ -113,11 +135,12 @@ class Pairs:
             output = module._forward_tokens(tokens, states, mx.int32)
         finally:
             module._cache, module._next_position = [], 0
-        return cast(mx.array, output[0] if isinstance(output, tuple) else output)
+        return cast(mx.array, output[-1] if isinstance(output, tuple) else output)
 
     def logits(self, hidden: mx.array, vocab_size: int) -> mx.array:
         score = self._module._logits if self._first else self._module._lm_head_fn
-        logits: mx.array = score(hidden[None])[0]
+        states = hidden[None] if self._mix is None else self._mix(self._module, hidden[None])
+        logits: mx.array = score(states)[0]
         if self._ids is not None:
             return _spread(logits, self._ids, vocab_size)
         return logits[:, :vocab_size]
@@ -170,6 +193,10 @@ class _BlockSampler:
         size, ids = self._sampler.place.sampler.vocab_size, self._candidates.pop()[0]
         token = self._sampler.sample(_spread(scores.astype(mx.float32), ids, size))
         return mx.argmax(ids == token)[None]
+
+
+def _name_of(module: object) -> str:
+    return type(module).__module__.rpartition(".")[2]
 
 
 def _spread(scores: mx.array, ids: mx.array, size: int) -> mx.array:

@@ -22,7 +22,12 @@ from omlx.engine.step.row import Row
 
 
 class PairsHead(Protocol):
-    """A drafter of pairs, stateless: caches are given with each call."""
+    """A drafter of pairs, stateless: caches are given with each call.
+
+    A layer of the target returns `streams` hidden states.
+    """
+
+    streams: int
 
     def make_cache(self) -> Cache: ...
 
@@ -61,6 +66,10 @@ class PairsDrafter(HeadDrafter):
 
     def _logits(self, hidden: mx.array) -> mx.array:
         return cast(PairsHead, self._head).logits(hidden, self._vocab_size)
+
+    @property
+    def _state_parts(self) -> int:
+        return super()._state_parts * cast(PairsHead, self._head).streams
 
 
 class EagleDrafter(PairsDrafter):

@@ -21,7 +21,7 @@ import mlx.core as mx
 
 from omlx.engine.device.model import Cache, MakeCache, Model, SplitModel, split
 from omlx.engine.device.payloads import layout_of, uncacheable
-from omlx.engine.device.rewind import length_of, rewind
+from omlx.engine.device.rewind import Mark, length_of, mark, rewind
 from omlx.engine.device.sampling import Draw, RowSampler, draw, permit, process
 from omlx.engine.device.taps import Taps
 from omlx.engine.device_errors import isolate
@@ -93,6 +93,7 @@ class HeadRow:
     """The cache has entries for the positions [first, entered), and those of the latest draft.
 
     `states` are hidden states [n, D] of the positions [start, end), one pass behind the other.
+    `mark` is that of the cache before the entries of the latest draft.
     """
 
     cache: Cache
@@ -103,6 +104,7 @@ class HeadRow:
     states: deque[mx.array] = field(default_factory=deque)
     sampler: RowSampler | None = None
     error: Exception | None = None
+    mark: Mark | None = None
 
 
 class HeadDrafter(Drafter):
@@ -237,6 +239,7 @@ class HeadDrafter(Drafter):
         self._begin(own)
         known = mx.array(row.tokens[own.entered + 1 :], mx.uint32)
         hidden = self._enter(own, known, len(row.tokens) - 1)[-1:]
+        own.mark = mark(own.cache, own.entered - own.first, fresh=True)
         with self._sampling(own, row) as sampler:
             for i in range(limit):
                 token = self._sample(hidden, sampler)
@@ -282,7 +285,8 @@ class HeadDrafter(Drafter):
         self._rewind(row)
 
     def _rewind(self, row: HeadRow) -> None:
-        rewind(row.cache, length_of(row.cache) or 0, row.entered - row.first)
+        marks = () if row.mark is None else (row.mark,)
+        rewind(row.cache, length_of(row.cache) or 0, row.entered - row.first, marks)
 
     def _enter(self, row: HeadRow, tokens: mx.array, end: int) -> mx.array:
         """Make the entries of the positions [row.entered, end), whose next tokens [n] are `tokens`.
@@ -301,13 +305,16 @@ class HeadDrafter(Drafter):
             row.entered = end
         return known
 
+    @property
+    def _state_parts(self) -> int:
+        """Number of hidden states that make a state of the head."""
+        return len(self.parts.body.ids) if isinstance(self.parts.body, Taps) else 1
+
     def _measure(self) -> Layout:
         """Measure the bytes of the caches by a short pass; none where they are unknown."""
 
         def enter(tokens: mx.array, cache: Cache) -> mx.array:
-            body, states = self.parts.body, self.parts.embed(tokens[0])
-            if isinstance(body, Taps):
-                states = mx.concatenate([states] * len(body.ids), axis=-1)
+            states = mx.concatenate([self.parts.embed(tokens[0])] * self._state_parts, axis=-1)
             return self._step(tokens[0], states, cache)
 
         if uncacheable(self._head.make_cache()) is None:
