@@ -20,6 +20,7 @@ from fastapi import APIRouter, Request
 from pydantic import Field
 from starlette.responses import JSONResponse, Response
 
+from omlx.errors import NotFound
 from omlx.receipts.verifier import Verifier
 from omlx.server.http.connection import while_connected
 from omlx.server.request.fields import Body, read_query
@@ -27,6 +28,7 @@ from omlx.server.request.generation import GenerationService
 from omlx.telemetry.log import LEVELS, LogLine, read_tail
 from omlx.telemetry.usage import KEPT_DAYS, Sums, Usage, UsageHistory
 
+from .request_detail import RequestDetail, request_detail
 from .views import AnswerView, LoadingView, Requests, RequestView
 from .web.addresses import ACTIVITY, LOG, PARTS, STATISTICS
 from .web.pages import Pages, page
@@ -84,6 +86,12 @@ class ActivityPage:
         pages.route(ACTIVITY, page("activity/page.html", self._first, "activity"))
         pages.part(f"{part}/active", page("activity/active_part.html", self._active))
         pages.part(f"{part}/ended", page("activity/ended_part.html", self._all_ended))
+        one = "{number:int}"
+        pages.route(
+            f"{ACTIVITY}/requests/{one}",
+            page("activity/request_page.html", self._request, "activity"),
+        )
+        pages.part(f"{part}/request/{one}", page("activity/request.html", self._request))
         pages.route(LOG, page("activity/log_page.html", self._log, "activity"))
         pages.part(f"{part}/log", page("activity/log.html", self._log))
         pages.route(STATISTICS, page("activity/statistics_page.html", self._usage, "activity"))
@@ -123,6 +131,14 @@ class ActivityPage:
         answers = self.requests.latest(count)
         kept = await self.verifier.kept(answer.id for answer in answers if answer.id is not None)
         return EndedView(answers, kept)
+
+    async def _request(self, request: Request) -> RequestDetail:
+        """Raises NotFound for a request that is no longer among the newest."""
+        ended = self.requests.ended(request.path_params["number"])
+        if ended is None:
+            raise NotFound("request.forgotten")
+        kept = await self.verifier.kept([ended.id] if ended.id is not None else [])
+        return request_detail(ended, can_verify=ended.id in kept)
 
     async def _log(self, request: Request) -> LogView:
         level, text = request.query_params.get("level"), request.query_params.get("text", "")

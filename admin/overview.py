@@ -41,6 +41,9 @@ MAX_ANSWERS: Final = 50
 FIRST_ANSWERS: Final = 10
 """Rows in the page itself, for a fast first view; the refreshed part has all."""
 
+ENDED_SHOWN_S: Final = 120
+"""Seconds — how long the end of a trial is shown among active requests."""
+
 MINUTE_S: Final = 60
 
 SHOWN_S: Final = 600
@@ -112,7 +115,7 @@ class OverviewPage:
         models = [self.snapshots.default, *(snapshot.entry.id for snapshot in resident)]
         model = next(filter(None, models), None) or suggested(pool.models, live.limit_bytes)
         trial, shown = self.measurements.newest(Trial), None
-        if trial is not None:
+        if trial is not None and not is_past(trial.ended_at):
             shown = TrialView(trial.model, trial.state, trial.share, trial.left_s, trial.reason)
         return OverviewView(
             live=live,
@@ -158,6 +161,11 @@ class OverviewPage:
             steps=step_views([step for step in steps if step.at <= now]),
             answers=[answer_view(end) for end in ended if since < end.at <= now],
         )
+
+
+def is_past(ended_at: float | None) -> bool:
+    """Whether a trial ended so long ago that requests in progress have nothing to do with it."""
+    return ended_at is not None and time.monotonic() - ended_at > ENDED_SHOWN_S
 
 
 def with_active(snapshot: ModelSnapshot, live: Live) -> ModelSnapshot:

@@ -51,6 +51,10 @@ class Requests:
                 views.append(LoadingView(model, share, status.waiting))
         return views
 
+    def ended(self, number: int) -> Outcome | None:
+        """Return an ended request by number, None if no longer kept."""
+        return self.services.activity.outcome(number)
+
     def latest(self, count: int) -> Sequence[AnswerView]:
         """Return the latest ended requests, newest first, of any age."""
         ended = self.services.activity.outcomes()[-count:]
@@ -118,6 +122,11 @@ class AnswerView:
     finish: str | None
     prompt_text: str | None
     is_failure: bool
+
+    @property
+    def started(self) -> float:
+        """Arrival in seconds since the epoch."""
+        return self.at - self.seconds
 
     @property
     def state(self) -> str:

@@ -153,6 +153,15 @@ class RequestStats:
 
 
 @dataclass(frozen=True, slots=True)
+class AppliedSetting:
+    """Value of a setting in a request, as text, and the source of the value."""
+
+    name: str
+    value: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
 class DiskStats:
     """Prefixes of a model on disk, now; hits since the model was loaded."""
 

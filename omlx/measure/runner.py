@@ -56,7 +56,8 @@ class State(StrEnum):
 class Measurement(ABC):
     """State of a measurement, written by its plan (a subclass) and the runner.
 
-    `discarded` counts samples interrupted by a user's request, `spent_s` the seconds of the others.
+    `discarded` counts samples interrupted by a user's request, `spent_s` the seconds of the others;
+    `ended_at`: monotonic seconds.
     `RUNNING` and `HELD` are error codes: for a second measurement, for unloading the model.
     """
 
@@ -70,6 +71,7 @@ class Measurement(ABC):
         self.reason: Reason | None = None
         self.discarded = 0
         self.spent_s = 0.0
+        self.ended_at: float | None = None
         self._changed = asyncio.Event()
 
     @property
@@ -104,6 +106,8 @@ class Measurement(ABC):
 
     def enter(self, state: State) -> None:
         self.state = state
+        if state.over:
+            self.ended_at = time.monotonic()
         self.change()
 
     def change(self) -> None:

@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from omlx.errors import EngineDead, OmlxError
 from omlx.server.http import errors
-from omlx.server.http.connection import note, notes
+from omlx.server.http.connection import NamedModel, note, notes
 from omlx.server.http.guard import caller_of, is_dashboard
 from omlx.server.request.activity import CLIENT_GONE, Activity
 from omlx.server.request.stream import GenerationStream
@@ -85,7 +85,8 @@ class AccessLog:
                 fields |= _stream_fields(outcome)
             elif isinstance(outcome, OmlxError):
                 fields["error"] = outcome.code
-        log_request(fields)
+        viewed = is_dashboard(scope["path"]) and scope["method"] == "GET" and status < 400
+        log_request(fields, logging.DEBUG if viewed else logging.INFO)
 
     def _record(self, activity: Activity, scope: Scope, status: int, seconds: float) -> None:
         """Record the caller, and a request without a stream unless it only read something.
@@ -98,7 +99,8 @@ class AccessLog:
         if is_running or (status < 400 and scope["method"] != "POST"):
             return
         error = next((outcome for outcome in noted if isinstance(outcome, OmlxError)), None)
-        activity.answered(scope["path"][:_SHOWN_PATH], caller, status, seconds, error)
+        named = next((outcome.name for outcome in noted if isinstance(outcome, NamedModel)), None)
+        activity.answered(scope["path"][:_SHOWN_PATH], caller, status, seconds, error, named)
 
 
 class _ResponseWatch:

@@ -76,8 +76,8 @@ def _file(folder: Path) -> logging.Handler:
     return file
 
 
-def log_request(fields: Fields) -> None:
-    _requests.info("request", extra={"fields": fields})
+def log_request(fields: Fields, level: int = logging.INFO) -> None:
+    _requests.log(level, "request", extra={"fields": fields})
 
 
 class Terminal(logging.StreamHandler[TextIO]):

@@ -20,6 +20,7 @@ import "./nav.js";
 import "./pause.js";
 import "./prefix-cache.js";
 import "./profile.js";
+import "./request-detail.js";
 import "./request-list.js";
 import "./requests.js";
 import "./settings-form.js";

@@ -15,15 +15,21 @@ from typing import Any
 
 import httpx
 import pytest
+from markupsafe import escape
 
 from omlx.admin import activity, overview
-from omlx.admin.activity import statistics_record, statistics_view
+from omlx.admin.activity import ActiveView, statistics_record, statistics_view
+from omlx.admin.request_detail import phases
+from omlx.admin.views import LoadingView
 from omlx.admin.web import formats
 from omlx.admin.web.addresses import ACTIVITY
 from omlx.admin.web.rendering import render
 from omlx.catalog import catalog
 from omlx.engine.types import Event as EngineEvent
 from omlx.engine.types import TokensCommitted
+from omlx.errors import Reason
+from omlx.records import RequestStats
+from omlx.server.request.activity import Outcome
 from omlx.server.request.stream import EventDispatcher
 from omlx.telemetry import log
 from omlx.telemetry.usage import FAILURE, Usage
@@ -164,22 +170,118 @@ def test_the_page_has_the_newest_requests_and_its_part_has_all(
     assert (refreshed[:count], len(refreshed) > count) == (first, True)
 
 
-def test_prompts_are_shown_only_if_a_setting_says_so(tmp_path: Path) -> None:
-    body = {"model": TARGET, "messages": SAY, "max_tokens": 1}
+def detail(browser: httpx.Client, number: int | None = None) -> str:
+    """The newest request in detail, or that of this number."""
+    newest = max(answer["number"] for answer in ended(browser))
+    shown = browser.get(f"/admin/parts/activity/request/{number or newest}")
+    assert shown.status_code == 200
+    return shown.text
+
+
+def test_texts_are_shown_only_if_a_setting_says_so(tmp_path: Path) -> None:
+    body: Json = {"model": TARGET, "messages": SAY, "max_tokens": 24}
     log.set_up(tmp_path)
     try:
         with administered(tmp_path) as server, server.browser() as browser:
             browser.post(CHAT, json=body)
-            assert "swordfish" not in browser.get(PART).text
+            body["logit_bias"] = server.running.endless()
+            assert "swordfish" not in detail(browser)
             assert change(browser, "settings", record_prompts=True).status_code == 200
-            browser.post(CHAT, json=body)
-            assert browser.get(PART).text.count("user: Go on about swordfish.") == 1
+            answer = browser.post(CHAT, json=body).json()["choices"][0]["message"]["content"]
+            shown = detail(browser)
+            assert "user: Go on about swordfish." in shown
+            assert answer.strip()
+            assert str(escape(answer)).strip() in shown
             assert change(browser, "settings", record_prompts=None).status_code == 200
             browser.post(CHAT, json=body)
-            assert browser.get(PART).text.count("swordfish") == 1
+            assert "swordfish" not in detail(browser)
     finally:
         log.tear_down()
     assert "swordfish" not in (tmp_path / "logs" / "omlx.log").read_text()
+
+
+def test_the_settings_in_effect_have_their_sources(tmp_path: Path) -> None:
+    with administered(tmp_path) as server, server.browser() as browser:
+        change(browser, f"models/{TARGET}/settings", speculation="ngram", top_k=7)
+        change(browser, "settings", top_p=0.9)
+        profile = f"models/{TARGET}/settings?profile=calm"
+        revision = browser.get(f"{API}/{profile}").headers["etag"]
+        changes = {"changes": {"min_p": 0.25}}
+        browser.patch(f"{API}/{profile}", json=changes, headers={"If-Match": revision})
+        body = {**body_of(CHAT, 4), "model": f"{TARGET}:calm", "temperature": 0.5}
+        assert browser.post(CHAT, json=body).status_code == 200
+        rows = re.findall(
+            r'<th scope="row">([^<]+)</th>\s*<td><code>([^<]+)</code></td>\s*'
+            r'<td class="quiet">([^<]+)</td>',
+            detail(browser),
+        )
+    found = {name: (value, source) for name, value, source in rows}
+    assert found["Temperature"] == ("0.5", "the request itself")
+    assert found["Max output tokens"] == ("4", "the request itself")
+    assert found["Min-p"] == ("0.25", "this profile&#39;s settings")
+    assert found["Top-k"] == ("7", "this model&#39;s settings")
+    assert found["Top-p"] == ("0.9", "settings for all models")
+    assert found["Strategy"] == ("ngram", "this model&#39;s settings")
+    assert found["Presence penalty"][1] == "default"
+
+
+def test_refused_requests_have_the_model_that_they_named(server: Administered) -> None:
+    with server.browser() as browser:
+        since = browser.get(f"{API}/live").json()["now"]
+        browser.post(CHAT, json={"model": "no/such", "messages": SAY})
+        browser.post(CHAT, json={"model": TARGET, "messages": []})
+        browser.post(
+            CHAT, json={"model": TARGET, "messages": [{"role": "user", "content": "x " * 9999}]}
+        )
+        browser.post("/v1/embeddings", content='{"model": "emb\u00e9d", "input": {}}')
+        listed = sorted(ended(browser, since), key=lambda answer: answer["number"])
+        assert [answer["model"] for answer in listed] == ["no/such", TARGET, TARGET, "embéd"]
+        shown = detail(browser, listed[1]["number"])
+        assert "messages must not be empty." in shown
+        assert CHAT in shown
+        part = browser.get(PART).text
+        assert part.count(TARGET) >= 2
+        forgotten = browser.get("/admin/activity/requests/999999")
+        assert forgotten.status_code == 404
+        assert "no longer among the newest" in forgotten.text
+
+
+@pytest.mark.parametrize("load_s", [0.0, 2.0])
+def test_the_phases_add_up_to_the_duration(load_s: float) -> None:
+    stats = RequestStats(9, 3, 60, 250.0, 500.0, 1000.0, 1, {}, Reason("spec.on"))
+    seen = phases(Outcome(9.0, 200, 5.0, "m", stats=stats, load_s=load_s))
+    assert sum(phase.seconds for phase in seen) == pytest.approx(5.0)
+    assert sum(phase.share for phase in seen) == pytest.approx(1.0)
+    names = ["preparing", "queue", "prefill", "decode"]
+    assert [phase.name for phase in seen] == (["loading"] if load_s else []) + names
+    assert [phase.name for phase in phases(Outcome(9.0, 404, 0.25, "m"))] == ["preparing"]
+
+
+def test_views_of_pages_are_no_lines_of_the_log(tmp_path: Path) -> None:
+    log.set_up(tmp_path)
+    try:
+        with administered(tmp_path) as server, server.browser() as browser:
+            for path in ("/admin", "/admin/models", "/admin/api/settings"):
+                assert browser.get(path).status_code == 200
+            assert browser.get("/admin/models/no/such").status_code == 404
+            browser.post(CHAT, json=body_of(CHAT, 1))
+    finally:
+        log.tear_down()
+    lines = [json.loads(line) for line in (tmp_path / "logs/omlx.log").read_text().splitlines()]
+    paths = [line["path"] for line in lines if line["logger"] == log.REQUESTS]
+    assert paths == [f"{API}/login", "/admin/models/no/such", CHAT]
+
+
+def test_a_loading_model_names_its_stage() -> None:
+    def shown(share: float) -> str:
+        loading = [LoadingView("m", share, 1)]
+        view = ActiveView([], loading)
+        return render("activity/active_part.html", "en", view=view)
+
+    assert "loading model" in shown(0.34)
+    assert "34\u202f%" in shown(0.34)
+    assert "testing passes" in shown(1.0)
+    assert "100\u202f%" not in shown(1.0)
 
 
 def test_html_in_names_and_agents_is_text(server: Administered) -> None:

@@ -13,7 +13,17 @@ import httpx
 import pytest
 
 from omlx.admin.models.model_snapshot import ModelSnapshot, suggested
-from omlx.admin.overview import Live, StepView, Welcome, current_rate, minutes, step_views, welcome
+from omlx.admin.overview import (
+    ENDED_SHOWN_S,
+    Live,
+    StepView,
+    Welcome,
+    current_rate,
+    is_past,
+    minutes,
+    step_views,
+    welcome,
+)
 from omlx.admin.views import MIN_PROPOSED_TOKENS, answer_view, request_views
 from omlx.errors import Reason
 from omlx.models.catalog.registry import ModelEntry
@@ -298,7 +308,7 @@ def test_a_refused_request_is_listed(server: Administered, since: float, case: s
     assert post(server, path, body).status_code == status
     (listed,) = ended(server, since)
     assert (listed["status"], listed["outcome"], listed["path"]) == (status, code, path)
-    assert listed["model"] == ("no/such" if code == "model.not_found" else None)
+    assert listed["model"] == body.get("model")
     assert listed["seconds"] >= 0
     with server.browser() as client:
         table = client.get("/admin/parts/overview").text
@@ -390,3 +400,11 @@ def test_it_welcomes_until_a_model_has_been_in_memory(
 ) -> None:
     resident = [] if state is None else [ModelSnapshot(SMALL, ModelStatus(state))]
     assert welcome(live(prompt), resident, "org/1") == shown
+
+
+def test_the_end_of_a_trial_is_shown_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr("omlx.admin.overview.time.monotonic", lambda: now)
+    assert not is_past(None)
+    assert not is_past(now - ENDED_SHOWN_S)
+    assert is_past(now - ENDED_SHOWN_S - 1)

@@ -21,7 +21,7 @@ from omlx.server.dialects.openai.chat_request import ChatMessage, ChatRequest
 from omlx.server.dialects.openai.completions_request import CompletionRequest
 from omlx.server.http import sse
 from omlx.server.http.body import Json, read_body
-from omlx.server.http.connection import note, while_connected
+from omlx.server.http.connection import NamedModel, note, while_connected
 from omlx.server.http.guard import caller_of
 from omlx.server.journal.answers import Answers
 from omlx.server.journal.journal import Journal
@@ -51,6 +51,8 @@ class Responder:
         """Generate, and answer in the dialect. Raises OmlxError for failures before the first
         byte.
         """
+        if exchange.generation.model is not None:
+            note(request.scope, NamedModel(exchange.generation.model))
         if self.answers.takes(request, exchange):
             answer, source = await self.answers.open(request, exchange)
             return await self.answers.reply(request, exchange, answer, source)

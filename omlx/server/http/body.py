@@ -15,8 +15,9 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 from starlette.requests import Request
 
-from omlx.errors import BadRequest
+from omlx.errors import BadRequest, OmlxError
 from omlx.process_memory import trim
+from omlx.server.http.connection import NamedModel, note
 
 T = TypeVar("T")
 Json: TypeAlias = dict[str, Any]
@@ -34,6 +35,7 @@ _LARGE_NUMBER: Final = re.compile(
     rb"(?<![-+.\deE])-?(?=\d{309}|[\d.]++[eE]\+?\d{3})(?P<number>[-+.\deE]++)"
 )
 """A number that may exceed the range of floats."""
+_MODEL: Final = re.compile(rb'"model"\s*:\s*"([^"\\]{1,200})"')
 
 
 def trim_soon() -> None:
@@ -43,11 +45,20 @@ def trim_soon() -> None:
 
 
 async def read_body(request: Request, parse: Callable[[bytes], T]) -> T:
-    """Read the body and parse it, a large one off the event loop. Raises what `parse` does."""
+    """Read the body and parse it, a large one off the event loop. Raises what `parse` does.
+
+    Notes the model that an invalid body names.
+    """
     body = await request.body()
-    if len(body) < LARGE_BYTES:
-        return parse(body)
-    return await asyncio.to_thread(parse, body)
+    try:
+        if len(body) < LARGE_BYTES:
+            return parse(body)
+        return await asyncio.to_thread(parse, body)
+    except OmlxError:
+        named = _MODEL.search(body)
+        if named is not None:
+            note(request.scope, NamedModel(named[1].decode(errors="replace")))
+        raise
 
 
 def outside_strings(body: bytes) -> bytes:

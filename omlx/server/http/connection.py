@@ -12,6 +12,7 @@ import json
 import logging
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, ClassVar, Final, TypeVar
 
 import h11
@@ -56,6 +57,13 @@ async def _disconnect(receive: Receive) -> None:
 
 
 _NOTES: Final = "omlx.notes"
+
+
+@dataclass(frozen=True, slots=True)
+class NamedModel:
+    """Note of the model that a request names, known to the server or not."""
+
+    name: str
 
 
 def note(scope: Scope, outcome: object) -> None:

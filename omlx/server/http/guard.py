@@ -38,6 +38,7 @@ from omlx.errors import (
     Unauthorized,
 )
 from omlx.models.catalog.catalog import restricted_to
+from omlx.records import AppliedSetting
 from omlx.server.http import errors
 from omlx.server.http.body import LARGE_BYTES, trim_soon
 from omlx.server.http.connection import note
@@ -216,13 +217,18 @@ class Caller:
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A request whose body arrived `at` seconds on a monotonic clock. `prompt_text` is the end of
-    the prompt, where a setting allows to keep it; `guess` is the reason of a guessed priority."""
+    """A request whose body arrived `at` seconds on a monotonic clock.
+
+    `load_s`: wait for the model. `prompt_text`: the end of the prompt, where a setting allows to
+    keep texts. `guess`: the reason of a guessed priority.
+    """
 
     at: float
     caller: Caller = field(default_factory=Caller)
     prompt_text: str | None = None
     guess: Reason | None = None
+    load_s: float = 0.0
+    settings: tuple[AppliedSetting, ...] = ()
 
 
 def is_dashboard(path: str) -> bool:

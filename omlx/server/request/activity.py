@@ -24,7 +24,7 @@ from omlx.engine.types import (
     TokensCommitted,
 )
 from omlx.errors import OmlxError, Reason
-from omlx.records import RequestStats
+from omlx.records import AppliedSetting, RequestStats
 from omlx.server.http.guard import DASHBOARD, Arrival, Caller
 from omlx.server.request.progress import MIN_TOKENS, Progress, Reading
 from omlx.telemetry.metrics import Metrics
@@ -39,6 +39,26 @@ _SHOWN: Final = 200
 """Characters of a text that an error repeats and a record keeps."""
 
 
+MAX_ANSWER: Final = 4000
+"""Characters of an output that are kept."""
+
+
+class AnswerText:
+    """The beginning of an output's text."""
+
+    def __init__(self) -> None:
+        self._parts: list[str] = []
+        self._left = MAX_ANSWER
+
+    def add(self, text: str) -> None:
+        if self._left > 0:
+            self._parts.append(text[: self._left])
+            self._left -= len(text)
+
+    def __str__(self) -> str:
+        return "".join(self._parts)
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """A request that ended `at` seconds since the epoch, `seconds` after it arrived.
@@ -47,8 +67,9 @@ class Outcome:
     `path` is its address. `first_token_s` is the time to first token. `error` says why it failed;
     it may hold names from the request, and no text of prompt or output. `id` is that of the
     response, `number` unique in this process, `finish` the finish reason of a complete answer.
-    `prompt_text` is the end of the prompt's text, where a setting allows to keep it. `guess`
-    is the reason of a guessed `priority`.
+    `prompt_text` is the end of the prompt's text, `answer` the beginning of the output's, where a
+    setting allows to keep them. `load_s`: wait for the model; `settings`: those in effect.
+    `guess`: the reason of a guessed `priority`.
     """
 
     at: float
@@ -68,6 +89,9 @@ class Outcome:
     prompt_text: str | None = None
     priority: int = 0
     guess: Reason | None = None
+    answer: AnswerText | None = None
+    load_s: float = 0.0
+    settings: tuple[AppliedSetting, ...] = ()
 
     @property
     def failed(self) -> bool:
@@ -150,6 +174,9 @@ class Running:
     group: str = ""
     caller: Caller = field(default_factory=Caller)
     prompt_text: str | None = None
+    answer: AnswerText | None = None
+    load_s: float = 0.0
+    settings: tuple[AppliedSetting, ...] = ()
     stopped: OmlxError | None = None
     priority: int = 0
     guess: Reason | None = None
@@ -223,6 +250,10 @@ class Activity:
         ended = [outcome for outcome in (*self._ended, *self._others) if outcome.at >= since]
         return sorted(ended, key=lambda outcome: outcome.at)
 
+    def outcome(self, number: int) -> Outcome | None:
+        """Return the ended request of this number, if still kept."""
+        return next((end for end in (*self._ended, *self._others) if end.number == number), None)
+
     def recent(self, model: str) -> Sequence[RequestStats]:
         """The newest finished requests of a model, the newest last."""
         return tuple(self._recent.get(model, ()))
@@ -232,6 +263,7 @@ class Activity:
         model: str,
         request: Request,
         arrival: Arrival | None = None,
+        answer: AnswerText | None = None,
     ) -> None:
         """Add a request before the engine gets it. `arrival`: on this clock, by default now."""
         arrival = arrival or Arrival(self.clock())
@@ -246,6 +278,9 @@ class Activity:
             prompt_text=arrival.prompt_text,
             priority=request.priority,
             guess=arrival.guess,
+            answer=answer,
+            load_s=arrival.load_s,
+            settings=arrival.settings,
         )
 
     def forecast(self, request_id: str, forecast: PromptForecast) -> None:
@@ -274,22 +309,28 @@ class Activity:
                 running.stopped = error
 
     def answered(
-        self, path: str, caller: Caller, status: int, seconds: float, error: OmlxError | None
+        self,
+        path: str,
+        caller: Caller,
+        status: int,
+        seconds: float,
+        error: OmlxError | None,
+        named: str | None = None,
     ) -> None:
         """Record a request without a row: refused, left by the client, or with nothing to generate.
 
         The statistics count such requests without a model, whose name the client chose.
         """
-        reason = model = None
+        reason = None
         if error is not None:
             reason = bounded_reason(error)
             model = reason.params.get("model")
-        named = model if isinstance(model, str) else None
+            named = model if isinstance(model, str) else named
         outcome = Outcome(
             self._wall(),
             status,
             seconds,
-            named,
+            None if named is None else named[:_SHOWN],
             path,
             error=reason,
             number=next(self._numbers),
@@ -368,4 +409,7 @@ class Activity:
             prompt_text=running.prompt_text,
             priority=running.priority,
             guess=running.guess,
+            answer=running.answer,
+            load_s=running.load_s,
+            settings=running.settings,
         )

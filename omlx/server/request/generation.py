@@ -31,6 +31,7 @@ from omlx.server.beginnings.store import BeginningStore
 from omlx.server.http.errors import field_error
 from omlx.server.http.guard import Arrival, Caller
 from omlx.server.request.activity import Activity
+from omlx.server.request.applied import applied_settings
 from omlx.server.request.engine_requests import (
     TokenizedRequest,
     check_ids,
@@ -137,7 +138,8 @@ class GenerationService:
     ) -> GenerationStream:
         if self._engine.failure is not None:
             raise self._engine.failure
-        request = with_profile(request, self._pool.catalog.profile(request.model))
+        sent, profile = request, self._pool.catalog.profile(request.model)
+        request = with_profile(request, profile)
         lease = await self._pool.lease(request.model, request.draft_model, request.speculation)
         load_s = self._activity.clock() - arrival.at
         try:
@@ -161,6 +163,8 @@ class GenerationService:
         except BaseException:
             lease.release()
             raise
+        settings = applied_settings(sent, profile, lease.served, opening.choices[0].request)
+        arrival = replace(arrival, load_s=load_s, settings=settings)
         stream = self._start(opening, arrival)
         stream.load_ms = load_s * 1000
         return stream

@@ -31,11 +31,18 @@ from omlx.errors import OmlxError, Reason
 from omlx.models.pool.served import Lease, ServedModel
 from omlx.receipts.recorder import Recorder
 from omlx.server.http.guard import Arrival
-from omlx.server.request.activity import Activity
+from omlx.server.request.activity import Activity, AnswerText
 from omlx.server.request.engine_requests import ChoiceRequest
 from omlx.server.request.progress import MIN_TOKENS, Progress
 from omlx.server.request.recorded import Recorded
-from omlx.text.events import Finish, OutputEvent, PromptLogprobs
+from omlx.text.events import (
+    Finish,
+    OutputEvent,
+    PromptLogprobs,
+    ReasoningDelta,
+    TextDelta,
+    ToolCallArguments,
+)
 from omlx.text.output import OutputParser
 
 DELIVERY_INTERVAL_S: Final = 0.033
@@ -156,6 +163,7 @@ class GenerationStream:
         self._activity = activity
         self._arrival = arrival
         self._outputs: dict[str, tuple[int, OutputParser]] = {}
+        self._texts: dict[str, AnswerText] = {}
         self._running: set[str] = set()
         self._recorded = () if recorded is None else recorded.batches
         self._inbox: list[Event] = []
@@ -193,7 +201,10 @@ class GenerationStream:
             return
         self._running.add(request.id)
         self._dispatcher.open(request.id, self._receive)
-        self._activity.submitted(self.served.id, continued, self._arrival)
+        if self._arrival is not None and self._arrival.prompt_text is not None:
+            self._texts[request.id] = AnswerText()
+        text = self._texts.get(request.id)
+        self._activity.submitted(self.served.id, continued, self._arrival, text)
         try:
             self._engine.submit(self.served.id, continued, self._dispatcher)
             if self.prompt_n >= MIN_TOKENS:
@@ -315,6 +326,10 @@ class GenerationStream:
         if self.listener is not None:
             for part in output:
                 self.listener(part)
+        if event.request_id in self._texts:
+            for part in output:
+                if isinstance(part, TextDelta | ReasoningDelta | ToolCallArguments):
+                    self._texts[event.request_id].add(part.text)
         return [ChoiceEvent(choice, part) for part in output]
 
     async def _with_receipts(self, events: list[ChoiceEvent]) -> list[ChoiceEvent]:
