@@ -97,6 +97,7 @@ FEATURES: Final[dict[str, str]] = {
         tests/server/test_api_keys tests/server/test_guard tests/cli/test_keys""",
     "request log, metrics, usage": """
         omlx/telemetry/ tests/telemetry/ omlx/records tests/test_records admin/activity admin/views
+        admin/request_detail
         tests/admin/test_activity tests/admin/test_verification omlx/server/request/activity
         omlx/server/request/usage omlx/server/request/recorded
         tests/server/test_activity

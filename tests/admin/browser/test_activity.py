@@ -13,8 +13,9 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from omlx.telemetry import log
-from tests.admin.browser.checks import check_accessible, check_words
-from tests.admin.browser.site import Site, open_site
+from tests.admin.browser.checks import check_accessible, check_fits, check_words
+from tests.admin.browser.chromium import NARROW
+from tests.admin.browser.site import CLIPBOARD, Site, copied, open_site
 from tests.server.running import PATIENCE_S, TARGET
 from tests.storage import homes
 
@@ -83,6 +84,42 @@ def test_requests_are_searched_and_filtered_and_updates_wait(logging_site: Site)
         assert count.inner_text() != before
         expect(search).to_have_value("probe TARGET")
         assert page.title() == "Activity · omlx"
+
+
+def test_a_row_opens_the_request(logging_site: Site) -> None:
+    site = logging_site
+    with site.open("/admin/activity", permissions=CLIPBOARD) as page:
+        assert site.post(HOSTILE, model=HOSTILE).status_code == 404
+        made = site.ask(max_tokens=2, ignore_eos=True)
+        rows, dialog = ended(page), page.get_by_role("dialog")
+        expect(rows.first).to_contain_text(made["id"])
+        rows.first.get_by_text("Token limit").click()
+        expect(dialog).to_contain_text("Prefill")
+        expect(dialog).to_contain_text("Max output tokens")
+        dialog.get_by_role("button", name="Copy").click()
+        assert copied(page) == made["id"]
+        check_fits(page, [NARROW])
+        check_words(page, "en")
+        check_accessible(page)
+        page.keyboard.press("Escape")
+        expect(dialog).to_be_hidden()
+        rows.nth(1).get_by_role("link").press("Enter")
+        expect(dialog.get_by_role("heading").first).to_have_text(HOSTILE)
+        expect(dialog).to_contain_text("model.not_found")
+        dialog.get_by_role("link", name="Open as a page").click()
+        expect(page.locator("h1")).to_have_text(HOSTILE)
+        check_fits(page)
+        check_accessible(page)
+
+
+def test_the_table_of_requests_has_the_height_of_the_page(logging_site: Site) -> None:
+    site = logging_site
+    with site.open("/admin/activity") as page:
+        for _ in range(12):
+            site.post(model="no/such")
+        page.reload()
+        box = page.locator("#answers-scroll")
+        assert box.evaluate("(box) => box.scrollHeight <= box.clientHeight + 1")
 
 
 def test_the_log_is_followed_and_filtered(logging_site: Site) -> None:
