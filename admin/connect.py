@@ -15,7 +15,7 @@ from omlx.clients.apps import APPS, App, Kind, Snippet
 from omlx.installation import PROGRAM, program_words
 from omlx.server.endpoints.model_cards import ModelCard, ModelCards
 from omlx.server.http.guard import ApiKeys, is_loopback
-from omlx.server.request.activity import LastSeen, Seen
+from omlx.server.request.last_seen import LastSeen, Seen
 
 from .models.model_snapshot import ModelSnapshots
 from .web.addresses import CONNECT, PARTS

@@ -15,8 +15,8 @@ from omlx.clients.apps import client_name
 from omlx.errors import Reason
 from omlx.models.catalog.catalog import Catalog
 from omlx.server.http.guard import ApiKeys
-from omlx.server.request.activity import LastSeen
 from omlx.server.request.fields import read
+from omlx.server.request.last_seen import LastSeen
 from omlx.settings.keys import EVERY_MODEL, KeyFile, NamedKey
 
 from .web.addresses import KEYS, PARTS

@@ -100,6 +100,7 @@ FEATURES: Final[dict[str, str]] = {
         admin/request_detail
         tests/admin/test_activity tests/admin/test_verification omlx/server/request/activity
         omlx/server/request/usage omlx/server/request/recorded
+        omlx/server/request/applied omlx/server/request/last_seen
         tests/server/test_activity
         tests/server/test_metrics""",
     "settings": """

@@ -13,7 +13,7 @@ from omlx.admin.web.formats import count
 from omlx.clients.agents import AGENTS, Endpoint
 from omlx.clients.apps import APPS, Kind
 from omlx.models.catalog.registry import Registry
-from omlx.server.request.activity import MAX_PROGRAMS, LastSeen, Seen
+from omlx.server.request.last_seen import MAX_PROGRAMS, LastSeen, Seen
 from tests.admin.running import Administered, administered
 from tests.server.running import TARGET
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections import OrderedDict, defaultdict, deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -25,7 +25,8 @@ from omlx.engine.types import (
 )
 from omlx.errors import OmlxError, Reason
 from omlx.records import AppliedSetting, RequestStats
-from omlx.server.http.guard import DASHBOARD, Arrival, Caller
+from omlx.server.http.guard import Arrival, Caller
+from omlx.server.request.last_seen import LastSeen
 from omlx.server.request.progress import MIN_TOKENS, Progress, Reading
 from omlx.telemetry.metrics import Metrics
 from omlx.telemetry.usage import FAILURE, Timeline, Usage, UsageHistory
@@ -106,41 +107,6 @@ def bounded_reason(error: OmlxError) -> Reason:
         if isinstance(value, str):
             params[name] = value[:_SHOWN]
     return Reason(error.code, params)
-
-
-MAX_PROGRAMS: Final = 64
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """`client` is the first word of the User-Agent, such as `claude-cli/2.1.197`; its newest
-    request came `at` seconds since the epoch. `refused`: it was not answered."""
-
-    client: str
-    at: float
-    refused: bool
-
-
-class LastSeen:
-    """The programs heard of last, at most `MAX_PROGRAMS`."""
-
-    def __init__(self) -> None:
-        self._programs: OrderedDict[str, Seen] = OrderedDict()
-
-    @property
-    def programs(self) -> Sequence[Seen]:
-        """The newest first."""
-        return tuple(reversed(self._programs.values()))
-
-    def note(self, client: str, at: float, *, refused: bool = False) -> None:
-        """Record a request. Those of the dashboard, and without a User-Agent, are left out."""
-        word = client.partition(" ")[0]
-        if not word or word == DASHBOARD:
-            return
-        self._programs[word] = Seen(word, at, refused)
-        self._programs.move_to_end(word)
-        if len(self._programs) > MAX_PROGRAMS:
-            self._programs.popitem(last=False)
 
 
 MAX_OUTCOMES: Final = 256
