@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -30,6 +30,7 @@ from omlx.server.request.last_seen import LastSeen
 from omlx.server.request.progress import MIN_TOKENS, Progress, Reading
 from omlx.telemetry.metrics import Metrics
 from omlx.telemetry.usage import FAILURE, Timeline, Usage, UsageHistory
+from omlx.text.events import OutputEvent, ReasoningDelta, TextDelta, ToolCallArguments
 
 OK: Final = 200
 FIRST_ERROR: Final = 400
@@ -51,10 +52,11 @@ class AnswerText:
         self._parts: list[str] = []
         self._left = MAX_ANSWER
 
-    def add(self, text: str) -> None:
-        if self._left > 0:
-            self._parts.append(text[: self._left])
-            self._left -= len(text)
+    def add(self, events: Iterable[OutputEvent]) -> None:
+        for event in events:
+            if isinstance(event, TextDelta | ReasoningDelta | ToolCallArguments) and self._left > 0:
+                self._parts.append(event.text[: self._left])
+                self._left -= len(event.text)
 
     def __str__(self) -> str:
         return "".join(self._parts)

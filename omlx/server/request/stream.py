@@ -35,14 +35,7 @@ from omlx.server.request.activity import Activity, AnswerText
 from omlx.server.request.engine_requests import ChoiceRequest
 from omlx.server.request.progress import MIN_TOKENS, Progress
 from omlx.server.request.recorded import Recorded
-from omlx.text.events import (
-    Finish,
-    OutputEvent,
-    PromptLogprobs,
-    ReasoningDelta,
-    TextDelta,
-    ToolCallArguments,
-)
+from omlx.text.events import Finish, OutputEvent, PromptLogprobs
 from omlx.text.output import OutputParser
 
 DELIVERY_INTERVAL_S: Final = 0.033
@@ -327,9 +320,7 @@ class GenerationStream:
             for part in output:
                 self.listener(part)
         if event.request_id in self._texts:
-            for part in output:
-                if isinstance(part, TextDelta | ReasoningDelta | ToolCallArguments):
-                    self._texts[event.request_id].add(part.text)
+            self._texts[event.request_id].add(output)
         return [ChoiceEvent(choice, part) for part in output]
 
     async def _with_receipts(self, events: list[ChoiceEvent]) -> list[ChoiceEvent]:
