@@ -47,7 +47,7 @@ class Layout:
     """Bytes of one model's cache: per token and kind of layer, and of all recurrent states.
 
     `window` is how many tokens back a sliding layer attends, None where there is none. `row_bytes`
-    may be 0.
+    may be 0. `growth_bytes` is what a token adds to states that grow.
     """
 
     row_bytes: int
@@ -55,6 +55,7 @@ class Layout:
     window: int | None = None
     state_bytes: int = 0
     recurrent: bool = False
+    growth_bytes: int = 0
 
     @property
     def resumes_anywhere(self) -> bool:
@@ -68,19 +69,20 @@ class Layout:
         """
         if not self.recurrent:
             return self.window or MAX_INTERVAL
-        if not self.row_bytes:
+        if not self.row_bytes or self.growth_bytes:
             return MAX_INTERVAL
         return min(MAX_INTERVAL, max(MIN_INTERVAL, self.state_bytes // self.row_bytes))
 
     def nbytes(self, piece: Piece) -> int:
         if piece.kind == "state":
-            return self.state_bytes
+            return self.state_bytes + piece.stop * self.growth_bytes
         return piece.tokens * (self.row_bytes if piece.kind == "rows" else self.window_bytes)
 
     def cache_bytes(self, tokens: int) -> int:
         """Bytes of a KV cache of so many tokens."""
         sliding = tokens if self.window is None else min(tokens, self.window)
-        return tokens * self.row_bytes + sliding * self.window_bytes + self.state_bytes
+        held = tokens * (self.row_bytes + self.growth_bytes) + sliding * self.window_bytes
+        return held + self.state_bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,6 @@ from tests.engine.harness import (
     unassisted,
 )
 
-NO_PREFIXES = ("deepseek_v4", "glm5_next")
 pytestmark = pytest.mark.needs_extra
 
 
@@ -31,4 +30,4 @@ def test_tokens_equal_plain_decoding(name: str) -> None:
     turn = request("c", tokens, WARM, max_tokens=12)
     bench.run(turn)
     assert bench.tokens["c"] == plain(name, unassisted(turn))
-    assert (bench.stats("c").cached_n > 30) == (name not in NO_PREFIXES)
+    assert bench.stats("c").cached_n > 30

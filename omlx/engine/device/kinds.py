@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import mlx.core as mx
+from mlx.utils import tree_map
 from mlx_lm.models.cache import (
     ArraysCache,
     CacheList,
@@ -34,15 +35,24 @@ class Trimmed:
 
 
 class Snapshot:
-    """Base class of caches rolled back by a copy of all fields."""
+    """Base class of caches rolled back, and stored with prefixes, by a copy of all fields."""
 
     def fields(self) -> Sequence[Any]:
-        """Return arrays and plain values. A later pass may write into the same arrays."""
+        """Return arrays and integers. A later pass may write into the same arrays."""
         raise NotImplementedError
 
     def put_back(self, fields: Sequence[Any]) -> None:
-        """Replace all fields by earlier `fields`."""
+        """Replace all fields by earlier `fields`, whose integers may be arrays."""
         raise NotImplementedError
+
+    def stored(self) -> Sequence[Any]:
+        """Return the fields that a prefix needs."""
+        return self.fields()
+
+    @property
+    def span(self) -> int:
+        """Tokens that add an entry to the fields; 0 if none does."""
+        return 0
 
 
 _KNOWN: Final = frozenset(
@@ -71,3 +81,20 @@ def handle(value: Any) -> Any:
     if isinstance(value, tuple | list):
         return tuple(map(handle, value))
     return value
+
+
+def copy_state(leaf: Any) -> Any:
+    """Copy what a recurrent layer or snapshot keeps: nested arrays, integers as arrays."""
+    return tree_map(_copied, leaf.stored() if kind_of(leaf) is Snapshot else leaf.cache)
+
+
+def put_state(leaf: Any, state: Sequence[Any]) -> None:
+    """Fill an empty layer with a copied state."""
+    if kind_of(leaf) is Snapshot:
+        leaf.put_back(state)
+    else:
+        leaf.cache = list(state)
+
+
+def _copied(value: mx.array | int | None) -> mx.array | None:
+    return None if value is None else mx.contiguous(mx.array(value))

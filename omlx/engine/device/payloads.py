@@ -11,7 +11,7 @@ read from disk is a copy already: it is saved itself. Adjacent pieces are copied
 | ConcatenateKVCache           | rows      | the rows                                            |
 | RotatingKVCache              | window    | the last `max_size` rows, in temporal order         |
 | ChunkedKVCache               | window    | the last `chunk_size` rows, where they begin        |
-| ArraysCache                  | state     | the arrays                                          |
+| ArraysCache Snapshot         | state     | the arrays                                          |
 | CacheList                    | its parts |                                                     |
 """
 
@@ -33,7 +33,7 @@ from mlx_lm.models.cache import (
     RotatingKVCache,
 )
 
-from omlx.engine.device.kinds import Trimmed, kind_of
+from omlx.engine.device.kinds import Snapshot, Trimmed, copy_state, kind_of, put_state
 from omlx.engine.device.model import Cache, LayerCache, MakeCache, Model
 from omlx.engine.device.rewind import leaves
 from omlx.engine.disk.record import Record, RecordId, Run
@@ -239,8 +239,8 @@ def _copy_of(cache: Cache, piece: Piece) -> Payload:
 def _fill(leaf: Any, i: int, parts: Sequence[Share], length: int, prompt: int) -> None:
     """Fill an empty layer, the one number `i` of its kind, up to token `length`."""
     kind = kind_of(leaf)
-    if kind is ArraysCache:
-        leaf.cache = list(parts[-1].payload.arrays[i])
+    if _KINDS[kind] == "state":
+        put_state(leaf, parts[-1].payload.arrays[i])
         return
     if kind is RotatingKVCache or kind is ChunkedKVCache:
         kept = min(length - parts[0].start, window_of(leaf))
@@ -255,9 +255,9 @@ def _fill(leaf: Any, i: int, parts: Sequence[Share], length: int, prompt: int) -
     rows = _join(i, parts, 0, length, room)
     if kind is Trimmed:
         leaf.put_rows(rows, length)
-        return
-    leaf.keys, leaf.values = rows
-    leaf.offset = length
+    else:
+        leaf.keys, leaf.values = rows
+        leaf.offset = length
 
 
 def _join(i: int, parts: Sequence[Share], start: int, stop: int, room: int) -> Arrays:
@@ -289,6 +289,7 @@ _KINDS: Final[Mapping[type | None, Kind]] = {
     RotatingKVCache: "window",
     ChunkedKVCache: "window",
     ArraysCache: "state",
+    Snapshot: "state",
 }
 
 
@@ -305,22 +306,26 @@ def uncacheable(cache: Iterable[LayerCache]) -> Reason | None:
 
 
 def layout_of(model: Model, make_cache: MakeCache) -> Layout:
-    """Measure the bytes of a cacheable model's cache, by reading two tokens."""
+    """Measure bytes of a cacheable model's cache on two tokens, and after entries of states."""
     cache = make_cache()
     mx.eval(model(mx.array([[0, 0]]), cache=cache))
-    windows = [window_of(leaf) for leaf in of_kind(cache, "window")]
+    windows, states = (of_kind(cache, kind) for kind in ("window", "state"))
 
-    def per_token(kind: Kind) -> int:
+    def nbytes(kind: Kind) -> int:
         return sum(nbytes_of(copy(leaf, Piece(0, kind, 1, 2))) for leaf in of_kind(cache, kind))
 
-    states = [copy(leaf, Piece(0, "state", 0, 2)) for leaf in of_kind(cache, "state")]
-    return Layout(
-        row_bytes=per_token("rows"),
-        window_bytes=per_token("window"),
-        window=max(windows, default=None),
-        state_bytes=sum(map(nbytes_of, states)),
+    layout = Layout(
+        row_bytes=nbytes("rows"),
+        window_bytes=nbytes("window"),
+        window=max(map(window_of, windows), default=None),
+        state_bytes=nbytes("state"),
         recurrent=len(states) > 0,
     )
+    span = max((leaf.span for leaf in states if kind_of(leaf) is Snapshot), default=0)
+    if not span:
+        return layout
+    mx.eval(model(mx.zeros((1, span), mx.int32), cache=cache))
+    return replace(layout, growth_bytes=-((layout.state_bytes - nbytes("state")) // span))
 
 
 def of_kind(cache: Iterable[LayerCache], kind: Kind) -> list[Any]:
@@ -346,15 +351,14 @@ def bytes_per_token(cache: Cache, kind: Kind) -> int:
 
 def _rows(leaf: Any) -> Arrays:
     """Return the arrays of a layer with a row per token; None before the first pass."""
-    if kind_of(leaf) is Trimmed:
-        return leaf.rows()
-    return None if leaf.keys is None else (leaf.keys, leaf.values)
+    arrays = leaf.rows() if kind_of(leaf) is Trimmed else (leaf.keys, leaf.values)
+    return None if arrays is None or arrays[0] is None else arrays
 
 
 def copy(leaf: Any, piece: Piece) -> Arrays:
     """Copy a layer's part of a piece; None where the layer has read nothing."""
     if piece.kind == "state":
-        return [None if array is None else mx.contiguous(array) for array in leaf.cache]
+        return copy_state(leaf)
     rows, kind = _rows(leaf), kind_of(leaf)
     if rows is None:
         return None

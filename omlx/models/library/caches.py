@@ -19,8 +19,8 @@ from omlx.engine.device.kinds import Snapshot, Trimmed
 _OVERLAPPING: Final = "mlx_vlm.models.deepseek_v4.language"
 """Model whose pools of `_OVERLAP_RATIO` tokens read the window before, too."""
 _OVERLAP_RATIO: Final = 4
-_COUNTED_BY_FIRST: Final = "mlx_vlm.models.glm5_next.language"
-"""Model with lists of caches of which only the first has every token."""
+_PROJECTING: Final = "mlx_vlm.models.glm5_next.language"
+"""Model whose last cache of a layer has projections of long passes, computed again if absent."""
 
 
 def make_cache(language_model: Any) -> list[Any]:
@@ -36,8 +36,8 @@ def _translated(cache: Any, module: str) -> Any:
     """Return the cache of ours or mlx-lm's for an empty cache; others unchanged."""
     if type(cache) is vlm.CacheList:
         parts = [_translated(part, module) for part in cache.caches]
-        if module == _COUNTED_BY_FIRST:
-            parts[1:] = [_entries() if type(part) is lm.KVCache else part for part in parts[1:]]
+        if module == _PROJECTING:
+            parts[-1] = _projected()
         return Parts(*parts)
     if type(cache) is vlm.PoolingCache:
         overlaps = module == _OVERLAPPING and cache.ratio == _OVERLAP_RATIO
@@ -55,8 +55,8 @@ def _derived(base: Any, theirs: Any) -> type:
     return type(theirs.__name__, (base, theirs), {})
 
 
-def _entries() -> Any:
-    return Entries()  # type: ignore[no-untyped-call]  # mlx-lm has no type for it
+def _projected() -> Any:
+    return Projected()  # type: ignore[no-untyped-call]  # mlx-lm has no type for it
 
 
 class States(lm.ArraysCache):
@@ -111,14 +111,18 @@ class Parts(vlm.CacheList):  # type: ignore[misc]  # an untyped class
         return Parts(*(part.extract(index) for part in self.caches))
 
 
-class Entries(lm.KVCache, Snapshot):
-    """Keys of fewer entries than tokens."""
+class Projected(lm.KVCache, Snapshot):
+    """Projected keys and values of fewer tokens than were read; prefixes do without."""
 
     def fields(self) -> Sequence[Any]:
         return self.keys, self.values, self.offset
 
     def put_back(self, fields: Sequence[Any]) -> None:
-        self.keys, self.values, self.offset = fields
+        self.keys, self.values, offset = fields
+        self.offset = int(offset)
+
+    def stored(self) -> Sequence[Any]:
+        return None, None, 0
 
 
 class Pool(vlm.PoolingCache, Snapshot):  # type: ignore[misc]  # an untyped class
@@ -128,7 +132,12 @@ class Pool(vlm.PoolingCache, Snapshot):  # type: ignore[misc]  # an untyped clas
         return self.buf_kv, self.buf_gate, self.remainder, self.pooled
 
     def put_back(self, fields: Sequence[Any]) -> None:
-        self.buf_kv, self.buf_gate, self.remainder, self.pooled = fields
+        self.buf_kv, self.buf_gate, remainder, self.pooled = fields
+        self.remainder = int(remainder)
+
+    @property
+    def span(self) -> int:
+        return int(self.ratio)
 
 
 class OverlapPool(Pool):
@@ -168,7 +177,8 @@ class OverlapPool(Pool):
         return *super().fields(), self._before, self._repeats
 
     def put_back(self, fields: Sequence[Any]) -> None:
-        *pool, self._before, self._repeats = fields
+        *pool, self._before, repeats = fields
+        self._repeats = bool(repeats)
         super().put_back(pool)
 
 
