@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from argparse import ArgumentParser, Namespace
+from difflib import get_close_matches
 
 from omlx.admin.settings.warnings import SettingWarnings
 from omlx.catalog import sentence
@@ -217,5 +218,8 @@ def _row(name: str) -> Setting:
     """Return the setting `name`, written with dashes or underscores. Raises ConfigError."""
     row = table().get(name.replace("-", "_"))
     if row is None:
+        similar = get_close_matches(name.replace("-", "_"), table(), n=1)
+        if similar:
+            raise ConfigError("config.similar", name=name, similar=similar[0])
         raise ConfigError("config.unknown", name=name)
     return row

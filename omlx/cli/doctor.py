@@ -30,7 +30,7 @@ from omlx import __version__
 from omlx.admin.credentials import FILE as ADMIN_FILE
 from omlx.catalog import sentence
 from omlx.cli.arguments import configured, find_model, find_models
-from omlx.cli.output import columns, memory_size
+from omlx.cli.output import BOLD, columns, memory_size, styled
 from omlx.cli.serve.address import find_server, listen
 from omlx.cli.stage.links import HEAD, probe_hosts
 from omlx.cli.stage.processes import read_hosts
@@ -114,7 +114,8 @@ def _write(chapters: Mapping[str, Rows]) -> None:
     for name, rows in chapters.items():
         # Chapters without rows are left out.
         if lines := columns(list(rows)).splitlines():
-            text = "\n  ".join([sentence(f"cli.doctor.{name}", {}), *lines]) + "\n\n"
+            heading = styled(sentence(f"cli.doctor.{name}", {}), BOLD)
+            text = "\n  ".join([heading, *lines]) + "\n\n"
             sys.stdout.write(_without_user(text))
 
 

@@ -110,7 +110,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         name = argv[0]
     set_environment(online=name in ONLINE)
     parser = build_parser([name])
-    if not argv:
+    if not argv or name == "help":
         parser.print_help()
         return 0
     if name not in COMMANDS and not name.startswith("-"):

@@ -28,6 +28,7 @@ __all__ = ["alone"]
     [
         (["srve"], 2, "Did you mean: omlx serve?"),
         (["zzzz"], 2, "There is no command 'zzzz'"),
+        (["config", "get", "prot"], 2, "Unknown setting 'prot'. Did you mean: port?"),
         (["config", "list", "--model", "targt"], 2, "Did you mean: omlx-demo/target?"),
         (["config", "list", "--model", "Omlx-Demo/TARGET"], 2, "Did you mean: omlx-demo/target?"),
         (["config", "list", "--model", "llama-70b"], 2, "omlx models"),
@@ -40,8 +41,13 @@ def test_a_slip_is_answered_with_a_similar_name(
     assert said in capsys.readouterr().err
 
 
-def test_omlx_alone_prints_its_help(alone: Path, capsys: Capture) -> None:
-    assert main([]) == 0
+@pytest.mark.parametrize("words", [[], ["help"], ["--help"]])
+def test_omlx_alone_prints_its_help(alone: Path, capsys: Capture, words: list[str]) -> None:
+    if words == ["--help"]:
+        with pytest.raises(SystemExit, match="0"):
+            main(words)
+    else:
+        assert main(words) == 0
     shown = capsys.readouterr()
     assert "usage: omlx" in shown.out
     assert shown.err == ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
+from omlx.installation import extra_words
 from omlx.models.catalog.config import encoder_window
 from omlx.models.catalog.files import ModelFiles
 from omlx.models.catalog.inspect_checkpoint import inspect_checkpoint
@@ -71,7 +73,7 @@ def test_without_the_extra_the_reason_names_the_command(
         answer = http.post("/v1/embeddings", json={"model": "e/one", "input": "x"})
     error = answer.json()["error"]
     assert (answer.status_code, error["code"]) == (400, "model.encoder_extra")
-    assert 'pip install "omlx[encoders]"' in error["message"]
+    assert shlex.join(extra_words("encoders")) in error["message"]
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from omlx.process_memory import machine_bytes
 from omlx.settings.store import GLOBAL_FILE, MODELS_FILE, Store
 from tests.admin.running import API, administered, change
 from tests.server.running import TARGET
@@ -25,6 +26,24 @@ def test_a_flag_wins_and_the_answer_says_so(tmp_path: Path) -> None:
             9,
             True,
         )
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "code"),
+    [
+        ("memory_limit", 2 * machine_bytes(), "config.above_machine"),
+        ("default_model", "none", "config.no_model"),
+        ("draft_model", "none", "draft.not_here"),
+    ],
+)
+def test_a_doubtful_value_is_stored_with_a_warning(
+    tmp_path: Path, name: str, value: object, code: str
+) -> None:
+    with administered(tmp_path) as running, running.browser() as client:
+        answer = change(client, "settings", **{name: value})
+        assert answer.status_code == 200
+        setting = answer.json()["settings"][name]
+        assert (setting["stored"], setting["warning"]["code"]) == (value, code)
 
 
 def test_an_exposed_server_keeps_its_key(tmp_path: Path) -> None:

@@ -235,6 +235,8 @@ def test_what_the_hub_refuses_leaves_no_record(hub: Hub, tmp_path: Path) -> None
         with pytest.raises(ModelError) as refused:
             await silent.search("small")
         assert refused.value.code == "pull.unreachable"
+        assert "127.0.0.1 cannot be reached" in refused.value.message
+        assert "resume" not in refused.value.message
 
     run(test)
 
