@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import json
+import shlex
 from pathlib import Path
 
 import httpx
@@ -12,6 +14,7 @@ from omlx.admin.connect import ProgramView, group_views, other_programs
 from omlx.admin.web.formats import count
 from omlx.clients.agents import AGENTS, Endpoint
 from omlx.clients.apps import APPS, Kind
+from omlx.installation import program_words
 from omlx.models.catalog.registry import Registry
 from omlx.server.request.last_seen import MAX_PROGRAMS, LastSeen, Seen
 from tests.admin.running import Administered, administered
@@ -69,6 +72,15 @@ def test_recorded_requests_are_recognized(file: str, app: str) -> None:
 def test_each_agent_can_be_launched_from_the_page() -> None:
     assert {app.program for app in APPS if app.kind is Kind.AGENT} == set(AGENTS)
     assert len({app.id for app in APPS}) == len(APPS)
+
+
+def test_commands_name_this_installation_to_a_browser_on_this_machine(
+    browser: httpx.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    command = shlex.join([*program_words(), "launch", "--model", TARGET, "claude"])
+    assert Path(command.split()[0]).is_absolute()
+    assert command in html.unescape(browser.get("/admin/parts/connect").text)
 
 
 def test_requests_over_the_socket_are_noted(server: Administered, browser: httpx.Client) -> None:
