@@ -7,6 +7,7 @@ import * as store from "./store.js";
 
 const DAY_MS = 86_400_000;
 const TYPING_MS = 50;
+const SETTLED_MS = 2000; // the page is in use by now, and the first search should not wait
 const CLOSED = "omlx-chat-closed-folders";
 
 export class History {
@@ -17,9 +18,8 @@ export class History {
     this.empty = element.querySelector("[data-none]");
     this.index = new SearchIndex(store);
     this.folders = new Map(); // their elements by name
-    for (const event of ["focus", "pointerover"]) {
-      element.addEventListener(event, () => this.index.ready(), { capture: true, once: true });
-    }
+    this.search.addEventListener("focus", () => this.index.ready());
+    setTimeout(() => this.index.ready(), SETTLED_MS);
     this.search.addEventListener("input", () => {
       clearTimeout(this.timer);
       this.timer = setTimeout(() => this.show(this.shown), TYPING_MS);

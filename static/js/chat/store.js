@@ -92,7 +92,8 @@ export async function conversations() {
 }
 
 export async function messagesOf(conversation) {
-  const found = await read("messages", of(conversation));
+  const range = IDBKeyRange.bound([conversation], [conversation, []]); // lists follow all ids
+  const found = await read("messages", (store) => store.getAll(range));
   return new Map(found.map((message) => [message.id, message]));
 }
 

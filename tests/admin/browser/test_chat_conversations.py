@@ -8,10 +8,16 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from omlx.catalog import languages
 from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.catalog.registry import ModelEntry, Registry
-from tests.admin.browser.checks import check_accessible, check_fits
-from tests.admin.browser.chromium import DESKTOP, PHONE
+from tests.admin.browser.checks import (
+    check_accessible,
+    check_fits,
+    check_keyboard,
+    check_words,
+)
+from tests.admin.browser.chromium import DESKTOP, NARROW, PHONE
 from tests.admin.browser.site import Site, open_site
 from tests.admin.browser.test_chat import (
     COUNT,
@@ -22,6 +28,7 @@ from tests.admin.browser.test_chat import (
     expect_answers,
     fill,
     held,
+    needs_markdown,
     open_chat,
     talking,
 )
@@ -241,6 +248,7 @@ def test_a_model_writes_the_title_unless_the_user_does(browser: Browser, tmp_pat
         body = sent.value.post_data_json
         assert body["store"] is body["background"] is False
         assert body["max_output_tokens"] <= 32
+        assert body["priority"] == 10
         assert body["input"][-1]["content"].startswith("Write a title")
         answer = sent.value.response()
         assert answer is not None
@@ -264,3 +272,43 @@ def test_a_full_store_is_named_and_nothing_is_lost_on_the_page(chatting: Site) -
         expect_answers(page, 1)
         expect(page.locator('[data-chat="unkept"]')).to_contain_text("storage is full")
         expect(page.locator(".bubble")).to_have_text(COUNT)
+
+
+@needs_markdown
+@pytest.mark.slow
+def test_a_page_with_everything_in_every_language(chatting: Site) -> None:
+    with talking(chatting, "inline") as page:
+        page.evaluate(FILLED, [3, 1])
+        page.reload()
+        page.locator("omlx-chat[data-ready]").wait_for()
+        organise(page, "About 0", folder="Geography", pin=False)
+        organise(page, "About 1", pin=True)
+        fill(page, maxTokens="12", thinking="off")
+        ask(page, COUNT)
+        expect_answers(page, 1)
+        button(page, "versus").click()
+        page.get_by_role("dialog").get_by_role("button", name="Compare").click()
+        expect_answers(page, 2)
+        fill(page, maxTokens="")
+        ask(page, "Hello")
+        expect_answers(page, 3)
+        page.locator("[name=question]").fill("word " * 9000)
+        for language in languages():
+            page.context.add_cookies(
+                [{"name": "omlx_language", "value": language, "url": page.url}]
+            )
+            page.reload()
+            page.locator("omlx-chat[data-ready]").wait_for()
+            expect_answers(page, 3)
+            for summary in page.locator(".answer-figures summary").all():
+                summary.click()
+            check_words(page, language)
+            page.evaluate("document.querySelector('[data-confirm=organise]').showModal()")
+            check_fits(page)
+            page.keyboard.press("Escape")
+            check_fits(page)
+            page.set_viewport_size(DESKTOP)
+        check_accessible(page, [DESKTOP, PHONE, NARROW])
+        page.set_viewport_size(DESKTOP)
+        page.locator("[name=question]").fill("")
+        check_keyboard(page)
