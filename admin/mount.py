@@ -34,6 +34,7 @@ from .trial import Trials
 from .views import Requests
 from .web import preferences
 from .web.addresses import HOME
+from .web.app import serve_app
 from .web.pages import Pages
 from .web.rendering import serve_files
 
@@ -80,4 +81,5 @@ def mount(
     for router in (login, api, pages.router):
         app.include_router(router)
     serve_files(app)
+    serve_app(app)
     app.add_exception_handler(HTTPException, pages.misrouted)

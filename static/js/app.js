@@ -6,6 +6,7 @@ import "./connect.js";
 import "./copy.js";
 import "./download.js";
 import "./exactness.js";
+import "./install.js";
 import "./keys.js";
 import "./language.js";
 import "./lazy.js";

@@ -42,6 +42,7 @@ _FLAGS: Final = (
     *("--disable-background-networking", "--disable-component-update", "--no-first-run"),
     "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
 )
+_BLOCKED: Final = "Service Worker registration blocked by Playwright"
 _VIOLATIONS: Final = """
 document.addEventListener("securitypolicyviolation", (event) =>
   console.error(`policy: ${event.violatedDirective} ${event.blockedURI}`));
@@ -121,7 +122,7 @@ class Complaints:
             self.found.append(f"request: {request.url}")
 
     def _said(self, message: ConsoleMessage) -> None:
-        if message.type in ("error", "warning"):
+        if message.type in ("error", "warning") and _BLOCKED not in message.text:
             self.found.append(f"console: {message.text} {message.location.get('url', '')}")
 
 
@@ -143,7 +144,13 @@ def watched(
     """
     complaints = Complaints(origin, expected=[*expected])
     context = browser.new_context(
-        **{"base_url": origin, "viewport": DESKTOP, "locale": "en-US", **options}
+        **{
+            "base_url": origin,
+            "viewport": DESKTOP,
+            "locale": "en-US",
+            "service_workers": "block",  # the page of a dead server is the browser's
+            **options,
+        }
     )
     context.set_default_timeout(PATIENCE_MS)
     _COMPLAINTS[context] = complaints
