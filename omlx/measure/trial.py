@@ -306,13 +306,14 @@ def build_request(
     """Return an engine request of at most `tokens` tokens, sampled as the model's settings say."""
     sampling = sampling_of(served, {"temperature": 0.0} if prompt.greedy else {})
     bias = () if prompt.ends else stop_bias(served)
+    strategy = parse(configuration.strategy).with_draft_as(served.draft_kind)
     return Request(
         id=f"trial-{next(_ids)}",
         tokens=prompt.tokens,
         sampling=replace(sampling, seed=prompt.seed, logit_bias=bias),
         max_tokens=tokens,
         stop_ids=served.stop_ids,
-        speculation=Speculation(parse(configuration.strategy), served.speculation.draft_length),
+        speculation=Speculation(strategy, served.speculation.draft_length),
         spans=prompt.spans,
         images=prompt.images,
     )

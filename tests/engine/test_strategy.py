@@ -105,6 +105,16 @@ def test_a_mistake_is_named_with_its_column(text: str, code: str, at: str) -> No
     assert error.message.startswith(f"Column {error.params['column']}:")
 
 
+def test_draft_means_the_draft_that_is_set() -> None:
+    chain = parse("ngram:n=4;draft:m=8")
+    assert chain.with_draft_as("draft") is chain
+    meant = chain.with_draft_as("eagle")
+    assert str(meant) == "ngram:n=4;eagle:m=8"
+    assert [note.params for note in meant.notes] == [{"name": "draft", "meant": "eagle"}]
+    for text in ("auto", "off", "ngram", "draft;eagle:m=2"):
+        assert parse(text).with_draft_as("eagle") == parse(text)
+
+
 def test_what_is_left_of_a_strategy() -> None:
     chain = parse("ngram:n=4;draft:m=8")
     assert str(chain.among({"ngram", "draft"})) == "ngram:n=4;draft:m=8"

@@ -90,10 +90,10 @@ def status(running: Running) -> dict[str, Any]:
 @pytest.mark.parametrize("kind", ["eagle", "block"])
 def test_a_drafter_drafts_and_status_says_so(running: Running, kind: str) -> None:
     plainly = ask(running, speculation="off").choices[0].message.content
-    for strategy in (kind, f"ngram;{kind}", "auto"):
+    for strategy in (kind, f"ngram;{kind}", "draft", "auto"):
         answer = ask(running, draft_model=kind, speculation=strategy, num_draft_tokens=2)
         assert answer.choices[0].message.content == plainly
-    assert answer.timings["drafters"][kind]["proposed"] > 0
+        assert answer.timings["drafters"][kind]["proposed"] > 0
     record = status(running)
     assert record["head"] == {"kind": kind, "loaded": True, "reason": None}
     assert record["drafters"][kind]["proposed"] > 0

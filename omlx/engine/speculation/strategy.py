@@ -11,7 +11,7 @@ Other servers' names are read as these; `Strategy.notes` says so.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
@@ -67,6 +67,17 @@ class Strategy:
     def clause(self, name: str) -> Clause | None:
         """Return the clause that admits a kind of drafter; `auto` admits all."""
         return next((clause for clause in self.clauses if clause.name in (name, "auto")), None)
+
+    def with_draft_as(self, kind: str) -> Strategy:
+        """Return the strategy with `draft` read as the kind of the draft that is set.
+
+        A strategy with a clause for that kind stays as written.
+        """
+        if kind == "draft" or self.clause("draft") is None or self.clause(kind) is not None:
+            return self
+        clauses = [replace(c, name=kind) if c.name == "draft" else c for c in self.clauses]
+        note = Reason("strategy.read_as", {"name": "draft", "meant": kind})
+        return Strategy(tuple(clauses), (*self.notes, note))
 
     def among(self, kinds: set[str]) -> Strategy:
         """Return the strategy without clauses for other kinds of drafters; off if none is left."""

@@ -335,6 +335,7 @@ class _Load:
             draft=None if used is None else used.id,
             no_draft_reason=failure,
             head_kind=choice.head_kind,
+            draft_kind="draft" if used is None else used.drafter or "draft",
             missing=snapshot.missing,
             off_reason=snapshot.off_reason,
             narrow=Reason("model.narrow", {"missing": narrow, "size": size}) if narrow else None,

@@ -80,11 +80,12 @@ class ServedModel:
     """Facts of a loaded model that a request needs.
 
     `no_draft_reason` says why no draft is in use, `missing` why no drafter of a kind is;
-    `head_kind` names the trained drafter, chosen or the model's own; `off_reason` says why no
-    drafter can be, where the cache cannot roll back; `narrow` how many tokens of the tokenizer the
-    model lacks, if any. `speculation` is the configuration at loading. `vision` has the family that
-    prepares images, or the reason for none. `identity` was read with the weights. `cost_model` has
-    measured costs of passes. A model that does not `generate` is an encoder.
+    `head_kind` names the trained drafter, chosen or the model's own, `draft_kind` the draft in use;
+    `off_reason` says why no drafter can be, where the cache cannot roll back; `narrow` how many
+    tokens of the tokenizer the model lacks, if any. `speculation` is the configuration at loading.
+    `vision` has the family that prepares images, or the reason for none. `identity` was read with
+    the weights. `cost_model` has measured costs of passes. A model that does not `generate` is an
+    encoder.
     """
 
     id: str
@@ -97,6 +98,7 @@ class ServedModel:
     draft: str | None
     no_draft_reason: Reason | None
     head_kind: str = MTP
+    draft_kind: str = "draft"
     missing: Mapping[str, Reason] = field(default_factory=dict)
     off_reason: Reason | None = None
     narrow: Reason | None = None

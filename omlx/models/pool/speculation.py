@@ -98,6 +98,8 @@ def resolve_speculation(
     strategy = strategy_of(resolution)
     draft = _find_draft(entry, registry, resolution, package)
     reason = draft if isinstance(draft, Reason) else None
+    if isinstance(draft, ModelEntry):
+        strategy = strategy.with_draft_as(_kind(draft))
     return SpeculationConfig(
         strategy=strategy,
         draft_length=draft_length_of(resolution),

@@ -122,7 +122,8 @@ def check_model(request: GenerationRequest, served: ServedModel) -> None:
     """
     if not served.generates:
         raise BadRequest("model.encoder", param="model")
-    clauses = () if request.speculation is None else request.speculation.clauses
+    named = request.speculation
+    clauses = () if named is None else named.with_draft_as(served.draft_kind).clauses
     names = {clause.name for clause in clauses}
     missing = {**served.missing, "draft": served.no_draft_reason}
     for name in sorted(names & {"draft", *TRAINED, "ngram"}):
@@ -257,6 +258,7 @@ def _speculation(
         strategy = served.speculation.strategy
         if request.draft_model is not None:  # naming a draft requests speculation
             strategy = AUTO
+    strategy = strategy.with_draft_as(served.draft_kind)
     if prediction and not strategy.off and strategy.clause("ngram") is None:
         unused = Reason("strategy.prediction_unused", {"strategy": str(strategy)})
         strategy = replace(strategy, notes=(*strategy.notes, unused))
