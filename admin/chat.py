@@ -8,15 +8,23 @@ from dataclasses import dataclass
 from typing import Final
 
 from fastapi import APIRouter, Depends, Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 
 from omlx.catalog import data_dir
-from omlx.errors import NotFound
-from omlx.server.endpoints.model_cards import ModelCards
-from omlx.server.endpoints.models import ModelEndpoints
+from omlx.errors import NotFound, OmlxError
+from omlx.models.catalog.catalog import Profile
+from omlx.models.pool.served import reason_to_json
+from omlx.server.endpoints.model_cards import ModelCard, ModelCards
 from omlx.server.endpoints.responses import ResponseEndpoints
+from omlx.server.http.body import Json
+from omlx.server.http.errors import field_error
 from omlx.server.http.guard import OWNER
+from omlx.server.request.generation import GenerationService
+from omlx.server.request.generation_request import SAMPLING
+from omlx.server.request.media.parts import MAX_BYTES
 from omlx.server.services import Services
+from omlx.settings.parse import to_json
+from omlx.tools.toolbox import Toolbox
 
 from .models.model_snapshot import ModelSnapshots
 from .web.addresses import CHAT
@@ -30,14 +38,21 @@ DASHBOARD: Final = "/admin"
 class ChatView:
     """`model`: the initial choice among `models`, None if there are none.
 
+    `tool_servers`: names of those in the settings.
     `has_own`: models beyond the package's exist. `has_markdown`: the libraries that render answers
     are installed.
     """
 
     models: Sequence[str]
     model: str | None
+    tool_servers: Sequence[str]
     has_own: bool
     has_markdown: bool
+
+    @property
+    def sampling(self) -> Sequence[str]:
+        """Names of sampling settings without a place of their own."""
+        return [name for name in SAMPLING if name != "temperature"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,18 +66,22 @@ class ChatPage:
 
     snapshots: ModelSnapshots
     responses: ResponseEndpoints
-    models: ModelEndpoints
+    generations: GenerationService
+    cards: ModelCards
+    toolbox: Toolbox
 
     @classmethod
     def of(
         cls, services: Services, snapshots: ModelSnapshots, responses: ResponseEndpoints
     ) -> ChatPage:
-        return cls(snapshots, responses, ModelEndpoints(services, ModelCards(services.pool)))
+        cards = ModelCards(services.pool)
+        return cls(snapshots, responses, services.generations, cards, services.toolbox)
 
     def register(self, pages: Pages, api: APIRouter) -> None:
         response = "/chat/responses/{id}"
         pages.route(CHAT, page("chat/page.html", self._view, "chat"))
-        api.add_api_route("/chat/models", self.models.list_models, methods=["GET"])
+        api.add_api_route("/chat/models", self._list_models, methods=["GET"])
+        api.add_api_route("/chat/files", self._read_file, methods=["POST"])
         for method, path, endpoint in (
             ("POST", "/chat/responses", self.responses.create),
             ("GET", response, self.responses.show),
@@ -79,15 +98,55 @@ class ChatPage:
         return ChatView(
             models=models,
             model=next((name for name in wanted if name in models), None),
+            tool_servers=self.toolbox.names,
             has_own=bool(pool.registry.own),
             has_markdown=(data_dir("static") / "vendor" / "marked").is_dir(),
         )
+
+    async def _list_models(self, request: Request) -> Response:
+        """List the models and profiles of the API, with facts for the choice among them."""
+        drafts = await self.snapshots.drafts()
+        records = [self._choice(card, drafts) for card in await self.cards.all()]
+        return JSONResponse({"object": "list", "data": records})
+
+    def _choice(self, card: ModelCard, drafts: frozenset[str]) -> Json:
+        pool, entry = self.snapshots.pool, card.entry
+        return card.record() | {
+            "state": pool.status(entry.id).state.value,
+            "fits": entry.size_bytes <= pool.limit_bytes,
+            "profile": None if card.profile is None else _values(card.profile),
+            "drafts_for_others": entry.id in drafts,
+            "no_vision": None if card.no_vision is None else reason_to_json(card.no_vision),
+        }
+
+    async def _read_file(self, request: Request, model: str, name: str) -> Response:
+        """Return the text of the file in the body, and the number of tokens in `model`.
+
+        `tokens` is null for an unknown model. Raises BadRequest for a file without text.
+        """
+        data = bytearray()
+        async for chunk in request.stream():
+            data += chunk
+            if len(data) > MAX_BYTES:
+                raise field_error("file.limits", "file", name=name)
+        read = await self.generations.file_text(bytes(data))
+        if read.failure is not None:
+            raise field_error(read.failure, "file", name=name)
+        tokens = None
+        with suppress(OmlxError):
+            ids = await self.generations.tokenize(model, read.text, special=False, param="file")
+            tokens = len(ids)
+        return JSONResponse({"text": read.text, "tokens": tokens})
 
     async def forget(self, request: Request, id: str) -> Response:
         """Delete a stored response; repeated deletions, from several windows, succeed."""
         with suppress(NotFound):
             await self.responses.delete(request, id)
         return Response(status_code=204)
+
+
+def _values(profile: Profile) -> Json:
+    return {name: to_json(value) for name, value in profile.values.items()}
 
 
 async def owned_by_dashboard(request: Request) -> None:

@@ -18,6 +18,7 @@ from omlx.settings.keys import KeyFile
 from .activity import ActivityPage
 from .benchmark import BenchmarkPage
 from .chat import ChatPage
+from .chat_tools import ChatTools
 from .connect import ConnectPage
 from .credentials import Credentials, Sessions, Throttle
 from .download import DownloadPage
@@ -64,6 +65,7 @@ def mount(
     SettingsPage(gate, pool, settings).register(pages, api)
     KeysPage(keys, KeyFile(home), pool.catalog, services.activity.seen).register(pages, api)
     ChatPage.of(services, snapshots, app.responses).register(pages, api)
+    ChatTools(services.toolbox).register(api)
     OverviewPage(services, requests, snapshots, measurements).register(pages, api)
     ConnectPage(snapshots, ModelCards(pool), keys, services.activity.seen).register(pages)
     # In this order: addresses that end in a model's name come after those with more behind it.

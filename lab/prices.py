@@ -115,7 +115,7 @@ FEATURES: Final[dict[str, str]] = {
         omlx/terminal_text omlx/installation omlx/cli/ tests/cli/ omlx/service tests/service/
         omlx/machine omlx/clients/ tests/test_power tests/test_installation
         tests/processes tests/wheel tests/conftest tests/schemas tests/__init__""",
-    "dashboard: other pages": "admin/ tests/admin/ tests/js/",
+    "dashboard: other pages": "admin/ tests/admin/ tests/js/ omlx/tools/ tests/tools/",
     "rules of the project": "tests/project/",
 }
 """Features, and how the paths of their files begin."""

@@ -15,6 +15,7 @@
     │   ├── DeviceFull            out of device memory, twice (503, not to be repeated)
     │   └── TooManyRequests       too many wrong passwords, or over a rate (429, Retry-After)
     ├── TimedOut                  the request took longer than its own limit (504)
+    ├── ToolFailed                a server of tools does not start, answer or work (502)
     ├── ConfigError               an invalid flag, variable or file; prevents a start (exit 2)
     ├── ModelError                a model directory cannot be loaded (400)
     │   ├── ModelGone             the model has been deleted or renamed (404)
@@ -138,6 +139,10 @@ class TimedOut(OmlxError):
     """End of a request at the requested time limit; clients must not retry by themselves."""
 
     status = 504
+
+
+class ToolFailed(OmlxError):
+    status = 502
 
 
 class ConfigError(OmlxError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -21,6 +22,8 @@ from omlx.models.vision.support import read_vision_off
 from omlx.records import PrefixStats, RequestStats
 from omlx.server.services import Services
 from omlx.settings.file import FileStamp, file_stamp
+
+_DRAFT_NAME: Final = re.compile(r"(?<![a-z])draft(er)?(?![a-z])", re.IGNORECASE)
 
 TEXT_ALONE: Final = Reason("vision.off.text")
 
@@ -135,6 +138,19 @@ class ModelSnapshots:
     async def all(self) -> list[ModelSnapshot]:
         """Return every model of the registry, in its order."""
         return await self._snapshots([self._trusted(entry) for entry in self.pool.registry.entries])
+
+    async def drafts(self) -> frozenset[str]:
+        """Return ids of draft models: by name, settings or package."""
+        models = self.pool.models
+
+        def read() -> frozenset[str]:
+            named = {entry.id for entry in models if _DRAFT_NAME.search(entry.name)}
+            resolved = (self._speculation.get(entry) for entry in models)
+            return frozenset(named) | {
+                one.draft.id for one in resolved if one is not None and one.draft
+            }
+
+        return await asyncio.to_thread(read)
 
     async def resident(self) -> list[ModelSnapshot]:
         """Return models that are in memory or loading."""

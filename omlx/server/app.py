@@ -238,6 +238,7 @@ def _lifespan(
         if prewarmer is not None:
             await asyncio.to_thread(prewarmer.store.flush)
         services.generations.shut_down()
+        await services.toolbox.close()
         if services.journal is not None:
             await services.journal.flushed()
             services.journal.close()

@@ -39,6 +39,7 @@ from omlx.settings.keys import KeyFile
 from omlx.settings.schema import Settings
 from omlx.telemetry.metrics import Gauges, Metrics
 from omlx.telemetry.usage import UsageHistory
+from omlx.tools.toolbox import Toolbox
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,7 @@ class Services:
     downloads: Downloads
     verifier: Verifier
     api_keys: ApiKeys
+    toolbox: Toolbox
     journal: Journal | None = None
     prewarmer: Prewarmer | None = None
 
@@ -107,9 +109,21 @@ def build_services(
         downloads=stores.downloads,
         verifier=Verifier(engine, pool, stores.answers),
         api_keys=ApiKeys(api_key, None if stores.home is None else KeyFile(stores.home)),
+        toolbox=_toolbox(pool),
         journal=stores.journal,
         prewarmer=prewarmer,
     )
+
+
+def _toolbox(pool: Pool) -> Toolbox:
+    def settings() -> Settings:
+        return pool.catalog.configuration.resolve().settings
+
+    def servers() -> dict[str, str]:
+        rows = (row.partition("=") for row in settings().mcp_server)
+        return {name: address.strip() for name, _, address in rows}
+
+    return Toolbox(servers, lambda: settings().web_search)
 
 
 def _gauges(

@@ -23,17 +23,21 @@ from omlx.catalog import sentence
 from omlx.draft_length import MAX_DRAFT_LENGTH
 from omlx.settings.types import (
     PAIR,
+    SERVER,
     Folder,
     Folders,
     Form,
     Origins,
     Pairs,
+    Paragraphs,
     Secret,
     Size,
     SizeOrOff,
     TemplateVariables,
     Text,
     Texts,
+    ToolServers,
+    WebAddress,
 )
 
 Value: TypeAlias = (
@@ -94,6 +98,7 @@ PER_LOAD = PER_MODEL | PER_REQUEST
 """Scopes with a request's but without a profile's: a profile could force a reload of the model."""
 EVERYWHERE = PER_LOAD | {Scope.PROFILE}
 MODEL_ALONE = frozenset({Scope.MODEL})
+PROFILE_ALONE = frozenset({Scope.PROFILE})
 
 STRICT: Final = "strict"
 """Value of `exactness` whose answers equal plain decoding alone, bit by bit."""
@@ -143,6 +148,8 @@ class Settings(BaseModel):
     allow_host: Annotated[Texts, _server("HOST")] = ()
     allow_origin: Annotated[Origins, _server("ORIGIN")] = ()
     allow_image_url: Annotated[bool, _server()] = False
+    mcp_server: Annotated[ToolServers, _server(SERVER, AppliesAt.AT_ONCE)] = ()
+    web_search: Annotated[WebAddress | None, _server("URL", AppliesAt.AT_ONCE)] = None
     record_prompts: Annotated[bool, _server(applies=AppliesAt.AT_ONCE)] = False
     answer_disk: Annotated[SizeOrOff, _server("SIZE|off", low=0, high=1 << 44)] = 256 << 20
     answer_days: Annotated[int, _server(low=1, high=3660)] = 30
@@ -197,6 +204,7 @@ class Settings(BaseModel):
     max_tokens: Annotated[int | None, _sampling(low=1, high=1 << 30)] = None
     thinking_budget: Annotated[int | None, _sampling(low=0, high=1 << 30)] = None
     chat_template_kwargs: Annotated[TemplateVariables | None, _sampling()] = None
+    system_prompt: Annotated[Paragraphs | None, _sampling(scopes=PROFILE_ALONE)] = None
 
     exactness: Annotated[Literal["ties", "strict"], _engine(scopes=PER_MODEL)] = "ties"
     receipt: Annotated[bool, _engine(applies=AppliesAt.AT_ONCE, scopes=EVERYWHERE)] = False

@@ -22,6 +22,11 @@ SHOWN: Final = 80
 
 PAIR: Final = "PATTERN=MODEL"
 
+SERVER: Final = "NAME=COMMAND"
+
+_SERVER_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,31}")
+"""Name of a tool server: prefix of tool names."""
+
 MAX_SECRET: Final = 4096
 """Characters — servers read at most 64 KB of a head, many proxies 8 KB."""
 
@@ -42,6 +47,7 @@ class Form(StrEnum):
     """Control for a value in the dashboard's forms."""
 
     TEXT = "text"
+    PARAGRAPHS = "paragraphs"
     SECRET = "secret"
     NUMBER = "number"
     SIZE = "size"
@@ -130,7 +136,23 @@ def _origins(patterns: tuple[str, ...]) -> tuple[str, ...]:
     return patterns
 
 
+def _tool_servers(servers: tuple[str, ...]) -> tuple[str, ...]:
+    names = [server.partition("=")[0] for server in servers]
+    for server, name in zip(servers, names, strict=True):
+        known = _SERVER_NAME.fullmatch(name) and name != "web" and names.count(name) == 1
+        if not known or not server.partition("=")[2].strip():
+            raise ConfigError("config.tool_server", value=shown(server), form=SERVER)
+    return servers
+
+
+def _web_address(raw: str) -> str:
+    if not raw.startswith(("http://", "https://")):
+        raise ConfigError("config.web_address", value=raw)
+    return raw
+
+
 Text: TypeAlias = Annotated[str, AfterValidator(_text)]
+Paragraphs: TypeAlias = Annotated[str, Form.PARAGRAPHS, AfterValidator(_text)]
 Secret: TypeAlias = Annotated[str, Form.SECRET, AfterValidator(_secret)]
 Size: TypeAlias = Annotated[int, Form.SIZE, BeforeValidator(_size)]
 SizeOrOff: TypeAlias = Annotated[int, Form.SIZE, BeforeValidator(_size_or_off)]
@@ -140,6 +162,8 @@ Folders: TypeAlias = Annotated[tuple[Folder, ...], Form.LINES, BeforeValidator(_
 _Listed: TypeAlias = Annotated[
     tuple[Annotated[str, AfterValidator(str.strip)], ...], BeforeValidator(_listed)
 ]
+ToolServers: TypeAlias = Annotated[_Listed, Form.LINES, AfterValidator(_tool_servers)]
+WebAddress: TypeAlias = Annotated[str, AfterValidator(_web_address)]
 Texts: TypeAlias = Annotated[_Listed, Form.LINES]
 Origins: TypeAlias = Annotated[_Listed, Form.LINES, AfterValidator(_origins)]
 Pairs: TypeAlias = Annotated[_Listed, Form.MAP, AfterValidator(_pairs)]

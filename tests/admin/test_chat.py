@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from omlx.installation import extra_words
 from omlx.models.catalog.discovery import BUNDLED, Folder, scan_places
+from omlx.models.vision import support
+from omlx.server.request.media.parts import MAX_BYTES
 from tests.admin.running import API, Administered, administered
-from tests.server.running import DRAFT, HYBRID, TARGET
+from tests.server.media.pdfs import encrypted, pdf
+from tests.server.running import DRAFT, HYBRID, SEEING, TARGET, VISION
 
 RESPONSES = f"{API}/chat/responses"
 BODY: dict[str, Any] = {"model": TARGET, "input": "Count to 20.", "background": True, "seed": 1}
@@ -28,6 +33,7 @@ def streamed(client: httpx.Client, method: str, path: str, **options: Any) -> li
     ("method", "path"),
     [
         ("GET", f"{API}/chat/models"),
+        ("POST", f"{API}/chat/files?model=m&name=n"),
         ("POST", RESPONSES),
         ("GET", f"{RESPONSES}/resp_1"),
         ("DELETE", f"{RESPONSES}/resp_1"),
@@ -82,6 +88,59 @@ def test_models_come_with_what_the_page_has_to_know(server: Administered) -> Non
         assert models[TARGET]["context_length"] == 4096
 
 
+def models_of(server: Administered) -> dict[str, Any]:
+    with server.browser() as client:
+        return {model["id"]: model for model in client.get(f"{API}/chat/models").json()["data"]}
+
+
+def test_models_say_what_they_cannot_do_and_which_only_draft(server: Administered) -> None:
+    models = models_of(server)
+    assert models[TARGET]["no_vision"]["code"] == "vision.off.text"
+    assert (models[TARGET]["fits"], models[HYBRID]["state"]) == (True, "unloaded")
+    assert [name for name, model in models.items() if model["drafts_for_others"]] == [DRAFT]
+
+
+def test_a_missing_extra_is_named_with_the_command_of_this_installation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(support, "_PACKAGES", ("no_such_package",))
+    with administered(tmp_path, SEEING) as server:
+        reason = models_of(server)[VISION]["no_vision"]
+    assert reason["message"].endswith(shlex.join(extra_words("vision")))
+
+
+def read_file(client: httpx.Client, content: bytes, model: str = TARGET) -> httpx.Response:
+    params = {"model": model, "name": "a.txt"}
+    return client.post(f"{API}/chat/files", params=params, content=content)
+
+
+def test_a_file_comes_back_as_text_with_its_tokens(server: Administered) -> None:
+    with server.browser() as client:
+        read = read_file(client, b"\xef\xbb\xbfCount to 20.").json()
+        assert (read["text"], read["tokens"] > 2) == ("Count to 20.", True)
+        assert read_file(client, pdf("one", "two")).json()["text"] == "one\n\ntwo"
+        assert read_file(client, b"x", "no/such").json() == {"text": "x", "tokens": None}
+
+
+@pytest.mark.parametrize(
+    ("content", "code"),
+    [
+        (b"\0\x01", "file.unknown"),
+        (encrypted(pdf("x")), "file.encrypted"),
+        (pdf(""), "file.no_text"),
+        (pdf("x")[:20], "file.broken"),
+        (bytes(MAX_BYTES + 1), "file.limits"),
+    ],
+)
+def test_a_file_without_text_is_refused_by_name(
+    server: Administered, content: bytes, code: str
+) -> None:
+    with server.browser() as client:
+        answer = read_file(client, content)
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"], error["params"]["name"]) == (400, code, "a.txt")
+
+
 @pytest.mark.parametrize(
     ("default", "asked", "first"),
     [(None, "", TARGET), (DRAFT, "", DRAFT), (None, HYBRID, HYBRID), (None, "no/such", TARGET)],
@@ -92,4 +151,4 @@ def test_it_is_the_asked_one_the_default_or_the_largest_that_fits(
     registry = scan_places([Folder("bundled", BUNDLED)])  # by name
     with administered(tmp_path, registry, default) as server, server.browser() as client:
         page = client.get("/admin/chat", params={"model": asked}).text
-        assert f'<option value="{first}" selected>' in page
+        assert f'data-model="{first}"' in page

@@ -11,7 +11,9 @@ import pytest
 from anthropic import Anthropic
 from openai import NotFoundError, OpenAI
 
+from omlx.models.catalog.catalog import Profile
 from omlx.models.pool.speculation import check_value
+from omlx.server.request.generation_request import GenerationRequest, with_profile
 from omlx.settings.configuration import LiveConfiguration
 from omlx.settings.layers import Layer, Source
 from omlx.settings.schema import Scope, Value, table
@@ -210,3 +212,17 @@ def test_a_profile_may_ask_for_receipts(tmp_path: Path) -> None:
             body = {"model": "target:kept", "messages": HELLO, **more}
             answer = http.post("/v1/chat/completions", json=body).json()
             assert ("receipt" in str(answer)) is kept
+
+
+def prompted(*messages: dict[str, str], **fields: Any) -> list[Any]:
+    """Return the messages of a request for a profile with a system prompt."""
+    profile = Profile(TARGET, "poet", {"system_prompt": "Rhyme.\nAlways."})
+    return list(with_profile(GenerationRequest(messages=messages, **fields), profile).messages)
+
+
+def test_the_system_prompt_of_a_profile_comes_before_a_conversation_without_one() -> None:
+    hello = {"role": "user", "content": "Hello."}
+    assert prompted(hello) == [{"role": "system", "content": "Rhyme.\nAlways."}, hello]
+    own = {"role": "system", "content": "Be brief."}
+    assert prompted(own, hello) == [own, hello]
+    assert prompted(prompts=("Once",)) == []

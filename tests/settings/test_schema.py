@@ -34,7 +34,7 @@ def test_every_setting_has_a_flag_unless_it_is_a_models_own() -> None:
     shown = parser.format_help()
     without = [setting.name for setting in SETTINGS if setting.flag not in shown]
     assert without == [setting.name for setting in SETTINGS if not setting.allowed_in(Scope.CLI)]
-    assert without == ["pinned", "alias"]
+    assert without == ["pinned", "alias", "system_prompt"]
 
 
 def test_defaults_are_those_of_the_typed_settings() -> None:

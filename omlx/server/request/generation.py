@@ -48,7 +48,7 @@ from omlx.server.request.generation_request import (
     with_settings,
 )
 from omlx.server.request.media.fetch import UrlReader
-from omlx.server.request.media.files import FileTexts
+from omlx.server.request.media.files import FileText, FileTexts
 from omlx.server.request.media.images import ImageLoader, Reader, attach
 from omlx.server.request.media.parts import shows_images
 from omlx.server.request.priority import priority_of
@@ -197,6 +197,10 @@ class GenerationService:
             request = await attach(request, Reader(model, support), self._images)
         work = partial(render_conversation, tokenizer, request, placer=support.family)
         return await self._text.run((model, request.long), work)
+
+    async def file_text(self, data: bytes) -> FileText:
+        """Return the text of a file, as the model reads attached files. Raises nothing."""
+        return await self._files.read(data)
 
     async def tokenize(
         self, name: str | None, text: str, *, special: bool, limit: int = MAX_TOKENS, param: str

@@ -160,6 +160,7 @@ def with_profile(request: GenerationRequest, profile: Profile | None) -> Generat
         max_tokens = settings.max_tokens
     return replace(
         request,
+        messages=_instructed(request.messages, settings.system_prompt),
         profile=profile.id,
         sampling={**sampling_fields(settings), **request.sampling},
         max_tokens=max_tokens,
@@ -169,6 +170,13 @@ def with_profile(request: GenerationRequest, profile: Profile | None) -> Generat
         draft_length=request.draft_length.over(profile.draft_length),
         receipt=receipt,
     )
+
+
+def _instructed(messages: Sequence[Message], prompt: str | None) -> Sequence[Message]:
+    """Put a profile's system prompt first, unless there is a system message."""
+    if prompt is None or not messages or messages[0]["role"] == "system":
+        return messages
+    return [{"role": "system", "content": prompt}, *messages]
 
 
 def with_settings(request: GenerationRequest, settings: Settings) -> GenerationRequest:

@@ -6,6 +6,8 @@
 //   drafted    [start, end) of the runs of `text` that came from drafts
 //   firstMs    time from the request to its first token
 //   thinkingMs time from the first token of the reasoning to the first one of the text
+//   calls      tools that the model calls: { id, name, arguments, status, result, failed }; status is
+//              asked, running, done or refused
 //   resumed    its events no longer say when they happened: the stream broke, or the page was left
 //   twin       the answer that it stands beside; of the same model without drafts, or with `versus`
 //              of another model
@@ -55,10 +57,19 @@ export function apply(answer, event, now) {
       if (event.drafted) markDrafted(answer, event.delta.length);
       answer.text += event.delta;
       break;
+    case "response.output_item.done":
+      if (event.item.type === "function_call") addCall(answer, event.item, now);
+      break;
   }
   if (!ENDS.has(event.type)) return false;
   end(answer, event.response, now);
   return true;
+}
+
+function addCall(answer, { call_id: id, name, arguments: given }, now) {
+  first(answer, now);
+  thought(answer, now);
+  answer.calls = [...(answer.calls ?? []), { id, name, arguments: given, status: "asked" }];
 }
 
 function first(answer, now) {

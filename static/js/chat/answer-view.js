@@ -5,6 +5,7 @@ import { known, t } from "../text.js";
 import { isLoggedOut } from "../session.js";
 import { runningAnswer } from "./answer.js";
 import { isContinuable, thinkingSeconds } from "./answer-events.js";
+import { CallsView } from "./calls-view.js";
 import { fromTemplate, show } from "./dom.js";
 import { EditForm } from "./edit-form.js";
 import { comparison, figuresOf, seconds, summaryOf, undrafted } from "./figures.js";
@@ -28,6 +29,7 @@ export class AnswerView {
     this.prose = new Prose(this.parts.text, addCodeBar);
     this.reasoning = new Prose(this.parts.reasoning, addCodeBar);
     this.form = new EditForm(this.element);
+    this.calls = new CallsView(this.parts.calls);
     this.update();
   }
 
@@ -39,6 +41,7 @@ export class AnswerView {
     this.parts.model.textContent = message.model;
     this.#think();
     this.prose.update(message.text);
+    this.calls.show(message.calls);
     this.#progress(answer);
     this.#problem(answer);
     const ended = message.status !== "running";
@@ -124,7 +127,7 @@ export class AnswerView {
   #progress(answer) {
     const { message } = this;
     const { progress, stage, bar } = this.parts;
-    const waits = message.status === "running" && !message.text && !message.reasoning;
+    const waits = message.status === "running" && !message.text && !message.reasoning && !message.calls;
     progress.hidden = !(waits && answer?.isConnected !== false);
     if (progress.hidden) return;
     const { stage: name = "sent", share = null } = answer?.progress ?? {};

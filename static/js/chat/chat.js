@@ -17,10 +17,13 @@ import { Generation } from "./generation.js";
 import { History } from "./history.js";
 import { loadMarkdown } from "./markdown.js";
 import { Models } from "./models.js";
+import { Picker } from "./picker.js";
 import { SettingsPanel } from "./settings-panel.js";
 import { Side } from "./sides.js";
 import * as store from "./store.js";
 import { Titles } from "./titles.js";
+import { Toolbox, ToolLoop } from "./toolbox.js";
+import { Unreadable } from "./transfer.js";
 import { isAtEnd, scrollToEnd, Turns } from "./turns.js";
 import { newestLeaf, siblings } from "./tree.js";
 
@@ -32,7 +35,8 @@ class Chat extends HTMLElement {
     const part = (name) => this.querySelector(`[data-chat="${name}"]`);
     this.heading = this.querySelector("h1");
     this.newest = part("newest");
-    this.models = new Models(this.querySelector("#chat-model"));
+    this.models = new Models(this.dataset.model);
+    new Picker(part("picker"), this.models);
     this.composer = new Composer(part("composer"), this.models);
     this.settings = new SettingsPanel(part("settings").querySelector("form"), this.models);
     this.history = new History(part("history"));
@@ -41,6 +45,12 @@ class Chat extends HTMLElement {
     this.generation = new Generation(this);
     this.titles = new Titles(part("titles"), () => !this.composer.busy);
     this.drafts = new Drafts(this.composer);
+    this.toolbox = new Toolbox(part("tools"), this.querySelector("[data-action=ask-again]"));
+    this.loop = new ToolLoop(this.toolbox, {
+      changed: (message) => this.#drawn(message),
+      answer: ({ id, conversation }) =>
+        conversation === this.conversation.id && this.generation.answer(id),
+    });
     this.sides = [
       new Side(part("history"), part("open-history"), true),
       new Side(part("settings"), part("open-settings"), false),
@@ -50,7 +60,7 @@ class Chat extends HTMLElement {
     store.onFull(() => show(part("unkept"), t("ui.chat.full")));
     await this.open(location.hash.slice(1));
     this.toggleAttribute("data-ready", true);
-    this.models.load().catch(() => {});
+    this.models.load();
   }
 
   #listen(file) {
@@ -156,26 +166,39 @@ class Chat extends HTMLElement {
   }
 
   // `keeps`: what is typed in the composer is not the question.
-  async ask({ text, pictures, parent = this.conversation.head.leaf, keeps = false }) {
-    if (!this.#canSend()) return;
+  async ask({ text, files, parent = this.conversation.head.leaf, keeps = false }) {
+    if (this.sending) return;
+    this.sending = true;
+    const canSend = await this.#canSend();
+    this.sending = false;
+    if (!canSend) return;
     const { conversation } = this;
     if (conversation.isEmpty) {
       conversation.head.settings = this.settings.values;
       history.pushState(null, "", `#${conversation.id}`);
     }
-    const question = await conversation.addQuestion(text, pictures, parent);
+    const question = await conversation.addQuestion(text, files, parent);
     if (!keeps) this.composer.clear();
     this.drafts.move(conversation);
     await this.generation.answer(question.id);
     this.history.show(conversation.id);
   }
 
-  // Whether the settings can be sent; else show the one at fault.
-  #canSend() {
-    if (this.settings.isValid) return true;
-    this.sides[1].open();
-    this.settings.showProblem();
-    return false;
+  // Whether the settings can be sent, and their tools are there; else show why not.
+  async #canSend() {
+    if (!this.settings.isValid) {
+      this.sides[1].open();
+      this.settings.showProblem();
+      return false;
+    }
+    return this.loadTools();
+  }
+
+  // Whether the tools of the conversation are there; else show why not.
+  async loadTools() {
+    const problem = await this.toolbox.load(this.settings.values.tools);
+    if (problem) this.composer.fail(problem);
+    return !problem;
   }
 
   // For `Generation`: an answer has ended.
@@ -183,10 +206,15 @@ class Chat extends HTMLElement {
     if (this.conversation.id !== message.conversation) return;
     this.turns.changed(message);
     this.render();
+    this.loop.ended(message, this.conversation.path);
     if (!this.composer.busy) this.composer.free(message.status === "done");
     if (message.status === "done" && !message.twin) this.#entitle();
     const ends = { failed: "ui.chat.failed", lost: "ui.chat.lost", stopped: "ui.chat.stopped" };
     if (message.status in ends) announce(t(ends[message.status]));
+  }
+
+  #drawn(message) {
+    if (this.conversation.id === message.conversation) this.turns.changed(message);
   }
 
   // Have the model write a title, once, in the first turns.
@@ -225,6 +253,7 @@ class Chat extends HTMLElement {
   keepSettings() {
     this.conversation.head.settings = this.settings.values;
     this.conversation.saveHead();
+    this.loadTools();
     this.meter.show(this.conversation.path);
   }
 
@@ -248,6 +277,7 @@ class Chat extends HTMLElement {
       "export-markdown": () => exportMarkdown(conversation),
       "export-json": () => exportJson(conversation),
       organise: () => this.#organise(id ?? conversation.id),
+      "ask-again": () => this.toolbox.askAgain(),
       delete: () => this.delete(conversation.id),
       "delete-other": () => this.delete(id),
       "delete-all": () => this.deleteAll(),
@@ -256,7 +286,11 @@ class Chat extends HTMLElement {
 
   #turnActions(message, button) {
     const { parent } = message;
+    const call = button.closest("[data-call]")?.dataset.call;
     return {
+      "call-once": () => this.loop.decide(message, call, "once"),
+      "call-always": () => this.loop.decide(message, call, "always"),
+      "call-refuse": () => this.loop.decide(message, call, "refuse"),
       copy: () => copy(message.text, button),
       edit: () => this.turns.view(message.id).edit(),
       cancel: () => this.turns.view(message.id).cancel(),
@@ -316,8 +350,8 @@ class Chat extends HTMLElement {
     if (this.composer.busy || !(text || message.images?.length)) return;
     this.turns.view(id).cancel();
     if (message.role === "user") {
-      const { images: pictures = [], parent } = message;
-      await this.ask({ text, pictures, parent, keeps: true });
+      const { images: files = [], parent } = message;
+      await this.ask({ text, files, parent, keeps: true });
       this.composer.focus();
     } else if (text !== message.text) {
       const edited = await this.conversation.addEdited(message, text);
@@ -327,13 +361,18 @@ class Chat extends HTMLElement {
   }
 
   async import({ files }) {
-    const problem = this.querySelector("[data-chat=import-problem]");
+    const [problem, done] = ["import-problem", "imported"].map((name) =>
+      this.querySelector(`[data-chat=${name}]`),
+    );
     show(problem, "");
+    show(done, "");
     try {
-      const heads = await importFiles([...files]);
-      announce(t("ui.chat.imported", { count: heads.length }));
+      const { heads, repeated } = await importFiles([...files]);
+      const known = repeated ? t("ui.chat.import.known", { count: repeated }) : "";
+      show(done, `${t("ui.chat.imported", { count: heads.length })} ${known}`.trim());
       if (heads.length) location.hash = heads[0].id;
     } catch (error) {
+      if (!(error instanceof Unreadable)) throw error;
       show(problem, t("ui.chat.import.failed", { reason: error.message }));
     }
     this.querySelector("[data-chat=file]").value = "";

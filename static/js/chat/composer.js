@@ -1,17 +1,16 @@
-// The field for a question, with pictures, and the button that sends it or stops the answer.
+// The field for a question, with files, and the button that sends it or stops the answer.
 
 import { announce } from "../announce.js";
 import { t } from "../text.js";
+import { attachment, chip, MOST, Unusable } from "./attachments.js";
 import { show, thumbnail } from "./dom.js";
+import { count } from "./figures.js";
 
-const TYPES = ["image/png", "image/jpeg", "image/webp", "image/gif"];
-const MOST_BYTES = 20 * 2 ** 20; // of one picture; the server has the same limit
-const MOST = 32;
-
-// Dispatches `ask` with { text, pictures }, `stop`, and `typed` with the text whenever it changes.
-// A question that is sent while an answer is generated waits for its end.
+// Dispatches `ask` with { text, files }, `stop`, and `typed` with the text whenever text or files
+// change. A question that is sent while an answer is generated waits for its end.
 export class Composer extends EventTarget {
-  pictures = [];
+  files = [];
+  reading = []; // names of files that are being read
   #waits = false;
 
   constructor(form, models) {
@@ -21,7 +20,7 @@ export class Composer extends EventTarget {
     this.field = form.elements.question;
     this.problem = form.querySelector("[data-problem]");
     this.note = form.querySelector("[data-waits]");
-    this.thumbnails = form.querySelector("[data-pictures]");
+    this.shown = form.querySelector("[data-files]");
     form.addEventListener("submit", (event) => {
       event.preventDefault();
       this.send();
@@ -34,10 +33,10 @@ export class Composer extends EventTarget {
       target.value = "";
     });
     this.field.addEventListener("paste", (event) => this.#take(event, event.clipboardData));
-    form.addEventListener("drop", (event) => this.#take(event, event.dataTransfer));
-    form.addEventListener("dragover", (event) => event.preventDefault());
-    models.select.addEventListener("omlx:models", () => this.#sight());
-    models.select.addEventListener("change", () => this.#sight());
+    // Anywhere on the page: beside the field, the browser would leave the chat for the file.
+    document.addEventListener("drop", (event) => this.#take(event, event.dataTransfer));
+    document.addEventListener("dragover", (event) => event.preventDefault());
+    models.addEventListener("facts", () => this.#weigh());
   }
 
   // While an answer is generated, its button stops it.
@@ -48,13 +47,13 @@ export class Composer extends EventTarget {
   }
 
   clear() {
-    this.fill({ text: "", pictures: [] });
+    this.fill({ text: "" });
   }
 
-  fill({ text, pictures }) {
+  fill({ text, files = [] }) {
     this.field.value = text;
-    this.pictures = [...pictures];
-    show(this.problem, "");
+    this.files = [...files];
+    this.fail("");
     this.#draw();
     this.#typed();
   }
@@ -72,27 +71,38 @@ export class Composer extends EventTarget {
 
   send() {
     const text = this.field.value.trim();
-    const { pictures } = this;
-    if (!(text || pictures.length)) return;
+    if (!(text || this.files.length || this.reading.length)) return;
     if (this.busy) return this.#wait(true);
-    show(this.problem, "");
-    this.dispatchEvent(new CustomEvent("ask", { detail: { text, pictures } }));
+    if (this.reading.length) return this.fail(t("ui.chat.file.wait"));
+    const { files } = this;
+    this.fail("");
+    this.dispatchEvent(new CustomEvent("ask", { detail: { text, files } }));
   }
 
-  attach(files) {
-    const images = files.filter(({ type }) => TYPES.includes(type));
-    const small = images.filter(({ size }) => size <= MOST_BYTES);
-    const room = MOST - this.pictures.length;
-    let problem = "";
-    if (images.length < files.length) problem = t("ui.chat.image.format");
-    if (small.length < images.length) problem = t("ui.chat.image.size");
-    if (small.length > room) problem = t("ui.chat.image.many", { most: MOST });
-    if (!this.models.sees) problem = t("ui.chat.image.blind", { model: this.models.chosen });
-    show(this.problem, problem);
-    if (!this.models.sees) return;
-    this.pictures.push(...small.slice(0, room).map((blob) => ({ name: blob.name, blob })));
+  // Show why nothing was sent or attached.
+  fail(sentence) {
+    show(this.problem, sentence);
+  }
+
+  async attach(given) {
+    const room = Math.max(0, MOST - this.files.length - this.reading.length);
+    const problems = given.length > room ? [t("ui.chat.file.many", { most: MOST })] : [];
+    const taken = given.slice(0, room);
+    this.reading.push(...taken.map(({ name }) => name));
+    this.#draw();
+    for (const file of taken) {
+      try {
+        this.files.push(await attachment(file, this.models));
+      } catch (error) {
+        if (!(error instanceof Unusable)) console.error(error);
+        problems.push(error.message);
+      }
+      this.reading.splice(this.reading.indexOf(file.name), 1);
+    }
     this.#draw();
     this.#typed();
+    this.#weigh();
+    if (problems.length) this.fail(problems.join(" "));
   }
 
   #click(button) {
@@ -101,9 +111,10 @@ export class Composer extends EventTarget {
     if (action === "attach") this.form.elements.file.click();
     if (action === "stop") this.stop();
     if (action === "detach") {
-      this.pictures.splice(Number(button.dataset.number), 1);
+      this.files.splice(Number(button.dataset.number), 1);
       this.#draw();
       this.#typed();
+      this.#weigh();
       this.focus();
     }
   }
@@ -142,26 +153,26 @@ export class Composer extends EventTarget {
   }
 
   async #draw() {
-    const shown = this.pictures.map(async ({ name, blob }, number) => {
-      const item = document.createElement("li");
-      const remove = document.createElement("button");
-      Object.assign(remove, { type: "button", textContent: "×", className: "detach" });
-      Object.assign(remove.dataset, { action: "detach", number });
-      remove.setAttribute("aria-label", t("ui.chat.image.remove", { name }));
-      item.append(await thumbnail(blob, name), remove);
-      return item;
-    });
-    this.thumbnails.replaceChildren(...(await Promise.all(shown)));
-    this.thumbnails.hidden = !this.pictures.length;
-    if (this.pictures.length) announce(t("ui.chat.image.count", { count: this.pictures.length }));
+    const drawing = Symbol("draw");
+    this.drawing = drawing;
+    const items = await Promise.all(this.files.map((file, number) => fileItem(file, number)));
+    if (this.drawing !== drawing) return; // a newer one has begun
+    this.shown.replaceChildren(...items, ...this.reading.map(waitingItem));
+    this.shown.hidden = !this.shown.childElementCount;
+    if (items.length) announce(t("ui.chat.file.count", { count: items.length }));
   }
 
-  // Whether the chosen model reads images.
-  #sight() {
-    const button = this.form.querySelector('[data-action="attach"]');
-    button.disabled = !this.models.sees;
-    const blind = t("ui.chat.image.blind", { model: this.models.chosen });
-    button.title = this.models.sees ? t("ui.chat.attach") : blind;
+  // Say whether the chosen model can read the files: there may be too much text, or pictures.
+  #weigh() {
+    const { models, files } = this;
+    const tokens = files.reduce((sum, file) => sum + (file.tokens ?? 0), 0);
+    const limit = models.facts?.context_length ?? Infinity;
+    const facts = { tokens: count(tokens), model: models.chosen, limit: count(limit) };
+    const shows = files.some(({ blob }) => blob.type !== "text/plain");
+    let problem = tokens > limit ? t("ui.chat.file.long", facts) : "";
+    if (shows && models.blindness) problem = models.blindness;
+    if (problem || this.weighed) this.fail(problem);
+    this.weighed = problem;
   }
 
   // Browsers without `field-sizing` need the height set by lines.
@@ -169,4 +180,20 @@ export class Composer extends EventTarget {
     if (CSS.supports("field-sizing", "content")) return;
     this.field.rows = Math.min(12, this.field.value.split("\n").length);
   }
+}
+
+async function fileItem(file, number) {
+  const { name, blob } = file;
+  const remove = document.createElement("button");
+  Object.assign(remove, { type: "button", textContent: "×", className: "detach" });
+  Object.assign(remove.dataset, { action: "detach", number });
+  remove.setAttribute("aria-label", t("ui.chat.file.remove", { name }));
+  const item = document.createElement("li");
+  item.append("bytes" in file ? chip(file) : await thumbnail(blob, name), remove);
+  return item;
+}
+
+function waitingItem(name) {
+  const textContent = t("ui.chat.file.reading", { name });
+  return Object.assign(document.createElement("li"), { className: "file-chip", textContent });
 }

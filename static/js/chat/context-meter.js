@@ -16,7 +16,7 @@ export class ContextMeter {
     this.element = element;
     this.warning = warning;
     this.models = models;
-    models.select.addEventListener("omlx:models", () => this.#draw());
+    models.addEventListener("facts", () => this.#draw());
   }
 
   show(turns) {

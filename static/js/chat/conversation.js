@@ -42,12 +42,12 @@ export class Conversation {
     return this.messages.get(id);
   }
 
-  // `pictures`: [{ name, blob }], or { id } of those that the conversation has.
-  async addQuestion(text, pictures, parent) {
-    this.head.title ||= titleOf(text) || pictures[0]?.name || "";
+  // `files`: as of attachments.js, or { id } instead of a blob that the conversation has.
+  async addQuestion(text, files, parent) {
+    this.head.title ||= titleOf(text) || files[0]?.name || "";
     const shown = [];
-    for (const { id = newId(), name, blob } of pictures) {
-      shown.push({ id, name });
+    for (const { id = newId(), blob, ...facts } of files) {
+      shown.push({ id, ...facts });
       if (blob) this.images.set(id, blob);
     }
     const question = { role: "user", text, images: shown, parent, ...this.#fresh() };

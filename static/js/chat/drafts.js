@@ -18,7 +18,7 @@ export class Drafts {
     this.#save();
     const isFirst = this.key === undefined;
     this.key = keyOf(conversation);
-    const draft = (await store.draftOf(this.key)) ?? { text: "", pictures: [] };
+    const draft = (await store.draftOf(this.key)) ?? { text: "" };
     if (!isFirst || !this.composer.field.value) this.composer.fill(draft);
   }
 
@@ -40,7 +40,7 @@ export class Drafts {
     clearTimeout(this.timer);
     if (this.key === undefined) return;
     this.savedAt = Date.now();
-    store.saveDraft(this.key, { text: this.composer.field.value, pictures: this.composer.pictures });
+    store.saveDraft(this.key, { text: this.composer.field.value, files: this.composer.files });
   }
 }
 

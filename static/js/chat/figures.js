@@ -71,3 +71,10 @@ export function seconds(value) {
 export function count(number) {
   return number.toLocaleString("en").replaceAll(",", "\u202f");
 }
+
+export function sizeOf(bytes) {
+  if (bytes < 1000) return `${bytes}\u202fB`;
+  if (bytes < 1e6) return `${Math.round(bytes / 1e3)}\u202fkB`;
+  if (bytes < 1e9) return `${(bytes / 1e6).toFixed(bytes < 1e7 ? 1 : 0)}\u202fMB`;
+  return `${(bytes / 1e9).toFixed(bytes < 1e10 ? 1 : 0)}\u202fGB`;
+}

@@ -3,7 +3,7 @@
 import { t } from "../text.js";
 import { Conversation, dataURI, newId } from "./conversation.js";
 import * as store from "./store.js";
-import { fromFile, toJson, toMarkdown } from "./transfer.js";
+import { fromFile, sourceOf, toJson, toMarkdown } from "./transfer.js";
 
 export async function exportMarkdown(conversation) {
   const names = { user: t("ui.chat.you"), system: t("ui.chat.system") };
@@ -23,17 +23,25 @@ export async function exportAll() {
   download(nameOf("omlx-conversations", "json"), toJson(all), "application/json");
 }
 
-// Add the conversations of files; return the heads. Throws SyntaxError for what is no such file.
+// Add the conversations of files that are not here yet. Return the heads of the added ones, and how
+// many were known. Throws Unreadable for what is no export.
 export async function importFiles(files) {
+  const known = new Set((await store.conversations()).map(sourceOf));
   const heads = [];
+  let repeated = 0;
   for (const file of files) {
     for (const { head, messages, images } of fromFile(await file.text(), newId)) {
+      if (known.has(head.source)) {
+        repeated += 1;
+        continue;
+      }
+      known.add(head.source);
       const blobs = images.map(({ id, uri }) => ({ conversation: head.id, id, blob: blobOf(uri) }));
       await store.addAll({ conversation: head, messages, images: blobs });
       heads.push(head);
     }
   }
-  return heads;
+  return { heads, repeated };
 }
 
 async function withImages({ head, messages, images }) {

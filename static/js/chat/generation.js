@@ -24,6 +24,7 @@ export class Generation {
   // Answer a question: a new branch, or an answer beside another one.
   async answer(question, fields = {}) {
     const { conversation } = this.page;
+    if (!(await this.page.loadTools())) return;
     const settings = { ...this.page.settings.values, ...fields.settings };
     const seed = fields.seed ?? (settings.seed === "" ? drawSeed() : Number(settings.seed));
     const { model } = settings;
@@ -46,6 +47,7 @@ export class Generation {
     const answer = runningAnswer(message.id);
     if (answer) return answer.retry();
     const { conversation } = this.page;
+    if (!(await this.page.loadTools())) return undefined;
     await conversation.begin(message);
     return this.#generate(conversation, message);
   }
@@ -83,7 +85,8 @@ export class Generation {
     const original = conversation.get(twin);
     const plain = original !== undefined && !versus;
     const { most, until } = plain ? lengthOf(original) : {};
-    const body = requestBody(turns, settings, { seed, images, plain, continues, most });
+    const tools = this.page.toolbox.known(settings.tools ?? "");
+    const body = requestBody(turns, settings, { seed, images, tools, plain, continues, most });
     this.page.titles.leave();
     this.#follow(message, (answer) => answer.start(body, until));
     if (!twin) scrollToEnd();

@@ -1,37 +1,41 @@
-// The models of the server, and what they can do; asked for again whenever the choice is opened.
+// The models of the server, what they can do, and the one that is chosen.
 
 import { send } from "../api.js";
+import { t } from "../text.js";
 
-export class Models {
+// Dispatches `change` with a choice of the user's, and `facts` whenever what is known of the chosen
+// model may have changed.
+export class Models extends EventTarget {
   known = new Map();
 
-  // `select`: the choice, with what the server has rendered.
-  constructor(select) {
-    this.select = select;
-    const again = () => this.load().catch(() => {}); // the choice stays as it was
-    select.addEventListener("focus", again);
-    select.addEventListener("pointerdown", again);
-    document.addEventListener("omlx:changed", again);
+  constructor(chosen) {
+    super();
+    this.chosen = chosen;
+    document.addEventListener("omlx:changed", () => this.load());
   }
 
+  // Ask the server again; without an answer everything stays as it was.
   async load() {
-    const { body } = await send("GET", "/chat/models");
-    const chats = body.data.filter(({ capabilities }) => capabilities.includes("completion"));
-    this.known = new Map(chats.map((model) => [model.id, model]));
-    this.#offer();
-    this.select.dispatchEvent(new Event("omlx:models"));
-  }
-
-  get chosen() {
-    return this.select.value;
+    try {
+      const { body } = await send("GET", "/chat/models");
+      const chats = body.data.filter(({ capabilities }) => capabilities.includes("completion"));
+      this.known = new Map(chats.map((model) => [model.id, model]));
+    } catch {
+      return;
+    }
+    this.#tell("facts");
   }
 
   // A conversation may name a model that is gone; the server will say so.
   choose(id) {
     if (!id) return;
-    if (![...this.select.options].some(({ value }) => value === id)) this.#add(id);
-    this.select.value = id;
-    this.select.dispatchEvent(new Event("omlx:models"));
+    this.chosen = id;
+    this.#tell("facts");
+  }
+
+  pick(id) {
+    this.choose(id);
+    this.#tell("change");
   }
 
   get facts() {
@@ -42,19 +46,29 @@ export class Models {
     return this.facts?.input_modalities.includes("image") ?? false;
   }
 
+  // Why the chosen model reads no images, as a sentence; empty if it does.
+  get blindness() {
+    const reason = this.facts?.no_vision;
+    if (!reason) return "";
+    const { code, params } = reason;
+    return t("ui.chat.image.blind", { model: this.chosen, reason: t(code, params) });
+  }
+
   get thinks() {
     return this.facts?.capabilities.includes("reasoning") ?? false;
   }
 
-  #offer() {
-    const offered = new Map([...this.select.options].map((option) => [option.value, option]));
-    for (const id of this.known.keys()) if (!offered.has(id)) this.#add(id);
-    for (const [id, option] of offered) {
-      if (!this.known.has(id) && id !== this.chosen) option.remove();
-    }
+  // Those whose name has every word of a text, in the server's order. Models that only draft for
+  // another one are found by name alone.
+  matching(text) {
+    const words = text.toLowerCase().split(/\s+/).filter(Boolean);
+    return [...this.known.values()].filter(({ id, drafts_for_others: drafts }) => {
+      if (!words.length) return !drafts || id === this.chosen;
+      return words.every((word) => id.toLowerCase().includes(word));
+    });
   }
 
-  #add(id) {
-    this.select.append(new Option(id, id));
+  #tell(name) {
+    this.dispatchEvent(new Event(name));
   }
 }

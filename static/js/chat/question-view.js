@@ -1,5 +1,6 @@
 // A question on the page, which can be edited: the edited one begins a branch.
 
+import { chip } from "./attachments.js";
 import { fromTemplate, thumbnail } from "./dom.js";
 import { EditForm } from "./edit-form.js";
 
@@ -31,8 +32,9 @@ export class QuestionView {
 
   async #draw({ images }) {
     const place = this.element.querySelector("[data-images]");
-    for (const { id, name } of this.message.images ?? []) {
-      if (images.has(id)) place.append(await thumbnail(images.get(id), name));
+    for (const file of this.message.images ?? []) {
+      if (file.bytes !== undefined) place.append(chip(file));
+      else if (images.has(file.id)) place.append(await thumbnail(images.get(file.id), file.name));
     }
   }
 }

@@ -3,19 +3,34 @@
 
 import * as formProblem from "../form-problem.js";
 import { t } from "../text.js";
-import { DEFAULTS } from "./request.js";
+import { DEFAULTS, SAMPLING } from "./request.js";
 
 const LAST = "omlx-chat-settings"; // of the newest conversation, for the next one
 const MAX_SEED = 2 ** 53 - 1;
 
+const between = (low, high) => ({
+  accepts: (value) => value >= low && value <= high,
+  range: `${low}–${high}`,
+});
+
 const NUMBERS = {
-  temperature: { accepts: (value) => value >= 0 && value <= 100, range: "0–100" },
+  temperature: between(0, 100),
+  top_p: between(0, 1),
+  top_k: { accepts: (value) => Number.isInteger(value) && value >= 0, range: "0–" },
+  min_p: between(0, 1),
+  repetition_penalty: between(0.01, 10),
+  presence_penalty: between(-2, 2),
+  frequency_penalty: between(-2, 2),
   maxTokens: { accepts: (value) => Number.isInteger(value) && value >= 1, range: "1–" },
   seed: {
     accepts: (value) => Number.isInteger(value) && value >= 0 && value <= MAX_SEED,
     range: `0–${MAX_SEED}`,
   },
 };
+
+// Fields, and the settings by which a profile fills them.
+const OF_PROFILE = { system: "system_prompt", maxTokens: "max_tokens" };
+for (const name of SAMPLING) OF_PROFILE[name] = name;
 
 // Dispatches `change` with every edit.
 export class SettingsPanel extends EventTarget {
@@ -28,29 +43,36 @@ export class SettingsPanel extends EventTarget {
       formProblem.clear(form);
       this.#edited();
     });
-    models.select.addEventListener("change", () => this.#edited());
-    models.select.addEventListener("omlx:models", () => this.#offer());
+    models.addEventListener("change", () => this.#edited());
+    models.addEventListener("facts", () => this.#offer());
   }
 
   get values() {
-    const { system, temperature, maxTokens, thinking, seed, schema } = this.form.elements;
+    const { elements } = this.form;
+    const numbers = Object.keys(NUMBERS).map((name) => [name, elements[name].value.trim()]);
     return {
       model: this.models.chosen,
-      system: system.value,
-      temperature: temperature.value.trim(),
-      maxTokens: maxTokens.value.trim(),
-      thinking: this.models.thinks ? thinking.value : "",
-      seed: seed.value.trim(),
-      schema: schema.value,
+      system: elements.system.value,
+      ...Object.fromEntries(numbers),
+      thinking: this.models.thinks ? elements.thinking.value : "",
+      schema: elements.schema.value,
+      tools: this.#tools.filter(({ checked }) => checked).map(({ value }) => value).join(","),
     };
   }
 
   show(settings) {
+    const { elements } = this.form;
     for (const [name, value] of Object.entries({ ...DEFAULTS, ...settings })) {
-      if (name in this.form.elements) this.form.elements[name].value = value;
+      if (name !== "tools" && name in elements) elements[name].value = value;
     }
+    const used = settings.tools?.split(",") ?? [];
+    for (const box of this.#tools) box.checked = used.includes(box.value);
     this.models.choose(settings.model);
     formProblem.clear(this.form);
+  }
+
+  get #tools() {
+    return [...this.form.querySelectorAll("[name=tools]")];
   }
 
   get isValid() {
@@ -79,8 +101,14 @@ export class SettingsPanel extends EventTarget {
     this.dispatchEvent(new Event("change"));
   }
 
+  // An empty field says what a profile puts there.
   #offer() {
+    const { elements } = this.form;
     this.form.querySelector("[data-field=thinking]").hidden = !this.models.thinks;
+    const values = this.models.facts?.profile ?? {};
+    for (const [field, setting] of Object.entries(OF_PROFILE)) {
+      elements[field].placeholder = String(values[setting] ?? t("ui.chat.by_model"));
+    }
   }
 }
 

@@ -4,7 +4,7 @@
 //   messages       { conversation, id, parent, role, created, … }, a record each, so that two
 //                  windows can add to one conversation
 //   images         { id, conversation, blob }
-//   drafts         { conversation, text, pictures }: what is typed; "" is the new conversation
+//   drafts         { conversation, text, files }: what is typed; "" is the new conversation
 //
 // Where the browser stores nothing (a private window may not), reads are empty and writes do
 // nothing: `isKept` is false, and the page says so.
@@ -153,9 +153,9 @@ export async function draftOf(conversation) {
   return database ? read("drafts", (store) => store.get(conversation)) : undefined;
 }
 
-export async function saveDraft(conversation, { text, pictures }) {
+export async function saveDraft(conversation, { text, files }) {
   await write(["drafts"], (store) => {
-    if (text || pictures.length) store.put({ conversation, text, pictures });
+    if (text || files.length) store.put({ conversation, text, files });
     else store.delete(conversation);
   });
 }

@@ -15,7 +15,9 @@ export function estimate(text) {
 export function tokensOf(turns, typed) {
   const counted = turns.findLastIndex(({ usage }) => usage);
   const textOf = ({ text, reasoning = "" }) => text + reasoning;
-  const guess = (part) => part.reduce((sum, turn) => sum + estimate(textOf(turn)), 0);
+  const filesOf = ({ images = [] }) => images.reduce((sum, { tokens }) => sum + (tokens ?? 0), 0);
+  const ofTurn = (turn) => estimate(textOf(turn)) + filesOf(turn);
+  const guess = (part) => part.reduce((sum, turn) => sum + ofTurn(turn), 0);
   const used = counted < 0 ? 0 : turns[counted].usage.total_tokens;
   const known = guess(turns.slice(0, counted + 1));
   const ratio = (used + PRIOR) / (known + PRIOR);

@@ -3,6 +3,7 @@
 // comments are escaped.
 
 import { newAnswer } from "./answer-events.js";
+import { foreign } from "./foreign.js";
 import { path, titleOf } from "./tree.js";
 
 const FORMAT = "omlx-conversations";
@@ -34,19 +35,36 @@ function block(role, name, text, model) {
   return `<!-- omlx:${mark} -->\n## ${name}\n\n${text.replaceAll("<!-- omlx", "<!-- \\omlx")}`;
 }
 
-// The conversations of a file, as [{ head, messages, images }] with new ids. Throws SyntaxError.
+// A file that is no export that can be read here.
+export class Unreadable extends Error {}
+
+// The conversations of a file, as [{ head, messages, images }] with new ids. `head.source` says
+// which conversation it was: a second import of the same one can be left out. Throws Unreadable.
 export function fromFile(text, newId) {
-  const read = text.trimStart().startsWith("{") ? fromJson(text) : [fromMarkdown(text)];
+  if (text.startsWith("PK\u0003")) throw new Unreadable("ZIP");
+  const read = /^\s*[[{]/.test(text) ? fromJson(text) : [fromMarkdown(text)];
   return read.map((conversation) => renewed(conversation, newId));
 }
 
 function fromJson(text) {
-  const { format, version, conversations } = JSON.parse(text);
-  if (format !== FORMAT || version !== VERSION || !Array.isArray(conversations)) {
-    throw new SyntaxError(`no ${FORMAT} of version ${VERSION}`);
+  let content;
+  try {
+    content = JSON.parse(text);
+  } catch (error) {
+    throw new Unreadable(error.message);
   }
-  return conversations;
+  const { format, version, conversations } = content;
+  if (format !== FORMAT) {
+    const others = foreign(content);
+    if (others) return others;
+  }
+  if (format !== FORMAT || version !== VERSION || !Array.isArray(conversations)) {
+    throw new Unreadable(`no ${FORMAT} of version ${VERSION}`);
+  }
+  return listOf(conversations).map((one) => ({ ...one, source: sourceOf(one) }));
 }
+
+export const sourceOf = ({ id, source }) => source ?? `omlx:${id}`;
 
 function fromMarkdown(text) {
   const turns = [];
@@ -58,7 +76,7 @@ function fromMarkdown(text) {
     else if (turns.length) turns.at(-1).lines.push(line);
     else title ||= line.replace(/^# /, "").trim();
   }
-  if (!turns.length) throw new SyntaxError("no message");
+  if (!turns.length) throw new Unreadable("no message");
   const messages = [];
   turns.forEach(({ role, model = "", lines }) => {
     const content = lines.slice(2).join("\n").trim().replaceAll("<!-- \\omlx", "<!-- omlx");
@@ -68,7 +86,15 @@ function fromMarkdown(text) {
       messages.push({ id, parent: id - 1, role, model, text: content });
     }
   });
-  return { title, settings: { system }, leaf: messages.length - 1, messages };
+  const source = `markdown:${text.length}:${hashOf(text)}`;
+  return { title, settings: { system }, leaf: messages.length - 1, messages, source };
+}
+
+// FNV-1a: a short name of a text, not a secure one.
+function hashOf(text) {
+  let hash = 0x811c9dc5;
+  for (let at = 0; at < text.length; at++) hash = Math.imul(hash ^ text.charCodeAt(at), 0x01000193);
+  return (hash >>> 0).toString(16);
 }
 
 // What a file says is checked and copied field by field: it may come from anywhere.
@@ -83,8 +109,10 @@ function renewed(given, newId) {
     parent: ids.get(message.parent) ?? null,
     created: numberOf(message.created, now + index),
   }));
+  cutCircles(messages);
   const head = {
     id,
+    source: textOf(given.source),
     title: textOf(given.title) || titleOf(messages[0]?.text ?? ""),
     created: numberOf(given.created, now),
     updated: numberOf(given.updated, now),
@@ -94,12 +122,24 @@ function renewed(given, newId) {
   return { head, messages, images: renamed(given, messages, newId) };
 }
 
+// A message below itself would be walked up for ever.
+function cutCircles(messages) {
+  const byId = new Map(messages.map((message) => [message.id, message]));
+  for (const message of messages) {
+    const seen = new Set([message.id]);
+    for (let at = byId.get(message.parent); at; at = byId.get(at.parent)) {
+      if (seen.has(at.id)) at.parent = null;
+      seen.add(at.id);
+    }
+  }
+}
+
 function checked(message, ids) {
   if (message.role === "user") {
-    const images = listOf(message.images).map(({ id, name }) => ({ id, name: textOf(name) }));
+    const images = listOf(message.images).map(fileOf);
     return { role: "user", text: textOf(message.text), images };
   }
-  const { drafted, usage, timings, firstMs, thinkingMs, warnings, error } = message;
+  const { calls, drafted, usage, timings, firstMs, thinkingMs, warnings, error } = message;
   const status = ENDED.has(message.status) ? message.status : "done";
   const fields = { model: textOf(message.model), seed: numberOf(message.seed, 0), status };
   const text = { text: textOf(message.text), reasoning: textOf(message.reasoning) };
@@ -116,19 +156,36 @@ function checked(message, ids) {
     drafted: listOf(drafted).filter((run) => Array.isArray(run) && run.every(Number.isFinite)),
     warnings: listOf(warnings).map(reasonOf),
     ...(error ? { error: reasonOf(error) } : {}),
+    ...(calls ? { calls: listOf(calls).map(callOf) } : {}),
   });
 }
 
-// Images get new ids too; one that a message does not name is left out.
+// A call that was never decided stays open.
+function callOf({ id, name, arguments: given, status, result, failed }) {
+  const call = { id: textOf(id), name: textOf(name), arguments: textOf(given), status: "asked" };
+  if (status !== "done" && status !== "refused") return call;
+  return { ...call, status, result: textOf(result), failed: failed === true };
+}
+
+// A picture; or a text, which has `bytes`.
+function fileOf({ id, name, bytes, tokens }) {
+  const file = { id, name: textOf(name) };
+  if (!Number.isFinite(bytes)) return file;
+  return { ...file, bytes, tokens: numberOf(tokens, null) };
+}
+
+// Files get new ids too; one that a message does not name is left out.
 function renamed({ images = {} }, messages, newId) {
   const found = [];
   for (const message of messages) {
-    const isImage = ({ id }) => textOf(images[id]).startsWith("data:image/");
-    message.images = message.images?.filter(isImage);
-    message.images?.forEach((image) => {
-      const uri = images[image.id];
-      image.id = newId();
-      found.push({ id: image.id, uri });
+    const isKnown = ({ id, bytes }) => {
+      return textOf(images[id]).startsWith(bytes === undefined ? "data:image/" : "data:text/plain");
+    };
+    message.images = message.images?.filter(isKnown);
+    message.images?.forEach((file) => {
+      const uri = images[file.id];
+      file.id = newId();
+      found.push({ id: file.id, uri });
     });
   }
   return found;

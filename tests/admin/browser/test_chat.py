@@ -91,6 +91,13 @@ def held(site: Site, page: Page) -> Iterator[threading.Event]:
         event.set()
 
 
+def choose(page: Page, model: str) -> None:
+    page.locator("#chat-model").click()
+    page.locator(".picker input").fill(model)
+    page.locator(f'.picker [data-model="{model}"]').click()
+    expect(page.locator("#chat-model")).to_contain_text(model)
+
+
 def fill(page: Page, **settings: str) -> None:
     """Set fields of the closed panel of settings."""
     script = """(settings) => {
@@ -172,7 +179,7 @@ def test_edited_and_regenerated_turns_are_branches(chatting: Site) -> None:
         expect(page.locator(".bubble").last).to_have_text("Hello")
         expect(button(branches, "before")).to_be_focused()
 
-        page.locator("#chat-model").select_option(DRAFT)
+        choose(page, DRAFT)
         button(answers(page).first, "regenerate").click()
         expect(page.locator(".bubble")).to_have_count(1)
         expect_answers(page, 1)
@@ -251,10 +258,15 @@ def test_drafts_are_tinted_and_compared_with_none(chatting: Site) -> None:
 
 def test_settings_are_sent_and_checked(chatting: Site) -> None:
     with talking(chatting, "400") as page:
-        attach = page.locator('[data-action="attach"]')
-        expect(attach).to_be_disabled()
-        expect(attach).to_have_attribute("title", f"{TARGET} does not read images.")
         page.get_by_role("button", name="Chat settings").click()
+        page.get_by_text("More sampling settings").click()
+        share = page.get_by_label("Top-p")
+        share.fill("2")
+        page.get_by_text("More sampling settings").click()
+        ask(page, COUNT)
+        expect(share).to_be_focused()  # the closed part is opened
+        expect(page.locator(".problem:visible")).to_contain_text("0–1")
+        share.fill("0.9")
         page.get_by_label("System prompt").fill("Answer in numbers.")
         page.get_by_label("Reasoning").select_option("off")
         longest = page.get_by_label("Max output tokens")
@@ -267,7 +279,7 @@ def test_settings_are_sent_and_checked(chatting: Site) -> None:
             ask(page, COUNT)
         body = sent.value.post_data_json
         assert body["instructions"] == "Answer in numbers."
-        assert body["max_output_tokens"] == 3
+        assert (body["max_output_tokens"], body["top_p"]) == (3, 0.9)
         assert body["chat_template_kwargs"] == {"enable_thinking": False}
         expect_answers(page, 1)
         expect(page.locator(".answer-note").first).to_contain_text("maximum number of output")
@@ -299,14 +311,12 @@ def test_a_model_that_sees_gets_the_attached_image(browser: Browser, tmp_path: P
     entry = inspect_checkpoint("smolvlm", tmp_path / "models" / "smolvlm", "test")
     registry = Registry((*DEMO.entries, entry))
     with open_site(browser, tmp_path / "home", registry) as site, talking(site, "400") as page:
-        attach, model = page.locator('[data-action="attach"]'), page.locator("#chat-model")
-        expect(attach).to_be_disabled()
-        model.select_option("smolvlm")
-        expect(attach).to_be_enabled()
+        choose(page, "smolvlm")
         with page.expect_file_chooser() as chooser:
-            attach.click()
+            button(page, "attach").click()
         chooser.value.set_files([IMAGE, Path(__file__)])
-        expect(page.locator(".composer .problem")).to_contain_text("Only PNG, JPEG")
+        expect(page.locator(".composer .file-chip")).to_contain_text("test_chat.py")
+        page.get_by_role("button", name="Remove test_chat.py").click()
         expect(page.locator(".composer canvas")).to_have_count(1)
         fill(page, maxTokens="4")
         with page.expect_request("**/chat/responses") as sent:
@@ -320,9 +330,7 @@ def test_a_model_that_sees_gets_the_attached_image(browser: Browser, tmp_path: P
         expect(page.locator(".question").get_by_role("img", name=IMAGE.name)).to_be_visible()
 
         # The conversation goes to a model that does not see: the server says why.
-        model.select_option(TARGET)
-        expect(attach).to_be_disabled()
-        expect(attach).to_have_attribute("title", f"{TARGET} does not read images.")
+        choose(page, TARGET)
         ask(page, "And now?")
         expect(answers(page, "failed")).to_contain_text("cannot read this image")
 
@@ -451,15 +459,18 @@ def test_export_and_import(chatting: Site, tmp_path: Path) -> None:
         button(page, "delete-all").click()
         page.get_by_role("dialog").get_by_role("button", name="Delete all").click()
         expect(page.locator(".conversation")).to_have_count(0)
-        for number, file in enumerate(files, 1):
+        for file, number in zip(files, (1, 2, 2), strict=True):  # the last two hold the same one
             page.locator("[data-chat=file]").set_input_files(file)
             expect(page.locator(".conversation")).to_have_count(number)
             expect(page.locator("h1")).to_have_text(COUNT)
             expect(answers(page)).to_contain_text(COUNTED)
             expect(page.get_by_label("System prompt")).to_have_value("Be brief.")
+        expect(page.locator("[data-chat=imported]")).to_contain_text("Already here: 1")
         (tmp_path / "other.json").write_text("{}", encoding="utf-8")
         page.locator("[data-chat=file]").set_input_files(tmp_path / "other.json")
-        expect(page.get_by_role("alert").locator("visible=true")).to_contain_text("not an exported")
+        expect(page.get_by_role("alert").locator("visible=true")).to_contain_text(
+            "cannot be imported"
+        )
 
 
 @needs_markdown

@@ -50,6 +50,8 @@ TEXTS = {
     "model_map": "claude-*=org/x",
     "allow_host": "mac.local",
     "allow_origin": "app://obsidian.md",
+    "mcp_server": "files=npx -y @modelcontextprotocol/server-filesystem /tmp",
+    "web_search": "http://localhost:8888",
 }
 CASES = list(itertools.product(table().values(), SCOPES))
 

@@ -104,8 +104,11 @@ def test_a_profile_can_be_chosen_where_a_model_can(
 ) -> None:
     change(browser, f"{MODEL}?profile=chosen", temperature=0.25)
     option = f'<option value="{TARGET}:chosen"'
-    for page in ("/admin/chat", "/admin/settings", "/admin/connect"):
+    for page in ("/admin/settings", "/admin/connect"):
         assert option in browser.get(page).text
     assert option not in browser.get(f"/admin/models/{TARGET}").text, "no draft model"
     asked = browser.get(f"/admin/chat?model={TARGET}:chosen").text
-    assert f"{option} selected" in asked
+    assert f'data-model="{TARGET}:chosen"' in asked
+    models = browser.get("/admin/api/chat/models").json()["data"]
+    (profile,) = (model for model in models if model["id"] == f"{TARGET}:chosen")
+    assert (profile["parent"], profile["profile"]) == (TARGET, {"temperature": 0.25})

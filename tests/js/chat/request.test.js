@@ -33,11 +33,23 @@ test("a conversation becomes the input of a response", () => {
   });
 });
 
+test("a text goes before the question, as a file", () => {
+  const uri = "data:text/plain;base64,aGk=";
+  const turn = { role: "user", text: "why?", images: [{ id: "f", name: "a.py", bytes: 2 }] };
+  const [{ content }] = requestBody([turn], DEFAULTS, { images: new Map([["f", uri]]) }).input;
+  assert.deepEqual(content, [
+    { type: "input_file", filename: "a.py", file_data: uri },
+    { type: "input_text", text: "why?" },
+  ]);
+});
+
 test("settings are sent if they are set", () => {
   const settings = {
     ...DEFAULTS,
     system: "Be brief.",
     temperature: "0",
+    min_p: "0.05",
+    frequency_penalty: "-1",
     maxTokens: "12",
     thinking: "off",
     schema: '{"type": "object"}',
@@ -45,6 +57,7 @@ test("settings are sent if they are set", () => {
   const body = requestBody(turns.slice(0, 1), settings, { seed: 1, plain: true });
   assert.equal(body.instructions, "Be brief.");
   assert.equal(body.temperature, 0);
+  assert.deepEqual([body.min_p, body.frequency_penalty, body.top_k], [0.05, -1, undefined]);
   assert.equal(body.max_output_tokens, 12);
   assert.deepEqual(body.chat_template_kwargs, { enable_thinking: false });
   assert.deepEqual(body.text.format.schema, { type: "object" });

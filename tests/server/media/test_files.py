@@ -69,6 +69,12 @@ def test_a_pdf_in_a_result_is_read_too() -> None:
     assert attached(request) == (READ_PAGES, [])
 
 
+def test_a_text_about_pdfs_is_a_text() -> None:
+    text = "A file of this kind begins with %PDF-1.7."
+    content, warnings = attached(chat(in_chat(uri(text.encode(), "text/plain"), "a.txt")))
+    assert (content, warnings) == (f"[file: a.txt]\n{text}", [])
+
+
 @pytest.mark.parametrize(
     ("data", "code"),
     [

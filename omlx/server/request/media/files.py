@@ -85,6 +85,10 @@ class FileTexts:
             messages.append(message)
         return replace(request, messages=messages, warnings=tuple(warnings))
 
+    async def read(self, data: bytes) -> FileText:
+        """Read a file. Raises nothing."""
+        return await asyncio.get_running_loop().run_in_executor(self._pool, _text_of, data)
+
     async def _read(self, url: str | None) -> FileText:
         if url is None:
             return FileText(failure="file.elsewhere")
@@ -97,7 +101,7 @@ class FileTexts:
             if name in self._kept:
                 self._kept.move_to_end(name)
                 return self._kept[name]
-        read = _text_of(url)
+        read = _read_uri(url)
         with self._lock:
             self._kept[name] = read
             while len(self._kept) > KEPT or self._characters > KEPT_CHARACTERS:
@@ -124,18 +128,26 @@ def _shown(part: Json, read: FileText) -> str:
     return f"[file: {part['name']}, left out: its text cannot be read here]"
 
 
-def _text_of(url: str) -> FileText:
+def _read_uri(url: str) -> FileText:
     try:
-        data = file_bytes(url)
+        return _text_of(file_bytes(url))
     except BadRequest:  # of another form, broken or too large
         return FileText(failure="file.broken")
+
+
+def _text_of(data: bytes) -> FileText:
+    unread = "file.unknown"
     if _PDF in data[:_PDF_WITHIN]:
-        return _pdf_text(data)
+        read = _pdf_text(data)
+        # A text about PDFs names the mark, too, but does not begin with it.
+        if read.failure != "file.broken" or data.startswith(_PDF):
+            return read
+        unread = "file.broken"
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError:
-        return FileText(failure="file.unknown")
-    return FileText(failure="file.unknown") if "\0" in text else FileText(text)
+        return FileText(failure=unread)
+    return FileText(failure=unread) if "\0" in text else FileText(text)
 
 
 def _pdf_text(data: bytes) -> FileText:

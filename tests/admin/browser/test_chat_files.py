@@ -1,0 +1,159 @@
+"""Files in chat, and the choice of a model, in a browser."""
+
+from __future__ import annotations
+
+import base64
+import re
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from playwright.sync_api import Browser, Locator, Page, expect
+
+from tests.admin.browser.checks import check_accessible, check_fits
+from tests.admin.browser.chromium import DESKTOP, NARROW, PHONE
+from tests.admin.browser.site import Site, open_site
+from tests.admin.browser.test_chat import IMAGE, answers, ask, expect_answers, fill, talking
+from tests.server.media.pdfs import encrypted, pdf
+from tests.server.running import DRAFT, TARGET
+
+PAGES: Final = tuple(f"Page {number}" for number in range(1, 201))
+
+
+@pytest.fixture(scope="module")
+def site(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    with open_site(browser, tmp_path_factory.mktemp("home")) as opened:
+        yield opened
+
+
+def attach(page: Page, *files: Path) -> None:
+    page.locator(".composer input[type=file]").set_input_files(files)
+
+
+def chips(page: Page) -> Locator:
+    return page.locator(".composer .file-chip:has(span)")
+
+
+def problem(page: Page) -> Locator:
+    return page.locator(".composer .problem")
+
+
+def text_of(part: dict[str, Any]) -> str:
+    return base64.b64decode(part["file_data"].partition(",")[2]).decode()
+
+
+def test_text_code_and_pdf_are_read_into_the_prompt_and_cached(site: Site, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("Rivers: Rhône.\n", encoding="utf-8")
+    (tmp_path / "sum.py").write_text("def add(a, b):\n    return a + b\n", encoding="utf-8")
+    (tmp_path / "book.pdf").write_bytes(pdf(*PAGES))
+    with talking(site) as page:
+        fill(page, maxTokens="4")
+        attach(page, tmp_path / "notes.txt", tmp_path / "sum.py", tmp_path / "book.pdf")
+        expect(chips(page)).to_have_count(3)
+        expect(chips(page).first).to_contain_text(re.compile(r"notes\.txt16\s*B · [1-9]\d* tokens"))
+        expect(chips(page).last).to_contain_text(re.compile(r"kB · \d\s\d{3} tokens"))
+        with page.expect_request("**/chat/responses") as sent:
+            ask(page, "What is on page 7?")
+        *files, text = sent.value.post_data_json["input"][0]["content"]
+        assert [part["filename"] for part in files] == ["notes.txt", "sum.py", "book.pdf"]
+        assert text_of(files[0]) == "Rivers: Rhône.\n"
+        assert text_of(files[2]).split("\n\n") == list(PAGES)
+        assert text["text"] == "What is on page 7?"
+        expect_answers(page, 1)
+        expect(chips(page)).to_have_count(0)
+        page.reload()
+        expect(page.locator(".question .file-chip")).to_have_count(3)
+
+        ask(page, "And on page 8?")
+        expect_answers(page, 2)
+        cached = re.compile(r"([\d\s]+) of ([\d\s]+) prompt tokens cached")
+        figures = answers(page).last.locator(".figures-line")
+        expect(figures).to_contain_text(cached)
+        found = cached.search(figures.inner_text())
+        assert found is not None
+        used, prompt = (int(re.sub(r"\s", "", figure)) for figure in found.groups())
+        assert used > 0.9 * prompt
+
+
+def test_a_file_that_cannot_be_used_gets_a_sentence_and_nothing_is_lost(
+    site: Site, tmp_path: Path
+) -> None:
+    (tmp_path / "secret.pdf").write_bytes(encrypted(pdf("x")))
+    (tmp_path / "scan.pdf").write_bytes(pdf("", ""))
+    (tmp_path / "torn.pdf").write_bytes(pdf("x")[:20])
+    with zipfile.ZipFile(tmp_path / "all.zip", "w") as archive:
+        archive.writestr("a", "b" * 100)
+    with (tmp_path / "huge.txt").open("wb") as huge:
+        huge.truncate(1 << 30)  # a file with a hole takes no room
+    (tmp_path / "photo.heic").write_bytes(b"\0\0\0\x18ftypheic")
+    sentences = {
+        "secret.pdf": "secret.pdf is encrypted",
+        "scan.pdf": "its pages are pictures",
+        "torn.pdf": "torn.pdf is damaged",
+        "all.zip": "neither text, code, PDF nor an image",
+        "huge.txt": "huge.txt is larger than 20 MB",
+        IMAGE.name: f"{TARGET} does not read images. The model is a text model.",
+    }
+    with talking(site, "400") as page:
+        (tmp_path / "good.md").write_text("# Kept", encoding="utf-8")
+        attach(page, tmp_path / "good.md")
+        page.locator("[name=question]").fill("Kept, too")
+        for name, sentence in sentences.items():
+            attach(page, IMAGE if name == IMAGE.name else tmp_path / name)
+            expect(problem(page)).to_contain_text(sentence)
+        expect(chips(page)).to_have_count(1)
+        expect(page.locator("[name=question]")).to_have_value("Kept, too")
+        page.get_by_role("button", name="Remove good.md").click()
+        expect(chips(page)).to_have_count(0)
+
+
+def test_more_text_than_the_context_is_said_before_it_is_sent(site: Site, tmp_path: Path) -> None:
+    (tmp_path / "long.txt").write_text("word " * 9000, encoding="utf-8")
+    with talking(site) as page:
+        attach(page, tmp_path / "long.txt")
+        expect(problem(page)).to_contain_text(re.compile(r"context of omlx-demo/target has 4\s096"))
+        page.get_by_role("button", name="Remove long.txt").click()
+        expect(problem(page)).to_be_hidden()
+
+
+def test_the_model_is_picked_by_keys_and_drafts_are_hidden(site: Site) -> None:
+    with talking(site) as page:
+        button = page.locator("#chat-model")
+        expect(button).to_contain_text(TARGET)
+        button.press("Enter")
+        search, options = page.locator(".picker input"), page.locator(".picker [role=option]")
+        expect(search).to_be_focused()
+        expect(options.filter(has_text=TARGET)).to_have_attribute("aria-selected", "true")
+        expect(options.filter(has_text=TARGET)).to_contain_text(re.compile("tools.*Reasoning"))
+        expect(options.filter(has_text=DRAFT)).to_have_count(0)
+        page.keyboard.type("draft")
+        expect(options).to_have_count(1)
+        expect(options).to_contain_text("draft model")
+        page.keyboard.type("no such")
+        expect(page.get_by_text("No model has this name.")).to_be_visible()
+        page.keyboard.press("Control+a")
+        page.keyboard.type("DRAFT demo")
+        expect(options).to_have_count(1)
+        check_accessible(page, [DESKTOP])
+        page.keyboard.press("Enter")
+        expect(search).to_be_hidden()
+        expect(button).to_be_focused()
+        expect(button).to_contain_text(DRAFT)
+        button.press("Enter")
+        page.keyboard.press("Escape")
+        expect(search).to_be_hidden()
+        expect(button).to_contain_text(DRAFT)
+
+
+def test_files_and_the_list_of_models_fit_a_phone(site: Site, tmp_path: Path) -> None:
+    name = "a-report-with-an-unusually-long-name-" * 3 + ".txt"
+    (tmp_path / name).write_text("text", encoding="utf-8")
+    with talking(site, viewport=NARROW) as page:
+        attach(page, tmp_path / name)
+        expect(chips(page)).to_have_count(1)
+        page.locator("#chat-model").click()
+        expect(page.locator(".picker [role=option]").first).to_be_visible()
+        check_accessible(page, [PHONE])
+        check_fits(page, [NARROW])

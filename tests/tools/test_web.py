@@ -1,0 +1,93 @@
+"""Web search at an address of the user's own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from omlx.errors import ToolFailed
+from omlx.tools.tool import ToolResult
+from omlx.tools.toolbox import Toolbox
+from omlx.tools.web import MAX_RESULTS, search_address
+
+RESULTS = [
+    {"title": f"Page {n}", "url": f"http://a.example/{n}", "content": f"About {n}."}
+    for n in range(20)
+]
+
+
+@contextmanager
+def answering(body: str, status: int = 200) -> Iterator[tuple[str, list[str]]]:
+    """A server that answers everything alike: its address, and the paths asked for."""
+    asked: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(body.encode())
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}", asked
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def search(address: str, **arguments: Any) -> ToolResult:
+    box = Toolbox(dict, lambda: address)
+    assert box.names == ["web"]
+    return asyncio.run(box.call("web__search", arguments))
+
+
+def test_results_come_as_text() -> None:
+    with answering(json.dumps({"results": RESULTS})) as (address, asked):
+        result = search(address, query="rivers & lakes")
+    assert asked == ["/search?q=rivers+%26+lakes&format=json"]
+    pages = result.text.split("\n\n")
+    assert (len(pages), pages[0]) == (MAX_RESULTS, "Page 0\nhttp://a.example/0\nAbout 0.")
+    with answering('{"results": []}') as (address, _):
+        assert search(address, query="x").text == "No results."
+
+
+def test_a_call_without_a_query_is_an_error_of_the_model() -> None:
+    assert search("http://127.0.0.1:9", words="x").failed
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [("<html>", 200), ("{}", 200), ("[]", 200), ('{"results": [1]}', 200), ("forbidden", 403)],
+)
+def test_an_answer_that_is_no_json_says_what_to_set(body: str, status: int) -> None:
+    with answering(body, status) as (address, _), pytest.raises(ToolFailed) as failed:
+        search(address, query="x")
+    assert failed.value.code == "toolbox.no_json"
+
+
+def test_an_address_that_does_not_answer_is_named() -> None:
+    with pytest.raises(ToolFailed) as failed:
+        search("http://127.0.0.1:9", query="x")
+    assert failed.value.code == "toolbox.unreached"
+    with answering("", 500) as (address, _), pytest.raises(ToolFailed) as failed:
+        search(address, query="x")
+    assert failed.value.params["detail"] == "HTTP 500"
+
+
+def test_the_path_of_an_address_is_kept() -> None:
+    wanted = "https://a.example/x/search?l=en&q=b&format=json"
+    assert search_address("https://a.example/x/search?l=en", "b") == wanted
