@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from datetime import date, timedelta
 from itertools import islice
 from pathlib import Path
+from statistics import median
 from typing import Annotated, Any, Final, TypeAlias
 
 from fastapi import APIRouter, Request
@@ -60,6 +61,16 @@ class EndedView:
 
     answers: Sequence[AnswerView]
     kept: frozenset[str]
+
+    @property
+    def after_tool_s(self) -> float | None:
+        """Median time to first token after the result of a tool; None without any."""
+        times = [
+            answer.first_token_s
+            for answer in self.answers
+            if answer.after_tool and answer.first_token_s is not None
+        ]
+        return median(times) if times else None
 
 
 @dataclass(frozen=True, slots=True)

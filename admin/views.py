@@ -122,6 +122,7 @@ class AnswerView:
     finish: str | None
     prompt_text: str | None
     is_failure: bool
+    after_tool: bool = False
 
     @property
     def started(self) -> float:
@@ -203,6 +204,7 @@ def answer_view(ended: Outcome) -> AnswerView:
         finish=ended.finish,
         prompt_text=ended.prompt_text,
         is_failure=ended.failed,
+        after_tool=ended.after_tool,
     )
 
 

@@ -122,8 +122,17 @@ class RequestStats:
     """Share of the timed steps' seconds by which they differ from their estimates."""
     restarts: int = 0
     """Count — recomputations of all tokens after a failure of the device."""
+    context_n: int = 0
+    """Tokens — context length of the model; 0 if unknown."""
     displaced: int = 0
     """Count — pauses in which the row was given to more urgent requests."""
+
+    @property
+    def context_left(self) -> int | None:
+        """Tokens of the context behind prompt and output; None if unknown."""
+        if not self.context_n:
+            return None
+        return max(0, self.context_n - self.prompt_n - self.predicted_n)
 
     @property
     def proposed(self) -> int:

@@ -300,7 +300,7 @@ def device_error(row: Row, fault: DeviceFault, alone: bool) -> OmlxError:
     return DeviceFull("device.memory", tokens=tokens)
 
 
-def request_stats(row: Row, speculator: Speculator) -> RequestStats:
+def request_stats(row: Row, speculator: Speculator, context_length: int) -> RequestStats:
     clock, strategy = row.clock, speculator.effective_strategy(row)
     prompt_n = row.request.prompt_n
     return RequestStats(
@@ -311,6 +311,7 @@ def request_stats(row: Row, speculator: Speculator) -> RequestStats:
         prompt_ms=_ms(clock.admitted, clock.first_token),
         predicted_ms=_ms(clock.first_token, clock.last_token),
         seed=row.request.sampling.seed,
+        context_n=context_length,
         drafters=drafter_stats(row, speculator),
         speculation=speculator.reason(row),
         strategy=str(strategy),

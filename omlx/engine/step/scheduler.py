@@ -342,7 +342,7 @@ class Scheduler:
 
     def _finish(self, row: Row, reason: FinishReason, stop_token: int | None) -> Finished:
         """End a request, and free the row."""
-        stats = request_stats(row, self.speculator)
+        stats = request_stats(row, self.speculator, self.queue.limits.context_length)
         self._release(row)
         return Finished(row.request.id, reason, stats, stop_token)
 

@@ -1,4 +1,4 @@
-"""Background prefill: prompts computed into the prefix cache below every request."""
+"""Background prefill: prompts computed into the prefix cache after all requests."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import uuid
 from collections.abc import Sequence
 from math import inf
+from typing import Final
 
 from omlx.engine.thread import EngineThread
 from omlx.engine.types import (
@@ -19,18 +20,23 @@ from omlx.engine.types import (
 from omlx.errors import Overloaded
 from omlx.models.pool.pool import Pool
 
+LAST: Final = 1 << 31
+"""Number — priority after the requests of clients."""
+
 
 class BackgroundPrefill:
-    """Prefill requests that any other request cancels. On the event loop."""
+    """Prefill requests below those of clients. On the event loop."""
 
     def __init__(self, engine: EngineThread, pool: Pool) -> None:
         self._engine = engine
         self._pool = pool
 
     async def fill(
-        self, model: str, tokens: tuple[int, ...], deadline: float = inf
+        self, model: str, tokens: tuple[int, ...], deadline: float = inf, *, beside: bool = False
     ) -> tuple[bool, int]:
         """Compute the tokens missing from the prefix cache of a leased model.
+
+        Any request cancels the work, or, `beside` requests, goes first.
 
         Return whether the work ended before `deadline`, in seconds of the event loop, and the
         number of computed tokens. Does nothing where memory has no room. Raises OmlxError.
@@ -42,7 +48,8 @@ class BackgroundPrefill:
             tokens=(*tokens, tokens[-1]),  # the last token of a prompt is not computed
             max_tokens=0,
             stable=len(tokens),
-            background=True,
+            background=not beside,
+            priority=LAST,
         )
         if not await asyncio.wrap_future(self._engine.may_prefill(model, request)):
             return True, 0
@@ -68,7 +75,8 @@ class BackgroundPrefill:
                 if isinstance(event, Finished):
                     computed = max(0, reached - event.stats.cached_n)
                     return event.reason is FinishReason.LENGTH, computed
-                if not self._alone() or loop.time() > deadline:
+                given_up = request.background and not self._alone()
+                if given_up or loop.time() > deadline:
                     self._engine.cancel(request.id)
         finally:
             self._engine.cancel(request.id)

@@ -1,10 +1,11 @@
-"""Next turns: the fixed part behind a tool call, computed while the client's tool runs.
+"""Next turns: their known parts, computed while the client's tool runs or the user reads.
 
     prompt │ answer with calls │ end of message, header of the result │ result, generation prompt
     cached │ as the template renders them: computed ahead             │ computed on arrival
 
 Templates may render an answer otherwise than it was generated, without its reasoning for example:
-then that is computed ahead as well.
+then that is computed ahead as well. Once a conversation fills most of the context, so is its
+compaction, in the shape of the program's last one.
 """
 
 from __future__ import annotations
@@ -13,18 +14,24 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from omlx.errors import EngineDead, OmlxError
 from omlx.models.pool.pool import Pool
 from omlx.models.pool.served import ServedModel
+from omlx.records import RequestStats
 from omlx.server.beginnings.background import BackgroundPrefill
 from omlx.server.beginnings.beginning import shared_length
+from omlx.server.beginnings.compaction import SHARE, Compactions, Shape
+from omlx.server.beginnings.foresight import program
 from omlx.server.request import tooling
 from omlx.server.request.engine_requests import render_conversation
 from omlx.server.request.generation_request import GenerationRequest
+from omlx.server.request.stream import GenerationStream
 from omlx.settings.schema import Settings
 from omlx.text.events import (
+    Finish,
     OutputEvent,
     ReasoningDelta,
     TextDelta,
@@ -51,6 +58,7 @@ class AnswerMessage:
     reasoning: list[str] = field(default_factory=list)
     calls: dict[int, ToolCallStart] = field(default_factory=dict)
     arguments: dict[int, list[str]] = field(default_factory=dict)
+    stats: RequestStats | None = None
 
     def add(self, event: OutputEvent) -> None:
         match event:
@@ -62,6 +70,16 @@ class AnswerMessage:
                 self.calls[index], self.arguments[index] = event, []
             case ToolCallArguments(index=index, text=text):
                 self.arguments[index].append(text)
+            case Finish(stats=stats):
+                self.stats = stats
+
+    @property
+    def fills_context(self) -> bool:
+        """Whether the conversation has filled enough of the context to be compacted soon."""
+        stats = self.stats
+        if stats is None or stats.context_left is None:
+            return False
+        return stats.context_left <= (1 - SHARE) * stats.context_n
 
     @property
     def message(self) -> dict[str, Any]:
@@ -70,11 +88,15 @@ class AnswerMessage:
             tooling.call(call.id, call.name, "".join(self.arguments[index]))
             for index, call in sorted(self.calls.items())
         ]
-        return {"role": "assistant", "content": "".join(self.text), "tool_calls": calls}
+        message = {"role": "assistant", "content": "".join(self.text)}
+        return message | ({"tool_calls": calls} if calls else {})
 
 
 class NextTurns:
-    """Prepares next turns, unless `prewarm` is off. On the event loop."""
+    """Prepares next turns, unless `prewarm` is off. On the event loop.
+
+    `compactions` learns from requests.
+    """
 
     def __init__(
         self, prefill: BackgroundPrefill, pool: Pool, settings: Callable[[], Settings]
@@ -83,11 +105,22 @@ class NextTurns:
         self._pool = pool
         self._settings = settings
         self._tasks: set[asyncio.Task[None]] = set()
+        self.compactions = Compactions()
 
-    def begin(self, served: ServedModel, request: GenerationRequest, answer: AnswerMessage) -> None:
-        """Prepare the turn behind an answer that has ended, if it calls a tool."""
-        if answer.calls and self._settings().prewarm != "off":
-            task = asyncio.create_task(self._prepare(served, request, answer))
+    def watch(self, stream: GenerationStream, request: GenerationRequest, client: str) -> None:
+        """Learn from a request, and prepare the turn behind its answer once that has ended."""
+        self.compactions.note(stream.served.id, program(client), request)
+        if request.continues:
+            turn = Turn(request, AnswerMessage())
+            stream.listener = turn.answer.add
+            stream.completed = partial(self._begin, stream.served, client, turn)
+
+    def _begin(self, served: ServedModel, client: str, turn: Turn) -> None:
+        shape = None
+        if turn.answer.fills_context:
+            shape = self.compactions.shape(served.id, program(client))
+        if (turn.answer.calls or shape is not None) and self._settings().prewarm != "off":
+            task = asyncio.create_task(self._prepare(served, turn, shape))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
@@ -95,17 +128,17 @@ class NextTurns:
         for task in self._tasks:
             task.cancel()
 
-    async def _prepare(
-        self, served: ServedModel, request: GenerationRequest, answer: AnswerMessage
-    ) -> None:
+    async def _prepare(self, served: ServedModel, turn: Turn, shape: Shape | None) -> None:
         try:
             lease = await self._pool.lease(served.id)
             try:
-                prompts = await asyncio.to_thread(
-                    fixed_parts, served.tokenizer, request, answer, served.context_length
-                )
-                for tokens in prompts:
-                    await self._prefill.fill(served.id, tokens)
+                model = served.tokenizer, served.context_length
+                if turn.answer.calls:
+                    for tokens in await asyncio.to_thread(turn.fixed_parts, *model):
+                        await self._prefill.fill(served.id, tokens, beside=True)
+                if shape is not None:
+                    for tokens in await asyncio.to_thread(turn.compactions, *model, shape):
+                        await self._prefill.fill(served.id, tokens)
             finally:
                 lease.release()
         except EngineDead:
@@ -117,47 +150,69 @@ class NextTurns:
             log.exception("a next turn was not computed ahead")
 
 
-def fixed_parts(
-    tokenizer: TokenizerWrapper,
-    request: GenerationRequest,
-    answer: AnswerMessage,
-    context_length: int,
-) -> list[tuple[int, ...]]:
-    """Return the tokens that are known of the next turn, up to the first result.
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A request and the answer that has ended."""
 
-    Two prompts where it is unknown whether the client returns reasoning. Raises BadRequest.
-    """
-    prompts: list[tuple[int, ...]] = []
-    for message in _variants(request.messages, answer):
-        results = [_conversation(request, message, text) for text in _FIRST_CHARACTERS]
-        shared: tuple[int, ...] | None = None
-        for result in results:
-            tokens = render_conversation(tokenizer, result, context_length).tokens
-            shared = tokens if shared is None else shared[: shared_length(shared, tokens)]
-        if shared and shared not in prompts:
-            prompts.append(shared)
-    return prompts
+    request: GenerationRequest
+    answer: AnswerMessage
+
+    def fixed_parts(
+        self, tokenizer: TokenizerWrapper, context_length: int
+    ) -> list[tuple[int, ...]]:
+        """Return the known tokens of the next turn, up to the first result.
+
+        Two prompts where it is unknown whether the client returns reasoning. Raises BadRequest.
+        """
+        prompts: dict[tuple[int, ...], None] = {}
+        for message in self._messages():
+            following = [self._with_results(message, text) for text in _FIRST_CHARACTERS]
+            prompts[_shared(tokenizer, following, context_length)] = None
+        return list(prompts)
+
+    def compactions(
+        self, tokenizer: TokenizerWrapper, context_length: int, shape: Shape
+    ) -> list[tuple[int, ...]]:
+        """Return the known tokens of the turn's compaction: all, or up to the first result.
+
+        Raises BadRequest, also if it is longer than the context.
+        """
+        prompts: dict[tuple[int, ...], None] = {}
+        for message in self._messages():
+            following = [
+                shape.of(self._with_results(message, text))
+                for text in (_FIRST_CHARACTERS if self.answer.calls else ("",))
+            ]
+            prompts[_shared(tokenizer, following, context_length)] = None
+        return list(prompts)
+
+    def _messages(self) -> Iterator[dict[str, Any]]:
+        """Yield the answer without and with reasoning, as earlier answers have come back."""
+        message, reasoning = self.answer.message, "".join(self.answer.reasoning)
+        answers = [one for one in self.request.messages if one["role"] == "assistant"]
+        returned = [_REASONING in one for one in answers]
+        if not reasoning or True not in returned:
+            yield message
+        if reasoning and (True in returned or not returned):
+            yield message | {_REASONING: reasoning}
+
+    def _with_results(self, message: Mapping[str, Any], text: str) -> GenerationRequest:
+        """Return a request with the answer, and results of its calls that begin with `text`."""
+        results = [
+            {"role": "tool", "tool_call_id": call["id"], "content": text}
+            for call in message.get("tool_calls", ())
+        ]
+        conversation = [dict(one) for one in (*self.request.messages, message, *results)]
+        messages = tooling.with_names(conversation)
+        return replace(self.request, messages=messages, continue_last=False)
 
 
-def _variants(
-    messages: Sequence[Mapping[str, Any]], answer: AnswerMessage
-) -> Iterator[dict[str, Any]]:
-    """Yield the answer without and with reasoning, as earlier answers have come back."""
-    message, reasoning = answer.message, "".join(answer.reasoning)
-    earlier = [_REASONING in one for one in messages if one["role"] == "assistant"]
-    if not reasoning or True not in earlier:
-        yield message
-    if reasoning and (True in earlier or not earlier):
-        yield message | {_REASONING: reasoning}
-
-
-def _conversation(
-    request: GenerationRequest, message: Mapping[str, Any], text: str
-) -> GenerationRequest:
-    results = [
-        {"role": "tool", "tool_call_id": call["id"], "content": text}
-        for call in message["tool_calls"]
-    ]
-    conversation = [dict(one) for one in (*request.messages, message, *results)]
-    messages = tooling.with_names(conversation)
-    return replace(request, messages=messages, continue_last=False)
+def _shared(
+    tokenizer: TokenizerWrapper, following: Sequence[GenerationRequest], context_length: int
+) -> tuple[int, ...]:
+    """Return the tokens with which all prompts begin; of a single one all but the last."""
+    prompts = [render_conversation(tokenizer, one, context_length).tokens for one in following]
+    shared = prompts[0] if len(prompts) > 1 else prompts[0][:-1]
+    for tokens in prompts[1:]:
+        shared = shared[: shared_length(shared, tokens)]
+    return shared

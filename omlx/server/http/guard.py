@@ -220,7 +220,8 @@ class Arrival:
     """A request whose body arrived `at` seconds on a monotonic clock.
 
     `load_s`: wait for the model. `prompt_text`: the end of the prompt, where a setting allows to
-    keep texts. `guess`: the reason of a guessed priority.
+    keep texts. `guess`: the reason of a guessed priority. `after_tool`: the result of a tool ends
+    the prompt.
     """
 
     at: float
@@ -229,6 +230,7 @@ class Arrival:
     guess: Reason | None = None
     load_s: float = 0.0
     settings: tuple[AppliedSetting, ...] = ()
+    after_tool: bool = False
 
 
 def is_dashboard(path: str) -> bool:

@@ -137,6 +137,8 @@ class Answers:
         """Answer in the dialect. Raises OmlxError for what ended an answer that is no stream."""
         headers = {SOURCE: source}
         if exchange.stream:
+            if isinstance(answer, Answer):
+                headers |= answer.stream.headers
             return await self.stream(request, answer, exchange.wire, last_event(request), headers)
         if isinstance(answer, Kept):
             body = answer.content
@@ -146,6 +148,7 @@ class Answers:
                 body = await while_connected(request.receive, answer.whole())
             finally:
                 self._leave(answer)
+            headers |= answer.stream.headers
         return Response(body, media_type="application/json", headers=headers)
 
     async def stream(

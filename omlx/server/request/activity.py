@@ -72,7 +72,7 @@ class Outcome:
     response, `number` unique in this process, `finish` the finish reason of a complete answer.
     `prompt_text` is the end of the prompt's text, `answer` the beginning of the output's, where a
     setting allows to keep them. `load_s`: wait for the model; `settings`: those in effect.
-    `guess`: the reason of a guessed `priority`.
+    `guess`: the reason of a guessed `priority`. `after_tool`: a tool's result ended the prompt.
     """
 
     at: float
@@ -95,6 +95,7 @@ class Outcome:
     answer: AnswerText | None = None
     load_s: float = 0.0
     settings: tuple[AppliedSetting, ...] = ()
+    after_tool: bool = False
 
     @property
     def failed(self) -> bool:
@@ -148,6 +149,7 @@ class Running:
     stopped: OmlxError | None = None
     priority: int = 0
     guess: Reason | None = None
+    after_tool: bool = False
     reading: Reading = field(default_factory=Reading)
 
     def progress(self, now: float) -> Progress:
@@ -249,6 +251,7 @@ class Activity:
             answer=answer,
             load_s=arrival.load_s,
             settings=arrival.settings,
+            after_tool=arrival.after_tool,
         )
 
     def forecast(self, request_id: str, forecast: PromptForecast) -> None:
@@ -380,4 +383,5 @@ class Activity:
             answer=running.answer,
             load_s=running.load_s,
             settings=running.settings,
+            after_tool=running.after_tool,
         )

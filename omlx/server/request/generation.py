@@ -26,7 +26,7 @@ from omlx.receipts.recorder import Recorder
 from omlx.receipts.store import AnswerStore
 from omlx.server.beginnings.beginning import beginning_of, is_new
 from omlx.server.beginnings.foresight import RETURNS
-from omlx.server.beginnings.next_turn import AnswerMessage, NextTurns
+from omlx.server.beginnings.next_turn import NextTurns
 from omlx.server.beginnings.store import BeginningStore
 from omlx.server.http.errors import field_error
 from omlx.server.http.guard import Arrival, Caller
@@ -74,7 +74,7 @@ class GenerationService:
     model's own files.
     `last_prompts` holds the ids of the last prompt of each model without its images, in memory
     only. `urls` reads images from addresses; None: that is off. `answers` keeps those that have a
-    receipt, `beginnings` what prompts begin with. `next_turns` prepares those behind tool calls.
+    receipt, `beginnings` what prompts begin with. `next_turns` prepares their continuations.
     """
 
     def __init__(
@@ -278,6 +278,7 @@ class GenerationService:
         self.last_prompts[lease.served.id] = tokenized.prompts[-1].words
         if lease.served.speculation.settings.record_prompts:
             arrival = replace(arrival, prompt_text=prompt_text(opening.request))
+        arrival = replace(arrival, after_tool=opening.request.after_tool)
         stream = GenerationStream(
             self._engine,
             self._dispatcher,
@@ -294,12 +295,8 @@ class GenerationService:
         if opening.wants_receipt:
             stream.recorder = Recorder(self._answers, lease.served)
         stream.warnings = (*opening.request.warnings, *tokenized.warnings)
-        if self._next_turns is not None and opening.request.continues:
-            answer = AnswerMessage()
-            stream.listener = answer.add
-            stream.completed = partial(
-                self._next_turns.begin, lease.served, opening.request, answer
-            )
+        if self._next_turns is not None:
+            self._next_turns.watch(stream, opening.request, arrival.caller.client)
         try:
             for number, choice in enumerate(opening.choices):
                 request = choice.request

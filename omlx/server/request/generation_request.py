@@ -119,6 +119,11 @@ class GenerationRequest:
         return self.tools is not None and self.n == 1 and not (self.prewarm or self.has_parts)
 
     @property
+    def after_tool(self) -> bool:
+        """Whether the result of a tool ends the conversation."""
+        return bool(self.messages) and self.messages[-1]["role"] == "tool"
+
+    @property
     def forced_call(self) -> bool:
         """Whether the answer must be a tool call."""
         return self.tools is not None and self.tools.forced

@@ -24,7 +24,7 @@ def usage(finishes: Sequence[Finish], prompts: int = 1) -> dict[str, Any]:
     """OpenAI's usage object.
 
     A prompt and its cached tokens count once, however many choices share it. Image tokens are part
-    of the prompt, and named where there are some.
+    of the prompt, and named where there are some. With `context_left` of the fullest choice.
     """
     stats = [finish.stats for finish in finishes]
     prompt_n, cached_n = _prompt_tokens(stats, prompts)
@@ -43,7 +43,14 @@ def usage(finishes: Sequence[Finish], prompts: int = 1) -> dict[str, Any]:
             "accepted_prediction_tokens": accepted,
             "rejected_prediction_tokens": sum(choice.proposed for choice in stats) - accepted,
         },
+        **context(stats),
     }
+
+
+def context(stats: Sequence[RequestStats]) -> dict[str, int]:
+    """Return the context length and the tokens left of it; nothing where that is unknown."""
+    left = [choice.context_left for choice in stats if choice.context_left is not None]
+    return {"context_length": stats[0].context_n, "context_left": min(left)} if left else {}
 
 
 def timings(finishes: Sequence[Finish], prompts: int = 1) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from mlx_lm.tokenizer_utils import load as load_tokenizer
 from omlx.engine.types import FinishReason
 from omlx.models.catalog.discovery import BUNDLED
 from omlx.records import RequestStats
-from omlx.server.beginnings.next_turn import AnswerMessage, fixed_parts
+from omlx.server.beginnings.next_turn import AnswerMessage, Turn
 from omlx.server.request.generation_request import GenerationRequest
 from omlx.settings.schema import Settings
 from omlx.text.events import (
@@ -129,7 +129,7 @@ def test_reasoning_comes_back_as_before(
     tokenizer = load_tokenizer(BUNDLED / TARGET)
     messages = [{"role": "user", "content": "a"}, *earlier, {"role": "user", "content": "b"}]
     request = GenerationRequest(messages=messages, tools=ToolUse((TOOL,)))
-    prompts = fixed_parts(tokenizer, request, answered(reasoning=reasoning), 4096)
+    prompts = Turn(request, answered(reasoning=reasoning)).fixed_parts(tokenizer, 4096)
     texts = [str(tokenizer.decode(list(tokens))) for tokens in prompts]
     assert len(texts) == count
     assert all(text.rstrip().endswith("<tool_response>") for text in texts)

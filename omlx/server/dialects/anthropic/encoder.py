@@ -19,7 +19,7 @@ from omlx.server.request import tooling
 from omlx.server.request.content import REASONING_SHOWN, encode_reasoning
 from omlx.server.request.dialect import EventEncoder
 from omlx.server.request.stream import ChoiceEvent
-from omlx.server.request.usage import receipt, timings, warnings
+from omlx.server.request.usage import context, receipt, timings, warnings
 from omlx.text.events import (
     Finish,
     HiddenLogprobs,
@@ -155,7 +155,8 @@ class MessageEncoder(EventEncoder):
                 stats.cached_n,
                 stats.predicted_n,
                 finish.reasoning_tokens,
-            ),
+            )
+            | context([stats]),
             "timings": timings([finish]),
             **warnings(self._warnings),
             **receipt([finish]),

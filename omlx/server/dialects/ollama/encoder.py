@@ -18,7 +18,7 @@ from omlx.server.http.body import Json
 from omlx.server.request import tooling
 from omlx.server.request.dialect import EventEncoder
 from omlx.server.request.stream import ChoiceEvent
-from omlx.server.request.usage import logprob_entries, timings, warnings
+from omlx.server.request.usage import context, logprob_entries, timings, warnings
 from omlx.text.events import (
     Finish,
     HiddenLogprobs,
@@ -169,4 +169,5 @@ def _durations(stats: RequestStats, load_ms: float) -> Json:
         "prompt_eval_duration": round(stats.prompt_ms * _NS),
         "eval_count": stats.predicted_n,
         "eval_duration": round(stats.predicted_ms * _NS),
+        **context([stats]),
     }

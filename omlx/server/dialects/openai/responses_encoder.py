@@ -19,7 +19,7 @@ from omlx.server.request import tooling
 from omlx.server.request.content import encode_reasoning
 from omlx.server.request.dialect import EventEncoder
 from omlx.server.request.stream import ChoiceEvent
-from omlx.server.request.usage import logprob_entries, receipt, timings, usage, warnings
+from omlx.server.request.usage import context, logprob_entries, receipt, timings, usage, warnings
 from omlx.text.events import (
     Finish,
     HiddenLogprobs,
@@ -229,6 +229,7 @@ class ResponseEncoder(EventEncoder):
                 "output_tokens": counts["completion_tokens"],
                 "output_tokens_details": counts["completion_tokens_details"],
                 "total_tokens": counts["total_tokens"],
+                **context([finish.stats]),
             },
             "timings": timings([finish]),
             **receipt([finish]),
