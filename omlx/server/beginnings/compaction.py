@@ -38,7 +38,7 @@ _ASKS: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How a compaction differs from its conversation.
+    """Differences of a compaction from the compacted conversation.
 
     `system` replaces the system messages, None: the same ones. `tools` as offered, or none.
     `asks` are the messages behind the conversation.
@@ -94,7 +94,7 @@ def asks_to_compact(request: GenerationRequest) -> bool:
 
 
 def shape_of(conversation: GenerationRequest, compaction: GenerationRequest) -> Shape | None:
-    """Return how a request compacts a conversation; None if it does not begin with its messages.
+    """Return the shape of a compaction; None for another conversation.
 
     An answer and results of tools may stand between the two.
     """
