@@ -33,6 +33,7 @@ from omlx.server.request.generation import GenerationService
 from omlx.server.request.generation_request import GenerationRequest
 from omlx.server.request.progress import Progress
 from omlx.server.request.stream import ChoiceEvent, GenerationStream
+from omlx.server.request.usage import context_headers
 
 
 class Responder:
@@ -73,13 +74,13 @@ class Responder:
                 close()
                 if exchange.on_end is not None:  # which may store the answer
                     await self.answers.flushed()
-                return JSONResponse(body, headers=stream.headers)
+                return JSONResponse(body, headers=context_headers(stream))
             await while_connected(request.receive, stream.started(self._keep_alive_s))
         except BaseException:
             close()
             raise
         frames = self._frames(stream, encoder, exchange.wire)
-        return sse.EventStream(frames, close, exchange.wire.media_type, stream.headers)
+        return sse.EventStream(frames, close, exchange.wire.media_type, context_headers(stream))
 
     async def _frames(
         self, stream: GenerationStream, encoder: Encoder, wire: Wire

@@ -46,8 +46,6 @@ Text at 30 updates a second is fluent.
 
 MAX_DELIVERY_INTERVAL_S: Final = 0.066
 
-CONTEXT_LEFT: Final = "X-Omlx-Context-Left"
-
 PROGRESS_S: Final = 1.0
 """Seconds between two reports on an unread prompt."""
 
@@ -169,13 +167,6 @@ class GenerationStream:
     @property
     def served(self) -> ServedModel:
         return self._lease.served
-
-    @property
-    def headers(self) -> dict[str, str]:
-        """Header with the tokens of the context behind the prompt and finished choices."""
-        predicted = max((finish.stats.predicted_n for finish in self.finishes.values()), default=0)
-        left = self.served.context_length - self.prompt_n - predicted
-        return {CONTEXT_LEFT: str(max(0, left))}
 
     @property
     def prompts(self) -> int:

@@ -14,7 +14,10 @@ from omlx.errors import Reason
 from omlx.models.pool.served import reason_to_json
 from omlx.records import DrafterStats, Gate, RequestStats, sum_drafters
 from omlx.server.http.body import Json
+from omlx.server.request.stream import GenerationStream
 from omlx.text.events import Finish
+
+CONTEXT_LEFT: Final = "X-Omlx-Context-Left"
 
 _OF_A_CHOICE: Final = ("id", "settings", "prompt", "answer", "tokens", "kept")
 """Fields of a receipt in which the choices of one answer differ."""
@@ -51,6 +54,13 @@ def context(stats: Sequence[RequestStats]) -> dict[str, int]:
     """Return the context length and the tokens left of it; nothing where that is unknown."""
     left = [choice.context_left for choice in stats if choice.context_left is not None]
     return {"context_length": stats[0].context_n, "context_left": min(left)} if left else {}
+
+
+def context_headers(stream: GenerationStream) -> dict[str, str]:
+    """Return the header with the tokens of the context behind prompt and finished choices."""
+    predicted = max((finish.stats.predicted_n for finish in stream.finishes.values()), default=0)
+    left = stream.served.context_length - stream.prompt_n - predicted
+    return {CONTEXT_LEFT: str(max(0, left))}
 
 
 def timings(finishes: Sequence[Finish], prompts: int = 1) -> dict[str, Any]:
