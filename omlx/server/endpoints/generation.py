@@ -33,7 +33,6 @@ from omlx.server.request.generation import GenerationService
 from omlx.server.request.generation_request import GenerationRequest
 from omlx.server.request.progress import Progress
 from omlx.server.request.stream import ChoiceEvent, GenerationStream
-from omlx.server.request.usage import context_headers
 
 
 class Responder:
@@ -74,13 +73,13 @@ class Responder:
                 close()
                 if exchange.on_end is not None:  # which may store the answer
                     await self.answers.flushed()
-                return JSONResponse(body, headers=context_headers(stream))
+                return JSONResponse(body, headers=stream.headers)
             await while_connected(request.receive, stream.started(self._keep_alive_s))
         except BaseException:
             close()
             raise
         frames = self._frames(stream, encoder, exchange.wire)
-        return sse.EventStream(frames, close, exchange.wire.media_type, context_headers(stream))
+        return sse.EventStream(frames, close, exchange.wire.media_type, stream.headers)
 
     async def _frames(
         self, stream: GenerationStream, encoder: Encoder, wire: Wire

@@ -34,7 +34,6 @@ from omlx.server.request.dialect import Exchange, Wire
 from omlx.server.request.generation import GenerationService
 from omlx.server.request.recorded import Recorded
 from omlx.server.request.stream import GenerationStream
-from omlx.server.request.usage import context_headers
 
 KEY: Final = "Idempotency-Key"
 MAX_KEY: Final = 255
@@ -139,7 +138,7 @@ class Answers:
         headers = {SOURCE: source}
         if exchange.stream:
             if isinstance(answer, Answer):
-                headers |= context_headers(answer.stream)
+                headers |= answer.stream.headers
             return await self.stream(request, answer, exchange.wire, last_event(request), headers)
         if isinstance(answer, Kept):
             body = answer.content
@@ -149,7 +148,7 @@ class Answers:
                 body = await while_connected(request.receive, answer.whole())
             finally:
                 self._leave(answer)
-            headers |= context_headers(answer.stream)
+            headers |= answer.stream.headers
         return Response(body, media_type="application/json", headers=headers)
 
     async def stream(

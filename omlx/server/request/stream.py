@@ -35,6 +35,7 @@ from omlx.server.request.activity import Activity, AnswerText
 from omlx.server.request.engine_requests import ChoiceRequest
 from omlx.server.request.progress import MIN_TOKENS, Progress
 from omlx.server.request.recorded import Recorded
+from omlx.server.request.usage import context_headers
 from omlx.text.events import Finish, OutputEvent, PromptLogprobs
 from omlx.text.output import OutputParser
 
@@ -113,15 +114,13 @@ class ChoiceEvent:
 class GenerationStream:
     """`batches` yields the events, once; `close` may be called at any time and is final.
 
-    `model` is what responses say: the model, or the profile that was requested. `finishes` fills as
-    choices end. `prompt_n` is the length in tokens of the newest prompt;
-    `first_tokens` holds the first id of each prompt. `seed` is the one in use, requested or drawn.
-    `warnings` are about what of the request was not done. `load_ms`: the wait for the model.
-    `activity` observes every event, also after the client has disconnected; `arrival` is on its
-    clock. `recorded` is what an interrupted answer has generated, which comes first. `record` is
-    awaited with each batch of new events before they are parsed; `digest` is that of the requests,
-    where the answer is recorded. A `recorder` makes receipts. A `listener` hears the output events;
-    `completed` is called once after the lease of a complete answer was released.
+    `model`: id of the model, or of the requested profile. `finishes` fills as choices end.
+    `prompt_n`: tokens of the newest prompt; `first_tokens`: first id of each prompt. `seed`:
+    requested or drawn. `warnings`: parts of the request left undone. `load_ms`: wait for the model.
+    `activity` observes every event, also of a client that has gone; `arrival` is on its clock.
+    `recorded`: output of an interrupted answer, replayed first. `record` is awaited with each batch
+    of new events before parsing; `digest`: that of a recorded answer's requests. `recorder` makes
+    receipts. `listener` hears output events; `completed` is called once after a complete answer.
     """
 
     def __init__(
@@ -148,7 +147,7 @@ class GenerationStream:
         self.first_tokens: list[int] = []
         self.warnings: tuple[Reason, ...] = ()
         self.recorder: Recorder | None = None
-        self.listener: Callable[[OutputEvent], None] | None = None
+        self.listener: Callable[[OutputEvent], None] = lambda event: None
         self.completed: Callable[[], None] | None = None
         self._engine = engine
         self._dispatcher = dispatcher
@@ -167,6 +166,12 @@ class GenerationStream:
     @property
     def served(self) -> ServedModel:
         return self._lease.served
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """HTTP headers of the answer, as far as the answer is known."""
+        length = self.served.context_length
+        return context_headers(length, self.prompt_n, self.finishes.values())
 
     @property
     def prompts(self) -> int:
@@ -316,9 +321,8 @@ class GenerationStream:
                 self.error = error
             case PrefillProgress(logprobs=logprobs):
                 output = [PromptLogprobs(logprobs)] if logprobs else []
-        if self.listener is not None:
-            for part in output:
-                self.listener(part)
+        for part in output:
+            self.listener(part)
         if event.request_id in self._texts:
             self._texts[event.request_id].add(output)
         return [ChoiceEvent(choice, part) for part in output]

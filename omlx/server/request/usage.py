@@ -5,7 +5,7 @@ Pure: finishes in, JSON out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -14,7 +14,6 @@ from omlx.errors import Reason
 from omlx.models.pool.served import reason_to_json
 from omlx.records import DrafterStats, Gate, RequestStats, sum_drafters
 from omlx.server.http.body import Json
-from omlx.server.request.stream import GenerationStream
 from omlx.text.events import Finish
 
 CONTEXT_LEFT: Final = "X-Omlx-Context-Left"
@@ -56,11 +55,12 @@ def context(stats: Sequence[RequestStats]) -> dict[str, int]:
     return {"context_length": stats[0].context_n, "context_left": min(left)} if left else {}
 
 
-def context_headers(stream: GenerationStream) -> dict[str, str]:
+def context_headers(
+    context_length: int, prompt_n: int, finishes: Iterable[Finish]
+) -> dict[str, str]:
     """Return the header with the tokens of the context behind prompt and finished choices."""
-    predicted = max((finish.stats.predicted_n for finish in stream.finishes.values()), default=0)
-    left = stream.served.context_length - stream.prompt_n - predicted
-    return {CONTEXT_LEFT: str(max(0, left))}
+    predicted = max((finish.stats.predicted_n for finish in finishes), default=0)
+    return {CONTEXT_LEFT: str(max(0, context_length - prompt_n - predicted))}
 
 
 def timings(finishes: Sequence[Finish], prompts: int = 1) -> dict[str, Any]:
