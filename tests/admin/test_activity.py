@@ -18,9 +18,9 @@ import pytest
 from markupsafe import escape
 
 from omlx.admin import activity, overview
-from omlx.admin.activity import ActiveView, statistics_record, statistics_view
+from omlx.admin.activity import ActiveView, EndedView, statistics_record, statistics_view
 from omlx.admin.request_detail import phases
-from omlx.admin.views import LoadingView
+from omlx.admin.views import LoadingView, answer_view
 from omlx.admin.web import formats
 from omlx.admin.web.addresses import ACTIVITY
 from omlx.admin.web.rendering import render
@@ -432,3 +432,13 @@ def test_an_invalid_number_of_days_is_refused(tmp_path: Path, days: str) -> None
         answer = browser.get(f"{API}/statistics", params={"days": days})
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, "days")
         assert browser.get(PAGE, params={"days": days}).status_code == 400
+
+
+def test_the_first_token_after_a_tools_result_is_a_figure() -> None:
+    times = ((1.0, True), (9.0, False), (3.0, True), (None, True))
+    answers = [
+        answer_view(Outcome(5.0, 200, 10.0, first_token_s=time, after_tool=after_tool))
+        for time, after_tool in times
+    ]
+    assert EndedView(answers, frozenset()).after_tool_s == 2.0
+    assert EndedView(answers[1:2], frozenset()).after_tool_s is None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,6 +20,7 @@ from omlx.errors import BadRequest, Reason
 from omlx.models.pool.served import ServedModel
 from omlx.server.request.content import without_attribution
 from omlx.server.request.generation_request import GenerationRequest, sampling_fields
+from omlx.server.request.truncation import truncate
 from omlx.text.constraint import Constraint
 from omlx.text.grammar import CompiledGrammar
 from omlx.text.output import OutputSpec, stop_matcher
@@ -81,13 +83,16 @@ def tokenize(served: ServedModel, request: GenerationRequest) -> TokenizedReques
     if request.prompts:
         prompts = [_raw_prompt(served, request, prompt) for prompt in request.prompts]
     else:
-        prompts = [
-            render_conversation(
-                served.tokenizer, request, served.context_length, placer=served.vision.family
-            )
-        ]
+        prompts = [_conversation(served, request)]
     thinking = tuple(_without_effect(served, request))
     return TokenizedRequest(prompts, _prediction(served, request), grammar, calls, thinking)
+
+
+def _conversation(served: ServedModel, request: GenerationRequest) -> Prompt:
+    render = partial(render_conversation, served.tokenizer, placer=served.vision.family)
+    if request.truncates:
+        return truncate(request, served.context_length, render)
+    return render(request, context_length=served.context_length)
 
 
 def render_conversation(

@@ -59,7 +59,8 @@ class GenerationRequest:
     reasoning come at most; -1: any number. `warnings`: what of the body was left out; the answer
     repeats them. `mark_drafted`: texts say whether they were drafted. `receipt`: the
     answer has one, and is kept to be verified. `profile`: the id of the one that was filled in.
-    `defaults` are of absent fields. `priority` None: as guessed; a lower number is sooner.
+    `defaults` are of absent fields. `truncates`: a conversation beyond the context loses its
+    oldest turns. `priority` None: as guessed; a lower number is sooner.
     `timeout_s`: seconds from arrival to the end.
     """
 
@@ -94,6 +95,7 @@ class GenerationRequest:
     receipt: bool | None = None
     priority: int | None = None
     timeout_s: float | None = None
+    truncates: bool = False
 
     @property
     def long(self) -> bool:
@@ -116,7 +118,8 @@ class GenerationRequest:
     @property
     def continues(self) -> bool:
         """Whether results of tools may follow the answer, the only choice, in texts alone."""
-        return self.tools is not None and self.n == 1 and not (self.prewarm or self.has_parts)
+        plain = not (self.prewarm or self.has_parts or self.truncates)
+        return self.tools is not None and self.n == 1 and plain
 
     @property
     def after_tool(self) -> bool:

@@ -231,6 +231,7 @@ class OllamaChatRequest(Generating):
 
     messages: Listed[OllamaMessage] | None = None
     tools: Listed[OllamaTool] | None = None
+    truncate: bool | None = None
 
     @property
     def empty(self) -> bool:
@@ -242,6 +243,7 @@ class OllamaChatRequest(Generating):
             request,
             messages=rendered(self.messages or ()),
             tools=self._tools(),
+            truncates=self.truncate is not False,
             warnings=(*request.warnings, *self._skipped()),
         )
 

@@ -92,6 +92,7 @@ class ResponseRequest(Templated):
     previous_response_id: Text | None = None
     store: bool | None = None
     background: bool | None = None
+    truncation: Literal["auto", "disabled"] | None = None
     max_output_tokens: int | None = None
     tools: Listed[ResponseTool] | None = None
     tool_choice: Choice | Named | AllowedTools | None = None
@@ -138,6 +139,7 @@ class ResponseRequest(Templated):
         format = self.text.format if self.text else None
         return GenerationRequest(
             messages=tooling.with_names(_instructed(self.instructions, conversation.messages)),
+            truncates=self.truncation == "auto",
             model=self.model,
             draft_model=self.draft_model,
             template_variables=variables(effort, self.chat_template_kwargs),
@@ -210,7 +212,7 @@ class ResponseRequest(Templated):
             "tool_choice": given.get("tool_choice", "auto"),
             "reasoning": {"effort": None, "summary": None} | given.get("reasoning", {}),
             "text": {"format": {"type": "text"}} | given.get("text", {}),
-            "truncation": "disabled",
+            "truncation": self.truncation or "disabled",
             "metadata": self.metadata or {},
             "user": self.user,
         }
