@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from mlx_lm.tokenizer_utils import load as load_tokenizer
 
-from omlx.engine.types import FinishReason
+from omlx.engine.types import Finished, FinishReason
 from omlx.models.catalog.discovery import BUNDLED
 from omlx.records import RequestStats
 from omlx.server.beginnings.next_turn import AnswerMessage, Turn
@@ -87,6 +87,25 @@ def test_a_result_is_all_that_is_left_to_compute(model: str) -> None:
     left, same = two_turns(model, "always")
     assert same == answer
     assert left <= 0.7 * plain
+
+
+def test_it_is_computed_beside_another_answer_with_the_last_priority() -> None:
+    with omlx(Settings(prewarm="always", speculation="off"), default=HYBRID) as running:
+        post(running, {"messages": [{"role": "user", "content": "Hello."}], "max_tokens": 1})
+        other = {
+            "messages": [{"role": "user", "content": "Go on."}],
+            "stream": True,
+            "logit_bias": running.endless(),
+        }
+        with running.http.stream("POST", CHAT, json=other) as stream:
+            lines = stream.iter_lines()
+            next(lines)
+            post(running, body())
+            running.engine.wait_until_over("prewarm")
+            (ended,) = [end for id, (_, end) in running.engine.ended.items() if "prewarm" in id]
+            assert isinstance(ended, Finished)
+            assert ended.reason is FinishReason.LENGTH
+            assert running.engine.request_counts(HYBRID).decoding == 1
 
 
 def answered(*, reasoning: str = "") -> AnswerMessage:
