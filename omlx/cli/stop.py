@@ -9,13 +9,14 @@ import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Final
 from urllib.parse import quote, urlsplit
 
 from omlx.catalog import sentence
 from omlx.cli.arguments import configured
 from omlx.cli.client import Client
-from omlx.cli.serve.address import Running, find_servers, lives
+from omlx.cli.serve.address import Running, find_servers, running
 from omlx.errors import ConfigError
 from omlx.settings.schema import table
 
@@ -35,7 +36,7 @@ def run(arguments: Namespace) -> int:
         raise ConfigError("config.not_running", home=str(settings.home))
     server = _chosen(servers, arguments.port)
     if arguments.model is None:
-        _end(server)
+        _end(server, settings.home)
         return 0
     client = Client(server.url, settings.api_key)
     card = client.model(arguments.model)
@@ -58,11 +59,11 @@ def _chosen(servers: Sequence[Running], port: int | None) -> Running:
     return fitting[0]
 
 
-def _end(server: Running) -> None:
-    """End a server as Ctrl-C does, and wait for the end of its process."""
+def _end(server: Running, home: Path) -> None:
+    """End a server as Ctrl-C does, and wait until the entry in `home` is gone."""
     with suppress(ProcessLookupError):
         os.kill(server.pid, signal.SIGTERM)
     sys.stdout.write(sentence("cli.stop.ending", {"url": server.url}) + "\n")
     sys.stdout.flush()
-    while lives(server.pid):  # bounded by the server's own deadline
+    while server in running(home):  # bounded by the server's own deadline
         time.sleep(_POLL_S)

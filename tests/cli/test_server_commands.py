@@ -10,11 +10,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
 from omlx.cli.main import main
-from omlx.cli.serve.address import published
+from omlx.cli.serve.address import published, running
 from omlx.models.catalog.discovery import BUNDLED, discover
 from omlx.settings.schema import Settings
 from omlx.telemetry import log
@@ -72,7 +73,7 @@ def test_without_a_server_there_is_nothing_to_list_or_stop(alone: Path, capsys: 
 
 
 def test_stop_ends_the_chosen_server_and_waits(alone: Path, capsys: Capture) -> None:
-    waiting = "import signal, sys; signal.signal(15, lambda *_: sys.exit(0)); signal.pause()"
+    waiting = "import signal; signal.pause()"
     home = alone / ".omlx"
     with answering() as first, answering() as second:
         commands = [[sys.executable, "-c", waiting] for _ in range(2)]
@@ -81,15 +82,17 @@ def test_stop_ends_the_chosen_server_and_waits(alone: Path, capsys: Capture) -> 
             enter(home, process.pid, f"http://127.0.0.1:{port}")
         assert main(["stop"]) == 2
         assert f"127.0.0.1:{first}, http://127.0.0.1:{second}" in capsys.readouterr().err
-        watch = subprocess.Popen(["tail", f"--pid={processes[1].pid}", "-f", "/dev/null"])
+        reaper = Thread(target=processes[1].wait)
+        reaper.start()
         try:
-            processes[1].terminate()  # its zombie counts as a process until it is waited for
-            processes[1].wait()
-            watch.wait()
-            assert main(["stop", "--port", str(second)]) == 2
+            assert main(["stop", "--port", str(second)]) == 0
+            reaper.join()
+            assert f"127.0.0.1:{second} ends" in capsys.readouterr().out
+            assert [server.pid for server in running(home)] == [processes[0].pid]
         finally:
-            processes[0].terminate()
-            processes[0].wait()
+            for process in processes:
+                process.kill()
+                process.wait()
 
 
 def test_rm_deletes_own_models_after_a_question(server: Administered, capsys: Capture) -> None:

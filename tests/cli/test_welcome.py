@@ -19,6 +19,7 @@ from omlx.cli.serve.lan import EVERYWHERE, ensure_key, machine_names, network_ur
 from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.pool.speculation import check_value
 from omlx.settings.configuration import LiveConfiguration
+from omlx.settings.schema import Settings
 from omlx.settings.store import Store
 from tests.cli.inside import omlx
 from tests.cli.serving import serving
@@ -31,12 +32,12 @@ __all__ = ["alone"]
 
 
 def test_the_network_needs_addresses_names_and_one_key(tmp_path: Path) -> None:
-    arguments = Namespace(host=None, allow_host=["mine.example"])
-    open_to_network(arguments)
+    arguments = Namespace(host=None, allow_host=None)
+    open_to_network(arguments, Settings(allow_host=("mine.example",)))
     assert (arguments.host, arguments.allow_host[0]) == (EVERYWHERE, "mine.example")
     assert arguments.allow_host[1:] == machine_names()
     arguments = Namespace(host="192.168.1.2", allow_host=None)
-    open_to_network(arguments)
+    open_to_network(arguments, Settings())
     assert arguments.host == "192.168.1.2"
 
     live = LiveConfiguration((), Store(tmp_path, check_value))

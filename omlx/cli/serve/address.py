@@ -131,11 +131,10 @@ def _living(values: Mapping[str, Any]) -> Entries:
     entries = values.get("servers")
     if not isinstance(entries, dict):
         return {}
-    return {pid: entry for pid, entry in entries.items() if lives(pid) and "url" in entry}
+    return {pid: entry for pid, entry in entries.items() if _lives(pid) and "url" in entry}
 
 
-def lives(pid: int | str) -> bool:
-    """Return whether a process of this id exists."""
+def _lives(pid: str) -> bool:
     try:
         os.kill(int(pid), 0)
     except PermissionError:  # of another user

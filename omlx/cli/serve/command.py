@@ -101,11 +101,11 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     refuse_misuse(arguments)
     set_up_allocator()
-    if arguments.lan:
-        open_to_network(arguments)
     configuration = configured(arguments, rename_broken=True)
     if arguments.lan:
         ensure_key(configuration)
+        open_to_network(arguments, configuration.current.resolve().settings)
+        configuration = configured(arguments)
     settings = configuration.current.resolve().settings
     check_keys(settings)
     check_certificate(settings)

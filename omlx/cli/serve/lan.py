@@ -20,11 +20,14 @@ _OUTSIDE: Final = ("192.0.2.1", 9)
 """Address for documentation, never in use: the system names the interface, and sends nothing."""
 
 
-def open_to_network(arguments: Namespace) -> None:
-    """Set the flags of a server for the network: all addresses, and this machine's names."""
+def open_to_network(arguments: Namespace, settings: Settings) -> None:
+    """Set the flags of a server for the network: all addresses, and this machine's names.
+
+    Names allowed by `settings`, as they are without `--lan`, stay allowed.
+    """
     if arguments.host is None:
         arguments.host = EVERYWHERE
-    arguments.allow_host = [*(arguments.allow_host or ()), *machine_names()]
+    arguments.allow_host = [*settings.allow_host, *machine_names()]
 
 
 def ensure_key(configuration: LiveConfiguration) -> None:
