@@ -7,7 +7,6 @@ import sys
 from argparse import ArgumentParser, Namespace
 from difflib import get_close_matches
 
-from omlx.admin.settings.warnings import SettingWarnings
 from omlx.catalog import sentence
 from omlx.cli.arguments import configured, find_models
 from omlx.cli.output import columns, memory_size
@@ -80,6 +79,10 @@ def _set(arguments: Namespace, live: LiveConfiguration) -> None:
 
 def _report_doubts(row: Setting, value: Value, model: str | None, live: LiveConfiguration) -> None:
     """Report the dashboard's warning: a missing model, a limit above the machine."""
+    from omlx.admin.settings.warnings import (  # noqa: PLC0415 — imports mlx, which is slow
+        SettingWarnings,
+    )
+
     registry = _models(live)
     entry = None if model is None else registry.get(model)
     warning = SettingWarnings(Catalog(registry, live)).of(row.name, value, entry)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from omlx.cli.main import COMMANDS
 from omlx.cli.serve.ending import ENGINE_DIED
 from tests.processes import environment
 
@@ -48,6 +49,14 @@ def test_mlx_lm_and_transformers_are_imported_with_the_first_model_and_not_befor
         [sys.executable, "-c", look], capture_output=True, text=True, check=True, timeout=120
     )
     assert said.stdout.split() == ["False", "False"]
+
+
+def test_commands_that_ask_a_server_or_files_import_no_mlx() -> None:
+    names = ("config", "keys", "logs", "models", "ps", "rm", "run", "stop")
+    modules = " ".join(f"import {COMMANDS[name]};" for name in names)
+    look = f"import sys; {modules} print(sorted({{'mlx', 'fastapi'}} & set(sys.modules)))"
+    said = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
+    assert said.stdout.strip() == "[]"
 
 
 # The engine thread runs out of memory once the server accepts requests.
