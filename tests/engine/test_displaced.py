@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
+from omlx.engine.step.pacing import PrefillPacing
 from tests.engine.test_random_requests import Asked, Company
 
 FAMILIES = ("llama", "gemma3_text", "qwen3_next", "falcon_h1", "lfm2")
@@ -16,7 +18,15 @@ LEAST = 20
 
 
 class Disturbed(Company):
-    """Few rows, and typed requests that take them."""
+    """Few rows, and typed requests that take them. `timed`: prompts are read by time."""
+
+    def __init__(self, family: str, seed: int, rows: Sequence[int], *, timed: bool) -> None:
+        super().__init__(family, seed, rows)
+        if not timed:
+            return
+        limits = replace(self.loop.limits, pause_s=0.001)
+        pacing = PrefillPacing(limits, self.loop.cost_model.target)
+        self.loop.scheduler.planner.pacing = pacing
 
     def run(self, requests: int, together: int = 0) -> None:
         while len(self.asked) < requests or self.loop.has_work:
@@ -45,11 +55,11 @@ class Disturbed(Company):
         return sum(self.bench.stats(name).displaced for name in self.asked)
 
 
-def disturbed(family: str, seeds: range) -> int:
+def disturbed(family: str, seeds: range, *, timed: bool = False) -> int:
     """Run and prove four answers of each seed; return how often a row was given away."""
     displaced = 0
     for seed in seeds:
-        company = Disturbed(family, seed, rows=(1, 2))
+        company = Disturbed(family, seed, rows=(2, 3) if timed else (1, 2), timed=timed)
         company.run(5)
         company.prove()
         displaced += company.displaced
@@ -60,6 +70,11 @@ def disturbed(family: str, seeds: range) -> int:
 def test_forty_background_answers_equal_undisturbed_ones(family: str) -> None:
     """Eight of each of five families, with drafters, masks, stops and penalties."""
     assert disturbed(family, range(2)) >= 1
+
+
+@pytest.mark.parametrize("family", ["llama", "falcon_h1"])
+def test_answers_are_the_same_where_rows_wait_for_prompts(family: str) -> None:
+    disturbed(family, range(50, 51), timed=True)
 
 
 @pytest.mark.slow

@@ -120,7 +120,7 @@ class Planner:
 
     def _groups(self, decoding: Sequence[Row]) -> list[list[Row]]:
         """Return the rows of each pass: each row that is alone, then those of the batch."""
-        if not self._batch.members:
+        if not self._batch.members or not decoding:
             return [[row] for row in decoding]
         by_row, members = {row.id: row for row in decoding}, self._batch.members
         groups = [[row] for row in decoding if row.id not in members]

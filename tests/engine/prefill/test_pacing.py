@@ -155,9 +155,12 @@ def test_without_a_pause_slices_have_a_fixed_length() -> None:
     assert set(read[:-1]) == {24}
 
 
-def test_less_urgent_rows_wait_while_a_prompt_is_read_but_not_for_good() -> None:
+@pytest.mark.parametrize("rows", [1, 3])
+def test_less_urgent_rows_wait_while_a_prompt_is_read_but_not_for_good(rows: int) -> None:
     machine = MACHINES["8b"]
-    driven = decoding(drive(machine, prefill_chunk=512), "slow", priority=BACKGROUND)
+    driven = drive(machine, prefill_chunk=512)
+    for name in ("slow", "other", "third")[:rows]:
+        decoding(driven, name, priority=BACKGROUND)
     driven.desk.submit(ask("typed", prompt=40_000, max_tokens=5))
     start, before = len(driven.log), len(driven.desk.said("slow"))
     seconds = driven.until_first("typed")
