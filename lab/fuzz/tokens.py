@@ -28,7 +28,6 @@ from typing import Any, Final
 
 import httpx
 import mlx.core as mx
-from mlx.utils import tree_flatten
 
 from lab.fuzz.near_tie import near_tie
 from lab.fuzz.token_requests import Json, TokenRequest, token_request
@@ -39,7 +38,7 @@ from omlx.models.catalog.tokenizer import read_tokenizer, tokenizer_length
 from omlx.settings.schema import Settings
 from tests import zoo
 from tests.server.running import TARGET, omlx
-from tests.zoo.build import build_family, noisy_copy, save_family
+from tests.zoo.build import noisy_weights, save_borrowed, save_family
 
 GROUPS: Final = (1, 1, 1, 1, 2, 3, 6)
 """Requests at once: drafts are for one that is alone or that others join midway."""
@@ -92,10 +91,13 @@ def save_pair(name: str, folder: Path, drafter: str = DRAFT) -> Registry:
     for kind in ("target", "draft"):
         place = folder / name / kind
         shutil.copytree(BUNDLED / TARGET, place)
-        save_family(zoo.FAMILIES[name], place)
+        if name in zoo.FAMILIES:
+            save_family(zoo.FAMILIES[name], place)
+        else:
+            save_borrowed(name, place)
         entries.append(ModelEntry(f"{name}/{kind}", place, "bundled"))
     if drafter == DRAFT:
-        _perturb(name, entries[1].path)
+        _perturb(entries[1].path)
     else:
         from tests.engine.borrowed import save_drafter  # noqa: PLC0415 — imports mlx-vlm
 
@@ -104,13 +106,12 @@ def save_pair(name: str, folder: Path, drafter: str = DRAFT) -> Registry:
     return Registry(tuple(entries))
 
 
-def _perturb(name: str, folder: Path) -> None:
+def _perturb(folder: Path) -> None:
     """Replace saved weights by a copy with noise: about half of its drafts are accepted."""
-    width = json.loads((folder / "config.json").read_text())["vocab_size"]
-    family = zoo.FAMILIES[name]
-    model = build_family(family, vocab_extra=width - zoo.VOCAB_SIZE)
-    weights = dict(tree_flatten(noisy_copy(model, NOISE).parameters()))
-    mx.save_safetensors(str(folder / "model.safetensors"), weights)
+    file = str(folder / "model.safetensors")
+    weights = dict(noisy_weights(list(mx.load(file).items()), NOISE))
+    mx.eval(weights)
+    mx.save_safetensors(file, weights)
 
 
 @contextmanager

@@ -65,21 +65,23 @@ def noisy_copy(model: nn.Module, scale: float, seed: int = 0) -> nn.Module:
     high acceptance rate.
     """
     noisy = copy.deepcopy(model)
-    keys = iter(mx.random.split(mx.random.key(seed), len(tree_flatten(model.parameters()))))
+    noisy.update(tree_unflatten(noisy_weights(tree_flatten(model.parameters()), scale, seed)))
+    mx.eval(noisy.parameters())
+    return noisy
 
-    def perturb(weight: mx.array) -> mx.array:
-        key = next(keys)
+
+def noisy_weights(
+    weights: list[tuple[str, mx.array]], scale: float, seed: int = 0
+) -> list[tuple[str, mx.array]]:
+    """Return weights with every matrix perturbed by `scale` times its spread."""
+    keys = mx.random.split(mx.random.key(seed), len(weights))
+
+    def perturb(weight: mx.array, key: mx.array) -> mx.array:
         if not _is_matrix(weight):
             return weight
         return weight + scale * mx.std(weight) * mx.random.normal(weight.shape, key=key)
 
-    noisy.update(
-        tree_unflatten(
-            [(path, perturb(weight)) for path, weight in tree_flatten(model.parameters())]
-        )
-    )
-    mx.eval(noisy.parameters())
-    return noisy
+    return [(path, perturb(weight, key)) for (path, weight), key in zip(weights, keys, strict=True)]
 
 
 def widened(family: Family, model: nn.Module, extra: int, seed: int = 0) -> nn.Module:

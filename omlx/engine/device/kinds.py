@@ -89,9 +89,9 @@ def copy_state(leaf: Any) -> Any:
 
 
 def put_state(leaf: Any, state: Sequence[Any]) -> None:
-    """Fill an empty layer with a copied state."""
+    """Fill an empty layer with a copied state, which other layers may be filled with later."""
     if kind_of(leaf) is Snapshot:
-        leaf.put_back(state)
+        leaf.put_back(handle(state))
     else:
         leaf.cache = list(state)
 
