@@ -239,6 +239,16 @@ def test_a_pass_leaves_the_target_as_it_was() -> None:
     assert [id(layer) for layer in target.layers] == before
 
 
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_the_bytes_of_caches_are_known_before_they_are_held(kind: str) -> None:
+    watched = Watched(kind, "llama")
+    bench = Bench(loop_with(watched))
+    bench.submit(drafted_by(request("a", prompt(60), max_tokens=20), watched.drafter.kind))
+    bench.until(lambda: len(bench.tokens["a"]) >= 12)
+    expected, held = watched.drafter.cache_bytes(256), watched.drafter.held_bytes
+    assert 0 < held <= expected  # caches grow by 256 tokens
+
+
 def test_missing_drafters_are_named() -> None:
     bench = Bench(build_loop(model("llama"), zoo.VOCAB_SIZE, LIMITS, facts=facts("llama")))
     for kind, named in (("eagle", "EAGLE-3"), ("block", "DFlash, DSpark")):
