@@ -12,10 +12,20 @@ from typing import Any, Final
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
+from omlx.models.pool.speculation import check_value
+from omlx.settings.store import Store
 from tests.admin.browser.checks import check_accessible, check_fits
 from tests.admin.browser.chromium import DESKTOP, NARROW, PHONE
 from tests.admin.browser.site import Site, open_site
-from tests.admin.browser.test_chat import IMAGE, answers, ask, expect_answers, fill, talking
+from tests.admin.browser.test_chat import (
+    IMAGE,
+    answers,
+    ask,
+    choose,
+    expect_answers,
+    fill,
+    talking,
+)
 from tests.server.media.pdfs import encrypted, pdf
 from tests.server.running import DRAFT, TARGET
 
@@ -157,3 +167,41 @@ def test_files_and_the_list_of_models_fit_a_phone(site: Site, tmp_path: Path) ->
         expect(page.locator(".picker [role=option]").first).to_be_visible()
         check_accessible(page, [PHONE])
         check_fits(page, [NARROW])
+
+
+def test_a_profile_is_an_assistant(browser: Browser, tmp_path: Path) -> None:
+    store = Store(tmp_path, check_value)
+    store.patch({"system_prompt": "Answer in numbers.", "top_p": 0.5}, TARGET, "counter")
+    with open_site(browser, tmp_path) as site, talking(site) as page:
+        choose(page, f"{TARGET}:counter")
+        page.get_by_role("button", name="Chat settings").click()
+        prompt = page.get_by_label("System prompt")
+        expect(prompt).to_have_attribute("placeholder", "Answer in numbers.")
+        page.get_by_text("More sampling settings").click()
+        expect(page.get_by_label("Top-p")).to_have_attribute("placeholder", "0.5")
+        fill(page, maxTokens="4")
+        with page.expect_request("**/chat/responses") as sent:
+            ask(page, "Hello")
+        body = sent.value.post_data_json
+        assert (body["model"], "instructions" in body) == (f"{TARGET}:counter", False)
+        expect_answers(page, 1)
+        engine = site.running.engine
+        assert engine.newest is not None
+        tokenizer = site.running.pool.loaded[0].tokenizer
+        assert "Answer in numbers." in tokenizer.decode(list(engine.newest.tokens))
+
+
+def test_a_dropped_file_stays_on_the_page(site: Site) -> None:
+    drop = """() => {
+      const data = new DataTransfer();
+      data.items.add(new File(["text"], "dropped.txt"));
+      const options = { bubbles: true, cancelable: true, dataTransfer: data };
+      const event = new DragEvent("drop", options);
+      document.querySelector(".chat-main").dispatchEvent(event);
+      return event.defaultPrevented;
+    }"""
+    with talking(site) as page:
+        assert page.evaluate(drop), "the browser would leave the chat for the file"
+        expect(chips(page)).to_contain_text("dropped.txt")
+        page.reload()  # what is not sent yet is kept with its files
+        expect(chips(page)).to_contain_text("dropped.txt")
