@@ -81,11 +81,10 @@ class AnswerMessage:
             return False
         return stats.context_left <= (1 - SHARE) * stats.context_n
 
-    @property
-    def message(self) -> dict[str, Any]:
-        """The message with its calls, without reasoning."""
+    def message(self, call_id: Callable[[str], str] = str) -> dict[str, Any]:
+        """Return the message with its calls, whose ids `call_id` maps, without reasoning."""
         calls = [
-            tooling.call(call.id, call.name, "".join(self.arguments[index]))
+            tooling.call(call_id(call.id), call.name, "".join(self.arguments[index]))
             for index, call in sorted(self.calls.items())
         ]
         message = {"role": "assistant", "content": "".join(self.text)}
@@ -188,7 +187,10 @@ class Turn:
 
     def _messages(self) -> Iterator[dict[str, Any]]:
         """Yield the answer without and with reasoning, as earlier answers have come back."""
-        message, reasoning = self.answer.message, "".join(self.answer.reasoning)
+        message, reasoning = (
+            self.answer.message(self.request.call_id),
+            "".join(self.answer.reasoning),
+        )
         answers = [one for one in self.request.messages if one["role"] == "assistant"]
         returned = [_REASONING in one for one in answers]
         if not reasoning or True not in returned:

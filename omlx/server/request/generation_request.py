@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -60,8 +60,8 @@ class GenerationRequest:
     repeats them. `mark_drafted`: texts say whether they were drafted. `receipt`: the
     answer has one, and is kept to be verified. `profile`: the id of the one that was filled in.
     `defaults` are of absent fields. `truncates`: a conversation beyond the context loses its
-    oldest turns. `priority` None: as guessed; a lower number is sooner.
-    `timeout_s`: seconds from arrival to the end.
+    oldest turns. `call_id` maps ids of calls to the dialect's. `priority` None: as guessed; a lower
+    number is sooner. `timeout_s`: seconds from arrival to the end.
     """
 
     messages: Sequence[Message] = ()
@@ -96,6 +96,7 @@ class GenerationRequest:
     priority: int | None = None
     timeout_s: float | None = None
     truncates: bool = False
+    call_id: Callable[[str], str] = str
 
     @property
     def long(self) -> bool:

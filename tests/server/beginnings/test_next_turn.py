@@ -12,6 +12,8 @@ from omlx.engine.types import Finished, FinishReason
 from omlx.models.catalog.discovery import BUNDLED
 from omlx.records import RequestStats
 from omlx.server.beginnings.next_turn import AnswerMessage, Turn
+from omlx.server.dialects.anthropic.encoder import tool_id
+from omlx.server.dialects.anthropic.request import MessageRequest
 from omlx.server.request.generation_request import GenerationRequest
 from omlx.settings.schema import Settings
 from omlx.text.events import (
@@ -126,11 +128,15 @@ def answered(*, reasoning: str = "") -> AnswerMessage:
 
 def test_the_message_is_as_clients_send_it_back() -> None:
     call = {"name": "look", "arguments": {"at": "hills"}}
-    assert answered().message == {
+    assert answered().message() == {
         "role": "assistant",
         "content": "I look.",
         "tool_calls": [{"id": "call_1", "type": "function", "function": call}],
     }
+    (returned,) = answered().message(tool_id)["tool_calls"]
+    assert returned["id"] == "toolu_1"
+    body = MessageRequest(messages=[{"role": "user", "content": "a"}], max_tokens=4)
+    assert body.generation_request().call_id("call_1") == "toolu_1"
 
 
 @pytest.mark.parametrize(

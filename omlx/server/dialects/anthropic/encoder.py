@@ -103,7 +103,7 @@ class MessageEncoder(EventEncoder):
                     payloads.append(self._delta("thinking_delta", thinking=text))
                 return payloads
             case ToolCallStart(id=id, name=name):
-                fields = {"id": _tool_id(id), "name": name, "input": {}}
+                fields = {"id": tool_id(id), "name": name, "input": {}}
                 return [*self._leave(), *self._enter("tool_use", fields)]
             case ToolCallArguments(text=text):
                 return [self._delta("input_json_delta", partial_json=text)]
@@ -184,7 +184,8 @@ def _usage(fresh: int, cached: int, output: int, thinking: int) -> Json:
     }
 
 
-def _tool_id(id: str) -> str:
+def tool_id(id: str) -> str:
+    """Return an id of a call as Anthropic's API writes ids."""
     if id.startswith("call_"):
         return f"toolu_{id.removeprefix('call_')}"
     return id

@@ -13,7 +13,7 @@ from pydantic import Field, ValidationError
 from omlx.errors import BadRequest, Reason
 from omlx.server.dialects.anthropic import blocks
 from omlx.server.dialects.anthropic.blocks import AnthropicMessage, Block
-from omlx.server.dialects.anthropic.encoder import MessageEncoder
+from omlx.server.dialects.anthropic.encoder import MessageEncoder, tool_id
 from omlx.server.http.body import Json
 from omlx.server.http.errors import field_error
 from omlx.server.http.sse import named
@@ -117,6 +117,7 @@ class MessageRequest(Templated):
             template_variables=self._variables(),
             defaults=DialectDefaults(template_variables={} if self.thinking else NOT_THINKING),
             tools=self._tools(),
+            call_id=tool_id,
             continue_last=_continues(conversation[-1]),
             sampling=self.sampling,
             seed=self.seed,
