@@ -97,6 +97,13 @@ def test_a_folder_as_its_authors_publish_it(tmp_path: Path) -> None:
     assert mx.array_equal(logits(model), logits(saved))
 
 
+def test_a_draft_head_beside_the_weights_is_not_read(tmp_path: Path) -> None:
+    saved = save(tmp_path, "mimo_v2")
+    mx.save_safetensors(str(tmp_path / "mtp.safetensors"), {"mtp.fc.weight": mx.ones((2, 2))})
+    model, _ = open_model(tmp_path, "auto", trusted=False)
+    assert mx.array_equal(logits(model), logits(saved))
+
+
 def test_a_cast_spares_the_parameters_that_must_stay_float32(tmp_path: Path) -> None:
     save(tmp_path, "longcat_flash_sparse")
     model, _ = open_model(tmp_path, "bfloat16", trusted=False)

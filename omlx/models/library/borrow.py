@@ -9,10 +9,11 @@ Classes of mlx-vlm are called, not patched. Its folders are read, never written.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import ModuleType
 from typing import Any, Final
 
@@ -25,9 +26,7 @@ from omlx.models.library.sources import importing
 _UNUSED: Final = ("mlx_audio", "mlx_audio.dsp", "cv2")
 """Modules for sound and video: some families import them, text models never call them."""
 _INDEXED_BLOCKS: Final = "mlx_vlm.models.qwen4_exp"
-"""Package whose mask over several tokens is written out of bounds if it has fewer columns than a
-block of the indexer.
-"""
+"""Package with masks written out of bounds for texts shorter than a block of the indexer."""
 _POSITIONS: Final = frozenset({"_rope_deltas", "_position_ids"})
 """Attributes in which some language models keep the positions of an earlier row."""
 
@@ -69,15 +68,23 @@ class _Absent(ModuleType):
             raise AttributeError(name)
 
 
-def open_borrowed(directory: Path, config: Mapping[str, Any]) -> Borrowed:
-    """Return the text model of a folder, with lazy weights.
+def open_borrowed(
+    directory: Path, config: Mapping[str, Any], weights: Collection[Path]
+) -> Borrowed:
+    """Return a folder's text model with lazy weights, those of the files `weights`.
 
     Raises the errors of mlx-vlm.
     """
     module_of(config)
     from mlx_vlm.utils import load_model  # noqa: PLC0415 — needs the extra
 
-    return Borrowed(load_model(directory, lazy=True).language_model)
+    others = set(directory.glob("*.safetensors")).difference(weights)
+    with TemporaryDirectory(prefix="omlx-") as links:
+        if others:  # mlx-vlm reads them too, such as draft heads
+            for path in set(directory.iterdir()) - others:
+                (Path(links) / path.name).symlink_to(path.resolve())
+        whole = load_model(Path(links) if others else directory, lazy=True)
+    return Borrowed(whole.language_model)
 
 
 class SteppedBody(nn.Module):

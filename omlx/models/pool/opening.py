@@ -119,7 +119,7 @@ def _check_dtypes(directory: Path) -> None:
 def _open_borrowed(files: ModelFiles) -> tuple[nn.Module, dict[str, Any]]:
     from omlx.models.library.borrow import open_borrowed  # noqa: PLC0415 — see `import_mlx_lm`
 
-    return open_borrowed(files.directory, files.config), dict(files.config)
+    return open_borrowed(files.directory, files.config, files.weights), dict(files.config)
 
 
 def _open_lm(
