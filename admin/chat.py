@@ -1,10 +1,11 @@
-"""The chat page. Conversations are stored in the browser; the server renders their frame."""
+"""The chat page. Conversations are stored in the browser, and in the home folder if so set."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from fastapi import APIRouter, Depends, Request
@@ -26,6 +27,7 @@ from omlx.server.services import Services
 from omlx.settings.parse import to_json
 from omlx.tools.toolbox import Toolbox
 
+from .chat_store import FOLDER, ChatStore, ChatStoreEndpoints
 from .models.model_snapshot import ModelSnapshots
 from .web.addresses import CHAT
 from .web.pages import Pages, page
@@ -40,7 +42,7 @@ class ChatView:
 
     `tool_servers`: names of those in the settings.
     `has_own`: models beyond the package's exist. `has_markdown`: the libraries that render answers
-    are installed.
+    are installed. `is_stored`: the server keeps conversations, too.
     """
 
     models: Sequence[str]
@@ -48,6 +50,7 @@ class ChatView:
     tool_servers: Sequence[str]
     has_own: bool
     has_markdown: bool
+    is_stored: bool
 
     @property
     def sampling(self) -> Sequence[str]:
@@ -69,19 +72,27 @@ class ChatPage:
     generations: GenerationService
     cards: ModelCards
     toolbox: Toolbox
+    stored: ChatStoreEndpoints
 
     @classmethod
     def of(
-        cls, services: Services, snapshots: ModelSnapshots, responses: ResponseEndpoints
+        cls, services: Services, snapshots: ModelSnapshots, responses: ResponseEndpoints, home: Path
     ) -> ChatPage:
+        catalog = services.pool.catalog
+
+        def is_on() -> bool:
+            return catalog.configuration.resolve().settings.chat_store
+
+        stored = ChatStoreEndpoints(ChatStore(home / FOLDER), is_on)
         cards = ModelCards(services.pool)
-        return cls(snapshots, responses, services.generations, cards, services.toolbox)
+        return cls(snapshots, responses, services.generations, cards, services.toolbox, stored)
 
     def register(self, pages: Pages, api: APIRouter) -> None:
         response = "/chat/responses/{id}"
         pages.route(CHAT, page("chat/page.html", self._view, "chat"))
         api.add_api_route("/chat/models", self._list_models, methods=["GET"])
         api.add_api_route("/chat/files", self._read_file, methods=["POST"])
+        self.stored.register(api)
         for method, path, endpoint in (
             ("POST", "/chat/responses", self.responses.create),
             ("GET", response, self.responses.show),
@@ -101,6 +112,7 @@ class ChatPage:
             tool_servers=self.toolbox.names,
             has_own=bool(pool.registry.own),
             has_markdown=(data_dir("static") / "vendor" / "marked").is_dir(),
+            is_stored=self.stored.is_on(),
         )
 
     async def _list_models(self, request: Request) -> Response:

@@ -64,7 +64,7 @@ def mount(
     requests, history = Requests(services), services.activity.history
     SettingsPage(gate, pool, settings).register(pages, api)
     KeysPage(keys, KeyFile(home), pool.catalog, services.activity.seen).register(pages, api)
-    ChatPage.of(services, snapshots, app.responses).register(pages, api)
+    ChatPage.of(services, snapshots, app.responses, home).register(pages, api)
     ChatTools(services.toolbox).register(api)
     OverviewPage(services, requests, snapshots, measurements).register(pages, api)
     ConnectPage(snapshots, ModelCards(pool), keys, services.activity.seen).register(pages)

@@ -150,6 +150,7 @@ class Settings(BaseModel):
     allow_image_url: Annotated[bool, _server()] = False
     mcp_server: Annotated[ToolServers, _server(SERVER, AppliesAt.AT_ONCE)] = ()
     web_search: Annotated[WebAddress | None, _server("URL", AppliesAt.AT_ONCE)] = None
+    chat_store: Annotated[bool, _server(applies=AppliesAt.AT_ONCE)] = False
     record_prompts: Annotated[bool, _server(applies=AppliesAt.AT_ONCE)] = False
     answer_disk: Annotated[SizeOrOff, _server("SIZE|off", low=0, high=1 << 44)] = 256 << 20
     answer_days: Annotated[int, _server(low=1, high=3660)] = 30

@@ -21,6 +21,7 @@ import { Picker } from "./picker.js";
 import { SettingsPanel } from "./settings-panel.js";
 import { Side } from "./sides.js";
 import * as store from "./store.js";
+import { Sync } from "./sync.js";
 import { Titles } from "./titles.js";
 import { Toolbox, ToolLoop } from "./toolbox.js";
 import { Unreadable } from "./transfer.js";
@@ -60,6 +61,7 @@ class Chat extends HTMLElement {
     store.onFull(() => show(part("unkept"), t("ui.chat.full")));
     await this.open(location.hash.slice(1));
     this.toggleAttribute("data-ready", true);
+    if ("stored" in this.dataset) new Sync((problem) => show(part("unsent"), problem)).start();
     this.models.load();
   }
 
@@ -390,7 +392,9 @@ class Chat extends HTMLElement {
 
   async deleteAll() {
     const all = await store.conversations();
-    const question = t("ui.chat.delete_all.question", { count: all.length });
+    const isStored = "stored" in this.dataset;
+    const key = isStored ? "ui.chat.delete_all.question.stored" : "ui.chat.delete_all.question";
+    const question = t(key, { count: all.length });
     if (!(await confirmed(dialog("delete-all"), question))) return;
     this.#leave();
     await store.removeAll();
@@ -403,9 +407,9 @@ class Chat extends HTMLElement {
     for (const { id } of this.conversation.messages.values()) runningAnswer(id)?.stop();
   }
 
-  async #changedElsewhere({ conversation, all }) {
+  async #changedElsewhere({ conversation, conversations = [conversation], all }) {
     const shown = this.conversation;
-    if (all || conversation === shown.id) {
+    if (all || conversations.includes(shown.id)) {
       const isThere = await shown.reload((id) => runningAnswer(id) !== undefined);
       if (!isThere && !shown.isEmpty) return this.begin();
       this.generation.takeUp();

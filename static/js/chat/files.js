@@ -64,7 +64,7 @@ function download(name, text, type) {
 }
 
 // `fetch` of a data URI is not in the content policy.
-function blobOf(uri) {
+export function blobOf(uri) {
   const [head, data] = uri.split(",", 2);
   const bytes = Uint8Array.from(atob(data ?? ""), (character) => character.charCodeAt(0));
   return new Blob([bytes], { type: /^data:([^;,]*)/.exec(head)?.[1] });

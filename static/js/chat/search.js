@@ -19,12 +19,12 @@ export class SearchIndex {
     return this.#reading;
   }
 
-  // A conversation has changed, or all of them.
-  async changed({ conversation, all }) {
+  // Conversations have changed, or all of them are gone.
+  async changed({ conversation, conversations = [conversation], all }) {
     if (this.#reading === null) return;
     await this.#reading;
     if (all) this.#texts.clear();
-    else await this.#read(conversation);
+    else for (const id of conversations) await this.#read(id);
   }
 
   // The excerpts around the first hit in each conversation, by its id: { message, before, hit, after }.

@@ -18,14 +18,23 @@ const here = new EventTarget(); // what this window has changed
 
 export const isKept = await open();
 
-// Call `heard` with { conversation } when another window has changed one, or { all } of them; with
-// `own`, when this one has.
+// Call `heard` with { conversation } when another window has changed one, or { all } of them, and
+// with { conversations } that came from the server; with `own`, when this one has, too.
 export function onChange(heard, { own = false } = {}) {
   channel.addEventListener("message", ({ data }) => heard(data));
-  if (own) here.addEventListener("change", ({ detail }) => heard(detail));
+  here.addEventListener("change", ({ detail }) => {
+    if (own || detail.conversations) heard(detail);
+  });
 }
 
-function tell(change) {
+// Call `heard` when this window has changed a conversation, or all of them.
+export function onOwnChange(heard) {
+  here.addEventListener("change", ({ detail }) => {
+    if (!detail.conversations) heard(detail);
+  });
+}
+
+export function tell(change) {
   channel.postMessage(change);
   here.dispatchEvent(new CustomEvent("change", { detail: change }));
 }
@@ -179,7 +188,7 @@ export async function addAll({ conversation, messages, images }) {
   tell({ conversation: conversation.id });
 }
 
-export async function remove(conversation) {
+export async function remove(conversation, { isTold = true } = {}) {
   await write(["conversations", "drafts", "messages", "images"], (heads, drafts, ...others) => {
     heads.delete(conversation);
     drafts.delete(conversation);
@@ -191,7 +200,22 @@ export async function remove(conversation) {
       };
     }
   });
-  tell({ conversation });
+  if (isTold) tell({ conversation });
+}
+
+// Join a conversation of the server with this browser's. `keepsHead`: it is newer here.
+export async function join({ head, messages, images }, { keepsHead }) {
+  await write(["conversations", "messages", "images"], (heads, bodies, pictures) => {
+    heads.getKey(head.id).onsuccess = ({ target }) => {
+      if (target.result === undefined || !keepsHead) heads.put(head);
+    };
+    for (const message of messages) {
+      bodies.get([message.conversation, message.id]).onsuccess = ({ target }) => {
+        if (!isNewer(target.result, message)) bodies.put(message);
+      };
+    }
+    images.forEach((image) => pictures.put(image));
+  });
 }
 
 export async function removeAll() {
