@@ -8,9 +8,10 @@ requests with mostly computed prompts.
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
+import time
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import date, timedelta
 from itertools import islice
 from pathlib import Path
@@ -27,11 +28,13 @@ from omlx.server.http.connection import while_connected
 from omlx.server.request.fields import Body, read_query
 from omlx.server.request.generation import GenerationService
 from omlx.telemetry.log import LEVELS, LogLine, read_tail
+from omlx.telemetry.minutes import Minutes
 from omlx.telemetry.usage import KEPT_DAYS, Sums, Usage, UsageHistory
 
 from .request_detail import RequestDetail, request_detail
 from .views import AnswerView, LoadingView, Requests, RequestView
 from .web.addresses import ACTIVITY, LOG, PARTS, STATISTICS
+from .web.formats import moment
 from .web.pages import Pages, page
 
 MAX_ANSWERS: Final = 200
@@ -44,6 +47,11 @@ _MAX_TEXT: Final = 200
 
 RANGES: Final = (7, 30, 90, 365)
 """Days — choices of the page."""
+
+HOURS: Final = (1, 24)
+"""Hours — choices of the charts of throughput and memory."""
+
+BARS: Final = 60
 
 _Pace: TypeAlias = Mapping[str, float]
 """Seconds per computed prompt token, by model; unmeasured models are missing."""
@@ -107,6 +115,7 @@ class ActivityPage:
         pages.part(f"{part}/log", page("activity/log.html", self._log))
         pages.route(STATISTICS, page("activity/statistics_page.html", self._usage, "activity"))
         pages.part(f"{part}/statistics", page("activity/statistics.html", self._usage))
+        pages.part(f"{part}/history", page("activity/history.html", self._history))
         api.add_api_route("/requests/{id}/stop", self.stop, methods=["POST"])
         api.add_api_route("/requests/{id}/verify", self.verify, methods=["POST"])
         api.add_api_route("/statistics", self.statistics, methods=["GET"])
@@ -157,10 +166,15 @@ class ActivityPage:
             level = SHOWN_LEVELS[0]
         return await asyncio.to_thread(log_view, self.home, level, text[:_MAX_TEXT])
 
+    async def _history(self, request: Request) -> HistoryView:
+        query = read_query(StatisticsQuery, request.query_params)
+        return history_view(self.requests.minutes, query.hours, time.time())
+
     async def _usage(self, request: Request) -> StatisticsView:
         days = read_query(StatisticsQuery, request.query_params).days
         sums = await asyncio.to_thread(self.history.sums, days)
-        return statistics_view(sums, days, date.today())
+        view = statistics_view(sums, days, date.today())
+        return replace(view, history=await self._history(request))
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,9 +199,10 @@ def log_view(home: Path, level: str, text: str) -> LogView:
 
 
 class StatisticsQuery(Body):
-    """Number of days, today included."""
+    """Number of days, today included, and hours of the charts of throughput and memory."""
 
     days: Annotated[int, Field(ge=1, le=KEPT_DAYS)] = 30
+    hours: Annotated[int, Field(ge=1, le=HOURS[-1])] = HOURS[0]
 
 
 def statistics_record(view: StatisticsView) -> dict[str, Any]:
@@ -248,6 +263,7 @@ class StatisticsView:
     tokens: Sequence[Bar]
     saved: Sequence[Bar]
     ranges: Sequence[int] = RANGES
+    history: HistoryView | None = None
 
     @property
     def first_day(self) -> str:
@@ -264,6 +280,47 @@ class StatisticsView:
     @property
     def most_saved_s(self) -> float:
         return max(bar.value for bar in self.saved)
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryView:
+    """Bars of throughput in tokens per second, and of the most bytes in use."""
+
+    hours: int
+    rate: Sequence[Bar]
+    memory: Sequence[Bar]
+    choices: Sequence[int] = HOURS
+
+    @property
+    def first_day(self) -> str:
+        return self.rate[0].day
+
+    @property
+    def last_day(self) -> str:
+        return self.rate[-1].day
+
+    @property
+    def most_rate(self) -> float:
+        return max(bar.value for bar in self.rate)
+
+    @property
+    def most_memory(self) -> int:
+        return int(max(bar.value for bar in self.memory))
+
+
+def history_view(minutes: Minutes, hours: int, now: float) -> HistoryView:
+    """Return `BARS` bars up to the minute of `now`."""
+    width_s = 3600 * hours // BARS
+    last = int(now) // width_s
+    tokens, used = Counter[int](), Counter[int]()
+    for minute in minutes.since((last - BARS + 1) * width_s):
+        place = minute.at // width_s
+        tokens[place] += minute.tokens
+        used[place] = max(used[place], minute.used_bytes)
+    places = range(last - BARS + 1, last + 1)
+    names = [moment(place * width_s) for place in places]
+    rates = [tokens[place] / width_s for place in places]
+    return HistoryView(hours, _bars(names, rates), _bars(names, [used[place] for place in places]))
 
 
 def statistics_view(sums: Sums, days: int, today: date) -> StatisticsView:

@@ -15,6 +15,7 @@ from omlx.errors import Reason
 from omlx.models.pool.served import State
 from omlx.server.request.activity import CLIENT_GONE, OK, Outcome, Running
 from omlx.server.services import Services
+from omlx.telemetry.minutes import Minutes
 
 MIN_RATE_TOKENS: Final = 16
 """Output tokens — fewer give no rate: a single pass may commit several, in a time near 0."""
@@ -50,6 +51,10 @@ class Requests:
                 share = progress.done / progress.total if progress and progress.total else None
                 views.append(LoadingView(model, share, status.waiting))
         return views
+
+    @property
+    def minutes(self) -> Minutes:
+        return self.services.activity.minutes
 
     def ended(self, number: int) -> Outcome | None:
         """Return an ended request by number, None if no longer kept."""

@@ -206,6 +206,9 @@ def _routes(services: Services, responder: Responder, responses: ResponseEndpoin
     ]
 
 
+SAMPLE_S: Final = 5.0
+
+
 def _lifespan(
     services: Services, responses: ResponseEndpoints
 ) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
@@ -221,6 +224,7 @@ def _lifespan(
             pool.save_costs_every(SAVE_COSTS_S),
             pool.sweep_every(SWEEP_S),
             history.flush_every(SAVE_STATISTICS_S),
+            services.activity.minutes.sample_every(SAMPLE_S, lambda: pool.used_bytes),
         ]
         tasks = [asyncio.create_task(task) for task in work]
         if (prewarmer := services.prewarmer) is not None:

@@ -18,7 +18,14 @@ import pytest
 from markupsafe import escape
 
 from omlx.admin import activity, overview
-from omlx.admin.activity import ActiveView, EndedView, statistics_record, statistics_view
+from omlx.admin.activity import (
+    BARS,
+    ActiveView,
+    EndedView,
+    history_view,
+    statistics_record,
+    statistics_view,
+)
 from omlx.admin.request_detail import phases
 from omlx.admin.views import LoadingView, answer_view
 from omlx.admin.web import formats
@@ -32,6 +39,7 @@ from omlx.records import RequestStats
 from omlx.server.request.activity import Outcome
 from omlx.server.request.stream import EventDispatcher
 from omlx.telemetry import log
+from omlx.telemetry.minutes import Minutes
 from omlx.telemetry.usage import FAILURE, Usage
 from tests.admin.running import API, Administered, administered, change, held
 from tests.server.running import PATIENCE_S, TARGET
@@ -397,6 +405,35 @@ def test_statistics_count_what_activity_lists(tmp_path: Path) -> None:
     assert [answer["is_failure"] for answer in listed].count(True) == 2
     assert len(listed) == 4
     adds_up(record)
+
+
+@pytest.mark.parametrize(("hours", "width_s"), [(1, 60), (24, 1440)])
+def test_the_last_hours_are_bars_of_throughput_and_memory(hours: int, width_s: int) -> None:
+    now = [1_764_000_000.0]
+    minutes = Minutes(lambda: now[0])
+    for _ in range(60 * hours):
+        minutes.add(30, 700)
+        now[0] += 60
+    minutes.add(0, 900)
+    view = history_view(minutes, hours, now[0])
+    assert len(view.rate) == len(view.memory) == BARS
+    assert view.rate[10].value == 30 / 60
+    assert (view.most_rate, view.most_memory) == (0.5, 900)
+    assert view.memory[10].height == pytest.approx(7 / 9)
+    assert view.first_day < view.last_day
+    later = history_view(minutes, hours, now[0] + 2 * BARS * width_s)
+    assert (later.most_rate, later.most_memory) == (0, 0)
+
+
+def test_the_page_has_the_last_hours(tmp_path: Path) -> None:
+    with administered(tmp_path) as server, server.browser() as browser:
+        browser.post(CHAT, json=body_of(CHAT, 2))
+        page = browser.get(PAGE, params={"hours": 24})
+        part = browser.get("/admin/parts/activity/history?hours=1")
+        refused = browser.get(PAGE, params={"hours": 25})
+    assert page.text.count('<rect class="bar"') >= 2 * BARS
+    assert re.search(r"Memory for models.*?Highest: \d", page.text, re.DOTALL)
+    assert (part.status_code, refused.status_code) == (200, 400)
 
 
 def test_days_without_requests_are_empty() -> None:

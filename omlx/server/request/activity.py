@@ -29,6 +29,7 @@ from omlx.server.http.guard import Arrival, Caller
 from omlx.server.request.last_seen import LastSeen
 from omlx.server.request.progress import MIN_TOKENS, Progress, Reading
 from omlx.telemetry.metrics import Metrics
+from omlx.telemetry.minutes import Minutes
 from omlx.telemetry.usage import FAILURE, Timeline, Usage, UsageHistory
 from omlx.text.events import OutputEvent, ReasoningDelta, TextDelta, ToolCallArguments
 
@@ -196,6 +197,7 @@ class Activity:
     ) -> None:
         self.totals = Totals()
         self.timeline = Timeline(wall)
+        self.minutes = Minutes(wall)
         self.history = history or UsageHistory()
         self.seen = LastSeen()
         self._metrics = metrics
@@ -337,6 +339,7 @@ class Activity:
         running.tokens += tokens
         running.drafted += drafted
         self.timeline.add(tokens, drafted)
+        self.minutes.add(tokens)
 
     def _finished(self, running: Running, reason: FinishReason, stats: RequestStats) -> None:
         self.totals.prompt += stats.prompt_n
