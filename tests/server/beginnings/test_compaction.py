@@ -115,8 +115,7 @@ def test_the_next_compaction_begins_at_its_first_token(model: str, tools: bool) 
     texts = [LONG, f"And then? {LONG}"]
     settings = Settings(prewarm="always", speculation="off", max_context=2_000)
     with omlx(settings, default=model) as running:
-        usage, _ = compaction_of(running, ["Hello.", "And?"], waits=False, tools=tools)
-        assert usage["prompt_tokens_details"]["cached_tokens"] < usage["prompt_tokens"] / 2
+        compaction_of(running, ["Hello.", "And?"], waits=False, tools=tools)
         usage, summary = compaction_of(running, texts, waits=True, tools=tools)
         left = usage["prompt_tokens"] - usage["prompt_tokens_details"]["cached_tokens"]
         assert left <= usage["prompt_tokens"] / 10
