@@ -202,6 +202,14 @@ def test_a_request_ends_at_its_time_limit(alone: Running, path: str) -> None:
     assert error["type"] == ("server_error" if path == CHAT else "timeout_error")
 
 
+@pytest.mark.parametrize(("tier", "used"), [("flex", "flex"), ("auto", "default")])
+def test_an_answer_names_its_service_tier(alone: Running, tier: str, used: str) -> None:
+    body = {"model": TARGET, "messages": ASKED, "max_tokens": 1, "service_tier": tier}
+    assert alone.http.post(CHAT, json=body).json()["service_tier"] == used
+    body = {"model": TARGET, "input": "a", "max_output_tokens": 16, "service_tier": tier}
+    assert alone.http.post("/v1/responses", json=body).json()["service_tier"] == used
+
+
 @pytest.mark.parametrize("timeout", [0, -1, "x", 1e9])
 def test_a_wrong_time_limit_is_refused_by_name(alone: Running, timeout: object) -> None:
     answer = alone.http.post(CHAT, json={"messages": ASKED, "timeout": timeout})
@@ -232,6 +240,9 @@ def test_the_first_event_of_a_long_prompt_has_its_forecast(alone: Running) -> No
 def test_progress_follows_the_forecast_then_the_pace() -> None:
     reading = Reading(PromptForecast(cached=100, first_token_s=9.0))
     assert reading.progress(1000, now=12.0, arrived_at=10.0) == Progress(100, 1000, 7.0)
+    reading.note(900, 12.0)
+    assert reading.progress(1000, now=12.0, arrived_at=10.0).seconds_left == 1.0
+    reading = Reading()
     reading.note(200, 13.0)
     reading.note(400, 15.0)
     assert reading.progress(1000, now=15.0, arrived_at=10.0) == Progress(400, 1000, 6.0)

@@ -138,6 +138,13 @@ class Scheduled(Refusing):
     timeout: Annotated[float, Field(gt=0, le=MAX_TIMEOUT_S)] | None = None
 
     @property
+    def used_tier(self) -> str | None:
+        """Service tier in use, where a request names a tier."""
+        if self.service_tier in (None, "flex", "priority"):
+            return self.service_tier
+        return "default"
+
+    @property
     def urgency(self) -> int | None:
         """Priority by the fields; None: as guessed."""
         if self.priority is not None:

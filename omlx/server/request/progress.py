@@ -56,7 +56,9 @@ class Reading:
             pace_s = (at - self._first[0]) / (done - self._first[1])
             left = max(0.0, pace_s * (total - done) - (now - at))
         elif self.forecast is not None:
-            done = max(done, self.forecast.cached)
-            if self.forecast.first_token_s is not None:
-                left = max(0.0, self.forecast.first_token_s - (now - arrived_at))
+            done, cached = max(done, self.forecast.cached), self.forecast.cached
+            if (seconds := self.forecast.first_token_s) is not None:
+                left = max(0.0, seconds - (now - arrived_at))
+                if done > cached:  # after the first pass
+                    left = seconds * (total - done) / (total - cached)
         return Progress(min(done, total), total, left)

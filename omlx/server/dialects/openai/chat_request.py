@@ -256,7 +256,7 @@ class ChatRequest(Templated, Lengths):
         return bool(self.continue_final_message or last.prefix or no_prompt)
 
     def _encoder(self, stream: GenerationStream) -> Encoder:
-        head = Head.of(stream, logprobs=bool(self.logprobs))
+        head = Head.of(stream, logprobs=bool(self.logprobs), tier=self.used_tier)
         return ChatEncoder(head, stream.n, include_usage=includes_usage(self.stream_options))
 
     def _functions(self) -> list[Function]:

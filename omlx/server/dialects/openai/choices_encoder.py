@@ -40,18 +40,21 @@ _REASONS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """`token_bytes` is None unless logprobs were requested."""
+    """`token_bytes` is None unless logprobs were requested. `tier`: the service tier."""
 
     id: str
     model: str
     created: int
     token_bytes: Callable[[int], bytes] | None = None
     warnings: tuple[Reason, ...] = ()
+    tier: str | None = None
 
     @classmethod
-    def of(cls, stream: GenerationStream, *, logprobs: bool = False) -> Head:
+    def of(
+        cls, stream: GenerationStream, *, logprobs: bool = False, tier: str | None = None
+    ) -> Head:
         token_bytes = stream.served.token_bytes if logprobs else None
-        return cls(stream.id, stream.model, stream.created, token_bytes, stream.warnings)
+        return cls(stream.id, stream.model, stream.created, token_bytes, stream.warnings, tier)
 
     def body(self, kind: str, choices: Sequence[Json]) -> Json:
         return {
@@ -60,6 +63,7 @@ class Head:
             "created": self.created,
             "model": self.model,
             "choices": list(choices),
+            **({} if self.tier is None else {"service_tier": self.tier}),
         }
 
 

@@ -215,6 +215,7 @@ class ResponseRequest(Templated):
             "truncation": self.truncation or "disabled",
             "metadata": self.metadata or {},
             "user": self.user,
+            **({} if self.used_tier is None else {"service_tier": self.used_tier}),
         }
 
     def _tools(self, tools: Sequence[ResponseTool]) -> ToolUse | None:
