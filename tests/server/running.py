@@ -18,6 +18,7 @@ from anthropic import Anthropic
 from openai import OpenAI
 from starlette.types import ASGIApp
 
+from omlx.engine.inbox import Post
 from omlx.engine.loop import EngineLoop
 from omlx.engine.thread import EngineThread
 from omlx.engine.types import Event, EventSink, Failed, Finished, Request
@@ -87,10 +88,11 @@ class WatchedEngine(EngineThread):
         self._loop = weakref.ref(loop)  # it must be able to go
         super().attach(name, loop)
 
-    def _calibrate(self) -> None:
-        super()._calibrate()
-        if self._inbox.empty():  # nothing has interrupted it
+    def _calibrate(self) -> Post | None:
+        post = super()._calibrate()
+        if post is None:  # nothing has interrupted it
             self.measured.set()
+        return post
 
     def submit(self, model: str, request: Request, sink: EventSink) -> None:
         def watched(events: Sequence[Event], /) -> None:
