@@ -17,6 +17,7 @@ import { Generation } from "./generation.js";
 import { History } from "./history.js";
 import { loadMarkdown } from "./markdown.js";
 import { Models } from "./models.js";
+import { askForModel, askToOrganise } from "./organise.js";
 import { Picker } from "./picker.js";
 import { SettingsPanel } from "./settings-panel.js";
 import { Side } from "./sides.js";
@@ -235,17 +236,8 @@ class Chat extends HTMLElement {
   async #organise(id) {
     const head = (await store.conversations()).find((each) => each.id === id);
     if (!head) return;
-    const asked = dialog("organise");
-    const { title, folder, pinned } = asked.querySelector("form").elements;
-    title.value = head.title;
-    folder.value = head.folder ?? "";
-    pinned.checked = Boolean(head.pinned);
-    const names = (await History.folders()).map((name) => new Option(name));
-    asked.querySelector("datalist").replaceChildren(...names);
-    if (!(await confirmed(asked))) return;
-    const name = title.value.trim() || head.title;
-    const titled = name === head.title ? head.titled : "user";
-    const fields = { title: name, titled, folder: folder.value.trim(), pinned: pinned.checked };
+    const fields = await askToOrganise(head);
+    if (!fields) return;
     if (id === this.conversation.id) await this.conversation.organise(fields);
     else await store.changeConversation(id, fields);
     this.heading.textContent = this.conversation.head.title || t("ui.chat.new");
@@ -320,12 +312,10 @@ class Chat extends HTMLElement {
 
   // Show another model's answer to the same question, chosen in a dialog.
   async #compare(message) {
-    const asked = dialog("versus");
-    const select = asked.querySelector("select");
     const others = [...this.models.known.keys()].filter((id) => id !== message.model);
-    select.replaceChildren(...others.map((id) => new Option(id, id)));
-    if (!(await confirmed(asked)) || !select.value) return;
-    const settings = { model: select.value };
+    const model = await askForModel(others);
+    if (!model) return;
+    const settings = { model };
     await this.generation.beside(message, { settings, versus: true });
   }
 

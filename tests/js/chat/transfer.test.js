@@ -30,7 +30,9 @@ const messages = new Map(
 );
 
 test("JSON brings everything back, under new ids", () => {
-  const [read] = fromFile(toJson([{ head, messages, images: { i: uri } }]), newId);
+  const kept = { ...head, folder: "Geography", pinned: true };
+  const [read] = fromFile(toJson([{ head: kept, messages, images: { i: uri } }]), newId);
+  assert.deepEqual([read.head.folder, read.head.pinned], ["Geography", true]);
   assert.equal(read.head.title, "A title");
   assert.equal(read.head.settings.system, "Be\nbrief.");
   const [question, answer, other] = read.messages;
