@@ -5,16 +5,17 @@ Public: they hold nothing beyond a release. No page and no answer of the API is 
 
 from __future__ import annotations
 
+import json
 from typing import Any, Final
 
 from fastapi import FastAPI, Request
-from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.responses import HTMLResponse, Response
 
 from omlx.catalog import data_dir, sentence
 
 from .addresses import HOME, STATIC
 from .preferences import language_of
-from .rendering import render
+from .rendering import cached, render
 
 MANIFEST: Final = f"{HOME}/manifest.webmanifest"
 WORKER: Final = f"{HOME}/worker.js"
@@ -58,8 +59,10 @@ def manifest(language: str) -> dict[str, Any]:
 
 
 async def show_manifest(request: Request) -> Response:
-    content = manifest(language_of(request))
-    return JSONResponse(content, media_type="application/manifest+json")
+    content = json.dumps(manifest(language_of(request)), ensure_ascii=False)
+    answer = cached(request, content, "application/manifest+json")
+    answer.headers["Cache-Control"] = "no-cache"
+    return answer
 
 
 async def show_worker(request: Request) -> Response:

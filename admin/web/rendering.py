@@ -189,13 +189,13 @@ def serve_files(app: FastAPI) -> None:
 
 
 async def show_styles(request: Request) -> Response:
-    return _cached(request, style_sheet(data_dir("static") / "css" / "app.css"), "text/css")
+    return cached(request, style_sheet(data_dir("static") / "css" / "app.css"), "text/css")
 
 
 async def show_words(request: Request) -> Response:
     """Send the catalog in the browser's language. Scripts import it, so none runs without it."""
     module = f"export default {json.dumps(catalog(language_of(request)))};"
-    return _cached(request, module, "text/javascript")
+    return cached(request, module, "text/javascript")
 
 
 def style_sheet(path: Path) -> str:
@@ -208,7 +208,7 @@ def style_sheet(path: Path) -> str:
     return _IMPORT.sub(content, path.read_text(encoding="utf-8"))
 
 
-def _cached(request: Request, text: str, media_type: str) -> Response:
+def cached(request: Request, text: str, media_type: str) -> Response:
     content = text.encode()
     tag = f'"{hashlib.sha256(content).hexdigest()[:16]}"'
     if request.headers.get("if-none-match") == tag:
