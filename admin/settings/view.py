@@ -18,8 +18,8 @@ from omlx.settings.types import Form, size_text
 
 Json = dict[str, Any]
 
-CONFIRMED: Final = frozenset({"trust_remote_code"})
-"""Settings that require a confirmation to turn on."""
+CONFIRMED: Final = frozenset({"trust_remote_code", "mcp_server"})
+"""Settings that run programs of others; turning them on requires a confirmation."""
 
 PICKED: Final = frozenset({"default_model", "draft_model", "model_map"})
 """Settings whose values are models."""

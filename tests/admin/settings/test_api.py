@@ -69,9 +69,10 @@ def test_a_server_cannot_be_exposed_without_a_key(tmp_path: Path) -> None:
     [
         ("api_key", "a\r\nb", "config.secret"),
         ("chat_template_kwargs", {"chat_template": "x"}, "config.reserved"),
+        ("mcp_server", ["files=sh -c id"], "config.confirm"),
     ],
 )
-def test_a_value_that_breaks_every_request_is_refused(
+def test_a_value_that_breaks_requests_or_runs_a_program_unasked_is_refused(
     tmp_path: Path, name: str, value: object, code: str
 ) -> None:
     with administered(tmp_path) as running, running.browser() as client:
