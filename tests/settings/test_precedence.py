@@ -67,8 +67,9 @@ def value(row: Setting, source: Source) -> Value:
         one = f"{source.value}/model"
         if row.form is Form.MAP:
             one = f"name-*={one}"
-        if row.meta.metavar == "ORIGIN":
-            one = f"{source.value}://model"
+        forms = {"ORIGIN": "{}://model", "NAME=COMMAND": "name={}", "URL": "http://{}"}
+        if row.meta.metavar in forms:
+            one = forms[row.meta.metavar].format(source.value)
     elif row.kind is dict:
         one = {"from": source.value}
     elif row.kind is Path:

@@ -121,6 +121,10 @@ def sample(row: Setting, folder: Path) -> Value:
         return ("a=x", "b=y")
     if row.meta.metavar == "ORIGIN":
         return ("a://x", "b://*")
+    if row.meta.metavar == "NAME=COMMAND":
+        return ("a=x", "b=http://y")
+    if row.meta.metavar == "URL":
+        return "http://x"
     if row.repeatable:
         return (folder / "x",) if row.kind is Path else ("a", "b")
     if row.choices:
