@@ -38,6 +38,7 @@ from omlx.engine.device_errors import DEVICE_ERROR
 from omlx.engine.thread import EngineThread
 from omlx.errors import ConfigError, ModelError
 from omlx.exactness import Exactness
+from omlx.installation import classes_command
 from omlx.machine import Machine, machine_rows, power_rows, read_machine, warnings
 from omlx.models.catalog.catalog import Catalog
 from omlx.models.catalog.discovery import BUNDLED, places, scan_places
@@ -181,6 +182,10 @@ def _versions() -> Rows:
             yield package, version(package)
         except PackageNotFoundError:
             yield package, "missing"
+    try:
+        yield "mlx-vlm", version("mlx-vlm")
+    except PackageNotFoundError:
+        yield "mlx-vlm", "missing", f"for images and newer families: {classes_command()}"
 
 
 def _memory(settings: Settings) -> Rows:

@@ -168,9 +168,9 @@ def test_words_alone_are_answered(openai: OpenAI) -> None:
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
-def test_the_readme_shows_a_command_that_streams_colour_and_shape(demo: Running) -> None:
-    readme = (BUNDLED.parents[1] / "README.md").read_text(encoding="utf-8")
-    (command,) = re.findall(r"^ {4}png=(?:.|\n {4})*?'$", readme, re.M)
+def test_the_documents_show_a_command_that_streams_colour_and_shape(demo: Running) -> None:
+    page = (BUNDLED.parents[1] / "docs/vision.md").read_text(encoding="utf-8")
+    (command,) = re.findall(r"^ {4}png=(?:.|\n {4})*?'$", page, re.M)
     command = dedent(command).replace("localhost:8000", demo.url)
     ran = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=True)
     lines = [line.removeprefix("data: ") for line in ran.stdout.splitlines() if line]
