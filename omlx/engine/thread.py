@@ -149,7 +149,7 @@ class EngineThread:
         return call.future
 
     def _ask(self, work: Callable[[], T]) -> Future[T]:
-        """Call what changes nothing."""
+        """Call work that changes nothing, so a calibration continues."""
         call = Call(work)
         self._post(Question(lambda: self._inbox.run_call(call, self.failure)))
         return call.future
@@ -351,7 +351,7 @@ class EngineThread:
     def abandon(self, failure: EngineDead) -> None:
         """Fail every open request from another thread: the engine's may wait for good.
 
-        Each `failure` ends the process with status 3; a live engine thread raises EngineDead.
+        The server ends the process then. A thread that comes back stops after its turn.
         """
         self._stopping = True
         self._die(failure)

@@ -66,8 +66,10 @@ PREWARM_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """`body` is the pydantic model in the OpenAPI document; `name` the operation's name there, by
-    default that of the endpoint.
+    """A path of the API and its endpoint.
+
+    `body` is the pydantic model in the OpenAPI document; `name` the operation's name there, by
+    default the endpoint's.
     """
 
     method: str

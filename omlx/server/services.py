@@ -44,6 +44,8 @@ from omlx.tools.toolbox import Toolbox
 
 @dataclass(frozen=True, slots=True)
 class Services:
+    """Parts of the server that API and dashboard use."""
+
     engine: EngineThread
     pool: Pool
     metrics: Metrics

@@ -62,6 +62,8 @@ class OutputSpec:
 
 
 class OutputParser:
+    """Parses the tokens of a choice into events."""
+
     def __init__(self, tokenizer: TokenizerWrapper, spec: OutputSpec) -> None:
         self._stop_ids = spec.stop_ids
         self._single = spec.single

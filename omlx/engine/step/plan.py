@@ -200,6 +200,8 @@ class Forward:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
+    """A step as data: cache operations in order, then forward passes."""
+
     ops: tuple[CacheOp, ...]
     forwards: tuple[Forward, ...]
 

@@ -3,7 +3,7 @@
     0 ............ computed ........... len(tokens)
     |  in the KV cache  |     pending     |  + unread (sampled on the device, not yet read)
 
-Prefill, decode and verification are one thing: computed catches up with known.
+Prefill, decode and verification are the same: `computed` catches up with `len(tokens)`.
 """
 
 from __future__ import annotations

@@ -36,7 +36,9 @@ from omlx.server.request.stream import ChoiceEvent, GenerationStream
 
 
 class Responder:
-    """A stream gets a comment after `keep_alive_s` of silence, so that proxies and clients keep it
+    """Answers exchanges, as bodies or streams. `answers` has those apart from a connection.
+
+    A stream gets a comment after `keep_alive_s` of silence, so that proxies and clients keep it
     open.
     """
 

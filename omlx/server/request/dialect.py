@@ -1,5 +1,4 @@
-"""An API dialect for the rest of the server: a pure encoder of one answer, and the framing of its
-streams.
+"""Dialects as the server sees them: exchanges, pure encoders of answers, framing of streams.
 
 events ─► Encoder.start, feed, feed, …  ─► Wire ─► a stream    (after an error: failed)
 events ─► Encoder.body                         ─► one JSON body
@@ -55,8 +54,10 @@ class EventEncoder:
 
 @dataclass(frozen=True, slots=True)
 class Wire:
-    """`frame` encodes one payload, `idle` is sent to keep a silent stream open, `done` after the
-    last payload. `number` names the field of a payload that repeats the number of its event.
+    """Framing of a dialect's streams.
+
+    `frame` encodes a payload, `idle` is sent to keep a silent stream open, `done` after the last
+    payload. `number` names the field of a payload that repeats the number of its event.
     """
 
     frame: Callable[[Json], bytes]

@@ -14,7 +14,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from omlx.draft_length import DraftLength
-from omlx.engine.speculation.strategy import AUTO, TRAINED
+from omlx.engine.speculation.strategy import AUTO
 from omlx.engine.types import Request, Sampling, Speculation
 from omlx.errors import BadRequest, Reason
 from omlx.models.pool.served import ServedModel
@@ -131,7 +131,7 @@ def check_model(request: GenerationRequest, served: ServedModel) -> None:
     clauses = () if named is None else named.with_draft_as(served.draft_kind).clauses
     names = {clause.name for clause in clauses}
     missing = {**served.missing, "draft": served.no_draft_reason}
-    for name in sorted(names & {"draft", *TRAINED, "ngram"}):
+    for name in sorted(names - {"auto", "off"}):
         reason = served.off_reason or missing.get(name)
         if reason is not None:
             raise BadRequest(reason.code, param="speculation", **reason.params)

@@ -46,6 +46,8 @@ ANSWER_FIELDS: Final[dict[str, object]] = {
 
 
 class Body(BaseModel):
+    """Body of a request: unknown fields are kept, wrong types refused."""
+
     model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
 
     @classmethod

@@ -358,7 +358,7 @@ THREADS: Final = 16
 
 
 class TextWorkers:
-    """Runs work in lanes. Lives on the event loop."""
+    """Runs work in threads, of each lane one after another. Used on the event loop."""
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(THREADS, "omlx-text")

@@ -48,9 +48,10 @@ class DialectDefaults:
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
-    """None, or a name missing from `sampling`, leaves a parameter to the settings and the model's
-    own defaults.
+    """A request, whatever its dialect.
 
+    None, or a name missing from `sampling`, leaves a parameter to the settings and the model's own
+    defaults.
     Either `messages` of a conversation, which the model's template renders, or `prompts`, texts or
     ids that are continued as they are. `suffix` follows the gap that the output fills (infill).
     `prediction` is a text that the answer is expected to resemble (predicted outputs). `max_tokens`

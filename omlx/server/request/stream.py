@@ -52,7 +52,7 @@ PROGRESS_S: Final = 1.0
 
 
 class EventDispatcher:
-    """The engine's event sink. `loop`: by default the one that opens the first stream."""
+    """Sink on the engine thread, delivers in bundles on `loop`, by default the first stream's."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
         self._loop = loop

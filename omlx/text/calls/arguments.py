@@ -123,6 +123,8 @@ def _regex(text: str) -> str:
 
 
 class ArgumentSyntax(Protocol):
+    """Notation of arguments: rules for a grammar, and text for past calls."""
+
     @property
     def ender(self) -> str:
         """Text that ends a free text, for the rule `text`; empty if the syntax has none."""

@@ -68,6 +68,8 @@ class Messages:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallFormat:
+    """Form of tool calls in a family of models."""
+
     start: str  # marker before a call, or before a section of calls
     end: str  # marker after the call or section; empty if there is none
     templates: tuple[tuple[str, ...], ...] = ()

@@ -110,6 +110,7 @@ class HeadRow:
 class HeadDrafter(Drafter):
     """Drafts by `head` for the target with these `parts`, whose ids are below `vocab_size`.
 
+    Base class of every drafter that reads the target's hidden states (borrowed.py has others).
     `layout` is that of the head's caches; None: it is measured. With a `shortlist` it drafts these
     ids alone.
     """
