@@ -76,7 +76,7 @@ def test_every_field_has_a_label_and_every_label_a_field() -> None:
     stored = {
         row.name
         for row in table().values()
-        if row.allowed_in(Scope.GLOBAL) or row.allowed_in(Scope.MODEL)
+        if any(map(row.allowed_in, (Scope.GLOBAL, Scope.MODEL, Scope.PROFILE)))
     }
     keys = [key.split(".") for key in catalog()]
     assert {key[1] for key in keys if key[0] == "settings" and key[-1] == "label"} == stored
