@@ -253,4 +253,39 @@ def test_only_the_most_urgent_prompts_are_read() -> None:
 
 
 def test_the_order_needs_no_prompt() -> None:
-    assert PromptOrder.first([]) == []
+    assert PromptOrder().first([]) == []
+
+
+def test_less_urgent_prompts_do_not_starve_beside_urgent_ones() -> None:
+    desk = Desk(replace(LIMITS, max_rows=4, prefill_chunk=50, prefix_bytes=0))
+    desk.submit(background("slow", prompt=200, max_tokens=1))
+    desk.step()
+    desk.submit(ask("t0", prompt=500, max_tokens=1))
+    typed = 1
+    while not desk.said("slow"):
+        desk.step()
+        if desk.count(Status.PREFILL) < 3:  # an urgent prompt is always to be read
+            assert typed < 40
+            desk.submit(ask(f"t{typed}", prompt=500, max_tokens=1))
+            typed += 1
+    assert typed > 4, "it had a small part of the time"
+    desk.run()
+
+
+def test_a_prefill_without_an_answer_gives_its_row_away_and_goes_on() -> None:
+    desk = Desk(replace(LIMITS, max_rows=1, block_tokens=4))
+    desk.submit(background("ahead", prompt=1000, max_tokens=0))
+    for _ in range(4):
+        desk.step()
+    desk.submit(ask("typed", max_tokens=2))
+    while not desk.said("typed"):
+        desk.step()
+    assert not _ended(desk, "ahead")
+    desk.run()
+    assert (stats_of(desk, "ahead").displaced, stats_of(desk, "ahead").predicted_n) == (1, 0)
+    again = [w for w in desk.windows if w.row == 3]
+    assert again[0].start > 0, "its prefix was kept"
+
+
+def _ended(desk: Desk, name: str) -> bool:
+    return any(isinstance(e, Finished) and e.request_id == name for e in desk.events)

@@ -101,6 +101,7 @@ class Planner:
         if not plan.ops and not plan.forwards:
             return None
         self.pacing.planned(len(decoding), prompt_tokens(plan))
+        self.order.planned(running, {window.row for window in plan.windows if not window.sample})
         masks = {row.id: mask for row in decoding if (mask := row.mask) is not None}
         images = self.looks.prepared(looks, running) if looks else {}
         return Step(plan, drafts, masks, images, caught_up=caught_up)

@@ -11,7 +11,8 @@ prompt passes a long prompt, and each ends no later than with equal shares.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
+from itertools import groupby
 from typing import Final
 
 from omlx.engine.step.row import Row, Status
@@ -21,6 +22,9 @@ STARVATION_S: Final = 30.0
 
 QUANTUM_S: Final = 15.0
 """Seconds for which such a request keeps the row."""
+
+HELD: Final = 20
+"""Steps of more urgent prompts, after which a less urgent one is read."""
 
 
 def most_urgent(waiting: Sequence[Row], running: Iterable[Row]) -> Row:
@@ -61,6 +65,7 @@ class PromptOrder:
 
     def __init__(self) -> None:
         self._virtual = 0.0
+        self._steps = 0  # with prompts, since less urgent prompts were read
 
     def enter(self, row: Row, running: Iterable[Row]) -> float:
         """Return the finish time of a new row. Prompts of a request follow each other."""
@@ -76,12 +81,26 @@ class PromptOrder:
         """Advance by `tokens` of a prompt, among several."""
         self._virtual += tokens / max(1, prompts)
 
-    @staticmethod
-    def first(running: Iterable[Row]) -> list[Row]:
-        """Return the prompts of the most urgent rows, for the next step."""
-        rows = [row for row in running if row.status is Status.PREFILL and not row.restoring]
-        if len(rows) < 2:
-            return rows
-        urgent = min(row.request.priority for row in rows)
-        rows = [row for row in rows if row.request.priority == urgent]
-        return sorted(rows, key=lambda row: row.finish_tag)
+    def planned(self, running: Iterable[Row], read: Set[int]) -> None:
+        """Note a step that reads the prompts of the rows `read`."""
+        if read:
+            first, *later = _by_priority(running)
+            waits = later and read <= {row.id for row in first}
+            self._steps = self._steps + 1 if waits else 0
+
+    def first(self, running: Iterable[Row]) -> list[Row]:
+        """Return the prompts of the most urgent rows, for the next step.
+
+        After `HELD` steps, those of the next priority come before them.
+        """
+        groups = _by_priority(running)
+        if len(groups) > 1 and self._steps >= HELD:
+            return [*groups[1], *groups[0]]
+        return groups[0] if groups else []
+
+
+def _by_priority(running: Iterable[Row]) -> list[list[Row]]:
+    """Return rows whose prompt can be read, by priority and then in order."""
+    rows = [row for row in running if row.status is Status.PREFILL and not row.restoring]
+    rows.sort(key=lambda row: (row.request.priority, row.finish_tag))
+    return [list(group) for _, group in groupby(rows, lambda row: row.request.priority)]

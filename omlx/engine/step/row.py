@@ -135,7 +135,7 @@ class Row:
     @property
     def may_give_way(self) -> bool:
         """Whether another request may take the row. Scores of a prompt are not sent twice."""
-        return self.request.prompt_logprobs is None and not self.request.prefill_only
+        return self.request.prompt_logprobs is None
 
     @property
     def remaining(self) -> int:
