@@ -244,6 +244,11 @@ class Pool:
             return resident.lease(self._clock)
         return await self.load_queue.submit(LoadJob(target, requested)).lease()
 
+    def lease_loaded(self, model: str) -> Lease | None:
+        """Return a lease of a model in memory; None for others, and while the model drains."""
+        resident = self.residents.find(model)
+        return resident.lease(self._clock) if resident and resident.accepts(None) else None
+
     async def load(self, name: str) -> None:
         """Load a model; continues if the caller is cancelled. Raises as `lease`."""
         entry = self.resolve(name)

@@ -128,8 +128,10 @@ class NextTurns:
             task.cancel()
 
     async def _prepare(self, served: ServedModel, turn: Turn, shape: Shape | None) -> None:
+        lease = self._pool.lease_loaded(served.id)
+        if lease is None:  # to be unloaded, which must not load the model again
+            return
         try:
-            lease = await self._pool.lease(served.id)
             try:
                 model = served.tokenizer, served.context_length
                 if turn.answer.calls:

@@ -226,7 +226,9 @@ class Prewarmer:
         """Compute a beginning into the prefix cache; an interrupted one is retried later."""
         key, served = one.beginning.key, resident.served
         clock = asyncio.get_running_loop().time
-        started, lease = clock(), await self._pool.lease(served.id)
+        started, lease = clock(), self._pool.lease_loaded(served.id)
+        if lease is None:  # unloaded since the last beginning
+            return
         try:
             tokenized, deadline = await self._tokens(resident, one), started + work.left_s
             for stop in (*tokenized.spans, len(tokenized.tokens)):

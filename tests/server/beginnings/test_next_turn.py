@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ from mlx_lm.tokenizer_utils import load as load_tokenizer
 
 from omlx.engine.types import Finished, FinishReason
 from omlx.models.catalog.discovery import BUNDLED
+from omlx.models.pool.served import State
 from omlx.records import RequestStats
 from omlx.server.beginnings.next_turn import AnswerMessage, Turn
 from omlx.server.dialects.anthropic.encoder import tool_id
@@ -108,6 +111,31 @@ def test_it_is_computed_beside_another_answer_with_the_last_priority() -> None:
             assert isinstance(ended, Finished)
             assert ended.reason is FinishReason.LENGTH
             assert running.engine.request_counts(HYBRID).decoding == 1
+
+
+def test_a_model_that_is_unloaded_is_not_loaded_again_for_a_next_turn() -> None:
+    with (
+        omlx(Settings(prewarm="always", speculation="off"), default=HYBRID) as running,
+        ThreadPoolExecutor(2) as threads,
+    ):
+        post(running, {"messages": [{"role": "user", "content": "Hello."}], "max_tokens": 1})
+        address = f"/v1/models/{HYBRID}"
+        held, before = Event(), len(running.engine.submitted)
+        running.engine.call(lambda: held.wait(PATIENCE_S))
+        try:
+            answer = threads.submit(post, running, body())
+            running.engine.wait_for_submission(before)
+            unloaded = threads.submit(running.http.post, f"{address}/unload")
+            until = time.monotonic() + PATIENCE_S
+            while running.pool.status(HYBRID).state is not State.DRAINING:
+                assert time.monotonic() < until
+                time.sleep(0.02)  # a request on its way
+        finally:
+            held.set()
+        assert answer.result()["choices"][0]["finish_reason"] == "tool_calls"
+        assert unloaded.result().json()["state"] == "unloaded"
+        assert running.pool.status(HYBRID).state is State.UNLOADED
+        assert len(running.engine.submitted) == before + 1
 
 
 def answered(*, reasoning: str = "") -> AnswerMessage:
