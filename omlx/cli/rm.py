@@ -14,9 +14,9 @@ from omlx.cli.arguments import configured, find_models
 from omlx.cli.client import Client
 from omlx.cli.output import size
 from omlx.cli.serve.address import find_servers
-from omlx.errors import ConfigError, ModelError
-from omlx.models.catalog.catalog import Catalog
-from omlx.models.catalog.discovery import HUB_CACHE, hub_root
+from omlx.errors import ConfigError, ModelError, NotFound
+from omlx.models.catalog.catalog import LATEST, Catalog
+from omlx.models.catalog.discovery import HUB_CACHE, hub_root, repository_of
 from omlx.models.catalog.registry import ModelEntry
 from omlx.models.hub.job import delete_model
 from omlx.settings.layers import add_flags
@@ -33,9 +33,13 @@ def run(arguments: Namespace) -> int:
     live = configured(arguments)
     settings = live.current.resolve().settings
     catalog = Catalog(find_models([], live.current).scan(), live)
-    entry = catalog.entry(arguments.target)
+    entry = _named(catalog, arguments.target)
     if entry.source != HUB_CACHE and not _is_own(entry.path, settings.home):
         raise ModelError("rm.elsewhere", model=entry.id, path=str(entry.path))
+    inside = [other.id for other in catalog.registry.entries if entry.path in other.path.parents]
+    if inside:
+        models = ", ".join(inside)
+        raise ModelError("rm.holds", model=entry.id, models=models, path=str(entry.path))
     params = {"model": entry.id, "size": size(entry.size_bytes), "path": str(entry.path)}
     if not arguments.yes and not _confirmed(sentence("cli.rm.question", params)):
         return 1
@@ -43,6 +47,17 @@ def run(arguments: Namespace) -> int:
     _delete(entry, settings.home)
     sys.stdout.write(sentence("cli.rm.deleted", params) + "\n")
     return 0
+
+
+def _named(catalog: Catalog, name: str) -> ModelEntry:
+    """Return the model of that name: no profile's, and no pattern's of `model_map`.
+
+    Raises NotFound.
+    """
+    entry = catalog.entry(name)
+    if name.removesuffix(LATEST) not in catalog.names_of(entry):
+        raise NotFound("model.not_found", param="model", model=name)
+    return entry
 
 
 def _is_own(path: Path, home: Path) -> bool:
@@ -75,7 +90,8 @@ def _delete(entry: ModelEntry, home: Path) -> None:
         delete_model(home, hub_root(os.environ), entry.id)
         return
     try:
-        shutil.rmtree(entry.path)
+        # The files of a snapshot are links to the rest of the repository.
+        shutil.rmtree(repository_of(entry.path) or entry.path)
     except OSError as error:
         detail = error.strerror or str(error)
         raise ModelError("pull.not_deleted", repository=entry.id, detail=detail) from error

@@ -136,6 +136,29 @@ def test_a_link_to_a_folder_elsewhere_is_not_followed(tmp_path: Path) -> None:
     assert (tmp_path / "elsewhere/config.json").exists()
 
 
+def test_rm_deletes_the_repository_of_a_snapshot(tmp_path: Path) -> None:
+    hub_model(tmp_path / ".omlx/models", "org/copied")
+    done = omlx(tmp_path, "rm", "copied", "--yes")
+    assert done.returncode == 0, done.stderr
+    assert not (tmp_path / ".omlx/models/models--org--copied").exists()
+
+
+def test_rm_keeps_a_folder_with_other_models(tmp_path: Path) -> None:
+    shutil.copytree(BUNDLED / TARGET, tmp_path / ".omlx/models/org/whole")
+    (tmp_path / ".omlx/models/org/left.safetensors").write_bytes(b"")
+    done = omlx(tmp_path, "rm", "org", "--yes")
+    assert (done.returncode, "org/whole" in done.stderr) == (2, True), done.stderr
+    assert (tmp_path / ".omlx/models/org/whole/config.json").exists()
+
+
+def test_rm_takes_no_pattern_for_a_model(tmp_path: Path) -> None:
+    shutil.copytree(BUNDLED / TARGET, tmp_path / ".omlx/models/mine")
+    assert omlx(tmp_path, "config", "set", "model_map", "claude-*=mine").returncode == 0
+    assert omlx(tmp_path, "rm", "claude-5", "--yes").returncode == 2
+    assert omlx(tmp_path, "rm", "mine:latest", "--yes").returncode == 0
+    assert not (tmp_path / ".omlx/models/mine").exists()
+
+
 def test_logs_are_shown_in_their_human_form(alone: Path, capsys: Capture) -> None:
     assert main(["logs"]) == 2
     assert "no log yet" in capsys.readouterr().err

@@ -122,7 +122,7 @@ class Catalog:
         raise NotFound("model.not_allowed", param=param, model=name)
 
     def allows(self, entry: ModelEntry) -> bool:
-        return not is_restricted() or may_use(self._names_of(entry))
+        return not is_restricted() or may_use(self.names_of(entry))
 
     def _offers(self, default: str) -> bool:
         """Return whether a request without a model may learn the default's name."""
@@ -136,10 +136,11 @@ class Catalog:
 
     def unmatched(self, patterns: Iterable[str]) -> Sequence[str]:
         """Return patterns that match no usable model by any name."""
-        names = [name for entry in self.registry.usable for name in self._names_of(entry)]
+        names = [name for entry in self.registry.usable for name in self.names_of(entry)]
         return [pattern for pattern in patterns if not matches(names, [pattern])]
 
-    def _names_of(self, entry: ModelEntry) -> Sequence[str]:
+    def names_of(self, entry: ModelEntry) -> Sequence[str]:
+        """Return id, short name and alias of a model."""
         alias = self._current_names().aliases.get(entry.id)
         return tuple(filter(None, (entry.id, entry.name, alias)))
 

@@ -249,9 +249,14 @@ def _main_snapshot(repo: Path) -> Path:
 
 def _own_id(model: Path) -> str:
     """Return the id of a model given by path: the name of its folder or cache repository."""
-    if model.parent.name == "snapshots" and model.parent.parent.name.startswith(_REPOSITORY):
-        return _hub_id(model.parent.parent)
-    return _hub_id(model) if model.name.startswith(_REPOSITORY) else model.name
+    repository = repository_of(model)
+    return model.name if repository is None else _hub_id(repository)
+
+
+def repository_of(model: Path) -> Path | None:
+    """Return the cache repository that a model's folder belongs to, or is; None outside of one."""
+    folder = model.parent.parent if model.parent.name == "snapshots" else model
+    return folder if folder.name.startswith(_REPOSITORY) else None
 
 
 def _folders(root: Path) -> list[Path]:
