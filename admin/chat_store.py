@@ -48,11 +48,12 @@ class ChatStore:
     folder: Path
 
     def entries(self) -> list[Entry]:
-        found = [(path, path.stat()) for path in self.folder.glob(f"*{_SUFFIX}")]
-        return [
-            Entry(path.name.removesuffix(_SUFFIX), str(status.st_mtime_ns), status.st_size == 0)
-            for path, status in found
+        """Return all conversations. Other files in the folder, as copies by hand, are left out."""
+        found = [
+            (path.name.removesuffix(_SUFFIX), path) for path in self.folder.glob(f"*{_SUFFIX}")
         ]
+        own = [(id, path.stat()) for id, path in found if _ID.fullmatch(id) is not None]
+        return [Entry(id, str(status.st_mtime_ns), status.st_size == 0) for id, status in own]
 
     def read(self, id: str) -> bytes:
         try:

@@ -58,7 +58,7 @@ class ChatTools:
 def _arguments(text: str) -> dict[str, Any]:
     try:
         arguments = json.loads(text or "{}")
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BadRequest("toolbox.arguments", param="arguments") from error
     if not isinstance(arguments, dict):
         raise BadRequest("toolbox.arguments", param="arguments")

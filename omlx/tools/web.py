@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping, Sequence
+from http.client import HTTPException
 from typing import Any, Final
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlencode, urlsplit, urlunsplit
@@ -50,8 +51,8 @@ class WebSearch:
     def _search(self, query: str) -> str:
         """Return the results as text. Blocks. Raises ToolFailed."""
         headers = {"Accept": "application/json", "User-Agent": "omlx"}
-        request = Request(search_address(self.address, query), headers=headers)
         try:
+            request = Request(search_address(self.address, _encodable(query)), headers=headers)
             with urlopen(request, timeout=TIMEOUT_S) as answer:
                 results = json.loads(answer.read(MAX_BYTES))["results"]
             return "\n\n".join(map(_shown, results[:MAX_RESULTS])) or "No results."
@@ -60,9 +61,9 @@ class WebSearch:
             if error.code == _FORBIDDEN:
                 raise ToolFailed("toolbox.no_json", address=self.address) from error
             raise self._unreached(f"HTTP {error.code}") from error
-        except (URLError, OSError) as error:
+        except (URLError, OSError, HTTPException) as error:
             raise self._unreached(str(getattr(error, "reason", error))) from error
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ToolFailed("toolbox.no_json", address=self.address) from error
 
     def _unreached(self, detail: str) -> ToolFailed:
@@ -78,4 +79,9 @@ def search_address(address: str, query: str) -> str:
 
 def _shown(result: Mapping[str, Any]) -> str:
     parts = (result.get("title"), result.get("url"), result.get("content"))
-    return "\n".join(str(part) for part in parts if part)
+    return _encodable("\n".join(str(part) for part in parts if part))
+
+
+def _encodable(text: str) -> str:
+    """Replace halves of surrogate pairs, which JSON may hold."""
+    return text.encode(errors="replace").decode()

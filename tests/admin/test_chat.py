@@ -34,6 +34,8 @@ def streamed(client: httpx.Client, method: str, path: str, **options: Any) -> li
     [
         ("GET", f"{API}/chat/models"),
         ("POST", f"{API}/chat/files?model=m&name=n"),
+        ("GET", f"{API}/chat/tools/web"),
+        ("POST", f"{API}/chat/tools"),
         ("POST", RESPONSES),
         ("GET", f"{RESPONSES}/resp_1"),
         ("DELETE", f"{RESPONSES}/resp_1"),
@@ -53,6 +55,14 @@ def test_a_page_on_another_port_is_refused(server: Administered) -> None:
     with server.browser() as client:
         other = {"Origin": "http://127.0.0.1:1"}
         assert client.post(RESPONSES, json=BODY, headers=other).status_code == 403
+
+
+@pytest.mark.parametrize("arguments", ["{", "[]", "[" * 9999])
+def test_arguments_of_a_tool_are_an_object(server: Administered, arguments: str) -> None:
+    with server.browser() as client:
+        call = {"name": "web__search", "arguments": arguments}
+        answer = client.post(f"{API}/chat/tools", json=call)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "toolbox.arguments")
 
 
 def test_an_answer_is_followed_again_until_the_browser_has_it(server: Administered) -> None:

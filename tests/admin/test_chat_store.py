@@ -81,6 +81,16 @@ def test_what_is_no_conversation_is_refused(
         assert client.get(PATH).json() == {"data": []}
 
 
+def test_other_files_in_the_folder_are_no_conversations(storing: Administered) -> None:
+    with storing.browser() as client:
+        client.put(f"{PATH}/a", json=conversation("a"))
+        for name in ("._a.json", "a copy.json"):
+            (storing.home / "chats" / name).write_text("{}")
+        assert [entry["id"] for entry in client.get(PATH).json()["data"]] == ["a"]
+        assert client.delete(PATH).status_code == 204
+        assert [entry["deleted"] for entry in client.get(PATH).json()["data"]] == [True]
+
+
 def test_a_disk_that_fails_is_named(storing: Administered) -> None:
     (storing.home / "chats").write_text("a file in the place of the folder")
     with storing.browser() as client:

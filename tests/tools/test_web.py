@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -61,6 +62,8 @@ def test_results_come_as_text() -> None:
     assert asked == ["/search?q=rivers+%26+lakes&format=json"]
     pages = result.text.split("\n\n")
     assert (len(pages), pages[0]) == (MAX_RESULTS, "Page 0\nhttp://a.example/0\nAbout 0.")
+    with answering('{"results": [{"title": "half \\ud83d"}]}') as (address, _):
+        assert search(address, query="\ud83d").text == "half ?"
     with answering('{"results": []}') as (address, _):
         assert search(address, query="x").text == "No results."
 
@@ -71,7 +74,14 @@ def test_a_call_without_a_query_is_an_error_of_the_model() -> None:
 
 @pytest.mark.parametrize(
     ("body", "status"),
-    [("<html>", 200), ("{}", 200), ("[]", 200), ('{"results": [1]}', 200), ("forbidden", 403)],
+    [
+        ("<html>", 200),
+        ("{}", 200),
+        ("[]", 200),
+        ("[" * 9999, 200),
+        ('{"results": [1]}', 200),
+        ("forbidden", 403),
+    ],
 )
 def test_an_answer_that_is_no_json_says_what_to_set(body: str, status: int) -> None:
     with answering(body, status) as (address, _), pytest.raises(ToolFailed) as failed:
@@ -83,9 +93,28 @@ def test_an_address_that_does_not_answer_is_named() -> None:
     with pytest.raises(ToolFailed) as failed:
         search("http://127.0.0.1:9", query="x")
     assert failed.value.code == "toolbox.unreached"
+    with pytest.raises(ToolFailed):
+        search("http://[::1", query="x")
     with answering("", 500) as (address, _), pytest.raises(ToolFailed) as failed:
         search(address, query="x")
     assert failed.value.params["detail"] == "HTTP 500"
+
+
+def test_a_port_of_another_protocol_is_no_search() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def greet() -> None:
+            connection, _ = listening.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(b"220 mail.example ready\r\n")
+
+        thread = Thread(target=greet)
+        thread.start()
+        with pytest.raises(ToolFailed) as failed:
+            search(f"http://127.0.0.1:{listening.getsockname()[1]}", query="x")
+        thread.join()
+    assert failed.value.code == "toolbox.unreached"
 
 
 def test_the_path_of_an_address_is_kept() -> None:
