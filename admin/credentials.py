@@ -14,6 +14,7 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -203,7 +204,8 @@ class Sessions:
             return None
         too_old = now - session.seen > IDLE_S or now - session.begun > MAX_AGE_S
         if too_old or session.fingerprint != fingerprint:
-            self.end(token)
+            with suppress(ConfigError):  # it is refused again
+                self.end(token)
             return None
         if now - session.seen > SEEN_S:
             session = replace(session, seen=now)

@@ -10,6 +10,7 @@ import asyncio
 import hashlib
 import shlex
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final
@@ -19,7 +20,7 @@ from fastapi import APIRouter, Depends, Request
 from pydantic import Field
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
-from omlx.errors import BadRequest, OmlxError, Unauthorized
+from omlx.errors import BadRequest, ConfigError, OmlxError, Unauthorized
 from omlx.installation import PROGRAM, program_words
 from omlx.server.http.guard import is_loopback
 from omlx.server.request.fields import read, read_query
@@ -224,7 +225,8 @@ class Gate:
 
     def renew(self, request: Request, response: Response, *, by_link: bool) -> None:
         """Replace the request's session, if any, by a new session."""
-        self.sessions.end(request.cookies.get(COOKIE, ""))
+        with suppress(ConfigError):  # such as a full disk
+            self.sessions.end(request.cookies.get(COOKIE, ""))
         token = self.sessions.begin(self.fingerprint, by_link=by_link)
         https = request.url.scheme == "https"
         response.set_cookie(COOKIE, token, path="/", httponly=True, samesite="strict", secure=https)

@@ -83,7 +83,10 @@ class McpServer:
         return tools
 
     async def _ask(self, ask: Callable[[Client], Awaitable[T]], limit_s: float) -> T:
-        """Return the answer to a request. Raises ToolFailed, and then ends the session."""
+        """Return the answer to a request.
+
+        Raises ToolFailed, and then ends the session, unless the server refused the arguments.
+        """
         client = await self._client()
         try:
             async with asyncio.timeout(limit_s):
@@ -93,7 +96,8 @@ class McpServer:
             raise self._hangs(limit_s) from error
         except Exception as error:
             detail = _detail(error)
-            await self.close()
+            if not _refuses_arguments(error):
+                await self.close()
             raise ToolFailed("toolbox.failed", server=self.name, detail=detail) from error
 
     async def _client(self) -> Client:
@@ -181,6 +185,13 @@ def _result(result: CallToolResult) -> ToolResult:
     if not texts and result.structured_content is not None:
         texts = [json.dumps(result.structured_content, ensure_ascii=False)]
     return ToolResult("\n".join(texts), bool(result.is_error))
+
+
+def _refuses_arguments(error: Exception) -> bool:
+    from mcp import MCPError  # noqa: PLC0415 — the extra
+    from mcp.types import INVALID_PARAMS  # noqa: PLC0415 — the extra
+
+    return isinstance(error, MCPError) and error.code == INVALID_PARAMS
 
 
 def _detail(error: BaseException) -> str:

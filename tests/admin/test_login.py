@@ -11,8 +11,11 @@ from urllib.parse import quote
 
 import httpx
 import pytest
+from starlette.requests import Request
+from starlette.responses import Response
 
 from omlx.admin.credentials import (
+    COOKIE,
     FREE_TRIES,
     LINK_S,
     MAX_AGE_S,
@@ -23,7 +26,7 @@ from omlx.admin.credentials import (
     Sessions,
     Throttle,
 )
-from omlx.admin.login import login_command
+from omlx.admin.login import Gate, login_command
 from omlx.errors import BadRequest, ConfigError, TooManyRequests
 from omlx.installation import program_words
 from omlx.settings.schema import table
@@ -261,6 +264,25 @@ def test_the_least_recently_used_session_ends_first(tmp_path: Path) -> None:
     assert len(credentials.sessions()) == MAX_SESSIONS
     assert sessions.find(tokens[0], "f") is not None
     assert sessions.find(tokens[1], "f") is None
+
+
+def test_an_old_session_is_refused_where_nothing_can_be_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    credentials = Credentials(tmp_path)
+    sessions = Sessions(credentials)
+    token = sessions.begin("before the password changed", by_link=False)
+
+    def fail(*_: object) -> None:
+        raise ConfigError("config.unwritable", file="admin.json", detail="Read-only file system")
+
+    monkeypatch.setattr("omlx.admin.credentials.write", fail)
+    assert sessions.find(token, "f") is None
+    gate, answer = Gate(credentials, sessions, Throttle(), lambda: None), Response()
+    cookie = (b"cookie", f"{COOKIE}={token}".encode())
+    scope = {"type": "http", "path": "/", "headers": [(b"host", b"localhost"), cookie]}
+    gate.renew(Request(scope), answer, by_link=True)
+    assert COOKIE in answer.headers["set-cookie"]
 
 
 def test_a_login_that_cannot_be_stored_lasts_as_long_as_the_process(

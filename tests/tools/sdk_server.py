@@ -5,7 +5,9 @@ from __future__ import annotations
 import sys
 import time
 
+from mcp import MCPError
 from mcp.server.mcpserver import MCPServer
+from mcp.types import INVALID_PARAMS
 
 server = MCPServer("probe")
 
@@ -35,7 +37,13 @@ def long(length: int) -> str:
     return "x" * length
 
 
-for number in range(0 if "few" in sys.argv else 46):
+@server.tool()
+def refuse() -> str:
+    """Answer with an error of the protocol, as other SDKs do for wrong arguments."""
+    raise MCPError(INVALID_PARAMS, "no such river")
+
+
+for number in range(0 if "few" in sys.argv else 45):
 
     def numbered(number: int = number) -> int:
         return number

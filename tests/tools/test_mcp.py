@@ -78,6 +78,18 @@ def test_a_tool_that_fails_is_a_result_and_the_session_goes_on() -> None:
 
 
 @needs_mcp
+def test_refused_arguments_do_not_end_the_session() -> None:
+    async def run(server: McpServer) -> None:
+        await server.tools()
+        session = server._session
+        with pytest.raises(ToolFailed, match="no such river"):
+            await server.call("refuse", {})
+        assert server._session is session
+
+    with_server(run)
+
+
+@needs_mcp
 def test_a_hanging_tool_is_stopped_and_the_next_call_starts_the_server_again() -> None:
     async def run(server: McpServer) -> None:
         await server.tools()
