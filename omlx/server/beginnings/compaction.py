@@ -80,7 +80,9 @@ class Compactions:
             last.append(request)
             self._last[name] = last  # the newest program is the last
             if len(self._last) > MAX_PROGRAMS:
-                self._last.pop(next(iter(self._last)))
+                oldest = next(iter(self._last))
+                self._last.pop(oldest)
+                self._shapes.pop(oldest, None)
 
     def shape(self, model: str, program: str) -> Shape | None:
         return self._shapes.get((model, program))

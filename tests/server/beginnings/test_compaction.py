@@ -9,7 +9,12 @@ from typing import Any
 
 import pytest
 
-from omlx.server.beginnings.compaction import Compactions, asks_to_compact, shape_of
+from omlx.server.beginnings.compaction import (
+    MAX_PROGRAMS,
+    Compactions,
+    asks_to_compact,
+    shape_of,
+)
 from omlx.server.request.generation_request import GenerationRequest
 from omlx.settings.schema import Settings
 from omlx.text.tools import ToolUse
@@ -59,6 +64,15 @@ def test_a_shape_is_learnt_and_used(system: dict[str, Any], tools: ToolUse | Non
     compaction = shape.of(more)
     assert list(compaction.messages) == [expected, *more.messages[1:], ASK]
     assert compaction.tools == tools
+
+
+def test_the_programs_of_the_last_conversations_are_known() -> None:
+    learnt = Compactions()
+    for number in range(MAX_PROGRAMS + 1):
+        learnt.note("m", f"p{number}", request(SYSTEM, HELLO))
+        learnt.note("m", f"p{number}", request(SYSTEM, HELLO, DONE, ASK))
+    known = [learnt.shape("m", f"p{number}") is not None for number in range(MAX_PROGRAMS + 1)]
+    assert known == [False] + [True] * MAX_PROGRAMS
 
 
 def test_a_request_about_another_conversation_teaches_nothing() -> None:
