@@ -65,9 +65,14 @@ class McpServer:
         return await self._ask(ask, self._limits.call_s)
 
     async def close(self) -> None:
-        session, self._session, self._tools = self._session, None, None
-        if session is not None:
-            await session.close()
+        if self._session is not None:
+            await self._end(self._session)
+
+    async def _end(self, session: _Session) -> None:
+        """End a session, but no session that another call has begun meanwhile."""
+        if self._session is session:
+            self._session, self._tools = None, None
+        await session.close()
 
     async def _list(self, client: Client) -> Sequence[Tool]:
         tools: list[Tool] = []
@@ -87,34 +92,35 @@ class McpServer:
 
         Raises ToolFailed, and then ends the session, unless the server refused the arguments.
         """
-        client = await self._client()
+        session, client = await self._client()
         try:
             async with asyncio.timeout(limit_s):
                 return await ask(client)
         except TimeoutError as error:
-            await self.close()
+            await self._end(session)
             raise self._hangs(limit_s) from error
         except Exception as error:
             detail = _detail(error)
             if not _refuses_arguments(error):
-                await self.close()
+                await self._end(session)
             raise ToolFailed("toolbox.failed", server=self.name, detail=detail) from error
 
-    async def _client(self) -> Client:
+    async def _client(self) -> tuple[_Session, Client]:
         async with self._starting:
             if self._session is None or self._session.ended:
                 if find_spec("mcp") is None:
                     raise ToolFailed("toolbox.extra", command=shlex.join(extra_words(EXTRA)))
                 self._session = _Session(self.address)
+            session = self._session
             try:
                 async with asyncio.timeout(self._limits.start_s):
-                    return await self._session.client()
+                    return session, await session.client()
             except TimeoutError as error:
-                await self.close()
+                await self._end(session)
                 raise self._hangs(self._limits.start_s) from error
             except Exception as error:
-                detail = self._session.last_error() or _detail(error)
-                await self.close()
+                detail = session.last_error() or _detail(error)
+                await self._end(session)
                 raise ToolFailed("toolbox.start", server=self.name, detail=detail) from error
 
     def _hangs(self, seconds: float) -> ToolFailed:

@@ -90,6 +90,23 @@ def test_refused_arguments_do_not_end_the_session() -> None:
 
 
 @needs_mcp
+def test_the_end_of_a_session_leaves_the_next_one_alone() -> None:
+    async def run(server: McpServer) -> None:
+        await server.tools()
+        hanging = asyncio.create_task(server.call("hang", {}))
+        for _ in range(100):
+            await asyncio.sleep(0)  # until it waits for its result
+        closing = asyncio.create_task(server.close())
+        following = asyncio.create_task(server.call("add", {"a": 1, "b": 2}))
+        with pytest.raises(ToolFailed):
+            await hanging
+        assert (await following).text == "3"
+        await closing
+
+    with_server(run)
+
+
+@needs_mcp
 def test_a_hanging_tool_is_stopped_and_the_next_call_starts_the_server_again() -> None:
     async def run(server: McpServer) -> None:
         await server.tools()
