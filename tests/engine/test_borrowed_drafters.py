@@ -94,7 +94,9 @@ def prove(
     return watched
 
 
-@pytest.mark.parametrize("sampling", [GREEDY, WARM], ids=label)
+@pytest.mark.parametrize(
+    "sampling", [pytest.param(GREEDY, marks=pytest.mark.slow), WARM], ids=label
+)
 @pytest.mark.parametrize("kind", CONFIGS)
 def test_tokens_equal_plain_decoding(kind: str, sampling: Sampling) -> None:
     """Over prompts in chunks, rejections at every place, and a restored prefix."""

@@ -20,7 +20,7 @@ from tests.engine.harness import (
 pytestmark = pytest.mark.needs_extra
 
 
-@pytest.mark.parametrize("name", zoo.BORROWED_NAMES)
+@pytest.mark.parametrize("name", zoo.BORROWED_CASES)
 def test_tokens_equal_plain_decoding(name: str) -> None:
     bench = Bench(loop_of(name, noisy(name, 0.02)))
     first = request("a", prompt(29), GREEDY, max_tokens=26)

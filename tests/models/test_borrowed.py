@@ -38,7 +38,7 @@ ALONE = {
 """Families whose rows run one after another, with the code of the reason."""
 
 
-@pytest.fixture(params=zoo.BORROWED_NAMES)
+@pytest.fixture(params=zoo.BORROWED_CASES)
 def model(request: pytest.FixtureRequest) -> nn.Module:
     return built(request.param)
 
@@ -91,7 +91,7 @@ def test_rejected_drafts_leave_the_cache(model: nn.Module) -> None:
     assert result.stepped + result.restored > 5
 
 
-@pytest.mark.parametrize("name", zoo.BORROWED_NAMES)
+@pytest.mark.parametrize("name", zoo.BORROWED_CASES)
 def test_rows_share_a_batch_or_run_one_after_another_for_a_reason(name: str) -> None:
     model = built(name)
     make_cache = cache_maker(model)
@@ -101,7 +101,7 @@ def test_rows_share_a_batch_or_run_one_after_another_for_a_reason(name: str) -> 
         assert run_through(uneven_refusal(model, make_cache, zoo.VOCAB_SIZE)) is None
 
 
-@pytest.mark.parametrize("name", zoo.BORROWED_NAMES)
+@pytest.mark.parametrize("name", zoo.BORROWED_CASES)
 def test_a_restored_prefix_gives_the_logits_of_single_steps(name: str) -> None:
     model = built(name)
     make_cache = cache_maker(model)

@@ -73,7 +73,9 @@ def logits(model: Any) -> mx.array:
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name", [NAMES[0], *(pytest.param(name, marks=pytest.mark.slow) for name in NAMES[1:])]
+)
 def test_a_folder_gives_the_logits_that_were_saved(name: str, form: str, tmp_path: Path) -> None:
     saved = save(tmp_path, name, FORMS[form])
     before = stamps(tmp_path)

@@ -6,6 +6,7 @@ into a cycle at once. The same name and seed give the same weights.
 
 from __future__ import annotations
 
+import pytest
 from mlx import nn
 
 from tests.zoo.borrowed import CONFIGS
@@ -16,6 +17,13 @@ from tests.zoo.others import OTHERS, SKIPPED
 
 FAMILIES: dict[str, Family] = {family.name: family for family in (*MAIN, *OTHERS)}
 BORROWED_NAMES: tuple[str, ...] = tuple(CONFIGS)
+BORROWED_CASES = [
+    name
+    if name in ("mimo_v2", "glm5_next", "deepseek_v4")
+    else pytest.param(name, marks=pytest.mark.slow)
+    for name in BORROWED_NAMES
+]
+"""One family of each kind of cache; the others are slow."""
 MAIN_NAMES: tuple[str, ...] = tuple(family.name for family in MAIN)
 VOCAB_SIZE: int = SMALL["vocab_size"]
 
@@ -40,6 +48,7 @@ def padded_vocab(name: str, model: nn.Module, extra: int, seed: int = 0) -> nn.M
 
 
 __all__ = [
+    "BORROWED_CASES",
     "BORROWED_NAMES",
     "FAMILIES",
     "MAIN_NAMES",

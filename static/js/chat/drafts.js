@@ -3,6 +3,7 @@
 import * as store from "./store.js";
 
 const EVERY_MS = 150;
+const LEFT = "omlx-draft";
 
 export class Drafts {
   // `key`: of the conversation whose draft the composer has; undefined at first.
@@ -10,7 +11,7 @@ export class Drafts {
     this.composer = composer;
     this.savedAt = 0;
     composer.addEventListener("typed", () => this.#typed());
-    addEventListener("pagehide", () => this.#save());
+    addEventListener("pagehide", () => this.#leave());
   }
 
   // Show the draft of a conversation. What is typed while the page loads stays.
@@ -18,7 +19,8 @@ export class Drafts {
     this.#save();
     const isFirst = this.key === undefined;
     this.key = keyOf(conversation);
-    const draft = (await store.draftOf(this.key)) ?? { text: "" };
+    const kept = (await store.draftOf(this.key)) ?? { text: "" };
+    const draft = isFirst ? { ...kept, ...this.#left() } : kept;
     if (!isFirst || !this.composer.field.value) this.composer.fill(draft);
   }
 
@@ -26,6 +28,20 @@ export class Drafts {
   move(conversation) {
     this.#save();
     this.key = keyOf(conversation);
+  }
+
+  // A database may not finish what a page begins as it is left.
+  #leave() {
+    this.#save();
+    if (this.key === undefined) return;
+    sessionStorage.setItem(LEFT, JSON.stringify({ key: this.key, text: this.composer.field.value }));
+  }
+
+  // What was typed when this tab left the conversation a moment ago.
+  #left() {
+    const { key, text } = JSON.parse(sessionStorage.getItem(LEFT) ?? "{}");
+    sessionStorage.removeItem(LEFT);
+    return key === this.key && text !== undefined ? { text } : {};
   }
 
   // The first key is saved at once, those that follow it together.

@@ -49,7 +49,8 @@ def test_a_page_says_that_the_server_is_away(browser: Browser, tmp_path: Path) -
         page = context.new_page()
         log_in(page, link)
         page.goto("/admin/models")
-        page.wait_for_function(CONTROLLED)
+        while not page.evaluate(CONTROLLED):  # waiting in the page would need `eval`
+            page.wait_for_timeout(50)
         page.goto("/admin/activity")
         server.kill()
         server.wait()
