@@ -56,7 +56,7 @@ GLM = {**config_of(zoo.FAMILIES["glm_moe_dsa"]), "model_type": "glm_moe_dsa"}
 HEADS: dict[str, dict[str, Any]] = {
     name: {"model_type": f"{name}_mtp", "text_config": config.get("text_config", config)}
     for name, config in BORROWED.items()
-    if name in ("deepseek_v4", "glm5_next", "qwen4_exp")
+    if name in ("deepseek_v4", "glm5_next")
 } | {
     "nemotron_h": {"model_type": "nemotron_h_mtp", "text_config": NEMOTRON},
     "glm_moe_dsa": {"model_type": "glm_moe_dsa_mtp", "text_config": GLM},

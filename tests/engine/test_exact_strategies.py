@@ -138,7 +138,15 @@ def test_tokens_equal_plain_decoding_in_every_combination(case: dict[str, Any]) 
 
 
 @pytest.mark.parametrize(
-    "target", ["llama", "gemma3_text", "qwen3_next", "lfm2", "recurrent_gemma", "llama4"]
+    "target",
+    [
+        "llama",
+        "lfm2",
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ("gemma3_text", "qwen3_next", "recurrent_gemma", "llama4")
+        ),
+    ],
 )
 def test_a_draft_that_was_idle_for_300_tokens_of_lookups_catches_up(target: str) -> None:
     one = request(tokens=prompt(13, salt=6), sampling=WARM, max_tokens=360)

@@ -29,9 +29,8 @@ _EAGLE3: Final = re.compile(r"eagle-?3", re.IGNORECASE)
 _EAGLE_LAYERS: Final = ("target_layer_ids", "eagle_aux_hidden_state_layer_ids")
 _DFLASH2: Final = "DFlash2DraftModel"
 _LIBRARY_MTP: Final = frozenset(
-    f"{family}_mtp"
-    for family in ("deepseek_v4", "glm5_next", "glm_moe_dsa", "nemotron_h", "qwen4_exp")
-)
+    f"{family}_mtp" for family in ("deepseek_v4", "glm5_next", "glm_moe_dsa", "nemotron_h")
+)  # not qwen4_exp: mlx-vlm 0.7.10 writes in front of a buffer on its short passes
 _BACKBONES: Final = frozenset({"qwen3", "llama", "dspark"})
 """Values of `model_type` of proven block drafters."""
 

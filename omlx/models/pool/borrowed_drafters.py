@@ -34,7 +34,6 @@ _RENAMED: Final = (("midlayer.", "layers.0."), ("model.", ""))
 """Name prefixes of EAGLE-3 tensors, with mlx-vlm's."""
 _STREAMS: Final[dict[str, tuple[Callable[[Any, mx.array], mx.array], str]]] = {
     "deepseek_v4_mtp": (lambda module, states: module.norm(module.hc_head(states)), "hc_mult"),
-    "qwen4_exp_mtp": (lambda module, states: module.hyper_connection_mixer(states), "hc_count"),
 }
 """Heads between hyperconnections: what mixes their streams, and the config key with the number."""
 _LAYERS: Final = (nn.Linear, nn.QuantizedLinear)
