@@ -177,7 +177,7 @@ def wait_until_calibrated(server: Server) -> None:
         status = call(server.port, "GET", f"/v1/models/{server.model}")
         if status["speculation"]["calibration"] != "pending":
             return
-        time.sleep(5)  # not sooner: each question interrupts the calibration
+        time.sleep(1)  # a status has no event to wait for
     raise RuntimeError(f"a server is not calibrated after {CALIBRATION_S:.0f} s")
 
 

@@ -52,4 +52,4 @@ def _declare(parser: ArgumentParser) -> None:
             for command in action.choices.values():
                 _declare(command)
         elif isinstance(action.metavar, str) and action.metavar in _COMPLETED:
-            action.complete = _COMPLETED[action.metavar]  # type: ignore[attr-defined]
+            action.complete = _COMPLETED[action.metavar]  # type: ignore[attr-defined]  # shtab reads it

@@ -66,4 +66,4 @@ def _end(server: Running, home: Path) -> None:
     sys.stdout.write(sentence("cli.stop.ending", {"url": server.url}) + "\n")
     sys.stdout.flush()
     while server in running(home):  # bounded by the server's own deadline
-        time.sleep(_POLL_S)
+        time.sleep(_POLL_S)  # another process has no event to wait for

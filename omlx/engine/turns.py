@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
-HELD: Final = 20
-"""Ratio of the time of more urgent models to the time of the others."""
+from omlx.engine.types import HELD
 
 
 class Steppable(Protocol):

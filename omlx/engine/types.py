@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from omlx.draft_length import DraftLength
 from omlx.engine.speculation.strategy import AUTO, Strategy
@@ -13,6 +13,9 @@ from omlx.engine.vision.spans import ImageSpan, PreparedImage
 from omlx.errors import OmlxError, Reason
 from omlx.exactness import Bounds
 from omlx.records import PrefixStats, RequestStats
+
+HELD: Final = 20
+"""Ratio of urgent to less urgent work, in seconds or steps."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from omlx.engine.turns import HELD, Turns
+from omlx.engine.turns import Turns
+from omlx.engine.types import HELD
 
 
 @dataclass

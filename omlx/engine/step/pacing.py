@@ -12,7 +12,7 @@ from statistics import median_low
 from typing import Final
 
 from omlx.engine.speculation.cost_model import LatencyTable
-from omlx.engine.types import Limits
+from omlx.engine.types import HELD, Limits
 
 FIRST: Final = 32
 """Tokens of the first slice of a model of which nothing is measured."""
@@ -28,9 +28,6 @@ TILE: Final = 32
 
 MAX_OWED_S: Final = 5.0
 """Seconds — sleep of the machine owes nothing."""
-
-HELD: Final = 20
-"""Ratio of a prompt's time to the time of less urgent rows."""
 
 SAMPLES: Final = 5
 """Steps whose median counts: a busy machine delays single steps."""

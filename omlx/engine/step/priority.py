@@ -16,15 +16,13 @@ from itertools import groupby
 from typing import Final
 
 from omlx.engine.step.row import Row, Status
+from omlx.engine.types import HELD
 
 STARVATION_S: Final = 30.0
 """Seconds without a row, after which a request precedes more urgent ones."""
 
 QUANTUM_S: Final = 15.0
 """Seconds for which such a request keeps the row."""
-
-HELD: Final = 20
-"""Steps of more urgent prompts, after which a less urgent one is read."""
 
 
 def most_urgent(waiting: Sequence[Row], running: Iterable[Row]) -> Row:

@@ -12,7 +12,7 @@ import { ContextMeter } from "./context-meter.js";
 import { Conversation } from "./conversation.js";
 import { dialog, show } from "./dom.js";
 import { Drafts } from "./drafts.js";
-import { exportAll, exportJson, exportMarkdown, importFiles } from "./files.js";
+import { exportAll, exportJson, exportMarkdown, importShown } from "./files.js";
 import { Generation } from "./generation.js";
 import { History } from "./history.js";
 import { loadMarkdown } from "./markdown.js";
@@ -25,7 +25,6 @@ import * as store from "./store.js";
 import { Sync } from "./sync.js";
 import { Titles } from "./titles.js";
 import { Toolbox, ToolLoop } from "./toolbox.js";
-import { Unreadable } from "./transfer.js";
 import { isAtEnd, scrollToEnd, Turns } from "./turns.js";
 import { newestLeaf, siblings } from "./tree.js";
 
@@ -352,22 +351,11 @@ class Chat extends HTMLElement {
     }
   }
 
-  async import({ files }) {
-    const [problem, done] = ["import-problem", "imported"].map((name) =>
-      this.querySelector(`[data-chat=${name}]`),
-    );
-    show(problem, "");
-    show(done, "");
-    try {
-      const { heads, repeated } = await importFiles([...files]);
-      const known = repeated ? t("ui.chat.import.known", { count: repeated }) : "";
-      show(done, `${t("ui.chat.imported", { count: heads.length })} ${known}`.trim());
-      if (heads.length) location.hash = heads[0].id;
-    } catch (error) {
-      if (!(error instanceof Unreadable)) throw error;
-      show(problem, t("ui.chat.import.failed", { reason: error.message }));
-    }
-    this.querySelector("[data-chat=file]").value = "";
+  async import(input) {
+    const part = (name) => this.querySelector(`[data-chat=${name}]`);
+    const first = await importShown([...input.files], part("imported"), part("import-problem"));
+    if (first) location.hash = first.id;
+    input.value = "";
     this.history.show(this.conversation.id);
   }
 

@@ -2,8 +2,9 @@
 
 import { t } from "../text.js";
 import { Conversation, dataURI, newId } from "./conversation.js";
+import { show } from "./dom.js";
 import * as store from "./store.js";
-import { fromFile, sourceOf, toJson, toMarkdown } from "./transfer.js";
+import { fromFile, sourceOf, toJson, toMarkdown, Unreadable } from "./transfer.js";
 
 export async function exportMarkdown(conversation) {
   const names = { user: t("ui.chat.you"), system: t("ui.chat.system") };
@@ -23,9 +24,25 @@ export async function exportAll() {
   download(nameOf("omlx-conversations", "json"), toJson(all), "application/json");
 }
 
+// Add the conversations of files and show in `done` how many, or in `problem` why not. Return the
+// head of the first one.
+export async function importShown(files, done, problem) {
+  show(problem, "");
+  show(done, "");
+  try {
+    const { heads, repeated } = await importFiles(files);
+    const known = repeated ? t("ui.chat.import.known", { count: repeated }) : "";
+    show(done, `${t("ui.chat.imported", { count: heads.length })} ${known}`.trim());
+    return heads[0];
+  } catch (error) {
+    if (!(error instanceof Unreadable)) throw error;
+    show(problem, t("ui.chat.import.failed", { reason: error.message }));
+  }
+}
+
 // Add the conversations of files that are not here yet. Return the heads of the added ones, and how
 // many were known. Throws Unreadable for what is no export.
-export async function importFiles(files) {
+async function importFiles(files) {
   const known = new Set((await store.conversations()).map(sourceOf));
   const heads = [];
   let repeated = 0;

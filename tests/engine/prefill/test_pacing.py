@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 import pytest
 
 from omlx.engine.speculation.cost_model import LatencyTable
-from omlx.engine.step.pacing import FIRST, HELD, MAX_OWED_S, SMALLEST, PrefillPacing
+from omlx.engine.step.pacing import FIRST, MAX_OWED_S, SMALLEST, PrefillPacing
 from omlx.engine.step.planner import prompt_tokens
-from omlx.engine.types import Finished, Limits
+from omlx.engine.types import HELD, Finished, Limits
 from tests.engine.device import Desk, answer, ask
 
 PAUSE_S = 0.2
