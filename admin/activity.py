@@ -31,8 +31,7 @@ from omlx.telemetry.log import LEVELS, LogLine, read_tail
 from omlx.telemetry.minutes import Minutes
 from omlx.telemetry.usage import KEPT_DAYS, Sums, Usage, UsageHistory
 
-from .request_detail import RequestDetail, request_detail
-from .views import AnswerView, LoadingView, Requests, RequestView
+from .views import AnswerView, LoadingView, RequestDetail, Requests, RequestView, request_detail
 from .web.addresses import ACTIVITY, LOG, PARTS, STATISTICS
 from .web.formats import moment
 from .web.pages import Pages, page

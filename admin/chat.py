@@ -1,25 +1,31 @@
-"""The chat page. Conversations are stored in the browser, and in the home folder if so set."""
+"""The chat page, and the tools that it calls, after it has asked the user.
+
+Conversations are stored in the browser, and in the home folder if so set.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from fastapi import APIRouter, Depends, Request
 from starlette.responses import JSONResponse, Response
 
 from omlx.catalog import data_dir
-from omlx.errors import NotFound, OmlxError
+from omlx.errors import BadRequest, NotFound, OmlxError
 from omlx.models.catalog.catalog import Profile
 from omlx.models.pool.served import reason_to_json
 from omlx.server.endpoints.model_cards import ModelCard, ModelCards
 from omlx.server.endpoints.responses import ResponseEndpoints
 from omlx.server.http.body import Json
+from omlx.server.http.connection import while_connected
 from omlx.server.http.errors import field_error
 from omlx.server.http.guard import OWNER
+from omlx.server.request.fields import read
 from omlx.server.request.generation import GenerationService
 from omlx.server.request.generation_request import SAMPLING
 from omlx.server.request.media.parts import MAX_BYTES
@@ -31,6 +37,7 @@ from .chat_store import FOLDER, ChatStore, ChatStoreEndpoints
 from .models.model_snapshot import ModelSnapshots
 from .web.addresses import CHAT
 from .web.pages import Pages, page
+from .web.preferences import Strict
 
 DASHBOARD: Final = "/admin"
 """Owner of the chat's responses. No key can have this name."""
@@ -164,3 +171,51 @@ def _values(profile: Profile) -> Json:
 async def owned_by_dashboard(request: Request) -> None:
     """Give a request's responses to the dashboard."""
     request.scope[OWNER] = DASHBOARD
+
+
+class Call(Strict):
+    """Call of a tool; `arguments` is a JSON object as text, as the model wrote it."""
+
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class ChatTools:
+    toolbox: Toolbox
+
+    def register(self, api: APIRouter) -> None:
+        api.add_api_route("/chat/tools/{server}", self._list, methods=["GET"])
+        api.add_api_route("/chat/tools", self._call, methods=["POST"])
+
+    async def _list(self, request: Request, server: str) -> Response:
+        """Return the tools of a server, as the Responses API declares them. Starts the server."""
+        await request.body()
+        tools = await while_connected(request.receive, self.toolbox.tools(server))
+        declared = [
+            {
+                "type": "function",
+                "name": tool.full_name,
+                "description": tool.description,
+                "parameters": tool.schema,
+            }
+            for tool in tools
+        ]
+        return JSONResponse({"tools": declared})
+
+    async def _call(self, request: Request) -> Response:
+        """Call a tool; the result is a text for the model. Ends with the client."""
+        call = read(Call, await request.body())
+        called = self.toolbox.call(call.name, _arguments(call.arguments))
+        result = await while_connected(request.receive, called)
+        return JSONResponse({"text": result.text, "failed": result.failed})
+
+
+def _arguments(text: str) -> dict[str, Any]:
+    try:
+        arguments = json.loads(text or "{}")
+    except (ValueError, RecursionError) as error:
+        raise BadRequest("toolbox.arguments", param="arguments") from error
+    if not isinstance(arguments, dict):
+        raise BadRequest("toolbox.arguments", param="arguments")
+    return arguments

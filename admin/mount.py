@@ -17,12 +17,10 @@ from omlx.settings.keys import KeyFile
 
 from .activity import ActivityPage
 from .benchmark import BenchmarkPage
-from .chat import ChatPage
-from .chat_tools import ChatTools
-from .connect import ConnectPage
+from .chat import ChatPage, ChatTools
+from .connect import ConnectPage, KeysPage
 from .credentials import Credentials, Sessions, Throttle
 from .download import DownloadPage
-from .keys import KeysPage
 from .login import Gate, LoginPage
 from .models.drafts import ModelDrafts
 from .models.list_page import ModelsPage

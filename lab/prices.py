@@ -28,8 +28,8 @@ FEATURES: Final[dict[str, str]] = {
     "speculation": """
         omlx/engine/speculation/ tests/engine/speculation/ omlx/engine/device/facts
         omlx/engine/device/batch_probe omlx/engine/device/chip_costs omlx/draft_length
-        omlx/models/catalog/head_files omlx/models/catalog/drafters omlx/models/pool/head
-        omlx/models/pool/borrowed_drafters omlx/engine/device/taps tests/engine/borrowed
+        omlx/models/catalog/drafters omlx/models/pool/head
+        omlx/models/pool/borrowed_drafters tests/engine/borrowed
         tests/engine/test_borrowed tests/models/test_drafters tests/server/test_drafters
         tests/models/test_heads tests/models/heads tests/models/drafts
         omlx/models/pool/cost_file omlx/models/pool/speculation tests/models/test_cost_file
@@ -92,15 +92,14 @@ FEATURES: Final[dict[str, str]] = {
         omlx/conformance/ tests/conformance/ tests/cli/test_verify_server""",
     "keys, login, guard": """
         omlx/server/access omlx/server/http/guard omlx/cli/keys
-        admin/keys admin/login admin/credentials tests/admin/test_keys tests/admin/test_login
+        admin/login admin/credentials tests/admin/test_keys tests/admin/test_login
         tests/server/test_access
         tests/server/test_api_keys tests/server/test_guard tests/cli/test_keys""",
     "request log, metrics, usage": """
         omlx/telemetry/ tests/telemetry/ omlx/records tests/test_records admin/activity admin/views
-        admin/request_detail
         tests/admin/test_activity tests/admin/test_verification omlx/server/request/activity
         omlx/server/request/usage omlx/server/request/recorded
-        omlx/server/request/applied omlx/server/request/last_seen
+        omlx/server/request/last_seen
         tests/server/test_activity
         tests/server/test_metrics""",
     "settings": """

@@ -26,7 +26,7 @@ from omlx.engine.device.model import parts_of
 from omlx.engine.device.sampling import Draw, RowSampler, draw
 from omlx.engine.types import Request
 from omlx.errors import Reason
-from omlx.models.catalog.head_files import own_head
+from omlx.models.catalog.drafters import own_head
 from omlx.models.catalog.registry import ModelEntry
 from omlx.models.pool.head import build_head
 

@@ -6,6 +6,9 @@
 from __future__ import annotations
 
 import os
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 ENVIRONMENT: Final = {
@@ -15,6 +18,14 @@ ENVIRONMENT: Final = {
     "TOKENIZERS_PARALLELISM": "false",
 }
 _added: set[str] = set()
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """Command of `omlx`: declares its arguments; runs, and returns the exit status."""
+
+    add_arguments: Callable[[ArgumentParser], None]
+    run: Callable[[Namespace], int]
 
 
 def set_environment(*, online: bool) -> None:

@@ -1,8 +1,8 @@
 """`omlx COMMAND …`. Exit status: 0 success, 1 failure, 2 invalid, 130 interrupted, 141 SIGPIPE.
 
-A command is a module with `add_arguments(parser)` and `run(arguments) -> int`. Only the given
-command's module is imported, so `omlx models` and `omlx --version` do not wait for mlx. argparse,
-because the flags are rows of a table at run time.
+A command is a `Command`, or a module with the same two functions. Only the given command's module
+is imported, so `omlx models` and `omlx --version` do not wait for mlx. argparse, because the flags
+are rows of a table at run time. `omlx completion` completes commands, flags, models and paths.
 """
 
 from __future__ import annotations
@@ -10,17 +10,19 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Collection, Sequence
+from argparse import ArgumentParser, Namespace, _SubParsersAction
+from collections.abc import Collection, Mapping, Sequence
 from difflib import get_close_matches
-from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from io import TextIOWrapper
-from typing import TYPE_CHECKING, NoReturn, Protocol, cast
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
+
+import shtab
 
 from omlx import __version__
 from omlx.catalog import sentence
-from omlx.cli import set_environment
+from omlx.cli import Command, set_environment
 from omlx.errors import BadRequest, ConfigError, ModelError, OmlxError, StageError
 from omlx.terminal_text import escaped
 
@@ -31,24 +33,24 @@ COMMANDS = {
     "serve": "omlx.cli.serve.command",
     "stage": "omlx.cli.stage.follower",
     "run": "omlx.cli.run.command",
-    "ps": "omlx.cli.ps",
-    "stop": "omlx.cli.stop",
-    "models": "omlx.cli.models",
+    "ps": "omlx.cli.servers:PS",
+    "stop": "omlx.cli.servers:STOP",
+    "models": "omlx.cli.models:MODELS",
     "pull": "omlx.cli.pull",
-    "rm": "omlx.cli.rm",
+    "rm": "omlx.cli.models:RM",
     "package": "omlx.cli.package",
     "config": "omlx.cli.config",
     "keys": "omlx.cli.keys",
-    "launch": "omlx.cli.launch",
-    "service": "omlx.cli.service",
-    "dashboard": "omlx.cli.dashboard",
-    "logs": "omlx.cli.logs",
+    "launch": "omlx.cli.servers:LAUNCH",
+    "service": "omlx.cli.service:SERVICE",
+    "dashboard": "omlx.cli.servers:DASHBOARD",
+    "logs": "omlx.cli.service:LOGS",
     "doctor": "omlx.cli.doctor",
     "verify": "omlx.cli.verify",
     "bench": "omlx.bench.cli",
-    "completion": "omlx.cli.completion",
+    "completion": "omlx.cli.main:COMPLETION",
 }
-"""The module of each command."""
+"""The module, or object in a module, of each command."""
 
 ONLINE = frozenset({"pull"})
 _BROKEN_PIPE = 128 + signal.SIGPIPE
@@ -60,11 +62,6 @@ class Parser(ArgumentParser):
 
     def print_help(self, file: SupportsWrite[str] | None = None) -> None:
         (file or sys.stdout).write(self.format_help())
-
-
-class Command(Protocol):
-    add_arguments: Callable[[ArgumentParser], None]
-    run: Callable[[Namespace], int]
 
 
 def entry() -> NoReturn:
@@ -140,11 +137,11 @@ def build_parser(complete: Collection[str] = COMMANDS) -> Parser:
     parser = Parser(prog="omlx", description=sentence("cli.description", {}), allow_abbrev=False)
     parser.add_argument("--version", action="version", version=_versions())
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for command, module in COMMANDS.items():
+    for command, place in COMMANDS.items():
         text = sentence(f"cli.{command}.help", {})
         subparser = commands.add_parser(command, help=text, description=text, allow_abbrev=False)
         if command in complete:
-            imported = cast(Command, import_module(module))
+            imported = cast(Command, resolve_name(place))
             imported.add_arguments(subparser)
             subparser.set_defaults(run=imported.run)
     return parser
@@ -180,3 +177,49 @@ def _versions() -> str:
         except PackageNotFoundError:
             parts.append(f"{package} missing")
     return f"omlx {__version__} ({', '.join(parts)})"
+
+
+SHELLS: Final = ("bash", "zsh", "fish")
+_LIST_IDS: Final = "omlx models --ids 2>/dev/null"
+_OF_COMMAND: Final[dict[str, Any]] = {**shtab.cmd(_LIST_IDS)}
+# shtab's own form for zsh runs the command when the script is read, once for each argument.
+_MODEL_IDS: Final = {
+    **_OF_COMMAND,
+    "zsh": "_omlx_models",
+    "preamble": {
+        **_OF_COMMAND["preamble"],
+        "zsh": f'_omlx_models() {{ local -a ids=(${{(f)"$({_LIST_IDS})"}}); compadd -a ids }}\n',
+    },
+}
+_COMPLETED: Final[Mapping[str, shtab.CompleteType]] = {
+    "MODEL": _MODEL_IDS,
+    "ID": _MODEL_IDS,
+    "DRAFT": _MODEL_IDS,
+    "DIR": shtab.DIRECTORY,
+    "FILE": shtab.FILE,
+}
+"""Completion of an argument's value, by its metavar."""
+
+
+def _completion_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("shell", choices=SHELLS, help=sentence("cli.completion.shell", {}))
+
+
+def _completion(arguments: Namespace) -> int:
+    parser = build_parser()
+    _declare(parser)
+    sys.stdout.write(shtab.complete(parser, shell=arguments.shell) + "\n")
+    return 0
+
+
+def _declare(parser: ArgumentParser) -> None:
+    """Declare how values of a parser's arguments, and of its commands', are completed."""
+    for action in parser._actions:
+        if isinstance(action, _SubParsersAction):
+            for command in action.choices.values():
+                _declare(command)
+        elif isinstance(action.metavar, str) and action.metavar in _COMPLETED:
+            action.complete = _COMPLETED[action.metavar]  # type: ignore[attr-defined]  # shtab reads it
+
+
+COMPLETION: Final = Command(_completion_arguments, _completion)

@@ -14,8 +14,7 @@ from huggingface_hub.utils.tqdm import disable_progress_bars
 
 from omlx.catalog import sentence
 from omlx.cli.arguments import configured
-from omlx.cli.output import size
-from omlx.cli.progress import DownloadBar
+from omlx.cli.output import DownloadBar, size
 from omlx.errors import ModelError, Param, Reason
 from omlx.models.catalog.compatibility import checkpoint_mismatch, draft_problem
 from omlx.models.catalog.discovery import HUB_CACHE, discover

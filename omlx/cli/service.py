@@ -1,4 +1,4 @@
-"""`omlx service install|status|logs|uninstall`: start the server at login and after failures."""
+"""`omlx service`: start the server at login and after failures; `omlx logs`: the server's log."""
 
 from __future__ import annotations
 
@@ -7,23 +7,29 @@ import subprocess
 import sys
 from argparse import ArgumentParser, Namespace
 from collections import deque
+from collections.abc import Iterable
+from datetime import datetime
 from pathlib import Path
 from typing import Final
 
 from omlx.atomic_write import replace_file
 from omlx.catalog import sentence
+from omlx.cli import Command
 from omlx.cli.arguments import configured
+from omlx.cli.output import DIM, YELLOW, styled
 from omlx.cli.serve.address import find_server
 from omlx.errors import ConfigError
 from omlx.service import Definition, Launchd, Manager, Systemd
 from omlx.settings.schema import table
+from omlx.telemetry.log import LEVELS, LogLine, log_file, parse_line
+from omlx.terminal_text import escaped
 
 LOG: Final = "service.log"
 _LINES: Final = 50
 _FAILED: Final = 1
 
 
-def add_arguments(parser: ArgumentParser) -> None:
+def _service_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--home", metavar="DIR", help=table()["home"].help)
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     install = actions.add_parser("install", help=sentence("cli.service.install", {}))
@@ -41,7 +47,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     actions.add_parser("uninstall", help=sentence("cli.service.uninstall", {}))
 
 
-def run(arguments: Namespace) -> int:
+def _service(arguments: Namespace) -> int:
     home = configured(arguments).current.resolve().settings.home
     manager = Launchd() if sys.platform == "darwin" else Systemd()
     match arguments.action:
@@ -50,7 +56,7 @@ def run(arguments: Namespace) -> int:
         case "status":
             return _status(manager, home)
         case "logs":
-            return _logs(home / LOG, follow=arguments.follow)
+            return _service_log(home / LOG, follow=arguments.follow)
         case _:
             return _uninstall(manager, home)
 
@@ -88,7 +94,7 @@ def _status(manager: Manager, home: Path) -> int:
     return _FAILED
 
 
-def _logs(path: Path, *, follow: bool) -> int:
+def _service_log(path: Path, *, follow: bool) -> int:
     if not path.exists():
         raise ConfigError("service.no_log", path=str(path))
     if follow:
@@ -105,3 +111,51 @@ def _uninstall(manager: Manager, home: Path) -> int:
     (home / LOG).unlink(missing_ok=True)
     sys.stdout.write(sentence("cli.service.uninstalled", {"path": str(manager.path)}) + "\n")
     return 0
+
+
+SERVICE: Final = Command(_service_arguments, _service)
+
+
+_WARNING: Final = LEVELS.index("warning")
+
+
+def _logs_arguments(parser: ArgumentParser) -> None:
+    follow, lines = sentence("cli.service.follow", {}), sentence("cli.logs.lines", {})
+    parser.add_argument("-f", "--follow", action="store_true", help=follow)
+    parser.add_argument("-n", "--lines", metavar="N", type=int, default=_LINES, help=lines)
+    parser.add_argument("--home", metavar="DIR", help=table()["home"].help)
+
+
+def _logs(arguments: Namespace) -> int:
+    path = log_file(configured(arguments).current.resolve().settings.home)
+    if not path.exists():
+        raise ConfigError("service.no_log", path=str(path))
+    # -F follows the name: the file is rotated.
+    command = ["tail", "-n", str(max(arguments.lines, 0)), str(path)]
+    if arguments.follow:
+        command.insert(1, "-F")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as tail:
+        assert tail.stdout is not None
+        try:
+            _write(tail.stdout)
+        finally:
+            tail.terminate()
+    return 0
+
+
+def _write(lines: Iterable[bytes]) -> None:
+    for raw in lines:
+        line = parse_line(raw)
+        if line is not None:
+            sys.stdout.write(_shown(line) + "\n")
+            sys.stdout.flush()
+
+
+def _shown(line: LogLine) -> str:
+    at = styled(datetime.fromtimestamp(line.at).isoformat(" ", "seconds"), DIM)
+    if LEVELS.index(line.level) < _WARNING:
+        return f"{at} {escaped(line.text)}"
+    return f"{at} {styled(f'{line.level}: {escaped(line.text)}', YELLOW)}"
+
+
+LOGS: Final = Command(_logs_arguments, _logs)

@@ -26,8 +26,7 @@ from omlx.admin.activity import (
     statistics_record,
     statistics_view,
 )
-from omlx.admin.request_detail import phases
-from omlx.admin.views import LoadingView, answer_view
+from omlx.admin.views import LoadingView, answer_view, phases
 from omlx.admin.web import formats
 from omlx.admin.web.addresses import ACTIVITY
 from omlx.admin.web.rendering import render

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from omlx.admin.keys import KeysView, keys_view
+from omlx.admin.connect import KeysView, keys_view
 from omlx.server.http.guard import ApiKeys
 from omlx.settings.keys import KeyFile
 from tests.admin.running import API, Administered, administered

@@ -12,8 +12,7 @@ from mlx import nn
 
 from omlx.bench.drive import fixed_costs, flat
 from omlx.engine.build import build_loop
-from omlx.engine.device.model import cache_maker, parts_of
-from omlx.engine.device.taps import Taps
+from omlx.engine.device.model import Taps, cache_maker, parts_of
 from omlx.engine.loop import EngineLoop
 from omlx.engine.speculation.cost_model import CostModel
 from omlx.engine.speculation.strategy import only, parse

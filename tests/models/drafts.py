@@ -18,7 +18,7 @@ from omlx.models.catalog.package import FILE
 from omlx.models.catalog.reference import Reference
 from omlx.models.catalog.registry import Registry
 from omlx.models.pool.pool import Pool
-from omlx.models.pool.watchers import DraftWatcher
+from omlx.models.watchers import DraftWatcher
 from omlx.settings.schema import Settings
 from tests import zoo
 from tests.models.pools import make_pool

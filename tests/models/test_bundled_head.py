@@ -10,7 +10,7 @@ from omlx.engine.speculation.drafters.head import HeadDrafter
 from omlx.engine.speculation.strategy import OFF, only
 from omlx.engine.types import Limits, Request, Sampling, Speculation
 from omlx.models.catalog.discovery import BUNDLED
-from omlx.models.catalog.head_files import HeadFiles, own_head
+from omlx.models.catalog.drafters import HeadFiles, own_head
 from omlx.models.catalog.registry import ModelEntry
 from omlx.models.catalog.tokenizer import read_tokenizer
 from omlx.models.pool.head import build_head

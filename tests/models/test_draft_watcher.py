@@ -9,7 +9,7 @@ import pytest
 
 from omlx.engine.thread import EngineThread
 from omlx.errors import Reason
-from omlx.models.pool.watchers import DraftWatcher
+from omlx.models.watchers import DraftWatcher
 from omlx.settings.schema import Settings
 from tests.models.drafts import (
     BIG,

@@ -17,8 +17,7 @@ from mlx import nn
 from omlx.errors import ModelError, Reason
 from omlx.installation import extra_words
 from omlx.models.catalog import drafters
-from omlx.models.catalog.drafters import drafter_mismatch, eagle_layers
-from omlx.models.catalog.head_files import head_directory
+from omlx.models.catalog.drafters import drafter_mismatch, eagle_layers, head_directory
 from omlx.models.catalog.inspect_checkpoint import inspect_checkpoint
 from omlx.models.catalog.registry import ModelEntry
 from omlx.models.pool.head import head_drafter, open_head
@@ -195,7 +194,7 @@ def test_one_for_another_target_says_what_would_fit(
 WITHOUT = """
 import sys
 from omlx.models.catalog.discovery import BUNDLED
-from omlx.models.catalog.head_files import own_head
+from omlx.models.catalog.drafters import own_head
 from omlx.models.catalog.inspect_checkpoint import inspect_checkpoint
 from omlx.models.pool import load_weights, loader
 from omlx.models.pool.head import head_drafter, open_head

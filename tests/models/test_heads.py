@@ -13,8 +13,7 @@ from mlx.utils import tree_flatten
 
 from omlx.engine.device.model import parts_of
 from omlx.errors import ModelError, Reason
-from omlx.models.catalog.drafters import drafter_mismatch
-from omlx.models.catalog.head_files import HeadFiles, head_directory, own_head
+from omlx.models.catalog.drafters import HeadFiles, drafter_mismatch, head_directory, own_head
 from omlx.models.catalog.inspect_checkpoint import inspect_checkpoint
 from omlx.models.catalog.registry import ModelEntry
 from omlx.models.pool.head import build_head, head_bytes, is_quantized

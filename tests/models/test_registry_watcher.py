@@ -17,7 +17,7 @@ from omlx.models.catalog.discovery import BUNDLED, Discovery, Folder, HubCache
 from omlx.models.catalog.registry import ModelEntry
 from omlx.models.catalog.tokenizer import read_tokenizer
 from omlx.models.pool.pool import Pool
-from omlx.models.pool.watchers import RegistryWatcher
+from omlx.models.watchers import RegistryWatcher
 from tests.models import trees
 from tests.models.pools import make_pool
 

@@ -16,9 +16,14 @@ from omlx.server.dialects.ollama.request import OllamaChatRequest
 from omlx.server.dialects.openai.chat_request import ChatRequest
 from omlx.server.dialects.openai.completions_request import CompletionRequest
 from omlx.server.dialects.openai.responses_request import ResponseRequest
-from omlx.server.request.generation_request import GenerationRequest
-from omlx.server.request.priority import BACKGROUND, URGENT, guess, priority_of
-from omlx.server.request.progress import Progress, Reading
+from omlx.server.request.generation_request import (
+    BACKGROUND,
+    URGENT,
+    GenerationRequest,
+    guess,
+    priority_of,
+)
+from omlx.server.request.usage import Progress, Reading
 from omlx.settings.schema import Settings
 from omlx.text.tools import ToolUse
 from tests.server.dialects import user

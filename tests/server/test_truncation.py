@@ -9,9 +9,8 @@ import pytest
 from mlx_lm.tokenizer_utils import load as load_tokenizer
 
 from omlx.models.catalog.discovery import BUNDLED
-from omlx.server.request.engine_requests import render_conversation
+from omlx.server.request.engine_requests import render_conversation, truncate
 from omlx.server.request.generation_request import GenerationRequest
-from omlx.server.request.truncation import truncate
 from omlx.settings.schema import Settings
 from omlx.text.template.render import Prompt
 from tests.server.running import TARGET, Running, omlx

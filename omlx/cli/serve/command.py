@@ -24,7 +24,7 @@ from omlx.admin.mount import mount
 from omlx.catalog import sentence
 from omlx.cli import online_environment
 from omlx.cli.arguments import Selection, configured, select
-from omlx.cli.progress import LoadingBars
+from omlx.cli.output import LoadingBars
 from omlx.cli.serve.address import (
     BACKLOG,
     find_servers,
@@ -59,7 +59,7 @@ from omlx.models.pool.footprint import bound_mlx, wire
 from omlx.models.pool.load_weights import WeightReader, load_steps
 from omlx.models.pool.pool import Pool, build_pool
 from omlx.models.pool.prefix_disk import open_disks, prefix_root, stop_engine
-from omlx.models.pool.watchers import DraftWatcher, RegistryWatcher
+from omlx.models.watchers import DraftWatcher, RegistryWatcher
 from omlx.process_memory import set_up_allocator
 from omlx.receipts.store import AnswerStore
 from omlx.server.app import create_app

@@ -33,8 +33,8 @@ from huggingface_hub.utils.tqdm import disable_progress_bars
 
 from omlx.errors import ModelError, OmlxError, Reason
 from omlx.models.catalog.config import declared_context
+from omlx.models.catalog.drafters import declared_layers, head_repository
 from omlx.models.catalog.files import MAX_CONFIG_BYTES, json_object
-from omlx.models.catalog.head_files import declared_layers, head_repository
 from omlx.models.catalog.inspect_checkpoint import config_reason, kind_of
 from omlx.models.catalog.package import FILE, DeclaredDraftModel, usable_package
 from omlx.models.catalog.reference import Reference

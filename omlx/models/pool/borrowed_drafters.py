@@ -16,9 +16,8 @@ import mlx.nn as nn
 from mlx_lm.models.rope_utils import initialize_rope
 from mlx_vlm.models.linear import linear
 
-from omlx.engine.device.model import Cache, Model, SplitModel, cache_maker, parts_of, split
+from omlx.engine.device.model import Cache, Model, SplitModel, Taps, cache_maker, parts_of, split
 from omlx.engine.device.rewind import length_of
-from omlx.engine.device.taps import Taps
 from omlx.engine.speculation.drafters.borrowed import (
     BlocksDrafter,
     EagleDrafter,

@@ -30,8 +30,7 @@ from omlx.engine.device.model import Cache, Model, SplitModel, cache_maker, part
 from omlx.engine.speculation.drafters.head import HeadDrafter
 from omlx.engine.speculation.drafters.shortlist import shortlist_bytes
 from omlx.errors import ModelError, Reason
-from omlx.models.catalog.drafters import drafter_module
-from omlx.models.catalog.head_files import PREFIX, SHORTLIST, HeadFiles
+from omlx.models.catalog.drafters import PREFIX, SHORTLIST, HeadFiles, drafter_module
 from omlx.models.pool.opening import Dtype, LoadProgress, cast_weights, read_weights
 
 if TYPE_CHECKING:

@@ -27,9 +27,8 @@ from omlx.models.catalog.config import (
     pass_shape,
     sampling_defaults,
 )
-from omlx.models.catalog.drafters import drafter_module
+from omlx.models.catalog.drafters import HeadFiles, drafter_module, head_directory, own_head
 from omlx.models.catalog.files import GENERATION_CONFIG
-from omlx.models.catalog.head_files import HeadFiles, head_directory, own_head
 from omlx.models.catalog.registry import ModelEntry
 from omlx.models.catalog.tokenizer import read_tokenizer, tokenizer_length
 from omlx.models.library.choose import AUTO, is_encoder

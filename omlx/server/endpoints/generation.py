@@ -31,8 +31,8 @@ from omlx.server.request.dialect import Encoder, Exchange, Wire
 from omlx.server.request.fields import Body, Listed
 from omlx.server.request.generation import GenerationService
 from omlx.server.request.generation_request import GenerationRequest
-from omlx.server.request.progress import Progress
 from omlx.server.request.stream import ChoiceEvent, GenerationStream
+from omlx.server.request.usage import Progress
 
 
 class Responder:

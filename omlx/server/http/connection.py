@@ -26,13 +26,13 @@ T = TypeVar("T")
 
 
 class ClientGone(Exception):
-    """The client closed the connection: there is no one to answer."""
+    """Error: the client closed the connection."""
 
 
 async def while_connected(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
     """Return the result of `work`.
 
-    Cancels it and raises ClientGone if the client disconnects first.
+    Cancels `work` and raises ClientGone if the client disconnects first.
 
     The request's body must have been read: after it, `receive` waits for the client to disconnect.
     """

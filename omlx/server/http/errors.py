@@ -65,7 +65,7 @@ _SHOWN: Final = 200
 
 
 def field_error(code: str, field: str, **params: Param) -> BadRequest:
-    """An error about one field of the request, which its message names."""
+    """Error about a field of the request, named in the message."""
     return BadRequest(code, param=field, field=field, **params)
 
 
@@ -158,7 +158,7 @@ def from_http(error: HTTPException, scope: Scope) -> OmlxError:
 
 
 def unexpected(error: Exception) -> EngineError:
-    """A fault of ours. Its message is not sent: it may quote the prompt."""
+    """Fault of ours. The message, which may quote the prompt, is not sent."""
     return EngineError("server.failed", kind=type(error).__name__)
 
 

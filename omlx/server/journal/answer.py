@@ -18,9 +18,9 @@ from omlx.server.http import errors, sse
 from omlx.server.http.body import Json
 from omlx.server.journal.journal import Journal, Owned, Part, Table
 from omlx.server.request.dialect import Exchange, Wire
-from omlx.server.request.progress import Progress
 from omlx.server.request.recorded import Recorded, dump
 from omlx.server.request.stream import PROGRESS_S, ChoiceEvent, GenerationStream
+from omlx.server.request.usage import Progress
 
 log = logging.getLogger("omlx.server")
 

@@ -1,7 +1,7 @@
 """Requests in progress and the outcomes of ended ones, for metrics, model status and dashboard.
 
-Lives on the event loop. It sees the events that streams see, once a step, and requests that were
-refused before they reached the engine; it asks nothing of the engine.
+Lives on the event loop, and asks nothing of the engine: sees the events of streams, once a step,
+and requests refused before they reached the engine.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from omlx.errors import OmlxError, Reason
 from omlx.records import AppliedSetting, RequestStats
 from omlx.server.http.guard import Arrival, Caller
 from omlx.server.request.last_seen import LastSeen
-from omlx.server.request.progress import MIN_TOKENS, Progress, Reading
+from omlx.server.request.usage import MIN_TOKENS, Progress, Reading
 from omlx.telemetry.metrics import Metrics
 from omlx.telemetry.minutes import Minutes
 from omlx.telemetry.usage import FAILURE, Timeline, Usage, UsageHistory

@@ -14,8 +14,8 @@ from omlx.errors import OmlxError
 from omlx.server.http import sse
 from omlx.server.http.body import Json
 from omlx.server.request.generation_request import GenerationRequest
-from omlx.server.request.progress import Progress
 from omlx.server.request.stream import ChoiceEvent, GenerationStream
+from omlx.server.request.usage import Progress
 from omlx.text.events import OutputEvent
 
 

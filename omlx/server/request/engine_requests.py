@@ -7,20 +7,21 @@ GenerationRequest ─► tokenize ─► TokenizedRequest ─► engine_requests
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
+from math import ceil
 from typing import TYPE_CHECKING, Any, Final
 
 from omlx.draft_length import DraftLength
 from omlx.engine.speculation.strategy import AUTO
 from omlx.engine.types import Request, Sampling, Speculation
-from omlx.errors import BadRequest, Reason
+from omlx.errors import BadRequest, Param, Reason
 from omlx.models.pool.served import ServedModel
 from omlx.server.request.content import without_attribution
 from omlx.server.request.generation_request import GenerationRequest, sampling_fields
-from omlx.server.request.truncation import truncate
 from omlx.text.constraint import Constraint
 from omlx.text.grammar import CompiledGrammar
 from omlx.text.output import OutputSpec, stop_matcher
@@ -65,7 +66,7 @@ class TokenizedRequest:
 
 @dataclass(frozen=True, slots=True)
 class ChoiceRequest:
-    """One choice: the engine's request, how its output is parsed, and what constrains it."""
+    """Choice: the engine's request, the parser of the output, and constraints."""
 
     request: Request
     spec: OutputSpec
@@ -327,3 +328,43 @@ def _constraint(served: ServedModel, request: GenerationRequest, prompt: Prompt)
         thinking_budget=request.thinking_budget,
         opened=opened,
     )
+
+
+def truncate(
+    request: GenerationRequest,
+    context_length: int,
+    render: Callable[[GenerationRequest], Prompt],
+) -> Prompt:
+    """Return the prompt of a conversation without its oldest turns, as far as needed.
+
+    Whole turns are left out, never the leading system messages. Their tokens are rounded up to
+    quarters of the context: for some turns the same ones are left out, and the prompts share a
+    prefix. It is too long only if the last turn is. Raises what `render` does.
+    """
+    whole, quarter = render(request), context_length // 4
+    reserve = min(quarter, quarter if request.max_tokens is None else request.max_tokens)
+    excess = len(whole.tokens) + max(1, reserve) - context_length
+    if excess <= 0:
+        return whole
+    most = len(whole.tokens) - ceil(excess / quarter) * quarter
+    messages = request.messages
+    first = next((i for i, one in enumerate(messages) if one["role"] != "system"), 0)
+    turns = [i for i in range(first + 1, len(messages)) if messages[i]["role"] == "user"]
+    prompts: dict[int, Prompt] = {}
+
+    def fits(start: int) -> bool:
+        kept = (*messages[:first], *messages[start:])
+        prompts[start] = render(replace(request, messages=kept))
+        return len(prompts[start].tokens) <= most
+
+    at = bisect_left(turns, True, key=fits)
+    if not turns:
+        return whole
+    start = turns[min(at, len(turns) - 1)]
+    left_out: dict[str, Param] = {
+        "messages": start - first,
+        "tokens": len(whole.tokens),
+        "limit": context_length,
+    }
+    prompt = prompts[start]
+    return replace(prompt, changes=(Reason("conversation.truncated", left_out), *prompt.changes))

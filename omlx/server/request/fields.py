@@ -16,8 +16,7 @@ from omlx.errors import BadRequest, Reason
 from omlx.server.http import errors
 from omlx.server.http.body import check_finite, outside_strings
 from omlx.server.http.errors import from_validation
-from omlx.server.request.generation_request import BUDGET, NO_LIMIT, sampling_fields
-from omlx.server.request.priority import TIERS
+from omlx.server.request.generation_request import BUDGET, NO_LIMIT, TIERS, sampling_fields
 
 T = TypeVar("T")
 B = TypeVar("B", bound=BaseModel)

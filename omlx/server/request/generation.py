@@ -31,7 +31,6 @@ from omlx.server.beginnings.store import BeginningStore
 from omlx.server.http.errors import field_error
 from omlx.server.http.guard import Arrival, Caller
 from omlx.server.request.activity import Activity
-from omlx.server.request.applied import applied_settings
 from omlx.server.request.engine_requests import (
     TokenizedRequest,
     check_ids,
@@ -43,6 +42,8 @@ from omlx.server.request.engine_requests import (
 from omlx.server.request.generation_request import (
     LONG_TEXT,
     GenerationRequest,
+    applied_settings,
+    priority_of,
     prompt_text,
     with_profile,
     with_settings,
@@ -51,7 +52,6 @@ from omlx.server.request.media.fetch import UrlReader
 from omlx.server.request.media.files import FileText, FileTexts
 from omlx.server.request.media.images import ImageLoader, Reader, attach
 from omlx.server.request.media.parts import shows_images
-from omlx.server.request.priority import priority_of
 from omlx.server.request.recorded import Recorded, digest_of
 from omlx.server.request.stream import EventDispatcher, GenerationStream
 from omlx.text.template.render import Prompt

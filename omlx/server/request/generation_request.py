@@ -1,16 +1,25 @@
-"""What to generate, in no API's dialect: every dialect reads its bodies into a
-`GenerationRequest`."""
+"""Requests in no API's dialect, their profile and settings, and their priority.
+
+Titles, recaps, suggestions and sub-agents, for which no user waits, are in the background: their
+requests give way to others. The guess, by client and shape, is shown with the request; the field
+`priority`, or a `service_tier` other than `auto`, overrides a guess.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from omlx.draft_length import DraftLength
 from omlx.engine.speculation.strategy import Strategy, parse
+from omlx.engine.types import Request
 from omlx.errors import Reason
 from omlx.models.catalog.catalog import Profile
+from omlx.models.pool.served import ServedModel
+from omlx.records import AppliedSetting
+from omlx.settings.layers import Source
 from omlx.settings.schema import Settings
 from omlx.text.grammar import StructuredOutput
 from omlx.text.template.render import Message, texts_of
@@ -33,14 +42,12 @@ BUDGET: Final = "thinking_budget"
 LONG_TEXT: Final = 1 << 16
 """Characters beyond which a text is long, and ids beyond which a list of them is."""
 TOOL_TEXT: Final = 1_000
-"""Characters of text that take as long as one tool, about."""
+"""Characters of text — a tool takes about as long."""
 
 
 @dataclass(frozen=True, slots=True)
 class DialectDefaults:
-    """What an API says that a field means which is left out. A profile comes before it, settings
-    behind it.
-    """
+    """An API's meaning of absent fields; a profile precedes, settings follow."""
 
     max_tokens: int | None = None
     template_variables: Mapping[str, Any] = field(default_factory=dict)
@@ -59,7 +66,7 @@ class GenerationRequest:
     come before the first end token; with `ignore_eos` there is none. `thinking_budget` tokens of
     reasoning come at most; -1: any number. `warnings`: what of the body was left out; the answer
     repeats them. `mark_drafted`: texts say whether they were drafted. `receipt`: the
-    answer has one, and is kept to be verified. `profile`: the id of the one that was filled in.
+    answer has one, and is kept to be verified. `profile`: id of the profile filled in.
     `defaults` are of absent fields. `truncates`: a conversation beyond the context loses its
     oldest turns. `call_id` maps ids of calls to the dialect's. `priority` None: as guessed; a lower
     number is sooner. `timeout_s`: seconds from arrival to the end.
@@ -114,7 +121,7 @@ class GenerationRequest:
 
     @property
     def has_parts(self) -> bool:
-        """Whether a message shows an image or a file: other contents are one text."""
+        """Whether a message shows an image or a file: other contents are a text."""
         return any(isinstance(message.get("content"), list) for message in self.messages)
 
     @property
@@ -193,7 +200,7 @@ def with_settings(request: GenerationRequest, settings: Settings) -> GenerationR
     """Add the model's thinking budget and template variables, and the dialect's defaults; those of
     the request win.
 
-    A budget is a template variable too; one of 0 switches reasoning off.
+    A budget is a template variable too; 0 switches reasoning off.
     """
     budget = request.thinking_budget
     if budget is None:
@@ -212,3 +219,140 @@ def with_settings(request: GenerationRequest, settings: Settings) -> GenerationR
     return replace(
         request, thinking_budget=budget, template_variables=variables, max_tokens=max_tokens
     )
+
+
+BACKGROUND: Final = 10
+URGENT: Final = -10
+TIERS: Final[dict[str, int | None]] = {
+    "auto": None,
+    "default": 0,
+    "standard": 0,
+    "standard_only": 0,
+    "scale": 0,
+    "flex": BACKGROUND,
+    "priority": URGENT,
+}
+"""Priorities by OpenAI's and Anthropic's `service_tier`. None: as guessed."""
+
+NOT_WAITED_FOR: Final = frozenset({"review", "compact"})
+"""Sub-agents of Codex whose answer the user waits for."""
+
+SUBAGENT: Final = "priority.guess.subagent"
+SUGGESTION: Final = "priority.guess.suggestion"
+TITLE: Final = "priority.guess.title"
+RECAP: Final = "priority.guess.recap"
+
+_HEAD: Final = 1_500
+"""Characters of a text in which a program states the task."""
+
+_MAKE: Final = r"\b(?:generat|creat|writ|provid|suggest|summari[sz])\w*\b"
+_SYSTEM: Final = (
+    (SUBAGENT, re.compile(r"You are (?:an agent|an? [\w, ]{4,60} specialist) for Claude Code")),
+    (SUBAGENT, re.compile(r"^You are a file search specialist\b")),
+    (TITLE, re.compile(r"\btitle generator\b", re.IGNORECASE)),
+    (TITLE, re.compile(_MAKE + r"[^.\n]{0,80}\btitle\b", re.IGNORECASE)),
+)
+_USER: Final = (
+    (SUGGESTION, re.compile(r"^\[SUGGESTION MODE\b")),
+    (SUGGESTION, re.compile(r"^### Task:\s+You are an autocompletion system")),
+    (
+        TITLE,
+        re.compile(r"^### Task:\s+(?:Generate|Suggest)\b.{0,80}\b(?:title|tags|questions)"),
+    ),
+    (
+        TITLE,
+        re.compile(
+            _MAKE + r"[^\n]{0,100}\btitle\b[^\n]{0,60}\b(?:conversation|chat|thread|session)\b",
+            re.IGNORECASE,
+        ),
+    ),
+    (RECAP, re.compile(r"\bstepped away and is coming back\b")),
+)
+"""Kinds of requests by the beginnings of system messages and of last user messages."""
+
+_WITH_TOOLS: Final = frozenset({SUBAGENT, SUGGESTION, RECAP})
+"""Kinds whose requests may have tools; a title has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Priority:
+    """The engine's number, lower is sooner, and the reason of a guess."""
+
+    value: int = 0
+    guess: Reason | None = None
+
+
+def priority_of(request: GenerationRequest, subagent: str = "") -> Priority:
+    """Return the priority of a request; `subagent` names the sender by header."""
+    if request.priority is not None:
+        return Priority(request.priority)
+    kind = guess(request, subagent)
+    if kind is None:
+        return Priority()
+    return Priority(BACKGROUND, Reason(kind))
+
+
+def guess(request: GenerationRequest, subagent: str = "") -> str | None:
+    """Return the kind of a background request as a code, or None."""
+    if subagent and subagent not in NOT_WAITED_FOR:
+        return SUBAGENT
+    if not request.messages:
+        return None
+    system = [message for message in request.messages if message["role"] == "system"]
+    texts = "\n".join(text for message in system for text in texts_of(message.get("content")))
+    last = request.messages[-1]
+    asked = "\n".join(texts_of(last.get("content"))) if last["role"] == "user" else ""
+    for patterns, text in ((_SYSTEM, texts.lstrip()[:_HEAD]), (_USER, asked.lstrip()[:_HEAD])):
+        for kind, pattern in patterns:
+            if (kind in _WITH_TOOLS or request.tools is None) and pattern.search(text):
+                return kind
+    return None
+
+
+REQUEST: Final = "request"
+MODEL_FILES: Final = "model_files"
+"""Sources that are no layer of settings: the request's own fields, generation_config.json."""
+
+
+def applied_settings(
+    sent: GenerationRequest, profile: Profile | None, served: ServedModel, request: Request
+) -> tuple[AppliedSetting, ...]:
+    """Return the settings of an engine's request, with the first source that sets each.
+
+    `sent`: as the client sent it, before `profile` and settings were filled in.
+    """
+    return tuple(
+        AppliedSetting(name, value, _source(name, sent, profile, served))
+        for name, value in _values(sent, served, request)
+    )
+
+
+def _values(
+    sent: GenerationRequest, served: ServedModel, request: Request
+) -> Iterator[tuple[str, str]]:
+    for name in SAMPLING:
+        yield name, f"{getattr(request.sampling, name):g}"
+    yield "seed", str(request.sampling.seed)
+    if request.max_tokens is not None:
+        yield "max_tokens", str(request.max_tokens)
+    budget = sent.thinking_budget
+    if budget is None:
+        budget = served.speculation.settings.thinking_budget
+    if budget is not None:
+        yield "thinking_budget", str(budget)
+    yield "speculation", str(request.speculation.strategy)
+    if served.draft is not None:
+        yield "draft_model", served.draft
+
+
+def _source(
+    name: str, sent: GenerationRequest, profile: Profile | None, served: ServedModel
+) -> str:
+    if name in sent.sampling or getattr(sent, name, None) is not None:
+        return REQUEST
+    if profile is not None and name in profile.values:
+        return Source.PROFILE
+    source = served.speculation.sources.get(name, Source.BUILT_IN)
+    if source is Source.BUILT_IN and name in served.sampling:
+        return MODEL_FILES
+    return source

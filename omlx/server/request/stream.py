@@ -33,9 +33,8 @@ from omlx.receipts.recorder import Recorder
 from omlx.server.http.guard import Arrival
 from omlx.server.request.activity import Activity, AnswerText
 from omlx.server.request.engine_requests import ChoiceRequest
-from omlx.server.request.progress import MIN_TOKENS, Progress
 from omlx.server.request.recorded import Recorded
-from omlx.server.request.usage import context_headers
+from omlx.server.request.usage import MIN_TOKENS, Progress, context_headers
 from omlx.text.events import Finish, OutputEvent, PromptLogprobs
 from omlx.text.output import OutputParser
 

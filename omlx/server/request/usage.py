@@ -1,15 +1,13 @@
-"""Token counts and times of finished requests, as the APIs report them.
-
-Pure: finishes in, JSON out.
-"""
+"""Token counts, times and progress of requests, as the APIs report them. Pure."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from omlx.engine.types import TokenLogprob
+from omlx.engine.types import PromptForecast, TokenLogprob
 from omlx.errors import Reason
 from omlx.models.pool.served import reason_to_json
 from omlx.records import DrafterStats, Gate, RequestStats, sum_drafters
@@ -19,7 +17,7 @@ from omlx.text.events import Finish
 CONTEXT_LEFT: Final = "X-Omlx-Context-Left"
 
 _OF_A_CHOICE: Final = ("id", "settings", "prompt", "answer", "tokens", "kept")
-"""Fields of a receipt in which the choices of one answer differ."""
+"""Fields of a receipt in which the choices of an answer differ."""
 
 
 def usage(finishes: Sequence[Finish], prompts: int = 1) -> dict[str, Any]:
@@ -106,7 +104,7 @@ def warnings(reasons: Sequence[Reason]) -> dict[str, Any]:
 
 
 def receipt(finishes: Sequence[Finish]) -> dict[str, Any]:
-    """The field `receipt` of an answer: what its choices share, then each one's own hashes."""
+    """Field `receipt` of an answer: common values of its choices, then hashes of each."""
     receipts = [asdict(finish.receipt) for finish in finishes if finish.receipt is not None]
     if not receipts:
         return {}
@@ -185,3 +183,59 @@ def logprob_entries(
         top = [token(id, logprob) for id, logprob in entry.top]
         encoded.append(token(entry.token, entry.logprob) | {"top_logprobs": top})
     return encoded
+
+
+MIN_TOKENS: Final = 512
+"""Tokens — shorter prompts, of a single pass, have no forecast and no progress."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """`done` of `total` tokens are computed or restored. `seconds_left` None: not known."""
+
+    done: int
+    total: int
+    seconds_left: float | None
+
+    def to_json(self) -> dict[str, Any]:
+        left = self.seconds_left
+        return {
+            "processed": self.done,
+            "total": self.total,
+            "share": round(self.done / self.total, 4),
+            "seconds_left": None if left is None else round(left, 1),
+        }
+
+    def comment(self) -> bytes:
+        """Return a comment of a stream of server-sent events."""
+        return b": prompt_progress " + json.dumps(self.to_json()).encode() + b"\n\n"
+
+
+@dataclass(slots=True)
+class Reading:
+    """Times of a prompt, in monotonic seconds, and the forecast once known."""
+
+    forecast: PromptForecast | None = None
+    _first: tuple[float, int] | None = None
+    _last: tuple[float, int] = (0.0, 0)
+
+    def note(self, done: int, now: float) -> None:
+        """Record `done` computed tokens."""
+        if self._first is None:
+            self._first = now, done
+        self._last = now, done
+
+    def progress(self, total: int, now: float, arrived_at: float) -> Progress:
+        """Return the progress: by the pace since the first pass, before by the forecast."""
+        at, done = self._last
+        left = None
+        if self._first is not None and done > self._first[1]:
+            pace_s = (at - self._first[0]) / (done - self._first[1])
+            left = max(0.0, pace_s * (total - done) - (now - at))
+        elif self.forecast is not None:
+            done, cached = max(done, self.forecast.cached), self.forecast.cached
+            if (seconds := self.forecast.first_token_s) is not None:
+                left = max(0.0, seconds - (now - arrived_at))
+                if done > cached:  # after the first pass
+                    left = seconds * (total - done) / (total - cached)
+        return Progress(min(done, total), total, left)

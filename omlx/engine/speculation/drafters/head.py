@@ -19,11 +19,10 @@ from typing import ClassVar, Final, Protocol, cast
 
 import mlx.core as mx
 
-from omlx.engine.device.model import Cache, MakeCache, Model, SplitModel, split
+from omlx.engine.device.model import Cache, MakeCache, Model, SplitModel, Taps, split
 from omlx.engine.device.payloads import layout_of, uncacheable
 from omlx.engine.device.rewind import Mark, length_of, mark, rewind
 from omlx.engine.device.sampling import Draw, RowSampler, draw, permit, process
-from omlx.engine.device.taps import Taps
 from omlx.engine.device_errors import isolate
 from omlx.engine.piece import Layout
 from omlx.engine.speculation.drafter import Draft, Drafter, Proposal, is_timed

@@ -1,0 +1,246 @@
+"""Commands over servers of the home folder: `ps`, `stop`, `dashboard`, `launch`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import webbrowser
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final
+from urllib.parse import quote, urlsplit
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from omlx.admin.credentials import Credentials
+from omlx.admin.web.formats import elapsed
+from omlx.catalog import sentence
+from omlx.cli import Command
+from omlx.cli.arguments import configured
+from omlx.cli.client import Client, server_for
+from omlx.cli.output import columns, memory_size
+from omlx.cli.serve.address import Running, find_server, find_servers, running
+from omlx.clients.agents import AGENTS, NO_KEY, Agent, Endpoint
+from omlx.errors import ConfigError
+from omlx.settings.schema import Settings, table
+
+_PS_COLUMNS: Final = ("model", "memory", "context", "requests", "idle")
+_MEMORY: Final = "omlx_memory_bytes"
+
+
+def _ps_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help=sentence("cli.ps.json", {}))
+    parser.add_argument("--home", metavar="DIR", help=table()["home"].help)
+
+
+def _ps(arguments: Namespace) -> int:
+    settings = configured(arguments).current.resolve().settings
+    servers = find_servers(settings.home)
+    if not servers:
+        raise ConfigError("config.not_running", home=str(settings.home))
+    records = [_ps_record(Client(server.url, settings.api_key)) for server in servers]
+    if arguments.json:
+        json.dump(records, sys.stdout, indent=2)
+        sys.stdout.write("\n")
+    else:
+        sys.stdout.write("\n".join(map(_ps_text, records)))
+    return 0
+
+
+def _ps_record(client: Client) -> dict[str, Any]:
+    """Return a server's address, memory in bytes, and its models in memory."""
+    models = client.get("/v1/models")["data"]
+    loaded = [card["id"] for card in models if card["loaded"] and "parent" not in card]
+    families = text_string_to_metric_families(client.text("/metrics"))
+    samples = [sample for family in families for sample in family.samples]
+    memory = {one.labels["what"]: int(one.value) for one in samples if one.name == _MEMORY}
+    return {
+        "url": client.address,
+        "used_bytes": memory["used"],
+        "limit_bytes": memory["limit"],
+        "models": [client.model(model) for model in loaded],
+    }
+
+
+def _ps_text(record: Mapping[str, Any]) -> str:
+    memory = {name: memory_size(record[f"{name}_bytes"]) for name in ("used", "limit")}
+    summary = sentence("cli.ps.server", {"url": record["url"], **memory})
+    head = [sentence(f"cli.ps.column.{name}", {}) for name in _PS_COLUMNS]
+    rows = columns([_ps_row(card) for card in record["models"]], head)
+    return f"{summary}\n{rows or sentence('cli.ps.empty', {}) + chr(10)}"
+
+
+def _ps_row(card: Mapping[str, Any]) -> tuple[str, ...]:
+    requests, idle = str(card["active"]), ""
+    if card["waiting"]:
+        counts = {"active": card["active"], "waiting": card["waiting"]}
+        requests = sentence("cli.ps.waiting", counts)
+    if not card["active"] and card["idle_s"] is not None:
+        idle = elapsed(card["idle_s"])
+    memory, context = memory_size(card["weights_bytes"]), f"{card['context_length']:,}"
+    return card["id"], memory, context, requests, idle
+
+
+PS: Final = Command(_ps_arguments, _ps)
+
+
+_POLL_S: Final = 0.1
+
+
+def _stop_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("model", metavar="MODEL", nargs="?", help=sentence("cli.stop.model", {}))
+    parser.add_argument("--port", metavar="N", type=int, help=sentence("cli.stop.port", {}))
+    parser.add_argument("--home", metavar="DIR", help=table()["home"].help)
+
+
+def _stop(arguments: Namespace) -> int:
+    settings = configured(_without_port(arguments)).current.resolve().settings
+    servers = find_servers(settings.home)
+    if not servers:
+        raise ConfigError("config.not_running", home=str(settings.home))
+    server = _chosen(servers, arguments.port)
+    if arguments.model is None:
+        _end(server, settings.home)
+        return 0
+    client = Client(server.url, settings.api_key)
+    card = client.model(arguments.model)
+    client.post(f"/v1/models/{quote(card['id'])}/unload")
+    sys.stdout.write(sentence("cli.stop.unloaded", {"model": card["id"]}) + "\n")
+    return 0
+
+
+def _without_port(arguments: Namespace) -> Namespace:
+    """Return the arguments without `--port`, which chooses a server and sets nothing."""
+    return Namespace(**{name: value for name, value in vars(arguments).items() if name != "port"})
+
+
+def _chosen(servers: Sequence[Running], port: int | None) -> Running:
+    """Return the server on `port`, or the only one. Raises ConfigError."""
+    fitting = [server for server in servers if port in (None, urlsplit(server.url).port)]
+    if len(fitting) != 1:
+        urls = ", ".join(server.url for server in servers)
+        raise ConfigError("stop.several", urls=urls)
+    return fitting[0]
+
+
+def _end(server: Running, home: Path) -> None:
+    """End a server as Ctrl-C does, and wait until the entry in `home` is gone."""
+    with suppress(ProcessLookupError):
+        os.kill(server.pid, signal.SIGTERM)
+    sys.stdout.write(sentence("cli.stop.ending", {"url": server.url}) + "\n")
+    sys.stdout.flush()
+    while server in running(home):  # bounded by the server's own deadline
+        time.sleep(_POLL_S)  # another process has no event to wait for
+
+
+STOP: Final = Command(_stop_arguments, _stop)
+
+
+def _dashboard_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--print", dest="quiet", action="store_true", help=sentence("cli.dashboard.print", {})
+    )
+    parser.add_argument("--home", metavar="DIR", help=table()["home"].help)
+
+
+def _dashboard(arguments: Namespace) -> int:
+    home = configured(arguments).current.resolve().settings.home
+    address = find_server(home)
+    if address is None:
+        raise ConfigError("config.not_running", home=str(home))
+    link = Credentials(home).link(address)
+    if arguments.quiet or not has_browser() or not webbrowser.open(link):
+        sys.stdout.write(f"{link}\n")
+    else:
+        sys.stdout.write(sentence("cli.dashboard.opened", {"url": address}) + "\n")
+    return 0
+
+
+def has_browser() -> bool:
+    """Return whether a browser window would open on the user's screen."""
+    if not sys.stdout.isatty() or "SSH_CONNECTION" in os.environ:
+        return False
+    return sys.platform == "darwin" or bool({"DISPLAY", "WAYLAND_DISPLAY"} & set(os.environ))
+
+
+DASHBOARD: Final = Command(_dashboard_arguments, _dashboard)
+
+
+def _launch_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("--model", metavar="ID", help=sentence("cli.launch.model", {}))
+    parser.add_argument("--home", metavar="DIR", help=table()["home"].help)
+    parser.add_argument("agent", choices=sorted(AGENTS), help=sentence("cli.launch.agent", {}))
+    parser.add_argument(
+        "given", metavar="…", nargs=argparse.REMAINDER, help=sentence("cli.launch.given", {})
+    )
+
+
+def _launch(arguments: Namespace) -> int:
+    agent = AGENTS[arguments.agent]
+    program = shutil.which(agent.program)
+    if program is None:
+        raise ConfigError("launch.not_installed", name=agent.name, command=agent.install)
+    settings = configured(arguments).current.resolve().settings
+    with server_for(settings.home, arguments.model) as address:
+        endpoint = _endpoint(Client(address, settings.api_key), arguments.model, settings)
+        _say_what_is_used(agent, endpoint)
+        return _run_agent(agent, program, endpoint, settings.api_key or NO_KEY, arguments.given)
+
+
+def _run_agent(agent: Agent, program: str, endpoint: Endpoint, key: str, given: list[str]) -> int:
+    start = agent.start(endpoint, key)
+    with tempfile.TemporaryDirectory(prefix="omlx-") as folder, _interrupts_are_the_agents():
+        arguments, variables = start.write(Path(folder))
+        command = [program, *arguments, *given]
+        return subprocess.run(command, env={**os.environ, **variables}, check=False).returncode
+
+
+@contextmanager
+def _interrupts_are_the_agents() -> Iterator[None]:
+    """Ignore Ctrl-C, which reaches all processes of a terminal, and leave it to the agent."""
+
+    def ignore(number: int, frame: FrameType | None) -> None:
+        pass  # a handler: the agent would inherit SIG_IGN
+
+    before = signal.signal(signal.SIGINT, ignore)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _endpoint(client: Client, model: str | None, settings: Settings) -> Endpoint:
+    """Return a model's endpoint: by default of the loaded, the default, or the first model."""
+    with_key = settings.api_key is not None
+    if model is None:
+        models = client.get("/v1/models")["data"]
+        if not models:
+            raise ConfigError("launch.no_models")
+        names = [entry["id"] for entry in models if entry["loaded"]]
+        model = next(filter(None, [*names, settings.default_model, models[0]["id"]]))
+    card = client.model(model)
+    return Endpoint(client.address, card["id"], card["context_length"], with_key)
+
+
+def _say_what_is_used(agent: Agent, endpoint: Endpoint) -> None:
+    """Report the model, with a warning if the context is too short for the agent."""
+    tokens = endpoint.context_length
+    sys.stderr.write(sentence("cli.launch.using", {"model": endpoint.model, "tokens": tokens}))
+    if agent.lacks_context(tokens):
+        lengths = {"tokens": f"{tokens:,}", "least": f"{agent.least_context:,}"}
+        warning = sentence("launch.short_context", {"name": agent.name, **lengths})
+        sys.stderr.write(f"\n{warning}")
+    sys.stderr.write("\n")
+
+
+LAUNCH: Final = Command(_launch_arguments, _launch)
