@@ -9,7 +9,7 @@ A pass without images, of a row without images, gets the caches themselves.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol, TypeAlias
 
@@ -87,7 +87,7 @@ class View:
 
 
 class AxialRope(nn.Module):
-    """Rotary embedding that also takes `Axes`; offsets go to the layer's own.
+    """Rotary embedding for offsets and `Axes`; the layer's own turns offsets.
 
     `sections` are the frequencies of each axis, side by side or interleaved. Source: M-RoPE, arXiv
     2409.12191; interleaved, arXiv 2511.21631.
@@ -142,9 +142,9 @@ END: Final = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """Of one image: `rows` [features, D], as the text model's embeddings are before it scales them.
+    """Features of an image: `rows` [features, D], like embeddings before they are scaled.
 
-    `marks` [features, D] are added behind its first layers, one each.
+    `marks` [features, D] are added behind the text model's first layers.
     """
 
     rows: mx.array
@@ -188,14 +188,16 @@ class Seeing:
     open_layers: Literal["none", "all", "sliding"] = "none"
     rotary: Rotary | None = None
     marks: int = 0
+    embed: str = "embed_tokens"
+    arguments: Callable[[mx.array, mx.array | None], Mapping[str, mx.array]] | None = None
 
 
 @dataclass(slots=True)
 class Vision:
-    """The tower of one model, and how its text model reads what the tower computes.
+    """Vision of a model: tower, features, and the text model's passes over images.
 
     Exchanges rotary embeddings and first layers of the loaded `model`, which computes the same as
-    before where no image is shown. `body` is the part of it that embeds and has the layers.
+    before where no image is shown. `body` is the part with embeddings and layers.
     """
 
     model: Model
@@ -253,9 +255,12 @@ class Vision:
         shown, shift = spans_within(spans, start, stop), self._shift(spans, start, stop)
         if not shown and isinstance(shift, int) and not shift:
             return self.model(ids[None], cache=cache)
+        model: Any = self.model
         if not shown:
-            return self.model(ids[None], cache=self._views(cache, shift))
-        rows = self.body.embed_tokens(ids)  # [tokens, D]
+            more = self._arguments(shift, start, stop)
+            logits: mx.array = model(ids[None], cache=self._views(cache, shift), **more)
+            return logits
+        rows = getattr(self.body, self.seeing.embed)(ids)  # [tokens, D]
         marks = [mx.zeros_like(rows) for _ in range(self.seeing.marks)]
         places: list[tuple[int, int]] = []
         for span in shown:
@@ -267,22 +272,36 @@ class Vision:
                 mark[place] = added[part].astype(rows.dtype)
             places.append((first - start, last - start))
         views = self._views(cache, shift, places, [mark[None] for mark in marks])
-        model: Any = self.model
-        logits: mx.array = model(ids[None], cache=views, input_embeddings=rows[None])
+        more = self._arguments(shift, start, stop, places)
+        logits = model(ids[None], cache=views, input_embeddings=rows[None], **more)
         return logits
 
     def batch(self, cache: list[Any], spans: Sequence[Sequence[ImageSpan]]) -> list[Any]:
         """Return the cache of a batch whose rows stand behind the images of `spans`, by row."""
         if self.seeing.rotary is None:
+            assert self.seeing.arguments is None, "rows of such a model share no pass"
             return cache
         shifts = [position_shift(row, END) for row in spans]
         return self._views(cache, mx.array(shifts)) if any(shifts) else cache
 
     def _shift(self, spans: Sequence[ImageSpan], start: int, stop: int) -> Shift:
-        if self.seeing.rotary is None:
+        if self.seeing.rotary is None and self.seeing.arguments is None:
             return 0
         axes = positions(spans, start, stop)
         return position_shift(spans, start) if axes is None else Axes(mx.array(axes))
+
+    def _arguments(
+        self, shift: Shift, start: int, stop: int, places: Sequence[tuple[int, int]] = ()
+    ) -> Mapping[str, mx.array]:
+        """Return the model's further arguments for tokens [start, stop)."""
+        if self.seeing.arguments is None:
+            return {}
+        axes = shift.positions if isinstance(shift, Axes) else mx.arange(start, stop) + shift
+        shown = mx.zeros((1, stop - start), mx.bool_)
+        for first, last in places:
+            shown[:, first:last] = True
+        axes = mx.broadcast_to(axes, (3, stop - start))[:, None]
+        return self.seeing.arguments(axes, shown if places else None)
 
     def _views(
         self,
@@ -292,6 +311,8 @@ class Vision:
         marks: Sequence[mx.array] = (),
     ) -> list[Any]:
         views: list[Any] = []
+        if self.seeing.rotary is None and self.seeing.open_layers == "none" and not marks:
+            return list(cache)  # a view would answer the same
         for layer in cache:
             if isinstance(layer, ArraysCache):  # recurrences know neither positions nor masks
                 views.append(layer)

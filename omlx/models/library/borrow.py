@@ -71,7 +71,7 @@ class _Absent(ModuleType):
 def open_borrowed(
     directory: Path, config: Mapping[str, Any], weights: Collection[Path]
 ) -> Borrowed:
-    """Return a folder's text model with lazy weights, those of the files `weights`.
+    """Return a folder's text model and towers with lazy weights, those of the files `weights`.
 
     Raises the errors of mlx-vlm.
     """
@@ -84,7 +84,7 @@ def open_borrowed(
             for path in set(directory.iterdir()) - others:
                 (Path(links) / path.name).symlink_to(path.resolve())
         whole = load_model(Path(links) if others else directory, lazy=True)
-    return Borrowed(whole.language_model)
+    return Borrowed(whole.pop("language_model"), whole)
 
 
 class SteppedBody(nn.Module):
@@ -102,41 +102,72 @@ class SteppedBody(nn.Module):
             raise AttributeError(name)
         return getattr(self["body"], name)
 
-    def __call__(self, inputs: mx.array, *args: Any, cache: Any = None, **more: Any) -> Any:
-        """Return what the body returns; hidden states [rows, tokens, D] for ids alone."""
+    def __call__(
+        self,
+        inputs: mx.array,
+        inputs_embeds: mx.array | None = None,
+        *,
+        cache: Any = None,
+        position_ids: mx.array | None = None,
+        **more: Any,
+    ) -> Any:
+        """Return what the body returns; hidden states [rows, tokens, D] without `more`."""
+
+        def read(part: slice) -> Any:
+            embeddings = None if inputs_embeds is None else inputs_embeds[:, part]
+            places = None if position_ids is None else position_ids[..., part]
+            return self.body(inputs[:, part], embeddings, cache=cache, position_ids=places, **more)
+
         tokens = inputs.shape[1]
-        stepped = tokens > 1 and cache is not None and not args and not more
-        if not stepped or tokens + (length_of(cache) or 0) >= self._shortest:
-            return self.body(inputs, *args, cache=cache, **more)
-        steps = [self.body(inputs[:, i : i + 1], cache=cache) for i in range(tokens)]
-        return mx.concatenate(steps, axis=1)
+        whole = tokens == 1 or cache is None or bool(more)
+        if whole or tokens + (length_of(cache) or 0) >= self._shortest:
+            return read(slice(None))
+        return mx.concatenate([read(slice(i, i + 1)) for i in range(tokens)], axis=1)
 
 
 class Borrowed(nn.Module):
     """mlx-vlm's `language_model`, called as models of mlx-lm are.
 
     Language models with positions of their own are bypassed: body and head read them from the
-    cache, so that rows of several lengths can take turns.
+    cache, so that rows of several lengths can take turns. `towers` is the rest of mlx-vlm's model.
     """
 
-    def __init__(self, language_model: Any) -> None:
+    def __init__(self, language_model: Any, towers: nn.Module | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # mlx has no type for it
         self.language_model: Any = language_model
+        self._towers = (towers,)  # in a tuple: a module would be searched for parameters
         if self.architecture == _INDEXED_BLOCKS:
             ratio = language_model.args.indexer_compress_ratio
             language_model.model = SteppedBody(language_model.model, ratio - 1)
         self._bypass = not _POSITIONS.isdisjoint(vars(language_model))
 
-    def __call__(self, inputs: mx.array, /, *, cache: Any) -> mx.array:
-        """Return logits [rows, tokens, V] of ids [rows, tokens]. Appends them to the cache."""
+    def __call__(
+        self,
+        inputs: mx.array,
+        /,
+        *,
+        cache: Any,
+        input_embeddings: mx.array | None = None,
+        **more: mx.array,
+    ) -> mx.array:
+        """Return logits [rows, tokens, V] of ids [rows, tokens]. Appends them to the cache.
+
+        `input_embeddings` [rows, tokens, D] replace those of the ids; the body takes `more`.
+        """
         text = self.language_model
+        if input_embeddings is not None:
+            more["inputs_embeds"] = input_embeddings
         if not self._bypass:
-            logits: mx.array = text(inputs, cache=cache).logits
+            logits: mx.array = text(inputs, cache=cache, **more).logits
             return logits
-        hidden = text.model(inputs, cache=cache)
+        hidden = text.model(inputs, cache=cache, **more)
         head = text.get("lm_head", None) or text.model.embed_tokens.as_linear
         logits = head(hidden)
         return logits
+
+    @property
+    def towers(self) -> nn.Module | None:
+        return self._towers[0]
 
     def make_cache(self) -> list[Any]:
         from omlx.models.library.caches import make_cache  # noqa: PLC0415 — needs the extra

@@ -189,8 +189,9 @@ class _QSA(Trimmed):
         if self.keys is None:
             return None
         held, positions = slice(0, self.offset), self.index_position_ids
-        several = positions.ndim == 3  # [axes, 1, tokens]
-        positions = positions.transpose(1, 0, 2) if several else positions[:, None]
+        if positions.ndim == 2:  # [1, tokens], as long as no image was read
+            positions = mx.broadcast_to(positions, (3, *positions.shape))
+        positions = positions.transpose(1, 0, 2)
         return (
             self.keys[..., held, :],
             self.values[..., held, :],
@@ -202,9 +203,7 @@ class _QSA(Trimmed):
         self.keys, self.values, index_keys, positions = rows
         self.offset = length
         self.index_keys = index_keys[:, 0, :length]
-        positions = positions[:, :, :length, 0]
-        several = positions.shape[1] > 1
-        self.index_position_ids = positions.transpose(1, 0, 2) if several else positions[:, 0]
+        self.index_position_ids = positions[:, :, :length, 0].transpose(1, 0, 2)
 
 
 class _BlockSparse(Trimmed):

@@ -152,7 +152,7 @@ def load_steps(
         model, config = open_model(entry.path, dtype, trusted=trusted, library=library)
         lazy = LazyVision(off_reason=Reason("vision.off.setting"))
         if vision or not has_vision(config):
-            lazy = open_lazily(entry.files, tokenizer)
+            lazy = open_lazily(entry.files, tokenizer, model)
         towers = [] if lazy.vlm is None else [lazy.vlm]
         for tower in towers:
             cast_weights(tower, config, dtype)

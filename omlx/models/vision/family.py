@@ -44,7 +44,7 @@ class VisionFamily(ABC):
         self.vision = config["vision_config"]
         self.processor = self._read_processor(directory)
         self.token_id: int = tokenizer.convert_tokens_to_ids(self.token)
-        settings = {**self.processor.to_dict(), "family": type(self).__name__}
+        settings = {**self.settings(), "family": type(self).__name__}
         self._settings = json.dumps(settings, sort_keys=True, default=str).encode()
 
     @property
@@ -110,6 +110,11 @@ class VisionFamily(ABC):
     def _read_processor(self, directory: Path) -> Any:
         read: Any = AutoImageProcessor.from_pretrained
         return read(str(directory), backend="pil")
+
+    def settings(self) -> Mapping[str, Any]:
+        """Return all that the arrays of an image depend on."""
+        settings: Mapping[str, Any] = self.processor.to_dict()
+        return settings
 
     def arrays(self, image: Image.Image, most: int) -> dict[str, Any]:
         """Return the tower's inputs for an image of at most `most` tokens."""

@@ -19,6 +19,7 @@ from omlx.engine.device_errors import isolate
 from omlx.errors import Reason
 from omlx.installation import extra_words
 from omlx.models.catalog.files import ModelFiles
+from omlx.models.library.choose import BORROWED
 
 if TYPE_CHECKING:
     from mlx import nn
@@ -51,11 +52,20 @@ FAMILIES: Final = {
     "lfm2_vl": "tiled_images:Lfm2Family",
     "internvl": "tiled_images:InternFamily",
     "internvl_chat": "tiled_images:InternChatFamily",
+    "ernie4_5_moe_vl": "borrowed_images:ErnieFamily",
+    "glm5_next": "borrowed_images:Glm5NextFamily",
+    "inkling": "borrowed_images:InklingFamily",
+    "inkling_mm_model": "borrowed_images:InklingFamily",
+    "mimo_v2": "borrowed_images:MimoFamily",
+    "qwen4_exp": "borrowed_images:Qwen4Family",
+    "step3p7": "borrowed_images:Step3Family",
 }
 """Module and class, by `model_type`."""
 
 CROSS_ATTENTION: Final = frozenset({"mllama", "florence2"})
 """Families whose layers attend to images instead of reading image tokens."""
+IGNORED: Final = frozenset({"mistral_large3"})
+"""Families whose text model in mlx-vlm drops given embeddings."""
 
 EXTRA: Final = "vision"
 _PACKAGES = ("mlx_vlm", "PIL")
@@ -63,7 +73,8 @@ _TOWERS = ("vision", "visual", "connector", "multi_modal_projector", "mlp1", "em
 
 
 def has_vision(config: Mapping[str, Any]) -> bool:
-    return isinstance(config.get("vision_config"), Mapping)
+    """Return whether a config describes a tower; DeepSeek V4 does so by its number of layers."""
+    return isinstance(config.get("vision_config"), Mapping) or bool(config.get("vision_n_layers"))
 
 
 def open_family(files: ModelFiles, tokenizer: TokenizerWrapper) -> VisionFamily | Reason:
@@ -88,6 +99,8 @@ def vision_off(files: ModelFiles) -> Reason | None:
         return Reason("vision.off.text")
     if model_type in CROSS_ATTENTION:
         return Reason("vision.off.cross_attention", {"model_type": model_type})
+    if model_type in IGNORED:
+        return Reason("vision.off.ignored", {"model_type": model_type})
     if model_type not in FAMILIES:
         return Reason("vision.off.family", {"model_type": model_type})
     if not files.tensors.names_any(*_TOWERS):
@@ -146,15 +159,19 @@ def read_vision_off(files: ModelFiles) -> Reason | None:
     return _failure(outcome.error)
 
 
-def open_lazily(files: ModelFiles, tokenizer: TokenizerWrapper) -> LazyVision:
+def open_lazily(files: ModelFiles, tokenizer: TokenizerWrapper, model: nn.Module) -> LazyVision:
     """Return family and lazy tower of a model; reads no weights. Raises nothing."""
     with isolate() as outcome:
         family = open_family(files, tokenizer)
         if isinstance(family, Reason):
             return LazyVision(off_reason=family)
-        from omlx.models.vision.tower import read_vlm  # noqa: PLC0415 — needs the extra
+        from omlx.models.library.borrow import Borrowed  # noqa: PLC0415 — imports mlx
+        from omlx.models.vision.tower import vlm_of  # noqa: PLC0415 — needs the extra
 
-        return LazyVision(family, read_vlm(files.directory))
+        model_type = str(files.config["model_type"])
+        if isinstance(model, Borrowed) != (model_type in BORROWED):  # by the setting `library`
+            return LazyVision(off_reason=Reason("vision.off.family", {"model_type": model_type}))
+        return LazyVision(family, vlm_of(model, files.directory))
     return LazyVision(off_reason=_failure(outcome.error))
 
 

@@ -18,6 +18,7 @@ from omlx.engine.device.model import Model, weight_bytes
 from omlx.engine.step.prefill import SCORE_COPIES, VECTOR_QUERIES, has_fused_kernel
 from omlx.engine.vision.reader import Features, Looking, Seeing, Vision
 from omlx.engine.vision.spans import PreparedImage, TowerFacts
+from omlx.models.library.borrow import Borrowed
 from omlx.models.vision.family import VisionFamily
 
 ACTIVATIONS = 24
@@ -28,6 +29,9 @@ WEIGHTS_PER_ATTENDED = 6
 
 A patch is multiplied with 12 width² weights, and with 2 width values of each attended patch.
 """
+
+_UNSEEN = ("language_model", "audio_tower", "embed_audio", "audio_encoder", "speech_embeddings")
+"""Modules of mlx-vlm's models for text and audio."""
 
 
 class BorrowedTower:
@@ -65,17 +69,19 @@ class _Recorded(nn.Module):
         return output
 
 
-def read_vlm(directory: Path) -> nn.Module:
-    """Return mlx-vlm's model with lazy weights, without language model and audio.
+def vlm_of(model: nn.Module, directory: Path) -> nn.Module:
+    """Return mlx-vlm's model with lazy weights, without the modules that images do not need.
 
-    Raises the errors of mlx-vlm.
+    Read from `directory`, unless the text model is mlx-vlm's, too. Raises mlx-vlm's errors.
     """
     from mlx_vlm.utils import load_model  # noqa: PLC0415 — an optional dependency
 
-    vlm: Any = load_model(directory, lazy=True)
-    for part in ("language_model", "audio_tower", "embed_audio"):
+    vlm = model.towers if isinstance(model, Borrowed) else None
+    if vlm is None:
+        vlm = cast(nn.Module, load_model(directory, lazy=True))
+    for part in _UNSEEN:
         vlm.pop(part, None)
-    return cast(nn.Module, vlm)
+    return vlm
 
 
 def open_vision(family: VisionFamily, vlm: nn.Module, model: Model) -> Vision:
@@ -92,7 +98,8 @@ def body_of(model: Any) -> Any:
 def _facts(family: VisionFamily, vlm: nn.Module, model: Model, spec: Seeing) -> TowerFacts:
     dtype = _dtype(vlm)
     hidden, width = _text_width(family.config), int(family.vision.get("hidden_size", 1024))
-    width = int(family.vision.get("embed_dim", width))  # Qwen2-VL calls its output hidden
+    # Qwen2-VL calls its output hidden, Step 3.7 its width
+    width = int(family.vision.get("embed_dim", family.vision.get("width", width)))
     return TowerFacts(
         steps=max(1, len(_layers(vlm))),
         patch_cost=weight_bytes(cast(Model, vlm)) / max(1.0, _active_bytes(family.config, model)),
@@ -108,7 +115,8 @@ def _facts(family: VisionFamily, vlm: nn.Module, model: Model, spec: Seeing) -> 
 def _active_bytes(config: Mapping[str, Any], model: Model) -> float:
     """Return the bytes of weights multiplied per token: active experts only in a mixture."""
     text = _text_config(config)
-    experts = text.get("num_experts") or text.get("num_local_experts")
+    names = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+    experts = next((text[name] for name in names if isinstance(text.get(name), int)), None)
     chosen = text.get("num_experts_per_tok")
     return weight_bytes(model) * (chosen / experts if experts and chosen else 1.0)
 

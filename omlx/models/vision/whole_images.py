@@ -38,14 +38,13 @@ class Qwen2Family(VisionFamily):
     def patch_count(self, arrays: Arrays) -> int:
         return int(arrays["pixel_values"].shape[0])
 
-    def grid(self, arrays: Arrays) -> tuple[int, int]:
+    def grid(self, arrays: Arrays) -> tuple[int, int] | None:
         _, rows, columns = arrays["image_grid_thw"][0]
         merge = self.processor.merge_size
         return int(rows) // merge, int(columns) // merge
 
     def expansion(self, arrays: Arrays) -> str:
-        rows, columns = self.grid(arrays)
-        return self.token * (rows * columns)
+        return self.token * (self.patch_count(arrays) // int(self.processor.merge_size) ** 2)
 
     def spec(self, model: Any) -> Seeing:
         sections = tuple(_rope(self.config)["mrope_section"])

@@ -14,6 +14,8 @@ from typing import Any, Final
 import mlx.core as mx
 from mlx.utils import tree_flatten
 
+from tests.models.vision import borrowed
+
 DEMO: Final = Path(__file__).resolve().parents[3] / "omlx/bundled/omlx-demo/target"
 FIRST: Final = 2048
 """The first id behind the demo's vocabulary."""
@@ -29,6 +31,8 @@ SPECIAL: Final = (
     *("[IMG]", "[IMG_BREAK]", "[IMG_END]"),
     *("<IMG_CONTEXT>", "<img>", "</img>"),
     *("<|image_start|>", "<|image_end|>", "<|img_thumbnail|>"),
+    *("<|IMAGE_PLACEHOLDER|>", "<|unused_200054|>"),
+    *("<im_patch>", "<im_start>", "<im_end>", "<patch_start>", "<patch_end>", "<patch_newline>"),
     *(f"<row_{row}_col_{column}>" for row in (1, 2) for column in (1, 2)),
     *(f"<|img_row_{row}_col_{column}|>" for row in range(1, 11) for column in range(1, 3)),
 )
@@ -290,6 +294,7 @@ CONFIGS["gemma4_unified"] = {
         "output_proj_dims": 64,
     },
 }
+CONFIGS |= borrowed.configs(IDS, VOCAB, QWEN_TOWER)
 EXPERTS: Final = {
     "num_experts": 4,
     "num_experts_per_tok": 2,
@@ -358,6 +363,8 @@ IMAGES |= {
         "crop_size": {"height": 32, "width": 32},
         "image_grid_pinpoints": [[32, 64], [64, 32], [64, 64], [96, 32], [32, 96]],
     },
+    **{name: {} for name in borrowed.FAMILIES},
+    **dict.fromkeys(("mimo_v2", "qwen4_exp"), QWEN_IMAGES),
     "internvl_chat": {"image_processor_type": "CLIPFeatureExtractor", "crop_size": 32},
     "lfm2_vl": {
         "image_processor_type": "Lfm2VlImageProcessorFast",
@@ -374,13 +381,17 @@ IMAGES |= {
     },
 }
 MARKERS: Final = {
-    **dict.fromkeys(QWENS, "<|vision_start|><|image_pad|><|vision_end|>"),
+    **dict.fromkeys(
+        (*QWENS, "mimo_v2", "qwen4_exp"), "<|vision_start|><|image_pad|><|vision_end|>"
+    ),
     **dict.fromkeys(("smolvlm", "idefics3", "llava", "llava_next", "lfm2_vl"), "<image>"),
     "internvl_chat": "<image>",
     **dict.fromkeys(("pixtral", "mistral3"), "[IMG]"),
+    "ernie4_5_moe_vl": "<|vision_start|><|image@placeholder|><|vision_end|>",
+    "inkling": "<|unused_200054|>",
+    "step3p7": "<im_patch>",
+    **dict.fromkeys(("glm5_next", "gemma4", "gemma4_unified"), "<|image|>"),
     "gemma3": "<start_of_image>",
-    "gemma4": "<|image|>",
-    "gemma4_unified": "<|image|>",
     "internvl": "<IMG_CONTEXT>",
 }
 

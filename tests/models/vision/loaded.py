@@ -28,8 +28,8 @@ def entry(folder: Path) -> ModelEntry:
     return inspect_checkpoint(folder.name, folder, "test")
 
 
-def load_with_vision(folder: Path, *, vision: bool = True) -> LoadedModel:
-    steps = load_steps(entry(folder), "float32", vision=vision)
+def load_with_vision(folder: Path, *, vision: bool = True, library: str = "auto") -> LoadedModel:
+    steps = load_steps(entry(folder), "float32", vision=vision, library=library)
     while True:
         try:
             next(steps)

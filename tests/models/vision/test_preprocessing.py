@@ -17,7 +17,10 @@ from omlx.models.vision.support import open_family
 from tests.models.vision.folders import CONFIGS, save_vlm
 from tests.models.vision.loaded import SIZES, entry, picture
 
-pytestmark = pytest.mark.needs_extra
+pytestmark = [
+    pytest.mark.needs_extra,
+    pytest.mark.filterwarnings("ignore:.rope_scaling. is deprecated:FutureWarning"),
+]
 FAMILIES = (
     "qwen2_5_vl",
     "qwen3_vl",

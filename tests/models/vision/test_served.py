@@ -9,16 +9,22 @@ from typing import Any
 import pytest
 
 from omlx.engine.build import build_loop
-from omlx.engine.speculation.strategy import NGRAM, OFF
+from omlx.engine.speculation.strategy import DRAFT, NGRAM, OFF
 from omlx.engine.types import Request, Speculation
 from omlx.engine.vision.spans import PreparedImage
+from tests import zoo
 from tests.engine.harness import GREEDY, LIMITS, WARM, Bench
 from tests.engine.vision.sighted import decode
+from tests.models.test_borrowed import attributes
+from tests.models.vision import borrowed
 from tests.models.vision.folders import CONFIGS, MARKERS, save_vlm
 from tests.models.vision.loaded import load_with_vision, picture
 
-pytestmark = pytest.mark.needs_extra
-OFTEN = ("qwen2_5_vl", "gemma3")
+pytestmark = [
+    pytest.mark.needs_extra,
+    pytest.mark.filterwarnings("ignore:.rope_scaling. is deprecated:FutureWarning"),
+]
+OFTEN = ("qwen2_5_vl", "gemma3", borrowed.OFTEN)
 FAMILIES = [
     pytest.param(family, marks=() if family in OFTEN else pytest.mark.slow) for family in CONFIGS
 ]
@@ -47,13 +53,24 @@ def test_two_turns_look_once(tmp_path: Path, family: str) -> None:
     ids = model.tokenizer.encode(text, add_special_tokens=False)
     tokens, spans = eye.place(ids, [image])
     limits = replace(LIMITS, prefill_chunk=32, prefill_slice=16, context_length=2048)
-    loop = build_loop(model.model, model.vocab_size, limits, vision=vision.sibling())
+    draft = zoo.noisy_copy(model.model, 0.05) if family in borrowed.FAMILIES else None
+    before = sorted(attributes(model.model))
+    loop = build_loop(
+        model.model,
+        model.vocab_size,
+        limits,
+        vision=vision.sibling(),
+        draft=draft,
+        draft_name="tiny",
+    )
     looked = count_looks(vision)
     request = Request("a", tokens, GREEDY, max_tokens=12, spans=spans, images=(image,))
     first = replace(request, speculation=Speculation(NGRAM))
     bench = Bench(loop).run(first)
     answer = bench.tokens["a"]
     turn = replace(first, id="turn", tokens=(*tokens, *answer, 40, 41), sampling=WARM)
+    if draft is not None:
+        turn = replace(turn, speculation=Speculation(DRAFT))
     other = replace(first, id="other", tokens=(60, 61, *tokens), speculation=Speculation(OFF))
     moved = [replace(span, start=span.start + 2, stop=span.stop + 2) for span in spans]
     other = replace(other, spans=tuple(moved))
@@ -63,3 +80,6 @@ def test_two_turns_look_once(tmp_path: Path, family: str) -> None:
     assert bench.stats("turn").cached_n > spans[-1].stop
     for each in (first, turn, other):
         assert bench.tokens[each.id] == decode(vision, each, model.vocab_size), each.id
+    if draft is not None:
+        assert bench.stats("turn").drafters["tiny"].rounds
+        assert sorted(attributes(model.model)) == before

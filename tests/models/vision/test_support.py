@@ -6,6 +6,7 @@ import json
 import shlex
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,11 @@ def test_a_text_model_imports_no_package_of_the_extra() -> None:
 @pytest.mark.needs_extra
 @pytest.mark.parametrize(
     ("model_type", "code"),
-    [("mllama", "vision.off.cross_attention"), ("newfamily_vl", "vision.off.family")],
+    [
+        ("mllama", "vision.off.cross_attention"),
+        ("newfamily_vl", "vision.off.family"),
+        ("mistral_large3", "vision.off.ignored"),
+    ],
 )
 def test_other_families_are_named(tmp_path: Path, model_type: str, code: str) -> None:
     save_vlm("qwen2_5_vl", tmp_path)
@@ -75,6 +80,44 @@ def test_other_families_are_named(tmp_path: Path, model_type: str, code: str) ->
     reason = support.vision_off(ModelFiles.at(tmp_path))
     assert reason is not None
     assert (reason.code, reason.params) == (code, {"model_type": model_type})
+
+
+def test_a_tower_of_deepseek_v4_is_named_by_its_layers(tmp_path: Path) -> None:
+    for layers, code in ((0, "vision.off.text"), (24, "vision.off.family")):
+        config = {"model_type": "deepseek_v4", "vision_n_layers": layers}
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        reason = support.vision_off(ModelFiles.at(tmp_path))
+        assert reason is not None
+        assert reason.code == code
+
+
+@pytest.mark.needs_extra
+@pytest.mark.filterwarnings("ignore:.rope_scaling. is deprecated:FutureWarning")
+def test_one_load_gives_text_model_and_tower(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_vlm("ernie4_5_moe_vl", tmp_path)
+    loaded: list[Any] = []
+    utils = import_module("mlx_vlm.utils")
+    load = utils.load_model
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        loaded.append(load(*args, **kwargs))
+        return loaded[-1]
+
+    monkeypatch.setattr(utils, "load_model", counted)
+    model = load_with_vision(tmp_path)
+    assert model.vision.reader is not None
+    assert model.vision.reader.tower._vlm is loaded[0]  # type: ignore[attr-defined]
+    assert len(loaded) == 1
+    assert "language_model" not in loaded[0]
+
+
+@pytest.mark.needs_extra
+def test_classes_chosen_by_setting_read_no_images_through_views(tmp_path: Path) -> None:
+    save_vlm("qwen2_5_vl", tmp_path)
+    loaded = load_with_vision(tmp_path, library="mlx-vlm").vision
+    assert loaded.off_reason.code == "vision.off.family"
 
 
 @pytest.mark.needs_extra

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from omlx.engine.step.plan import Look
 from omlx.errors import BadRequest
 from tests import zoo
+from tests.models.vision import borrowed
 from tests.models.vision.folders import CONFIGS, MARKERS, save_vlm
 from tests.models.vision.loaded import (
     difference,
@@ -20,9 +22,15 @@ from tests.models.vision.loaded import (
     picture,
 )
 
-pytestmark = pytest.mark.needs_extra
-FAMILIES = tuple(CONFIGS)
-WHOLE = [family for family in FAMILIES if family != "llava_next"]
+pytestmark = [
+    pytest.mark.needs_extra,
+    pytest.mark.filterwarnings("ignore:.rope_scaling. is deprecated:FutureWarning"),
+]
+RARE = set(borrowed.FAMILIES) - {borrowed.OFTEN}
+FAMILIES = [
+    pytest.param(family, marks=pytest.mark.slow if family in RARE else ()) for family in CONFIGS
+]
+WHOLE = [family for family in FAMILIES if family.values != ("llava_next",)]
 """Families of which mlx-vlm's whole model is right: see `test_llava_next` for the other."""
 FEW = [
     pytest.param((50, 70), id="50x70"),
@@ -150,10 +158,33 @@ def test_logits_are_those_of_mlx_vlm(folders: Any, family: str) -> None:
 
 def whole_logits(family: str, whole: Any, ids: list[int], image: Any, token_id: int) -> Any:
     """What mlx-vlm's whole model says."""
+    if family in borrowed.FAMILIES:
+        arrays = {k: mx.array(v) for k, v in image.arrays.items() if hasattr(v, "dtype")}
+        return whole(mx.array([ids]), **arrays).logits[0]
     _, found = whole_features(family, whole, ids, image, token_id)
     more = {k: v for k, v in found.to_dict().items() if v is not None and "mask_4d" not in k}
     embeddings = more.pop("inputs_embeds")
     return whole.language_model(mx.array([ids]), inputs_embeds=embeddings, **more).logits[0]
+
+
+@pytest.mark.parametrize("family", [f for f in FAMILIES if f.values[0] in borrowed.FAMILIES])
+def test_steps_behind_an_image_are_those_of_mlx_vlm(folders: Any, family: str) -> None:
+    folder, whole = folders(family)
+    model = load_with_vision(folder)
+    eye, vision = model.vision.family, model.vision.reader
+    image = eye.patches(picture(40, 60, 1), "one")
+    text = eye.expand(f"Say {MARKERS[family]} and more.", [image])
+    ids = model.tokenizer.encode(text, add_special_tokens=False)
+    tokens, spans = eye.place(ids, [image])
+    caches = import_module("mlx_vlm.models.cache")
+    cache, own = zoo.make_cache(model.model), caches.make_prompt_cache(whole.language_model)
+    vision.look(Look(1, image.name, 0, vision.tower.facts.steps), image)
+    arrays = {k: mx.array(v) for k, v in image.arrays.items() if hasattr(v, "dtype")}
+    vision.read(mx.array(vision.ids(tokens)), cache, 0, spans)
+    whole(mx.array([ids]), cache=own, **arrays)
+    for at, token in enumerate((40, 41, 42), len(ids)):
+        wanted = whole.language_model(mx.array([[token]]), cache=own).logits[0]
+        assert difference(vision.read(mx.array([token]), cache, at, spans)[0], wanted) < 1e-4
 
 
 def test_of_a_mixture_the_weights_of_the_chosen_experts_count(folders: Any) -> None:
