@@ -33,6 +33,7 @@ class ReasoningFormat:
     # is dropped.
     repeats: bool = False
     dropped: tuple[str, ...] = ()  # further markers without meaning for a reader
+    others: tuple[str, ...] = ()  # further markers with which prompts open reasoning
     # Markers dropped only at the beginning and the end of an answer.
     answer: tuple[str, str] = ("", "")
 
@@ -47,6 +48,13 @@ FAMILIES: Final[Mapping[tuple[str, ...], ReasoningFormat]] = {
     ("<mm:think>",): ReasoningFormat(opens="<mm:think>", closes="</mm:think>", repeats=True),
     ("<think{}>", "':opensource'"): ReasoningFormat(
         opens="<think:opensource>", closes="</think:opensource>", repeats=True
+    ),
+    ("<ifm|think>", "</ifm|think>"): ReasoningFormat(
+        opens="<ifm|think>",
+        closes="</ifm|think>",
+        others=("<ifm|think_fast>", "<ifm|think_faster>"),
+        ends=("</ifm|think_fast>", "</ifm|think_faster>", "<ifm|tool_calls>"),
+        dropped=("</ifm|think_fast>", "</ifm|think_faster>"),
     ),
     ("<|START_THINKING|>", "<|END_THINKING|>"): ReasoningFormat(
         opens="<|START_THINKING|>",
@@ -94,6 +102,30 @@ _SOLAR: Final[Transitions] = {
     <|think|>reasoning<|end|><|begin|>assistant<|content|>an answer<|end|>
 """
 
+_INKLING_THOUGHT: Final = (
+    "<|content_thinking|>",
+    "<|end_message|><|message_model|><|content_text|>",
+)
+_INKLING_ENDS: Final = (
+    ("<|end_message|>", HEADER),
+    ("<|message_model|>", HEADER),
+    ("<|content_model_end_sampling|>", HEADER),
+)
+_INKLING: Final[Transitions] = {
+    HEADER: (
+        ("<|content_thinking|>", REASONING),
+        ("<|content_text|>", CONTENT),
+        ("<|content_invoke_tool_json|>", TOOL),
+    ),
+    REASONING: _INKLING_ENDS,
+    CONTENT: _INKLING_ENDS,
+}
+"""Messages of Inkling; a message's kind is the marker behind its header.
+
+    <|message_model|><|content_thinking|>reasoning<|end_message|>
+    <|message_model|>look<|content_invoke_tool_json|>{"name": "look", "args": {}}<|end_message|>
+"""
+
 
 def reasoning_format(tokenizer: TokenizerWrapper) -> ReasoningFormat | None:
     """Return the markers of a model's reasoning.
@@ -132,6 +164,8 @@ def message_channels(tokenizer: TokenizerWrapper) -> tuple[str, Transitions] | N
         return HEADER, harmony.TRANSITIONS
     if _uses_solar(tokenizer):
         return HEADER, _SOLAR
+    if _uses_inkling(tokenizer):
+        return HEADER, _INKLING
     return None
 
 
@@ -144,7 +178,7 @@ def channel_markers(tokenizer: TokenizerWrapper) -> tuple[str, str] | None:
         return harmony.THOUGHT
     if _uses_solar(tokenizer):
         return _SOLAR_THOUGHT
-    return None
+    return _INKLING_THOUGHT if _uses_inkling(tokenizer) else None
 
 
 def reasoning_splitter(
@@ -175,8 +209,12 @@ def opens_reasoning(tokenizer: TokenizerWrapper, tokens: Sequence[int]) -> bool:
     if form is None or not form.opens:
         return False
     text = str(tokenizer.decode(words(tokens[-64:])))
-    return text.rstrip().endswith(form.opens)
+    return text.rstrip().endswith((form.opens, *form.others))
 
 
 def _uses_solar(tokenizer: TokenizerWrapper) -> bool:
     return "<|begin|>assistant<|think|>" in str(tokenizer.chat_template)
+
+
+def _uses_inkling(tokenizer: TokenizerWrapper) -> bool:
+    return _INKLING_THOUGHT[0] in str(tokenizer.chat_template)

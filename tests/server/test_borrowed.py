@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator
 from importlib.metadata import version
@@ -15,6 +16,8 @@ from openai import OpenAI
 from omlx.models.catalog.discovery import BUNDLED, Folder, scan_places
 from tests.server.dialects import user
 from tests.server.running import TARGET, Running, omlx
+from tests.templates.fetched import write_tokenizer
+from tests.zoo.borrowed import CONFIGS
 from tests.zoo.build import save_borrowed
 
 pytestmark = [
@@ -23,18 +26,109 @@ pytestmark = [
 ]
 NAMES = ("mimo_v2", "qwen4_exp")
 """Rows of the first share a batch; those of the second run one after another."""
+TEMPLATES = {
+    "cohere2_moe": "Cohere2MoE",
+    "deepseek_v4": "deepseek-ai-DeepSeek-V4",
+    "minimax_m3": "MiniMax-M3",
+    # The newest of the same makers that a package has: their calls and reasoning are the same.
+    "glm5_next": "GLM-4.7-Flash",
+    "glm_moe_dsa_shared": "GLM-4.7-Flash",
+    "mistral_large3": "mistralai-Ministral-3-14B-Reasoning-2512",
+    "qwen4_exp": "Qwen3.5-4B",
+    "step3p7": "StepFun3.5-Flash",
+}
+"""Real chat templates; the other families have the bundled one, as no package has theirs."""
+
+
+def save(name: str, root: Path) -> None:
+    """Write a tiny model of a family, with its chat template and the markers as tokens."""
+    folder = Path(shutil.copytree(BUNDLED / TARGET, root / name))
+    for head in folder.glob("mtp*.safetensors"):
+        head.unlink()
+    if name in TEMPLATES:
+        (folder / "chat_template.jinja").unlink(missing_ok=True)
+        write_tokenizer(TEMPLATES[name], folder)
+        tokenizer = json.loads((folder / "tokenizer.json").read_text())
+        config = json.loads((folder / "config.json").read_text())
+        last = max(token["id"] for token in tokenizer["added_tokens"])
+        config["vocab_size"] = max(config["vocab_size"], last + 1)
+        (folder / "config.json").write_text(json.dumps(config))
+    save_borrowed(name, folder)
 
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     root = tmp_path_factory.mktemp("models")
     for name in NAMES:
-        folder = Path(shutil.copytree(BUNDLED / TARGET, root / name))
-        for head in folder.glob("mtp*.safetensors"):
-            head.unlink()
-        save_borrowed(name, folder)
+        save(name, root)
     with omlx(registry=scan_places([Folder("test", root)]), default=NAMES[0]) as server:
         yield server
+
+
+@pytest.fixture(scope="module")
+def server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Running]:
+    """A server with the family that parametrises a test."""
+    if request.param in NAMES:
+        yield request.getfixturevalue("running")
+        return
+    root = tmp_path_factory.mktemp(request.param)
+    save(request.param, root)
+    with omlx(registry=scan_places([Folder("test", root)]), default=request.param) as own:
+        yield own
+
+
+def families() -> list[Any]:
+    return [
+        pytest.param(name, name, marks=() if name in NAMES else pytest.mark.slow)
+        for name in CONFIGS
+    ]
+
+
+PARAMETERS = {
+    "type": "object",
+    "properties": {"city": {"enum": ["Oslo", "Rome"]}, "days": {"enum": [1, 2, 3]}},
+    "required": ["city", "days"],
+    "additionalProperties": False,
+}
+
+
+def fits(text: str) -> bool:
+    value = json.loads(text)
+    return value.keys() == {"city", "days"} and value["city"] in ("Oslo", "Rome")
+
+
+@pytest.mark.parametrize(("server", "model"), families(), indirect=["server"])
+def test_a_chat_a_tool_call_and_a_schema(server: Running, model: str) -> None:
+    client = OpenAI(base_url=f"{server.url}/v1", api_key="none")
+    asked = {"model": model, "messages": user("What is the weather in Oslo?"), "seed": 5}
+    chat = client.chat.completions.create(**asked, max_tokens=16)
+    assert written(chat.choices[0].message)
+    tool = {"type": "function", "function": {"name": "weather", "parameters": PARAMETERS}}
+    called = client.chat.completions.create(
+        **asked,
+        tools=[tool],
+        tool_choice="required",
+        parallel_tool_calls=False,
+        max_tokens=300,
+        reasoning_effort="none",
+    ).choices[0]
+    assert called.finish_reason == "tool_calls", called
+    calls = called.message.tool_calls
+    assert {call.function.name for call in calls} == {"weather"}
+    assert all(fits(call.function.arguments) for call in calls)
+    past = {"role": "assistant", "content": "", "tool_calls": [calls[0].model_dump()]}
+    result = {"role": "tool", "tool_call_id": calls[0].id, "content": "Rain."}
+    schema = {"type": "json_schema", "json_schema": {"name": "w", "schema": PARAMETERS}}
+    held = client.chat.completions.create(
+        **asked | {"messages": [*asked["messages"], past, result]},
+        response_format=schema,
+        max_tokens=300,
+        reasoning_effort="none",
+    ).choices[0]
+    assert held.finish_reason == "stop"
+    assert fits(held.message.content)
 
 
 def written(message: Any) -> str:

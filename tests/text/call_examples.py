@@ -160,6 +160,41 @@ EXAMPLES: Final = {
         "<arg_value:opensource>3</arg_value:opensource>\n"
         "</tool_call:opensource>\n</tool_calls:opensource>",
     ),
+    "hy3 preview": Example(
+        tag_formats.HY3_PREVIEW,
+        ("<tool_calls>", "</tool_calls>", "<tool_call>", "</tool_call>", "<tool_sep>"),
+        "<tool_calls>\n<tool_call>get_weather<tool_sep>\n<arg_key>city</arg_key>\n"
+        "<arg_value>Zürich</arg_value>\n<arg_key>days</arg_key>\n<arg_value>3</arg_value>\n"
+        "</tool_call>\n</tool_calls>",
+        "<tool_calls>\n<tool_call>look<tool_sep>\n</tool_call>\n<tool_call>look<tool_sep>\n"
+        "<arg_key>days</arg_key>\n<arg_value>3</arg_value>\n</tool_call>\n</tool_calls>",
+    ),
+    "hy4": Example(
+        tag_formats.HY4,
+        ("<tool_calls>", "</tool_calls>", "<tool_call>", "</tool_call>"),
+        "<tool_calls><tool_call>get_weather<arg_key>city</arg_key><arg_value>Zürich</arg_value>"
+        "<arg_key>days</arg_key><arg_value>3</arg_value></tool_call></tool_calls>",
+        "<tool_calls><tool_call>look</tool_call><tool_call>look<arg_key>days</arg_key>"
+        "<arg_value>3</arg_value></tool_call></tool_calls>",
+    ),
+    "k2 horizon": Example(
+        tag_formats.K2_HORIZON,
+        ("<ifm|tool_calls>", "</ifm|tool_calls>", "<ifm|tool_call>", "</ifm|tool_call>"),
+        "<ifm|tool_calls>\n<ifm|tool_call>get_weather\n<ifm|arg_key>city</ifm|arg_key>\n"
+        "<ifm|arg_value>Zürich</ifm|arg_value>\n<ifm|arg_key>days</ifm|arg_key>\n"
+        "<ifm|arg_type>integer</ifm|arg_type>\n<ifm|arg_value>3</ifm|arg_value>\n"
+        "</ifm|tool_call>\n</ifm|tool_calls>",
+        "<ifm|tool_calls><ifm|tool_call>look</ifm|tool_call><ifm|tool_call>look"
+        "<ifm|arg_key>days</ifm|arg_key><ifm|arg_value>3</ifm|arg_value></ifm|tool_call>"
+        "</ifm|tool_calls>",
+    ),
+    "inkling": Example(
+        json_formats.INKLING,
+        ("<|content_invoke_tool_json|>", "<|end_message|>", "<|message_model|>"),
+        f'<|content_invoke_tool_json|>{{"name": "get_weather", "args": {_JSON}}}<|end_message|>',
+        '<|content_invoke_tool_json|>{"name": "look", "args": {}}<|end_message|>'
+        '<|content_invoke_tool_json|>{"name": "look", "args": {"days": 3}}<|end_message|>',
+    ),
     "solar": Example(
         json_formats.SOLAR,
         ("<|tool_calls|>", "<|calls|>", "<|tool_call:begin|>", "<|tool_call:end|>"),

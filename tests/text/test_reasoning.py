@@ -17,7 +17,7 @@ from omlx.text.events import (
 )
 from omlx.text.grammar import GrammarCompiler, GrammarKind, Preamble, StructuredOutput
 from omlx.text.output import OutputParser, OutputSpec
-from omlx.text.reasoning import FAMILIES
+from omlx.text.reasoning import FAMILIES, opens_reasoning
 from omlx.text.template.render import render
 from tests.templates.parsing import parse
 from tests.text.tokenizers import CHATML, decode_byte_level
@@ -30,6 +30,8 @@ COHERE = "<|START_THINKING|><|END_THINKING|>"
 APERTUS = "<|inner_prefix|><|inner_suffix|>"
 APRIEL = "[BEGIN FINAL RESPONSE]"
 GRANITE = "<think></think><response></response>"
+HORIZON = "<ifm|think></ifm|think>"
+INKLING = "<|content_thinking|>"
 SOLAR = "<|begin|>assistant<|think|>"
 FUNCTIONARY = ">>>${recipient}"
 PLAIN = "<think></think>"
@@ -59,6 +61,15 @@ def model(folder: Path, words: str, template: str = CHATML) -> TokenizerWrapper:
         (GRANITE, "use <response> and </response>", "", "use <response> and </response>"),
         (SOLAR, "<|think|>why<|end|><|begin|>assistant<|content|>so<|end|>", "why", "so"),
         (SOLAR, "<|content|>so<|end|>", "", "so"),
+        (HORIZON, "<ifm|think>why</ifm|think>so", "why", "so"),
+        (
+            INKLING,
+            "<|content_thinking|>why<|end_message|><|message_model|><|content_text|>so"
+            "<|end_message|><|content_model_end_sampling|>",
+            "why",
+            "so",
+        ),
+        (INKLING, "<|content_text|>so", "", "so"),
         (FUNCTIONARY, "all\nso all\n", "", "so all\n"),
         (FUNCTIONARY, "so>>>all\nthen", "", "sothen"),
         (PLAIN, "<think>why</think>so", "why", "so"),
@@ -72,8 +83,30 @@ def test_reasoning_is_told_from_the_answer(
     assert (output.reasoning, output.text) == (reasoning, content)
 
 
+def test_messages_of_inkling_are_reasoning_an_answer_and_calls(tmp_path: Path) -> None:
+    """The header names the function, too; the prompt has opened the first message."""
+    tokenizer = model(tmp_path, "<|content_thinking|><|content_invoke_tool_json|>")
+    call = '<|content_invoke_tool_json|>{"name": "look", "args": {"at": "x"}}<|end_message|>'
+    text = "<|content_thinking|>why<|end_message|><|message_model|><|content_text|>I look."
+    text += f"<|end_message|><|message_model|>look{call}<|message_model|>look{call}"
+    look = {"type": "function", "function": {"name": "look", "parameters": {}}}
+    for seed in range(9):
+        output = parse(tokenizer, text, [look], seed)
+        assert (output.reasoning, output.text) == ("why", "I look.")
+        assert output.named == [("look", {"at": "x"})] * 2
+
+
+@pytest.mark.parametrize("level", ["think", "think_fast", "think_faster"])
+def test_k2_horizon_has_markers_for_every_effort(tmp_path: Path, level: str) -> None:
+    tokenizer = model(tmp_path, HORIZON)
+    opened = tokenizer.encode(f"<|im_start|>assistant\n<ifm|{level}>", add_special_tokens=False)
+    assert opens_reasoning(tokenizer, opened)
+    output = parse(tokenizer, f"why</ifm|{level}>so", thinking=True)
+    assert (output.reasoning, output.text) == ("why", "so")
+
+
 def test_every_family_is_tried() -> None:
-    tried = (MISTRAL, SEED, MINIMAX_3, HY3, COHERE, APERTUS, APRIEL, GRANITE, FUNCTIONARY)
+    tried = (MISTRAL, SEED, MINIMAX_3, HY3, COHERE, APERTUS, APRIEL, GRANITE, FUNCTIONARY, HORIZON)
     for texts in FAMILIES:
         assert any(all(text in words for text in texts) for words in tried)
 

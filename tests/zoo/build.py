@@ -150,6 +150,8 @@ def save_borrowed(name: str, folder: Path) -> None:
     for part in (config, config.get("text_config", {})):
         if "vocab_size" in part:
             part["vocab_size"] = vocab_size
+        if "eos_token_id" in part:  # a word of the tokenizer else
+            part["eos_token_id"] = [vocab_size - 1]
     mx.random.seed(0)
     whole = whole_borrowed(config)
     weights = dict(tree_flatten(whole.parameters()))

@@ -136,6 +136,15 @@ GRANITE_3: Final = replace(
     head=rf"\s*(?:<tool_call>)?{_head()}",
 )
 """Format of Granite 3, which writes the marker as plain text, too."""
+INKLING: Final = replace(
+    _OBJECT,
+    start="<|content_invoke_tool_json|>",
+    end="<|end_message|>",
+    templates=(("<|content_invoke_tool_json|>",),),
+    head=_head(arguments="args|arguments|parameters"),
+    written='{"name": "{name}", "args": {arguments}}',
+)
+"""Format of Inkling: a call is a message, whose header may name the function, too."""
 FIREFUNCTION: Final = replace(_LIST, start="functools", templates=(("functools[",),))
 APERTUS: Final = replace(
     _LIST,

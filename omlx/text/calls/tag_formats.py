@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+import regex as re
+
 from omlx.text.calls.arguments import TagArguments
 from omlx.text.calls.format import NAME, CallFormat, Tags
 
@@ -39,7 +41,7 @@ SEED_OSS: Final = CallFormat(
 QWEN3_CODER: Final = CallFormat(
     start="<tool_call>",
     end="</tool_call>",
-    templates=(("<tool_call>\\n<function=",), ("<tool_call>\n<function=",)),
+    templates=(("<tool_call>", "<function=", "<parameter="),),
     parser="qwen3_coder",
     begins=r"\s*<function=",
     bare=("<function=",),
@@ -54,7 +56,7 @@ QWEN3_CODER: Final = CallFormat(
     syntax=TagArguments("<parameter={name}>\n{value}\n</parameter>\n"),
     between="\n",
 )
-"""Format of Qwen3-Coder, Qwen3.5, Nemotron 3, Step 3.5.
+"""Format of Qwen3-Coder, Qwen3.5, Nemotron 3, Step 3.5 and 3.7, MiMo V2.
 
 These models forget the opening marker, or write several functions between a pair of markers.
 """
@@ -107,31 +109,59 @@ GLM: Final = _glm("", "", (("<arg_key>", "<tool_call>"),), "glm47")
 LONGCAT: Final = _glm("longcat_", "\n", (("<longcat_arg_key>",),), "longcat")
 
 
-def _tag(name: str) -> str:
-    return f"<{name}:opensource>"
+def _sectioned(
+    prefix: str,
+    suffix: str,
+    templates: tuple[tuple[str, ...], ...],
+    *,
+    separator: str = "",
+    line: str = "\n",
+) -> CallFormat:
+    """Return the format with a section of calls, and `prefix` and `suffix` in every tag.
+
+    `separator` is the tag behind a function's name, which models forget; `line` is written between
+    tags.
+    """
+
+    def tag(name: str, slash: str = "") -> str:
+        return f"<{slash}{prefix}{name}{suffix}>"
+
+    def pattern(name: str, slash: str = "") -> str:
+        return re.escape(tag(name, slash))
+
+    call, end, key, value = pattern("tool_call"), tag("tool_call", "/"), tag("arg_key"), "arg_value"
+    named = rf"\s*(?:{pattern(separator)}|(?={re.escape(key)}|{re.escape(end)}))"
+    typed = rf"(?:\s*{pattern('arg_type')}[^<]*{pattern('arg_type', '/')})?"
+    middle = rf"\s*{pattern('arg_key', '/')}{typed}\s*"
+    behind = tag(separator) if separator else ""
+    return CallFormat(
+        start=tag("tool_calls"),
+        end=tag("tool_calls", "/"),
+        templates=templates,
+        begins=rf"\s*(?:{call}|[\w.:/-]+{named})",
+        bare=(tag("tool_call"),),
+        head=rf"\s*(?:{call})?\s*{NAME}{named}",
+        tags=Tags(
+            opens=rf"{re.escape(key)}\s*(?P<name>[^<>]+?){middle}{pattern(value)}",
+            closes=tag(value, "/"),
+            ends=re.escape(end),
+        ),
+        written=f"{tag('tool_call')}{{name}}{behind}{line}{{arguments}}{end}{line}",
+        syntax=TagArguments(
+            f"{key}{{name}}{tag('arg_key', '/')}{line}{tag(value)}{{value}}{tag(value, '/')}{line}"
+        ),
+        together=True,
+        section=(line, ""),
+    )
 
 
-HY3: Final = CallFormat(
-    start=_tag("tool_calls"),
-    end=_tag("/tool_calls"),
-    templates=(("<tool_calls{}>", "':opensource'"),),
-    begins=rf"\s*(?:{_tag('tool_call')}|[\w.:/-]+{_tag('tool_sep')})",
-    bare=(_tag("tool_call"),),
-    head=rf"\s*(?:{_tag('tool_call')})?\s*{NAME}{_tag('tool_sep')}",
-    tags=Tags(
-        opens=rf"{_tag('arg_key')}\s*(?P<name>[^<>]+?)\s*{_tag('/arg_key')}\s*{_tag('arg_value')}",
-        closes=_tag("/arg_value"),
-        ends=_tag("/tool_call"),
-    ),
-    written=f"{_tag('tool_call')}{{name}}{_tag('tool_sep')}\n{{arguments}}{_tag('/tool_call')}\n",
-    syntax=TagArguments(
-        f"{_tag('arg_key')}{{name}}{_tag('/arg_key')}\n"
-        f"{_tag('arg_value')}{{value}}{_tag('/arg_value')}\n"
-    ),
-    together=True,
-    section=("\n", ""),
+HY3: Final = _sectioned(
+    "", ":opensource", (("<tool_calls{}>", "':opensource'"),), separator="tool_sep"
 )
 """Format whose markers all end in the name of the variant."""
+HY3_PREVIEW: Final = _sectioned("", "", (("<tool_calls>", "<tool_sep>"),), separator="tool_sep")
+HY4: Final = _sectioned("", "", (("<tool_calls>", "<tool_call>", "<arg_key>"),), line="")
+K2_HORIZON: Final = _sectioned("ifm|", "", (("<ifm|tool_calls>",),))
 KIMI_K3: Final = CallFormat(
     start="<|open|>tools<|sep|>",
     end="<|close|>tools<|sep|>",
