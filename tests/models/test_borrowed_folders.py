@@ -106,8 +106,9 @@ def test_a_draft_head_beside_the_weights_is_not_read(tmp_path: Path) -> None:
     assert mx.array_equal(logits(model), logits(saved))
 
 
-def test_a_cast_spares_the_parameters_that_must_stay_float32(tmp_path: Path) -> None:
-    save(tmp_path, "longcat_flash_sparse")
+@pytest.mark.parametrize("name", ["longcat_flash_sparse", "glm_moe_dsa_shared"])
+def test_a_cast_spares_the_parameters_that_must_stay_float32(name: str, tmp_path: Path) -> None:
+    save(tmp_path, name)
     model, _ = open_model(tmp_path, "bfloat16", trusted=False)
     dtypes = {path: array.dtype for path, array in tree_flatten(model.parameters())}
     kept = {path for path, dtype in dtypes.items() if dtype == mx.float32}

@@ -7,7 +7,7 @@
 | `block` | dflash_config                                      | `dflash2`, `dspark`, …    |
 
 mtp.safetensors, mtp/*.safetensors   beside the weights of a model
-mtp.* in model*.safetensors          as published upstream
+mtp.* in model*.safetensors          as published upstream, or a layer behind the last
 a directory of its own               names without a prefix
 """
 
@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
@@ -37,6 +37,16 @@ _DFLASH2: Final = "DFlash2DraftModel"
 _LIBRARY_MTP: Final = frozenset(
     f"{family}_mtp" for family in ("deepseek_v4", "glm5_next", "glm_moe_dsa", "nemotron_h")
 )  # not qwen4_exp: mlx-vlm 0.7.10 writes in front of a buffer on its short passes
+_SHARD_PREFIXES: Final[Mapping[str, tuple[str, ...]]] = {
+    "deepseek_v4": ("mtp.",),
+    "glm5_next": tuple(
+        f"{before}layers.{{depth}}."
+        for before in ("model.language_model.", "language_model.model.", "model.", "")
+    ),
+    "glm_moe_dsa": ("model.layers.{depth}.",),
+    "nemotron_h": ("mtp.", "language_model.mtp."),
+}
+"""Names of a head's tensors in its target's shards begin so; `depth` counts the target's layers."""
 _BACKBONES: Final = frozenset({"qwen3", "llama", "dspark"})
 """Values of `model_type` of proven block drafters."""
 
@@ -77,6 +87,22 @@ def drafter_module(config: Mapping[str, Any]) -> str | None:
         return "eagle3"
     model_type = str(config.get("model_type"))
     return model_type if model_type in _LIBRARY_MTP else None
+
+
+def shard_head(config: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]] | None:
+    """Return config and name prefixes of an mtp head of mlx-vlm in its target's shards.
+
+    `config` is the target's; None for families without such heads.
+    """
+    family = str(config.get("model_type"))
+    prefixes = _SHARD_PREFIXES.get(family)
+    if prefixes is None:
+        return None
+    shared = {key: config[key] for key in ("quantization", "quantization_config") if key in config}
+    text = text_config(config) or config
+    head = {"model_type": f"{family}{_MTP}", "text_config": text, **shared}
+    depth = text.get("num_hidden_layers")
+    return head, tuple(prefix.format(depth=depth) for prefix in prefixes)
 
 
 def needs_of(config: Mapping[str, Any]) -> DrafterNeeds:
@@ -202,7 +228,8 @@ _DECLARED: Final = ("mtp_num_hidden_layers", "num_nextn_predict_layers")
 class HeadFiles:
     """Files of a trained drafter, and the names of its tensors, all starting with `prefix`.
 
-    `config` is the directory's. `draft_ids` is the length of the shortlist, 0 without one.
+    `config` is the directory's, or describes a head `within` the shards of a target of mlx-vlm.
+    `draft_ids` is the length of the shortlist, 0 without one.
     """
 
     names: Mapping[Path, tuple[str, ...]]
@@ -210,11 +237,17 @@ class HeadFiles:
     nbytes: int
     config: Mapping[str, Any]
     draft_ids: int = 0
+    within: bool = False
 
 
 def own_head(entry: ModelEntry) -> HeadFiles | Reason:
     """Return the head that came with a model, or the reason for none. Raises ModelError."""
     model = entry.files
+    if (head := shard_head(model.config)) is not None:
+        config, prefixes = head
+        found = _collect(model.weights, prefixes, config)
+        if found is not None:
+            return replace(found, prefix="", within=True)
     beside = [*entry.path.glob("mtp.safetensors")]
     beside += sorted((entry.path / "mtp").glob("*.safetensors"))
     # Without prefixes: a directory of its own, moved beside the weights.
@@ -254,8 +287,11 @@ def head_repository(model: str) -> str:
     return f"{model}-MTP-4bit"
 
 
-def _collect(files: Sequence[Path], prefix: str, config: Mapping[str, Any]) -> HeadFiles | None:
+def _collect(
+    files: Sequence[Path], prefix: str | tuple[str, ...], config: Mapping[str, Any]
+) -> HeadFiles | None:
     """Collect tensors whose names start with `prefix`; None without any. Raises ModelError."""
+    shortlist = f"{prefix}{SHORTLIST}"
     names: dict[Path, tuple[str, ...]] = {}
     nbytes = draft_ids = 0
     for file in files:
@@ -264,5 +300,5 @@ def _collect(files: Sequence[Path], prefix: str, config: Mapping[str, Any]) -> H
         if sizes:
             names[file] = tuple(sizes)
             nbytes += sum(sizes.values())
-            draft_ids += sizes.get(f"{prefix}{SHORTLIST}", 0) // 4  # int32
-    return HeadFiles(names, prefix, nbytes, config, draft_ids) if names else None
+            draft_ids += sizes.get(shortlist, 0) // 4  # int32
+    return HeadFiles(names, str(prefix), nbytes, config, draft_ids) if names else None

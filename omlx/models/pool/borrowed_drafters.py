@@ -49,11 +49,16 @@ class BorrowedHead:
 
 
 def open_drafter(
-    config: Mapping[str, Any], tensors: dict[str, mx.array], target: SplitModel
+    config: Mapping[str, Any],
+    tensors: dict[str, mx.array],
+    target: SplitModel,
+    *,
+    within: bool = False,
 ) -> tuple[BorrowedHead, dict[str, mx.array]]:
     """Return the module of a config, with random weights, and tensors by its names.
 
-    Raises ModelError for a refused config.
+    `within`: the tensors have the names of their target's checkpoint. Raises ModelError for a
+    refused config, and for experts of which some are missing.
     """
     kind, name = cast(str, drafter_kind(config)), drafter_module(config)
     layers, depth = needs_of(config).layers, len(cast(Any, target.body).layers)
@@ -75,7 +80,24 @@ def open_drafter(
     if kind == "eagle":
         _complete_eagle(module, config, tensors, target)
     sanitize = getattr(module, "sanitize", dict)  # heads of some families have none
-    return BorrowedHead(kind, module, layers), sanitize(tensors)
+    try:
+        if within:
+            tensors = _split_off(config, tensors)
+        return BorrowedHead(kind, module, layers), sanitize(tensors)
+    except (KeyError, ValueError) as error:
+        raise _refused(" ".join(str(error).split())) from error
+
+
+def _split_off(config: Mapping[str, Any], tensors: dict[str, mx.array]) -> dict[str, mx.array]:
+    """Return tensors of a target's checkpoint by the names of its mtp head."""
+    from mlx_vlm.speculative.drafters.mtp_split import get_mtp_splitter  # noqa: PLC0415 — 0.1 s
+
+    text = dict(config["text_config"])
+    splitter = get_mtp_splitter(str(config["model_type"]).removesuffix("_mtp"), source_config=text)
+    if splitter is None:
+        raise ValueError(f"{config['model_type']}: unknown to mlx-vlm")
+    renamed: dict[str, mx.array] = splitter.transform(tensors, text, False)
+    return renamed
 
 
 def drafter_of(

@@ -161,7 +161,7 @@ def _borrowed(files: HeadFiles, parts: SplitModel) -> BorrowedHead:
     from omlx.models.pool.borrowed_drafters import open_drafter  # noqa: PLC0415 — needs mlx-vlm
 
     named = _read(replace(files, prefix=""), unused=())  # by the module's own names
-    head, tensors = open_drafter(files.config, named, parts)
+    head, tensors = open_drafter(files.config, named, parts, within=files.within)
     _load(head.module, tensors, files.config)
     return head
 
