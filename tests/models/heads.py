@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,49 @@ def upstream(head: nn.Module, *, packed: bool = False) -> dict[str, mx.array]:
     return named
 
 
+_SHARDS: dict[str, tuple[str, tuple[tuple[str, str], ...]]] = {
+    "deepseek_v4": (
+        "mtp.0.",
+        (
+            (r"^decoder\.(attn|ffn)_hc\.(\w+)$", r"hc_\1_\2"),
+            (r"^decoder\.", ""),
+            (r"^hc_head\.", "hc_head_"),
+            (r"e_score_correction_bias$", "bias"),
+            (r"gate_proj", "w1"),
+            (r"down_proj", "w2"),
+            (r"up_proj", "w3"),
+        ),
+    ),
+    "glm5_next": (
+        "language_model.model.layers.4.",
+        ((r"^mtp_block\.", ""), (r"^shared_head_norm", "shared_head.norm")),
+    ),
+    "glm_moe_dsa": (
+        "model.layers.3.",
+        ((r"^mtp\.", ""), (r"^shared_head_norm", "shared_head.norm")),
+    ),
+    "nemotron_h": ("mtp.", ((r"fc1", "up_proj"), (r"fc2", "down_proj"))),
+}
+"""Prefix and names, as patterns of those of the modules, of heads in shards by family."""
+
+
+def in_shards(family: str, tensors: dict[str, mx.array]) -> dict[str, mx.array]:
+    """The tensors of a head of mlx-vlm by the names that they have in their target's shards."""
+    prefix, names = _SHARDS[family]
+    named: dict[str, mx.array] = {}
+    for name, tensor in tensors.items():
+        published = name
+        for pattern, other in names:
+            published = re.sub(pattern, other, published)
+        before, expert, part = published.partition(".switch_mlp.")
+        if expert:
+            for i in range(tensor.shape[0]):
+                named[f"{prefix}{before}.experts.{i}.{part}"] = tensor[i]
+        else:
+            named[prefix + published] = tensor
+    return named
+
+
 def plain(head: nn.Module) -> dict[str, mx.array]:
     return dict(tree_flatten(head.parameters()))
 
@@ -64,4 +108,12 @@ def save_directory(folder: Path, target: Path, tensors: dict[str, mx.array], **v
     mx.save_safetensors(str(folder / "model.safetensors"), tensors)
 
 
-__all__ = ["declare", "plain", "random_head", "save_directory", "save_target", "upstream"]
+__all__ = [
+    "declare",
+    "in_shards",
+    "plain",
+    "random_head",
+    "save_directory",
+    "save_target",
+    "upstream",
+]

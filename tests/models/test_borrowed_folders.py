@@ -21,10 +21,14 @@ from omlx.models.catalog.registry import ModelEntry
 from omlx.models.library.borrow import Borrowed
 from omlx.models.pool.load_weights import load
 from omlx.models.pool.opening import open_model
+from tests.models.heads import in_shards
 from tests.zoo.borrowed import CONFIGS
 from tests.zoo.build import whole_borrowed
 
-pytestmark = pytest.mark.needs_extra
+pytest.importorskip("mlx_vlm")
+
+from tests.engine.borrowed import random_head, weights_of
+
 DEMO = BUNDLED / "omlx-demo/draft"
 FORMS: dict[str, dict[str, Any] | None] = {
     "dense": None,
@@ -102,6 +106,16 @@ def test_a_folder_as_its_authors_publish_it(tmp_path: Path) -> None:
 def test_a_draft_head_beside_the_weights_is_not_read(tmp_path: Path) -> None:
     saved = save(tmp_path, "mimo_v2")
     mx.save_safetensors(str(tmp_path / "mtp.safetensors"), {"mtp.fc.weight": mx.ones((2, 2))})
+    model, _ = open_model(tmp_path, "auto", trusted=False)
+    assert mx.array_equal(logits(model), logits(saved))
+
+
+@pytest.mark.parametrize("name", ["deepseek_v4", "glm5_next"])
+def test_a_draft_head_in_the_shards_is_not_read_as_weights(name: str, tmp_path: Path) -> None:
+    saved = save(tmp_path, name)
+    shard = str(tmp_path / "model.safetensors")
+    head = in_shards(name, weights_of(random_head("mtp", name).module))
+    mx.save_safetensors(shard, mx.load(shard) | head, metadata={"format": "mlx"})
     model, _ = open_model(tmp_path, "auto", trusted=False)
     assert mx.array_equal(logits(model), logits(saved))
 

@@ -51,6 +51,8 @@ def test_the_embeddings_of_a_wrapper_are_tied_as_it_says() -> None:
         ({"model_type": 3}, "model.no_type"),
         ({"model_type": "hal9000"}, "model.unsupported"),
         ({"model_type": "smolvlm", "text_config": {"model_type": "hal9000"}}, "model.unsupported"),
+        ({"model_type": "glm5_next", "text_config": {"model_type": "glm6"}}, "model.unsupported"),
+        ({"model_type": "step3p7", "text_config": {"model_type": 7}}, "model.unsupported"),
         ({"model_type": "bert", "hidden_act": "relu"}, "model.encoder_config"),
         ({**TEXT, "rope_scaling": {"type": "unheard-of", "factor": 2}}, "model.rope"),
         ({**TEXT, "model_file": "model.py"}, "model.remote_code"),

@@ -17,13 +17,19 @@ from mlx import nn
 from omlx.errors import ModelError, Reason
 from omlx.installation import extra_words
 from omlx.models.catalog import drafters
-from omlx.models.catalog.drafters import drafter_mismatch, eagle_layers, head_directory
+from omlx.models.catalog.drafters import (
+    HeadFiles,
+    drafter_mismatch,
+    eagle_layers,
+    head_directory,
+    own_head,
+)
 from omlx.models.catalog.inspect_checkpoint import inspect_checkpoint
 from omlx.models.catalog.registry import ModelEntry
 from omlx.models.pool.head import head_drafter, open_head
 from tests import zoo
 from tests.engine.harness import model
-from tests.models.heads import save_target
+from tests.models.heads import in_shards, save_target
 from tests.zoo.borrowed import CONFIGS as BORROWED
 
 pytest.importorskip("mlx_vlm")
@@ -91,6 +97,43 @@ def test_heads_of_other_families_are_read_as_they_were(tmp_path: Path, family: s
     found = read(entry, family)
     assert (found.kind, found.layers) == ("mtp", written.layers)
     assert same(weights_of(found.module), weights_of(written.module))
+
+
+def shards_with_a_head(folder: Path, family: str, *without: str) -> ModelEntry:
+    """A target's folder whose only shard has a tensor of its own, and a head in published names."""
+    tensors = in_shards(family, weights_of(random_head("mtp", family).module))
+    kept = {name: tensor for name, tensor in tensors.items() if not name.endswith(without)}
+    return save(folder, TARGETS[family], {"model.norm.weight": mx.ones(64), **kept})
+
+
+@pytest.mark.parametrize("family", HEADS)
+def test_heads_in_the_shards_of_their_target_are_read_as_they_were(
+    tmp_path: Path, family: str
+) -> None:
+    files = own_head(shards_with_a_head(tmp_path / "target", family))
+    assert isinstance(files, HeadFiles)
+    found, written = open_head(files, model(family)), random_head("mtp", family)
+    assert isinstance(found, BorrowedHead)
+    assert (found.kind, found.layers) == ("mtp", written.layers)
+    assert same(weights_of(found.module), weights_of(written.module))
+    assert files.nbytes == sum(tensor.nbytes for tensor in weights_of(written.module).values())
+
+
+@pytest.mark.parametrize("family", HEADS)
+@pytest.mark.parametrize("lost", ["norm.weight", "experts.2.down_proj.weight"])
+def test_half_a_head_names_what_is_missing(tmp_path: Path, family: str, lost: str) -> None:
+    lost = lost.replace("down_proj", "w2") if family == "deepseek_v4" else lost
+    files = own_head(shards_with_a_head(tmp_path / "target", family, lost))
+    assert isinstance(files, HeadFiles)
+    with pytest.raises(ModelError) as caught:
+        open_head(files, model(family))
+    assert caught.value.code == "spec.off.head_weights"
+    assert lost.split(".")[0] in str(caught.value.params["detail"])
+
+
+def test_a_target_without_a_head_in_its_shards_has_none(tmp_path: Path) -> None:
+    entry = save(tmp_path / "target", TARGETS["glm5_next"], {"model.norm.weight": mx.ones(64)})
+    assert own_head(entry) == Reason("spec.off.no_head")
 
 
 def test_eagle_as_its_authors_publish_it(tmp_path: Path, target: ModelEntry) -> None:

@@ -52,6 +52,8 @@ NEWER: Final[Mapping[str, Callable[[Mapping[str, Any]], bool]]] = {
     ),
 }
 """Predicates of configs that mlx-lm's class reads in part only, by `model_type`."""
+_INNER: Final[Mapping[str, str]] = {"step3p7": "step3p5"}
+"""Value of `model_type` of a text part that does not begin with its module's name, by module."""
 AUTO: Final = "auto"
 WRAPPERS: Final = frozenset(
     {"idefics3", "smolvlm", "lfm2_vl", "llava_next", "internvl", "internvl_chat"}
@@ -103,7 +105,9 @@ def choose(
     if is_encoder(config):
         return _encoder_reason(config) or Classes(Library.MLX_VLM)
     if _borrows(model_type, config, library):
-        return _borrowed(BORROWED.get(model_type, model_type))
+        module = BORROWED.get(model_type, model_type)
+        other = _other_part(module, config) if library == AUTO else None
+        return other or _borrowed(module)
     text = wrapped_text(config)
     if module_of(model_type if text is None else text["model_type"]) is None:
         return Reason("model.unsupported", {"model_type": model_type})
@@ -117,6 +121,15 @@ def _borrows(model_type: str, config: Mapping[str, Any], library: str) -> bool:
     if module_of(model_type) is None:
         return model_type in BORROWED
     return model_type in NEWER and NEWER[model_type](config)
+
+
+def _other_part(module: str, config: Mapping[str, Any]) -> Reason | None:
+    """Return the reason if the text part of a config is of another family than its wrapper."""
+    part = config.get("text_config")
+    inner = str(part.get("model_type", module)) if isinstance(part, Mapping) else module
+    if inner in (module, _INNER.get(module)) or inner.startswith(f"{module}_"):
+        return None
+    return Reason("model.unsupported", {"model_type": inner})
 
 
 def _borrowed(module: str) -> Classes | Reason:
