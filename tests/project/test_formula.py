@@ -42,6 +42,8 @@ def test_it_names_the_release_and_its_digest(built: Path, tmp_path: Path) -> Non
     assert "$" not in formula
     for block in ("install", "service do", "test do"):
         assert block in formula
+    assert re.search(r'system\(\*install, "--no-deps", "mlx-vlm>=[\d.]+"\)', formula)
+    assert re.search(r'system\(\*install, "requests", "pillow>=\d+"\)', formula)
     if ruby := shutil.which("ruby"):
         file = tmp_path / "omlx.rb"
         file.write_text(formula, encoding="utf-8")
