@@ -127,7 +127,7 @@ def _sectioned(
         return f"<{slash}{prefix}{name}{suffix}>"
 
     def pattern(name: str, slash: str = "") -> str:
-        return re.escape(tag(name, slash))
+        return str(re.escape(tag(name, slash)))
 
     call, end, key, value = pattern("tool_call"), tag("tool_call", "/"), tag("arg_key"), "arg_value"
     named = rf"\s*(?:{pattern(separator)}|(?={re.escape(key)}|{re.escape(end)}))"
