@@ -78,7 +78,7 @@ def prove(
     max_tokens: int = 60,
     beside: int = 24,
 ) -> Watched:
-    """One row, a second one of `beside` tokens, and a third that begins with the first's."""
+    """Prove a row, another of `beside` tokens, and one that continues the first."""
     watched = Watched(kind, family, bad=WRONG.get(quality, WRONG["right"]))
     of = watched.drafter.kind
     first = drafted_by(request("first", prompt(37), sampling, max_tokens), of)

@@ -65,7 +65,7 @@ _SHARDS: dict[str, tuple[str, tuple[tuple[str, str], ...]]] = {
 
 
 def in_shards(family: str, tensors: dict[str, mx.array]) -> dict[str, mx.array]:
-    """The tensors of a head of mlx-vlm by the names that they have in their target's shards."""
+    """Name the tensors of a head of mlx-vlm as in the shards of its target."""
     prefix, names = _SHARDS[family]
     named: dict[str, mx.array] = {}
     for name, tensor in tensors.items():

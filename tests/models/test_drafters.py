@@ -100,7 +100,7 @@ def test_heads_of_other_families_are_read_as_they_were(tmp_path: Path, family: s
 
 
 def shards_with_a_head(folder: Path, family: str, *without: str) -> ModelEntry:
-    """A target's folder whose only shard has a tensor of its own, and a head in published names."""
+    """Save a target's folder: one shard with a tensor and a head by published names."""
     tensors = in_shards(family, weights_of(random_head("mtp", family).module))
     kept = {name: tensor for name, tensor in tensors.items() if not name.endswith(without)}
     return save(folder, TARGETS[family], {"model.norm.weight": mx.ones(64), **kept})

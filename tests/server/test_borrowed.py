@@ -41,7 +41,7 @@ TEMPLATES = {
 
 
 def save(name: str, root: Path) -> None:
-    """Write a tiny model of a family, with its chat template and the markers as tokens."""
+    """Write a tiny model of a family, with its chat template and markers."""
     folder = Path(shutil.copytree(BUNDLED / TARGET, root / name))
     for head in folder.glob("mtp*.safetensors"):
         head.unlink()

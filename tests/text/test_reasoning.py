@@ -84,7 +84,7 @@ def test_reasoning_is_told_from_the_answer(
 
 
 def test_messages_of_inkling_are_reasoning_an_answer_and_calls(tmp_path: Path) -> None:
-    """The header names the function, too; the prompt has opened the first message."""
+    """Headers name the function, too; the prompt has opened the first message."""
     tokenizer = model(tmp_path, "<|content_thinking|><|content_invoke_tool_json|>")
     call = '<|content_invoke_tool_json|>{"name": "look", "args": {"at": "x"}}<|end_message|>'
     text = "<|content_thinking|>why<|end_message|><|message_model|><|content_text|>I look."

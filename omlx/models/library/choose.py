@@ -53,7 +53,7 @@ NEWER: Final[Mapping[str, Callable[[Mapping[str, Any]], bool]]] = {
 }
 """Predicates of configs that mlx-lm's class reads in part only, by `model_type`."""
 _INNER: Final[Mapping[str, str]] = {"step3p7": "step3p5"}
-"""Value of `model_type` of a text part that does not begin with its module's name, by module."""
+"""Text parts whose `model_type` does not begin with the name of their module, by module."""
 AUTO: Final = "auto"
 WRAPPERS: Final = frozenset(
     {"idefics3", "smolvlm", "lfm2_vl", "llava_next", "internvl", "internvl_chat"}
