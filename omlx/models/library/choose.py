@@ -124,7 +124,7 @@ def _borrows(model_type: str, config: Mapping[str, Any], library: str) -> bool:
 
 
 def _other_part(module: str, config: Mapping[str, Any]) -> Reason | None:
-    """Return the reason if the text part of a config is of another family than its wrapper."""
+    """Return the reason if a text part is of another family than its wrapper."""
     part = config.get("text_config")
     inner = str(part.get("model_type", module)) if isinstance(part, Mapping) else module
     if inner in (module, _INNER.get(module)) or inner.startswith(f"{module}_"):
