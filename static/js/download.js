@@ -55,7 +55,7 @@ class Get extends HTMLElement {
     const place = button.closest(".model").querySelector("[data-problem]");
     const { question } = button.dataset;
     this.problem(place, "");
-    if (question && !(await confirmed(this.querySelector("[data-confirm]"), question))) return;
+    if (question && !(await confirmed("delete", question))) return;
     try {
       await this.act(button);
     } catch (error) {

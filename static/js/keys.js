@@ -23,7 +23,7 @@ class Keys extends HTMLElement {
     event.preventDefault();
     if (this.busy) return; // a second click would be refused for its name
     const first = this.querySelector("[data-open]"); // until now no program needed a key
-    if (first && !(await confirmed(this.querySelector("[data-closes]")))) return;
+    if (first && !(await confirmed("closes"))) return;
     this.busy = true;
     clear(this.form);
     try {
@@ -58,7 +58,7 @@ class Keys extends HTMLElement {
     const { revoke: name, question } = button.dataset;
     const place = this.querySelector("[data-revoke-problem]");
     place.hidden = true;
-    if (!(await confirmed(this.querySelector("[data-confirm]"), question))) return;
+    if (!(await confirmed("revoke", question))) return;
     try {
       await send("DELETE", `/keys/${encodeURIComponent(name)}`);
       announce(t("ui.keys.revoked", { name }));

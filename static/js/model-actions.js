@@ -51,7 +51,7 @@ class Models extends HTMLElement {
       await send("POST", modelPath(model, "unload"), { if_idle: true });
     } catch (error) {
       if (error.code !== "model.in_use") throw error;
-      if (!(await confirmed(this.querySelector("[data-confirm]"), error.message))) return;
+      if (!(await confirmed("unload", error.message))) return;
       const request = send("POST", modelPath(model, "unload"));
       changed();
       await request;

@@ -13,7 +13,7 @@ class Profile extends HTMLElement {
   async delete() {
     const problem = this.querySelector("[data-delete-problem]");
     problem.hidden = true;
-    if (!(await confirmed(this.querySelector("[data-confirm]")))) return;
+    if (!(await confirmed("delete"))) return;
     try {
       await send("DELETE", this.dataset.path);
       location.assign(this.dataset.then);

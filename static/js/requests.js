@@ -16,8 +16,7 @@ class Requests extends HTMLElement {
   async stop({ stop: id, model }) {
     const problem = document.querySelector("[data-stop-problem]");
     problem.hidden = true;
-    const dialog = document.querySelector("[data-confirm]");
-    if (!(await confirmed(dialog, t("ui.requests.stop.question", { model, id })))) return;
+    if (!(await confirmed("stop", t("ui.requests.stop.question", { model, id })))) return;
     try {
       await send("POST", `/requests/${encodeURIComponent(id)}/stop`);
       announce(t("ui.requests.stopped"));

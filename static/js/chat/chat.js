@@ -10,7 +10,7 @@ import { copy } from "./answer-view.js";
 import { Composer } from "./composer.js";
 import { ContextMeter } from "./context-meter.js";
 import { Conversation } from "./conversation.js";
-import { dialog, show } from "./dom.js";
+import { show } from "./dom.js";
 import { Drafts } from "./drafts.js";
 import { exportAll, exportJson, exportMarkdown, importShown } from "./files.js";
 import { Generation } from "./generation.js";
@@ -360,7 +360,7 @@ class Chat extends HTMLElement {
   }
 
   async delete(id) {
-    if (!(await confirmed(dialog("delete")))) return;
+    if (!(await confirmed("delete"))) return;
     if (id === this.conversation.id) this.#leave();
     await store.remove(id);
     announce(t("ui.chat.deleted"));
@@ -373,7 +373,7 @@ class Chat extends HTMLElement {
     const isStored = "stored" in this.dataset;
     const key = isStored ? "ui.chat.delete_all.question.stored" : "ui.chat.delete_all.question";
     const question = t(key, { count: all.length });
-    if (!(await confirmed(dialog("delete-all"), question))) return;
+    if (!(await confirmed("delete-all", question))) return;
     this.#leave();
     await store.removeAll();
     announce(t("ui.chat.deleted"));

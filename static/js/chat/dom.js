@@ -18,9 +18,6 @@ export function show(element, text) {
   if (element.textContent !== content) element.textContent = content;
 }
 
-// The dialog of templates/chat/confirm.html of this name.
-export const dialog = (name) => document.querySelector(`[data-confirm="${name}"]`);
-
 // Draw an image into a canvas: the content policy has no room for pictures of the page's own.
 export async function thumbnail(blob, name, size = 160) {
   const canvas = document.createElement("canvas");

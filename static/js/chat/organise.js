@@ -1,7 +1,6 @@
 // The dialogs about a conversation: its title, folder and pin; another model for a question.
 
-import { confirmed } from "../confirm.js";
-import { dialog } from "./dom.js";
+import { confirmed, dialog } from "../confirm.js";
 import { History } from "./history.js";
 
 // Resolve to the fields of the head as they are wanted, null if nothing is to change.
@@ -13,7 +12,7 @@ export async function askToOrganise(head) {
   pinned.checked = Boolean(head.pinned);
   const names = (await History.folders()).map((name) => new Option(name));
   asked.querySelector("datalist").replaceChildren(...names);
-  if (!(await confirmed(asked))) return null;
+  if (!(await confirmed("organise"))) return null;
   const name = title.value.trim() || head.title;
   const titled = name === head.title ? head.titled : "user";
   return { title: name, titled, folder: folder.value.trim(), pinned: pinned.checked };
@@ -24,5 +23,5 @@ export async function askForModel(models) {
   const asked = dialog("versus");
   const select = asked.querySelector("select");
   select.replaceChildren(...models.map((id) => new Option(id, id)));
-  return (await confirmed(asked)) ? select.value : "";
+  return (await confirmed("versus")) ? select.value : "";
 }

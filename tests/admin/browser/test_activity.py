@@ -40,7 +40,7 @@ def ended(page: Page) -> Any:
 
 def test_a_request_is_stopped_by_keyboard_and_its_client_is_told(logging_site: Site) -> None:
     site, stopped = logging_site, Event()
-    with site.open("/admin/activity") as page, ThreadPoolExecutor(2) as pool:
+    with site.open("/admin") as page, ThreadPoolExecutor(2) as pool:
         pool.submit(site.running.engine.call, lambda: stopped.wait(PATIENCE_S))
         asked = pool.submit(site.post, max_tokens=900, ignore_eos=True)
         stop = page.get_by_role("button", name=f"Stop {TARGET}")
@@ -53,6 +53,7 @@ def test_a_request_is_stopped_by_keyboard_and_its_client_is_told(logging_site: S
         stopped.set()
         assert asked.result().json()["error"]["code"] == "request.stopped"
         expect(stop).to_have_count(0)
+        page.goto("/admin/activity")
         newest = ended(page).first
         expect(newest).to_contain_text("probe/1.0")
         expect(newest).to_contain_text("The request was stopped in the dashboard.")
