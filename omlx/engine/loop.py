@@ -174,7 +174,7 @@ class EngineLoop:
         launched = None if step is None else self.runner.launch(step)
         if launched is not None:
             launched.alone = self._in_flight is None
-            launched.reads_prompt = _reads_prompt(launched.plan)
+            launched.reads_prompt = bool(launched.plan.prompts)
             launched.one_pass = not launched.reads_prompt and _is_one_pass(launched.plan)
         if self._in_flight is not None:
             events += self._commit(self._in_flight, launched)
@@ -345,7 +345,7 @@ class EngineLoop:
         interval = None
         if overlapped is not None and overlapped == self._overlapped:
             windows = launch.plan.forwards[0].windows
-            width = PLAIN if overlapped else max(window.width for window in windows)
+            width = PLAIN if overlapped else max([window.width for window in windows])
             interval = Interval(now - self._read_at, width, len(windows))
         self._read_at, self._overlapped = now, overlapped
         events = self.scheduler.commit(launch.plan, reads, interval)
@@ -354,13 +354,9 @@ class EngineLoop:
         return events
 
 
-def _reads_prompt(plan: Plan) -> bool:
-    return not all(window.sample for window in plan.windows)
-
-
 def _ends_prompt(plan: Plan, running: Sequence[Row]) -> bool:
     """Whether a step read the end of a prompt."""
-    prompts = {window.row for window in plan.windows if not window.sample}
+    prompts = {window.row for window in plan.prompts}
     return not prompts <= {row.id for row in running if row.status is Status.PREFILL}
 
 

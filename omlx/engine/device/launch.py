@@ -38,10 +38,6 @@ class ForwardPass:
     logprobs: tuple[mx.array, mx.array, mx.array] | None = None
     error: Exception | None = None
     lost: Exception | None = None
-    rows: tuple[int, ...] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.rows = self.forward.rows
 
 
 @dataclass(slots=True)
@@ -71,7 +67,9 @@ class Launch:
 
 def read_pass(launched: ForwardPass) -> list[Read]:
     windows = launched.forward.windows
-    logprobs = _read_logprobs(launched.logprobs)
+    logprobs = None
+    if launched.logprobs is not None:
+        logprobs = _read_logprobs(launched.logprobs)
     if launched.sampled is None:
         mx.eval(launched.done)
         return [Read(logprobs=logprobs) for _ in windows]
@@ -100,9 +98,7 @@ def non_finite(launched: ForwardPass) -> dict[int, Exception]:
     return {row: error for row, peak in zip(rows, peaks, strict=True) if not isfinite(peak)}
 
 
-def _read_logprobs(arrays: tuple[mx.array, mx.array, mx.array] | None) -> LogprobRows | None:
-    if arrays is None:
-        return None
+def _read_logprobs(arrays: tuple[mx.array, mx.array, mx.array]) -> LogprobRows:
     chosen, ids, values = (cast(list[Any], array.tolist()) for array in arrays)
     rows = zip(chosen, ids, values, strict=True)
     return tuple((logprob, tuple(zip(top_ids, top, strict=True))) for logprob, top_ids, top in rows)

@@ -137,6 +137,8 @@ class Payloads:
 
     def take_moved(self) -> dict[int, Payload]:
         """Return the payloads of pieces that have moved since the last call, by id."""
+        if not self.moved:
+            return {}
         moved, self.moved = self.moved & self._kept.keys(), set()
         return {piece: self._kept[piece].payload for piece in moved}
 

@@ -90,7 +90,7 @@ class Runner:
         launch = Launch(step.plan)
         self._apply(step, launch)
         launch.moved = self.caches.kept.take_moved()
-        if not all(window.sample for window in step.plan.windows):
+        if step.plan.prompts:
             mx.reset_peak_memory()
             launch.held = mx.get_active_memory()
         self.caches.forget_marks()
@@ -98,8 +98,8 @@ class Runner:
         for forward in step.plan.forwards:
             launched = self._forward(forward, step, launch.failed)
             launch.passes.append(launched)
-            if launched.sampled is not None and all(w.draft_n == 0 for w in forward.windows):
-                last[launched.rows] = launched.sampled
+            if launched.sampled is not None and not step.plan.drafts:
+                last[launched.forward.rows] = launched.sampled
         self._last = last
         return launch
 
@@ -120,9 +120,11 @@ class Runner:
                 mx.eval(computed)
             if outcome.error is not None:
                 launch.failed[row] = outcome.error
-        reads: dict[int, Read] = {row: Read(error=error) for row, error in launch.failed.items()}
+        reads: dict[int, Read] = {}
+        if launch.failed:
+            reads.update({row: Read(error=error) for row, error in launch.failed.items()})
         for launched in launch.passes:
-            rows = launched.rows
+            rows = launched.forward.rows
             if launched.error is not None:
                 reads.update(dict.fromkeys(rows, Read(error=launched.error)))
                 continue
@@ -132,7 +134,8 @@ class Runner:
             if outcome.error is not None:
                 launched.lost = outcome.error
                 reads.update(dict.fromkeys(rows, Read(error=outcome.error)))
-            reads.update({row: Read(error=error) for row, error in launched.failed.items()})
+            if launched.failed:
+                reads.update({row: Read(error=error) for row, error in launched.failed.items()})
         if launch.held is not None:
             launch.peak_bytes = mx.get_peak_memory() - launch.held
         return reads
@@ -179,8 +182,11 @@ class Runner:
         self, forward: Forward, step: Step, failed: Mapping[int, Exception]
     ) -> ForwardPass:
         rows = forward.rows
-        launched = ForwardPass(forward, {row: step.masks[row] for row in rows if row in step.masks})
-        launched.failed = {row: failed[row] for row in rows if row in failed}
+        launched = ForwardPass(forward)
+        if step.masks:
+            launched.masks = {row: step.masks[row] for row in rows if row in step.masks}
+        if failed:
+            launched.failed = {row: failed[row] for row in rows if row in failed}
         # The others of a batch are read beside a row that could not be rolled back.
         holds = forward.batched and tuple(self.caches.members) == rows
         if len(launched.failed) > (len(rows) - 1 if holds else 0):
@@ -220,7 +226,7 @@ class Runner:
         tokens = self._tokens(windows, launched.drafts)
         with self.caches.reading(forward, marked=self.traits.recurrent) as cache:
             logits = self._logits(windows, tokens, cache)  # [rows, widest, V]
-        bare = all(self._rows[row].sampler.bare for row in launched.rows)
+        bare = all(self._rows[row].sampler.bare for row in launched.forward.rows)
         draws: list[Draw] = []
         for i, window in enumerate(() if bare else windows):
             for at in range(window.pending, window.pending + window.draft_n + 1):
@@ -230,8 +236,10 @@ class Runner:
 
     def _logits(self, windows: Sequence[Window], tokens: mx.array, cache: Cache) -> mx.array:
         """Read the ids `tokens` of windows. Return logits, both [rows, widest, …]."""
+        if self.vision is None:
+            return self._read_ids(windows, tokens, cache)
         spans = [self._rows[window.row].spans for window in windows]
-        if self.vision is None or not any(spans):
+        if not any(spans):
             return self._read_ids(windows, tokens, cache)
         if len(windows) > 1:
             return self._read_ids(windows, tokens, self.vision.batch(cache, spans))
@@ -312,11 +320,11 @@ class Runner:
 
     def _history(self, window: Window, tokens: mx.array, upto: int) -> mx.array | None:
         """The tokens that penalties see at a position, as if the draft up to it were accepted."""
-        sampling = self._rows[window.row].sampler.sampling
-        if not sampling.penalised:
+        sampler = self._rows[window.row].sampler
+        if not sampler.penalised:
             return None
         known = mx.concatenate([mx.array(window.history, mx.uint32), tokens[:upto]])
-        return known[-sampling.history :]
+        return known[-sampler.sampling.history :]
 
 
 def _sampled_places(logits: mx.array, windows: Sequence[Window]) -> mx.array:

@@ -185,6 +185,7 @@ class RowSampler:
         self.no_end = _no_end(sampling, vocab_size)
         self.greedy = sampling.temperature == 0.0
         self.bare = self.greedy and not self.processors and not self.no_end
+        self.penalised = sampling.penalised
 
     @cached_property
     def filters(self) -> tuple[float, float, float, int]:
@@ -199,13 +200,14 @@ class RowSampler:
 
 def process(logits: mx.array, draws: Sequence[Draw]) -> mx.array:
     """Apply bias and penalties in mlx-lm's order. logits [rows, V] -> [rows, V]"""
-    if not any(draw.processors for draw in draws):
+    processors = [draw.processors for draw in draws]
+    if not any(processors):
         return logits
     rows = []
     for i, draw in enumerate(draws):
         row = logits[i : i + 1].astype(mx.float32)
         history = mx.array([], mx.uint32) if draw.history is None else draw.history
-        for processor in draw.processors:
+        for processor in processors[i]:
             row = processor(history, row)
         rows.append(row)
     return mx.concatenate(rows)
@@ -226,7 +228,7 @@ def permit(logits: mx.array, rows: Sequence[bytes | None]) -> mx.array:
 def draw(logits: mx.array, draws: Sequence[Draw]) -> mx.array:
     """Sample one token per row from processed logits. logits [rows, V0] -> ids [rows], uint32"""
     first = draws[0].sampler
-    if first.greedy and all(d.sampler.greedy for d in draws):
+    if first.greedy and (len(draws) == 1 or all(d.sampler.greedy for d in draws)):
         return mx.argmax(logits, axis=-1)
     if all(d.sampler is first or d.sampler.filters == first.filters for d in draws):
         return _draw_alike(logits, draws)

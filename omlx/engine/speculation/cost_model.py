@@ -101,8 +101,10 @@ class LatencyTable:
     @property
     def knows_plain(self) -> bool:
         """Whether plain steps were measured often enough to be trusted: the first may be slow."""
-        samples = (e.get(width, ()) for e in self._samples.values() for width in (PLAIN, 1))
-        return any(len(taken) >= CONFIG.min_samples for taken in samples)
+        for entries in self._samples.values():
+            if max(len(entries.get(PLAIN, ())), len(entries.get(1, ()))) >= CONFIG.min_samples:
+                return True
+        return False
 
     @property
     def widest(self) -> int:
@@ -135,8 +137,8 @@ class LatencyTable:
 
     def plain(self, context: int) -> float | None:
         """Estimate a plain step, or a pass of one token; None if neither is measured."""
-        widths, _ = self.curve(context)
-        return self.seconds(PLAIN, context) if widths and widths[0] <= 1 else None
+        widths, values = self.curve(context)
+        return values[0] * self.drift if widths and widths[0] <= 1 else None
 
     def _new(self, width: int) -> bool:
         """Return whether a width that will occur again was never read yet."""
@@ -273,7 +275,9 @@ class CostModel:
         """
         table, share = self.drafts.get(name), self.draft_share
         if table is not None and (single := table.seconds(1, context)):
-            if width == 1 or table.reaches(width):
+            if width == 1:
+                return single
+            if table.reaches(width):
                 return table.seconds(width, context) or single
             share = single / (self.verify(1, context) or math.inf)
         return share * self.verify(width, context)

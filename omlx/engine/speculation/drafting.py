@@ -51,7 +51,10 @@ class RowRecord:
     unused: Proposal | None = None
 
     def drafter(self, name: str) -> Drafter | None:
-        return next((drafter for drafter in self.drafters if drafter.name == name), None)
+        for drafter in self.drafters:
+            if drafter.name == name:
+                return drafter
+        return None
 
     @property
     def gates(self) -> dict[str, Gate]:

@@ -88,7 +88,7 @@ class PrefillPacing:
             self._rows, self._step_s = rows, 0.0
             self._steps.clear()
         self._mixed = self._mixed + 1 if tokens else 0
-        self._owe(self._slice_s(tokens) - self._step_s)
+        self._owe((self._slice_s(tokens) if tokens else 0.0) - self._step_s)
 
     def observe(self, rows: int, tokens: int, seconds: float) -> None:
         """Learn from the `seconds` of a step; correct the plan."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import chain
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
@@ -155,7 +156,7 @@ def rows_of(op: CacheOp) -> tuple[int, ...]:
     return (op.row,)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Window:
     """What one forward pass reads for one row: pending tokens, then the draft.
 
@@ -177,39 +178,56 @@ class Window:
     history: tuple[int, ...] = ()
     end: int | None = None
 
-    @property
+    @cached_property
     def pending(self) -> int:
         return 1 if self.tokens == LAST else len(self.tokens)
 
-    @property
+    @cached_property
     def width(self) -> int:
         return self.pending + self.draft_n
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Forward:
     """One pass of the target: one row with its own cache, or the batch, one window per row."""
 
     windows: tuple[Window, ...]
     batched: bool = False
 
-    @property
+    @cached_property
     def rows(self) -> tuple[int, ...]:
         return tuple([window.row for window in self.windows])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Plan:
-    """A step as data: cache operations in order, then forward passes."""
+    """A step as data: cache operations in order, then forward passes.
+
+    Derived values are cached: each step asks several times.
+    """
 
     ops: tuple[CacheOp, ...]
     forwards: tuple[Forward, ...]
 
-    @property
+    @cached_property
     def windows(self) -> tuple[Window, ...]:
         if len(self.forwards) == 1:
             return self.forwards[0].windows
         return tuple(chain.from_iterable([forward.windows for forward in self.forwards]))
+
+    @cached_property
+    def prompts(self) -> tuple[Window, ...]:
+        """Windows over prompts, which sample nothing."""
+        return tuple([window for window in self.windows if not window.sample])
+
+    @cached_property
+    def drafts(self) -> bool:
+        """Whether a window has a draft."""
+        return any(window.draft_n for window in self.windows)
+
+    @cached_property
+    def prompt_tokens(self) -> int:
+        return sum([window.width for window in self.prompts])
 
     def to_bytes(self) -> bytes:
         return _ADAPTER.dump_json(self)

@@ -57,10 +57,12 @@ class Planner:
         self, in_flight: Plan, running: Sequence[Row], decoding: Sequence[Row]
     ) -> bool:
         """Whether a plan must be committed before the next one is made."""
-        windows = in_flight.windows
-        if any(window.draft_n for window in windows) or self._prefill_waits(running, decoding):
+        prompts = self._prompts(running, decoding)
+        if in_flight.drafts:
             return True
-        if self._times_slice(in_flight, running, decoding):
+        if prompts and self._prefill_waits(prompts, decoding):
+            return True
+        if prompts and decoding and self._times_slice(in_flight):
             return True
         if not decoding:
             return False
@@ -68,21 +70,21 @@ class Planner:
         for row in decoding:
             if row.remaining < 1 or row.mask is not None:
                 return True
-        sampled = {window.row for window in windows if window.sample}
+        sampled = {window.row for window in in_flight.windows if window.sample}
         if sampled != {row.id for row in decoding} or self._batch.changes(decoding):
             return True
         return self._wants_draft(decoding)
 
-    def _times_slice(
-        self, in_flight: Plan, running: Sequence[Row], decoding: Sequence[Row]
-    ) -> bool:
+    def _prompts(self, running: Sequence[Row], decoding: Sequence[Row]) -> list[Row]:
+        """Return the rows whose prompts are next, in order."""
+        return [] if len(decoding) == len(running) else self.order.first(running)
+
+    def _times_slice(self, in_flight: Plan) -> bool:
         """Whether the step in flight, or the next one, has a slice beside decoding rows.
 
         A launch may wait for the step before, as on a CPU: such steps are timed alone.
         """
-        if not (self.pacing.timed and decoding and self.order.first(running)):
-            return False
-        return self.pacing.due or prompt_tokens(in_flight) > 0
+        return self.pacing.timed and (self.pacing.due or bool(in_flight.prompts))
 
     def plan(
         self, running: Sequence[Row], decoding: Sequence[Row], ops: Sequence[CacheOp]
@@ -91,8 +93,12 @@ class Planner:
 
         The rows are left as they are.
         """
-        chunks, looks = self._prefill(running, decoding)
-        if chunks and self._gives_way(running, decoding):
+        chunks: list[Forward] = []
+        looks: list[CacheOp] = []
+        prompts = self._prompts(running, decoding)
+        if prompts:
+            chunks, looks = self._prefill(prompts, decoding)
+        if chunks and self._gives_way(prompts, decoding):
             decoding = ()
         caught_up = self.speculator.catch_up(decoding, alone=len(running) == 1)
         drafts: dict[int, object] = {}
@@ -100,16 +106,17 @@ class Planner:
         plan = Plan((*ops, *looks), (*forwards, *chunks))
         if not plan.ops and not plan.forwards:
             return None
-        self.pacing.planned(len(decoding), prompt_tokens(plan))
-        self.order.planned(running, {window.row for window in plan.windows if not window.sample})
+        self.pacing.planned(len(decoding), plan.prompt_tokens)
+        if chunks:
+            self.order.planned(running, {window.row for window in plan.prompts})
         masks = {row.id: mask for row in decoding if (mask := row.mask) is not None}
         images = self.looks.prepared(looks, running) if looks else {}
         return Step(plan, drafts, masks, images, caught_up=caught_up)
 
     def observe(self, plan: Plan, seconds: float, activations: int | None = None) -> None:
         """Learn how long a step took, and what its pass over a prompt took of memory."""
-        windows = [window for window in plan.windows if not window.sample]
-        self.pacing.observe(len(plan.windows) - len(windows), prompt_tokens(plan), seconds)
+        windows = plan.prompts
+        self.pacing.observe(len(plan.windows) - len(windows), plan.prompt_tokens, seconds)
         if not windows:
             return
         read, context = sum(w.width for w in windows), max(w.start + w.width for w in windows)
@@ -193,23 +200,21 @@ class Planner:
             history=seen,
         )
 
-    def _gives_way(self, running: Sequence[Row], decoding: Sequence[Row]) -> bool:
+    def _gives_way(self, prompts: Sequence[Row], decoding: Sequence[Row]) -> bool:
         """Whether all decoding rows are less urgent than a prompt, which is read first."""
-        prompts = self.order.first(running)
-        if not prompts or not decoding:
+        if not decoding:
             return False
         urgent = min(row.request.priority for row in decoding) <= prompts[0].request.priority
         return not urgent and self.pacing.holds
 
     def _prefill(
-        self, running: Sequence[Row], decoding: Sequence[Row]
+        self, prompts: Sequence[Row], decoding: Sequence[Row]
     ) -> tuple[list[Forward], list[CacheOp]]:
         """Return chunks of the most urgent prompts within a budget, and looks at images.
 
         The last token of a prompt is left for the first decode window.
         """
-        limits, prompts = self.limits, self.order.first(running)
-        budget = self._budget(prompts, decoding)
+        limits, budget = self.limits, self._budget(prompts, decoding)
         self.chunk.begin()
         forwards: list[Forward] = []
         looks: list[CacheOp] = []
@@ -239,8 +244,6 @@ class Planner:
 
     def _budget(self, prompts: Sequence[Row], decoding: Sequence[Row]) -> int:
         """Return the most prompt tokens of a step. 0: decoding rows are due."""
-        if not prompts:
-            return 0
         row, budget = prompts[0], self.limits.prefill_chunk
         urgent = row.request.priority
         if any(other.request.priority <= urgent for other in decoding):
@@ -254,9 +257,8 @@ class Planner:
             return self.pacing.tokens(row.computed)
         return self.limits.prefill_slice
 
-    def _prefill_waits(self, running: Sequence[Row], decoding: Sequence[Row]) -> bool:
+    def _prefill_waits(self, prompts: Sequence[Row], decoding: Sequence[Row]) -> bool:
         """Whether memory is too short for the next pass over a prompt beside the step in flight."""
-        prompts = self.order.first(running)
         budget = self._budget(prompts, decoding)
         if not budget:
             return False
@@ -291,8 +293,3 @@ class Planner:
                 if span.stop > end:
                     end = span.start if span.start > row.computed else span.stop
         return end
-
-
-def prompt_tokens(plan: Plan) -> int:
-    """Return the prompt tokens of a plan."""
-    return sum(window.width for window in plan.windows if not window.sample)

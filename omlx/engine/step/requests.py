@@ -122,6 +122,8 @@ class AdmissionQueue:
 
     def changes(self, running: list[Row]) -> bool:
         """Whether a request may be judged, or displaces a row."""
+        if not self.waiting:
+            return False
         return self.may_admit(running) or self.displaceable(running, freeing=False) is not None
 
     def admissions(

@@ -22,6 +22,7 @@ from omlx.engine.step.model_memory import ModelMemory
 from omlx.engine.step.plan import (
     Drop,
     Evict,
+    Loaded,
     PendingOps,
     Plan,
     Read,
@@ -136,7 +137,9 @@ class Scheduler:
         if self.queue.waiting:
             self._admit()
             decoding = self.decoding
-        loads = self.opening.restore(self.running, self.ops, self.memory.headroom)
+        loads: Mapping[int, Loaded] = {}
+        if len(decoding) < len(self.running):
+            loads = self.opening.restore(self.running, self.ops, self.memory.headroom)
         if loads:
             decoding = self.decoding
         self.ops.next += self.batch.arrange(decoding) if decoding else []
@@ -149,10 +152,12 @@ class Scheduler:
         return replace(step, loads=loads) if loads else step
 
     def _must_commit_first(self, in_flight: Plan, decoding: list[Row]) -> bool:
-        if self.ops.next or self._cancelled or self.opening.arrived(self.running):
+        if self.ops.next or self._cancelled or self.queue.changes(self.running):
             return True
-        if self.queue.changes(self.running) or any(row.filled for row in self.running):
-            return True
+        if len(decoding) < len(self.running):
+            filled = any(row.filled for row in self.running)
+            if filled or self.opening.arrived(self.running):
+                return True
         return self.planner.must_commit_first(in_flight, self.running, decoding)
 
     def _admit(self) -> None:
@@ -177,7 +182,9 @@ class Scheduler:
     def _launched(self, plan: Plan) -> None:
         """Advance every row that the plan reads, and save what its prefill chunks complete."""
         by_row = {row.id: row for row in self.running}
-        prompts = sum(row.status is Status.PREFILL for row in self.running)
+        prompts = 0
+        if plan.prompts:
+            prompts = sum(row.status is Status.PREFILL for row in self.running)
         for window in plan.windows:
             row = by_row[window.row]
             row.computed += window.width
@@ -199,7 +206,7 @@ class Scheduler:
         `interval` is the time since the commit before, if each step was one pass and no more."""
         if self._in_flight is plan:
             self._in_flight = None
-        if any(isinstance(op, Drop | Evict) for op in plan.ops):
+        if plan.ops and any(isinstance(op, Drop | Evict) for op in plan.ops):
             self.memory.changed()
         events: list[Event] = []
         by_row = {row.id: row for row in self.running}

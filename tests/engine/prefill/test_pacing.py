@@ -8,7 +8,6 @@ import pytest
 
 from omlx.engine.speculation.cost_model import LatencyTable
 from omlx.engine.step.pacing import FIRST, MAX_OWED_S, SMALLEST, PrefillPacing
-from omlx.engine.step.planner import prompt_tokens
 from omlx.engine.types import HELD, Finished, Limits
 from tests.engine.device import Desk, answer, ask
 
@@ -54,7 +53,7 @@ class Drive:
         plan = self.desk.step()
         if plan is None:
             return
-        tokens = prompt_tokens(plan)
+        tokens = plan.prompt_tokens
         rows = sum(window.sample for window in plan.windows)
         seconds = self.machine.seconds(rows, tokens)
         self.log.append((rows, tokens, seconds))
@@ -212,7 +211,7 @@ def test_slices_are_timed_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     def watched() -> object:
         before, step = scheduler._in_flight, plan()
         if before is not None and step is not None:
-            overlapped.append(prompt_tokens(before) + prompt_tokens(step.plan))
+            overlapped.append(before.prompt_tokens + step.plan.prompt_tokens)
         return step
 
     monkeypatch.setattr(scheduler, "plan", watched)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import mlx.core as mx
 
@@ -42,10 +42,10 @@ class DraftRow:
     skipped: int = 0
     unread: int = 0
     idle: int = 0
+    id: int = field(init=False)
 
-    @property
-    def id(self) -> int:
-        return self.target.id
+    def __post_init__(self) -> None:
+        self.id = self.target.id
 
     @property
     def size(self) -> int:
@@ -68,7 +68,7 @@ class DraftRow:
         if not self.unreadable:
             new = self.target.tokens[self.scanned :]
             self.scanned = len(self.target.tokens)
-            self.unreadable = any(token >= limit for token in new)
+            self.unreadable = max(new, default=0) >= limit
         return self.unreadable
 
     def words(self, start: int, stop: int | None = None) -> list[int]:
@@ -85,7 +85,7 @@ class DraftRow:
     def first_place(self) -> Draw:
         """Where the first token of a draft is sampled."""
         at, sampling, history = len(self.target.tokens), self.sampler.sampling, None
-        if sampling.penalised:
+        if self.sampler.penalised:
             spans = self.target.request.spans
             known = words_before(self.target.tokens, spans, at, sampling.history)
             history = mx.array(known, mx.uint32)
