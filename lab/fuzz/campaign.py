@@ -103,10 +103,7 @@ class Campaign:
         assert engine.failure is None
         assert self._idle(), "something still runs"
         engine.forget()
-        for model in (
-            HYBRID,
-            TARGET,
-        ):  # they replace each other once no lease is left
+        for model in (HYBRID, TARGET):  # they replace each other once no lease is left
             asked = {"model": model, "prompt": "x", "max_tokens": 1}
             answer = httpx.post(
                 f"{self.running.url}/v1/completions", json=asked, timeout=PATIENCE_S

@@ -63,9 +63,8 @@ def rewinds(rows: list[Row]) -> str:
     if not rows[0].read(0, len(rows[0].tokens), cache) <= TOLERANCE:
         return "no: the model gives other logits in one pass than token by token"
     gaps = {"verification": verify(rows[0]).gap, "drafting": draft(rows[1]).gap}
-    if any(
-        type(leaf) is not KVCache for leaf in leaves(cache)
-    ):  # one of KVCache alone keeps every row it ever read
+    # A cache of KVCache alone keeps every row that it ever read.
+    if any(type(leaf) is not KVCache for leaf in leaves(cache)):
         gaps["shortening"] = shorten(rows).gap
     wrong = [what for what, gap in gaps.items() if not gap <= TOLERANCE]
     return f"no: wrong logits after {', '.join(wrong)}" if wrong else way_back(rows[0].model)

@@ -174,9 +174,8 @@ def test_the_login_asks_for_a_password_if_one_is_set(fresh: Administered) -> Non
         assert not Elements(text_of(inside, "/admin/password")).named("current")
         assert inside.put(f"{API}/password", json={"password": PASSWORD}).status_code == 200
         assert Elements(text_of(client, "/admin/login")).named("password")
-        assert Elements(text_of(inside, "/admin/password")).named(
-            "current"
-        )  # now the session is like any other
+        # Now the session is like any other.
+        assert Elements(text_of(inside, "/admin/password")).named("current")
 
 
 @pytest.mark.parametrize(

@@ -261,9 +261,8 @@ def test_nothing_is_measured_while_a_request_waits(thread: EngineThread) -> None
 
     def begin() -> int:
         loop = build_loop(target, VOCAB, LIMITS, memory=memory)
-        used[0] = memory.soft - loop.scheduler.prefix.layout.cache_bytes(
-            300
-        )  # enough for 256 tokens
+        enough = loop.scheduler.prefix.layout.cache_bytes(300)  # for 256 tokens
+        used[0] = memory.soft - enough
         thread.attach("m", loop)
         thread.submit("m", request(tokens=(40, 41), max_tokens=300), listener)
         return len(target.passes)

@@ -116,9 +116,8 @@ def exact(
         lookups = stats.drafters["ngram"]
         assert past == "own" or lookups.accepted > 0
         assert (past, company) != ("corrupted", "alone") or lookups.proposed > lookups.accepted
-    if (
-        strategy == BOUNDED and "tiny" in stats.drafters
-    ):  # a perfect draft, if its cache was kept in step
+    # A perfect draft, if its cache was kept in step.
+    if strategy == BOUNDED and "tiny" in stats.drafters:
         assert stats.drafters["tiny"].accepted == stats.drafters["tiny"].proposed
 
 

@@ -31,9 +31,8 @@ from tests.zoo import VOCAB_SIZE
 
 @pytest.mark.parametrize("family", KINDS)
 def test_replayed_plans_leave_equal_caches(family: str) -> None:
-    room = layout_of(model(family), cache_maker(model(family))).cache_bytes(
-        56
-    )  # for one conversation, not for all
+    layout = layout_of(model(family), cache_maker(model(family)))
+    room = layout.cache_bytes(56)  # for one conversation, not for all
     loop = loop_of(family, limits=replace(LIMITS, prefill_slice=6, prefix_bytes=3 * room))
     loop.use_drafters([Corrupted(model(family), lambda position: position % 5 == 2)])
     bench = Bench(loop)

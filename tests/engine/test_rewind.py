@@ -120,10 +120,9 @@ def test_a_wrapped_window_refuses_to_lose_its_oldest_row() -> None:
     layer = RotatingKVCache(max_size=8)
     feed(layer, range(12))
     feed(layer, range(12, 16))
+    # 7 rows would be left, and the next one-token pass would read one too few.
     with pytest.raises(RewindError):
-        rewind(
-            [layer], 16, 12
-        )  # 7 rows would be left, and the next one-token pass would read one too few
+        rewind([layer], 16, 12)
     assert layer.offset == 16
     assert rewind([layer], 16, 13) == 13
     assert sorted(read(layer, range(50, 51))) == [*range(6, 13), 50]

@@ -29,9 +29,8 @@ def test_times_are_those_of_rounds_that_were_timed() -> None:
     bench.run(request(max_tokens=60))
     stats = bench.stats()
     drafter = stats.drafters["tiny"]
-    assert (
-        0 < drafter.draft_ms + drafter.verify_ms <= 1.01 * stats.predicted_ms
-    )  # read from two clocks
+    # Read from two clocks.
+    assert 0 < drafter.draft_ms + drafter.verify_ms <= 1.01 * stats.predicted_ms
     assert drafter.draft_ms > 0
     assert drafter.verify_ms > 0
     assert stats.speedup is not None

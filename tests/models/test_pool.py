@@ -398,9 +398,8 @@ def test_lowering_the_limit_evicts_idle_models(engine: EngineThread, tmp_path: P
 def test_the_default_model_may_be_an_alias(engine: EngineThread, tmp_path: Path) -> None:
     async def run() -> list[str]:
         Store(tmp_path).patch({"alias": "small"}, DRAFT)
-        Store(tmp_path).patch(
-            {"alias": "hybrid"}, TARGET
-        )  # also a short name: the alias has precedence
+        # Also a short name: the alias has precedence.
+        Store(tmp_path).patch({"alias": "hybrid"}, TARGET)
         Store(tmp_path).patch({"default_model": "small"})
         async with pool(engine, tmp_path) as models:
             models.catalog._default = None

@@ -62,9 +62,8 @@ class Spelling(nn.Module):
             return self._end
         said = known[start + len(self._header) : n]
         script = self._says([known[one + 1 : other] for one, other in pairwise(begins)])
-        if (
-            script[: len(said)] != said
-        ):  # the template or the server has begun the answer, in tokens of its own
+        # The template or the server has begun the answer, in tokens of its own.
+        if script[: len(said)] != said:
             script = self._opened(script, said)
         return script[len(said)] if len(script) > len(said) else self._end
 

@@ -165,10 +165,8 @@ def test_the_status_of_a_model_says_what_is_configured_in_effect_and_measured(
         "auto",
     )
     assert (record["draft"], record["draft_source"], record["reason"]) == (DRAFT, "cli", None)
-    assert set(record["drafters"]) >= {
-        "ngram",
-        DRAFT,
-    }  # others too, if answers of this server had a form
+    # Others too, if answers of this server had a form.
+    assert set(record["drafters"]) >= {"ngram", DRAFT}
     drafter = record["drafters"][DRAFT]
     assert drafter["state"] in ("observing", "on", "off")
     assert sum(drafter["states"].values()) >= 2
@@ -213,9 +211,8 @@ def stuck(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
         yield running.http
 
 
-@pytest.mark.filterwarnings(
-    "ignore:.rope_scaling. is deprecated:FutureWarning"
-)  # in transformers, of that model
+# In transformers, of that model.
+@pytest.mark.filterwarnings("ignore:.rope_scaling. is deprecated:FutureWarning")
 def test_a_model_without_speculation_reports_why(stuck: httpx.Client) -> None:
     ask = {"model": "t/stuck", "messages": ASK, "max_tokens": 4}
     for wish in ("draft", "ngram", "ngram;draft"):

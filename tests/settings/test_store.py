@@ -486,9 +486,8 @@ def test_a_kill_at_any_step_of_a_save_leaves_the_old_file_or_the_new_one(tmp_pat
         check=False,
     )
     assert said.returncode == 0, said.stderr
-    assert all(int(kills) > 3 for kills in said.stdout.split()), (
-        said.stdout
-    )  # before the new one is there, and after
+    # Before the new one is there, and after.
+    assert all(int(kills) > 3 for kills in said.stdout.split()), said.stdout
     assert GLOBAL_FILE in (path.name for path in tmp_path.iterdir())
 
 
