@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, cast
 
 import mlx.core as mx
@@ -223,15 +224,16 @@ class Runner:
         for window in windows:
             if window.draft_n and window.draft is None:
                 launched.drafts[window.row] = self._draft(window, drafts)
-        tokens = self._tokens(windows, launched.drafts)
+        tokens = self._tokens(forward, launched.drafts)
         with self.caches.reading(forward, marked=self.traits.recurrent) as cache:
             logits = self._logits(windows, tokens, cache)  # [rows, widest, V]
-        bare = all(self._rows[row].sampler.bare for row in launched.forward.rows)
+        samplers = [self._rows[row].sampler for row in forward.rows]
+        bare = all(map(attrgetter("bare"), samplers))
         draws: list[Draw] = []
         for i, window in enumerate(() if bare else windows):
             for at in range(window.pending, window.pending + window.draft_n + 1):
                 history = self._history(window, tokens[i], at)
-                draws.append(Draw(self._rows[window.row].sampler, window.start + at, history))
+                draws.append(Draw(samplers[i], window.start + at, history))
         self._sample(launched, _sampled_places(logits, windows), draws)
 
     def _logits(self, windows: Sequence[Window], tokens: mx.array, cache: Cache) -> mx.array:
@@ -276,9 +278,9 @@ class Runner:
         logits = process(logits, draws)
         choices = logits if allowed is None else permit(logits, allowed)
         sampled = launched.sampled = draw(choices, draws) if draws else mx.argmax(choices, axis=-1)
-        tops = [self._rows[window.row].top_logprobs for window in launched.forward.windows]
-        most = max((top for top in tops if top is not None), default=None)
-        if most is not None:
+        tops = [self._rows[row].top_logprobs for row in launched.forward.rows]
+        if tops.count(None) < len(tops):
+            most = max(top for top in tops if top is not None)
             launched.logprobs = logprobs_of(logits, sampled, most)
         drafts = launched.drafts.values()
         mx.async_eval(sampled, launched.peaks, *(launched.logprobs or ()), *drafts)
@@ -298,10 +300,11 @@ class Runner:
             allowed += masks
         return allowed
 
-    def _tokens(self, windows: Sequence[Window], drafts: Mapping[int, mx.array]) -> mx.array:
+    def _tokens(self, forward: Forward, drafts: Mapping[int, mx.array]) -> mx.array:
         """The ids that windows read, [rows, widest]."""
+        windows = forward.windows
         if windows[0].tokens == LAST:  # the rows of a pass are all in flight, or none is
-            return self._newest(tuple([window.row for window in windows]))[:, None]
+            return self._newest(forward.rows)[:, None]
         widest = max(window.width for window in windows)
         rows: list[list[int]] = []
         for window in windows:

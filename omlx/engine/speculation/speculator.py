@@ -95,7 +95,7 @@ class Speculator:
 
         The answer is remembered for `decode_plainly`; nothing else changes.
         """
-        if all(self.refusal(row) is not None for row in rows):
+        if None not in [self.refusal(row) for row in rows]:
             return False
         choice = self._drafting.choose(self._records(rows), self.cost_model)
         self._asked = {} if choice.drafts else {**self._asked, rows[0].id: choice}

@@ -11,6 +11,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
+from operator import attrgetter
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from pydantic import Field, TypeAdapter
@@ -223,11 +224,11 @@ class Plan:
     @cached_property
     def drafts(self) -> bool:
         """Whether a window has a draft."""
-        return any(window.draft_n for window in self.windows)
+        return any(map(attrgetter("draft_n"), self.windows))
 
     @cached_property
     def prompt_tokens(self) -> int:
-        return sum([window.width for window in self.prompts])
+        return sum(map(attrgetter("width"), self.prompts))
 
     def to_bytes(self) -> bytes:
         return _ADAPTER.dump_json(self)

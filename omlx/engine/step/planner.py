@@ -68,7 +68,8 @@ class Planner:
             return False
         # A row at its length limit ends with the token in flight; a mask depends on it.
         for row in decoding:
-            if row.remaining < 1 or row.mask is not None:
+            masked = row.request.mask is not None and row.mask is not None
+            if masked or row.remaining < 1:
                 return True
         sampled = {window.row for window in in_flight.windows if window.sample}
         if sampled != {row.id for row in decoding} or self._batch.changes(decoding):
@@ -109,7 +110,8 @@ class Planner:
         self.pacing.planned(len(decoding), plan.prompt_tokens)
         if chunks:
             self.order.planned(running, {window.row for window in plan.prompts})
-        masks = {row.id: mask for row in decoding if (mask := row.mask) is not None}
+        constrained = [row for row in decoding if row.request.mask is not None]
+        masks = {row.id: mask for row in constrained if (mask := row.mask) is not None}
         images = self.looks.prepared(looks, running) if looks else {}
         return Step(plan, drafts, masks, images, caught_up=caught_up)
 
@@ -165,7 +167,7 @@ class Planner:
         return forwards
 
     def _draft(self, rows: Sequence[Row], decoding: int) -> dict[int, Draft]:
-        if any(row.unread for row in rows):  # nothing about them changes while steps overlap
+        if rows[0].unread:  # as all of them are: nothing changes while steps overlap
             self.speculator.decode_plainly(rows)
             return {}
         batched = rows[0].id in self._batch.members
