@@ -22,7 +22,6 @@ from omlx.engine.step.model_memory import ModelMemory
 from omlx.engine.step.plan import (
     Drop,
     Evict,
-    Loaded,
     PendingOps,
     Plan,
     Read,
@@ -137,9 +136,8 @@ class Scheduler:
         if self.queue.waiting:
             self._admit()
             decoding = self.decoding
-        loads: Mapping[int, Loaded] = {}
-        if len(decoding) < len(self.running):
-            loads = self.opening.restore(self.running, self.ops, self.memory.headroom)
+        waits = len(decoding) < len(self.running)
+        loads = self.opening.restore(self.running, self.ops, self.memory.headroom) if waits else {}
         if loads:
             decoding = self.decoding
         self.ops.next += self.batch.arrange(decoding) if decoding else []
@@ -154,10 +152,11 @@ class Scheduler:
     def _must_commit_first(self, in_flight: Plan, decoding: list[Row]) -> bool:
         if self.ops.next or self._cancelled or self.queue.changes(self.running):
             return True
-        if len(decoding) < len(self.running):
-            filled = any(row.filled for row in self.running)
-            if filled or self.opening.arrived(self.running):
-                return True
+        waits = len(decoding) < len(self.running)
+        if waits and any(row.filled for row in self.running):
+            return True
+        if waits and self.opening.arrived(self.running):
+            return True
         return self.planner.must_commit_first(in_flight, self.running, decoding)
 
     def _admit(self) -> None:
@@ -182,9 +181,7 @@ class Scheduler:
     def _launched(self, plan: Plan) -> None:
         """Advance every row that the plan reads, and save what its prefill chunks complete."""
         by_row = {row.id: row for row in self.running}
-        prompts = 0
-        if plan.prompts:
-            prompts = sum(row.status is Status.PREFILL for row in self.running)
+        prompts = len(self.running) - len(self.decoding) if plan.prompts else 0
         for window in plan.windows:
             row = by_row[window.row]
             row.computed += window.width
@@ -232,11 +229,7 @@ class Scheduler:
         return events
 
     def condemn(
-        self,
-        plan: Plan,
-        moved: Iterable[int],
-        reads: Mapping[int, Read],
-        fault: DeviceFault,
+        self, plan: Plan, moved: Iterable[int], reads: Mapping[int, Read], fault: DeviceFault
     ) -> list[Event]:
         """Take back a step in which an error of the device was seen. Return its events.
 
