@@ -185,11 +185,14 @@ class ChatTools:
     toolbox: Toolbox
 
     def register(self, api: APIRouter) -> None:
-        api.add_api_route("/chat/tools/{server}", self._list, methods=["GET"])
+        api.add_api_route("/chat/tools/{server}", self._list, methods=["POST"])
         api.add_api_route("/chat/tools", self._call, methods=["POST"])
 
     async def _list(self, request: Request, server: str) -> Response:
-        """Return the tools of a server, as the Responses API declares them. Starts the server."""
+        """Return the tools of a server, as the Responses API declares them.
+
+        Starts the server, so no GET: browsers send those without an Origin.
+        """
         await request.body()
         tools = await while_connected(request.receive, self.toolbox.tools(server))
         declared = [

@@ -225,6 +225,7 @@ def _lifespan(
         work = [
             pool.save_costs_every(SAVE_COSTS_S),
             pool.sweep_every(SWEEP_S),
+            services.toolbox.end_removed_every(SWEEP_S),
             history.flush_every(SAVE_STATISTICS_S),
             services.activity.minutes.sample_every(SAMPLE_S, lambda: pool.used_bytes),
         ]

@@ -40,6 +40,7 @@ from omlx.settings.schema import Settings
 from omlx.telemetry.metrics import Gauges, Metrics
 from omlx.telemetry.usage import UsageHistory
 from omlx.tools.toolbox import Toolbox
+from omlx.tools.web import SearchAddress
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +126,11 @@ def _toolbox(pool: Pool) -> Toolbox:
         rows = (row.partition("=") for row in settings().mcp_server)
         return {name: address.strip() for name, _, address in rows}
 
-    return Toolbox(servers, lambda: settings().web_search)
+    def web() -> SearchAddress | None:
+        url = settings().web_search
+        return None if url is None else SearchAddress(url, settings().web_search_key)
+
+    return Toolbox(servers, web)
 
 
 def _gauges(

@@ -150,6 +150,8 @@ class Settings(BaseModel):
     allow_image_url: Annotated[bool, _server()] = False
     mcp_server: Annotated[ToolServers, _server(SERVER, AppliesAt.AT_ONCE)] = ()
     web_search: Annotated[WebAddress | None, _server("URL", AppliesAt.AT_ONCE)] = None
+    web_search_key: Annotated[Secret | None, _server("KEY", AppliesAt.AT_ONCE)] = None
+    api_tools: Annotated[Literal["off", "own", "all"], _server(applies=AppliesAt.AT_ONCE)] = "off"
     chat_store: Annotated[bool, _server(applies=AppliesAt.AT_ONCE)] = False
     record_prompts: Annotated[bool, _server(applies=AppliesAt.AT_ONCE)] = False
     answer_disk: Annotated[SizeOrOff, _server("SIZE|off", low=0, high=1 << 44)] = 256 << 20

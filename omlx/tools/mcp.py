@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shlex
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
-from tempfile import TemporaryFile
 from typing import IO, TYPE_CHECKING, Any, Final, TypeVar
 
 from omlx.errors import ToolFailed
@@ -29,6 +29,11 @@ MAX_PAGES: Final = 50
 """Pages — bound of a list of tools, against endless cursors."""
 DETAIL: Final = 300
 """Characters — part of a server's error shown in sentences."""
+KEPT_BYTES: Final = 4096
+"""Bytes — end of a process's standard error, for the sentence of a failed start."""
+CHUNK_BYTES: Final = 16384
+PIPE_BYTES: Final = 1 << 16
+"""Bytes — usual capacity of a pipe."""
 
 T = TypeVar("T")
 
@@ -80,8 +85,9 @@ class McpServer:
         for _ in range(MAX_PAGES):
             page = await client.list_tools(cursor=cursor)
             for tool in page.tools:
-                description = tool.description or tool.title or ""
-                tools.append(Tool(self.name, tool.name, description, tool.input_schema))
+                text = tool.description or tool.title or ""
+                harmless = bool(tool.annotations and tool.annotations.read_only_hint)
+                tools.append(Tool(self.name, tool.name, text, tool.input_schema, harmless))
             cursor = page.next_cursor
             if not cursor:
                 break
@@ -132,7 +138,7 @@ class _Session:
 
     def __init__(self, address: str) -> None:
         self._address = address
-        self._errors = TemporaryFile("w+", errors="replace")  # noqa: SIM115 — until `close`
+        self._errors = _StandardError()
         self._opened: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
         self._closing = asyncio.Event()
         self._task = asyncio.create_task(self._run())
@@ -150,9 +156,7 @@ class _Session:
 
     def last_error(self) -> str:
         """Return the last line on the standard error of a process."""
-        self._errors.seek(0)
-        lines = self._errors.read().split("\n")
-        return next((line.strip()[:DETAIL] for line in reversed(lines) if line.strip()), "")
+        return self._errors.last_line()
 
     async def close(self) -> None:
         self._closing.set()
@@ -166,9 +170,40 @@ class _Session:
     async def _run(self) -> None:
         from mcp import Client  # noqa: PLC0415 — the extra
 
-        async with Client(_transport(self._address, self._errors)) as client:
+        async with Client(_transport(self._address, self._errors.end)) as client:
             self._opened.set_result(client)
             await self._closing.wait()
+
+
+class _StandardError:
+    """Standard error of a process: a pipe of which the last bytes are kept.
+
+    A file would grow for as long as the server runs.
+    """
+
+    def __init__(self) -> None:
+        self._pipe, end = os.pipe()
+        self.end: IO[str] = os.fdopen(end, "w")
+        os.set_blocking(self._pipe, False)
+        self._last = b""
+        asyncio.get_running_loop().add_reader(self._pipe, self._read)
+
+    def last_line(self) -> str:
+        for _ in range(PIPE_BYTES // CHUNK_BYTES + 1):  # what is still in the pipe
+            self._read()
+        lines = self._last.decode(errors="replace").split("\n")
+        return next((line.strip()[:DETAIL] for line in reversed(lines) if line.strip()), "")
+
+    def close(self) -> None:
+        if self.end.closed:
+            return
+        asyncio.get_running_loop().remove_reader(self._pipe)
+        os.close(self._pipe)
+        self.end.close()
+
+    def _read(self) -> None:
+        with suppress(BlockingIOError):
+            self._last = (self._last + os.read(self._pipe, CHUNK_BYTES))[-KEPT_BYTES:]
 
 
 def _transport(address: str, errors: IO[str]) -> Any:

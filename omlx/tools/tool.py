@@ -12,7 +12,10 @@ ADDRESSES: Final = ("http://", "https://")
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """Tool of a server; `schema` is the JSON schema of the arguments."""
+    """Tool of a server; `schema` is the JSON schema of the arguments.
+
+    `read_only`: the server says that calls change nothing.
+    """
 
     BETWEEN: ClassVar[str] = "__"
 
@@ -20,6 +23,7 @@ class Tool:
     name: str
     description: str
     schema: Mapping[str, Any]
+    read_only: bool = False
 
     @property
     def full_name(self) -> str:
@@ -28,8 +32,28 @@ class Tool:
 
 
 @dataclass(frozen=True, slots=True)
+class WebPage:
+    """Page among the results of a search."""
+
+    title: str
+    url: str
+    excerpt: str
+
+    @property
+    def text(self) -> str:
+        """Text of the page for models."""
+        return "\n".join(filter(None, (self.title, self.url, self.excerpt)))
+
+
+@dataclass(frozen=True, slots=True)
 class ToolResult:
-    """Text of a result; `failed` marks an error of the tool."""
+    """Text of a result; `failed` marks an error of the tool. `pages`: those of a search."""
 
     text: str
     failed: bool = False
+    pages: tuple[WebPage, ...] = ()
+
+    @classmethod
+    def of(cls, pages: tuple[WebPage, ...]) -> ToolResult:
+        """Return the result of a search."""
+        return cls("\n\n".join(page.text for page in pages) or "No results.", pages=pages)

@@ -1,30 +1,32 @@
 """Toolbox: tools of all servers in the settings, called by name.
 
 A server is started or contacted with the first request for tools, never before. The session is
-kept, and begun again after a failure.
+kept, begun again after a failure, and ended once the settings no longer name the server.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Protocol
+from dataclasses import replace
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from omlx.errors import NotFound
 from omlx.tools.mcp import McpServer
 from omlx.tools.tool import Tool, ToolResult
 from omlx.tools.web import NAME as WEB
-from omlx.tools.web import WebSearch
+from omlx.tools.web import SearchAddress, WebSearch
 
 MAX_CHARACTERS: Final = 100_000
 """Characters — bound of a result, some 25,000 tokens."""
 CUT: Final = "\n[cut: {left} more characters]"
 
+Declared: TypeAlias = str | SearchAddress
+"""Address or command of an MCP server, or address of a search."""
+
 
 class ToolServer(Protocol):
     """A source of tools at one address."""
-
-    address: str
 
     async def tools(self) -> Sequence[Tool]:
         """Return all tools. Raises ToolFailed."""
@@ -36,20 +38,27 @@ class ToolServer(Protocol):
         """End the session, if there is one."""
 
 
+class _Opened(NamedTuple):
+    declared: Declared
+    server: ToolServer
+
+
 class Toolbox:
     """`servers`: addresses or commands of MCP servers by name; `web`: address of a search."""
 
     def __init__(
-        self, servers: Callable[[], Mapping[str, str]], web: Callable[[], str | None]
+        self,
+        servers: Callable[[], Mapping[str, str]],
+        web: Callable[[], SearchAddress | None],
     ) -> None:
-        self._declared = servers
+        self._servers = servers
         self._web = web
-        self._open: dict[str, ToolServer] = {}
+        self._open: dict[str, _Opened] = {}
 
     @property
     def names(self) -> Sequence[str]:
         """Names of the servers in the settings."""
-        return [*self._declared(), *([WEB] if self._web() is not None else [])]
+        return list(self._declared())
 
     async def tools(self, server: str) -> Sequence[Tool]:
         """Return the tools of a server. Raises NotFound, ToolFailed."""
@@ -62,25 +71,46 @@ class Toolbox:
         left = len(result.text) - MAX_CHARACTERS
         if left <= 0:
             return result
-        return ToolResult(result.text[:MAX_CHARACTERS] + CUT.format(left=left), result.failed)
+        text = result.text[:MAX_CHARACTERS] + CUT.format(left=left)
+        return replace(result, text=text)
+
+    async def end_removed(self) -> None:
+        """End the sessions of servers that the settings name no longer, or otherwise."""
+        if not self._open:
+            return
+        declared = self._declared()
+        removed = [
+            name for name, known in self._open.items() if declared.get(name) != known.declared
+        ]
+        ended = [self._open.pop(name).server for name in removed]
+        await asyncio.gather(*(server.close() for server in ended))
+
+    async def end_removed_every(self, interval_s: float) -> None:
+        """End removed servers every `interval_s` seconds, until cancelled."""
+        while True:
+            await asyncio.sleep(interval_s)
+            await self.end_removed()
 
     async def close(self) -> None:
         """End all sessions, at the end of the process."""
-        await asyncio.gather(*(server.close() for server in self._open.values()))
+        ended = [known.server for known in self._open.values()]
         self._open.clear()
+        await asyncio.gather(*(server.close() for server in ended))
+
+    def _declared(self) -> dict[str, Declared]:
+        web = self._web()
+        return {**self._servers(), **({} if web is None else {WEB: web})}
 
     async def _server(self, name: str) -> ToolServer:
-        addresses = dict(self._declared())
-        web = self._web()
-        if web is not None:
-            addresses[WEB] = web
-        if name not in addresses:
+        declared = self._declared().get(name)
+        if declared is None:
             raise NotFound("toolbox.no_server", server=name)
-        known = self._open.get(name)
-        if known is not None and known.address == addresses[name]:
-            return known
-        make = WebSearch if name == WEB else McpServer
-        server = self._open[name] = make(name, addresses[name])
-        if known is not None:  # the settings have changed
-            await known.close()
-        return server
+        await self.end_removed()
+        if name not in self._open:
+            server: ToolServer
+            if isinstance(declared, SearchAddress):
+                server = WebSearch(declared)
+            else:
+                server = McpServer(name, declared)
+            self._open[name] = _Opened(declared, server)
+        return self._open[name].server

@@ -34,7 +34,7 @@ def streamed(client: httpx.Client, method: str, path: str, **options: Any) -> li
     [
         ("GET", f"{API}/chat/models"),
         ("POST", f"{API}/chat/files?model=m&name=n"),
-        ("GET", f"{API}/chat/tools/web"),
+        ("POST", f"{API}/chat/tools/web"),
         ("POST", f"{API}/chat/tools"),
         ("POST", RESPONSES),
         ("GET", f"{RESPONSES}/resp_1"),
@@ -55,6 +55,9 @@ def test_a_page_on_another_port_is_refused(server: Administered) -> None:
     with server.browser() as client:
         other = {"Origin": "http://127.0.0.1:1"}
         assert client.post(RESPONSES, json=BODY, headers=other).status_code == 403
+        assert client.post(f"{API}/chat/tools/web", headers=other).status_code == 403
+        # Images and links of such a page send no Origin, and start no server.
+        assert client.get(f"{API}/chat/tools/web").status_code == 405
 
 
 @pytest.mark.parametrize("arguments", ["{", "[]", "[" * 9999])

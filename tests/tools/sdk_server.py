@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 
 from mcp import MCPError
 from mcp.server.mcpserver import MCPServer
-from mcp.types import INVALID_PARAMS
+from mcp.types import INVALID_PARAMS, ToolAnnotations
 
 server = MCPServer("probe")
 
@@ -31,6 +32,12 @@ def hang() -> str:
     return ""
 
 
+@server.tool(annotations=ToolAnnotations(read_only_hint=True))
+def pid() -> int:
+    """Return the id of the process."""
+    return os.getpid()
+
+
 @server.tool()
 def long(length: int) -> str:
     """Return a text of that length."""
@@ -43,7 +50,7 @@ def refuse() -> str:
     raise MCPError(INVALID_PARAMS, "no such river")
 
 
-for number in range(0 if "few" in sys.argv else 45):
+for number in range(0 if "few" in sys.argv else 44):
 
     def numbered(number: int = number) -> int:
         return number

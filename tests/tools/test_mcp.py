@@ -169,6 +169,36 @@ def test_a_server_over_http(address: str) -> None:
 
 
 @needs_mcp
+def test_the_end_of_standard_error_is_kept_and_no_more() -> None:
+    lines = "for n in range(20000): print('line', n, 'x' * 50, file=sys.stderr)"
+    loud = f"import sys\n{lines}\nsys.exit(3)"
+
+    async def run(server: McpServer) -> str:
+        with pytest.raises(ToolFailed) as failed:
+            await server.tools()
+        return failed.value.message
+
+    assert "line 19999" in with_server(run, python(loud))
+
+
+@needs_mcp
+def test_a_server_that_the_settings_no_longer_name_is_ended() -> None:
+    declared = {"probe": COMMAND}
+
+    async def run() -> None:
+        box = Toolbox(lambda: declared, lambda: None)
+        pid = int((await box.call("probe__pid", {})).text)
+        await box.end_removed()
+        assert (await box.call("probe__pid", {})).text == str(pid)
+        del declared["probe"]
+        await box.end_removed()
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+    asyncio.run(run())
+
+
+@needs_mcp
 def test_the_toolbox_follows_the_settings_and_cuts_long_results() -> None:
     declared = {"probe": COMMAND}
 

@@ -16,7 +16,7 @@ import pytest
 from omlx.errors import ToolFailed
 from omlx.tools.tool import ToolResult
 from omlx.tools.toolbox import Toolbox
-from omlx.tools.web import MAX_RESULTS, search_address
+from omlx.tools.web import MAX_RESULTS, SearchAddress
 
 RESULTS = [
     {"title": f"Page {n}", "url": f"http://a.example/{n}", "content": f"About {n}."}
@@ -25,14 +25,20 @@ RESULTS = [
 
 
 @contextmanager
-def answering(body: str, status: int = 200) -> Iterator[tuple[str, list[str]]]:
-    """A server that answers everything alike: its address, and the paths asked for."""
+def answering(
+    body: str, status: int = 200, key: str | None = None
+) -> Iterator[tuple[str, list[str]]]:
+    """A server that answers everything alike: its address, and the paths asked for.
+
+    With `key` it answers as Brave's API does, which refuses other keys.
+    """
     asked: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             asked.append(self.path)
-            self.send_response(status)
+            known = key in (None, self.headers["X-Subscription-Token"])
+            self.send_response(status if known else 422)
             self.end_headers()
             self.wfile.write(body.encode())
 
@@ -50,8 +56,8 @@ def answering(body: str, status: int = 200) -> Iterator[tuple[str, list[str]]]:
         server.server_close()
 
 
-def search(address: str, **arguments: Any) -> ToolResult:
-    box = Toolbox(dict, lambda: address)
+def search(address: str, key: str | None = None, **arguments: Any) -> ToolResult:
+    box = Toolbox(dict, lambda: SearchAddress(address, key))
     assert box.names == ["web"]
     return asyncio.run(box.call("web__search", arguments))
 
@@ -66,6 +72,23 @@ def test_results_come_as_text() -> None:
         assert search(address, query="\ud83d").text == "half ?"
     with answering('{"results": []}') as (address, _):
         assert search(address, query="x").text == "No results."
+
+
+def test_a_key_asks_as_braves_api_is_asked() -> None:
+    page = {"title": "Elbe", "url": "http://a.example/", "description": "A river."}
+    found = json.dumps({"type": "search", "web": {"type": "search", "results": [page] * 9}})
+    with answering(found, key="k") as (address, asked):
+        result = search(address, "k", query="rivers")
+        with pytest.raises(ToolFailed) as refused:
+            search(address, "other", query="rivers")
+    assert asked[0] == "/res/v1/web/search?q=rivers&count=8&text_decorations=0"
+    assert result.text.split("\n\n") == ["Elbe\nhttp://a.example/\nA river."] * MAX_RESULTS
+    assert refused.value.code == "toolbox.search_key"
+    with answering('{"type": "search"}', key="k") as (address, _):
+        assert search(address, "k", query="x").text == "No results."
+    with answering("<html>", key="k") as (address, _), pytest.raises(ToolFailed) as failed:
+        search(address, "k", query="x")
+    assert failed.value.code == "toolbox.no_brave"
 
 
 def test_a_call_without_a_query_is_an_error_of_the_model() -> None:
@@ -119,4 +142,4 @@ def test_a_port_of_another_protocol_is_no_search() -> None:
 
 def test_the_path_of_an_address_is_kept() -> None:
     wanted = "https://a.example/x/search?l=en&q=b&format=json"
-    assert search_address("https://a.example/x/search?l=en", "b") == wanted
+    assert SearchAddress("https://a.example/x/search?l=en").of("b") == wanted

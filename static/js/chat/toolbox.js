@@ -34,7 +34,7 @@ export class Toolbox {
 
   async #ask(server) {
     if (this.#tools.has(server)) return;
-    const { body } = await send("GET", `/chat/tools/${encodeURIComponent(server)}`);
+    const { body } = await send("POST", `/chat/tools/${encodeURIComponent(server)}`);
     this.#tools.set(server, body.tools);
   }
 
