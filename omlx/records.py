@@ -5,8 +5,8 @@ One record of each, filled in by the engine and read only by the layers above.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import Final
 
@@ -126,13 +126,15 @@ class RequestStats:
     """Tokens — context length of the model; 0 if unknown."""
     displaced: int = 0
     """Count — pauses in which the row was given to more urgent requests."""
+    earlier_n: int = 0
+    """Tokens — those counted of earlier generations of an answer with tool calls."""
 
     @property
     def context_left(self) -> int | None:
         """Tokens of the context behind prompt and output; None if unknown."""
         if not self.context_n:
             return None
-        return max(0, self.context_n - self.prompt_n - self.predicted_n)
+        return max(0, self.context_n + self.earlier_n - self.prompt_n - self.predicted_n)
 
     @property
     def proposed(self) -> int:
@@ -224,6 +226,25 @@ class PrefixStats:
 def acceptance_rate(accepted: int, proposed: int) -> float | None:
     """Return accepted / proposed tokens; None if nothing was proposed."""
     return accepted / proposed if proposed else None
+
+
+def joined(stats: Sequence[RequestStats]) -> RequestStats:
+    """Sum the statistics of successive generations; all else is of the last."""
+    *earlier, last = stats
+    return replace(
+        last,
+        prompt_n=sum(each.prompt_n for each in stats),
+        cached_n=sum(each.cached_n for each in stats),
+        predicted_n=sum(each.predicted_n for each in stats),
+        image_n=sum(each.image_n for each in stats),
+        queue_ms=sum(each.queue_ms for each in stats),
+        prompt_ms=sum(each.prompt_ms for each in stats),
+        predicted_ms=sum(each.predicted_ms for each in stats),
+        drafters=sum_drafters(stats),
+        restarts=sum(each.restarts for each in stats),
+        displaced=sum(each.displaced for each in stats),
+        earlier_n=sum(each.prompt_n + each.predicted_n for each in earlier),
+    )
 
 
 def sum_drafters(answers: Iterable[RequestStats]) -> dict[str, DrafterStats]:

@@ -129,8 +129,8 @@ def create_app(
     A stream gets a comment after `keep_alive_s` of silence, so that proxies and clients keep it
     open.
     """
-    responder = Responder(services.generations, keep_alive_s, services.journal)
-    responses = ResponseEndpoints(responder, services.generations)
+    responder = Responder(services.tool_loops, keep_alive_s, services.journal)
+    responses = ResponseEndpoints(responder)
     app = Application(
         responses,
         title="omlx",

@@ -35,6 +35,7 @@ from omlx.server.request.activity import Activity
 from omlx.server.request.generation import GenerationService
 from omlx.server.request.generation_request import GenerationRequest
 from omlx.server.request.media.fetch import UrlReader
+from omlx.server.tool_loop import ToolLoops
 from omlx.settings.keys import KeyFile
 from omlx.settings.schema import Settings
 from omlx.telemetry.metrics import Gauges, Metrics
@@ -57,6 +58,7 @@ class Services:
     verifier: Verifier
     api_keys: ApiKeys
     toolbox: Toolbox
+    tool_loops: ToolLoops
     journal: Journal | None = None
     prewarmer: Prewarmer | None = None
 
@@ -102,6 +104,7 @@ def build_services(
     generations = GenerationService(
         engine, pool, activity, stores.answers, urls, stores.beginnings, next_turns
     )
+    toolbox = _toolbox(settings)
     return Services(
         engine=engine,
         pool=pool,
@@ -112,16 +115,14 @@ def build_services(
         downloads=stores.downloads,
         verifier=Verifier(engine, pool, stores.answers),
         api_keys=ApiKeys(api_key, None if stores.home is None else KeyFile(stores.home)),
-        toolbox=_toolbox(pool),
+        toolbox=toolbox,
+        tool_loops=ToolLoops(generations, toolbox, settings),
         journal=stores.journal,
         prewarmer=prewarmer,
     )
 
 
-def _toolbox(pool: Pool) -> Toolbox:
-    def settings() -> Settings:
-        return pool.catalog.configuration.resolve().settings
-
+def _toolbox(settings: Callable[[], Settings]) -> Toolbox:
     def servers() -> dict[str, str]:
         rows = (row.partition("=") for row in settings().mcp_server)
         return {name: address.strip() for name, _, address in rows}

@@ -4,6 +4,7 @@
     a tool call          start, arguments (JSON text to append), end; calls are numbered from 0
     the end              exactly one `Finish`, last
     the prompt           its requested logprobs, first
+    tools run here       the lists of tools first; a result behind the end of its call
 
 Deltas of one kind may be merged or split without changing their meaning. `logprobs` belong to the
 event's tokens. `drafted`: the text came from accepted draft tokens, if requested.
@@ -16,6 +17,7 @@ from typing import TypeAlias
 
 from omlx.engine.types import FinishReason, TokenLogprob
 from omlx.records import Receipt, RequestStats
+from omlx.tools.tool import Tool, ToolResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,26 @@ class PromptLogprobs:
     logprobs: tuple[TokenLogprob, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class ToolsListed:
+    """Tools of a server, listed before the answer."""
+
+    server: str
+    tools: tuple[Tool, ...]
+    logprobs: tuple[TokenLogprob, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ToolReturned:
+    """Result of a server tool's call, behind the end of the call."""
+
+    index: int
+    id: str
+    result: ToolResult
+    logprobs: tuple[TokenLogprob, ...] = ()
+
+
 Delta: TypeAlias = (
     TextDelta | ReasoningDelta | ToolCallStart | ToolCallArguments | ToolCallEnd | HiddenLogprobs
 )
-OutputEvent: TypeAlias = Delta | PromptLogprobs | Finish
+OutputEvent: TypeAlias = Delta | PromptLogprobs | Finish | ToolsListed | ToolReturned

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
@@ -14,7 +14,7 @@ ADDRESSES: Final = ("http://", "https://")
 class Tool:
     """Tool of a server; `schema` is the JSON schema of the arguments.
 
-    `read_only`: the server says that calls change nothing.
+    `read_only`: calls change nothing, by the server's word.
     """
 
     BETWEEN: ClassVar[str] = "__"
@@ -29,6 +29,30 @@ class Tool:
     def full_name(self) -> str:
         """Name that models call: unique among all servers."""
         return f"{self.server}{self.BETWEEN}{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class OfferedTool:
+    """Tool in a request; `asks`: the client approves each call first."""
+
+    tool: Tool
+    asks: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Toolset:
+    """Tools of a server in a request of the API, at `field`, of type `kind`.
+
+    `address` None: as in the settings. `allows`: tools in the request; `asks`: tools whose
+    calls wait for an approval.
+    """
+
+    field: str
+    kind: str
+    server: str
+    address: str | None
+    allows: Callable[[Tool], bool]
+    asks: Callable[[Tool], bool]
 
 
 @dataclass(frozen=True, slots=True)

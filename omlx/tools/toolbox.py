@@ -51,7 +51,7 @@ class Toolbox:
         servers: Callable[[], Mapping[str, str]],
         web: Callable[[], SearchAddress | None],
     ) -> None:
-        self._servers = servers
+        self._mcp = servers
         self._web = web
         self._open: dict[str, _Opened] = {}
 
@@ -59,6 +59,11 @@ class Toolbox:
     def names(self) -> Sequence[str]:
         """Names of the servers in the settings."""
         return list(self._declared())
+
+    @property
+    def servers(self) -> Mapping[str, str]:
+        """Addresses and commands of the MCP servers in the settings, by name."""
+        return self._mcp()
 
     async def tools(self, server: str) -> Sequence[Tool]:
         """Return the tools of a server. Raises NotFound, ToolFailed."""
@@ -75,7 +80,7 @@ class Toolbox:
         return replace(result, text=text)
 
     async def end_removed(self) -> None:
-        """End the sessions of servers that the settings name no longer, or otherwise."""
+        """End sessions of servers removed from the settings, or changed there."""
         if not self._open:
             return
         declared = self._declared()
@@ -99,7 +104,7 @@ class Toolbox:
 
     def _declared(self) -> dict[str, Declared]:
         web = self._web()
-        return {**self._servers(), **({} if web is None else {WEB: web})}
+        return {**self._mcp(), **({} if web is None else {WEB: web})}
 
     async def _server(self, name: str) -> ToolServer:
         declared = self._declared().get(name)

@@ -31,7 +31,7 @@ _FORBIDDEN: Final = 403
 _BRAVE_PATH: Final = "/res/v1/web/search"
 _BRAVE_KEY: Final = "X-Subscription-Token"
 _KEY_STATUSES: Final = frozenset({401, 403, 422})
-"""Statuses of Brave's API for a key that is missing, wrong or of another plan."""
+"""Statuses of Brave's API for a missing or wrong key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class WebSearch:
         pass
 
     def _search(self, query: str) -> tuple[WebPage, ...]:
-        """Return the pages that were found. Blocks. Raises ToolFailed."""
+        """Return the pages of a search. Blocks. Raises ToolFailed."""
         key = self._address.key
         headers = {"Accept": "application/json", "User-Agent": "omlx"}
         if key is not None:

@@ -17,8 +17,8 @@ CALL = markup("look")
 FUNCTION: dict[str, Any] = {"type": "function", "name": "look", "parameters": LOOK}
 IN_CHAT: dict[str, Any] = {"type": "function", "function": {"name": "look", "parameters": LOOK}}
 SKIPPED = [
-    ("web_search", "tools.skipped.provider"),
-    ("mcp", "tools.skipped.provider"),
+    ("web_search", "tools.skipped.search"),
+    ("file_search", "tools.skipped.provider"),
     ("code_interpreter", "tools.skipped.provider"),
     ("local_shell", "tools.skipped.client"),
     ("shell", "tools.skipped.client"),
@@ -48,7 +48,7 @@ def test_a_stream_of_responses_warns_from_its_first_event(spelling: OpenAI) -> N
     events = list(spelling.responses.create(model=TARGET, input="a", tools=tools, stream=True))
     for event in (events[0], events[-1]):
         assert event.type in ("response.created", "response.completed")
-        assert warned(event.response) == [("tools.skipped.provider", "tools[1]")]
+        assert warned(event.response) == [("tools.skipped.search", "tools[1]")]
 
 
 def test_blocks_of_such_tools_are_left_out_of_messages(http: httpx.Client) -> None:

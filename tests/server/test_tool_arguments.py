@@ -10,7 +10,7 @@ from omlx.engine.types import FinishReason
 from omlx.server.dialects.anthropic import blocks
 from omlx.server.dialects.anthropic.blocks import AnthropicMessage, Block
 from omlx.server.dialects.openai.responses_encoder import ResponseEncoder
-from omlx.server.dialects.openai.responses_items import ToolName
+from omlx.server.dialects.openai.responses_tools import ToolName
 from omlx.server.request import tooling
 from omlx.server.request.content import Reading
 from omlx.server.request.dialect import Encoder

@@ -127,7 +127,7 @@ def test_texts_of_searches_and_summaries_are_read() -> None:
 
 ITEMS = [
     *("tool_search_call", "compaction", "compaction_trigger", "ghost_snapshot", "web_search_call"),
-    *("computer_call_output", "local_shell_call_output", "mcp_list_tools", "from_next_year"),
+    *("computer_call_output", "local_shell_call_output", "mcp_call", "from_next_year"),
 ]
 
 

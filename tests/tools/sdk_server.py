@@ -39,6 +39,12 @@ def pid() -> int:
 
 
 @server.tool()
+def echo(text: str) -> str:
+    """Return a text."""
+    return text
+
+
+@server.tool()
 def long(length: int) -> str:
     """Return a text of that length."""
     return "x" * length
@@ -50,7 +56,7 @@ def refuse() -> str:
     raise MCPError(INVALID_PARAMS, "no such river")
 
 
-for number in range(0 if "few" in sys.argv else 44):
+for number in range(0 if "few" in sys.argv else 43):
 
     def numbered(number: int = number) -> int:
         return number

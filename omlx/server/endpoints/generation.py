@@ -1,6 +1,6 @@
 """From a request's body to an HTTP response, whole or as server-sent events.
 
-    Exchange ─► GenerationService.open ─► GenerationStream ─► Encoder ─► JSON body, or frames
+    Exchange ─► ToolLoops.open ─► GenerationStream ─► Encoder ─► JSON body, or frames
 
 Both kinds of response share events, errors and cancellation on disconnect; only the encoding
 differs.
@@ -33,6 +33,7 @@ from omlx.server.request.generation import GenerationService
 from omlx.server.request.generation_request import GenerationRequest
 from omlx.server.request.stream import ChoiceEvent, GenerationStream
 from omlx.server.request.usage import Progress
+from omlx.server.tool_loop import ToolLoops
 
 
 class Responder:
@@ -43,10 +44,10 @@ class Responder:
     """
 
     def __init__(
-        self, generations: GenerationService, keep_alive_s: float, journal: Journal | None = None
+        self, loops: ToolLoops, keep_alive_s: float, journal: Journal | None = None
     ) -> None:
-        self.answers = Answers(generations, keep_alive_s, journal)
-        self._generations = generations
+        self.answers = Answers(loops, keep_alive_s, journal)
+        self.loops = loops
         self._keep_alive_s = keep_alive_s
 
     async def respond(self, request: Request, exchange: Exchange) -> Response:
@@ -59,7 +60,7 @@ class Responder:
             answer, source = await self.answers.open(request, exchange)
             return await self.answers.reply(request, exchange, answer, source)
         caller = caller_of(request.scope)
-        opening = self._generations.open(exchange.generation, exchange.id_prefix, caller)
+        opening = self.loops.open(exchange.generation, exchange.id_prefix, caller)
         stream = await while_connected(request.receive, opening)
         note(request.scope, stream)
         encoder = exchange.encoder(stream)
@@ -175,7 +176,7 @@ class GenerationEndpoints:
         conversation = await read_body(
             request, lambda body: MessageRequest.parse(body).generation_request()
         )
-        work = self._generations.prompt_ids(conversation)
+        work = self._responder.loops.prompt_ids(conversation, caller_of(request.scope))
         tokens = await while_connected(request.receive, work)
         return JSONResponse({"input_tokens": len(tokens)})
 

@@ -33,7 +33,9 @@ class RequestEndpoints:
     async def cancel(self, request: Request) -> Response:
         """Cancel a response; the client gets an error. Raises NotFound."""
         id = request.path_params["id"]
-        if not any(running.group == id for running in self._own(request.scope)):
+        caller = self._generations.caller(id)
+        key = key_of(request.scope) if is_named(request.scope) else None
+        if caller is None or key not in (None, caller.key):
             raise NotFound("request.gone", id=id[:SHOWN_ID])
         self._generations.stop(id, Stopped("request.cancelled"))
         return JSONResponse({"id": id, "object": "request", "cancelled": True})

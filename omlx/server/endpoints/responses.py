@@ -20,13 +20,12 @@ from omlx.server.endpoints.generation import Responder
 from omlx.server.http.body import Json, read_body
 from omlx.server.http.connection import while_connected
 from omlx.server.http.errors import field_error
-from omlx.server.http.guard import owner_of
+from omlx.server.http.guard import caller_of, owner_of
 from omlx.server.journal.answer import Answer
 from omlx.server.journal.answers import SOURCE, Answers, Kept, LastEvent, last_event
 from omlx.server.journal.journal import Owned, Table
 from omlx.server.request.dialect import RESPONSES, Encoder, Exchange
 from omlx.server.request.fields import Body, read_query
-from omlx.server.request.generation import GenerationService
 from omlx.server.request.stream import GenerationStream
 
 ID_PREFIX: Final = "resp_"
@@ -69,10 +68,9 @@ class Following(Body):
 class ResponseEndpoints:
     """`store` holds finished responses and those in progress, of one application."""
 
-    def __init__(self, responder: Responder, generations: GenerationService) -> None:
+    def __init__(self, responder: Responder) -> None:
         self.store = ResponseStore(journal=responder.answers.journal)
         self._answers = responder.answers
-        self._generations = generations
         self._responder = responder
 
     async def restore(self) -> None:
@@ -105,7 +103,8 @@ class ResponseEndpoints:
     async def input_tokens(self, request: Request) -> Response:
         """The number of prompt tokens of a response. Nothing is generated."""
         exchange = await self._exchange(request)
-        work = self._generations.prompt_ids(exchange.generation)
+        caller = caller_of(request.scope)
+        work = self._responder.loops.prompt_ids(exchange.generation, caller)
         tokens = await while_connected(request.receive, work)
         return JSONResponse({"object": "response.input_tokens", "input_tokens": len(tokens)})
 

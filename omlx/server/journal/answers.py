@@ -31,9 +31,9 @@ from omlx.server.http.guard import caller_of, owner_of
 from omlx.server.journal.answer import Answer, Replay
 from omlx.server.journal.journal import Entry, Header, Journal, Owned, Table, booted_at
 from omlx.server.request.dialect import Exchange, Wire
-from omlx.server.request.generation import GenerationService
 from omlx.server.request.recorded import Recorded
 from omlx.server.request.stream import GenerationStream
+from omlx.server.tool_loop import ToolLoops
 
 KEY: Final = "Idempotency-Key"
 MAX_KEY: Final = 255
@@ -69,13 +69,11 @@ class LastEvent(NamedTuple):
 class Answers:
     """`running` has the answers in progress by id. `journal` None: nothing outlives the process."""
 
-    def __init__(
-        self, generations: GenerationService, keep_alive_s: float, journal: Journal | None
-    ) -> None:
+    def __init__(self, loops: ToolLoops, keep_alive_s: float, journal: Journal | None) -> None:
         self.journal = journal
         self.running: dict[Owned, Answer] = {}
         self._keyed: dict[Owned, Answer] = {}
-        self._generations = generations
+        self._loops = loops
         self._keep_alive_s = keep_alive_s
         self._tasks: dict[Answer, asyncio.Task[None]] = {}
         self._spawned: set[asyncio.Task[None]] = set()
@@ -217,7 +215,7 @@ class Answers:
     ) -> Answer:
         """Start a new answer, or continue that of `entry`."""
         recorded = None if entry is None else _recorded(entry)
-        opening = self._generations.open(
+        opening = self._loops.open(
             exchange.generation,
             exchange.id_prefix,
             None if request is None else caller_of(request.scope),
@@ -247,7 +245,11 @@ class Answers:
     ) -> bool:
         """Begin to record an answer. It has a warning if that is not possible."""
         off = Reason("answer.off.setting")
-        if self.journal is not None:
+        if stream.loop is not None:
+            if key is None and not exchange.background:
+                return False
+            off = Reason("answer.off.tools")
+        elif self.journal is not None:
             header = Header(
                 stream.id,
                 owner,

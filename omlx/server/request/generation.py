@@ -169,6 +169,11 @@ class GenerationService:
         stream.load_ms = load_s * 1000
         return stream
 
+    def caller(self, id: str) -> Caller | None:
+        """Return the sender of a response in progress, None if there is none."""
+        stream = self._streams.get(id)
+        return None if stream is None else stream.caller
+
     def stop(self, id: str, error: OmlxError | None = None) -> None:
         """End a response in progress; the client gets `error`, by default of the dashboard.
 

@@ -24,6 +24,7 @@ from omlx.settings.schema import Settings
 from omlx.text.grammar import StructuredOutput
 from omlx.text.template.render import Message, texts_of
 from omlx.text.tools import ToolUse
+from omlx.tools.tool import Toolset
 
 SAMPLING: Final = (
     "temperature",
@@ -54,6 +55,19 @@ class DialectDefaults:
 
 
 @dataclass(frozen=True, slots=True)
+class ServerTools:
+    """Server tools of a request. `choose` makes the tool use with their functions.
+
+    `approved`: ids of past calls to make before the answer. `max_calls` None: the server's bound.
+    """
+
+    sets: tuple[Toolset, ...]
+    choose: Callable[[Sequence[dict[str, Any]]], ToolUse | None]
+    approved: frozenset[str] = frozenset()
+    max_calls: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class GenerationRequest:
     """A request, whatever its dialect.
 
@@ -69,7 +83,8 @@ class GenerationRequest:
     answer has one, and is kept to be verified. `profile`: id of the profile filled in.
     `defaults` are of absent fields. `truncates`: a conversation beyond the context loses its
     oldest turns. `call_id` maps ids of calls to the dialect's. `priority` None: as guessed; a lower
-    number is sooner. `timeout_s`: seconds from arrival to the end.
+    number is sooner. `timeout_s`: seconds from arrival to the end. `server_tools`: `tools` are
+    complete with those alone.
     """
 
     messages: Sequence[Message] = ()
@@ -105,6 +120,7 @@ class GenerationRequest:
     timeout_s: float | None = None
     truncates: bool = False
     call_id: Callable[[str], str] = str
+    server_tools: ServerTools | None = None
 
     @property
     def long(self) -> bool:

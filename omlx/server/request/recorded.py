@@ -139,3 +139,31 @@ def digest_of(weights: str, budget: int | None, requests: Iterable[Request]) -> 
         facts = (request.sampling, request.max_tokens, stops, request.top_logprobs)
         digest.update(repr(facts).encode())
     return digest.digest()
+
+
+def merge_tokens(events: Iterable[Event]) -> list[Event]:
+    """Merge neighbouring tokens of each choice: delivered together, they make a single frame."""
+    merged: list[Event] = []
+    newest: dict[str, int] = {}  # request id: index of its last event in `merged`
+    for event in events:
+        index = newest.get(event.request_id)
+        last = None if index is None else merged[index]
+        if (
+            index is not None
+            and isinstance(event, TokensCommitted)
+            and isinstance(last, TokensCommitted)
+        ):
+            merged[index] = _joined(last, event)
+        else:
+            newest[event.request_id] = len(merged)
+            merged.append(event)
+    return merged
+
+
+def _joined(first: TokensCommitted, second: TokensCommitted) -> TokensCommitted:
+    logprobs = None
+    if second.logprobs is not None:
+        logprobs = (*(first.logprobs or ()), *second.logprobs)
+    return TokensCommitted(
+        first.request_id, first.tokens + second.tokens, first.drafted + second.drafted, logprobs
+    )

@@ -11,10 +11,10 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Protocol
 
 from omlx.engine.device_errors import isolate
 from omlx.engine.thread import EngineThread
@@ -30,13 +30,14 @@ from omlx.engine.types import (
 from omlx.errors import OmlxError, Reason
 from omlx.models.pool.served import Lease, ServedModel
 from omlx.receipts.recorder import Recorder
-from omlx.server.http.guard import Arrival
+from omlx.server.http.guard import Arrival, Caller
 from omlx.server.request.activity import Activity, AnswerText
 from omlx.server.request.engine_requests import ChoiceRequest
-from omlx.server.request.recorded import Recorded
+from omlx.server.request.recorded import Recorded, merge_tokens
 from omlx.server.request.usage import MIN_TOKENS, Progress, context_headers
 from omlx.text.events import Finish, OutputEvent, PromptLogprobs
 from omlx.text.output import OutputParser
+from omlx.tools.tool import OfferedTool
 
 DELIVERY_INTERVAL_S: Final = 0.033
 """Between two deliveries, for each open stream: streams share the event loop.
@@ -110,6 +111,22 @@ class ChoiceEvent:
     event: OutputEvent
 
 
+class Loop(Protocol):
+    """Calls of server tools, and the generations behind them."""
+
+    @property
+    def tools(self) -> Mapping[str, OfferedTool]: ...
+
+    def batches(self, idle_s: float | None) -> AsyncGenerator[list[ChoiceEvent], None]:
+        """Yield the events of the whole answer, as `GenerationStream.batches` does."""
+
+    def stop(self, error: OmlxError) -> bool:
+        """End all with an error. Return False after the end."""
+
+    def close(self) -> None:
+        """Cancel calls, and generations behind the first."""
+
+
 class GenerationStream:
     """`batches` yields the events, once; `close` may be called at any time and is final.
 
@@ -120,6 +137,7 @@ class GenerationStream:
     `recorded`: output of an interrupted answer, replayed first. `record` is awaited with each batch
     of new events before parsing; `digest`: that of a recorded answer's requests. `recorder` makes
     receipts. `listener` hears output events; `completed` is called once after a complete answer.
+    `loop` continues the answer after calls of the server's tools.
     """
 
     def __init__(
@@ -148,11 +166,13 @@ class GenerationStream:
         self.recorder: Recorder | None = None
         self.listener: Callable[[OutputEvent], None] = lambda event: None
         self.completed: Callable[[], None] | None = None
+        self.loop: Loop | None = None
         self._engine = engine
         self._dispatcher = dispatcher
         self._lease = lease
         self._activity = activity
         self._arrival = arrival
+        self.caller = Caller() if arrival is None else arrival.caller
         self._outputs: dict[str, tuple[int, OutputParser]] = {}
         self._texts: dict[str, AnswerText] = {}
         self._running: set[str] = set()
@@ -227,12 +247,16 @@ class GenerationStream:
                 self.error = event.error
                 raise event.error
 
-    async def batches(self, idle_s: float | None = None) -> AsyncGenerator[list[ChoiceEvent], None]:
+    def batches(self, idle_s: float | None = None) -> AsyncGenerator[list[ChoiceEvent], None]:
         """Yield everything new since the last batch; an empty batch after `idle_s` without output,
         and each second in which a prompt was read.
 
         Raises the error that ended the stream. Text that is held back is no output.
         """
+        return self.own_batches(idle_s) if self.loop is None else self.loop.batches(idle_s)
+
+    async def own_batches(self, idle_s: float | None) -> AsyncGenerator[list[ChoiceEvent], None]:
+        """Yield the batches of this generation alone."""
         for recorded in self._recorded:
             await asyncio.sleep(0)  # a long answer is parsed beside others
             replayed: list[ChoiceEvent] = []
@@ -244,7 +268,7 @@ class GenerationStream:
         while len(self.finishes) < self.n:
             timeout_s = None if idle_s is None else max(0.0, yielded_at + idle_s - clock())
             await self._wait(timeout_s)
-            events, self._inbox = _merge_tokens(self._inbox), []
+            events, self._inbox = merge_tokens(self._inbox), []
             if self.record is not None and events:
                 await self.record(events)
             batch: list[ChoiceEvent] = []
@@ -264,8 +288,9 @@ class GenerationStream:
 
     def stop(self, error: OmlxError) -> bool:
         """End all choices; the reader of the stream gets the error. Return False if it was over."""
+        continues = self.loop is not None and self.loop.stop(error)
         if self._closed or not self._running:
-            return False
+            return continues
         self._activity.stopped(self.id, error)
         self._inbox.append(Failed(min(self._running), error))
         self._wake.set()
@@ -281,6 +306,8 @@ class GenerationStream:
     def close(self) -> None:
         """Cancel what is still running. The lease is released once the engine has ended it."""
         self._closed = True
+        if self.loop is not None:
+            self.loop.close()
         if self._timer is not None:
             self._timer.cancel()
         for request_id in self._running:
@@ -368,32 +395,3 @@ class GenerationStream:
 
 def _log_uncounted(error: Exception) -> None:
     log.error("an event was not counted", exc_info=error)
-
-
-def _merge_tokens(events: Iterable[Event]) -> list[Event]:
-    """Merge neighbouring tokens of each choice into one event: delivered together, they make one
-    frame."""
-    merged: list[Event] = []
-    newest: dict[str, int] = {}  # request id: index of its last event in `merged`
-    for event in events:
-        index = newest.get(event.request_id)
-        last = None if index is None else merged[index]
-        if (
-            index is not None
-            and isinstance(event, TokensCommitted)
-            and isinstance(last, TokensCommitted)
-        ):
-            merged[index] = _joined(last, event)
-        else:
-            newest[event.request_id] = len(merged)
-            merged.append(event)
-    return merged
-
-
-def _joined(first: TokensCommitted, second: TokensCommitted) -> TokensCommitted:
-    logprobs = None
-    if second.logprobs is not None:
-        logprobs = (*(first.logprobs or ()), *second.logprobs)
-    return TokensCommitted(
-        first.request_id, first.tokens + second.tokens, first.drafted + second.drafted, logprobs
-    )

@@ -183,3 +183,11 @@ def skipped(kind: str, field: str) -> Reason:
     elif kind.startswith(_AT_CLIENT):
         code = "tools.skipped.client"
     return Reason(code, {"field": field, "type": kind[:100]})
+
+
+def without_effect(given: Mapping[str, Any], names: Iterable[str], field: str) -> list[Reason]:
+    """Warn of fields of a tool without effect here."""
+    used = [f"{field}.{name}" for name in names if given.get(name)]
+    if not used:
+        return []
+    return [Reason("request.without_effect", {"fields": ", ".join(used), "count": len(used)})]

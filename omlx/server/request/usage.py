@@ -57,8 +57,8 @@ def context_headers(
     context_length: int, prompt_n: int, finishes: Iterable[Finish]
 ) -> dict[str, str]:
     """Return the header with the tokens of the context behind prompt and finished choices."""
-    predicted = max((finish.stats.predicted_n for finish in finishes), default=0)
-    return {CONTEXT_LEFT: str(max(0, context_length - prompt_n - predicted))}
+    left = [each.stats.context_left for each in finishes if each.stats.context_left is not None]
+    return {CONTEXT_LEFT: str(min(left, default=max(0, context_length - prompt_n)))}
 
 
 def timings(finishes: Sequence[Finish], prompts: int = 1) -> dict[str, Any]:

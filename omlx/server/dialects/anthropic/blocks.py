@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, groupby
 from operator import itemgetter
 from typing import Any, Final, Literal
@@ -14,7 +14,7 @@ from omlx.errors import BadRequest
 from omlx.server.http.body import Json
 from omlx.server.http.errors import field_error
 from omlx.server.request import tooling
-from omlx.server.request.content import Reading, Typed, decode_reasoning
+from omlx.server.request.content import Reading, Typed, decode_reasoning, encode_reasoning
 from omlx.server.request.fields import Body, Listed
 from omlx.server.request.media.parts import (
     IMAGE,
@@ -25,12 +25,22 @@ from omlx.server.request.media.parts import (
     image_part,
     text_part,
 )
+from omlx.tools.tool import Tool, ToolResult, WebPage
+from omlx.tools.web import NAME as WEB
+from omlx.tools.web import SEARCH
 
 FAILED: Final = "Error: "
 """Prefix of a failed tool call's result — chat templates have no `is_error`."""
 LOADED: Final = "Loaded: "
 """Prefix of a result that only names tools, before their names."""
 DOCUMENT: Final = "document"
+MCP_USE: Final = "mcp_tool_use"
+MCP_RESULT: Final = "mcp_tool_result"
+SEARCH_USE: Final = "server_tool_use"
+SEARCH_RESULT: Final = "web_search_tool_result"
+WEB_SEARCH: Final = "web_search"
+USES: Final = ("tool_use", MCP_USE, SEARCH_USE)
+"""Types of blocks with a call."""
 _BETWEEN: Final = "\n\n"
 
 
@@ -62,6 +72,15 @@ class Block(Typed):
     content: str | Listed[Block] | None = None
     source: dict[str, Any] | str | None = None
     tool: dict[str, Any] | None = None
+    server_name: str | None = None
+    url: str | None = None
+    encrypted_content: str | None = None
+
+    @property
+    def page(self) -> WebPage:
+        """Page of a `web_search_result` made here."""
+        excerpt = decode_reasoning("", self.encrypted_content)
+        return WebPage(self.title or "", self.url or "", excerpt)
 
 
 class AnthropicMessage(Body):
@@ -92,9 +111,9 @@ def rendered(messages: Sequence[AnthropicMessage], reading: Reading) -> list[Jso
         content = message.content
         blocks = [Block(type="text", text=content)] if isinstance(content, str) else content
         if message.role == "assistant":
-            answer = _assistant(blocks, field, reading)
-            called |= {call["id"] for call in answer.get("tool_calls", ())}
-            separate.append(answer)
+            for answer in _assistant(blocks, field, reading):
+                called |= {call["id"] for call in answer.get("tool_calls", ())}
+                separate.append(answer)
         else:
             turn = list(_user(message.role, blocks, field, called, reading))
             follows = not separate or separate[-1]["role"] == "assistant"
@@ -120,20 +139,52 @@ def added_tools(messages: Sequence[AnthropicMessage]) -> Iterator[tuple[str, Jso
                 yield f"messages[{at}].content[{i}].tool.definition", definition
 
 
-def _assistant(blocks: Sequence[Block], field: str, reading: Reading) -> Json:
-    texts, reasoning, calls = [], [], []
+def _assistant(blocks: Sequence[Block], field: str, reading: Reading) -> Iterator[Json]:
+    """Yield the messages of an answer, split at results of server tools.
+
+    A call without a result is left out, and so is a result without a call.
+    """
+    returned = {
+        block.tool_use_id: block for block in blocks if _result_of_server(block) is not None
+    }
+    run_here = {
+        block.id: block for block in blocks if _server_function(block) and block.id in returned
+    }
+    begun: list[tuple[str, Block]] = []
     for i, block in enumerate(blocks):
         at = f"{field}[{i}]"
+        if block.type in (MCP_RESULT, SEARCH_RESULT) and block.tool_use_id in run_here:
+            yield _answer(begun, run_here, reading)
+            begun = []
+            content = _result_of_server(block)
+            yield {"role": "tool", "tool_call_id": block.tool_use_id, "content": content}
+        elif (
+            block.type in (MCP_USE, MCP_RESULT, SEARCH_USE, SEARCH_RESULT)
+            and block.id not in run_here
+        ):
+            reading.leave_out(at, block.type)
+        else:
+            begun.append((at, block))
+    if begun or not run_here:
+        yield _answer(begun, run_here, reading)
+
+
+def _answer(
+    blocks: Sequence[tuple[str, Block]], run_here: Mapping[str | None, Block], reading: Reading
+) -> Json:
+    texts, reasoning, calls = [], [], []
+    for at, block in blocks:
         match block.type:
             case "thinking":
                 reasoning.append(decode_reasoning(block.thinking or "", block.signature))
             case "redacted_thinking":
                 pass  # only the service that encrypted it can read it
-            case "tool_use":
-                if not block.id or not block.name:
-                    missing = "id" if block.name else "name"
+            case kind if kind in USES:
+                name = _server_function(block) if block.id in run_here else block.name
+                if not block.id or not name:
+                    missing = "id" if name else "name"
                     raise BadRequest("request.missing", param=at, field=f"{at}.{missing}")
-                calls.append(tooling.call(block.id, block.name, block.input or {}))
+                calls.append(tooling.call(block.id, name, block.input or {}))
             case kind if kind in MEDIA:
                 reading.leave_out(at, kind)
             case _:
@@ -144,6 +195,31 @@ def _assistant(blocks: Sequence[Block], field: str, reading: Reading) -> Json:
     if calls:
         message["tool_calls"] = calls
     return message
+
+
+def _server_function(block: Block) -> str | None:
+    """Return the function called by a server tool's block; None for other blocks."""
+    if block.type == MCP_USE and block.server_name and block.name:
+        return f"{block.server_name}{Tool.BETWEEN}{block.name}"
+    if block.type == SEARCH_USE and block.name == WEB_SEARCH:
+        return f"{WEB}{Tool.BETWEEN}{SEARCH}"
+    return None
+
+
+def _result_of_server(block: Block) -> str | None:
+    """Return the text of a server tool's result; None for results of other servers."""
+    content = block.content
+    if block.type == MCP_RESULT and content is not None:
+        return content if isinstance(content, str) else "\n".join(_texts_of(content))
+    if block.type == SEARCH_RESULT and isinstance(content, list):
+        own = encode_reasoning("")
+        if all((part.encrypted_content or "").startswith(own) for part in content):
+            return ToolResult.of(tuple(part.page for part in content)).text
+    return None
+
+
+def _texts_of(blocks: Sequence[Block]) -> list[str]:
+    return [block.text for block in blocks if block.text is not None]
 
 
 def _user(

@@ -8,11 +8,14 @@ message_delta.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Final
 
 from omlx.engine.types import FinishReason
 from omlx.errors import OmlxError, Reason
+from omlx.server.dialects.anthropic.blocks import SEARCH_USE, USES
+from omlx.server.dialects.anthropic.server_tools import call_block, result_block
 from omlx.server.http import errors
 from omlx.server.http.body import Json
 from omlx.server.request import tooling
@@ -30,7 +33,10 @@ from omlx.text.events import (
     ToolCallArguments,
     ToolCallEnd,
     ToolCallStart,
+    ToolReturned,
+    ToolsListed,
 )
+from omlx.tools.tool import OfferedTool, ToolResult
 
 PING: Final[Json] = {"type": "ping"}
 _COUNTS: Final = ("usage", "timings", "warnings", "receipt")
@@ -39,7 +45,7 @@ _COUNTS: Final = ("usage", "timings", "warnings", "receipt")
 
 class MessageEncoder(EventEncoder):
     """`prompt_n`: tokens of the prompt; `max_tokens`: as requested; `hidden`: reasoning is not
-    shown.
+    shown; `run_here`: server tools by function.
     """
 
     def __init__(
@@ -50,10 +56,14 @@ class MessageEncoder(EventEncoder):
         *,
         max_tokens: int,
         hidden: bool = False,
+        run_here: Mapping[str, OfferedTool] = MappingProxyType({}),
         warnings: Sequence[Reason] = (),
     ) -> None:
         self._id, self._model, self._prompt_n, self._max_tokens = id, model, prompt_n, max_tokens
         self._hidden, self._warnings = hidden, warnings
+        self._run_here = run_here
+        self._called: dict[str, tuple[str, str]] = {}  # type and id of a call's block, by its id
+        self._searches = 0
         self._index = -1
         self._open: str | None = None  # type of the open content block
         self._reasoning = ""
@@ -79,7 +89,7 @@ class MessageEncoder(EventEncoder):
                     finish = payload
         assert finish is not None
         for block in content:
-            if block["type"] == "tool_use":
+            if block["type"] in USES:
                 parsed = tooling.parse_arguments(block.pop("partial_json", ""))
                 block["input"] = parsed
                 if not isinstance(parsed, dict):  # clients expect an object
@@ -103,16 +113,26 @@ class MessageEncoder(EventEncoder):
                     payloads.append(self._delta("thinking_delta", thinking=text))
                 return payloads
             case ToolCallStart(id=id, name=name):
-                fields = {"id": tool_id(id), "name": name, "input": {}}
-                return [*self._leave(), *self._enter("tool_use", fields)]
+                kind, fields = call_block(tool_id(id), name, self._run_here.get(name))
+                self._called[id] = kind, fields["id"]
+                return [*self._leave(), *self._enter(kind, fields)]
             case ToolCallArguments(text=text):
                 return [self._delta("input_json_delta", partial_json=text)]
             case ToolCallEnd():
                 return self._leave()
-            case PromptLogprobs() | HiddenLogprobs():
+            case PromptLogprobs() | HiddenLogprobs() | ToolsListed():
                 return []
+            case ToolReturned(id=id, result=result):
+                return self._returned(id, result)
             case Finish():
                 return [*self._leave(), self._end(event), {"type": "message_stop"}]
+
+    def _returned(self, id: str, result: ToolResult) -> list[Json]:
+        """Return a result's block, complete in the first event."""
+        kind, block_id = self._called[id]
+        if kind == SEARCH_USE:
+            self._searches += 1
+        return [*self._enter(*result_block(kind, block_id, result)), *self._leave()]
 
     def _enter(self, kind: str, fields: Json) -> list[Json]:
         """Continue a block of `kind`, or end the open block and start a new one."""
@@ -147,6 +167,9 @@ class MessageEncoder(EventEncoder):
 
     def _end(self, finish: Finish) -> Json:
         stats = finish.stats
+        searches: Json = {}
+        if self._searches:
+            searches = {"server_tool_use": {"web_search_requests": self._searches}}
         return {
             "type": "message_delta",
             "delta": {"stop_reason": self._reason(finish), "stop_sequence": finish.stop},
@@ -156,7 +179,8 @@ class MessageEncoder(EventEncoder):
                 stats.predicted_n,
                 finish.reasoning_tokens,
             )
-            | context([stats]),
+            | context([stats])
+            | searches,
             "timings": timings([finish]),
             **warnings(self._warnings),
             **receipt([finish]),

@@ -1,11 +1,12 @@
 """Anthropic's dialect: a JSON body to a `GenerationRequest`.
 
 Unknown fields and beta headers are ignored. Tools of Anthropic's own types are left out, with a
-warning.
+warning, but for MCP servers and web search.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, ValidationError
@@ -14,6 +15,13 @@ from omlx.errors import BadRequest, Reason
 from omlx.server.dialects.anthropic import blocks
 from omlx.server.dialects.anthropic.blocks import AnthropicMessage, Block
 from omlx.server.dialects.anthropic.encoder import MessageEncoder, tool_id
+from omlx.server.dialects.anthropic.server_tools import (
+    McpServerDefinition,
+    ServerToolFields,
+    function_name,
+    max_calls,
+    toolsets,
+)
 from omlx.server.http.body import Json
 from omlx.server.http.errors import field_error
 from omlx.server.http.sse import named
@@ -21,7 +29,11 @@ from omlx.server.request import tooling
 from omlx.server.request.content import Reading
 from omlx.server.request.dialect import Encoder, Exchange, Wire
 from omlx.server.request.fields import Body, Listed, Stops, Templated, Text, stops
-from omlx.server.request.generation_request import DialectDefaults, GenerationRequest
+from omlx.server.request.generation_request import (
+    DialectDefaults,
+    GenerationRequest,
+    ServerTools,
+)
 from omlx.server.request.stream import GenerationStream
 from omlx.server.request.structured_output import structured_output
 from omlx.server.request.tooling import skipped
@@ -36,10 +48,9 @@ UNSUPPORTED: Final[dict[str, tuple[object, ...]]] = {"thread": ()}
 """Unsupported fields, each with the values that request nothing."""
 
 
-class AnthropicTool(Body):
+class AnthropicTool(ServerToolFields):
     """`type` is absent or `custom` for the client's own tools."""
 
-    type: str | None = None
     name: Text | None = None
     description: str | None = None
     input_schema: dict[str, Any] | None = None
@@ -96,6 +107,7 @@ class MessageRequest(Templated):
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
     output_format: dict[str, Any] | None = None
+    mcp_servers: Listed[McpServerDefinition] | None = None
 
     def exchange(self) -> Exchange:
         if self.max_tokens is None:
@@ -110,13 +122,17 @@ class MessageRequest(Templated):
         conversation = blocks.rendered(self.messages, reading)
         if not conversation:
             raise field_error("request.empty", "messages")
+        tools = self.tools or ()
+        sets = tuple(toolsets(self.mcp_servers or (), tools))
+        server_tools = ServerTools(sets, self._tools, max_calls=max_calls(tools)) if sets else None
         return GenerationRequest(
             messages=tooling.with_names(instructions + conversation),
             model=self.model,
             draft_model=self.draft_model,
             template_variables=self._variables(),
             defaults=DialectDefaults(template_variables={} if self.thinking else NOT_THINKING),
-            tools=self._tools(),
+            tools=None if sets else self._tools(),
+            server_tools=server_tools,
             call_id=tool_id,
             continue_last=_continues(conversation[-1]),
             sampling=self.sampling,
@@ -142,6 +158,7 @@ class MessageRequest(Templated):
             stream.prompt_n,
             max_tokens=self.answer_limit(self.max_tokens) or 0,
             hidden=hidden,
+            run_here={} if stream.loop is None else stream.loop.tools,
             warnings=stream.warnings,
         )
 
@@ -169,7 +186,13 @@ class MessageRequest(Templated):
 
     def _skipped(self) -> list[Reason]:
         tools = enumerate(self.tools or ())
-        return [skipped(str(tool.type), f"tools[{at}]") for at, tool in tools if not tool.own]
+        reasons = []
+        for at, tool in tools:
+            if tool.run_here:
+                reasons += tool.without_effect(f"tools[{at}]")
+            elif not tool.own:
+                reasons.append(skipped(str(tool.type), f"tools[{at}]"))
+        return reasons
 
     def _own_tools(self) -> list[tuple[str, AnthropicTool]]:
         """Return the client's tools by name, including tools added by messages."""
@@ -183,16 +206,26 @@ class MessageRequest(Templated):
                 named.append((tool.own_name(place), tool))
         return named
 
-    def _tools(self) -> ToolUse | None:
+    def _tools(self, run_here: Sequence[Json] = ()) -> ToolUse | None:
+        """Return the tool use, with the server's functions. Raises BadRequest."""
         choice = self.tool_choice or ToolChoice(type="auto")
         if choice.type == "tool" and choice.name is None:
             raise field_error("request.missing", "tool_choice.name")
+        name = None
+        if choice.type == "tool":
+            name = function_name(choice.name or "", run_here)
         own = self._own_tools()
         return tooling.tool_use(
-            [tooling.function(name, tool.description, tool.input_schema) for name, tool in own],
+            [
+                *(
+                    tooling.function(name, tool.description, tool.input_schema)
+                    for name, tool in own
+                ),
+                *run_here,
+            ],
             none=choice.type == "none",
             forced=choice.type in ("any", "tool"),
-            name=choice.name if choice.type == "tool" else None,
+            name=name,
             single=bool(choice.disable_parallel_tool_use),
             strict=(name for name, tool in own if tool.strict),
         )

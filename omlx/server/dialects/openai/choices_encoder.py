@@ -21,13 +21,10 @@ from omlx.server.request.stream import ChoiceEvent, GenerationStream
 from omlx.server.request.usage import finite, logprob_entries, receipt, timings, usage, warnings
 from omlx.text.events import (
     Finish,
-    HiddenLogprobs,
     OutputEvent,
-    PromptLogprobs,
     ReasoningDelta,
     TextDelta,
     ToolCallArguments,
-    ToolCallEnd,
     ToolCallStart,
 )
 
@@ -192,7 +189,7 @@ class ChatEncoder(ChoicesEncoder):
                 return {"tool_calls": [call]}
             case ToolCallArguments(index=index, text=text):
                 return {"tool_calls": [{"index": index, "function": {"arguments": text}}]}
-            case ToolCallEnd() | PromptLogprobs() | HiddenLogprobs() | Finish():
+            case _:
                 return {}
 
     def _logprobs(self, choice: int, entries: Sequence[TokenLogprob]) -> Json | None:

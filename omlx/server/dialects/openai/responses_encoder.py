@@ -7,12 +7,18 @@ response.completed, or incomplete, or failed. Events are numbered from 0.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final
 
 from omlx.engine.types import FinishReason, TokenLogprob
 from omlx.errors import OmlxError
 from omlx.server.dialects.openai.choices_encoder import Head
-from omlx.server.dialects.openai.responses_items import ToolName
+from omlx.server.dialects.openai.responses_tools import (
+    ToolName,
+    listed_tools,
+    result_fields,
+    server_item,
+)
 from omlx.server.http import errors
 from omlx.server.http.body import Json
 from omlx.server.request import tooling
@@ -30,7 +36,11 @@ from omlx.text.events import (
     ToolCallArguments,
     ToolCallEnd,
     ToolCallStart,
+    ToolReturned,
+    ToolsListed,
 )
+from omlx.tools.tool import OfferedTool
+from omlx.tools.web import NAME as WEB
 
 _STATUS: Final = {
     FinishReason.STOP: "completed",
@@ -41,13 +51,15 @@ _FUNCTION: Final = ("function_call", "fc", "arguments")
 """Type of a call's item, prefix of the item's id, field of the arguments."""
 _CUSTOM: Final = ("custom_tool_call", "ctc", "input")
 _NO_TOOLS: Final[Mapping[str, ToolName]] = {}
+_RUN_HERE: Final = ("mcp_call", "web_search_call")
+_APPROVAL: Final = "mcp_approval_request"
 
 
 class ResponseEncoder(EventEncoder):
     """`echo`: fields repeated from the request. `tools`: by qualified name.
 
-    `encrypted`: reasoning is also sent in the opaque field that clients send back. `prewarms`: the
-    request generates nothing.
+    `run_here`: server tools by function. `encrypted`: reasoning is also sent in the opaque field
+    for the next turn. `prewarms`: the request generates nothing.
     """
 
     def __init__(
@@ -56,11 +68,13 @@ class ResponseEncoder(EventEncoder):
         echo: Json,
         *,
         tools: Mapping[str, ToolName] = _NO_TOOLS,
+        run_here: Mapping[str, OfferedTool] = MappingProxyType({}),
         encrypted: bool = False,
         prewarms: bool = False,
     ) -> None:
         self._head = head
         self._tools, self._encrypted, self._prewarms = tools, encrypted, prewarms
+        self._run_here = run_here
         self.response: Json = {
             "id": head.id,
             "object": "response",
@@ -118,12 +132,17 @@ class ResponseEncoder(EventEncoder):
             case ToolCallStart(id=id, name=name):
                 return self._call(id, name)
             case ToolCallArguments(text=text):
-                self._text += text
-                if self._open is not None and self._open["type"] == "custom_tool_call":
-                    return []  # the tool's text is a string within JSON that is not complete
-                return [self._item("response.function_call_arguments.delta", delta=text)]
+                return self._add_arguments(text)
             case ToolCallEnd(complete=complete):
-                return self._leave(complete=complete)
+                return self._end_call(complete=complete)
+            case ToolsListed(server=server, tools=tools):
+                return self._list(server, listed_tools(tools))
+            case ToolReturned(result=result):
+                if self._open is None:
+                    return []
+                kind = self._open["type"]
+                self._open |= result_fields(kind, result, self._text)
+                return self._leave(status="failed" if result.failed else "completed")
             case PromptLogprobs() | HiddenLogprobs():
                 return []
             case Finish():
@@ -143,6 +162,8 @@ class ResponseEncoder(EventEncoder):
 
     def _call(self, id: str, name: str) -> list[Json]:
         payloads = self._leave()
+        if name in self._run_here:
+            return [*payloads, *self._call_here(id, self._run_here[name])]
         tool = self._tools.get(name, ToolName(name))
         kind, short, field = _CUSTOM if tool.custom else _FUNCTION
         item = {"type": kind, "id": self._id(short), "call_id": id, "name": tool.name, field: ""}
@@ -150,24 +171,69 @@ class ResponseEncoder(EventEncoder):
             item["namespace"] = tool.namespace
         return [*payloads, self._add(item)]
 
+    def _call_here(self, id: str, tool: OfferedTool) -> list[Json]:
+        prefix, fields = server_item(tool, id)
+        item = {"id": self._id(prefix), **fields}
+        if item["type"] == _APPROVAL:  # a whole item, once the arguments are known
+            self._open, self._text = item, ""
+            return []
+        return [self._add(item), self._item(f"response.{item['type']}.in_progress")]
+
+    def _add_arguments(self, text: str) -> list[Json]:
+        self._text += text
+        kind = None if self._open is None else self._open["type"]
+        if kind in ("function_call", "mcp_call"):
+            return [self._item(f"response.{kind}_arguments.delta", delta=text)]
+        return []  # of a custom tool, a text is a string within JSON that is not complete
+
+    def _end_call(self, *, complete: bool) -> list[Json]:
+        """End a call; items of server tools stay open until the result."""
+        item = self._open
+        if item is None or not complete or item["type"] not in (*_RUN_HERE, _APPROVAL):
+            return self._leave(status="completed" if complete else "incomplete")
+        if item["type"] == "web_search_call":
+            return [self._item("response.web_search_call.searching")]
+        item["arguments"] = self._text
+        if item["type"] == _APPROVAL:
+            return [self._item("response.output_item.added", item=dict(item)), *self._leave()]
+        return [self._item("response.mcp_call_arguments.done", arguments=self._text)]
+
+    def _list(self, server: str, tools: list[Json]) -> list[Json]:
+        if server == WEB:  # built in: OpenAI's API does not list it
+            return []
+        item = {"type": "mcp_list_tools", "id": self._id("mcpl"), "server_label": server}
+        payloads = [self._add({**item, "tools": []})]
+        payloads.append(self._item("response.mcp_list_tools.in_progress"))
+        assert self._open is not None
+        self._open["tools"] = tools
+        return [*payloads, *self._leave()]
+
     def _add(self, item: Json) -> Json:
         self._open, self._text, self._logprobs = item | {"status": "in_progress"}, "", []
         return self._item("response.output_item.added", item=dict(self._open))
 
-    def _leave(self, *, complete: bool = True) -> list[Json]:
+    def _leave(self, status: str = "completed") -> list[Json]:
         item = self._open
         if item is None:
             return []
-        payloads = self._complete(item)
-        item["status"] = "completed" if complete else "incomplete"
+        if item["type"] == _APPROVAL and status != "completed":  # not to be approved
+            self._open = None
+            return []
+        payloads = self._complete(item, status)
+        item["status"] = status
         payloads.append(self._item("response.output_item.done", item=item))
         self.response["output"].append(item)
         self._open = None
         return payloads
 
-    def _complete(self, item: Json) -> list[Json]:
+    def _complete(self, item: Json, status: str) -> list[Json]:
         """Complete the item's content, and return the final events of the content."""
         text = self._text
+        if item["type"] in (*_RUN_HERE, "mcp_list_tools"):
+            ended = status in ("completed", "failed")
+            return [self._item(f"response.{item['type']}.{status}")] if ended else []
+        if item["type"] == _APPROVAL:
+            return []
         if item["type"] == "function_call":
             item["arguments"] = text
             fields = {"arguments": text, "name": item["name"]}
@@ -214,7 +280,7 @@ class ResponseEncoder(EventEncoder):
     def _end(self, finish: Finish) -> list[Json]:
         status = "completed" if self._prewarms else _STATUS[finish.reason]
         complete = status == "completed"
-        payloads = self._leave(complete=complete)
+        payloads = self._leave("completed" if complete else "incomplete")
         if status == "incomplete":
             self.response["incomplete_details"] = {"reason": "max_output_tokens"}
         counts = usage([finish])

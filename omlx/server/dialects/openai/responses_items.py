@@ -2,125 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Any
 
-from omlx.errors import Reason
+from omlx.server.dialects.openai.responses_tools import ResponseTool, ToolName
 from omlx.server.http.body import Json
 from omlx.server.http.errors import field_error
 from omlx.server.request import tooling
 from omlx.server.request.content import ContentPart, Reading, Typed, decode_reasoning
-from omlx.server.request.fields import FUNCTION, Body, Listed, Text, ToolType
-from omlx.server.request.tooling import skipped
-
-_INPUT: Final[Json] = {
-    "type": "object",
-    "properties": {"input": {"type": "string"}},
-    "required": ["input"],
-}
-_DOT: Final = "."
-_NAMESPACE: Final = "namespace"
-CALLABLE: Final = (FUNCTION, "custom")
-"""Types of tools that the model can call."""
-
-
-class ResponseTool(Body):
-    type: ToolType = FUNCTION
-    name: Text | None = None
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
-    strict: bool | None = None
-    tools: Listed[ResponseTool] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ToolName:
-    """A tool as named in calls of responses."""
-
-    name: str
-    namespace: str | None = None
-    custom: bool = False
-
-    @property
-    def qualified(self) -> str:
-        """Name shown to the model."""
-        if self.namespace is None:
-            return self.name
-        return f"{self.namespace}{_DOT}{self.name}"
-
-
-def joined_tools(
-    tools: Sequence[ResponseTool], further: Sequence[ResponseTool]
-) -> list[ResponseTool]:
-    """Return `tools`, then the tools of `further` with new names: items repeat listed tools."""
-    names = set(by_qualified_name(tools))
-    every = list(tools)
-    for tool in further:
-        if tool.type == _NAMESPACE:
-            inner = [part for part in tool.tools or () if _qualified(part, tool) not in names]
-            tool = tool.model_copy(update={"tools": inner})
-        elif tool.type not in CALLABLE or names.issuperset(by_qualified_name([tool])):
-            continue
-        names.update(by_qualified_name([tool]))
-        every.append(tool)
-    return every
-
-
-def declared_functions(tools: Sequence[ResponseTool]) -> list[Json]:
-    """Return the callable tools as templates expect them."""
-    declared = []
-    for name, tool in _flat(tools):
-        parameters = _INPUT if name.custom else tool.parameters
-        declared.append(tooling.function(name.qualified, tool.description, parameters))
-    return declared
-
-
-def strict_names(tools: Sequence[ResponseTool]) -> list[str]:
-    return [name.qualified for name, tool in _flat(tools) if tool.strict]
-
-
-def by_qualified_name(tools: Sequence[ResponseTool]) -> dict[str, ToolName]:
-    return {name.qualified: name for name, _ in _flat(tools)}
-
-
-def skipped_tools(
-    tools: Sequence[ResponseTool], *, nested: bool = False, field: str = "tools"
-) -> list[Reason]:
-    """Return the reasons for tools left out."""
-    reasons = []
-    for i, tool in enumerate(tools):
-        at = f"{field}[{i}]"
-        if tool.type == _NAMESPACE and not nested:
-            reasons += skipped_tools(tool.tools or (), nested=True, field=f"{at}.tools")
-        elif tool.type not in CALLABLE:
-            reasons.append(skipped(tool.type, at))
-    return reasons
-
-
-def _qualified(tool: ResponseTool, namespace: ResponseTool) -> str:
-    return ToolName(tool.name or "", namespace.name).qualified
-
-
-def _flat(
-    tools: Sequence[ResponseTool], namespace: str | None = None, field: str = "tools"
-) -> Iterator[tuple[ToolName, ResponseTool]]:
-    """Yield the tools that the model may call. Raises BadRequest for a tool without a name."""
-    for i, tool in enumerate(tools):
-        at = f"{field}[{i}]"
-        is_namespace = tool.type == _NAMESPACE and namespace is None
-        if not is_namespace and tool.type not in CALLABLE:
-            continue
-        if tool.name is None:
-            raise field_error("request.missing", f"{at}.name")
-        if is_namespace:
-            yield from _flat(tool.tools or (), tool.name, f"{at}.tools")
-        else:
-            yield ToolName(tool.name, namespace, tool.type == "custom"), tool
-
+from omlx.server.request.fields import Listed
+from omlx.tools.tool import Tool, ToolResult, WebPage
+from omlx.tools.web import NAME as WEB
+from omlx.tools.web import SEARCH
 
 _ROLES = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
 _BETWEEN = "\n\n"
+_PAGE = ("title", "url", "excerpt")
+REFUSED = "The user refused this call."
 
 
 class Item(Typed):
@@ -131,6 +29,7 @@ class Item(Typed):
             *("message", "reasoning", "function_call", "function_call_output"),
             *("custom_tool_call", "custom_tool_call_output", "item_reference"),
             *("additional_tools", "tool_search_output"),
+            *("mcp_approval_request", "mcp_approval_response"),
         }
     )
 
@@ -147,6 +46,33 @@ class Item(Typed):
     encrypted_content: str | None = None
     summary: Listed[ContentPart] | None = None
     tools: Listed[ResponseTool] | None = None
+    server_label: str | None = None
+    approval_request_id: str | None = None
+    approve: bool | None = None
+    reason: str | None = None
+    error: Any = None
+    action: dict[str, Any] | None = None
+    results: Listed[dict[str, Any]] | None = None
+
+    @property
+    def server_tool(self) -> str | None:
+        """Function of a server tool's item."""
+        if self.type == "web_search_call":
+            return f"{WEB}{Tool.BETWEEN}{SEARCH}" if self.results is not None else None
+        return f"{self.server_label}{Tool.BETWEEN}{self.name}" if self.server_label else None
+
+    @property
+    def server_result(self) -> str | None:
+        """Text of a server tool's result; None without a result."""
+        if self.results is not None:
+            pages = ({name: str(page.get(name, "")) for name in _PAGE} for page in self.results)
+            return ToolResult.of(tuple(WebPage(**page) for page in pages)).text
+        if isinstance(self.error, dict):
+            content = self.error.get("content")
+            parts = content if isinstance(content, list) else [self.error]
+            texts = (part.get("text") or part.get("message") for part in parts)
+            return "\n".join(str(text) for text in texts if text)
+        return self.output if isinstance(self.output, str) else None
 
     def as_output(self) -> Json:
         """Return the item as clients read it back: a message's content is a list of parts."""
@@ -163,13 +89,14 @@ class Conversation:
     """Builds messages from items. Successive output of the model becomes one message.
 
     `before`: the messages of the continued conversation. `reading`: warnings for omitted items.
-    `tools`: tools added by items, by place.
+    `tools`: tools added by items, by place. `approved`: calls to make now, whose results are empty.
     """
 
     def __init__(self, before: Sequence[Json] = ()) -> None:
         self.messages = [dict(message) for message in before]
         self.reading = Reading()
         self.tools: dict[str, Sequence[ResponseTool]] = {}
+        self.approved: set[str] = set()
         self._called: set[str] = set()
         self._open: dict[str, None] = {}  # calls without a result, in order
         self._elsewhere: set[str] = set()  # calls that were left out
@@ -196,6 +123,14 @@ class Conversation:
                 self._result(item, at)
             case "additional_tools" | "tool_search_output":
                 self.tools[f"{at}.tools"] = item.tools or ()
+            case "mcp_list_tools":
+                pass  # the tools of the request are listed again
+            case "mcp_approval_request":
+                self._call(item, at)
+            case "mcp_approval_response":
+                self._decide(item, at)
+            case "mcp_call" | "web_search_call" if item.server_result is not None:
+                self._ran(item, item.server_tool or "", item.server_result)
             case _ if item.role in _ROLES and item.content:
                 self._message(item, at)
             case kind:
@@ -247,8 +182,37 @@ class Conversation:
             arguments = {"input": item.input or ""}
         id = item.call_id or item.id or f"call_{len(self._called)}"
         self._note_call(id)
-        name = ToolName(item.name, item.namespace).qualified
+        name = item.server_tool or ToolName(item.name, item.namespace).qualified
         self._assistant().setdefault("tool_calls", []).append(tooling.call(id, name, arguments))
+
+    def _decide(self, item: Item, at: str) -> None:
+        """Take an answer to an approval request. Raises BadRequest for an unknown request."""
+        id = item.approval_request_id or ""
+        if id not in self._open:
+            raise field_error("tools.no_call", at, id=id)
+        text = "" if item.approve else f"{REFUSED} {item.reason or ''}".strip()
+        if item.approve:
+            self.approved.add(id)
+        self._returned(id, text)
+
+    def _ran(self, item: Item, name: str, text: str) -> None:
+        """Append a server tool's call and result; of approved calls, complete the result."""
+        id = item.approval_request_id or item.id or f"call_{len(self._called)}"
+        for message in self.messages:
+            if message.get("tool_call_id") == id:
+                message["content"] = text
+                return
+        if id not in self._called:
+            query = {"query": (item.action or {}).get("query", "")}
+            arguments = query if item.results is not None else item.arguments or ""
+            self._assistant().setdefault("tool_calls", []).append(tooling.call(id, name, arguments))
+            self._note_call(id)
+        self._returned(id, text)
+
+    def _returned(self, id: str, content: str | list[Json]) -> None:
+        self._open.pop(id, None)
+        self.messages.append({"role": "tool", "tool_call_id": id, "content": content})
+        self._new_turn = True
 
     def _note_call(self, id: str) -> None:
         self._called.add(id)
@@ -264,10 +228,8 @@ class Conversation:
             return
         if id not in self._called:
             raise field_error("tools.no_call", at, id=id)
-        self._open.pop(id, None)
         output = self.reading.join_parts(item.output or "", f"{at}.output", result=True)
-        self.messages.append({"role": "tool", "tool_call_id": id, "content": output})
-        self._new_turn = True
+        self._returned(id, output)
 
     def _assistant(self) -> Json:
         if self._new_turn or not self.messages:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
@@ -11,17 +12,18 @@ from omlx.errors import BadRequest, Reason
 from omlx.server.dialects.openai.chat_request import implied_budget, variables
 from omlx.server.dialects.openai.choices_encoder import Head
 from omlx.server.dialects.openai.responses_encoder import ResponseEncoder
-from omlx.server.dialects.openai.responses_items import (
+from omlx.server.dialects.openai.responses_items import Conversation, Item
+from omlx.server.dialects.openai.responses_tools import (
     CALLABLE,
-    Conversation,
-    Item,
     ResponseTool,
     ToolName,
     by_qualified_name,
     declared_functions,
     joined_tools,
+    server_functions,
     skipped_tools,
     strict_names,
+    toolsets,
 )
 from omlx.server.http.body import Json
 from omlx.server.http.errors import field_error
@@ -35,7 +37,7 @@ from omlx.server.request.fields import (
     Text,
     limit,
 )
-from omlx.server.request.generation_request import GenerationRequest
+from omlx.server.request.generation_request import GenerationRequest, ServerTools
 from omlx.server.request.stream import GenerationStream
 from omlx.server.request.structured_output import structured_output
 from omlx.text.tools import ToolUse
@@ -61,12 +63,21 @@ class Named(Body):
         return ToolName(self.name, self.namespace).qualified
 
 
+class ServerChoice(Body):
+    """Choice of a server tool, or of all tools of an MCP server."""
+
+    type: Annotated[str, Field(pattern="^(mcp|web_search.*)$")]
+    server_label: Text | None = None
+    name: Text | None = None
+
+
 class ResponseAllowed(Body):
     """A tool of any type; types that are left out may lack a name."""
 
     type: str
     name: Text | None = None
     namespace: Text | None = None
+    server_label: Text | None = None
 
 
 class AllowedTools(Body):
@@ -95,7 +106,8 @@ class ResponseRequest(Templated):
     truncation: Literal["auto", "disabled"] | None = None
     max_output_tokens: int | None = None
     tools: Listed[ResponseTool] | None = None
-    tool_choice: Choice | Named | AllowedTools | None = None
+    tool_choice: Choice | Named | AllowedTools | ServerChoice | None = None
+    max_tool_calls: Annotated[int, Field(ge=1)] | None = None
     parallel_tool_calls: bool | None = None
     reasoning: Reasoning | None = None
     text: TextConfig | None = None
@@ -136,6 +148,13 @@ class ResponseRequest(Templated):
             raise BadRequest("request.background_store", param="background")
         effort = self.reasoning.effort if self.reasoning else None
         tools = self.all_tools(conversation)
+        sets = toolsets(self.tools or ())
+        if conversation.approved and not sets:
+            raise field_error("request.missing", "tools")
+        server_tools = None
+        if sets:
+            choose, approved = partial(self._tools, tools), frozenset(conversation.approved)
+            server_tools = ServerTools(sets, choose, approved, self.max_tool_calls)
         format = self.text.format if self.text else None
         return GenerationRequest(
             messages=tooling.with_names(_instructed(self.instructions, conversation.messages)),
@@ -143,7 +162,8 @@ class ResponseRequest(Templated):
             model=self.model,
             draft_model=self.draft_model,
             template_variables=variables(effort, self.chat_template_kwargs),
-            tools=self._tools(tools),
+            tools=None if sets else self._tools(tools),
+            server_tools=server_tools,
             continue_last=bool(self.continue_final_message),
             sampling=self.sampling,
             seed=self.seed,
@@ -177,7 +197,12 @@ class ResponseRequest(Templated):
         encrypted = ENCRYPTED in (self.include or ())
         head = Head.of(stream, logprobs=self._logprobs)
         return ResponseEncoder(
-            head, self._echo(), tools=tools, encrypted=encrypted, prewarms=self.prewarms
+            head,
+            self._echo(),
+            tools=tools,
+            run_here={} if stream.loop is None else stream.loop.tools,
+            encrypted=encrypted,
+            prewarms=self.prewarms,
         )
 
     def _skipped(self, conversation: Conversation) -> list[Reason]:
@@ -218,11 +243,16 @@ class ResponseRequest(Templated):
             **({} if self.used_tier is None else {"service_tier": self.used_tier}),
         }
 
-    def _tools(self, tools: Sequence[ResponseTool]) -> ToolUse | None:
+    def _tools(
+        self, tools: Sequence[ResponseTool], run_here: Sequence[Json] = ()
+    ) -> ToolUse | None:
+        """Return the tool use, with the server's functions. Raises BadRequest."""
         choice = self.tool_choice
         name, mode, allowed = None, choice, None
         if isinstance(choice, Named):
             name = choice.qualified
+        elif isinstance(choice, ServerChoice):
+            mode, allowed = "required", server_functions(choice, run_here)
         elif isinstance(choice, AllowedTools):
             mode = choice.mode
             allowed = [
@@ -230,8 +260,10 @@ class ResponseRequest(Templated):
                 for tool in choice.tools
                 if tool.type in CALLABLE and tool.name is not None
             ]
+            for tool in choice.tools:
+                allowed += server_functions(tool, run_here)
         return tooling.tool_use(
-            declared_functions(tools),
+            [*declared_functions(tools), *run_here],
             none=mode == "none",
             forced=name is not None or mode in FORCED,
             name=name,

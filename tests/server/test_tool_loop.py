@@ -1,0 +1,293 @@
+"""Tools that the server runs within an answer: MCP servers and web search, by official clients."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from anthropic import PermissionDeniedError as Forbidden
+from openai import BadRequestError, OpenAI, PermissionDeniedError
+
+from omlx.settings.schema import Settings
+from tests.server.dialects import markup, user
+from tests.server.running import TARGET, Running, omlx
+from tests.server.spelling import spelling_pool
+from tests.tools.test_mcp import COMMAND, needs_mcp
+from tests.tools.test_web import answering
+
+pytestmark = needs_mcp
+
+PAGES = [{"title": "Elbe", "url": "http://a.example/elbe", "content": "A river."}]
+FOUND = "Elbe\nhttp://a.example/elbe\nA river."
+REPEATED = "<tool_response>\n{}\n</tool_response>"
+"""What the model answers to a result: the message that has it."""
+FREE: dict[str, Any] = {"type": "mcp", "server_label": "probe", "require_approval": "never"}
+ASKING: dict[str, Any] = {"type": "mcp", "server_label": "probe"}
+SEARCH: dict[str, Any] = {"type": "web_search"}
+LOOK: dict[str, Any] = {"type": "function", "name": "look", "parameters": {"type": "object"}}
+ADD = markup("probe__add", a=2, b=40)
+
+
+@contextmanager
+def serving(**settings: Any) -> Iterator[Running]:
+    with (
+        answering(json.dumps({"results": PAGES})) as (address, _),
+        omlx(
+            Settings(mcp_server=(f"probe={COMMAND} few",), web_search=address, **settings),
+            build=spelling_pool,
+        ) as running,
+    ):
+        yield running
+
+
+@pytest.fixture(scope="module")
+def looping() -> Iterator[Running]:
+    with serving(api_tools="own") as running:
+        yield running
+
+
+@pytest.fixture
+def ask(looping: Running) -> OpenAI:
+    return looping.openai
+
+
+def kinds(response: Any) -> list[str]:
+    return [item.type for item in response.output]
+
+
+def test_a_response_goes_on_with_the_result_of_an_mcp_call(ask: OpenAI) -> None:
+    response = ask.responses.create(model=TARGET, input=ADD, tools=[FREE])
+    assert kinds(response) == ["mcp_list_tools", "mcp_call", "message"]
+    listed, call, _ = response.output
+    assert "add" in [tool.name for tool in listed.tools]
+    assert (call.name, json.loads(call.arguments), call.output) == ("add", {"a": 2, "b": 40}, "42")
+    assert (response.status, response.output_text) == ("completed", REPEATED.format(42))
+    assert not (response.model_extra or {}).get("warnings")
+
+
+def test_usage_adds_up_and_a_limit_is_of_the_whole_answer(ask: OpenAI) -> None:
+    whole = ask.responses.create(model=TARGET, input=ADD, tools=[FREE]).usage
+    plain = ask.responses.create(model=TARGET, input=ADD, tools=[FREE], max_output_tokens=5)
+    assert (plain.status, plain.usage.output_tokens) == ("incomplete", 5)
+    assert whole.input_tokens > plain.usage.input_tokens * 2
+    left = whole.model_extra["context_left"]
+    assert left > whole.model_extra["context_length"] - whole.input_tokens
+    cut = whole.output_tokens - 2
+    response = ask.responses.create(model=TARGET, input=ADD, tools=[FREE], max_output_tokens=cut)
+    assert (response.status, response.usage.output_tokens) == ("incomplete", cut)
+
+
+def test_a_stream_has_the_events_of_the_call_and_the_same_items(ask: OpenAI) -> None:
+    with ask.responses.stream(model=TARGET, input=ADD, tools=[FREE]) as stream:
+        events = list(stream)
+        final = stream.get_final_response()
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    seen = dict.fromkeys(event.type for event in events if "mcp" in event.type)
+    assert list(seen) == [
+        "response.mcp_list_tools.in_progress",
+        "response.mcp_list_tools.completed",
+        "response.mcp_call.in_progress",
+        "response.mcp_call_arguments.delta",
+        "response.mcp_call_arguments.done",
+        "response.mcp_call.completed",
+    ]
+    assert kinds(final) == ["mcp_list_tools", "mcp_call", "message"]
+    assert ask.responses.retrieve(final.id).output[1].output == "42"
+
+
+def test_a_call_waits_for_an_approval_by_default(ask: OpenAI) -> None:
+    asked = ask.responses.create(model=TARGET, input=ADD, tools=[ASKING])
+    assert kinds(asked) == ["mcp_list_tools", "mcp_approval_request"]
+    request = asked.output[1]
+    assert (request.name, json.loads(request.arguments)["b"]) == ("add", 40)
+    decision = {"type": "mcp_approval_response", "approval_request_id": request.id}
+
+    def answer(**decided: Any) -> Any:
+        return ask.responses.create(
+            model=TARGET,
+            previous_response_id=asked.id,
+            input=[decision | decided],
+            tools=[ASKING],
+        )
+
+    allowed = answer(approve=True)
+    assert kinds(allowed) == ["mcp_list_tools", "mcp_call", "message"]
+    assert (allowed.output[1].output, allowed.output[1].approval_request_id) == ("42", request.id)
+    assert allowed.output_text == REPEATED.format(42)
+    refused = answer(approve=False, reason="Not today.")
+    assert refused.output_text == REPEATED.format("The user refused this call. Not today.")
+    again = {"model": TARGET, "previous_response_id": allowed.id, "tools": [ASKING]}
+    with pytest.raises(BadRequestError, match="no tool call"):
+        ask.responses.create(input=[decision | {"approve": True}], **again)
+    assert ask.responses.create(input="on", **again).output_text == "on"
+
+
+@pytest.mark.parametrize(
+    "rule", [{"never": {"tool_names": ["add"]}}, {"always": {"read_only": True}}]
+)
+def test_rules_say_which_calls_wait(ask: OpenAI, rule: Any) -> None:
+    tool = ASKING | {"require_approval": rule}
+    assert "mcp_call" in kinds(ask.responses.create(model=TARGET, input=ADD, tools=[tool]))
+    quiet = markup("probe__pid") if "always" in rule else markup("probe__fail")
+    assert "mcp_approval_request" in kinds(
+        ask.responses.create(model=TARGET, input=quiet, tools=[tool])
+    )
+
+
+def test_only_allowed_tools_are_listed(ask: OpenAI) -> None:
+    for allowed, names in ((["add", "fail"], ["add", "fail"]), ({"read_only": True}, ["pid"])):
+        tool = FREE | {"allowed_tools": allowed}
+        response = ask.responses.create(model=TARGET, input="a", tools=[tool])
+        assert [tool.name for tool in response.output[0].tools] == names
+
+
+def test_a_failed_call_is_a_result(ask: OpenAI) -> None:
+    response = ask.responses.create(model=TARGET, input=markup("probe__fail"), tools=[FREE])
+    call = response.output[1]
+    assert (call.status, call.output) == ("failed", None)
+    assert "Error executing" in call.error.content[0]["text"]
+    assert call.error.content[0]["text"] in response.output_text
+
+
+def test_calls_of_the_client_end_the_answer(ask: OpenAI) -> None:
+    both = ADD + "\n" + markup("look")
+    response = ask.responses.create(model=TARGET, input=both, tools=[FREE, LOOK])
+    assert kinds(response) == ["mcp_list_tools", "mcp_call", "function_call"]
+    output = {"type": "function_call_output", "call_id": response.output[2].call_id, "output": "x"}
+    then = ask.responses.create(
+        model=TARGET, previous_response_id=response.id, input=[output], tools=[FREE, LOOK]
+    )
+    assert then.output_text == REPEATED.format("x")
+
+
+def test_a_search_of_responses_has_its_query_and_sources(ask: OpenAI) -> None:
+    call = markup("web__search", query="rivers")
+    response = ask.responses.create(model=TARGET, input=call, tools=[SEARCH])
+    found, _ = response.output
+    assert found.action.query == "rivers"
+    assert [source.url for source in found.action.sources] == ["http://a.example/elbe"]
+    assert response.output_text == REPEATED.format(FOUND)
+    follow = ask.responses.create(
+        model=TARGET, input=[*response.output, *user("on")], tools=[SEARCH]
+    )
+    assert (follow.output_text, (follow.model_extra or {}).get("warnings")) == ("on", None)
+
+
+def test_a_choice_forces_the_first_call_alone(ask: OpenAI) -> None:
+    choice: Any = {"type": "mcp", "server_label": "probe", "name": "pid"}
+    response = ask.responses.create(model=TARGET, input="a", tools=[FREE], tool_choice=choice)
+    assert kinds(response) == ["mcp_list_tools", "mcp_call", "message"]
+
+
+def test_calls_are_bounded(ask: OpenAI) -> None:
+    loop = markup("probe__echo", text=markup("probe__echo", text="end"))
+    response = ask.responses.create(model=TARGET, input=loop, tools=[FREE], max_tool_calls=1)
+    assert kinds(response).count("mcp_call") == 1
+
+
+def test_a_response_in_the_background_can_be_cancelled(ask: OpenAI) -> None:
+    fields: dict[str, Any] = {"model": TARGET, "tools": [FREE], "background": True, "stream": True}
+    with ask.responses.create(input=markup("probe__hang"), **fields) as events:
+        id = next(events).response.id
+        next(event for event in events if event.type == "response.mcp_call_arguments.done")
+    assert ask.responses.retrieve(id).status == "in_progress"  # its reader has left
+    assert ask.responses.cancel(id).status == "cancelled"
+    with ask.responses.create(input=ADD, **fields) as events:
+        final = list(events)[-1].response
+    assert (final.status, kinds(final)) == ("completed", ["mcp_list_tools", "mcp_call", "message"])
+    cancelled = ask.responses.retrieve(id)
+    assert (cancelled.status, kinds(cancelled)) == ("cancelled", ["mcp_list_tools", "mcp_call"])
+
+
+def test_a_request_that_is_stopped_ends_its_call(looping: Running) -> None:
+    body = {"model": TARGET, "input": markup("probe__hang"), "tools": [FREE], "stream": True}
+    with looping.http.stream("POST", "/v1/responses", json=body) as response:
+        lines = response.iter_lines()
+        created = json.loads(next(line for line in lines if line.startswith("data: "))[6:])
+        next(line for line in lines if "mcp_call_arguments.done" in line)
+        id = created["response"]["id"]
+        assert looping.http.post(f"/v1/requests/{id}/cancel").status_code == 200
+        last = [line for line in lines if line.startswith("data: ")][-1]
+    assert json.loads(last[6:])["response"]["error"]["code"] == "request.cancelled"
+
+
+def test_tokens_of_a_request_include_its_tools(ask: OpenAI) -> None:
+    plain, tooled = (
+        ask.responses.input_tokens.count(model=TARGET, input="a", tools=tools).input_tokens
+        for tools in ([], [FREE])
+    )
+    assert tooled > plain + 100
+
+
+def test_messages_go_on_with_the_result_of_an_mcp_call(looping: Running) -> None:
+    servers: list[Any] = [{"type": "url", "name": "probe"}]
+    toolset: Any = {"type": "mcp_toolset", "mcp_server_name": "probe"}
+    fields: dict[str, Any] = {
+        "model": TARGET,
+        "max_tokens": 200,
+        "mcp_servers": servers,
+        "tools": [toolset],
+        "betas": ["mcp-client-2025-11-20"],
+    }
+    messages: list[Any] = user(ADD)
+    answer = looping.claude.beta.messages.create(messages=messages, **fields)
+    use, result, text = answer.content
+    assert (use.type, use.name, use.server_name, use.input) == (
+        *("mcp_tool_use", "add", "probe"),
+        {"a": 2, "b": 40},
+    )
+    assert (result.tool_use_id, result.is_error, result.content[0].text) == (use.id, False, "42")
+    assert (text.text, answer.stop_reason) == (REPEATED.format(42), "end_turn")
+    with looping.claude.beta.messages.stream(messages=messages, **fields) as stream:
+        streamed = stream.get_final_message()
+    assert [block.type for block in streamed.content] == [block.type for block in answer.content]
+    assert streamed.content[0].input == use.input
+    turns = [*messages, {"role": "assistant", "content": answer.content}, *user("on")]
+    follow = looping.claude.beta.messages.create(messages=turns, **fields)
+    assert (follow.content[-1].text, follow.model_extra.get("warnings")) == ("on", None)
+
+
+def test_a_search_of_messages_has_its_pages(looping: Running) -> None:
+    tools: list[Any] = [{"type": "web_search_20250305", "name": "web_search"}]
+    fields: dict[str, Any] = {"model": TARGET, "max_tokens": 200, "tools": tools}
+    messages: list[Any] = user(markup("web__search", query="rivers"))
+    answer = looping.claude.messages.create(messages=messages, **fields)
+    use, result, text = answer.content
+    assert (use.type, use.name, use.input) == ("server_tool_use", "web_search", {"query": "rivers"})
+    assert [(page.title, page.url) for page in result.content] == [("Elbe", PAGES[0]["url"])]
+    assert (text.text, answer.usage.server_tool_use.web_search_requests) == (
+        REPEATED.format(FOUND),
+        1,
+    )
+    turns = [*messages, {"role": "assistant", "content": answer.content}, *user("on")]
+    follow = looping.claude.messages.create(messages=turns, **fields)
+    assert (follow.content[-1].text, (follow.model_extra or {}).get("warnings")) == ("on", None)
+
+
+def test_servers_beside_those_of_the_settings_are_refused(ask: OpenAI) -> None:
+    for tool, code in (
+        (FREE | {"server_url": "http://127.0.0.1:9/mcp"}, "toolbox.address"),
+        (FREE | {"server_label": "other"}, "toolbox.no_label"),
+        (FREE | {"headers": {"a": "b"}}, "request.unsupported"),
+    ):
+        with pytest.raises(BadRequestError) as refused:
+            ask.responses.create(model=TARGET, input="a", tools=[tool])
+        assert refused.value.code == code
+        assert "tools[0]" in str(refused.value)
+
+
+def test_nothing_runs_unless_a_setting_allows_it(looping: Running) -> None:
+    with serving() as closed:
+        with pytest.raises(PermissionDeniedError, match="api_tools own"):
+            closed.openai.responses.create(model=TARGET, input=ADD, tools=[FREE])
+        servers: list[Any] = [{"type": "url", "name": "probe"}]
+        with pytest.raises(Forbidden, match="api_tools own"):
+            closed.claude.beta.messages.create(
+                model=TARGET, max_tokens=9, messages=user("a"), mcp_servers=servers
+            )
+        response = closed.openai.responses.create(model=TARGET, input="a", tools=[SEARCH])
+        (warning,) = (response.model_extra or {})["warnings"]
+        assert warning["code"] == "tools.skipped.search"
