@@ -1,5 +1,5 @@
-// Search in the texts of all conversations while one types. They are read once, a few conversations
-// at a time, so that the page stays quick, and then as they change.
+// Search in the texts of all conversations while one types. They are read once, where the store has
+// none a few conversations at a time, so that the page stays quick, and then as they change.
 
 const AT_ONCE = 16; // conversations
 const AROUND = 40; // characters of an excerpt on either side of the hit
@@ -8,7 +8,7 @@ export class SearchIndex {
   #texts = new Map(); // by conversation: { messages, lower }
   #reading = null;
 
-  // `store` has `conversations` and `messagesOf`.
+  // `store` has `conversations`, `keptTexts` and `gatherTexts`.
   constructor(store) {
     this.store = store;
   }
@@ -40,15 +40,21 @@ export class SearchIndex {
   }
 
   async #readAll() {
+    for (const { conversation, messages } of await this.store.keptTexts()) {
+      this.#add(conversation, messages);
+    }
     const ids = (await this.store.conversations()).map(({ id }) => id);
-    for (let from = 0; from < ids.length; from += AT_ONCE) {
-      await Promise.all(ids.slice(from, from + AT_ONCE).map((id) => this.#read(id)));
+    const missing = ids.filter((id) => !this.#texts.has(id));
+    for (let from = 0; from < missing.length; from += AT_ONCE) {
+      await Promise.all(missing.slice(from, from + AT_ONCE).map((id) => this.#read(id)));
     }
   }
 
   async #read(conversation) {
-    const stored = [...(await this.store.messagesOf(conversation)).values()];
-    const messages = stored.map(({ id, twin, text }) => ({ id: twin ?? id, text }));
+    this.#add(conversation, await this.store.gatherTexts(conversation));
+  }
+
+  #add(conversation, messages) {
     const lower = messages.map(({ text }) => text.toLowerCase()).join("\n");
     if (messages.length) this.#texts.set(conversation, { messages, lower });
     else this.#texts.delete(conversation);

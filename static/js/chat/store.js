@@ -5,12 +5,16 @@
 //                  windows can add to one conversation
 //   images         { id, conversation, blob }
 //   drafts         { conversation, text, files }: what is typed; "" is the new conversation
+//   texts          { conversation, messages: [{ id, text }] }: derived, for the search; a change of
+//                  messages deletes the record
 //
 // Where the browser stores nothing (a private window may not), reads are empty and writes do
 // nothing: `isKept` is false, and the page says so.
 
 const NAME = "omlx-chat";
-const VERSION = 2;
+const VERSION = 3;
+const JOINED = ["conversations", "messages", "images", "texts"];
+const ALL = [...JOINED, "drafts"];
 
 let database = null;
 const channel = new BroadcastChannel(NAME);
@@ -59,7 +63,10 @@ function upgrade(opened, oldVersion) {
       records.createIndex("conversation", "conversation");
     }
   }
-  if (oldVersion < 2) opened.createObjectStore("drafts", { keyPath: "conversation" });
+  const ofConversations = [["drafts", 2], ["texts", 3]]; // and their first versions
+  for (const [name, version] of ofConversations) {
+    if (oldVersion < version) opened.createObjectStore(name, { keyPath: "conversation" });
+  }
 }
 
 function done(request) {
@@ -100,14 +107,30 @@ export async function conversations() {
   return all.sort((one, other) => other.updated - one.updated);
 }
 
+// In the order of keys, lists follow ids.
+const messagesIn = (conversation) => IDBKeyRange.bound([conversation], [conversation, []]);
+
 export async function messagesOf(conversation) {
-  const range = IDBKeyRange.bound([conversation], [conversation, []]); // lists follow all ids
-  const found = await read("messages", (store) => store.getAll(range));
+  const found = await read("messages", (store) => store.getAll(messagesIn(conversation)));
   return new Map(found.map((message) => [message.id, message]));
 }
 
-export async function allMessages() {
-  return read("messages", (store) => store.getAll());
+// The records of texts that are kept; of some conversations there is none.
+export async function keptTexts() {
+  return read("texts", (store) => store.getAll());
+}
+
+// The texts of a conversation, read from its messages. They are kept unless an answer is running.
+export async function gatherTexts(conversation) {
+  let texts = [];
+  await write(["messages", "texts"], (bodies, kept) => {
+    bodies.getAll(messagesIn(conversation)).onsuccess = ({ target: { result } }) => {
+      texts = result.map(({ id, twin, text }) => ({ id: twin ?? id, text }));
+      const isSettled = result.every(({ status }) => status !== "running");
+      if (texts.length && isSettled) kept.put({ conversation, messages: texts });
+    };
+  });
+  return texts;
 }
 
 // Blobs by id.
@@ -136,11 +159,12 @@ export async function changeConversation(id, fields) {
 export async function saveMessage(message) {
   const copy = structuredClone(message);
   const { conversation, id } = message;
-  await write(["conversations", "messages"], (heads, store) => {
+  await write(["conversations", "messages", "texts"], (heads, store, texts) => {
     heads.getKey(conversation).onsuccess = ({ target: head }) => {
       if (head.result === undefined) return;
       store.get([conversation, id]).onsuccess = ({ target }) => {
         if (!isNewer(target.result, copy)) store.put(copy);
+        texts.delete(conversation);
       };
     };
   });
@@ -153,7 +177,10 @@ function isNewer(known, { attempt, sequence }) {
 }
 
 export async function removeMessage({ conversation, id }) {
-  await write(["messages"], (store) => store.delete([conversation, id]));
+  await write(["messages", "texts"], (store, texts) => {
+    store.delete([conversation, id]);
+    texts.delete(conversation);
+  });
   tell({ conversation });
 }
 
@@ -180,8 +207,9 @@ export async function saveImage(conversation, id, blob) {
 }
 
 export async function addAll({ conversation, messages, images }) {
-  await write(["conversations", "messages", "images"], (heads, bodies, pictures) => {
+  await write(JOINED, (heads, bodies, pictures, texts) => {
     heads.put(conversation);
+    texts.delete(conversation.id);
     messages.forEach((message) => bodies.put(message));
     images.forEach((image) => pictures.put(image));
   });
@@ -189,10 +217,9 @@ export async function addAll({ conversation, messages, images }) {
 }
 
 export async function remove(conversation, { isTold = true } = {}) {
-  await write(["conversations", "drafts", "messages", "images"], (heads, drafts, ...others) => {
-    heads.delete(conversation);
-    drafts.delete(conversation);
-    for (const store of others) {
+  await write(ALL, (heads, bodies, pictures, ...others) => {
+    for (const store of [heads, ...others]) store.delete(conversation);
+    for (const store of [bodies, pictures]) {
       store.index("conversation").openKeyCursor(conversation).onsuccess = ({ target }) => {
         if (!target.result) return;
         store.delete(target.result.primaryKey);
@@ -205,7 +232,8 @@ export async function remove(conversation, { isTold = true } = {}) {
 
 // Join a conversation of the server with this browser's. `keepsHead`: it is newer here.
 export async function join({ head, messages, images }, { keepsHead }) {
-  await write(["conversations", "messages", "images"], (heads, bodies, pictures) => {
+  await write(JOINED, (heads, bodies, pictures, texts) => {
+    texts.delete(head.id);
     heads.getKey(head.id).onsuccess = ({ target }) => {
       if (target.result === undefined || !keepsHead) heads.put(head);
     };
@@ -219,7 +247,7 @@ export async function join({ head, messages, images }, { keepsHead }) {
 }
 
 export async function removeAll() {
-  await write(["conversations", "drafts", "messages", "images"], (...stores) => {
+  await write(ALL, (...stores) => {
     stores.forEach((store) => store.clear());
   });
   tell({ all: true });

@@ -3,10 +3,15 @@ import { test } from "node:test";
 
 import { excerpt, SearchIndex } from "../../../static/js/chat/search.js";
 
-function storeOf(conversations) {
+// `kept`: ids of conversations whose texts the store has kept.
+function storeOf(conversations, ...kept) {
+  const gatherTexts = async (id) =>
+    (conversations.get(id) ?? []).map(({ id: message, twin, text }) => ({ id: twin ?? message, text }));
   return {
     conversations: async () => [...conversations.keys()].map((id) => ({ id })),
-    messagesOf: async (id) => new Map((conversations.get(id) ?? []).map((each) => [each.id, each])),
+    gatherTexts,
+    keptTexts: () =>
+      Promise.all(kept.map(async (id) => ({ conversation: id, messages: await gatherTexts(id) }))),
   };
 }
 
@@ -24,7 +29,7 @@ test("texts are found with their message, and as they change", async () => {
     ["a", [{ id: "1", text: "Rivers of Europe" }, { id: "2", text: "The Rhine" }]],
     ["b", [{ id: "3", text: "Nothing" }, { id: "4", text: "A rhinestone", twin: "5" }]],
   ]);
-  const index = new SearchIndex(storeOf(conversations));
+  const index = new SearchIndex(storeOf(conversations, "a"));
   await index.changed({ conversation: "a" }); // not read yet
   await index.ready();
   const hits = index.find("RHINE");
