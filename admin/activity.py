@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import date, timedelta
 from itertools import islice
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 from typing import Annotated, Any, Final, TypeAlias
 
 from fastapi import APIRouter, Request
@@ -31,7 +31,15 @@ from omlx.telemetry.log import LEVELS, LogLine, read_tail
 from omlx.telemetry.minutes import Minutes
 from omlx.telemetry.usage import KEPT_DAYS, Sums, Usage, UsageHistory
 
-from .views import AnswerView, LoadingView, RequestDetail, Requests, RequestView, request_detail
+from .views import (
+    AnswerView,
+    LoadingView,
+    RequestDetail,
+    Requests,
+    RequestView,
+    conversation,
+    request_detail,
+)
 from .web.addresses import ACTIVITY, LOG, PARTS, STATISTICS
 from .web.formats import moment
 from .web.pages import Pages, page
@@ -117,6 +125,7 @@ class ActivityPage:
         pages.part(f"{part}/history", page("activity/history.html", self._history))
         api.add_api_route("/requests/{id}/stop", self.stop, methods=["POST"])
         api.add_api_route("/requests/{id}/verify", self.verify, methods=["POST"])
+        api.add_api_route(f"/requests/{one}/conversation", self.conversation, methods=["GET"])
         api.add_api_route("/statistics", self.statistics, methods=["GET"])
 
     async def stop(self, request: Request, id: str) -> Response:
@@ -133,6 +142,14 @@ class ActivityPage:
         verdicts = await while_connected(request.receive, self.verifier.verify_answer(id))
         same = all(verdict.same for verdict in verdicts)
         return JSONResponse({"same": same, "choices": [verdict.record() for verdict in verdicts]})
+
+    async def conversation(self, number: int) -> Response:
+        """Return a kept request as a conversation. Raises NotFound unless its texts are kept."""
+        ended = self.requests.ended(number)
+        kept = None if ended is None else conversation(ended)
+        if kept is None:
+            raise NotFound("request.forgotten")
+        return JSONResponse(kept)
 
     async def statistics(self, request: Request) -> Response:
         return JSONResponse(statistics_record(await self._usage(request)))
@@ -283,11 +300,15 @@ class StatisticsView:
 
 @dataclass(frozen=True, slots=True)
 class HistoryView:
-    """Bars of throughput in tokens per second, and of the most bytes in use."""
+    """Bars of throughput in tokens per second, and of the most bytes in use.
+
+    `heat`: share of the minutes that were slowed down by heat; empty where heat is not known.
+    """
 
     hours: int
     rate: Sequence[Bar]
     memory: Sequence[Bar]
+    heat: Sequence[Bar] = ()
     choices: Sequence[int] = HOURS
 
     @property
@@ -306,20 +327,33 @@ class HistoryView:
     def most_memory(self) -> int:
         return int(max(bar.value for bar in self.memory))
 
+    @property
+    def most_heat(self) -> float:
+        return max(bar.value for bar in self.heat)
+
 
 def history_view(minutes: Minutes, hours: int, now: float) -> HistoryView:
     """Return `BARS` bars up to the minute of `now`."""
     width_s = 3600 * hours // BARS
     last = int(now) // width_s
     tokens, used = Counter[int](), Counter[int]()
+    throttled: defaultdict[int, list[bool]] = defaultdict(list)
     for minute in minutes.since((last - BARS + 1) * width_s):
         place = minute.at // width_s
         tokens[place] += minute.tokens
         used[place] = max(used[place], minute.used_bytes)
+        if minute.throttled is not None:
+            throttled[place].append(minute.throttled)
     places = range(last - BARS + 1, last + 1)
     names = [moment(place * width_s) for place in places]
     rates = [tokens[place] / width_s for place in places]
-    return HistoryView(hours, _bars(names, rates), _bars(names, [used[place] for place in places]))
+    hot = [mean(throttled[place]) if place in throttled else 0.0 for place in places]
+    return HistoryView(
+        hours,
+        rate=_bars(names, rates),
+        memory=_bars(names, [used[place] for place in places]),
+        heat=_bars(names, hot) if throttled else (),
+    )
 
 
 def statistics_view(sums: Sums, days: int, today: date) -> StatisticsView:

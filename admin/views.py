@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from omlx.clients.apps import client_name
 from omlx.errors import Reason
 from omlx.models.pool.served import State
 from omlx.records import AppliedSetting, RequestStats
-from omlx.server.request.activity import CLIENT_GONE, OK, Outcome, Running
+from omlx.server.request.activity import CLIENT_GONE, OK, AnswerText, Outcome, Running
+from omlx.server.request.generation_request import MAX_CHARACTERS, SAMPLING
 from omlx.server.services import Services
 from omlx.telemetry.minutes import Minutes
 
@@ -236,6 +237,10 @@ def _request_view(request: Running, waiting: bool, now: float) -> RequestView:
 MIN_PHASE_S = 0.0005
 """Seconds — shorter phases are left out: they would read as 0 ms."""
 
+_INSTRUCTIONS: Final = ("system", "developer")
+_FIELDS: Final = {**{name: name for name in SAMPLING}, "seed": "seed", "max_tokens": "maxTokens"}
+"""Fields of the chat page's settings, by setting."""
+
 
 @dataclass(frozen=True, slots=True)
 class Phase:
@@ -258,7 +263,10 @@ class DrafterRow:
 
 @dataclass(frozen=True, slots=True)
 class RequestDetail:
-    """`can_verify`: the answer has a receipt. `answer_text` is None unless texts are kept."""
+    """`can_verify`: the answer has a receipt. `answer_text` is None unless texts are kept.
+
+    `is_cut`: the beginning of the prompt was too long to keep.
+    """
 
     answer: AnswerView
     phases: Sequence[Phase]
@@ -267,6 +275,7 @@ class RequestDetail:
     strategy: str | None
     answer_text: str | None
     can_verify: bool = False
+    is_cut: bool = False
 
 
 def request_detail(ended: Outcome, *, can_verify: bool = False) -> RequestDetail:
@@ -279,7 +288,38 @@ def request_detail(ended: Outcome, *, can_verify: bool = False) -> RequestDetail
         strategy=None if stats is None else stats.strategy,
         answer_text=None if ended.answer is None else str(ended.answer),
         can_verify=can_verify,
+        is_cut=sum(len(part.text) for part in ended.texts or ()) >= MAX_CHARACTERS,
     )
+
+
+def conversation(ended: Outcome) -> dict[str, Any] | None:
+    """Return prompt, settings and answer in the format of the chat page's exports.
+
+    None unless texts are kept. Tool results become questions; images are left out.
+    """
+    if not ended.texts:
+        return None
+    turns = [turn for turn in ended.texts if turn.role not in _INSTRUCTIONS]
+    messages: list[dict[str, Any]] = [
+        {"role": "assistant" if turn.role == "assistant" else "user", "text": turn.text}
+        for turn in turns
+    ]
+    answer = ended.answer or AnswerText()
+    written = {"text": answer.text, "reasoning": answer.reasoning}
+    status = "done" if ended.finish is not None else "stopped"
+    messages.append({"role": "assistant", "model": ended.model, "status": status, **written})
+    known = [each for each in ended.settings if each.name in _FIELDS]
+    settings = {_FIELDS[each.name]: each.value for each in known}
+    system = "\n\n".join(turn.text for turn in ended.texts if turn.role in _INSTRUCTIONS)
+    settings |= {"model": ended.model or "", "system": system}
+    if "seed" in settings:
+        messages[-1]["seed"] = int(settings["seed"])
+    numbered = [{"id": at, "parent": at - 1} | each for at, each in enumerate(messages)]
+    return {
+        "format": "omlx-conversations",
+        "version": 1,
+        "conversations": [{"settings": settings, "messages": numbered}],
+    }
 
 
 def phases(ended: Outcome) -> list[Phase]:

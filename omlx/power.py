@@ -58,8 +58,13 @@ def read_power(platform: str = sys.platform, command: Sequence[str] = PMSET) -> 
     return Power(
         parse_mains(_answer([*command, "batt"])),
         parse_low_power(_answer(command)),
-        parse_heat(_answer([*command, "therm"])),
+        read_heat(platform, command),
     )
+
+
+def read_heat(platform: str = sys.platform, command: Sequence[str] = PMSET) -> Heat | None:
+    """Read throttling by heat. On macOS this runs a program, some 20 ms."""
+    return parse_heat(_answer([*command, "therm"])) if platform == "darwin" else None
 
 
 def on_mains(platform: str = sys.platform, command: Sequence[str] = PMSET) -> bool:

@@ -164,6 +164,17 @@ class RequestStats:
 
 
 @dataclass(frozen=True, slots=True)
+class PromptText:
+    """Text of a message; `role` is empty for a prompt without messages."""
+
+    role: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.role}: {self.text}" if self.role else self.text
+
+
+@dataclass(frozen=True, slots=True)
 class AppliedSetting:
     """Value of a setting in a request, as text, and the source of the value."""
 

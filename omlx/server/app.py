@@ -228,6 +228,7 @@ def _lifespan(
             services.toolbox.end_removed_every(SWEEP_S),
             history.flush_every(SAVE_STATISTICS_S),
             services.activity.minutes.sample_every(SAMPLE_S, lambda: pool.used_bytes),
+            services.activity.minutes.watch_heat(),
         ]
         tasks = [asyncio.create_task(task) for task in work]
         if (prewarmer := services.prewarmer) is not None:

@@ -1,4 +1,4 @@
-"""Throughput and memory by minute over the last day, in memory."""
+"""Throughput, memory and heat by minute over the last day, in memory."""
 
 from __future__ import annotations
 
@@ -9,17 +9,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from omlx.power import Heat, read_heat
+
 MINUTE_S: Final = 60
 MAX_MINUTES: Final = 24 * 60
 
 
 @dataclass(slots=True)
 class Minute:
-    """Generated tokens and most bytes in use, from `at` (seconds since the epoch) on."""
+    """Generated tokens and most bytes in use, from `at` (seconds since the epoch) on.
+
+    `throttled`: heat slowed the machine down at some moment; None: not known.
+    """
 
     at: int
     tokens: int = 0
     used_bytes: int = 0
+    throttled: bool | None = None
 
 
 class Minutes:
@@ -29,19 +35,27 @@ class Minutes:
         self._wall = wall
         self._minutes: deque[Minute] = deque(maxlen=MAX_MINUTES)
 
-    def add(self, tokens: int = 0, used_bytes: int = 0) -> None:
-        """Add tokens to the current minute; keep the highest memory."""
+    def add(self, tokens: int = 0, used_bytes: int = 0, throttled: bool | None = None) -> None:
+        """Add tokens to the current minute; keep the highest memory, and throttling."""
         at = int(self._wall()) // MINUTE_S * MINUTE_S
         if not self._minutes or self._minutes[-1].at < at:
             self._minutes.append(Minute(at))
         newest = self._minutes[-1]
         newest.tokens += tokens
         newest.used_bytes = max(newest.used_bytes, used_bytes)
+        if throttled is not None:
+            newest.throttled = throttled or bool(newest.throttled)
 
     async def sample_every(self, interval_s: float, used: Callable[[], int]) -> None:
         while True:
             self.add(used_bytes=used())
             await asyncio.sleep(interval_s)
+
+    async def watch_heat(self, read: Callable[[], Heat | None] = read_heat) -> None:
+        """Note throttling every minute; return where heat is not known."""
+        while (heat := await asyncio.to_thread(read)) is not None:
+            self.add(throttled=heat.throttled)
+            await asyncio.sleep(MINUTE_S)
 
     def since(self, at: float) -> Sequence[Minute]:
         """Return the minutes from `at` on, newest last."""

@@ -199,9 +199,18 @@ def test_texts_are_shown_only_if_a_setting_says_so(tmp_path: Path) -> None:
             assert "user: Go on about swordfish." in shown
             assert answer.strip()
             assert str(escape(answer)).strip() in shown
+            number = re.search(r"/admin/chat\?request=(\d+)", shown)
+            assert number is not None
+            replayed = browser.get(f"{API}/requests/{number[1]}/conversation").json()
+            (told,) = replayed["conversations"]
+            assert told["messages"][0]["text"] == "Go on about swordfish."
+            assert told["messages"][1] | {"text": answer} == told["messages"][1]
+            assert {"temperature", "seed", "maxTokens", "model"} <= told["settings"].keys()
             assert change(browser, "settings", record_prompts=None).status_code == 200
             browser.post(CHAT, json=body)
             assert "swordfish" not in detail(browser)
+            gone = browser.get(f"{API}/requests/{int(number[1]) + 1}/conversation")
+            assert gone.status_code == 404
     finally:
         log.tear_down()
     assert "swordfish" not in (tmp_path / "logs" / "omlx.log").read_text()
@@ -423,8 +432,8 @@ def test_statistics_count_what_activity_lists(tmp_path: Path) -> None:
 def test_the_last_hours_are_bars_of_throughput_and_memory(hours: int, width_s: int) -> None:
     now = [1_764_000_000.0]
     minutes = Minutes(lambda: now[0])
-    for _ in range(60 * hours):
-        minutes.add(30, 700)
+    for number in range(60 * hours):
+        minutes.add(30, 700, throttled=number % 2 == 0)
         now[0] += 60
     minutes.add(0, 900)
     view = history_view(minutes, hours, now[0])
@@ -434,7 +443,9 @@ def test_the_last_hours_are_bars_of_throughput_and_memory(hours: int, width_s: i
     assert view.memory[10].height == pytest.approx(7 / 9)
     assert view.first_day < view.last_day
     later = history_view(minutes, hours, now[0] + 2 * BARS * width_s)
-    assert (later.most_rate, later.most_memory) == (0, 0)
+    assert (later.most_rate, later.most_memory, later.heat) == (0, 0, ())
+    share = 0.5 if width_s > 60 else 1.0
+    assert (view.most_heat, len(view.heat)) == (share, BARS)
 
 
 def test_the_page_has_the_last_hours(tmp_path: Path) -> None:

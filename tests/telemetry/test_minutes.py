@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from omlx.telemetry.minutes import MAX_MINUTES, MINUTE_S, Minute, Minutes
 
 
@@ -22,6 +24,15 @@ def test_a_minute_has_all_tokens_and_the_highest_memory() -> None:
     minutes.add(used_bytes=70)
     assert minutes.since(0) == [Minute(6_000, 7, 100), Minute(6_060, 0, 70)]
     assert minutes.since(6_001) == [Minute(6_060, 0, 70)]
+
+
+def test_heat_is_noted_until_it_is_not_known() -> None:
+    minutes, answers = Minutes(Clock()), iter([None])
+    asyncio.run(minutes.watch_heat(lambda: next(answers)))
+    assert minutes.since(0) == []
+    for throttled in (False, True, False):
+        minutes.add(throttled=throttled)
+    assert minutes.since(0) == [Minute(6_000, throttled=True)]
 
 
 def test_a_day_is_kept() -> None:

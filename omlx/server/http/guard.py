@@ -38,7 +38,7 @@ from omlx.errors import (
     Unauthorized,
 )
 from omlx.models.catalog.catalog import restricted_to
-from omlx.records import AppliedSetting
+from omlx.records import AppliedSetting, PromptText
 from omlx.server.http import errors
 from omlx.server.http.body import LARGE_BYTES, trim_soon
 from omlx.server.http.connection import note
@@ -219,14 +219,13 @@ class Caller:
 class Arrival:
     """A request whose body arrived `at` seconds on a monotonic clock.
 
-    `load_s`: wait for the model. `prompt_text`: the end of the prompt, where a setting allows to
-    keep texts. `guess`: the reason of a guessed priority. `after_tool`: the result of a tool ends
+    `load_s`: wait for the model. `prompt`: its end, where a setting allows to keep texts. `guess`: the reason of a guessed priority. `after_tool`: the result of a tool ends
     the prompt.
     """
 
     at: float
     caller: Caller = field(default_factory=Caller)
-    prompt_text: str | None = None
+    prompt: tuple[PromptText, ...] | None = None
     guess: Reason | None = None
     load_s: float = 0.0
     settings: tuple[AppliedSetting, ...] = ()

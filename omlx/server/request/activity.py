@@ -24,7 +24,7 @@ from omlx.engine.types import (
     TokensCommitted,
 )
 from omlx.errors import OmlxError, Reason
-from omlx.records import AppliedSetting, RequestStats
+from omlx.records import AppliedSetting, PromptText, RequestStats
 from omlx.server.http.guard import Arrival, Caller
 from omlx.server.request.last_seen import LastSeen
 from omlx.server.request.usage import MIN_TOKENS, Progress, Reading
@@ -47,20 +47,24 @@ MAX_ANSWER: Final = 4000
 
 
 class AnswerText:
-    """The beginning of an output's text."""
+    """The beginning of an output: `reasoning`, and all else as `text`."""
 
     def __init__(self) -> None:
-        self._parts: list[str] = []
+        self.reasoning = self.text = ""
         self._left = MAX_ANSWER
 
     def add(self, events: Iterable[OutputEvent]) -> None:
         for event in events:
             if isinstance(event, TextDelta | ReasoningDelta | ToolCallArguments) and self._left > 0:
-                self._parts.append(event.text[: self._left])
-                self._left -= len(event.text)
+                piece = event.text[: self._left]
+                self._left -= len(piece)
+                if isinstance(event, ReasoningDelta):
+                    self.reasoning += piece
+                else:
+                    self.text += piece
 
     def __str__(self) -> str:
-        return "".join(self._parts)
+        return self.reasoning + self.text
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +75,8 @@ class Outcome:
     `path` is its address. `first_token_s` is the time to first token. `error` says why it failed;
     it may hold names from the request, and no text of prompt or output. `id` is that of the
     response, `number` unique in this process, `finish` the finish reason of a complete answer.
-    `prompt_text` is the end of the prompt's text, `answer` the beginning of the output's, where a
-    setting allows to keep them. `load_s`: wait for the model; `settings`: those in effect.
+    `texts` are the end of the prompt, `answer` the beginning of the output, where a setting allows
+    to keep them. `load_s`: wait for the model; `settings`: those in effect.
     `guess`: the reason of a guessed `priority`. `after_tool`: a tool's result ended the prompt.
     """
 
@@ -90,13 +94,17 @@ class Outcome:
     id: str | None = None
     caller: Caller = field(default_factory=Caller)
     finish: str | None = None
-    prompt_text: str | None = None
+    texts: tuple[PromptText, ...] | None = None
     priority: int = 0
     guess: Reason | None = None
     answer: AnswerText | None = None
     load_s: float = 0.0
     settings: tuple[AppliedSetting, ...] = ()
     after_tool: bool = False
+
+    @property
+    def prompt_text(self) -> str | None:
+        return None if self.texts is None else "\n\n".join(map(str, self.texts))
 
     @property
     def failed(self) -> bool:
@@ -143,7 +151,7 @@ class Running:
     opening: int = 0
     group: str = ""
     caller: Caller = field(default_factory=Caller)
-    prompt_text: str | None = None
+    texts: tuple[PromptText, ...] | None = None
     answer: AnswerText | None = None
     load_s: float = 0.0
     settings: tuple[AppliedSetting, ...] = ()
@@ -247,7 +255,7 @@ class Activity:
             arrival.at,
             group=request.group,
             caller=arrival.caller,
-            prompt_text=arrival.prompt_text,
+            texts=arrival.prompt,
             priority=request.priority,
             guess=arrival.guess,
             answer=answer,
@@ -380,7 +388,7 @@ class Activity:
             id=running.group,
             caller=running.caller,
             finish=finish,
-            prompt_text=running.prompt_text,
+            texts=running.texts,
             priority=running.priority,
             guess=running.guess,
             answer=running.answer,

@@ -44,7 +44,7 @@ from omlx.server.request.generation_request import (
     GenerationRequest,
     applied_settings,
     priority_of,
-    prompt_text,
+    prompt_texts,
     with_profile,
     with_settings,
 )
@@ -282,7 +282,7 @@ class GenerationService:
         lease, tokenized = opening.lease, opening.tokenized
         self.last_prompts[lease.served.id] = tokenized.prompts[-1].words
         if lease.served.speculation.settings.record_prompts:
-            arrival = replace(arrival, prompt_text=prompt_text(opening.request))
+            arrival = replace(arrival, prompt=prompt_texts(opening.request))
         arrival = replace(arrival, after_tool=opening.request.after_tool)
         stream = GenerationStream(
             self._engine,

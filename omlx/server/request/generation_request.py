@@ -18,7 +18,7 @@ from omlx.engine.types import Request
 from omlx.errors import Reason
 from omlx.models.catalog.catalog import Profile
 from omlx.models.pool.served import ServedModel
-from omlx.records import AppliedSetting
+from omlx.records import AppliedSetting, PromptText
 from omlx.settings.layers import Source
 from omlx.settings.schema import Settings
 from omlx.text.grammar import StructuredOutput
@@ -166,14 +166,22 @@ def sampling_fields(source: object) -> dict[str, float]:
 MAX_CHARACTERS: Final = 4000
 
 
-def prompt_text(request: GenerationRequest) -> str:
-    """Return the end of all messages or prompts, at most `MAX_CHARACTERS`. Token ids have no
-    text."""
-    parts = [text for text in request.prompts if isinstance(text, str)]
+def prompt_texts(request: GenerationRequest) -> tuple[PromptText, ...]:
+    """Return the end of all messages or prompts, at most `MAX_CHARACTERS` long.
+
+    Token ids have no text.
+    """
+    texts = [PromptText("", text) for text in request.prompts if isinstance(text, str)]
     for message in request.messages:
         content = "\n".join(texts_of(message.get("content")))
-        parts.append(f"{message['role']}: {content}")
-    return "\n\n".join(parts)[-MAX_CHARACTERS:]
+        texts.append(PromptText(message["role"], content))
+    kept: list[PromptText] = []
+    left = MAX_CHARACTERS
+    while texts and left > 0:
+        newest = texts.pop()
+        kept.insert(0, replace(newest, text=newest.text[-left:]))
+        left -= len(newest.text)
+    return tuple(kept)
 
 
 def with_profile(request: GenerationRequest, profile: Profile | None) -> GenerationRequest:

@@ -218,7 +218,7 @@ class GenerationStream:
             return
         self._running.add(request.id)
         self._dispatcher.open(request.id, self._receive)
-        if self._arrival is not None and self._arrival.prompt_text is not None:
+        if self._arrival is not None and self._arrival.prompt is not None:
             self._texts[request.id] = AnswerText()
         text = self._texts.get(request.id)
         self._activity.submitted(self.served.id, continued, self._arrival, text)

@@ -12,7 +12,7 @@ import { ContextMeter } from "./context-meter.js";
 import { Conversation } from "./conversation.js";
 import { show } from "./dom.js";
 import { Drafts } from "./drafts.js";
-import { exportAll, exportJson, exportMarkdown, importShown } from "./files.js";
+import { exportAll, exportJson, exportMarkdown, importRecorded, importShown } from "./files.js";
 import { Generation } from "./generation.js";
 import { History } from "./history.js";
 import { loadMarkdown } from "./markdown.js";
@@ -27,8 +27,6 @@ import { Titles } from "./titles.js";
 import { Toolbox, ToolLoop } from "./toolbox.js";
 import { isAtEnd, scrollToEnd, Turns } from "./turns.js";
 import { newestLeaf, siblings } from "./tree.js";
-
-const TITLED_WITHIN = 6; // messages
 
 class Chat extends HTMLElement {
   async connectedCallback() {
@@ -59,7 +57,8 @@ class Chat extends HTMLElement {
     this.#listen(part("file"));
     show(part("unkept"), store.isKept ? "" : t("ui.chat.unkept"));
     store.onFull(() => show(part("unkept"), t("ui.chat.full")));
-    await this.open(location.hash.slice(1));
+    const recorded = await importRecorded().catch(({ message }) => this.composer.fail(message));
+    await this.open(recorded ?? location.hash.slice(1));
     this.toggleAttribute("data-ready", true);
     if ("stored" in this.dataset) new Sync((problem) => show(part("unsent"), problem)).start();
     this.models.load();
@@ -219,15 +218,11 @@ class Chat extends HTMLElement {
     if (this.conversation.id === message.conversation) this.turns.changed(message);
   }
 
-  // Have the model write a title, once, in the first turns.
   async #entitle() {
     const { conversation } = this;
-    const { path: turns, head } = conversation;
-    if (!("titles" in this.dataset) || head.titled || turns.length > TITLED_WITHIN) return;
-    const title = await this.titles.suggest(turns.slice(0, 2), this.models.thinks);
-    if (!title || head.titled) return;
-    await conversation.organise({ title, titled: "model" });
-    if (this.conversation === conversation) this.heading.textContent = title;
+    if (!("titles" in this.dataset)) return;
+    if (!(await this.titles.entitle(conversation, this.models.thinks))) return;
+    if (this.conversation === conversation) this.heading.textContent = conversation.head.title;
     this.history.show(this.conversation.id);
   }
 

@@ -1,5 +1,6 @@
-// Conversations to and from files of the user.
+// Conversations to and from files of the user; those of recorded requests, to generate them again.
 
+import { send } from "../api.js";
 import { t } from "../text.js";
 import { Conversation, dataURI, newId } from "./conversation.js";
 import { show } from "./dom.js";
@@ -59,6 +60,20 @@ async function importFiles(files) {
     }
   }
   return { heads, repeated };
+}
+
+// Add the recorded request that the address of the page names as a new conversation, and resolve to
+// its id; null if it names none. Throws Refused if the server has no longer recorded it.
+export async function importRecorded() {
+  const number = new URLSearchParams(location.search).get("request");
+  if (!number) return null;
+  history.replaceState(null, "", location.pathname);
+  const { body } = await send("GET", `/requests/${encodeURIComponent(number)}/conversation`);
+  const [{ head, messages }] = fromFile(JSON.stringify(body), newId);
+  head.source = `omlx:${head.id}`; // each replay is a conversation of its own
+  await store.addAll({ conversation: head, messages, images: [] });
+  history.replaceState(null, "", `#${head.id}`);
+  return head.id;
 }
 
 async function withImages({ head, messages, images }) {

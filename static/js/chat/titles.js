@@ -10,6 +10,7 @@ const OFF = "omlx-chat-titles-off";
 const QUIET_MS = 1500; // of nothing to do
 const TRIES = 40;
 const MOST_TOKENS = 32;
+const TITLED_WITHIN = 6; // messages
 
 export class Titles {
   // `box` switches them on and off. `isFree`: whether this page asks for nothing.
@@ -28,8 +29,18 @@ export class Titles {
     this.leaving?.abort();
   }
 
+  // Have the model write a title, once, in the first turns. Resolve to whether there is a new one.
+  async entitle(conversation, thinks) {
+    const { path: turns, head } = conversation;
+    if (head.titled || turns.length > TITLED_WITHIN) return false;
+    const title = await this.#suggest(turns.slice(0, 2), thinks);
+    if (!title || head.titled) return false;
+    await conversation.organise({ title, titled: "model" });
+    return true;
+  }
+
   // Resolve to a title for the conversation of these turns, or null.
-  async suggest(turns, thinks) {
+  async #suggest(turns, thinks) {
     this.leave();
     const leaving = (this.leaving = new AbortController());
     for (let attempt = 0; attempt < TRIES; attempt += 1) {
