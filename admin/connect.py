@@ -12,8 +12,8 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import JSONResponse, Response
 
-from omlx.catalog import sentence
-from omlx.clients.agents import Endpoint
+from omlx.catalog import data_dir, sentence
+from omlx.clients.agents import Endpoint, network_urls
 from omlx.clients.apps import APPS, App, Kind, Snippet, client_name
 from omlx.errors import Reason
 from omlx.installation import PROGRAM, program_words
@@ -25,7 +25,7 @@ from omlx.server.request.last_seen import LastSeen, Seen
 from omlx.settings.keys import EVERY_MODEL, KeyFile, NamedKey
 
 from .models.model_snapshot import ModelSnapshots
-from .web.addresses import CONNECT, KEYS, PARTS
+from .web.addresses import CONNECT, HOME, KEYS, PARTS
 from .web.pages import Pages, page
 from .web.preferences import language_of
 
@@ -48,13 +48,19 @@ class AppsView:
 
 @dataclass(frozen=True, slots=True)
 class ConnectView:
-    """`address`: of the server, as the browser reached it; `model`: shown in the snippets."""
+    """`address`: of the server, as the browser reached it; `model`: shown in the snippets.
+
+    `network`: dashboard's address for other machines; None if the server accepts none of them.
+    `has_qr`: the library that draws QR codes is installed.
+    """
 
     address: str
     models: Sequence[str]
     model: str
     with_key: bool
     apps: AppsView
+    network: str | None
+    has_qr: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +92,19 @@ class ConnectPage:
             context_length=endpoint.context_length,
             no_tools=card is not None and not card.tools,
         )
-        return ConnectView(address, models, endpoint.model, with_key, apps)
+        return ConnectView(
+            address,
+            models,
+            endpoint.model,
+            with_key,
+            apps,
+            network=self._network(address),
+            has_qr=(data_dir("static") / "vendor" / "uqr").is_dir(),
+        )
+
+    def _network(self, address: str) -> str | None:
+        host = self.snapshots.pool.catalog.configuration.resolve().settings.host
+        return None if is_loopback(host) else f"{network_urls(address)[0]}{HOME}"
 
     async def _card(self, chosen: str | None, models: Sequence[str]) -> ModelCard | None:
         """Return the card of the chosen model if usable, else of the initial model."""

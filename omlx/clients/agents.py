@@ -1,4 +1,4 @@
-"""Configuration of coding agents and other programs for a model of this server.
+"""Configuration of coding agents and other programs for a model of this server; its addresses.
 
 No file of the user's is written: an agent reads variables, flags, or files in a temporary folder.
 Names of variables and keys are those of the programs' documentation.
@@ -7,16 +7,22 @@ Names of variables and keys are those of the programs' documentation.
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 KEY_VARIABLE: Final = "OMLX_API_KEY"
 """Environment variable of the API key, for programs with such a variable."""
 
 NO_KEY: Final = "none"
 """Placeholder key: programs require a key, also for a server without one."""
+
+_OUTSIDE: Final = ("192.0.2.1", 9)
+"""Address for documentation, never in use: the system names the interface, and sends nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,3 +237,19 @@ AGENTS: Final = {
     )
 }
 """Agents by program name."""
+
+
+def machine_names() -> list[str]:
+    """Return this machine's names on the local network, Bonjour's first."""
+    name = socket.gethostname().lower().removesuffix(".local")
+    return [f"{name}.local", name]
+
+
+def network_urls(address: str) -> list[str]:
+    """Return URLs for other machines of the local network, of the server at `address`."""
+    parts = urlsplit(address)
+    hosts = [machine_names()[0]]
+    with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect(_OUTSIDE)  # without a network there is no route
+        hosts.insert(0, str(probe.getsockname()[0]))
+    return [f"{parts.scheme}://{host}:{parts.port}" for host in hosts]

@@ -21,6 +21,7 @@ import "./nav.js";
 import "./pause.js";
 import "./prefix-cache.js";
 import "./profile.js";
+import "./qr-code.js";
 import "./request-detail.js";
 import "./request-list.js";
 import "./requests.js";

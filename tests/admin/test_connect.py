@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import re
 import shlex
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from omlx.server.request.last_seen import MAX_PROGRAMS, LastSeen, Seen
 from tests.admin.running import Administered, administered
 from tests.server.running import TARGET
 
+NO_LIBRARY = "http://none:1/admin"
 ENDPOINT = Endpoint("http://127.0.0.1:8000", "org/model")
 RECORDED = Path(__file__).parents[1] / "agents/recorded"
 
@@ -120,8 +122,16 @@ def test_a_program_that_only_looks_for_models_is_noted(server: Administered) -> 
     assert "<span>page</span>" not in text
 
 
-def test_an_empty_machine_has_a_page(tmp_path: Path) -> None:
-    with administered(tmp_path, Registry(()), None) as server, server.browser() as browser:
-        page = browser.get("/admin/connect?model=no/such")
+def test_an_empty_machine_that_others_reach_has_a_page(
+    browser: httpx.Client, tmp_path: Path
+) -> None:
+    key, empty = "sk-of-this-machine", Registry(())
+    with administered(tmp_path, empty, None, host="0.0.0.0", api_key=key) as server:
+        with server.browser() as other:
+            page = other.get("/admin/connect?model=no/such")
     assert page.status_code == 200
     assert "org/model" in page.text
+    (address,) = re.findall('<omlx-qr class="qr" data-text="(.*?)"', page.text) or [NO_LIBRARY]
+    assert re.fullmatch(r"http://[\w.-]+:\d+/admin", address)
+    assert key not in page.text
+    assert "omlx-qr" not in browser.get("/admin/connect").text

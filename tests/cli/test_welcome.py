@@ -15,7 +15,8 @@ import pytest
 
 from omlx.cli.main import main
 from omlx.cli.serve.ending import Deadline, EngineMonitor
-from omlx.cli.serve.lan import EVERYWHERE, ensure_key, machine_names, network_urls, open_to_network
+from omlx.cli.serve.lan import EVERYWHERE, ensure_key, open_to_network
+from omlx.clients.agents import machine_names, network_urls
 from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.pool.speculation import check_value
 from omlx.settings.configuration import LiveConfiguration

@@ -25,9 +25,8 @@ from omlx.admin.web.formats import context, disk, memory, parameters
 from omlx.catalog import sentence
 from omlx.cli import online_environment
 from omlx.cli.output import UNDERLINE, columns, download_hint, size, styled
-from omlx.cli.serve.lan import network_urls
 from omlx.cli.servers import has_browser
-from omlx.clients.agents import Endpoint
+from omlx.clients.agents import Endpoint, network_urls
 from omlx.clients.apps import Snippet, curl, embeddings_curl, rerank_curl
 from omlx.errors import ConfigError
 from omlx.models.catalog.facts import ModelFacts, model_facts

@@ -219,8 +219,8 @@ class Caller:
 class Arrival:
     """A request whose body arrived `at` seconds on a monotonic clock.
 
-    `load_s`: wait for the model. `prompt`: its end, where a setting allows to keep texts. `guess`: the reason of a guessed priority. `after_tool`: the result of a tool ends
-    the prompt.
+    `load_s`: wait for the model. `prompt`: its end, where a setting allows to keep texts. `guess`:
+    the reason of a guessed priority. `after_tool`: the result of a tool ends the prompt.
     """
 
     at: float

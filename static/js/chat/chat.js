@@ -57,8 +57,12 @@ class Chat extends HTMLElement {
     this.#listen(part("file"));
     show(part("unkept"), store.isKept ? "" : t("ui.chat.unkept"));
     store.onFull(() => show(part("unkept"), t("ui.chat.full")));
-    const recorded = await importRecorded().catch(({ message }) => this.composer.fail(message));
+    let problem = "";
+    const recorded = await importRecorded().catch(({ message }) => {
+      problem = message;
+    });
     await this.open(recorded ?? location.hash.slice(1));
+    if (problem) this.composer.fail(problem);
     this.toggleAttribute("data-ready", true);
     if ("stored" in this.dataset) new Sync((problem) => show(part("unsent"), problem)).start();
     this.models.load();

@@ -35,6 +35,14 @@ DESKTOP: Final = {"width": 1280, "height": 900}
 PHONE: Final = {"width": 375, "height": 812}
 NARROW: Final = {"width": 320, "height": 640}
 VIEWPORTS: Final = (DESKTOP, PHONE, NARROW)
+WIDE: Final = {"width": 1920, "height": 1080}
+EVERY_SIZE: Final = (
+    NARROW,
+    {"width": 390, "height": 844},
+    {"width": 768, "height": 1024},
+    DESKTOP,
+    WIDE,
+)
 SCHEMES: Final = ("light", "dark")
 PATIENCE_MS: Final = 60_000
 """What is expected of a page comes within this time, also on a busy machine."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,6 +17,7 @@ from omlx.telemetry import log
 from tests.admin.browser.checks import check_accessible, check_fits, check_words
 from tests.admin.browser.chromium import NARROW
 from tests.admin.browser.site import CLIPBOARD, Site, copied, open_site
+from tests.admin.browser.test_chat import answers, button, expect_answers
 from tests.server.running import PATIENCE_S, TARGET
 from tests.storage import homes
 
@@ -111,6 +113,33 @@ def test_a_row_opens_the_request(logging_site: Site) -> None:
         expect(page.locator("h1")).to_have_text(HOSTILE)
         check_fits(page)
         check_accessible(page)
+
+
+@pytest.mark.slow
+def test_a_recorded_request_is_replayed_in_chat(browser: Browser, tmp_path: Path) -> None:
+    with open_site(browser, tmp_path, record_prompts=True, host="0.0.0.0") as site:
+        said = site.ask("Count to 20.", temperature=0.5, seed=7, max_tokens=40)
+        text = said["choices"][0]["message"]["content"].strip()
+        with site.open("/admin/activity", "404") as page:
+            ended(page).first.get_by_text("Token limit").click()
+            check_fits(page, [NARROW])
+            check_accessible(page)
+            page.get_by_role("link", name="Replay in chat").click()
+            expect_answers(page, 1)
+            expect(page.locator("h1")).to_have_text("Count to 20.")
+            expect(page.locator("[name=seed]")).to_have_value("7")
+            expect(page.locator("[name=temperature]")).to_have_value("0.5")
+            button(page, "regenerate").click()
+            expect(page.locator(".answer .branches")).to_contain_text("2")
+            expect_answers(page, 1)
+            shown = answers(page).locator('[data-part="text"]').inner_text()
+            assert shown.split() == text.split()
+            page.goto("/admin/chat?request=999")
+            expect(page.locator(".composer")).to_contain_text("no longer among the newest")
+            page.goto("/admin/connect")
+            expect(page.locator("omlx-qr path")).to_have_attribute("d", re.compile("M3 3h1v1"))
+            check_fits(page)
+            check_accessible(page)
 
 
 def test_the_table_of_requests_has_the_height_of_the_page(logging_site: Site) -> None:

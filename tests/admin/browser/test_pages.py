@@ -13,7 +13,7 @@ from playwright.sync_api import Page, expect
 from omlx.admin.web.rendering import ENTRIES, Scripts
 from omlx.catalog import languages
 from tests.admin.browser.checks import check_accessible, check_fits, check_keyboard, check_words
-from tests.admin.browser.chromium import NARROW, VIEWPORTS
+from tests.admin.browser.chromium import EVERY_SIZE, WIDE
 from tests.admin.browser.pages import PAGES, Listed
 from tests.admin.browser.site import Site
 
@@ -43,17 +43,22 @@ def each_page(busy: Site, subtests: pytest.Subtests) -> CheckEach:
     return check_each
 
 
-LANGUAGES = [
-    pytest.param(language, marks=() if language == "en" else pytest.mark.slow)
-    for language in languages()
-]
+def test_they_fit_and_have_all_their_words(each_page: CheckEach) -> None:
+    def check(page: Page) -> None:
+        check_words(page, "en")
+        check_fits(page)
+
+    each_page(check)
 
 
-@pytest.mark.parametrize("language", LANGUAGES)
-def test_they_fit_and_have_all_their_words(each_page: CheckEach, language: str) -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize("language", languages())
+def test_in_every_language_at_every_size(each_page: CheckEach, language: str) -> None:
     def check(page: Page) -> None:
         check_words(page, language)
-        check_fits(page, VIEWPORTS if language == "en" else (NARROW,))
+        check_keyboard(page)
+        check_fits(page, EVERY_SIZE)
+        check_accessible(page, [WIDE])
 
     each_page(check, locale=language)
 
