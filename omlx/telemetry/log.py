@@ -8,6 +8,7 @@ exceptions as their type and traceback only, since their message may quote the p
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -29,6 +30,13 @@ Fields: TypeAlias = dict[str, str | int | float]
 
 FILE: Final = "omlx.log"
 REQUESTS: Final = "omlx.request"
+
+FULL: Final = "The disk is full: nothing is stored until there is room; requests are answered"
+FULL_S: Final = 600.0
+"""Seconds — interval of reminders."""
+
+_FULL_SIGNS: Final = (os.strerror(errno.ENOSPC), "database or disk is full")
+"""How the system and SQLite name a full disk."""
 
 FILE_BYTES = 10 << 20
 FILES_KEPT = 5
@@ -82,12 +90,28 @@ def log_request(fields: Fields, level: int = logging.INFO) -> None:
 
 class Terminal(logging.StreamHandler[TextIO]):
     """Standard error, possibly redirected to a full disk: lines with an OSError are dropped
-    silently.
+    silently. Warnings that a full disk causes are one line in `FULL_S`; the log file has each.
     """
+
+    _full_at = -FULL_S
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if _is_of_full_disk(record):
+            if record.created - self._full_at < FULL_S:
+                return
+            self._full_at = record.created
+            fields = vars(record) | {"msg": FULL, "args": (), "exc_info": None, "fields": {}}
+            record = logging.makeLogRecord(fields)
+        super().emit(record)
 
     def handleError(self, record: logging.LogRecord) -> None:
         if not isinstance(sys.exception(), OSError):
             super().handleError(record)
+
+
+def _is_of_full_disk(record: logging.LogRecord) -> bool:
+    text = " ".join([record.getMessage(), *map(str, fields_of(record).values())])
+    return record.levelno >= logging.WARNING and any(sign in text for sign in _FULL_SIGNS)
 
 
 class PrivateFile(RotatingFileHandler):

@@ -126,9 +126,11 @@ def test_an_empty_machine_that_others_reach_has_a_page(
     browser: httpx.Client, tmp_path: Path
 ) -> None:
     key, empty = "sk-of-this-machine", Registry(())
-    with administered(tmp_path, empty, None, host="0.0.0.0", api_key=key) as server:
-        with server.browser() as other:
-            page = other.get("/admin/connect?model=no/such")
+    with (
+        administered(tmp_path, empty, None, host="0.0.0.0", api_key=key) as server,
+        server.browser() as other,
+    ):
+        page = other.get("/admin/connect?model=no/such")
     assert page.status_code == 200
     assert "org/model" in page.text
     (address,) = re.findall('<omlx-qr class="qr" data-text="(.*?)"', page.text) or [NO_LIBRARY]

@@ -140,6 +140,21 @@ def test_tearing_down_gives_the_logger_back(tmp_path: Path) -> None:
     assert logging.getLogger("omlx").propagate
 
 
+def test_what_a_full_disk_causes_is_one_line_on_the_terminal(
+    tmp_path: Path, terminal: io.StringIO
+) -> None:
+    log.set_up(tmp_path, terminal)
+    logger = logging.getLogger("omlx.x")
+    for detail in ("database or disk is full", "other", "No space left on device"):
+        logger.warning("costs not read", extra={"fields": {"detail": detail}})
+    lines = terminal.getvalue().splitlines()
+    assert [line.partition(" warning: ")[2] for line in lines] == [
+        log.FULL,
+        "costs not read · other",
+    ]
+    assert (tmp_path / "logs" / log.FILE).read_text().count("costs not read") == 3
+
+
 # Logs more than a file may hold, as on a full disk; standard error is such a file, too.
 FULL = """
 import os, resource, sys
