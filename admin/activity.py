@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import date, timedelta
 from itertools import islice
 from pathlib import Path
-from statistics import mean, median
+from statistics import median
 from typing import Annotated, Any, Final, TypeAlias
 
 from fastapi import APIRouter, Request
@@ -319,40 +319,17 @@ class HistoryView:
     def last_day(self) -> str:
         return self.rate[-1].day
 
-    @property
-    def most_rate(self) -> float:
-        return max(bar.value for bar in self.rate)
-
-    @property
-    def most_memory(self) -> int:
-        return int(max(bar.value for bar in self.memory))
-
-    @property
-    def most_heat(self) -> float:
-        return max(bar.value for bar in self.heat)
-
 
 def history_view(minutes: Minutes, hours: int, now: float) -> HistoryView:
     """Return `BARS` bars up to the minute of `now`."""
-    width_s = 3600 * hours // BARS
-    last = int(now) // width_s
-    tokens, used = Counter[int](), Counter[int]()
-    throttled: defaultdict[int, list[bool]] = defaultdict(list)
-    for minute in minutes.since((last - BARS + 1) * width_s):
-        place = minute.at // width_s
-        tokens[place] += minute.tokens
-        used[place] = max(used[place], minute.used_bytes)
-        if minute.throttled is not None:
-            throttled[place].append(minute.throttled)
-    places = range(last - BARS + 1, last + 1)
-    names = [moment(place * width_s) for place in places]
-    rates = [tokens[place] / width_s for place in places]
-    hot = [mean(throttled[place]) if place in throttled else 0.0 for place in places]
+    intervals = minutes.intervals(3600 * hours // BARS, BARS, now)
+    names = [moment(interval.at) for interval in intervals]
+    heat = [interval.throttled for interval in intervals]
     return HistoryView(
         hours,
-        rate=_bars(names, rates),
-        memory=_bars(names, [used[place] for place in places]),
-        heat=_bars(names, hot) if throttled else (),
+        rate=_bars(names, [interval.rate for interval in intervals]),
+        memory=_bars(names, [interval.used_bytes for interval in intervals]),
+        heat=_bars(names, [share or 0.0 for share in heat]) if heat.count(None) < BARS else (),
     )
 
 

@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from statistics import mean
 from typing import Final
 
 from omlx.power import Heat, read_heat
@@ -26,6 +27,16 @@ class Minute:
     tokens: int = 0
     used_bytes: int = 0
     throttled: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """Tokens per second, most bytes in use, share of throttled minutes; None: not known."""
+
+    at: int
+    rate: float
+    used_bytes: int
+    throttled: float | None
 
 
 class Minutes:
@@ -60,3 +71,22 @@ class Minutes:
     def since(self, at: float) -> Sequence[Minute]:
         """Return the minutes from `at` on, newest last."""
         return [minute for minute in self._minutes if minute.at >= at]
+
+    def intervals(self, width_s: int, count: int, now: float) -> Sequence[Interval]:
+        """Return `count` intervals of `width_s` seconds each, the last with the moment `now`."""
+        first = (int(now) // width_s - count + 1) * width_s
+        parts: list[list[Minute]] = [[] for _ in range(count)]
+        for minute in self.since(first):
+            place = (minute.at - first) // width_s
+            parts[min(place, count - 1)].append(minute)  # a clock may be set back
+        return [_interval(first + width_s * at, width_s, part) for at, part in enumerate(parts)]
+
+
+def _interval(at: int, width_s: int, minutes: Sequence[Minute]) -> Interval:
+    known = [minute.throttled for minute in minutes if minute.throttled is not None]
+    return Interval(
+        at,
+        sum(minute.tokens for minute in minutes) / width_s,
+        max((minute.used_bytes for minute in minutes), default=0),
+        mean(known) if known else None,
+    )
