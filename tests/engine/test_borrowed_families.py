@@ -28,6 +28,11 @@ def test_tokens_equal_plain_decoding(name: str) -> None:
     assert bench.stats("a").accepted > 5
     tokens = (*first.tokens, *bench.tokens["a"], 5, 6, 7)
     turn = request("c", tokens, WARM, max_tokens=12)
+    other = request("d", (*first.tokens, 50, 51, 52), GREEDY, max_tokens=2)
     bench.run(turn)
-    assert bench.tokens["c"] == plain(name, unassisted(turn))
-    assert bench.stats("c").cached_n > 30
+    bench.run(other)
+    for later in (turn, other):
+        assert bench.tokens[later.id] == plain(name, unassisted(later)), later.id
+    # states and pools are stored where an answer and a prompt end, but for their newest token
+    assert bench.stats("c").cached_n == len(tokens) - 4
+    assert bench.stats("d").cached_n >= len(first.tokens) - 1
