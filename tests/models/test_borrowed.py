@@ -28,7 +28,6 @@ from tests.zoo.borrowed import CONFIGS
 pytestmark = pytest.mark.needs_extra
 ALONE = {
     "deepseek_v4": "batch.off.no_merge",
-    "ernie4_5_moe_vl": "batch.off.probe",
     "glm5_next": "batch.off.no_merge",
     "inkling": "batch.off.probe",
     "longcat_flash_sparse": "batch.off.probe",

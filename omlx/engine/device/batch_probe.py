@@ -36,7 +36,6 @@ _LATE_FAULTS: Final = {
     "mlx_lm.models.minimax_m3_vl": _BLOCKS,
     "mlx_vlm.models.minimax_m3_vl": _BLOCKS,
     "mlx_vlm.models.qwen4_exp": _BLOCKS,
-    "mlx_vlm.models.ernie4_5_moe_vl": "it takes positions of all rows from one number",
     "mlx_vlm.models.longcat_flash_sparse": "its indexer cannot read rows of several lengths",
 }
 """Models, by module, whose batches raise, or are wrong on long rows only, as lab/probe found."""

@@ -180,7 +180,9 @@ class Seeing:
 
     `blank` is the id that stands for an image token where the model asks for ids. The model
     multiplies embeddings by `scale` itself. Within an image attention is open in both directions on
-    `open_layers`. `marks` counts the layers behind which features are added.
+    `open_layers`. `marks` counts the layers behind which features are added. `embed` names the
+    embedding of ids. `arguments` of the model, in place of views, follow from positions [3, 1,
+    tokens] and the places of images [1, tokens]; with `shifts` in passes over images alone.
     """
 
     blank: int
@@ -189,7 +191,8 @@ class Seeing:
     rotary: Rotary | None = None
     marks: int = 0
     embed: str = "embed_tokens"
-    arguments: Callable[[mx.array, mx.array | None], Mapping[str, mx.array]] | None = None
+    arguments: Callable[[mx.array, mx.array], Mapping[str, mx.array]] | None = None
+    shifts: bool = False
 
 
 @dataclass(slots=True)
@@ -255,11 +258,23 @@ class Vision:
         shown, shift = spans_within(spans, start, stop), self._shift(spans, start, stop)
         if not shown and isinstance(shift, int) and not shift:
             return self.model(ids[None], cache=cache)
+        more: dict[str, mx.array] = {}
+        marks: list[mx.array] = []
+        places: list[tuple[int, int]] = []
+        if shown:
+            more["input_embeddings"], marks, places = self._embed(ids, start, shown)
+        if self.seeing.arguments is not None and (shown or not self.seeing.shifts):
+            more |= self._arguments(shift, start, stop, places)
+            shift = 0
         model: Any = self.model
-        if not shown:
-            more = self._arguments(shift, start, stop)
-            logits: mx.array = model(ids[None], cache=self._views(cache, shift), **more)
-            return logits
+        logits: mx.array = model(ids[None], cache=self._views(cache, shift, places, marks), **more)
+        return logits
+
+    def _embed(
+        self, ids: mx.array, start: int, shown: Sequence[ImageSpan]
+    ) -> tuple[mx.array, list[mx.array], list[tuple[int, int]]]:
+        """Return embeddings and marks [1, tokens, D] of a window, and the places of images."""
+        stop = start + ids.shape[0]
         rows = getattr(self.body, self.seeing.embed)(ids)  # [tokens, D]
         marks = [mx.zeros_like(rows) for _ in range(self.seeing.marks)]
         places: list[tuple[int, int]] = []
@@ -271,14 +286,11 @@ class Vision:
             for mark, added in zip(marks, features.marks, strict=True):
                 mark[place] = added[part].astype(rows.dtype)
             places.append((first - start, last - start))
-        views = self._views(cache, shift, places, [mark[None] for mark in marks])
-        more = self._arguments(shift, start, stop, places)
-        logits = model(ids[None], cache=views, input_embeddings=rows[None], **more)
-        return logits
+        return rows[None], [mark[None] for mark in marks], places
 
     def batch(self, cache: list[Any], spans: Sequence[Sequence[ImageSpan]]) -> list[Any]:
         """Return the cache of a batch whose rows stand behind the images of `spans`, by row."""
-        if self.seeing.rotary is None:
+        if self.seeing.rotary is None and not self.seeing.shifts:
             assert self.seeing.arguments is None, "rows of such a model share no pass"
             return cache
         shifts = [position_shift(row, END) for row in spans]
@@ -291,17 +303,16 @@ class Vision:
         return position_shift(spans, start) if axes is None else Axes(mx.array(axes))
 
     def _arguments(
-        self, shift: Shift, start: int, stop: int, places: Sequence[tuple[int, int]] = ()
+        self, shift: Shift, start: int, stop: int, places: Sequence[tuple[int, int]]
     ) -> Mapping[str, mx.array]:
         """Return the model's further arguments for tokens [start, stop)."""
-        if self.seeing.arguments is None:
-            return {}
+        assert self.seeing.arguments is not None
         axes = shift.positions if isinstance(shift, Axes) else mx.arange(start, stop) + shift
         shown = mx.zeros((1, stop - start), mx.bool_)
         for first, last in places:
             shown[:, first:last] = True
         axes = mx.broadcast_to(axes, (3, stop - start))[:, None]
-        return self.seeing.arguments(axes, shown if places else None)
+        return self.seeing.arguments(axes, shown)
 
     def _views(
         self,
@@ -311,7 +322,8 @@ class Vision:
         marks: Sequence[mx.array] = (),
     ) -> list[Any]:
         views: list[Any] = []
-        if self.seeing.rotary is None and self.seeing.open_layers == "none" and not marks:
+        still = isinstance(shift, int) and not shift
+        if still and self.seeing.open_layers == "none" and not marks:
             return list(cache)  # a view would answer the same
         for layer in cache:
             if isinstance(layer, ArraysCache):  # recurrences know neither positions nor masks

@@ -27,6 +27,10 @@ _UNUSED: Final = ("mlx_audio", "mlx_audio.dsp", "cv2")
 """Modules for sound and video: some families import them, text models never call them."""
 _INDEXED_BLOCKS: Final = "mlx_vlm.models.qwen4_exp"
 """Package with masks written out of bounds for texts shorter than a block of the indexer."""
+_POSITIONED: Final = "mlx_vlm.models.ernie4_5_moe_vl"
+"""Package whose attention takes the offset of its cache as one number, unless given positions."""
+_AXES: Final = 3
+"""Axes of positions: time, row, column."""
 _POSITIONS: Final = frozenset({"_rope_deltas", "_position_ids"})
 """Attributes in which some language models keep the positions of an earlier row."""
 
@@ -87,13 +91,12 @@ def open_borrowed(
     return Borrowed(whole.pop("language_model"), whole)
 
 
-class SteppedBody(nn.Module):
-    """Body that reads a text shorter than `shortest` tokens one token at a time."""
+class _Body(nn.Module):
+    """Caller of a body, whose other attributes are the body's own."""
 
-    def __init__(self, body: nn.Module, shortest: int) -> None:
+    def __init__(self, body: nn.Module) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # mlx has no type for it
         self.body = body
-        self._shortest = shortest
 
     def __getattr__(self, name: str) -> Any:
         if name in self:
@@ -101,6 +104,29 @@ class SteppedBody(nn.Module):
         if "body" not in self:  # it is being made, or copied
             raise AttributeError(name)
         return getattr(self["body"], name)
+
+
+class PositionedBody(_Body):
+    """Body with positions as an argument, counted from the offset of each row's cache."""
+
+    def __call__(
+        self, inputs: mx.array, *args: Any, cache: Any = None, **more: mx.array | None
+    ) -> mx.array:
+        """Return hidden states [rows, tokens, D]; `position_ids` are [rows, tokens, axes]."""
+        if cache is not None and more.get("position_ids") is None:
+            offsets = mx.array(cache[0].offset).reshape(-1, 1)
+            places = offsets + mx.arange(inputs.shape[1])
+            more["position_ids"] = mx.broadcast_to(places[..., None], (*inputs.shape, _AXES))
+        hidden: mx.array = self.body(inputs, *args, cache=cache, **more)
+        return hidden
+
+
+class SteppedBody(_Body):
+    """Body that reads a text shorter than `shortest` tokens one token at a time."""
+
+    def __init__(self, body: nn.Module, shortest: int) -> None:
+        super().__init__(body)
+        self._shortest = shortest
 
     def __call__(
         self,
@@ -136,6 +162,8 @@ class Borrowed(nn.Module):
         super().__init__()  # type: ignore[no-untyped-call]  # mlx has no type for it
         self.language_model: Any = language_model
         self._towers = (towers,)  # in a tuple: a module would be searched for parameters
+        if self.architecture == _POSITIONED:
+            language_model.model = PositionedBody(language_model.model)
         if self.architecture == _INDEXED_BLOCKS:
             ratio = language_model.args.indexer_compress_ratio
             language_model.model = SteppedBody(language_model.model, ratio - 1)

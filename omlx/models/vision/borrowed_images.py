@@ -63,7 +63,7 @@ class Qwen4Family(Qwen35Family):
         return Seeing(self.token_id, arguments=_positions)
 
 
-def _positions(positions: mx.array, shown: mx.array | None) -> Mapping[str, mx.array]:
+def _positions(positions: mx.array, shown: mx.array) -> Mapping[str, mx.array]:
     return {"position_ids": positions}
 
 
@@ -95,16 +95,15 @@ class ErnieFamily(Qwen2Family):
         return processor
 
     def spec(self, model: Any) -> Seeing:
-        return Seeing(self.token_id, arguments=_kinds)
+        return Seeing(self.token_id, arguments=_kinds, shifts=True)
 
     def features(self, vlm: Any, arrays: Arrays) -> Features:
         grid = arrays["image_grid_thw"]
         return single(vlm.resampler_model(vlm.vision_tower(arrays["pixel_values"], grid), grid))
 
 
-def _kinds(positions: mx.array, shown: mx.array | None) -> Mapping[str, mx.array]:
-    places = {"position_ids": positions.transpose(1, 2, 0)}
-    return places if shown is None else {**places, "token_type_ids": shown.astype(mx.int32)}
+def _kinds(positions: mx.array, shown: mx.array) -> Mapping[str, mx.array]:
+    return {"position_ids": positions.transpose(1, 2, 0), "token_type_ids": shown.astype(mx.int32)}
 
 
 class InklingFamily(VisionFamily):

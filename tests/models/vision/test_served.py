@@ -80,6 +80,8 @@ def test_two_turns_look_once(tmp_path: Path, family: str) -> None:
     assert bench.stats("turn").cached_n > spans[-1].stop
     for each in (first, turn, other):
         assert bench.tokens[each.id] == decode(vision, each, model.vocab_size), each.id
+    if not loop.scheduler.batch.off_reason:
+        assert any(forward.batched for plan in bench.plans for forward in plan.forwards)
     if draft is not None:
         assert bench.stats("turn").drafters["tiny"].rounds
         assert sorted(attributes(model.model)) == before
