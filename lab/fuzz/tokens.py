@@ -1,6 +1,6 @@
 """Compare the answers of a busy, speculating server with plain decoding of one request at a time.
 
-python -m lab.fuzz.tokens --requests 20000 [--families llama,lfm2] [--salt 1]
+python -m lab.fuzz.tokens --requests 20000 [--families llama,lfm2] [--drafter eagle] [--salt 1]
 
 Every family of the zoo is saved with the bundled tokenizer, beside a perturbed copy as its draft
 model. The reference answers each request alone, without drafts and without a prefix cache. Then
@@ -21,6 +21,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
+from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 from random import Random
 from time import monotonic, sleep
@@ -53,7 +55,13 @@ BEGINNINGS: Final = 12
 """Distinct beginnings that the prompts of one family share."""
 
 DRAFT: Final = "draft"
-DRAFTERS: Final = (DRAFT, "eagle", "dflash", "dflash2", "dspark")
+MTP: Final = "mtp"
+DRAFTERS: Final = (DRAFT, "eagle", "dflash", "dflash2", "dspark", MTP)
+TRAINED: Final = (
+    *product(("llama", "qwen3_5"), DRAFTERS[1:-1]),
+    *((name, MTP) for name in ("deepseek_v4", "glm5_next", "glm_moe_dsa", "nemotron_h")),
+)
+"""Families with the trained drafters that they are compared with, beside a draft model."""
 NOISE: Final = 0.05
 PATIENCE_S: Final = 120
 COMPARED: Final = ("text", "message", "finish_reason")
@@ -101,7 +109,7 @@ def save_pair(name: str, folder: Path, drafter: str = DRAFT) -> Registry:
     else:
         from tests.engine.borrowed import save_drafter  # noqa: PLC0415 — imports mlx-vlm
 
-        save_drafter(drafter, zoo.FAMILIES[name], entries[1].path)
+        save_drafter(drafter, name, entries[1].path)
         entries[1] = inspect_checkpoint(entries[1].id, entries[1].path, "bundled")
     return Registry(tuple(entries))
 
@@ -150,7 +158,7 @@ def content(choices: Sequence[Json]) -> list[Json]:
 
 def fuzz_family(name: str, requests: int, salt: int, folder: Path, drafter: str = DRAFT) -> Outcome:
     """Compare `requests` answers of one family."""
-    outcome = Outcome(name)
+    outcome = Outcome(name if drafter == DRAFT else f"{name} {drafter}")
     rng = Random(f"{name} {salt}")
     registry = save_pair(name, folder, drafter)
     target, draft = (entry.id for entry in registry.entries)
@@ -245,22 +253,26 @@ def _tokens() -> tuple[dict[str, list[int]], int]:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m lab.fuzz.tokens", description=__doc__)
     parser.add_argument("--requests", type=int, default=20_000, help="in all")
-    servable = ",".join(name for name in zoo.MAIN_NAMES if not zoo.FAMILIES[name].module)
-    parser.add_argument("--families", default=servable, help="names of the zoo")
+    servable = [name for name in zoo.MAIN_NAMES if not zoo.FAMILIES[name].module]
+    parser.add_argument("--families", help="names of the zoo, with the drafter alone")
     parser.add_argument("--drafter", choices=DRAFTERS, default=DRAFT, help="others need mlx-vlm")
     parser.add_argument("--salt", type=int, default=0, help="other requests")
     parser.add_argument("--seconds", type=float, default=7200.0, help="start no family after this")
     arguments = parser.parse_args()
-    families = arguments.families.split(",")
+    if arguments.families is not None:
+        pairs = [(name, arguments.drafter) for name in arguments.families.split(",")]
+    else:
+        trained = TRAINED if find_spec("mlx_vlm") is not None else ()
+        pairs = [*((name, DRAFT) for name in servable), *trained]
     until = monotonic() + arguments.seconds
     failed = total = 0
-    for name in families:
+    for name, drafter in pairs:
         if monotonic() > until:
-            print(f"out of time before {name}")  # noqa: T201
+            print(f"out of time before {name} {drafter}")  # noqa: T201
             break
-        each = max(1, arguments.requests // len(families))
+        each = max(1, arguments.requests // len(pairs))
         with tempfile.TemporaryDirectory(prefix="omlx-fuzz-") as folder:
-            outcome = fuzz_family(name, each, arguments.salt, Path(folder), arguments.drafter)
+            outcome = fuzz_family(name, each, arguments.salt, Path(folder), drafter)
         total += outcome.compared
         failed += len(outcome.differences)
         print(outcome, flush=True)  # noqa: T201

@@ -19,12 +19,13 @@ from omlx.engine.speculation.drafters.head import HeadDrafter
 from omlx.engine.step.row import Row
 from omlx.errors import Reason
 from omlx.models.pool.borrowed_drafters import BorrowedHead, drafter_of, open_drafter
+from omlx.models.pool.opening import open_model
 from tests import zoo
 from tests.engine.harness import model
 from tests.engine.heads import Bad
 from tests.zoo.borrowed import CONFIGS as BORROWED
-from tests.zoo.build import build_family, config_of, randomise
-from tests.zoo.family import SMALL, Family
+from tests.zoo.build import config_of, randomise
+from tests.zoo.family import SMALL
 
 LAYER = {**SMALL, "num_hidden_layers": 1, "model_type": "llama"}
 BLOCK = {**SMALL, "num_hidden_layers": 2, "model_type": "qwen3", "block_size": 8}
@@ -96,27 +97,33 @@ def weights_of(module: nn.Module) -> dict[str, mx.array]:
     return dict(tree_flatten(module.parameters()))
 
 
-def save_drafter(kind: str, family: Family, folder: Path) -> None:
+def save_drafter(kind: str, name: str, folder: Path) -> None:
     """Replace the model of a family in `folder` by a random drafter for it."""
-    width = json.loads((folder / "config.json").read_text())["vocab_size"]
-    target = build_family(family, vocab_extra=width - zoo.VOCAB_SIZE)
+    target, saved = open_model(folder, "float32", trusted=False)
+    width = (saved.get("text_config") or saved)["vocab_size"]
     parts = parts_of(target)
     assert parts is not None
     depth = len(parts.body.layers)
-    config = {**CONFIGS[kind], "vocab_size": width, "num_target_layers": depth}
+    config = _widened(HEADS[name] if kind == "mtp" else CONFIGS[kind], width)
     if kind == "eagle":
-        config |= {
-            "transformer_layer_config": {**LAYER, "vocab_size": width},
-            "eagle_aux_hidden_state_layer_ids": [1, depth // 2 + 1, depth],
-        }
-    else:
-        ids = [0, depth - 1]
-        inner = {**config["dflash_config"], "num_target_layers": depth, "target_layer_ids": ids}
-        config |= {"dflash_config": inner}
+        config["eagle_aux_hidden_state_layer_ids"] = [1, depth // 2 + 1, depth]
+    elif kind != "mtp":
+        config |= {"num_target_layers": depth, "vocab_size": width}
+        inner = {"num_target_layers": depth, "target_layer_ids": [0, depth - 1]}
+        config["dflash_config"] |= inner
     module = open_drafter(config, {}, parts)[0].module
     randomise(module, 3, 1.0)
     (folder / "config.json").write_text(json.dumps(config))
     mx.save_safetensors(str(folder / "model.safetensors"), weights_of(module))
+
+
+def _widened(config: dict[str, Any], vocab_size: int) -> dict[str, Any]:
+    """Copy a config, with another vocabulary in every part that states one."""
+    copied = json.loads(json.dumps(config))
+    for part in (copied, *(part for part in copied.values() if isinstance(part, dict))):
+        if "vocab_size" in part:
+            part["vocab_size"] = vocab_size
+    return copied
 
 
 @dataclass
