@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,20 @@ FORMS: dict[str, dict[str, Any] | None] = {
     "nvfp4": {"group_size": 16, "bits": 4, "mode": "nvfp4"},
 }
 OVERRIDE = {"group_size": 32, "bits": 8, "mode": "affine"}
+_NESTED = (
+    (r"^language_model\.model\.", "model.language_model."),
+    (r"^vision_tower", "model.visual"),
+)
+PUBLISHED = {
+    "glm5_next": _NESTED,
+    "mimo_v2": ((r"^vision_tower", "visual"),),
+    "qwen4_exp": _NESTED,
+}
+"""Names in folders of Hugging Face's layout, as patterns of mlx-vlm's."""
+STACKED = {"minimax_m3", "step3p7"}
+"""Families whose experts are published in one tensor."""
+UNKNOWN = {"inkling", "mistral_large3"}
+"""Families whose published names are not known here."""
 NAMES = ("deepseek_v4", "glm5_next", "mimo_v2", "mistral_large3", "qwen4_exp", "step3p7")
 
 
@@ -80,10 +95,15 @@ def logits(model: Any) -> mx.array:
 @pytest.mark.parametrize(
     "name", [NAMES[0], *(pytest.param(name, marks=pytest.mark.slow) for name in NAMES[1:])]
 )
-def test_a_folder_gives_the_logits_that_were_saved(name: str, form: str, tmp_path: Path) -> None:
+def test_a_read_only_folder_gives_the_logits_that_were_saved(
+    name: str, form: str, tmp_path: Path
+) -> None:
     saved = save(tmp_path, name, FORMS[form])
     before = stamps(tmp_path)
+    for path in (*tmp_path.iterdir(), tmp_path):
+        path.chmod(path.stat().st_mode & 0o555)
     model, config = open_model(tmp_path, "auto", trusted=False)
+    tmp_path.chmod(0o755)
     assert isinstance(model, Borrowed)
     assert mx.array_equal(logits(model), logits(saved))
     assert config == ModelFiles.at(tmp_path).config
@@ -94,11 +114,27 @@ def stamps(folder: Path) -> dict[str, tuple[int, bytes]]:
     return {path.name: (path.stat().st_mtime_ns, path.read_bytes()) for path in folder.iterdir()}
 
 
-def test_a_folder_as_its_authors_publish_it(tmp_path: Path) -> None:
-    saved = save(tmp_path, "k2_horizon")
-    weights = mx.load(str(tmp_path / "model.safetensors"))
-    plain = {name.removeprefix("language_model."): array for name, array in weights.items()}
-    mx.save_safetensors(str(tmp_path / "model.safetensors"), plain)
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name == "k2_horizon" else pytest.param(name, marks=pytest.mark.slow)
+        for name in CONFIGS
+        if name not in UNKNOWN
+    ],
+)
+def test_a_folder_as_its_authors_publish_it(name: str, tmp_path: Path) -> None:
+    saved = save(tmp_path, name)
+    published: dict[str, mx.array] = {}
+    for path, array in mx.load(str(tmp_path / "model.safetensors")).items():
+        for pattern, other in PUBLISHED.get(name, ()):
+            path = re.sub(pattern, other, path)
+        before, expert, part = path.removeprefix("language_model.").partition(".switch_mlp.")
+        if expert and name not in STACKED:
+            parts = {f"{before}.experts.{i}.{part}": one for i, one in enumerate(array)}
+        else:
+            parts = {before + expert + part: array}
+        published |= parts
+    mx.save_safetensors(str(tmp_path / "model.safetensors"), published)
     model, _ = open_model(tmp_path, "auto", trusted=False)
     assert mx.array_equal(logits(model), logits(saved))
 

@@ -10,18 +10,27 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import mlx.core as mx
 import pytest
-from openai import OpenAI
+from openai import BadRequestError, OpenAI
 
+from omlx.engine.device.model import parts_of
 from omlx.models.catalog.discovery import BUNDLED, Folder, scan_places
+from omlx.models.catalog.drafters import shard_head
+from omlx.models.pool.opening import open_model
+from tests.models.heads import in_shards
 from tests.server.dialects import user
 from tests.server.running import TARGET, Running, omlx
 from tests.templates.fetched import write_tokenizer
 from tests.zoo.borrowed import CONFIGS
-from tests.zoo.build import save_borrowed
+from tests.zoo.build import randomise, save_borrowed
+
+pytest.importorskip("mlx_vlm")
+
+from omlx.models.pool.borrowed_drafters import open_drafter
+from tests.engine.borrowed import weights_of
 
 pytestmark = [
-    pytest.mark.needs_extra,
     pytest.mark.filterwarnings("ignore"),  # transformers warns of types that it does not know
 ]
 NAMES = ("mimo_v2", "qwen4_exp")
@@ -151,6 +160,47 @@ def test_a_chat_is_the_same_streamed_and_with_drafts(running: Running, model: st
     drafted = client.chat.completions.create(**asked, prediction=prediction, extra_body=drafts)
     assert written(drafted.choices[0].message) == text
     assert drafted.timings["draft_n"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("whole", [True, False], ids=["whole", "half"])
+def test_a_head_in_the_shards_drafts_or_says_what_it_lacks(tmp_path: Path, whole: bool) -> None:
+    save("glm5_next", tmp_path)
+    save_head(tmp_path / "glm5_next", whole)
+    asked = {"model": "glm5_next", "messages": user("Count."), "seed": 3, "max_tokens": 24}
+    with omlx(registry=scan_places([Folder("test", tmp_path)]), default="glm5_next") as server:
+        client = OpenAI(base_url=f"{server.url}/v1", api_key="none")
+        plain = client.chat.completions.create(**asked, extra_body={"speculation": "off"})
+        text = written(plain.choices[0].message)
+        drafts = {"speculation": "mtp", "num_draft_tokens": 2}
+        if whole:
+            drafted = client.chat.completions.create(**asked, extra_body=drafts)
+            assert written(drafted.choices[0].message) == text
+            assert drafted.timings["drafters"]["mtp"]["proposed"] > 0
+        else:
+            with pytest.raises(BadRequestError) as caught:
+                client.chat.completions.create(**asked, extra_body=drafts)
+            assert (caught.value.code, caught.value.param) == (
+                "spec.off.head_weights",
+                "speculation",
+            )
+            assert "norm" in caught.value.message
+            assert written(client.chat.completions.create(**asked).choices[0].message) == text
+        record = httpx.get(f"{server.url}/v1/models/glm5_next", timeout=60).json()
+        assert record["speculation"]["head"]["loaded"] is whole
+
+
+def save_head(folder: Path, whole: bool) -> None:
+    """Add a random head to the shard of its target, or what is left of one without its norms."""
+    shard, target = folder / "model.safetensors", open_model(folder, "float32", trusted=False)[0]
+    parts = parts_of(target)
+    assert parts is not None
+    config, _ = shard_head(json.loads((folder / "config.json").read_text())) or ({}, ())
+    module = open_drafter(config, {}, parts)[0].module
+    randomise(module, 1, 1.0)
+    head = in_shards("glm5_next", weights_of(module))
+    kept = {name: array for name, array in head.items() if whole or "norm" not in name}
+    mx.save_safetensors(str(shard), mx.load(str(shard)) | kept)
 
 
 def test_a_model_says_which_library_computes_it(running: Running) -> None:
