@@ -64,6 +64,7 @@ TRAINED: Final = (
 """Families with the trained drafters that they are compared with, beside a draft model."""
 NOISE: Final = 0.05
 PATIENCE_S: Final = 120
+LIMITS: Final = httpx.Limits(keepalive_expiry=1.0)  # before the server closes a connection
 COMPARED: Final = ("text", "message", "finish_reason")
 
 
@@ -126,7 +127,7 @@ def _perturb(folder: Path) -> None:
 def client(registry: Registry, settings: Settings) -> Iterator[httpx.Client]:
     with (
         omlx(settings, registry=registry, default=registry.entries[0].id) as running,
-        httpx.Client(base_url=running.url, timeout=PATIENCE_S) as http,
+        httpx.Client(base_url=running.url, timeout=PATIENCE_S, limits=LIMITS) as http,
     ):
         yield http
 
