@@ -297,3 +297,4 @@ class Receipt:
     kept: bool = True  # the answer is stored and can be verified by `id`
     exactness: str = ""  # the model's `ExactnessClaim` as text
     library: str = ""  # of the model's classes
+    kv_bits: str = ""  # of quantized KV caches

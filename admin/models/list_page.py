@@ -18,7 +18,7 @@ from omlx.errors import Reason
 from omlx.measure.spread import NOTABLE
 from omlx.models.catalog.registry import ModelEntry
 from omlx.models.pool.footprint import MemoryParts, weight_bytes
-from omlx.models.pool.served import ModelStatus, State, reason_to_json
+from omlx.models.pool.served import KVCacheFacts, ModelStatus, State, reason_to_json
 from omlx.models.pool.speculation import SpeculationConfig
 from omlx.records import acceptance_rate
 from omlx.server.endpoints import status
@@ -65,7 +65,7 @@ class ModelRow:
     """`context_length`: tokens, the lower of the configured limit and the model's.
 
     `no_vision`: why the model reads no images, None if it does; `tower_bytes`: memory of its vision
-    tower; `needs_bytes`: memory that its weights take.
+    tower; `needs_bytes`: memory that its weights take; `kv_cache`: that of a loaded model.
     """
 
     entry: ModelEntry
@@ -80,6 +80,7 @@ class ModelRow:
     no_vision: Reason | None = TEXT_ALONE
     tower_bytes: int = 0
     needs_bytes: int = 0
+    kv_cache: KVCacheFacts | None = None
 
     @property
     def id(self) -> str:
@@ -225,6 +226,7 @@ def model_row(model: ModelSnapshot, default: str | None) -> ModelRow:
         model.no_vision,
         model.tower_bytes,
         model.status.weights_bytes or weight_bytes(model.entry, settings.dtype),
+        model.kv_cache,
     )
 
 

@@ -75,7 +75,7 @@ class ExactnessCard:
 class ModelView:
     """Cards are None for an unusable model; `reason` says why.
 
-    `narrow`: number of tokenizer tokens that a loaded model lacks, if any.
+    `notes`: what a loaded model lacks, such as tokens of its tokenizer.
     """
 
     model: ModelRow
@@ -85,7 +85,7 @@ class ModelView:
     trial: TrialCard | None = None
     prefixes: PrefixCard | None = None
     reason: Reason | None = None
-    narrow: Reason | None = None
+    notes: Sequence[Reason] = ()
     profiles: Sequence[ProfileRow] = ()
     benchmark: BenchmarkCard | None = None
     exactness: ExactnessCard | None = None
@@ -127,7 +127,7 @@ class ModelPage:
 
     async def _status(self, request: Request) -> ModelView:
         model = await self._snapshot(request)
-        return ModelView(model_row(model, self.snapshots.default), narrow=_narrow(model))
+        return ModelView(model_row(model, self.snapshots.default), notes=_notes(model))
 
     async def _prefixes(self, request: Request) -> PrefixCard:
         return await self._prefix_card(await self._snapshot(request))
@@ -176,7 +176,7 @@ class ModelPage:
             speculation=speculation_card(model.speculative, settings.settings, inherited, drafts),
             trial=_trial_card(model, status, drafts),
             prefixes=await self._prefix_card(model),
-            narrow=_narrow(model),
+            notes=_notes(model),
             profiles=profile_rows(self.settings, row.id),
             benchmark=benchmark_card(row.id, runs),
             exactness=exactness_card(model),
@@ -192,8 +192,11 @@ class ModelPage:
         return replace(card, beginnings=rows, prewarming=self.prefixes.prewarming(model.entry.id))
 
 
-def _narrow(model: ModelSnapshot) -> Reason | None:
-    return None if model.served is None else model.served.narrow
+def _notes(model: ModelSnapshot) -> Sequence[Reason]:
+    served = model.served
+    if served is None:
+        return ()
+    return [reason for reason in (served.narrow, served.kv_cache.reason) if reason is not None]
 
 
 def exactness_card(model: ModelSnapshot) -> ExactnessCard:

@@ -16,7 +16,7 @@ from omlx.models.catalog.files import ModelFiles
 from omlx.models.catalog.package import FILE, DeclaredDraftModel, usable_package
 from omlx.models.catalog.registry import ModelEntry, Status
 from omlx.models.pool.pool import Pool, why_no_vision
-from omlx.models.pool.served import ModelStatus, ServedModel, State
+from omlx.models.pool.served import KVCacheFacts, ModelStatus, ServedModel, State
 from omlx.models.pool.speculation import SpeculationConfig
 from omlx.models.vision.support import read_vision_off
 from omlx.records import PrefixStats, RequestStats
@@ -70,6 +70,10 @@ class ModelSnapshot:
     def tower_bytes(self) -> int:
         """Memory of the vision tower, part of the loaded weights."""
         return 0 if self.served is None else self.served.vision.tower_bytes
+
+    @property
+    def kv_cache(self) -> KVCacheFacts | None:
+        return None if self.served is None else self.served.kv_cache
 
     @property
     def usable(self) -> bool:

@@ -57,7 +57,8 @@ def build_loop(
     replaces the model's own caches. A `runner` reaches all stages. `disks` store prefixes;
     `draft_shape` is the draft's.
     """
-    make_cache, cost_model = make_cache or cache_maker(model), cost_model or CostModel()
+    kv_bits = None if facts is None else facts.kv_bits
+    make_cache, cost_model = make_cache or cache_maker(model, kv_bits), cost_model or CostModel()
     cost_model.target.expected = expected_costs(model)
     if facts is None:
         facts = run_through(probed(facts_of(model, vocab_size, make_cache), model, make_cache))

@@ -63,6 +63,7 @@ class StagedReader:
         trusted: bool,
         vision: bool,
         library: str,
+        kv_bits: int | None,
     ) -> LoadSteps:
         if entry.id != self._model:
             return load_steps(
@@ -71,29 +72,35 @@ class StagedReader:
                 trusted=trusted,
                 vision=vision,
                 library=library,
+                kv_bits=kv_bits,
             )
-        return self._steps(entry, dtype, tokenizer or read_tokenizer(entry), trusted)
+        return self._steps(entry, dtype, tokenizer or read_tokenizer(entry), trusted, kv_bits)
 
     def _steps(
-        self, entry: ModelEntry, dtype: Dtype, tokenizer: TokenizerWrapper, trusted: bool
+        self,
+        entry: ModelEntry,
+        dtype: Dtype,
+        tokenizer: TokenizerWrapper,
+        trusted: bool,
+        kv_bits: int | None,
     ) -> LoadSteps:
         self.stages.ask(Kind.CHECK, {"model": entry.id, "fingerprint": fingerprint(entry.path)})
         yield from self.stages.replies()
         whole, config = open_model(entry.path, dtype, trusted=trusted)
-        facts = facts_of(whole, tokenizer_length(tokenizer), cache_maker(whole))
+        facts = facts_of(whole, tokenizer_length(tokenizer), cache_maker(whole), kv_bits)
         counts = self._counts(whole)
         for status in self.stages.statuses:
             rank = status.rank
             status.layers = ends.span(counts, rank) if counts else (0, len(whole.layers))
         cut(whole, self._group, counts)
-        order = {"dtype": dtype, "trusted": trusted, "counts": counts}
+        order = {"dtype": dtype, "trusted": trusted, "counts": counts, "kv_bits": facts.kv_bits}
         self.stages.ask(Kind.LOAD, {**order, "vocab_size": facts.vocab_size})
         nbytes = yield from read_weights(whole)
         loaded = yield from self.stages.replies()
         for rank, reply in {0: {"weights_bytes": nbytes}, **loaded}.items():
             self.stages.statuses[rank].weights_bytes = reply["weights_bytes"]
         self.stages.ask(Kind.PROBE, {})
-        model, make_cache = cast("Model", whole), cache_maker(whole)
+        model, make_cache = cast("Model", whole), cache_maker(whole, facts.kv_bits)
         with self.stages.deadline():
             failure = forward_failure(model, make_cache, facts.vocab_size)
         with self.stages.deadline():
@@ -108,7 +115,8 @@ class StagedReader:
         stage = StagedLoop(layout, runner, lambda: self.stages.statuses)
         off = "vision.off.staged" if has_vision(config) else "vision.off.text"
         loaded_model = describe(entry, whole, config, tokenizer, facts)
-        return replace(loaded_model, stage=stage, vision=VisionSupport(off_reason=Reason(off)))
+        vision = VisionSupport(off_reason=Reason(off))
+        return replace(loaded_model, stage=stage, vision=vision, kv_bits=kv_bits)
 
     def _counts(self, whole: nn.Module) -> list[int]:
         """Return layers by rank; empty if each rank has a part of every layer.
@@ -185,9 +193,10 @@ class FollowerStage:
     def _load(self, order: Mapping[str, Any]) -> dict[str, Any]:
         """Read the layers of this rank; return their bytes."""
         model, _ = open_model(self._entry.path, order["dtype"], trusted=order["trusted"])
-        facts = facts_of(model, order["vocab_size"], cache_maker(model))
+        kv_bits = order["kv_bits"]
+        facts = facts_of(model, order["vocab_size"], cache_maker(model), kv_bits)
         body = cut(model, self.group, order["counts"])
-        self._new_runner = partial(Follower, body, cache_maker(model), facts, self.group)
+        self._new_runner = partial(Follower, body, cache_maker(model, kv_bits), facts, self.group)
         return {"weights_bytes": run_through(read_weights(model))}
 
     def _probe(self) -> dict[str, Any]:

@@ -23,6 +23,7 @@ _OTHER: Final = {
     "tokenizer": "verify.other_tokenizer",
     "template": "verify.other_template",
     "dtype": "verify.other_dtype",
+    "kv_bits": "verify.other_kv_bits",
 }
 """Reason codes for a changed model, by receipt field."""
 

@@ -27,6 +27,7 @@ from omlx.settings.types import (
     Folder,
     Folders,
     Form,
+    KVBits,
     Origins,
     Pairs,
     Paragraphs,
@@ -211,6 +212,7 @@ class Settings(BaseModel):
 
     exactness: Annotated[Literal["ties", "strict"], _engine(scopes=PER_MODEL)] = "ties"
     receipt: Annotated[bool, _engine(applies=AppliesAt.AT_ONCE, scopes=EVERYWHERE)] = False
+    kv_bits: Annotated[KVBits, _engine(scopes=PER_MODEL)] = "off"
     max_concurrent_requests: Annotated[int, _engine(low=1, high=256)] = 8
     max_waiting: Annotated[int, _engine(low=0, high=65536)] = 512
     max_context: Annotated[int | None, _engine(scopes=PER_MODEL, low=16, high=1 << 30)] = None
@@ -228,6 +230,11 @@ class Settings(BaseModel):
     prewarm: Annotated[Literal["mains", "always", "off"], _engine(applies=AppliesAt.AT_ONCE)] = (
         "mains"
     )
+
+    @property
+    def kv_number_bits(self) -> int | None:
+        """Bits of a number in quantized KV caches, None without quantization."""
+        return None if self.kv_bits == "off" else int(self.kv_bits)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import os
 import re
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Final, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from pydantic import AfterValidator, BeforeValidator
 
@@ -97,6 +97,10 @@ def _size_or_off(raw: object) -> object:
     return 0 if isinstance(raw, str) and raw.strip().lower() == "off" else _size(raw)
 
 
+def _choice_of_number(raw: object) -> object:
+    return str(raw) if type(raw) is int else raw
+
+
 def _folder(raw: object) -> object:
     if not isinstance(raw, str):
         return raw
@@ -156,6 +160,7 @@ Paragraphs: TypeAlias = Annotated[str, Form.PARAGRAPHS, AfterValidator(_text)]
 Secret: TypeAlias = Annotated[str, Form.SECRET, AfterValidator(_secret)]
 Size: TypeAlias = Annotated[int, Form.SIZE, BeforeValidator(_size)]
 SizeOrOff: TypeAlias = Annotated[int, Form.SIZE, BeforeValidator(_size_or_off)]
+KVBits: TypeAlias = Annotated[Literal["off", "8", "4"], BeforeValidator(_choice_of_number)]
 Folder: TypeAlias = Annotated[Path, BeforeValidator(_folder)]
 TemplateVariables: TypeAlias = Annotated[dict[str, Any], AfterValidator(_object)]
 Folders: TypeAlias = Annotated[tuple[Folder, ...], Form.LINES, BeforeValidator(_listed)]

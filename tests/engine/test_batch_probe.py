@@ -34,7 +34,6 @@ def test_rows_share_a_batch(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "layer"),
     [
-        ("llama_quantized", "QuantizedKVCache"),
         ("llama_concatenate", "ConcatenateKVCache"),
         ("llama4", "ChunkedKVCache"),
     ],
@@ -99,6 +98,6 @@ def test_recurrent_layers_that_read_padding_are_found(name: str) -> None:
 
 
 def test_a_layer_that_cannot_roll_back_one_row_is_named() -> None:
-    error = "QuantizedKVCache cannot roll back one row"
-    found = uneven_reason(zoo.build("llama_quantized"))
+    error = "ConcatenateKVCache cannot roll back one row"
+    found = uneven_reason(zoo.build("llama_concatenate"))
     assert found == Reason("batch.off.uneven", {"error": error})

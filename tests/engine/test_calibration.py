@@ -358,7 +358,7 @@ def test_batches_are_measured_and_the_draft_models_of_their_rows(name: str) -> N
 
 
 def test_batches_are_measured_only_where_rows_can_share_them_and_fit() -> None:
-    alone = loop_of("llama_quantized")
+    alone = loop_of("llama_concatenate")
     assert complete(alone).state is CalibrationState.DONE
     used = [0]
     memory = MemoryGuard(1 << 20, lambda: used[0])

@@ -45,8 +45,6 @@ def expect(family: str, bench: Bench, one: Request) -> None:
 
 @pytest.mark.parametrize("family", KINDS)
 def test_they_are_those_of_one_pass(family: str) -> None:
-    if family == "quantized_kv":
-        pytest.skip("its cache rounds by how a prompt is cut")
     bench = Bench(loop_of(family, limits=SLICES))
     bench.run(scored())
     expect(family, bench, scored())

@@ -35,8 +35,9 @@ BATCHED = (
     "falcon_h1",
     "lfm2",
     "recurrent_gemma",
+    "llama_quantized",
 )
-UNMERGEABLE = ("llama_quantized", "llama_concatenate", "llama4")
+UNMERGEABLE = ("llama_concatenate", "llama4")
 
 
 def half_right(family: str) -> tuple[EngineLoop, Corrupted]:

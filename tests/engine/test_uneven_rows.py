@@ -8,7 +8,7 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
-from omlx.engine.device.ragged import RaggedKVCache
+from omlx.engine.device.ragged_cache import RaggedKVCache
 from omlx.engine.speculation.drafter import Draft, Drafter, Proposal
 from omlx.engine.speculation.strategy import Clause
 from omlx.engine.step.row import Row

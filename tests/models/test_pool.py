@@ -21,7 +21,7 @@ from omlx.models.pool.load_queue import ignore_progress
 from omlx.models.pool.load_weights import Report
 from omlx.models.pool.opening import LoadProgress
 from omlx.models.pool.pool import Pool
-from omlx.models.pool.served import Lease, State
+from omlx.models.pool.served import Lease, ServedModel, State
 from omlx.settings.configuration import LiveConfiguration
 from omlx.settings.schema import Settings
 from omlx.settings.store import Store
@@ -256,6 +256,29 @@ def test_settings_that_change_during_a_load_take_effect(
             await until(
                 lambda: [each.speculation.settings.temperature for each in models.loaded] == [0.5]
             )
+
+    asyncio.run(run())
+
+
+def test_a_change_of_kv_bits_keeps_the_weights(engine: EngineThread, tmp_path: Path) -> None:
+    def state(models: Pool) -> tuple[int, ServedModel]:
+        resident = models.residents.find(TARGET)
+        assert resident is not None
+        (loaded,) = resident.weights.values()
+        return id(loaded.model), resident.served
+
+    async def run() -> None:
+        async with pool(engine, tmp_path) as models:
+            await models.load(TARGET)
+            model, plain = state(models)
+            models.catalog.live.patch({"kv_bits": "8"}, TARGET)
+            await models.reconfigure()
+            await until(lambda: models.loaded[0].kv_cache.bits == 8)
+            same, served = state(models)
+            assert same == model
+            # 64 numbers of 8 bits and two scales, against 64 numbers of 32 bits
+            assert served.kv_cache.token_bytes * 256 == plain.kv_cache.token_bytes * (64 + 8)
+            assert served.identity != plain.identity
 
     asyncio.run(run())
 

@@ -136,7 +136,7 @@ def test_what_a_draft_model_stores_goes_with_the_prompts_of_its_target(
 ) -> None:
     disks = DiskCache(tmp_path / "cache", DiskBudget(1 << 20), lambda: None)
     draft, other = (replace(entry, id=id) for id in ("org/draft", "org/other"))
-    loaded = SimpleNamespace(stage=None, facts=SimpleNamespace(layout=LAYOUT))
+    loaded = SimpleNamespace(stage=None, facts=SimpleNamespace(layout=LAYOUT, kv_bits=None))
     speculation = SimpleNamespace(settings=SimpleNamespace(dtype="auto", exactness="ties"))
     for target in (entry, other):
         choice = SimpleNamespace(target=target, draft_model=draft, speculation=speculation)

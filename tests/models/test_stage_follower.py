@@ -19,7 +19,7 @@ from omlx.models.stages import FollowerStage
 from tests.server.running import TARGET
 
 LEADERS = BUNDLED / TARGET
-LOAD = {"dtype": "auto", "trusted": False, "counts": [6, 2], "vocab_size": 1 << 20}
+LOAD = {"dtype": "auto", "trusted": False, "counts": [6, 2], "vocab_size": 1 << 20, "kv_bits": None}
 
 
 def stage(folder: Path = LEADERS) -> FollowerStage:

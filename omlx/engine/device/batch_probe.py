@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any, Final, Protocol, runtime_checkable
 
 import mlx.core as mx
-from mlx_lm.models.cache import ArraysCache
+from mlx_lm.models.cache import ArraysCache, QuantizedKVCache
 
 from omlx.engine.device import kinds, ragged
 from omlx.engine.device.model import Cache, MakeCache, Model, architecture_of
@@ -31,6 +31,9 @@ Kernels of other shapes round differently: about 1e-5 in float32, 1e-2 in bfloat
 on by default on some GPUs, reach 1e-3.
 """
 
+_QUANTIZED_TOLERANCE = 0.2
+"""As above, with quantized KV caches, whose rounding steps are wide."""
+
 _BLOCKS: Final = "it picks keys by blocks of cache columns, which padding shifts"
 _LATE_FAULTS: Final = {
     "mlx_lm.models.minimax_m3_vl": _BLOCKS,
@@ -40,8 +43,10 @@ _LATE_FAULTS: Final = {
 }
 """Models, by module, whose batches raise, or are wrong on long rows only, as lab/probe found."""
 
-_PROBE_ERRORS = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
-"""What models raise that do not expect a batch."""
+PROBE_ERRORS: Final = (
+    *(ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError),
+)
+"""Errors of models that do not expect a batch, or quantized keys."""
 
 
 @runtime_checkable
@@ -100,7 +105,8 @@ def merge_refusal(model: Model, make_cache: MakeCache) -> Reason | None:
         return Reason("batch.off.probe", {"error": fault})
     alone = (kinds.Trimmed, kinds.Snapshot)
     for leaf in leaves(make_cache()):
-        if kinds.kind_of(leaf) in alone or not isinstance(leaf, Mergeable):
+        kind = kinds.kind_of(leaf)
+        if kind in alone or not (kind in kinds.ATTENTION or isinstance(leaf, Mergeable)):
             return Reason("batch.off.no_merge", {"layer": type(leaf).__name__})
         if getattr(leaf, "keep", 0):
             return Reason("batch.off.keep", {"layer": type(leaf).__name__})
@@ -159,7 +165,7 @@ def _probe_refusal(code: str, faults: Iterator[str | None]) -> Steps[Reason | No
             if fault is not None:
                 return Reason(code, {"error": fault})
             yield
-    except _PROBE_ERRORS as failure:
+    except PROBE_ERRORS as failure:
         if kind_of(failure) is not None:
             raise  # an error of the device, which may be that of a request's pass
         return Reason(code, {"error": f"{type(failure).__name__}: {failure}"})
@@ -175,6 +181,8 @@ class _Probe:
         texts = mx.random.randint(0, vocab_size, (2, 8), key=mx.random.key(0))
         self._texts = [texts[0], texts[1], texts[0]]
         self._alone: list[mx.array] = []
+        kept = {kinds.kind_of(leaf) for leaf in leaves(make_cache())}
+        self._quantized = QuantizedKVCache in kept
         self.lengths = [5, 1, 4]  # one token is less history than some recurrent layers keep
 
     def prefill(self) -> Generator[None, None, list[Cache]]:
@@ -224,7 +232,7 @@ class _Probe:
     def _fault(self, fault: str, logits: mx.array, wanted: mx.array) -> str | None:
         gap = mx.abs(logits.astype(mx.float32) - wanted.astype(mx.float32)).max()
         scale = mx.maximum(*(mx.abs(alone).max() for alone in self._alone[:2])).astype(mx.float32)
-        tolerance = scale * _TOLERANCE.get(logits.dtype, _TOLERANCE_16_BITS)
-        if (gap <= tolerance).item():
+        rounding = _TOLERANCE.get(logits.dtype, _TOLERANCE_16_BITS)
+        if (gap <= scale * (_QUANTIZED_TOLERANCE if self._quantized else rounding)).item():
             return None
         return fault  # NaN differs

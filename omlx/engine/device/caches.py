@@ -14,7 +14,7 @@ from typing import Any
 from omlx.engine.device import ragged
 from omlx.engine.device.model import Cache, MakeCache
 from omlx.engine.device.payloads import Payload, Payloads, assemble, read_payloads
-from omlx.engine.device.ragged import RaggedKVCache
+from omlx.engine.device.ragged_cache import RaggedKVCache
 from omlx.engine.device.rewind import Mark, leaves, length_of, mark, rewind
 from omlx.engine.step.plan import (
     CacheOp,

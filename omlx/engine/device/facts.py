@@ -14,8 +14,10 @@ from math import isfinite
 from typing import Any, Final, cast
 
 import mlx.core as mx
+from mlx_lm.models.cache import KVCache
 
 from omlx.engine.device.batch_probe import (
+    PROBE_ERRORS,
     batching_faults,
     batching_refusal,
     layer_refusal,
@@ -23,10 +25,18 @@ from omlx.engine.device.batch_probe import (
     uneven_faults,
     uneven_refusal,
 )
-from omlx.engine.device.model import Cache, MakeCache, Model, id_limit, weight_bytes
+from omlx.engine.device.kinds import GROUP
+from omlx.engine.device.model import (
+    Cache,
+    MakeCache,
+    Model,
+    id_limit,
+    quantizing,
+    weight_bytes,
+)
 from omlx.engine.device.payloads import layout_of, uncacheable
 from omlx.engine.device.ragged import merge_caches
-from omlx.engine.device.rewind import mark, rewind, rewind_refusal, traits
+from omlx.engine.device.rewind import leaves, mark, rewind, rewind_refusal, traits
 from omlx.engine.piece import Layout
 from omlx.engine.step.prefill import Activations, Kernels, PassShape
 from omlx.engine.types import Limits, Steps, Traits
@@ -41,7 +51,8 @@ class ModelFacts:
 
     Reasons say what the model cannot do: `unbatchable`, share passes between rows; `no_uneven`,
     read windows of different lengths in such a pass; `uncacheable`, keep prefixes; `no_rewind`,
-    roll back, and so verify drafts. `shape` tells activations; None: the config does not.
+    roll back, and so verify drafts; `no_kv_bits`, quantize KV caches. `kv_bits` are those of a
+    number in quantized caches. `shape` tells activations; None: the config does not.
     """
 
     vocab_size: int
@@ -54,15 +65,26 @@ class ModelFacts:
     no_rewind: Reason | None
     own_layout: Layout | None = None
     shape: PassShape | None = None
+    kv_bits: int | None = None
+    no_kv_bits: Reason | None = None
 
     def activations(self, kernels: Kernels) -> Activations:
         """Return the estimates for passes on a device with these attention kernels."""
         window = None if self.layout.row_bytes else self.layout.window
-        return Activations(self.shape, kernels, window)
+        # mlx has no fused attention over quantized keys
+        return Activations(self.shape, "none" if self.kv_bits else kernels, window)
 
 
-def facts_of(model: Model, vocab_size: int, make_cache: MakeCache) -> ModelFacts:
-    """Return what is known of a model whose tokenizer has `vocab_size` tokens. Runs nothing."""
+def facts_of(
+    model: Model, vocab_size: int, make_cache: MakeCache, kv_bits: int | None = None
+) -> ModelFacts:
+    """Return what is known of a model whose tokenizer has `vocab_size` tokens. Runs nothing.
+
+    KV caches are to be quantized to `kv_bits`; None: as `make_cache` makes them.
+    """
+    no_kv_bits = None if kv_bits is None else kv_refusal(model, make_cache, kv_bits)
+    kv_bits = kv_bits if no_kv_bits is None else None
+    make_cache = quantizing(make_cache, kv_bits)
     cache = make_cache()
     return ModelFacts(
         vocab_size=min(vocab_size, id_limit(model, make_cache)),
@@ -73,7 +95,36 @@ def facts_of(model: Model, vocab_size: int, make_cache: MakeCache) -> ModelFacts
         no_uneven=layer_refusal(make_cache),
         uncacheable=uncacheable(cache),
         no_rewind=rewind_refusal(cache, model),
+        kv_bits=kv_bits,
+        no_kv_bits=no_kv_bits,
     )
+
+
+def kv_refusal(model: Model, make_cache: MakeCache, bits: int) -> Reason | None:
+    """Return why KV caches of a model cannot be quantized to `bits`, or None.
+
+    Builds passes of the model, whose shapes and types tell; evaluates nothing.
+    """
+    ids = mx.zeros((1, 2), mx.uint32)
+    plain = make_cache()
+    model(ids, cache=plain)
+    full = [leaf for leaf in leaves(plain) if type(leaf) is KVCache]
+    if not full:
+        layers = sorted({type(leaf).__name__ for leaf in leaves(plain)})
+        return Reason("kv.off.layers", {"layers": ", ".join(layers)})
+    arrays: list[Any] = [array for leaf in full for array in (leaf.keys, leaf.values)]
+    widths = {array.shape[-1] for array in arrays if array is not None}
+    odd = sorted(width for width in widths if width % GROUP)
+    if odd:
+        return Reason("kv.off.width", {"width": odd[0], "group": GROUP})
+    try:
+        cache = quantizing(make_cache, bits)()
+        for width in (2, 1):
+            model(ids[:, :width], cache=cache)
+    except PROBE_ERRORS as error:
+        detail = f"{type(error).__name__}: {error}"
+        return Reason("kv.off.attention", {"error": detail[:200]})
+    return None
 
 
 def probed(facts: ModelFacts, model: Model, make_cache: MakeCache) -> Steps[ModelFacts]:

@@ -6,7 +6,7 @@ in `same_as` the class of mlx-lm with the same fields and meaning.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import mlx.core as mx
@@ -61,7 +61,7 @@ _KNOWN: Final = frozenset(
         *(RotatingKVCache, ArraysCache, CacheList),
     }
 )
-ATTENTION: Final = frozenset({KVCache, RotatingKVCache})
+ATTENTION: Final = frozenset({KVCache, QuantizedKVCache, RotatingKVCache})
 """Kinds whose rows share a ragged buffer."""
 
 
@@ -72,6 +72,23 @@ def kind_of(leaf: object) -> type | None:
             return generic
     kind = getattr(type(leaf), "same_as", type(leaf))
     return kind if kind in _KNOWN else None
+
+
+GROUP: Final = 64
+"""Numbers of a head quantized with one scale and bias — mlx-lm's default."""
+
+
+def quantized(cache: Iterable[Any], bits: int) -> list[Any]:
+    """Return empty caches with quantized ones for plain KV caches; sliding and recurrent stay."""
+    return [_quantized(leaf, bits) for leaf in cache]
+
+
+def _quantized(leaf: Any, bits: int) -> Any:
+    if kind_of(leaf) is CacheList:
+        return type(leaf)(*quantized(leaf.caches, bits))
+    if type(leaf) is KVCache:
+        return QuantizedKVCache(GROUP, bits)
+    return leaf
 
 
 def handle(value: Any) -> Any:

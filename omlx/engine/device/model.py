@@ -20,6 +20,7 @@ import mlx.nn as nn
 from mlx.utils import tree_flatten
 from mlx_lm.models.cache import make_prompt_cache
 
+from omlx.engine.device.kinds import quantized
 from omlx.engine.step.plan import Window
 from omlx.errors import Reason
 
@@ -91,9 +92,14 @@ def id_limit(model: Model, make_cache: MakeCache) -> int:
     return min([logits.shape[-1], *rows])
 
 
-def cache_maker(model: Model) -> MakeCache:
-    """Return a function that makes empty caches of the model's own kind."""
-    return cast(MakeCache, partial(make_prompt_cache, cast(Any, model)))
+def cache_maker(model: Model, kv_bits: int | None = None) -> MakeCache:
+    """Return a function that makes empty caches of the model's own kind, quantized to `kv_bits`."""
+    return quantizing(cast(MakeCache, partial(make_prompt_cache, cast(Any, model))), kv_bits)
+
+
+def quantizing(make_cache: MakeCache, bits: int | None) -> MakeCache:
+    """Return a function that makes the same caches with `bits` per number; None: as they are."""
+    return make_cache if bits is None else lambda: quantized(make_cache(), bits)
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,8 @@ _TEMPLATES: Final = ("chat_template*", "additional_chat_templates/*")
 class ModelIdentity:
     """Hashes of the files that a model's tokens depend on.
 
-    `dtype` is the setting, `library` has the model's classes.
+    `dtype` is the setting, `library` has the model's classes, `kv_bits` are those of quantized KV
+    caches.
     """
 
     weights: str = ""
@@ -37,6 +38,7 @@ class ModelIdentity:
     template: str = ""
     dtype: str = ""
     library: str = ""
+    kv_bits: str = ""
 
 
 def model_identity(directory: Path, settings: Settings) -> ModelIdentity:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, cast
 
 import mlx.nn as nn
@@ -32,6 +33,7 @@ from omlx.models.catalog.files import GENERATION_CONFIG
 from omlx.models.catalog.registry import ModelEntry
 from omlx.models.catalog.tokenizer import read_tokenizer, tokenizer_length
 from omlx.models.library.choose import AUTO, is_encoder
+from omlx.models.pool.cost_file import CostKey, machine
 from omlx.models.pool.opening import (
     Dtype,
     LoadProgress,
@@ -77,7 +79,7 @@ class LoadedModel:
 
     `stage` is set if this process holds only some layers. `vision` describes image support. Models
     without `generates` are encoders. A user may raise the context to `longest_context`. `library`
-    is the setting at loading.
+    and `kv_bits` are the settings at loading.
     """
 
     model: Model
@@ -93,10 +95,21 @@ class LoadedModel:
     generates: bool = True
     longest_context: int = 0
     library: str = AUTO
+    kv_bits: int | None = None
 
     def follows(self, settings: Settings) -> bool:
-        """Return whether the weights match the settings `library` and `vision`."""
-        return self.library == settings.library and self.vision.follows(vision=settings.vision)
+        """Return whether the weights match the settings; stages, with the caches they made."""
+        same_stages = self.stage is None or self.kv_bits == settings.kv_number_bits
+        same_library = self.library == settings.library
+        return same_stages and same_library and self.vision.follows(vision=settings.vision)
+
+    def cost_key(self, choice: DraftChoice) -> CostKey:
+        """Return the conditions under which passes of this target take what they take."""
+        where = machine() if self.stage is None else f"{machine()} {self.stage.layout}"
+        if self.facts.kv_bits is not None:
+            where += f" kv_bits={self.facts.kv_bits}"
+        dtype = choice.speculation.settings.dtype
+        return CostKey(choice.target.id, dtype, self.size_bytes, where, version("mlx"))
 
 
 LoadSteps: TypeAlias = Generator[LoadProgress | None, None, LoadedModel]
@@ -136,12 +149,13 @@ def load_steps(
     trusted: bool = False,
     vision: bool = False,
     library: str = AUTO,
+    kv_bits: int | None = None,
 ) -> LoadSteps:
     """Load a checked model in steps, with other work in between; return the model.
 
     The first progress has the total size, before any read; None is a step without progress.
-    `tokenizer` avoids a second read. `vision`: read the vision tower, too. `library` is the
-    setting. Raises ModelError, ProbeFailed for a model whose passes fail.
+    `tokenizer` avoids a second read. `vision`: read the vision tower, too. `library` and `kv_bits`
+    are the settings. Raises ModelError, ProbeFailed for a model whose passes fail.
     """
     with _naming(entry):
         entry.files.json(GENERATION_CONFIG)  # a damaged one is named before its use
@@ -158,10 +172,18 @@ def load_steps(
             cast_weights(tower, config, dtype)
         yield from read_weights(model, *towers)
         support = lazy.open(cast("Model", model), sum(map(nbytes_of, towers)))
-        facts = yield from probe(cast("Model", model), tokenizer_length(tokenizer))
+        facts = yield from probe(cast("Model", model), tokenizer_length(tokenizer), kv_bits)
         loaded = describe(entry, model, config, tokenizer, facts)
         size = loaded.size_bytes + support.tower_bytes
-        return replace(loaded, vision=support, size_bytes=size, library=library)
+        return replace(loaded, vision=support, size_bytes=size, library=library, kv_bits=kv_bits)
+
+
+def recached_steps(loaded: LoadedModel, kv_bits: int | None) -> Steps[LoadedModel]:
+    """Return a model in memory with KV caches of `kv_bits`, a pass a step. Raises ProbeFailed."""
+    if not loaded.generates or loaded.kv_bits == kv_bits:
+        return loaded
+    facts = yield from probe(loaded.model, loaded.vocab_size, kv_bits)
+    return replace(loaded, facts=replace(facts, shape=loaded.facts.shape), kv_bits=kv_bits)
 
 
 def next_step(steps: Generator[Y, None, T]) -> Y | T:
@@ -194,7 +216,7 @@ def _encoder_steps(entry: ModelEntry, dtype: Dtype, tokenizer: TokenizerWrapper)
     return replace(loaded, context_length=window, longest_context=window, generates=False)
 
 
-def probe(model: Model, vocab_size: int) -> Steps[ModelFacts]:
+def probe(model: Model, vocab_size: int, kv_bits: int | None = None) -> Steps[ModelFacts]:
     """Return the engine's facts of a model in memory, a pass per step. Raises ProbeFailed."""
     from omlx.engine.device.facts import (  # noqa: PLC0415 — see `import_mlx_lm`
         facts_of,
@@ -204,8 +226,8 @@ def probe(model: Model, vocab_size: int) -> Steps[ModelFacts]:
     from omlx.engine.device.model import cache_maker  # noqa: PLC0415 — as above
 
     with _probing():
-        make_cache = cache_maker(model)
-        facts = facts_of(model, vocab_size, make_cache)
+        facts = facts_of(model, vocab_size, cache_maker(model), kv_bits)
+        make_cache = cache_maker(model, facts.kv_bits)
         yield
         failure = forward_failure(model, make_cache, facts.vocab_size)
         if failure is not None:
@@ -264,6 +286,7 @@ class WeightReader(Protocol):
         trusted: bool,
         vision: bool,
         library: str,
+        kv_bits: int | None,
     ) -> LoadSteps: ...
 
 
@@ -307,7 +330,8 @@ def exactness_steps(
 
     if target.stage is not None:
         raise ModelError("exact.stages", model=model)
-    make_cache, vocab_size = cache_maker(target.model), target.facts.vocab_size
+    make_cache = cache_maker(target.model, target.facts.kv_bits)
+    vocab_size = target.facts.vocab_size
     with isolate() as outcome:
         measured = measure_exactness(target.model, make_cache, vocab_size, longest)
         cost_model.exactness = yield from measured

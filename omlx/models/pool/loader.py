@@ -12,8 +12,8 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -27,7 +27,7 @@ from omlx.models.catalog.identity import ModelIdentity, model_identity
 from omlx.models.catalog.registry import ModelEntry
 from omlx.models.catalog.tokenizer import read_tokenizer
 from omlx.models.library.choose import AUTO
-from omlx.models.pool.cost_file import CostFiles, CostKey, LoadedCosts, machine
+from omlx.models.pool.cost_file import CostFiles, LoadedCosts
 from omlx.models.pool.footprint import release_memory
 from omlx.models.pool.load_weights import (
     LoadedModel,
@@ -39,10 +39,11 @@ from omlx.models.pool.load_weights import (
     find_head,
     load_steps,
     next_step,
+    recached_steps,
 )
 from omlx.models.pool.opening import Dtype, LoadProgress
 from omlx.models.pool.prefix_disk import ModelDisks, model_disks
-from omlx.models.pool.served import ResidentModel, ServedModel, limits_of, log_loaded
+from omlx.models.pool.served import KVCacheFacts, ResidentModel, ServedModel, limits_of, log_loaded
 from omlx.models.pool.speculation import DraftChoice
 from omlx.settings.schema import STRICT
 from omlx.text.tokens import TokenBytes
@@ -177,9 +178,7 @@ class _Load:
 
     async def _read_models(self) -> tuple[LoadedModel, LoadedModel | None]:
         """Return target and draft, from memory or read. Raises as `load`."""
-        target, draft = self._weights_of(self._choice.target, self._settings.dtype), None
-        if target is not None and not target.follows(self._settings):
-            target = None
+        target, draft = await self._in_memory(self._choice.target), None
         nbytes = 0 if target is not None else await self._begin(self._choice.target)
         if self._choice.draft_model is not None:
             draft = await self._read_draft(self._choice.draft_model, nbytes)
@@ -191,7 +190,7 @@ class _Load:
     async def _read_draft(self, entry: ModelEntry, target_bytes: int) -> LoadedModel | None:
         """Return a draft model, with room for the target; None with the reason noted."""
         try:
-            draft = self._weights_of(entry, self._settings.dtype)
+            draft = await self._in_memory(entry)
             nbytes = 0 if draft is not None else await self._begin(entry)
             await self._make_room(target_bytes + nbytes)
             return draft if draft is not None else await self._finish(entry)
@@ -209,6 +208,15 @@ class _Load:
         self._choice = self._choice.without_draft(failure)
         return None
 
+    async def _in_memory(self, entry: ModelEntry) -> LoadedModel | None:
+        """Return a model in memory, with KV caches as set; None without its weights."""
+        settings, is_target = self._settings, entry == self._choice.target
+        loaded = self._weights_of(entry, settings.dtype)
+        if loaded is None or (is_target and not loaded.follows(settings)):
+            return None
+        kv_bits = settings.kv_number_bits if is_target else None
+        return await self._run(entry, recached_steps(loaded, kv_bits))
+
     async def _begin(self, entry: ModelEntry) -> int:
         """Begin to read a model; return the bytes of its weights."""
         settings, is_target = self._settings, entry == self._choice.target
@@ -224,6 +232,7 @@ class _Load:
             trusted=settings.trust_remote_code and is_target,
             vision=settings.vision and is_target,
             library=library,
+            kv_bits=settings.kv_number_bits if is_target else None,
         )
         progress = None
         while progress is None:  # others are asked first whether they can read it too
@@ -292,7 +301,7 @@ class _Load:
 
     def _strict_steps(self, target: LoadedModel, costs: LoadedCosts) -> Iterator[None]:
         """Return the passes that measure a strict model, none if already measured."""
-        cost_model = costs.open(_cost_key(self._choice, target))
+        cost_model = costs.open(target.cost_key(self._choice))
         if cost_model.exactness is not None:
             return iter(())
         longest = limits_of(self._choice.speculation, target).context_length
@@ -341,7 +350,8 @@ class _Load:
             narrow=Reason("model.narrow", {"missing": narrow, "size": size}) if narrow else None,
             vision=target.vision,
             speculation=speculation,
-            identity=identity,
+            identity=replace(identity, kv_bits=str(target.facts.kv_bits or "")),
+            kv_cache=KVCacheFacts.of(target.facts),
             cost_model=loop.cost_model,
         )
         log_loaded(served)
@@ -369,7 +379,7 @@ class _Load:
                 draft_name=choice.draft_model.id if choice.draft_model is not None else None,
                 no_draft_reason=choice.reason,
                 heads=heads_by_kind(choice, target.model, facts.vocab_size, head),
-                cost_model=costs.open(_cost_key(choice, target)),
+                cost_model=costs.open(target.cost_key(choice)),
                 memory=self._loader.memory,
                 facts=facts,
                 runner=None if target.stage is None else target.stage.runner(),
@@ -388,9 +398,3 @@ async def _uninterrupted(work: Coroutine[Any, Any, T]) -> T:
         except asyncio.CancelledError:
             if task.cancelled():
                 raise
-
-
-def _cost_key(choice: DraftChoice, target: LoadedModel) -> CostKey:
-    where = machine() if target.stage is None else f"{machine()} {target.stage.layout}"
-    dtype = choice.speculation.settings.dtype
-    return CostKey(choice.target.id, dtype, target.size_bytes, where, version("mlx"))

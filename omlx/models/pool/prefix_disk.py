@@ -119,9 +119,10 @@ def model_disks(
         roles = ((TARGET, choice.target, target), (DRAFT, choice.draft_model, draft))
         for role, entry, model in roles:
             if entry is not None and model is not None:
-                layout = model.facts.layout
-                own = prefix_fingerprint(entry, role, dtype, layout, choice.target)
-                keys[role] = (own, layout)
+                facts = model.facts
+                kept = dtype if facts.kv_bits is None else f"{dtype} kv_bits={facts.kv_bits}"
+                own = prefix_fingerprint(entry, role, kept, facts.layout, choice.target)
+                keys[role] = (own, facts.layout)
     except OSError as error:
         return ModelDisks(Reason("prefix.disk.off.failed", {"detail": str(error)}), {})
     return ModelDisks(cache, keys)

@@ -32,6 +32,7 @@ from omlx.text.grammar import GrammarCompiler
 if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
 
+    from omlx.engine.device.facts import ModelFacts
     from omlx.engine.loop import EngineLoop
     from omlx.text.tokens import TokenBytes
 
@@ -76,6 +77,22 @@ class ModelStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class KVCacheFacts:
+    """Bytes of a token in all full-attention layers; `bits` of a quantized number.
+
+    `reason`: why the caches are not quantized, although the setting asks for that.
+    """
+
+    token_bytes: int = 0
+    bits: int | None = None
+    reason: Reason | None = None
+
+    @classmethod
+    def of(cls, facts: ModelFacts) -> KVCacheFacts:
+        return cls(facts.layout.row_bytes, facts.kv_bits, facts.no_kv_bits)
+
+
+@dataclass(frozen=True, slots=True)
 class ServedModel:
     """Facts of a loaded model that a request needs.
 
@@ -102,6 +119,7 @@ class ServedModel:
     missing: Mapping[str, Reason] = field(default_factory=dict)
     off_reason: Reason | None = None
     narrow: Reason | None = None
+    kv_cache: KVCacheFacts = field(default_factory=KVCacheFacts)
     speculation: SpeculationConfig = field(default_factory=SpeculationConfig)
     vision: VisionSupport = field(default_factory=VisionSupport)
     identity: ModelIdentity = field(default_factory=ModelIdentity)
@@ -134,6 +152,8 @@ def log_loaded(served: ServedModel) -> None:
     fields = {"model": served.id}
     if served.narrow is not None:
         log.warning(served.narrow.message, extra={"fields": fields})
+    if served.kv_cache.reason is not None:
+        log.warning(served.kv_cache.reason.message, extra={"fields": fields})
     blind = served.vision.off_reason
     if blind is not None and blind.code not in ("vision.off.text", "vision.off.setting"):
         log.warning(blind.message, extra={"fields": fields})
@@ -249,9 +269,12 @@ class ResidentModel:
 
     def can_keep_weights(self, settings: Settings) -> bool:
         same_library = settings.library == self.settings.library
+        # other machines made their caches with the weights
+        same_stages = not self.stages or settings.kv_bits == self.settings.kv_bits
         support = self.served.vision
         return (
             same_library
+            and same_stages
             and settings.dtype == self.dtype
             and support.follows(vision=settings.vision)
         )
@@ -266,6 +289,7 @@ class ResidentModel:
             not self.served.draft_failed
             and limits == self.limits
             and self.can_keep_weights(speculation.settings)
+            and speculation.settings.kv_bits == self.settings.kv_bits
             and speculation.active_draft == current.active_draft
             and speculation.no_draft_reason == current.no_draft_reason
         )

@@ -63,6 +63,7 @@ class ModelEndpoints:
         if errors.speaks_anthropic(request.scope):
             record = _anthropic_record(record) | {name: record[name] for name in _SHARED}
         record |= status.memory(self._pool.status(entry.id))
+        record["kv_cache"] = status.kv_cache(served)
         record["exactness"] = status.exactness(configured, served)
         record["speculation"] = status.speculation(
             configured, served, snapshot, self._activity.recent(entry.id)

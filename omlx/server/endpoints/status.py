@@ -100,6 +100,15 @@ def batching(unbatchable: Reason | None) -> Json:
     return {"batchable": unbatchable is None, "reason": optional_reason(unbatchable)}
 
 
+def kv_cache(served: ServedModel | None) -> Json | None:
+    """Bits and bytes of the KV cache of a loaded model, and why it is not quantized as set."""
+    if served is None:
+        return None
+    cache = served.kv_cache
+    reason = optional_reason(cache.reason)
+    return {"bits": cache.bits, "bytes_per_token": cache.token_bytes, "reason": reason}
+
+
 def exactness(configured: SpeculationConfig, served: ServedModel | None) -> Json:
     """The setting, and what was measured of the loaded model: None before that."""
     if served is not None:

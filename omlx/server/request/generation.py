@@ -272,8 +272,10 @@ class GenerationService:
         model, weights = self._weights.get(served.id, (None, ""))
         if model is not served:
             path, dtype = self._pool.resolve(served.id).path, served.speculation.settings.dtype
+            bits = served.kv_cache.bits
+            computed = dtype if bits is None else f"{dtype} kv_bits={bits}"
             with suppress(OSError, ModelError):
-                weights = f"{await asyncio.to_thread(fingerprint, path)} {dtype}"
+                weights = f"{await asyncio.to_thread(fingerprint, path)} {computed}"
             self._weights[served.id] = served, weights
         return weights
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import mlx.core as mx
 import pytest
-from mlx_lm.models.cache import KVCache, RotatingKVCache
+from mlx_lm.models.cache import KVCache, QuantizedKVCache, RotatingKVCache
 
-from omlx.engine.device.ragged import SPARE, RaggedKVCache
+from omlx.engine.device.ragged_cache import SPARE, RaggedKVCache
 from omlx.errors import RewindError
 
 GARBAGE = 1e4
@@ -198,3 +198,38 @@ def test_a_row_before_its_first_pass_joins() -> None:
     assert cache.lengths == [5, 0]
     cache.update_and_fetch(*noise(2, 1, 2))
     assert cache.extract(1).keys.shape[2] == 1
+
+
+def quantized_row(numbers: mx.array, bits: int) -> Any:
+    """A quantized cache that has read `numbers` [2, heads, tokens, width], keys and values."""
+    cache: Any = QuantizedKVCache(64, bits)
+    for start, stop in ((0, 1), (1, 3), (3, numbers.shape[2])):
+        if start < stop:
+            cache.update_and_fetch(numbers[:1, :, start:stop], numbers[1:, :, start:stop])
+    return cache
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+def test_quantized_rows_hold_the_bits_of_rows_alone(bits: int) -> None:
+    """However they were written, joined, rolled back and taken out."""
+    texts = [mx.random.normal((2, 2, 400, 64), key=mx.random.key(row)) for row in range(3)]
+    lengths = [5, 120, 33]
+    alone = [quantized_row(texts[row][:, :, : lengths[row]], bits) for row in range(3)]
+    batch: Any = RaggedKVCache.merge(alone[:2])
+    batch.extend(RaggedKVCache.merge(alone[2:]))
+    for n, kept in ((1, 1), (7, 3), (200, 200), (1, 1)):
+        parts = [text[:, :, at : at + n] for text, at in zip(texts, lengths, strict=True)]
+        batch.update_and_fetch(
+            *(mx.concatenate([part[i : i + 1] for part in parts]) for i in (0, 1))
+        )
+        for row in range(3):
+            lengths[row] += kept
+            batch.rewind(row, lengths[row])
+    batch.filter([2, 0])
+    for index, row in enumerate((2, 0)):
+        held = batch.extract(index)
+        wanted = quantized_row(texts[row][:, :, : lengths[row]], bits)
+        assert (held.offset, held.bits, held.group_size) == (lengths[row], bits, 64)
+        pairs = zip((*held.keys, *held.values), (*wanted.keys, *wanted.values), strict=True)
+        for array, other in pairs:
+            assert mx.array_equal(array, other[..., : lengths[row], :])

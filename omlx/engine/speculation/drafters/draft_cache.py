@@ -11,7 +11,7 @@ import mlx.core as mx
 from omlx.engine.device import ragged
 from omlx.engine.device import rewind as single
 from omlx.engine.device.model import Cache, Model
-from omlx.engine.device.ragged import RaggedKVCache
+from omlx.engine.device.ragged_cache import RaggedKVCache
 from omlx.errors import RewindError
 
 
