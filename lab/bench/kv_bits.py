@@ -111,7 +111,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def measure(model: Any, ids: Sequence[int], bits: int, piece: int) -> Row:
-    """Compare a cache of `bits` with an unquantized one on a text, in pieces of `piece` tokens."""
+    """Compare a cache of `bits` with an unquantized one, `piece` tokens of text at a time."""
     found, sizes, ratios = Agreement(), (0, 0), list[float]()
     for start in range(0, len(ids) - 1, piece):
         part = ids[start : start + piece + 1]

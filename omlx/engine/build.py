@@ -52,10 +52,9 @@ def build_loop(
     Ids that the tokenizer has and the model has not are outside the loop's vocabulary. Without
     `facts`, runs the short passes that they take. `vision` lets it read images. `draft` proposes
     under the name `draft_name`; `no_draft_reason` says why there is none. `heads` has the trained
-    drafter of this model, and why there is none of other kinds, by kind. `cost_model` holds
-    measurements of earlier runs and is updated. `memory` is shared with other models. `make_cache`
-    replaces the model's own caches. A `runner` reaches all stages. `disks` store prefixes;
-    `draft_shape` is the draft's.
+    drafter of this model, and why there is none of other kinds, by kind. `cost_model` holds earlier
+    measurements and is updated. `memory` is shared with other models. `make_cache` replaces the
+    caches. A `runner` reaches all stages. `disks` store prefixes; `draft_shape` is the draft's.
     """
     kv_bits = None if facts is None else facts.kv_bits
     make_cache, cost_model = make_cache or cache_maker(model, kv_bits), cost_model or CostModel()

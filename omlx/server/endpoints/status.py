@@ -101,7 +101,7 @@ def batching(unbatchable: Reason | None) -> Json:
 
 
 def kv_cache(served: ServedModel | None) -> Json | None:
-    """Bits and bytes of the KV cache of a loaded model, and why it is not quantized as set."""
+    """Bits and bytes of a loaded model's KV cache, and why quantization is off."""
     if served is None:
         return None
     cache = served.kv_cache
