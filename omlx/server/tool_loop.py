@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from omlx.engine.types import FinishReason
-from omlx.errors import BadRequest, Forbidden, OmlxError, Reason
+from omlx.errors import BadRequest, Conflict, Forbidden, OmlxError, Reason
 from omlx.records import joined
 from omlx.server.beginnings.next_turn import AnswerMessage
 from omlx.server.http.guard import DASHBOARD, MAIN_KEY, Caller
@@ -34,12 +34,14 @@ from omlx.text.events import (
     ToolReturned,
     ToolsListed,
 )
+from omlx.text.tools import ToolUse
 from omlx.tools.tool import OfferedTool, Tool, ToolResult, Toolset
 from omlx.tools.toolbox import Toolbox
 from omlx.tools.web import NAME as WEB
 
 MAX_CALLS: Final = 64
 """Calls of an answer — after them the model must answer without tools."""
+NO_CALLS: Final = "The limit of calls in this answer is reached."
 NO_ARGUMENTS: Final = "The arguments are not a JSON object."
 
 
@@ -76,6 +78,8 @@ class ToolLoops:
         async def follow(following: GenerationRequest) -> GenerationStream:
             return await self._generations.open(following, id_prefix, caller)
 
+        if recorded is not None:  # a setting has changed since: tools are not run twice
+            raise Conflict("answer.changed", id=recorded.id)
         request, begun = await self._make_approved(request, tools)
         stream = await self._generations.open(request, id_prefix, caller)
         stream.loop = ToolLoop(stream, request, tools, begun, self._toolbox, follow)
@@ -290,8 +294,10 @@ class ToolLoop:
 
     async def _run(self, index: int, turn: _Turn) -> None:
         call, text = turn.answer.calls[index], "".join(turn.answer.arguments[index])
+        result = ToolResult(NO_CALLS, failed=True)
+        if self._calls_left > 0:
+            result = await run(self._toolbox, call.name, tooling.parse_arguments(text))
         self._calls_left -= 1
-        result = await run(self._toolbox, call.name, tooling.parse_arguments(text))
         turn.returned[index] = ToolReturned(index, call.id, result)
 
     async def _wait(
@@ -341,23 +347,23 @@ class ToolLoop:
         if reasoning := "".join(turn.answer.reasoning):
             message["reasoning_content"] = reasoning
         results = [
-            {
-                "role": "tool",
-                "tool_call_id": request.call_id(returned.id),
-                "content": returned.result.text,
-            }
-            for _, returned in sorted(turn.returned.items())
+            {"role": "tool", "tool_call_id": request.call_id(each.id), "content": each.result.text}
+            for _, each in sorted(turn.returned.items())
         ]
-        tools = request.tools
-        if tools is not None:  # a choice of the client is made with the first call
-            tools = replace(tools, forced=False, name=None) if self._calls_left > 0 else None
         self._request = replace(
             request,
             messages=tooling.with_names([*map(dict, before), message, *results]),
             continue_last=False,
             max_tokens=self._tokens_left,
-            tools=tools,
+            tools=self._tools_left(request.tools),
         )
+
+    def _tools_left(self, tools: ToolUse | None) -> ToolUse | None:
+        """Return the next generation's tools; a choice of the client ends with the first call."""
+        left = () if tools is None else tools.functions
+        if self._calls_left <= 0:
+            left = tuple(each for each in left if each["function"]["name"] not in self.tools)
+        return replace(tools, functions=left, forced=False, name=None) if tools and left else None
 
     async def _open_next(self) -> None:
         self._current = await self._follow(self._request)

@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 from anthropic import PermissionDeniedError as Forbidden
 from openai import BadRequestError, OpenAI, PermissionDeniedError
 
+from omlx.settings.keys import KeyFile
 from omlx.settings.schema import Settings
 from tests.server.dialects import markup, user
+from tests.server.journal.streams import journaled
 from tests.server.running import TARGET, Running, omlx
 from tests.server.spelling import spelling_pool
 from tests.tools.test_mcp import COMMAND, needs_mcp
@@ -32,12 +36,14 @@ ADD = markup("probe__add", a=2, b=40)
 
 
 @contextmanager
-def serving(**settings: Any) -> Iterator[Running]:
+def serving(home: Path | None = None, **settings: Any) -> Iterator[Running]:
     with (
         answering(json.dumps({"results": PAGES})) as (address, _),
         omlx(
             Settings(mcp_server=(f"probe={COMMAND} few",), web_search=address, **settings),
             build=spelling_pool,
+            keep_alive_s=0.2,
+            home=home,
         ) as running,
     ):
         yield running
@@ -178,14 +184,26 @@ def test_a_search_of_responses_has_its_query_and_sources(ask: OpenAI) -> None:
 
 def test_a_choice_forces_the_first_call_alone(ask: OpenAI) -> None:
     choice: Any = {"type": "mcp", "server_label": "probe", "name": "pid"}
-    response = ask.responses.create(model=TARGET, input="a", tools=[FREE], tool_choice=choice)
+    response = ask.responses.create(
+        model=TARGET, input=markup("probe__pid"), tools=[FREE], tool_choice=choice
+    )
     assert kinds(response) == ["mcp_list_tools", "mcp_call", "message"]
+    with pytest.raises(BadRequestError, match="probe__nothing") as refused:
+        ask.responses.create(
+            model=TARGET, input="a", tools=[FREE], tool_choice=choice | {"name": "nothing"}
+        )
+    assert refused.value.param == "tool_choice"
 
 
-def test_calls_are_bounded(ask: OpenAI) -> None:
-    loop = markup("probe__echo", text=markup("probe__echo", text="end"))
+def test_calls_are_bounded_and_those_of_the_client_are_not(ask: OpenAI) -> None:
+    loop = "\n".join(markup("probe__echo", text=f"{n}") for n in range(2))
     response = ask.responses.create(model=TARGET, input=loop, tools=[FREE], max_tool_calls=1)
-    assert kinds(response).count("mcp_call") == 1
+    first, second = (item for item in response.output if item.type == "mcp_call")
+    assert (first.output, second.status) == ("0", "failed")
+    assert "limit of calls" in response.output_text
+    then = markup("probe__echo", text=markup("look"))
+    response = ask.responses.create(model=TARGET, input=then, tools=[FREE, LOOK], max_tool_calls=1)
+    assert "function_call" in kinds(response)
 
 
 def test_a_response_in_the_background_can_be_cancelled(ask: OpenAI) -> None:
@@ -204,10 +222,12 @@ def test_a_response_in_the_background_can_be_cancelled(ask: OpenAI) -> None:
 
 def test_a_request_that_is_stopped_ends_its_call(looping: Running) -> None:
     body = {"model": TARGET, "input": markup("probe__hang"), "tools": [FREE], "stream": True}
+    body["store"] = False  # else the answer has no comments while a call runs
     with looping.http.stream("POST", "/v1/responses", json=body) as response:
         lines = response.iter_lines()
         created = json.loads(next(line for line in lines if line.startswith("data: "))[6:])
         next(line for line in lines if "mcp_call_arguments.done" in line)
+        next(line for line in lines if line.startswith(":"))  # the connection is kept open
         id = created["response"]["id"]
         assert looping.http.post(f"/v1/requests/{id}/cancel").status_code == 200
         last = [line for line in lines if line.startswith("data: ")][-1]
@@ -291,3 +311,28 @@ def test_nothing_runs_unless_a_setting_allows_it(looping: Running) -> None:
         response = closed.openai.responses.create(model=TARGET, input="a", tools=[SEARCH])
         (warning,) = (response.model_extra or {})["warnings"]
         assert warning["code"] == "tools.skipped.search"
+
+
+def test_a_named_key_needs_the_right_of_its_own(tmp_path: Path) -> None:
+    key = KeyFile(tmp_path).add("laptop")
+    body: dict[str, Any] = {"model": TARGET, "input": "a"}
+    headers = {"Authorization": f"Bearer {key}"}
+    with serving(tmp_path, api_tools="own") as running:
+        post = partial(running.http.post, "/v1/responses", headers=headers)
+        refused = post(json=body | {"tools": [FREE]})
+        searched = post(json=body | {"tools": [SEARCH]})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (403, "toolbox.api_key")
+    assert [each["code"] for each in searched.json()["warnings"]] == ["tools.skipped.search"]
+
+
+def test_an_answer_with_tools_is_not_recorded_and_says_so(looping: Running, tmp_path: Path) -> None:
+    body = {"model": TARGET, "input": markup("web__search", query="a"), "tools": [SEARCH]}
+    with journaled(looping, tmp_path / "answers") as (client, journal):
+        keyed = client.post("/v1/responses", json=body, headers={"Idempotency-Key": "one"}).json()
+        assert [each["code"] for each in keyed["warnings"]] == ["answer.off.tools"]
+        stored = client.get(f"/v1/responses/{keyed['id']}").json()
+        assert [item["type"] for item in stored["output"]] == ["web_search_call", "message"]
+        streamed = client.post("/v1/responses", json=body | {"stream": True}).text
+        assert "response.completed" in streamed
+        assert "answer.off.tools" not in streamed
+        assert journal.size == (0, 0)

@@ -27,7 +27,7 @@ from omlx.errors import BadRequest, Conflict, NotFound, Reason
 from omlx.server.http import sse
 from omlx.server.http.connection import note, while_connected
 from omlx.server.http.errors import field_error
-from omlx.server.http.guard import caller_of, owner_of
+from omlx.server.http.guard import Caller, caller_of, owner_of
 from omlx.server.journal.answer import Answer, Replay
 from omlx.server.journal.journal import Entry, Header, Journal, Owned, Table, booted_at
 from omlx.server.request.dialect import Exchange, Wire
@@ -218,7 +218,7 @@ class Answers:
         opening = self._loops.open(
             exchange.generation,
             exchange.id_prefix,
-            None if request is None else caller_of(request.scope),
+            Caller(key=owner) if request is None else caller_of(request.scope),
             kept=self.journal is not None,
             recorded=recorded,
         )

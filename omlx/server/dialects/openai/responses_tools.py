@@ -200,13 +200,13 @@ class ChosenTool(Protocol):
 
 def server_functions(chosen: ChosenTool, run_here: Sequence[Json]) -> list[str]:
     """Return the functions meant by a choice of a server tool; empty for other tools."""
-    label = chosen.server_label if chosen.type == MCP else WEB
-    if label is None or not (chosen.type == MCP or chosen.type.startswith(SEARCH)):
+    prefix = f"{chosen.server_label if chosen.type == MCP else WEB}{Tool.BETWEEN}"
+    if chosen.type != MCP and not chosen.type.startswith(SEARCH):
         return []
+    if chosen.type == MCP and chosen.name is not None:
+        return [f"{prefix}{chosen.name}"]
     names = (str(function["function"]["name"]) for function in run_here)
-    parts = ((name, *name.split(Tool.BETWEEN, 1)) for name in names)
-    wanted = chosen.name if chosen.type == MCP else None
-    return [name for name, server, tool in parts if server == label and wanted in (None, tool)]
+    return [name for name in names if name.startswith(prefix)]
 
 
 APPROVAL: Final = "mcpr_"
