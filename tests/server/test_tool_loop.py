@@ -151,10 +151,11 @@ def test_only_allowed_tools_are_listed(ask: OpenAI) -> None:
 
 
 def test_a_failed_call_is_a_result(ask: OpenAI) -> None:
-    response = ask.responses.create(model=TARGET, input=markup("probe__fail"), tools=[FREE])
+    wrong = markup("probe__add", a="x", b=1)
+    response = ask.responses.create(model=TARGET, input=wrong, tools=[FREE])
     call = response.output[1]
     assert (call.status, call.output) == ("failed", None)
-    assert "Error executing" in call.error.content[0]["text"]
+    assert "validation error" in call.error.content[0]["text"]
     assert call.error.content[0]["text"] in response.output_text
 
 
