@@ -44,6 +44,7 @@ from omlx.server.endpoints.ollama import OllamaEndpoints, PullRequest, ShowReque
 from omlx.server.endpoints.requests import RequestEndpoints
 from omlx.server.endpoints.rerank import RerankEndpoint, RerankRequest
 from omlx.server.endpoints.responses import ResponseEndpoints
+from omlx.server.endpoints.sessions import SaveRequest, SessionEndpoints, SessionFile
 from omlx.server.http import errors
 from omlx.server.http.body import Json
 from omlx.server.http.connection import ClientGone, note
@@ -159,6 +160,7 @@ def _routes(services: Services, responder: Responder, responses: ResponseEndpoin
     rerank = RerankEndpoint(pool, generations).rerank
     prefixes = PrefixEndpoints(services.prefixes)
     requests = RequestEndpoints(services.activity, generations)
+    sessions = SessionEndpoints(responses, services)
     ollama = OllamaEndpoints(responder, pool, cards, services.downloads)
     lmstudio = LmStudioEndpoints(cards)
     model, response = "/v1/models/{name:path}", "/v1/responses/{id}"
@@ -185,6 +187,9 @@ def _routes(services: Services, responder: Responder, responses: ResponseEndpoin
         Route("POST", "/v1/responses/compact", responses.compact),
         Route("DELETE", response, responses.delete),
         Route("POST", f"{response}/cancel", responses.cancel),
+        Route("POST", f"{response}/fork", sessions.fork),
+        Route("POST", "/v1/sessions/save", sessions.save, SaveRequest),
+        Route("POST", "/v1/sessions/open", sessions.open, SessionFile),
         Route("GET", "/v1/requests", requests.list_requests),
         Route("POST", "/v1/requests/{id}/cancel", requests.cancel),
         Route("DELETE", f"{model}/prefixes", prefixes.clear),

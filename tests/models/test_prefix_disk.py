@@ -180,7 +180,7 @@ def test_what_waits_is_written_though_the_engine_has_died(
     assert isinstance(disks, DiskCache)
     fingerprint = Fingerprint("org/model", "target", {})
     tier = disks.open(fingerprint, LAYOUT, 64)
-    tier._worker.write(record(tuple(range(8)), "rows", 0))
+    tier.worker.write(record(tuple(range(8)), "rows", 0))
     engine.abandon(EngineDead("engine.dead", detail="a test"))
     stop_engine(engine, disks)
     CacheFolder(tmp_path / "cache", fingerprint).close()  # raises while it is in use

@@ -36,6 +36,15 @@ def on_gpu() -> bool:
     return bool(mx.default_device().type == mx.DeviceType.gpu)
 
 
+def device_kind() -> str:
+    """Return the architecture of the device, of a CPU with the processor's name."""
+    info = mx.device_info()
+    names = [info.get("architecture", "")]
+    if not on_gpu():
+        names.append(info.get("device_name", ""))
+    return " ".join(map(str, names))
+
+
 def release_buffers() -> None:
     """Return the buffers that MLX keeps for reuse to the system.
 

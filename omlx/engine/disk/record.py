@@ -9,6 +9,7 @@ of a prefix's tokens, so that none shows a token.
 from __future__ import annotations
 
 import json
+import os
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from itertools import groupby
 from math import prod
 from string import ascii_letters
 from struct import Struct
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, BinaryIO, Final, NamedTuple, TypeAlias
 from zlib import crc32
 
 from omlx.engine.piece import Kind, Layout
@@ -101,6 +102,17 @@ def decode(data: bytes, id: RecordId) -> Record:
     return Record(id, spec, [view[header_bytes:]])
 
 
+def read_record(file: BinaryIO, id: RecordId) -> Record:
+    """Read the record of a piece, which comes next. Raises Damaged for anything else."""
+    head = file.read(_HEAD.size)
+    if len(head) < _HEAD.size:
+        raise Damaged("it is cut off")
+    _, header_bytes, body_bytes, _ = _HEAD.unpack(head)
+    if header_bytes + body_bytes > os.fstat(file.fileno()).st_size - file.tell():
+        raise Damaged("it is cut off")
+    return decode(head + file.read(header_bytes + body_bytes), id)
+
+
 class TokenChain:
     """The keys of all prefixes of `tokens`; those of whole blocks are computed once.
 
@@ -127,6 +139,10 @@ class TokenChain:
             start = (len(self._nodes) - 1) * self._block_tokens
             self._nodes.append(self._hash(start, start + self._block_tokens))
         return self._nodes[blocks]
+
+    def record(self, kind: Kind, start: int, stop: int) -> RecordId:
+        """Return the id of a piece of these tokens."""
+        return RecordId(kind, start, stop, self.key(stop), self.node(stop))
 
     def key(self, stop: int) -> bytes:
         """Return the key of the first `stop` tokens, at least one."""

@@ -17,7 +17,7 @@ Arrays: TypeAlias = Any
 def to_record(id: RecordId, arrays: Arrays, rows: slice | None) -> Record:
     """Copy these rows of computed arrays [..., rows, width] into bytes; None: all of any arrays."""
     flat: list[mx.array] = []
-    spec = _spec(arrays, flat)
+    spec = spec_of(arrays, flat)
     raw = [array.reshape(-1).view(mx.uint8) for array in flat]
     mx.eval(raw)
     if rows is None:
@@ -33,14 +33,14 @@ def to_arrays(run: Run) -> tuple[Arrays, ...]:
     return tuple(_arrays(run.spec, iter(run.buffers)))
 
 
-def _spec(arrays: Arrays, flat: list[mx.array]) -> Spec:
+def spec_of(arrays: Arrays, flat: list[mx.array]) -> Spec:
     """Describe nested arrays as JSON, and append them to `flat`."""
     if arrays is None:
         return None
     if isinstance(arrays, mx.array):
         flat.append(arrays)
         return {_name(arrays.dtype): list(arrays.shape)}
-    return ["tuple" if isinstance(arrays, tuple) else "list", *(_spec(a, flat) for a in arrays)]
+    return ["tuple" if isinstance(arrays, tuple) else "list", *(spec_of(a, flat) for a in arrays)]
 
 
 def _arrays(spec: Spec, buffers: Iterator[Buffer]) -> Any:

@@ -73,7 +73,7 @@ class DiskTier:
         close: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._worker = worker
+        self.worker = worker
         self._block_tokens = block_tokens
         self._thresholds = thresholds
         self.close = close
@@ -88,12 +88,12 @@ class DiskTier:
 
     @property
     def can_pump(self) -> bool:
-        return bool(self._offered) and self._worker.has_room
+        return bool(self._offered) and self.worker.has_room
 
     def hand_over(self, seconds: float) -> None:
         """Hand over all that waits, for about `seconds`."""
         until, before = self._clock() + seconds, -1
-        while len(self._offered) != before and self._worker.wait_for_room(until - self._clock()):
+        while len(self._offered) != before and self.worker.wait_for_room(until - self._clock()):
             before = len(self._offered)
             self.pump(busy=False)
 
@@ -128,9 +128,7 @@ class DiskTier:
             if piece.id not in self._known:  # evicted meanwhile
                 self._offered.popleft()
                 continue
-            id = RecordId(
-                piece.kind, piece.start, piece.stop, chain.key(piece.stop), chain.node(piece.stop)
-            )
+            id = chain.record(piece.kind, piece.start, piece.stop)
             record = None
             with isolate() as outcome:
                 record = self.dump(id, piece)
@@ -140,12 +138,18 @@ class DiskTier:
                 break
             self._offered.popleft()
             if record is not None:
-                self._worker.write(record)
+                self.worker.write(record)
                 room -= record.nbytes
             if busy:
                 break
         now = self._clock()
         self._busy_until = now + (now - started) / SHARE
+
+    def drain(self) -> bool:
+        """Hand over an offered piece at once, also while rows run. Return whether some are left."""
+        self._busy_until = 0.0
+        self.pump(busy=True)
+        return bool(self._offered)
 
     def evicted(self, pieces: Iterable[int]) -> None:
         """Forget pieces that have left the index."""
@@ -156,9 +160,9 @@ class DiskTier:
         the disk cannot gain enough. The row is given back by `drop`, or when all was taken.
         """
         least = cached + self._thresholds.min_gain_tokens
-        if len(tokens) <= least or self._worker.state.off is not None:
+        if len(tokens) <= least or self.worker.state.off is not None:
             return False
-        self._fetches[row] = self._worker.fetch(TokenChain(tokens, self._block_tokens), least)
+        self._fetches[row] = self.worker.fetch(TokenChain(tokens, self._block_tokens), least)
         return True
 
     def ready(self, row: int) -> bool:
@@ -183,10 +187,10 @@ class DiskTier:
         """Delete all prefixes on disk."""
         self._offered.clear()
         self._known.clear()
-        self._worker.clear()
+        self.worker.clear()
 
     def stats(self) -> DiskStats:
-        state = self._worker.state
+        state = self.worker.state
         return DiskStats(
             off=state.off or state.paused,
             pieces=state.records,
@@ -204,7 +208,7 @@ class DiskTier:
             return
         self._touched = {id: at for id, at in self._touched.items() if now - at < TOUCH_S}
         self._touched[piece] = now
-        self._worker.touch(TokenChain(tokens, self._block_tokens))
+        self.worker.touch(TokenChain(tokens, self._block_tokens))
 
 
 HAND_OVER_S: Final = 2.0

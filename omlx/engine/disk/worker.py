@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from omlx.engine.disk.folder import (
     DiskBudget,
@@ -21,6 +22,8 @@ from omlx.engine.disk.record import Part, Record, Run, TokenChain, join
 from omlx.engine.disk.store import DiskStore
 from omlx.engine.piece import Layout, runs
 
+T = TypeVar("T")
+
 IDLE_CHECK_S: Final = 60.0
 """Seconds without work after which the free space is looked at: another model may need a share of
 the budget.
@@ -28,6 +31,23 @@ the budget.
 
 WAITING_BYTES: Final = 64 << 20
 """Bytes that may wait to be written."""
+
+
+class Query(Generic[T]):
+    """Work on a store, whose result is the `future`'s. It must be ended, done or not."""
+
+    def __init__(self, work: Callable[[DiskStore], T]) -> None:
+        self.future: Future[T | None] = Future()
+        self._work = work
+        self._result: T | None = None
+
+    def __call__(self, store: DiskStore) -> None:
+        self._result = self._work(store)
+
+    def end(self) -> None:
+        """Set the result; None if the work was not done."""
+        if not self.future.done():
+            self.future.set_result(self._result)
 
 
 class DiskWorker:
@@ -91,6 +111,16 @@ class DiskWorker:
             self._waiting += record.nbytes
             self._changed.notify_all()
 
+    def ask(self, work: Callable[[DiskStore], T]) -> Future[T | None]:
+        """Do `work` once what waits is written; its result is None if the disk cannot be used."""
+        query = Query(work)
+        with self._changed:
+            if self._closing:
+                query.end()
+            self._writes.append(query)
+            self._changed.notify_all()
+        return query.future
+
     def touch(self, chain: TokenChain) -> None:
         """Note that the longest stored prefix of `chain` is in use."""
         longest = len(chain)
@@ -105,6 +135,9 @@ class DiskWorker:
         can.
         """
         with self._changed:
+            for job in self._writes:
+                if isinstance(job, Query):
+                    job.end()
             self._writes.clear()
             self._waiting = 0
             self._access.clearing = True
@@ -148,6 +181,8 @@ class DiskWorker:
                 self._written(job)
             else:
                 self._access.attempt(job)
+            if isinstance(job, Query):
+                job.end()
         self._access.close()
 
     def _has_work(self) -> bool:

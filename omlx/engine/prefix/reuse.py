@@ -146,6 +146,12 @@ class PrefixReuse:
         self._branches.pop(row.id, None)
         return ops
 
+    def write(self, tokens: Tokens[int]) -> None:
+        """Have the longest cached prefix of `tokens` written to disk, however short."""
+        match = self.index.match([*tokens, 0])
+        if match is not None and self.disk is not None:
+            self.disk.offer(match.tokens, match.parts, hit=True)
+
     def forget(self, pieces: list[int]) -> list[CacheOp]:
         """Remove pieces whose copy failed."""
         return self._evict(self.index.forget(pieces))

@@ -23,7 +23,7 @@ MIN_CHARACTERS: Final = 2_000
 
 MAX_CHARACTERS: Final = 1 << 20
 
-_FIRST_WORDS: Final = ("A", "a", "0", "<", "\n", " -", "我")
+FIRST_WORDS: Final = ("A", "a", "0", "<", "\n", " -", "我")
 """First words of user messages — no token of the prompts' common prefix depends on the next
 character.
 """
@@ -65,7 +65,7 @@ class Beginning:
         Templates may put tools elsewhere or require a user message, so several conversations are
         rendered and compared.
         """
-        endings = [(*self.messages, {"role": "user", "content": word}) for word in _FIRST_WORDS]
+        endings = [(*self.messages, {"role": "user", "content": word}) for word in FIRST_WORDS]
         return self._shared(tokenizer, context_length, endings)
 
     def tokens_before(
@@ -80,7 +80,7 @@ class Beginning:
             before.append(message)
             left -= len(text)
         user = {"role": "user", "content": "A"}
-        cut = [{**message, "content": text[:left] + word} for word in _FIRST_WORDS]
+        cut = [{**message, "content": text[:left] + word} for word in FIRST_WORDS]
         endings = [(*before, message, user) for message in cut]
         return self._shared(tokenizer, context_length, endings)
 

@@ -47,7 +47,7 @@ class DiskBench(Bench):
     def written(self) -> DiskBench:
         """Wait until all that was handed to the disk is on it."""
         for disk in self.loop.disks:
-            worker = disk._worker
+            worker = disk.worker
             with worker._changed:
                 assert worker._changed.wait_for(lambda w=worker: not w._waiting, PATIENCE_S)
         return self

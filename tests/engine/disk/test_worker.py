@@ -223,21 +223,21 @@ def test_a_folder_is_opened_again_without_waiting_for_what_is_still_written(tmp_
         fcntl.flock(held, fcntl.LOCK_EX)  # the first worker cannot open its folder
         first = disks.open(FINGERPRINT, DENSE, BLOCK)
         for one in rows(A):
-            first._worker.write(one)
+            first.worker.write(one)
         first.close()
         opening = threading.Thread(target=disks.open, args=(FINGERPRINT, DENSE, BLOCK), daemon=True)
         opening.start()
         opening.join(PATIENCE_S)
         assert not opening.is_alive()
-        assert first._worker._thread.is_alive()
+        assert first.worker._thread.is_alive()
         (second,) = disks._tiers
-        fetch = second._worker.fetch(TokenChain((*A, 1), BLOCK), 0)
-    second._worker.write(rows(END)[0])  # comes behind what is read
-    settle(second._worker)
+        fetch = second.worker.fetch(TokenChain((*A, 1), BLOCK), 0)
+    second.worker.write(rows(END)[0])  # comes behind what is read
+    settle(second.worker)
     assert fetch.length == len(A)
     second.close()
     disks.join()
-    assert ended(second._worker)
+    assert ended(second.worker)
     assert stored(tmp_path, A) == len(A)
 
 

@@ -198,7 +198,7 @@ class ResponseRequest(Templated):
         head = Head.of(stream, logprobs=self._logprobs)
         return ResponseEncoder(
             head,
-            self._echo(),
+            self._echo() | {"seed": stream.seed},
             tools=tools,
             run_here={} if stream.loop is None else stream.loop.tools,
             encrypted=encrypted,
@@ -224,6 +224,7 @@ class ResponseRequest(Templated):
         """Return the fields of the request repeated in the response."""
         fields = {"tools", "reasoning", "text", "tool_choice"}
         given = self.model_dump(exclude_none=True, include=fields)
+        kwargs = self.chat_template_kwargs
         return {
             "instructions": self.instructions,
             "previous_response_id": self.previous_response_id,
@@ -240,8 +241,14 @@ class ResponseRequest(Templated):
             "truncation": self.truncation or "disabled",
             "metadata": self.metadata or {},
             "user": self.user,
+            **self._further_sampling(),
+            **({} if kwargs is None else {"chat_template_kwargs": kwargs}),
             **({} if self.used_tier is None else {"service_tier": self.used_tier}),
         }
+
+    def _further_sampling(self) -> Json:
+        """Return the sampling parameters beyond OpenAI's that the request sets."""
+        return {k: v for k, v in self.sampling.items() if k not in ("temperature", "top_p")}
 
     def _tools(
         self, tools: Sequence[ResponseTool], run_here: Sequence[Json] = ()

@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import re
 import time
+import uuid
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from omlx.errors import BadRequest, NotFound
 from omlx.server.dialects.openai.responses_encoder import ResponseEncoder
@@ -70,6 +71,18 @@ class Open:
     encoder: ResponseEncoder
 
 
+class SavedResponse(NamedTuple):
+    """A finished response, its input items, and the conversation up to its end."""
+
+    response: Json
+    items: list[Json]
+    messages: list[Json]
+
+    def renamed(self) -> SavedResponse:
+        """Return the same with a new id."""
+        return self._replace(response=self.response | {"id": f"resp_{uuid.uuid4().hex}"})
+
+
 class ResponseStore:
     """Responses and items by owner: the ids of other owners are unknown."""
 
@@ -122,7 +135,12 @@ class ResponseStore:
         continued = Conversation(conversation)
         for at, item in enumerate(response["output"]):
             continued.add(Item.model_validate(item), f"output[{at}]")
-        (asked, messages), images = self._images.hold([items, continued.messages])
+        self.put(owner, SavedResponse(response, items, continued.messages), replay)
+
+    def put(self, owner: str, saved: SavedResponse, replay: Replay | None = None) -> None:
+        """Store a response as it was saved. Raises KeyError and TypeError for other contents."""
+        response = saved.response
+        (asked, messages), images = self._images.hold([saved.items, saved.messages])
         stored = _stored(encoded(response), asked, messages)
         owned = Owned(owner, response["id"])
         if self._journal is not None:
@@ -131,6 +149,13 @@ class ResponseStore:
             self._journal.post(partial(Table.keep, response=row, images=images))
         self._add(owned, replace(stored, images=tuple(images), replay=replay))
         self._shrink()
+
+    def saved(self, owned: Owned) -> SavedResponse:
+        """Return a finished response with its conversation. Raises NotFound. Counts as a use."""
+        stored = self._find(owned)
+        self._stored.move_to_end(owned)
+        texts = (stored.response, stored.items, stored.messages)
+        return SavedResponse(*(self._images.restored(json.loads(text)) for text in texts))
 
     def before(self, owned: Owned) -> list[Json]:
         """Return the conversation up to the end of a response.
