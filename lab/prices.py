@@ -82,8 +82,9 @@ FEATURES: Final[dict[str, str]] = {
         tests/models/test_encoders tests/models/test_reranking""",
     "answers that outlive the process": """
         omlx/server/journal/ tests/server/journal/ omlx/storage/ tests/storage/
-        tests/cli/test_killed_answers
-        tests/cli/killed""",
+        tests/cli/test_killed_answers tests/server/test_sessions omlx/engine/session
+        omlx/engine/disk/session omlx/server/endpoints/sessions omlx/cli/session
+        tests/engine/disk/test_session tests/cli/killed""",
     "prewarming": """
         omlx/server/beginnings/ tests/server/beginnings/ tests/server/test_prewarm
         tests/cli/test_beginnings_restart""",

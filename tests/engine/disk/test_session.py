@@ -1,0 +1,116 @@
+"""Session files: states restore the same tokens elsewhere; bad files are named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from omlx.engine.disk.record import Damaged, Record
+from omlx.engine.disk.session import Session, read_head, read_states, write_session
+from omlx.engine.session import StateStore, open_states
+from tests.engine.disk.records import BLOCK, prefix
+from tests.engine.disk.restarts import PATIENCE_S, DiskBench, started
+from tests.engine.harness import plain, prompt, request
+
+TOKENS = list(range(1, 25))
+
+
+def head(tokens: list[int], **more: Any) -> Session:
+    contents = {"response": {}, "items": [], "messages": []}
+    return Session(id="a", model="m", saved_at=0.0, facts={}, tokens=tokens, **contents, **more)
+
+
+def opened(bench: DiskBench) -> StateStore:
+    states = open_states(bench.loop)
+    assert isinstance(states, StateStore)
+    return states
+
+
+def save(bench: DiskBench, tokens: list[int], path: Path) -> Session:
+    """Save the states of a prompt that a loop has computed."""
+    states = opened(bench)
+    states.hand_over(tokens)
+    while states.drain():
+        bench.step()
+    found = states.find(tokens).result(PATIENCE_S)
+    assert found is not None
+    spans = [(part.kind, part.id.start, part.id.stop) for part in found[1]]
+    session = head(tokens, restored=found[0], states=list(dict.fromkeys(spans)))
+    parts = {part.id: part for part in found[1]}.values()
+    records = [states.read(part).result(PATIENCE_S) for part in parts]
+    write_session(path, session, [record for record in records if record is not None])
+    return session
+
+
+@pytest.mark.parametrize(
+    "family",
+    [
+        "llama",
+        "qwen3_next",
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ("gemma3_text", "llama_quantized")
+        ),
+    ],
+)
+def test_states_of_a_file_restore_the_same_tokens(family: str, tmp_path: Path) -> None:
+    asked = request("a", prompt(53), max_tokens=8, stable=44)
+    file = tmp_path / "file"
+    with started(family, tmp_path / "first") as bench:
+        bench.run(asked)
+        session = save(bench, list(asked.tokens[:44]), file)
+    kept = 40 if family.startswith("llama") else 44  # of dense models, whole blocks
+    assert session.restored == kept
+    follow_up = request("b", (*asked.tokens[:44], 5, 6), max_tokens=8)
+    with started(family, tmp_path / "second") as bench, file.open("rb") as stream:
+        states = opened(bench)
+        assert read_head(stream) == session
+        for record in read_states(stream, session, states.block_tokens):
+            assert states.fits(record)
+            states.write(record)
+        assert states.find(session.tokens).result(PATIENCE_S)[0] == kept
+        bench.run(follow_up)
+        assert bench.stats("b").cached_n == kept
+        assert bench.tokens["b"] == plain(family, follow_up)
+
+
+def test_arrays_of_another_shape_do_not_fit(tmp_path: Path) -> None:
+    with started("llama", tmp_path) as bench:
+        asked = request("a", prompt(20), max_tokens=1)
+        bench.run(asked)
+        states = opened(bench)
+        states.hand_over(asked.tokens[:16])
+        bench.until(lambda: not states.drain())
+        _, parts = states.find(asked.tokens[:16]).result(PATIENCE_S)
+        record = states.read(parts[0]).result(PATIENCE_S)
+        assert states.fits(record)
+        turned = {"bfloat16": [1, 8]}
+        for spec in (turned, [turned, *record.spec[1:]], record.spec[:-1]):
+            assert not states.fits(Record(record.id, spec, record.buffers))
+
+
+BAD: dict[str, Callable[[bytes], bytes]] = {
+    "does not begin": lambda data: b"{}" + data,
+    "its head has more": lambda data: data[:8] + (1 << 40).to_bytes(8, "little") + data[16:],
+    "cut off": lambda data: data[:20],
+    "is cut off": lambda data: data[:-1],
+    "checksum": lambda data: data[:-1] + bytes([data[-1] ^ 1]),
+    "longer": lambda data: data + b"x",
+    "another record": lambda data: data.replace(b"[1,2,3,", b"[9,2,3,"),
+    "of its tokens": lambda data: data.replace(b'["rows",8,16]', b'["rows",8,99]'),
+    "states.0.0": lambda data: data.replace(b'["rows",0,8]', b'["roWs",0,8]'),
+}
+
+
+@pytest.mark.parametrize("reason", BAD)
+def test_a_bad_file_is_named(reason: str, tmp_path: Path) -> None:
+    spans: Any = [("rows", start, start + BLOCK) for start in range(0, 24, BLOCK)]
+    session = head(TOKENS, restored=24, states=spans)
+    path = tmp_path / "file"
+    write_session(path, session, prefix(TOKENS))
+    path.write_bytes(BAD[reason](path.read_bytes()))
+    with path.open("rb") as file, pytest.raises(Damaged, match=reason):
+        list(read_states(file, read_head(file), BLOCK))

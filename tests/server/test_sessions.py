@@ -1,0 +1,97 @@
+"""Sessions: a conversation saved by one server, opened and continued by another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from omlx.cli.main import main
+from omlx.cli.serve.address import published
+from omlx.models.pool.pool import build_pool
+from omlx.models.pool.prefix_disk import open_disks, stop_engine
+from omlx.settings.schema import Settings
+from tests.server.running import HYBRID, TARGET, omlx
+
+RESPONSES = "/v1/responses"
+RULES = "You edit small programs with care, and say what you changed. " * 24
+SHARED: dict[str, Any] = {"instructions": RULES, "max_output_tokens": 8, "temperature": 0.7}
+
+
+@contextmanager
+def served(home: Path, **more: Any) -> Iterator[httpx.Client]:
+    """A server of a home folder, with prefixes on disk, that commands find."""
+    settings = Settings(home=home, prefix_disk=1 << 26, speculation="off", **more)
+    home.mkdir(exist_ok=True)
+    closing = []
+
+    def build(engine: Any, *parts: Any, **named: Any) -> Any:
+        disks = open_disks(settings, engine)
+        closing.append(partial(stop_engine, engine, disks))
+        return build_pool(engine, *parts, disks=disks, **named)
+
+    with omlx(settings, build=build) as running, published(home, running.url):
+        yield running.http
+        closing[0]()
+
+
+def continued(client: httpx.Client, model: str, id: str) -> tuple[str, int]:
+    """Return the text of the next answer, and how many tokens of its prompt were cached."""
+    body = SHARED | {"model": model, "previous_response_id": id, "input": "Another.", "seed": 4}
+    answer = client.post(RESPONSES, json=body).json()
+    cached = answer["usage"]["input_tokens_details"]["cached_tokens"]
+    return answer["output"][-1]["content"][0]["text"], cached
+
+
+def session(capsys: pytest.CaptureFixture[str], home: Path, *words: str) -> str:
+    assert main(["session", *words, "--home", str(home)]) == 0
+    return capsys.readouterr().out
+
+
+def refused(capsys: pytest.CaptureFixture[str], home: Path, *words: str) -> str:
+    assert main(["session", *words, "--home", str(home)]) == 2
+    return capsys.readouterr().err
+
+
+@pytest.mark.parametrize("model", [HYBRID, pytest.param(TARGET, marks=pytest.mark.slow)])
+def test_another_server_continues_a_saved_conversation(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    here, there, file = tmp_path / "here", tmp_path / "there", tmp_path / "file"
+    with served(here) as client:
+        asked = SHARED | {"model": model, "input": "Name a river.", "seed": 3, "top_k": 9}
+        first = client.post(RESPONSES, json=asked).json()
+        assert (first["seed"], first["top_k"]) == (3, 9)
+        saved = session(capsys, here, "save", first["id"], str(file))
+        tokens, kept = [int(word) for word in saved.split() if word.isdecimal()][:2]
+        assert tokens - 64 < kept <= tokens
+        fork = session(capsys, here, "fork", first["id"]).strip()
+        expected, _ = continued(client, model, first["id"])
+        assert continued(client, model, fork)[0] == expected
+    with served(there) as client:
+        opened = session(capsys, there, "open", str(file))
+        assert opened.startswith(first["id"])
+        assert f"{kept} of them restored" in opened
+        assert client.get(f"{RESPONSES}/{first['id']}").json() == first
+        text, cached = continued(client, model, first["id"])
+        assert (text, cached >= kept) == (expected, True)
+        whole = file.read_bytes()
+        file.write_bytes(whole.replace(b'"format":"', b'"farmat":"', 1))
+        opened = session(capsys, there, "open", str(file))
+        assert "(format)" in opened.splitlines()[1]
+        for old, new, reason in (
+            (b'"model":"omlx-demo', b'"model":"omlx-demx', "not found"),
+            (b'"role":"assistant"', b'"rule":"assistant"', "its conversation is none"),
+            (b'"output":', b'"outpux":', "its response is none"),
+        ):
+            file.write_bytes(whole.replace(old, new))
+            assert reason in refused(capsys, there, "open", str(file))
+        assert "No such file" in refused(capsys, there, "open", str(tmp_path / "none"))
+        assert "not found" in refused(capsys, there, "save", "resp_none", str(file))
+        assert "no path" in refused(capsys, there, "save", first["id"], str(tmp_path))
+        assert list((there / "sessions").iterdir()) == []
