@@ -84,7 +84,7 @@ def _fork(arguments: Namespace, client: Client, folder: Path) -> None:
 
 
 def _print(code: str, record: Mapping[str, Any], **params: str) -> None:
-    """Print a sentence with the figures of a session, and the reason for what is missing."""
+    """Print figures of a session, and the reason for missing states."""
     names = ("model", "tokens", "restored", "computed")
     params |= {name: str(record[name]) for name in names if name in record}
     sys.stdout.write(sentence(code, params) + "\n")

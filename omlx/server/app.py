@@ -153,14 +153,13 @@ def create_app(
 def _routes(services: Services, responder: Responder, responses: ResponseEndpoints) -> list[Route]:
     """Return every route of the API, in the order of the OpenAPI document."""
     pool, generations, cards = services.pool, services.generations, ModelCards(services.pool)
-    health = HealthEndpoints(services)
+    health, sessions = HealthEndpoints(services), SessionEndpoints(responses, services)
     models = ModelEndpoints(services, cards)
     answers = GenerationEndpoints(responder, generations)
     embeddings = EmbeddingEndpoints(pool, generations)
     rerank = RerankEndpoint(pool, generations).rerank
     prefixes = PrefixEndpoints(services.prefixes)
     requests = RequestEndpoints(services.activity, generations)
-    sessions = SessionEndpoints(responses, services)
     ollama = OllamaEndpoints(responder, pool, cards, services.downloads)
     lmstudio = LmStudioEndpoints(cards)
     model, response = "/v1/models/{name:path}", "/v1/responses/{id}"

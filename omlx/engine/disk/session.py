@@ -29,8 +29,8 @@ class Session(BaseModel):
     """Head of a session file.
 
     `facts`: properties that states depend on. `states`: kind, start and stop of each record, which
-    together restore the first `restored` of `tokens`. `response`, `items` and `messages`: the
-    stored response, its input and its conversation.
+    together restore the first `restored` of `tokens`. `response`, `items` and `messages`: stored
+    response, input and conversation.
     """
 
     model_config = ConfigDict(strict=True, frozen=True)
@@ -48,7 +48,7 @@ class Session(BaseModel):
 
 
 def write_session(path: Path, session: Session, records: Iterable[Record]) -> int:
-    """Write a new file, readable by its owner only, and return its bytes.
+    """Write a new private file, and return the number of bytes.
 
     Deletes the file where that fails. Raises OSError, and what `records` raises.
     """

@@ -34,7 +34,7 @@ WAITING_BYTES: Final = 64 << 20
 
 
 class Query(Generic[T]):
-    """Work on a store, whose result is the `future`'s. It must be ended, done or not."""
+    """Work on a store for a `future`; must be ended, done or not."""
 
     def __init__(self, work: Callable[[DiskStore], T]) -> None:
         self.future: Future[T | None] = Future()
@@ -112,7 +112,7 @@ class DiskWorker:
             self._changed.notify_all()
 
     def ask(self, work: Callable[[DiskStore], T]) -> Future[T | None]:
-        """Do `work` once what waits is written; its result is None if the disk cannot be used."""
+        """Do `work` behind all earlier writes. The result is None if the disk cannot be used."""
         query = Query(work)
         with self._changed:
             if self._closing:

@@ -40,7 +40,7 @@ from omlx.server.services import Services
 
 FOLDER: Final = "sessions"
 _ROOM_S: Final = 60.0
-"""Seconds that a full queue of writes is waited for between two looks at the disk."""
+"""Seconds — longest wait for a full queue between two looks at the disk."""
 _REPEATED: Final = ("model", "instructions", "tools", "tool_choice", "reasoning")
 """Fields of a response that the prompt of the next turn depends on."""
 _WRONG: Final = (KeyError, TypeError, AttributeError, ValueError)
@@ -88,7 +88,7 @@ class SessionEndpoints:
         return _shown(session, restored=session.restored, bytes=nbytes, reason=reason)
 
     async def open(self, request: Request) -> Response:
-        """Store the response of a file, and its states or, where others are needed, new ones."""
+        """Store the response of a file, and restore states or compute them."""
         check_main(request.scope)
         body = await read_body(request, SessionFile.parse)
         try:
@@ -143,7 +143,7 @@ class SessionEndpoints:
     async def _write(
         self, path: Path, session: Session, states: StateStore | Reason
     ) -> tuple[int, Session]:
-        """Write a file with all states that are stored. Return its bytes and its head."""
+        """Write a file with all stored states. Return bytes and head."""
         records: Iterable[Record] = ()
         if isinstance(states, StateStore):
             model, tokens = self._pool.resolve(session.model).id, tuple(session.tokens)
@@ -192,7 +192,7 @@ class SessionEndpoints:
         return session, restored, computed, reason
 
     def _adopt(self, owner: str, session: Session) -> str:
-        """Store the response, under a new id if the old one is taken. Return its id."""
+        """Store the response, under a new id if the old one is taken. Return the id."""
         saved = SavedResponse(session.response, session.items, session.messages)
         try:
             here = None
@@ -266,7 +266,7 @@ def _load(file: BinaryIO, session: Session, states: StateStore) -> None:
 
 
 def _shown(session: Session, *, reason: Reason | None, **figures: object) -> Response:
-    """Return what was saved or opened, with the reason for what is missing."""
+    """Describe a saved or opened session, with the reason for missing states."""
     shown = {"object": "session", "id": session.id, "model": session.model}
     counts = {"tokens": len(session.tokens), "reason": optional_reason(reason)}
     return JSONResponse({**shown, **counts, **figures})

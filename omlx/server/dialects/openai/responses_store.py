@@ -72,7 +72,7 @@ class Open:
 
 
 class SavedResponse(NamedTuple):
-    """A finished response, its input items, and the conversation up to its end."""
+    """A finished response, input items, and the conversation including the answer."""
 
     response: Json
     items: list[Json]
