@@ -27,7 +27,7 @@ FEATURES: Final[dict[str, str]] = {
         tests/models/test_prefix_disk tests/cli/test_prefix_restart""",
     "speculation": """
         omlx/engine/speculation/ tests/engine/speculation/ omlx/engine/device/facts
-        omlx/engine/device/batch_probe omlx/engine/device/chip_costs omlx/draft_length
+        omlx/engine/device/batch_probe omlx/draft_length
         omlx/models/catalog/drafters omlx/models/pool/head
         omlx/models/pool/borrowed_drafters tests/engine/borrowed
         tests/engine/test_borrowed tests/models/test_drafters tests/server/test_drafters
@@ -92,7 +92,7 @@ FEATURES: Final[dict[str, str]] = {
     "conformance of servers": """
         omlx/conformance/ tests/conformance/ tests/cli/test_verify_server""",
     "keys, login, guard": """
-        omlx/server/access omlx/server/http/guard omlx/cli/keys
+        omlx/server/access omlx/server/http/guard
         admin/login admin/credentials tests/admin/test_keys tests/admin/test_login
         tests/server/test_access
         tests/server/test_api_keys tests/server/test_guard tests/cli/test_keys""",

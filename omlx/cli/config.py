@@ -1,4 +1,4 @@
-"""`omlx config get|set|unset|list|path`: settings of all models, a model, or a profile."""
+"""Files of settings: `omlx config`, for all models, a model, a profile; `omlx keys`: API keys."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import json
 import sys
 from argparse import ArgumentParser, Namespace
 from difflib import get_close_matches
+from typing import Final
 
 from omlx.catalog import sentence
+from omlx.cli import Command
 from omlx.cli.arguments import configured, find_models
 from omlx.cli.output import columns, memory_size
 from omlx.cli.serve.address import find_server
@@ -17,6 +19,7 @@ from omlx.models.catalog.compatibility import check_draft
 from omlx.models.catalog.package import usable_package
 from omlx.models.catalog.registry import Registry
 from omlx.settings.configuration import LiveConfiguration
+from omlx.settings.keys import EVERY_MODEL, KeyFile, NamedKey
 from omlx.settings.layers import Resolution, Source
 from omlx.settings.parse import parse, to_json
 from omlx.settings.schema import Setting, Value, table
@@ -26,7 +29,7 @@ from omlx.settings.types import Form, size_text
 _HIDDEN = "********"
 
 
-def add_arguments(parser: ArgumentParser) -> None:
+def _config_arguments(parser: ArgumentParser) -> None:
     commands = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     actions = {"get": _get, "set": _set, "unset": _unset, "list": _list, "path": _path}
     for name, action in actions.items():
@@ -45,7 +48,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         command.add_argument("--home", metavar="DIR", help=table()["home"].help)
 
 
-def run(arguments: Namespace) -> int:
+def _config(arguments: Namespace) -> int:
     if arguments.profile is not None and arguments.model is None:
         raise ConfigError("config.profile_model")
     arguments.action(arguments, configured(arguments))
@@ -226,3 +229,84 @@ def _row(name: str) -> Setting:
             raise ConfigError("config.similar", name=name, similar=similar[0])
         raise ConfigError("config.unknown", name=name)
     return row
+
+
+CONFIG: Final = Command(_config_arguments, _config)
+
+
+def _keys_arguments(parser: ArgumentParser) -> None:
+    commands = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    for name, action in {"add": _add_key, "list": _list_keys, "revoke": _revoke_key}.items():
+        text = sentence(f"cli.keys.{name}.help", {})
+        command = commands.add_parser(name, help=text, description=text, allow_abbrev=False)
+        command.set_defaults(action=action)
+        if name != "list":
+            command.add_argument("name", metavar="NAME", help=sentence("cli.keys.name", {}))
+        if name == "add":
+            models, rate = sentence("cli.keys.models", {}), sentence("cli.keys.rate", {})
+            command.add_argument(
+                "--models", metavar="PATTERN", nargs="+", default=[EVERY_MODEL], help=models
+            )
+            command.add_argument("--rate", metavar="N", type=int, help=rate)
+        if name == "list":
+            text = sentence("cli.models.json", {})
+            command.add_argument("--json", action="store_true", help=text)
+        command.add_argument("--home", metavar="DIR", help=table()["home"].help)
+
+
+def _keys(arguments: Namespace) -> int:
+    configuration = configured(arguments)
+    file = KeyFile(configuration.current.resolve().settings.home)
+    arguments.action(arguments, file, configuration)
+    return 0
+
+
+def _add_key(arguments: Namespace, file: KeyFile, configuration: LiveConfiguration) -> None:
+    """Print the new key alone on standard output, all else on standard error."""
+    # The first key closes a server that was open to all.
+    opened = configuration.current.resolve().settings.api_key is None and not file.path.exists()
+    registry = find_models([], configuration.current).scan()
+    unmatched = Catalog(registry, configuration).unmatched(arguments.models)
+    key = file.add(arguments.name, arguments.models, arguments.rate)
+    for pattern in unmatched:
+        _say("keys.no_model", pattern=pattern)
+    if opened:
+        _say("cli.keys.closed")
+    _say("cli.keys.once")
+    sys.stdout.write(f"{key}\n")
+
+
+def _list_keys(arguments: Namespace, file: KeyFile, configuration: LiveConfiguration) -> None:
+    keys = file.read()
+    if arguments.json:
+        records = [key.record() for key in keys]
+        sys.stdout.write(json.dumps(records, indent=2, ensure_ascii=False) + "\n")
+    elif keys:
+        sys.stdout.write(columns([*map(_key_row, keys)], _key_head()))
+    else:
+        _say("cli.keys.none")
+
+
+def _revoke_key(arguments: Namespace, file: KeyFile, configuration: LiveConfiguration) -> None:
+    file.revoke(arguments.name)
+    _say("cli.keys.revoked", name=arguments.name)
+
+
+def _key_head() -> tuple[str, ...]:
+    return tuple(
+        sentence(f"cli.keys.column.{name}", {})
+        for name in ("name", "key", "models", "rate", "created")
+    )
+
+
+def _key_row(key: NamedKey) -> tuple[str, ...]:
+    rate = "-" if key.requests_per_minute is None else str(key.requests_per_minute)
+    day = key.created.date().isoformat()
+    return key.name, f"…{key.ending}", " ".join(key.models), rate, day
+
+
+def _say(code: str, **params: str) -> None:
+    sys.stderr.write(f"omlx: {sentence(code, params)}\n")
+
+
+KEYS: Final = Command(_keys_arguments, _keys)

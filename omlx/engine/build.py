@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from omlx.engine.device.chip_costs import expected_costs
 from omlx.engine.device.facts import ModelFacts, facts_of, measure_exactness, probed, strict_facts
 from omlx.engine.device.gpu import attention_kernels
 from omlx.engine.device.model import MakeCache, Model, cache_maker, weight_bytes
@@ -16,6 +15,7 @@ from omlx.engine.disk.tier import Disk, DiskTier
 from omlx.engine.loop import DRAFT_SHARE, EngineLoop
 from omlx.engine.memory import MemoryGuard
 from omlx.engine.prefix.reuse import PrefixReuse
+from omlx.engine.speculation.chip_costs import expected_costs
 from omlx.engine.speculation.cost_model import CostModel
 from omlx.engine.speculation.drafter import Drafter
 from omlx.engine.speculation.drafters.draft_model import CATCH_UP_CHUNK, DraftModel

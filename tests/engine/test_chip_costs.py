@@ -9,7 +9,7 @@ import mlx.nn as nn
 import pytest
 
 from omlx.engine.build import build_loop
-from omlx.engine.device.chip_costs import (
+from omlx.engine.speculation.chip_costs import (
     BLOCK,
     LayerWeights,
     expected_costs,

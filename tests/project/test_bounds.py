@@ -1,15 +1,16 @@
-"""Upper bounds: lines of the wheel, of a file, of a function."""
+"""Upper bounds: lines of the wheel, of a file, of a function; files of a folder."""
 
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 from lab.prices import PRODUCT, lines, python_files
 
 ROOT = Path(__file__).resolve().parents[2]
-FILE, FUNCTION, LINE = 400, 60, 120
+FILE, FUNCTION, LINE, FOLDER = 400, 60, 120, 14
 
 WHEEL_LINES = 75_000
 """Lines of all modules in the wheel, which rise with a new feature alone, by `make prices`."""
@@ -41,6 +42,11 @@ def test_no_file_or_function_is_too_long() -> None:
 
 def test_every_exception_is_still_needed() -> None:
     assert set(EXCEPTIONS) <= {path for path, _, _ in too_long()}
+
+
+def test_no_folder_has_too_many_files() -> None:
+    files = Counter(Path(path).parent.as_posix() for path in python_files(*PRODUCT))
+    assert {folder: count for folder, count in files.items() if count > FOLDER} == {}
 
 
 def test_the_wheel_does_not_grow() -> None:
