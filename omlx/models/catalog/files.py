@@ -26,6 +26,9 @@ from typing import Any, Final, TypeAlias, TypeVar, TypeVarTuple
 from omlx.errors import ModelError, ModelGone, Param, Reason
 
 CONFIG: Final = "config.json"
+ADAPTER_CONFIG: Final = "adapter_config.json"
+ADAPTER: Final = "adapters.safetensors"
+"""LoRA layers of mlx-lm, beside the weights of their base model."""
 GENERATION_CONFIG: Final = "generation_config.json"
 TOKENIZER_CONFIG: Final = "tokenizer_config.json"
 PROCESSOR_CONFIG: Final = "processor_config.json"

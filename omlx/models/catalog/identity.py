@@ -11,7 +11,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from omlx.errors import Reason, StageError
-from omlx.models.catalog.files import CONFIG, PROCESSOR_CONFIG, TOKENIZER_CONFIG, ModelFiles
+from omlx.models.catalog.files import (
+    ADAPTER,
+    ADAPTER_CONFIG,
+    CONFIG,
+    PROCESSOR_CONFIG,
+    TOKENIZER_CONFIG,
+    ModelFiles,
+)
 from omlx.models.library.choose import choose
 from omlx.settings.schema import Settings
 
@@ -87,12 +94,14 @@ def _contents(directory: Path, patterns: tuple[str, ...]) -> dict[str, str]:
 
 
 def fingerprint(directory: Path) -> dict[str, str]:
-    """Return a hash for the config and each weight file: of size, first and middle bytes.
+    """Hash config, weights and adapter, by file: size, first and middle bytes.
 
     Raises ModelError without weights.
     """
     hashes = {}
-    for file in (directory / CONFIG, *ModelFiles.at(directory).weights):
+    files = ModelFiles.at(directory)
+    adapter = [directory / name for name in (ADAPTER_CONFIG, ADAPTER) if files.has(name)]
+    for file in (directory / CONFIG, *files.weights, *adapter):
         digest, size = hashlib.sha256(), file.stat().st_size
         with file.open("rb") as stream:
             digest.update(size.to_bytes(8, "big") + stream.read(_SAMPLE))

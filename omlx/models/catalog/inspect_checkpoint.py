@@ -16,6 +16,7 @@ from omlx.errors import ModelError, Reason
 from omlx.models.catalog.config import text_config
 from omlx.models.catalog.drafters import drafter_kind, needs_in_words
 from omlx.models.catalog.files import (
+    ADAPTER_CONFIG,
     CONFIG,
     MAX_INDEX_BYTES,
     ModelFiles,
@@ -30,7 +31,7 @@ _INDEX = "model.safetensors.index.json"
 _SHARD = re.compile(r"model-(\d{1,5})-of-(\d{1,5})\.safetensors")
 _UNFINISHED = ("*.incomplete", "*.part", "*.download", "*.crdownload")
 _FOREIGN = ("*.bin", "*.pt", "*.pth", "*.npz", "*.onnx", "*.safetensors")
-_MODEL_FILES = frozenset({"config.json", "adapter_config.json"})
+_MODEL_FILES = frozenset({"config.json", ADAPTER_CONFIG})
 _MODEL_SUFFIXES = (".safetensors", ".gguf", *(pattern[1:] for pattern in _UNFINISHED))
 _HEADS = (
     ("EAGLE", re.compile(r"eagle", re.IGNORECASE)),
@@ -148,7 +149,7 @@ def _files_reason(directory: Path, config: Mapping[str, Any] | None) -> Reason |
 def _without_config(directory: Path) -> Reason:
     if not directory.is_dir():
         return Reason("model.no_main")
-    if (directory / "adapter_config.json").is_file():
+    if (directory / ADAPTER_CONFIG).is_file():
         return Reason("model.adapter_only")
     if any(directory.glob("*.gguf")):
         return Reason("model.gguf_only")

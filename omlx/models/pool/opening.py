@@ -21,7 +21,7 @@ from mlx.utils import tree_flatten, tree_map_with_path
 from omlx.engine.piece import Layout
 from omlx.engine.types import Traits
 from omlx.errors import ModelError, ProbeFailed, Reason
-from omlx.models.catalog.files import ModelFiles, read_header
+from omlx.models.catalog.files import ADAPTER, ADAPTER_CONFIG, ModelFiles, read_header
 from omlx.models.library.choose import (
     AUTO,
     ENCODERS,
@@ -102,11 +102,29 @@ def open_model(
             model, config = _open_lm(files, classes.text, trusted)
     except Exception as error:  # with a wrong config, classes of models raise anything
         raise ModelError("model.build", detail=one_line(error)) from error
+    if files.has(ADAPTER_CONFIG):
+        _add_adapter(model, files)
     # The model's random weights, which those of the file replace, were drawn lazily: until it is
     # evaluated, the state of the generator keeps every draw, 2 kB each.
     mx.eval(mx.random.state)
     cast_weights(model, config, dtype)
     return model, config
+
+
+def _add_adapter(model: nn.Module, files: ModelFiles) -> None:
+    """Add LoRA layers in mlx-lm's format, from beside the weights. Raises ModelError."""
+    if "peft_type" in files.json(ADAPTER_CONFIG):
+        raise ModelError("adapter.peft", param=None)
+    truncated = read_header(files.directory / ADAPTER).truncated
+    if truncated is not None:
+        raise ModelError(truncated.code, param=None, **truncated.params)
+    from mlx_lm.tuner.utils import load_adapters  # noqa: PLC0415 — see `import_mlx_lm`
+
+    try:
+        load_adapters(model, str(files.directory))
+    except Exception as error:  # with an adapter of another model, mlx-lm raises anything
+        raise ModelError("adapter.failed", detail=one_line(error)) from error
+    model.eval()  # no dropout
 
 
 def _check_dtypes(directory: Path) -> None:

@@ -1,0 +1,128 @@
+"""LoRA adapters beside the weights of their base model: a model of its own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import pytest
+from mlx.utils import tree_flatten
+from mlx_lm.tuner.utils import linear_to_lora_layers, load_adapters
+from mlx_lm.utils import load_model
+
+from omlx.errors import ModelError
+from omlx.models.catalog.discovery import BUNDLED, Folder, scan_places
+from omlx.models.catalog.identity import fingerprint
+from omlx.models.catalog.registry import ModelEntry
+from omlx.models.pool.load_weights import load
+from tests.server.dialects import user
+from tests.server.running import TARGET, omlx
+
+BASE = BUNDLED / TARGET
+LORA = {"rank": 4, "scale": 20.0, "dropout": 0.5}
+
+
+def linked(folder: Path) -> Path:
+    """Return a folder with links to the files of the base model."""
+    folder.mkdir(parents=True)
+    for file in BASE.iterdir():
+        (folder / file.name).symlink_to(file)
+    return folder
+
+
+def adapted(folder: Path) -> Path:
+    """Return a folder with the base model and a random adapter of two layers."""
+    model, _ = load_model(linked(folder), lazy=True)
+    linear_to_lora_layers(model, 2, LORA)
+    config = {"fine_tune_type": "lora", "num_layers": 2, "lora_parameters": LORA}
+    (folder / "adapter_config.json").write_text(json.dumps(config))
+    layers = [(name, a) for name, a in tree_flatten(model.parameters()) if "lora_" in name]
+    mx.random.seed(1)
+    weights = {name: mx.random.normal(array.shape) * 0.05 for name, array in layers}
+    mx.save_safetensors(str(folder / "adapters.safetensors"), weights)
+    return folder
+
+
+def logits(model: Any) -> mx.array:
+    return model(mx.array([[5, 6, 7, 8]]))[0]
+
+
+def test_it_computes_what_mlx_lm_computes_with_the_adapter(tmp_path: Path) -> None:
+    folder = adapted(tmp_path / "base+adapter")
+    loaded = load(ModelEntry("base+adapter", folder, "home"), "float32")
+    reference, _ = load_model(folder)
+    reference.set_dtype(mx.float32)
+    base = logits(reference)
+    load_adapters(reference, str(folder)).eval()
+    found, wanted = logits(loaded.model), logits(reference)
+    assert mx.allclose(found, wanted, atol=1e-4)
+    assert not mx.allclose(found, base, atol=0.1)
+    assert set(fingerprint(folder)) - set(fingerprint(BASE)) == {
+        "adapter_config.json",
+        "adapters.safetensors",
+    }
+
+
+def of_peft(folder: Path) -> None:
+    (folder / "adapter_config.json").write_text('{"peft_type": "LORA", "r": 8}')
+
+
+def truncated(folder: Path) -> None:
+    file = folder / "adapters.safetensors"
+    file.write_bytes(file.read_bytes()[:-64])
+
+
+def missing(folder: Path) -> None:
+    (folder / "adapters.safetensors").unlink()
+
+
+def of_another_base(folder: Path) -> None:
+    weights = dict(mx.load(str(folder / "adapters.safetensors")))
+    wider = {name: mx.concatenate([array, array]) for name, array in weights.items()}
+    mx.save_safetensors(str(folder / "adapters.safetensors"), wider)
+
+
+def of_no_layers(folder: Path) -> None:
+    (folder / "adapter_config.json").write_text("{}")
+
+
+@pytest.mark.parametrize(
+    ("damage", "code"),
+    [
+        (of_peft, "adapter.peft"),
+        (truncated, "model.truncated"),
+        (missing, "model.unreadable"),
+        (of_another_base, "adapter.failed"),
+        (of_no_layers, "adapter.failed"),
+    ],
+)
+def test_one_that_cannot_be_used_says_why(
+    tmp_path: Path, damage: Callable[[Path], None], code: str
+) -> None:
+    folder = adapted(tmp_path / "model")
+    damage(folder)
+    with pytest.raises(ModelError) as refusal:
+        load(ModelEntry("model", folder, "home"), "float32")
+    assert refusal.value.code == code
+    assert refusal.value.params["model"] == "model"
+
+
+@pytest.mark.slow
+def test_base_and_adapter_are_two_models(tmp_path: Path) -> None:
+    adapted(tmp_path / "base+adapter")
+    linked(tmp_path / "base")
+    with omlx(registry=scan_places([Folder("home", tmp_path)]), default="base") as running:
+        texts, receipts = [], []
+        for name in ("base", "base+adapter", "base"):
+            body = {"model": name, "messages": user("Name a river."), "receipt": True}
+            asked = {**body, "max_tokens": 8, "temperature": 0}
+            answer = running.http.post("/v1/chat/completions", json=asked).json()
+            message = answer["choices"][0]["message"]
+            texts.append((message.get("reasoning_content") or "") + (message["content"] or ""))
+            receipts.append(answer["receipt"]["weights"])
+        assert {model.id for model in running.pool.loaded} == {"base", "base+adapter"}
+    assert texts[0] == texts[2] != texts[1]
+    assert receipts[0] == receipts[2] != receipts[1]
