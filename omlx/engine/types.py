@@ -314,17 +314,22 @@ class Limits:
 class Traits:
     """What kinds of layers a cache has. `sliding_window` is the smallest one in tokens, or None.
 
-    `unsupported` names the cache classes that cannot be rolled back.
+    `unsupported` names the cache classes that cannot be rolled back. Recurrent layers may record
+    their states in passes of at most `recorded` tokens.
     """
 
     recurrent: bool
     sliding_window: int | None
     unsupported: tuple[str, ...]
+    recorded: int = 0
 
-    @property
-    def rollback(self) -> str:
+    def replays(self, width: int) -> bool:
+        """Return whether a rejection in a window of `width` tokens leaves accepted ones pending."""
+        return self.recurrent and width > self.recorded
+
+    def rollback(self, width: int) -> str:
         """How rejected draft tokens leave the cache, as `DrafterStats.repairs` names it."""
-        if self.recurrent:
+        if self.replays(width):
             return "restore"
         if self.sliding_window:
             return "slice"

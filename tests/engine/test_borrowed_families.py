@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from omlx.draft_length import DraftLength
+from omlx.engine.speculation.strategy import DRAFT
+from omlx.engine.types import Speculation
 from tests import zoo
 from tests.engine.harness import (
     GREEDY,
@@ -18,6 +23,20 @@ from tests.engine.harness import (
 )
 
 pytestmark = pytest.mark.needs_extra
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("length", "repair"), [(4, "trim"), (12, "restore")])
+def test_accepted_tokens_of_short_windows_are_not_read_again(length: int, repair: str) -> None:
+    bench = Bench(loop_of("qwen4_exp", noisy("qwen4_exp", 0.05)))
+    wanted = Speculation(DRAFT, DraftLength.exactly(length))
+    one = replace(request("a", prompt(29), GREEDY, max_tokens=48), speculation=wanted)
+    bench.run(one)
+    assert bench.tokens["a"] == plain("qwen4_exp", unassisted(one))
+    repairs = bench.stats("a").drafters["tiny"].repairs
+    assert repairs[repair] > 2
+    pending = max(window.pending for window in bench.windows if window.draft_n)
+    assert (pending > 1) == (repair == "restore")
 
 
 @pytest.mark.parametrize("name", zoo.BORROWED_CASES)

@@ -21,6 +21,7 @@ from omlx.engine.device.rewind import rewind_refusal
 from omlx.engine.piece import Piece
 from omlx.engine.types import run_through
 from omlx.models.library.borrow import Borrowed, module_of
+from omlx.models.library.caches import RecordedStates
 from omlx.models.library.choose import BORROWED, NEWER
 from tests import zoo
 from tests.zoo.borrowed import CONFIGS
@@ -88,6 +89,34 @@ def test_rejected_drafts_leave_the_cache(model: nn.Module) -> None:
     result = verify(Row(model, 48, seed=3))
     assert result.gap <= TOLERANCE
     assert result.stepped + result.restored > 5
+
+
+def test_recorded_states_step_back_within_a_short_pass() -> None:
+    states = RecordedStates(3)  # the last entry is unused
+
+    def read(tokens: mx.array) -> None:
+        def add(before: mx.array | None, steps: int | None) -> tuple[mx.array, ...]:
+            sums = mx.cumsum(tokens, axis=1) + (0 if before is None else before[:, None])
+            return sums, sums[:, -1], *([] if steps is None else [sums[:, :steps]])
+
+        window = mx.zeros((1, 2), tokens.dtype) if states.cache[1] is None else states.cache[1]
+        states.update_recurrent(0, tokens.shape[1], add)
+        states.update_window(1, mx.concatenate([window, tokens], axis=1), 2)
+
+    read(mx.arange(1, 6)[None])
+    assert states.records(5)
+    states.step_back(2)
+    assert [states.cache[0].tolist(), states.cache[1].tolist()] == [[6], [[2, 3]]]
+    assert not states.records(1), "only the newest pass is recorded"
+    read(mx.arange(4, 6)[None])
+    states.step_back(2)
+    assert [states.cache[0].tolist(), states.cache[1].tolist()] == [[6], [[2, 3]]]
+    read(mx.arange(9)[None])
+    assert not states.records(1), "a pass too long"
+    read(mx.arange(2)[None])
+    states.cache = list(states.cache)
+    states.cache[0] = mx.array([7])
+    assert not states.records(1), "a state of another pass"
 
 
 @pytest.mark.parametrize("name", zoo.BORROWED_CASES)

@@ -55,6 +55,21 @@ class Snapshot:
         return 0
 
 
+class Recorded:
+    """Base class of recurrent states that record those behind each token of a short pass."""
+
+    LONGEST: Final = 8
+    """Tokens — length of passes with a record: a state per token takes memory."""
+
+    def records(self, tokens: int) -> bool:
+        """Return whether the state before the newest `tokens` tokens is known."""
+        raise NotImplementedError
+
+    def step_back(self, tokens: int) -> None:
+        """Return to that state, and drop the record."""
+        raise NotImplementedError
+
+
 _KNOWN: Final = frozenset(
     {
         *(KVCache, QuantizedKVCache, ChunkedKVCache, ConcatenateKVCache),

@@ -11,6 +11,7 @@ next window: there is no replay pass.
 | ChunkedKVCache           | trim, while the target's chunk is still complete; else a fresh mark |
 | ConcatenateKVCache       | slice: its own trim leaves the rows in place                        |
 | RotatingKVCache          | slice, while no row of the window is overwritten; else a mark       |
+| Recorded                 | its record of the newest pass; else a mark                          |
 | ArraysCache Snapshot     | a mark                                                              |
 | CacheList                | its parts                                                           |
 """
@@ -31,7 +32,7 @@ from mlx_lm.models.cache import (
     RotatingKVCache,
 )
 
-from omlx.engine.device.kinds import Snapshot, Trimmed, handle, kind_of
+from omlx.engine.device.kinds import Recorded, Snapshot, Trimmed, handle, kind_of
 from omlx.engine.device.model import LayerCache, architecture_of
 from omlx.engine.types import Traits
 from omlx.errors import Reason, RewindError
@@ -89,10 +90,13 @@ def traits(cache: Iterable[LayerCache]) -> Traits:
     parts = leaves(cache)
     windows = [leaf.max_size for leaf in parts if isinstance(leaf, RotatingKVCache)]
     windows += [leaf.chunk_size for leaf in parts if isinstance(leaf, ChunkedKVCache)]
+    marked = [leaf for leaf in parts if kind_of(leaf) in _MARKED]
+    recorded = bool(marked) and all(isinstance(leaf, Recorded) for leaf in marked)
     return Traits(
-        recurrent=any(kind_of(leaf) in _MARKED for leaf in parts),
+        recurrent=bool(marked),
         sliding_window=min(windows, default=None),
         unsupported=tuple(unsupported(parts)),
+        recorded=Recorded.LONGEST if recorded else 0,
     )
 
 
@@ -135,6 +139,8 @@ def length_of(cache: Iterable[LayerCache]) -> int | None:
 
 
 def _can_step_back(leaf: Any, n: int) -> bool:
+    if isinstance(leaf, Recorded):
+        return leaf.records(n)
     kind = kind_of(leaf)
     if kind is RotatingKVCache:
         if leaf.keys is None:
@@ -148,6 +154,9 @@ def _can_step_back(leaf: Any, n: int) -> bool:
 
 
 def _step_back(leaf: Any, n: int) -> None:
+    if isinstance(leaf, Recorded):
+        leaf.step_back(n)
+        return
     kind = kind_of(leaf)
     if kind is ConcatenateKVCache:
         leaf.keys, leaf.values = leaf.keys[..., :-n, :], leaf.values[..., :-n, :]

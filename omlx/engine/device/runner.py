@@ -225,7 +225,8 @@ class Runner:
             if window.draft_n and window.draft is None:
                 launched.drafts[window.row] = self._draft(window, drafts)
         tokens = self._tokens(forward, launched.drafts)
-        with self.caches.reading(forward, marked=self.traits.recurrent) as cache:
+        marked = any(self.traits.replays(window.width) for window in windows)
+        with self.caches.reading(forward, marked=marked) as cache:
             logits = self._logits(windows, tokens, cache)  # [rows, widest, V]
         samplers = [self._rows[row].sampler for row in forward.rows]
         bare = all(map(attrgetter("bare"), samplers))

@@ -81,7 +81,8 @@ class RowPolicy:
     """Decides for one request.
 
     `cost_model` and `history` belong to the model and outlive the request.
-    Models with `recurrent` layers leave accepted tokens pending after a rejection.
+    Models with `recurrent` layers leave accepted tokens pending after a rejection, except in
+    windows of at most `recorded` tokens.
     """
 
     def __init__(
@@ -91,6 +92,7 @@ class RowPolicy:
         draft_length: DraftLength | None = None,
         *,
         recurrent: bool = False,
+        recorded: int = 0,
     ) -> None:
         self.cost_model = cost_model
         self.draft_length = draft_length or DEFAULT_DRAFT_LENGTH
@@ -98,6 +100,7 @@ class RowPolicy:
         self._fixed = self.draft_length.fixed is not None
         self._history = history
         self._recurrent = recurrent
+        self._recorded = recorded
         self._budget = ExplorationBudget(history.savings)
         self._steps = 0
         self._drafted = 0  # tokens of the draft in flight
@@ -185,7 +188,8 @@ class RowPolicy:
         per_round_s = catch_up_s / max(CONFIG.catch_up_rounds, self._steps)
         tokens, seconds, rejection_s = [1.0], [0.0], 0.0
         for k in range(1, len(reach)):
-            if self._recurrent:  # after a rejection the accepted tokens are computed again
+            # after a rejection the accepted tokens are computed again
+            if self._recurrent and pending + k > self._recorded:
                 if step.rows > 1 and reach[k] < CONFIG.likely:
                     break
                 again_s = max(0.0, verify(pending + k, context) - single_s)

@@ -41,7 +41,8 @@ class Speculator:
 
     `off_reason` says why none may draft (a cache that cannot be rolled back), `missing` why there
     is no drafter of a kind. `draft_length` holds for requests without bounds of their
-    own. `recurrent` targets leave accepted tokens pending after a rejection. A window has at most
+    own. `recurrent` targets leave accepted tokens pending after a rejection, except in windows
+    of at most `recorded` tokens. A window has at most
     `widest` tokens; None: no bound.
     """
 
@@ -50,6 +51,7 @@ class Speculator:
     missing: Mapping[str, Reason] = field(default_factory=lambda: dict(MISSING))
     draft_length: DraftLength = DEFAULT_DRAFT_LENGTH
     recurrent: bool = False
+    recorded: int = 0
     cost_model: CostModel = field(default_factory=CostModel)
     widest: int | None = None
     _history: History = field(default_factory=History)
@@ -295,7 +297,13 @@ class Speculator:
                 drafters.append(drafter)
             else:
                 off_reasons[drafter.name] = refusal
-        policy = RowPolicy(self.cost_model, self._history, length, recurrent=self.recurrent)
+        policy = RowPolicy(
+            self.cost_model,
+            self._history,
+            length,
+            recurrent=self.recurrent,
+            recorded=self.recorded,
+        )
         return RowRecord(row, policy, drafters, clauses, off_reasons)
 
     def _clause(self, drafter: Drafter, row: Row) -> Clause | None:

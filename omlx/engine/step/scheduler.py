@@ -330,9 +330,9 @@ class Scheduler:
         verified = min(window.start + window.pending + accepted, len(row.tokens))
         rollback = "none"
         if verified < row.computed:
-            rollback = self._traits.rollback
+            rollback = self._traits.rollback(window.width)
             # Recurrent state returns to the window's start; the accepted tokens are pending again.
-            row.computed = window.start if self._traits.recurrent else verified
+            row.computed = window.start if self._traits.replays(window.width) else verified
             self.ops.next.append(Rewind(row.id, row.computed))
         outcome = verification_outcome(window.draft_n, accepted, stopped)
         with isolate(self.speculator.disable, row):

@@ -14,11 +14,13 @@ import mlx.core as mx
 from mlx_lm.models import cache as lm
 from mlx_vlm.models import cache as vlm
 
-from omlx.engine.device.kinds import Snapshot, Trimmed
+from omlx.engine.device.kinds import Recorded, Snapshot, Trimmed
 
 _OVERLAPPING: Final = "mlx_vlm.models.deepseek_v4.language"
 """Model whose pools of `_OVERLAP_RATIO` tokens read the window before, too."""
 _OVERLAP_RATIO: Final = 4
+_RECORDING: Final = frozenset({"mlx_vlm.models.qwen4_exp.language"})
+"""Models, of one row a pass, whose recurrent states are all updated through the cache."""
 _PROJECTING: Final = "mlx_vlm.models.glm5_next.language"
 """Model whose last cache of a layer has projections of long passes, computed again if absent."""
 
@@ -42,6 +44,8 @@ def _translated(cache: Any, module: str) -> Any:
     if type(cache) is vlm.PoolingCache:
         overlaps = module == _OVERLAPPING and cache.ratio == _OVERLAP_RATIO
         return OverlapPool(cache.ratio) if overlaps else Pool(cache.ratio)
+    if type(cache) is vlm.ArraysCache and module in _RECORDING:
+        return RecordedStates(len(cache.cache))
     theirs: Any = type(cache)
     if (base := _SPARSE.get(theirs.__name__)) is not None:
         return _derived(base, theirs)()
@@ -100,6 +104,61 @@ class States(lm.ArraysCache):
 
     def empty(self) -> bool:
         return all(state is None for state in self.cache)
+
+
+class RecordedStates(States, Recorded):
+    """States of layers that compute those behind each token on request.
+
+    A record is the state behind the pass, the length of the pass, and a function from a count of
+    read tokens to the state behind them.
+    """
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size)
+        self._records: dict[int, tuple[Any, int, Callable[[int], Any]]] = {}
+
+    def update_recurrent(
+        self, index: int, length: int, update: Callable[..., tuple[Any, ...]]
+    ) -> tuple[mx.array, mx.array]:
+        before = self.cache[index]
+        short = 1 < length <= self.LONGEST
+        output, state, *steps = update(before, length - 1 if short else None)
+        self.cache[index] = state
+
+        def behind(tokens: int) -> Any:
+            return steps[0][:, tokens - 1] if tokens else before
+
+        self._record(index, length, behind)
+        return output, state
+
+    def update_window(
+        self, index: int, source: mx.array, width: int, *, lengths: mx.array | None = None
+    ) -> mx.array:
+        state = super().update_window(index, source, width, lengths=lengths)
+
+        def behind(tokens: int) -> Any:
+            return mx.contiguous(source[:, tokens : tokens + width])
+
+        self._record(index, source.shape[1] - width, behind)
+        return state
+
+    def _record(self, index: int, length: int, behind: Callable[[int], Any]) -> None:
+        self._records.pop(index, None)
+        if 1 < length <= self.LONGEST:
+            self._records[index] = self.cache[index], length, behind
+
+    def records(self, tokens: int) -> bool:
+        """Return whether the state before the newest `tokens` tokens is known."""
+        for index, state in enumerate(self.cache):
+            kept, length, _ = self._records.get(index, (None, 0, None))
+            if state is not None and (kept is not state or tokens > length):
+                return False
+        return True
+
+    def step_back(self, tokens: int) -> None:
+        for index, (_, length, behind) in self._records.items():
+            self.cache[index] = behind(length - tokens)
+        self._records.clear()
 
 
 class Parts(vlm.CacheList):  # type: ignore[misc]  # an untyped class
