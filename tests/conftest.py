@@ -1,6 +1,6 @@
 """Test lanes: `--quick` runs unit tests alone, and proves that they open no socket. Property tests
-have no deadline. Tests marked `needs_extra` are skipped without omlx[vision], which `make test`
-installs.
+have no deadline, and more examples with slow tests. Tests marked `needs_extra` are skipped without
+omlx[vision], which `make test` installs.
 """
 
 from __future__ import annotations
@@ -47,12 +47,17 @@ HERE: Final = Path(__file__).parent
 MISSING: Final = [name for name in ("mlx_vlm", "PIL") if find_spec(name) is None]
 """Packages of the extra that are not installed."""
 
-settings.register_profile("untimed", deadline=None)
-settings.load_profile("untimed")
+settings.register_profile("quick", deadline=None, max_examples=25)
+settings.register_profile("all", deadline=None)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--quick", action="store_true", help="run the unit tests, without sockets")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Try a hundred examples of each property where slow tests run, a quarter elsewhere."""
+    settings.load_profile("quick" if config.option.markexpr == "not slow" else "all")
 
 
 @pytest.hookimpl(wrapper=True)

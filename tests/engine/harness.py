@@ -39,6 +39,7 @@ from omlx.engine.types import (
 )
 from omlx.records import RequestStats
 from tests import zoo
+from tests.lanes import few
 
 GREEDY = Sampling(temperature=0.0)
 WARM = Sampling(temperature=0.8, top_p=0.95, seed=11)
@@ -50,6 +51,14 @@ HEATED = [
     *((name, WARM) for name in ("llama", "gemma3_text", "recurrent_gemma")),
 ]
 """Every kind at temperature 0, some above it."""
+FEW_HEATED = few(
+    HEATED,
+    ("llama", WARM),
+    ("gemma3_text", GREEDY),
+    ("qwen3_next", GREEDY),
+    ("recurrent_gemma", WARM),
+    ("deepseek_v3", GREEDY),
+)
 MAX_STEPS = 600
 
 

@@ -11,8 +11,8 @@ import pytest
 from omlx.engine.types import Sampling
 from tests.engine.fakes import Corrupted
 from tests.engine.harness import (
+    FEW_HEATED,
     GREEDY,
-    HEATED,
     KINDS,
     WARM,
     Bench,
@@ -24,6 +24,7 @@ from tests.engine.harness import (
     prompt,
     request,
 )
+from tests.lanes import few
 
 
 def scattered(position: int) -> bool:
@@ -45,7 +46,7 @@ def accepts_up_to_the_first_corruption(
     assert len(set(drafter.accepted)) > min(window, 3)
 
 
-@pytest.mark.parametrize(("family", "sampling"), HEATED, ids=label)
+@pytest.mark.parametrize(("family", "sampling"), FEW_HEATED, ids=label)
 def test_accepted_count_is_the_first_corruption_every_round(
     family: str, sampling: Sampling
 ) -> None:
@@ -84,7 +85,7 @@ def test_a_wider_vocabulary_of_the_target_costs_no_acceptance_and_changes_no_tok
     assert bench.stats().accepted == bench.stats().proposed > 20
 
 
-@pytest.mark.parametrize("family", KINDS)
+@pytest.mark.parametrize("family", few(KINDS, "llama", "gemma3_text", "nemotron_h"))
 def test_a_draft_catches_up_after_a_second_request_has_come_and_gone(family: str) -> None:
     loop = loop_of(family)
     drafter = Corrupted(model(family), scattered)

@@ -32,6 +32,7 @@ from tests.engine.harness import (
     unassisted,
 )
 from tests.engine.pairs import full_product, in_turn
+from tests.lanes import few
 
 BOUNDED = "ngram:n=4,m=24;draft:m=5"
 PARAMETERS: dict[str, list[Any]] = {
@@ -138,14 +139,7 @@ def test_tokens_equal_plain_decoding_in_every_combination(case: dict[str, Any]) 
 
 @pytest.mark.parametrize(
     "target",
-    [
-        "llama",
-        "lfm2",
-        *(
-            pytest.param(name, marks=pytest.mark.slow)
-            for name in ("gemma3_text", "qwen3_next", "recurrent_gemma", "llama4")
-        ),
-    ],
+    few(("llama", "lfm2", "gemma3_text", "qwen3_next", "recurrent_gemma", "llama4"), "lfm2"),
 )
 def test_a_draft_that_was_idle_for_300_tokens_of_lookups_catches_up(target: str) -> None:
     one = request(tokens=prompt(13, salt=6), sampling=WARM, max_tokens=360)
@@ -185,7 +179,7 @@ def test_no_draft_is_shorter_than_asked_for(strategy: str, window: DraftLength) 
     assert all(length >= 6 for length in lengths)
 
 
-@pytest.mark.parametrize("target", KINDS)
+@pytest.mark.parametrize("target", few(KINDS, "llama", "gemma3_text", "falcon_h1"))
 def test_a_stop_inside_a_lookup_leaves_a_conversation_that_can_go_on(target: str) -> None:
     one = request(
         tokens=prompt(13),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import httpx
 import pytest
@@ -13,6 +13,7 @@ import pytest
 from omlx.catalog import catalog
 from omlx.models.catalog.discovery import BUNDLED, Folder, scan_places
 from omlx.models.pool.footprint import footprint
+from tests.lanes import few
 from tests.models.breakage import BROKEN, HARMLESS
 from tests.server.running import DRAFT, Running, omlx
 
@@ -67,13 +68,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         yield server
 
 
-def some_slow(names: Iterable[str]) -> list[object]:
-    """Every third name as it is, the others marked as slow."""
-    slow = [pytest.param(name, marks=pytest.mark.slow) for name in names]
-    return [param if i % 3 else param.values[0] for i, param in enumerate(slow)]
-
-
-@pytest.mark.parametrize("name", some_slow(BROKEN))
+@pytest.mark.parametrize("name", few(BROKEN, *[*BROKEN][::4]))
 def test_a_broken_folder_is_a_clear_error(running: Running, name: str) -> None:
     before = footprint()
     with httpx.Client(base_url=running.url, timeout=60) as http, Neighbour(running.url) as good:

@@ -16,6 +16,7 @@ from omlx.models.catalog.registry import ModelEntry
 from omlx.models.pool.load_weights import LoadSteps, load_steps
 from omlx.models.pool.pool import Pool
 from omlx.settings.schema import Settings
+from tests.lanes import few
 from tests.models.drafts import (
     BIG,
     ROPE_WARNING,
@@ -80,7 +81,7 @@ REASONS = {
 
 
 @pytest.mark.filterwarnings(ROPE_WARNING)
-@pytest.mark.parametrize("how", REASONS)
+@pytest.mark.parametrize("how", few(REASONS, *[*REASONS][::4]))
 def test_a_broken_draft_does_not_stop_loading(engine: EngineThread, broken: Path, how: str) -> None:
     assert (
         draft_states(engine, broken, FakeFetch(broken), draft_download="auto") == [REASONS[how]] * 3

@@ -404,41 +404,6 @@ def test_a_link_is_written_through(tmp_path: Path) -> None:
     assert modes == [0o700, 0o755, 0o600]
 
 
-SAVER = """
-import sys
-from pathlib import Path
-from omlx.settings.store import Store
-store = Store(Path(sys.argv[1]))
-for number in range(1000):
-    hosts = ("h" * 500,) * (number % 7 + 1)
-    store.patch({"max_tokens": 1 + number, "allow_host": hosts})
-    print(number, flush=True)
-"""
-
-
-def test_a_kill_amid_a_thousand_saves_leaves_the_old_file_or_the_new_one(tmp_path: Path) -> None:
-    store = Store(tmp_path)
-    (tmp_path / MODELS_FILE).write_bytes(b"someone else's")
-    for saves in (0, 1, 7, 40, 41, 42, 150):
-        with subprocess.Popen(
-            [sys.executable, "-c", SAVER, str(tmp_path)],
-            stdout=subprocess.PIPE,
-            env=os.environ,
-            text=True,
-        ) as process:
-            assert process.stdout is not None
-            last = [int(process.stdout.readline()) for _ in range(saves + 1)][-1]
-            process.kill()
-            rest = [int(line) for line in process.stdout.read().split()]
-        if rest:
-            last = rest[-1]
-        assert stored(store)["max_tokens"] in (1 + last, 2 + last)
-        assert store.read().notes[0].code == "config.foreign"
-    store.patch({"max_tokens": 3})
-    assert sorted(path.name for path in tmp_path.iterdir()) == [GLOBAL_FILE, MODELS_FILE]
-    assert (tmp_path / MODELS_FILE).read_bytes() == b"someone else's"
-
-
 EVERY_STEP = """
 import os, signal, sys
 from itertools import count

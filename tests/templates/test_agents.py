@@ -7,7 +7,7 @@ The texts are shortened; the forms are those of the programs that `tests/agents`
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -39,9 +39,10 @@ def parse(recorded: dict[str, Any]) -> GenerationRequest:
             return ChatRequest.parse(body).generation_request()
 
 
-def requests(agent: str) -> Iterator[GenerationRequest]:
-    text = (RECORDED / f"{agent}.json").read_text(encoding="utf-8")
-    yield from map(parse, json.loads(text))
+@cache
+def requests() -> list[GenerationRequest]:
+    texts = [(RECORDED / f"{agent}.json").read_text(encoding="utf-8") for agent in AGENTS]
+    return [parse(recorded) for text in texts for recorded in json.loads(text)]
 
 
 def shows(prompt: str, text: str) -> bool:
@@ -51,11 +52,10 @@ def shows(prompt: str, text: str) -> bool:
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
-@pytest.mark.parametrize("agent", AGENTS)
-def test_every_request_is_rendered_in_full(agent: str, name: str) -> None:
+def test_every_request_is_rendered_in_full(name: str) -> None:
     loaded = tokenizer(name)
     has_tools = call_format(loaded) is not None
-    for request in requests(agent):
+    for request in requests():
         tools = request.tools if has_tools else None
         prompt = render(loaded, request.messages, request.template_variables, tools=tools)
         rendered = loaded.decode(prompt.tokens)

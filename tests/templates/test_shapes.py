@@ -9,6 +9,7 @@ from typing import Final
 
 import pytest
 
+from tests.lanes import few
 from tests.templates.fetched import TEMPLATES
 from tests.templates.shapes import OK, table, tool_cells, turn_cells
 
@@ -25,9 +26,6 @@ QUICK: Final = (
     "openai-gpt-oss-120b",
 )
 """One of each kind; `make test-full` runs all."""
-EVERY: Final = [
-    pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in TEMPLATES
-]
 ONE_LEVEL: Final = ("ByteDance-Seed-OSS", "CohereForAI-c4ai-command-r-plus-tool_use")
 """Their functions have a line for each parameter: what is within an object is not shown."""
 NESTED: Final = {
@@ -49,14 +47,14 @@ def differing(row: Mapping[str, str]) -> dict[str, str]:
     return {shape: cell for shape, cell in row.items() if cell != OK}
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", few(TEMPLATES, *QUICK))
 def test_every_function_is_listed(name: str) -> None:
     row = tool_cells(name)
     print(table({name: row}))  # noqa: T201 — the table, for -s and for failures
     assert differing(row) == (NESTED if name in ONE_LEVEL else {})
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", few(TEMPLATES, *QUICK))
 def test_every_turn_is_rendered(name: str) -> None:
     row = turn_cells(name)
     print(table({name: row}))  # noqa: T201 — the table, for -s and for failures

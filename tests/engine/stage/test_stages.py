@@ -13,6 +13,7 @@ from omlx.engine.stage.ends import SHARDED, STAGED, check_split
 from omlx.errors import StageError
 from tests import zoo
 from tests.engine.stage.ranks import PATIENCE_S, Hung, run_ranks
+from tests.lanes import few
 
 SCENARIO = "tests.engine.stage.scenario"
 ROUNDING = 1e-3
@@ -36,10 +37,6 @@ QUICK = {
     "llama_mixed": ["1,1,1"],
 }
 """Every way to cut a model, every kind of cache, and hidden states wider than the embedding."""
-OFTEN = ("llama", "ministral3", "qwen3_next")
-"""Two ranks and three, a part of every layer on each; full, sliding and recurrent caches. The rest
-is in the slow lane.
-"""
 
 
 def ways(family: str) -> list[str]:
@@ -86,10 +83,7 @@ def check(result: dict[str, Any], tolerance: float, ties: list[str]) -> None:
     assert result["plans"] > 80
 
 
-@pytest.mark.parametrize(
-    "family",
-    [pytest.param(name, marks=() if name in OFTEN else pytest.mark.slow) for name in QUICK],
-)
+@pytest.mark.parametrize("family", few(QUICK, "llama", "ministral3", "qwen3_next"))
 def test_stages_change_nothing(family: str, tmp_path: Path) -> None:
     prove(family, QUICK[family], tmp_path)
 

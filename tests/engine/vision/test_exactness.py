@@ -18,6 +18,7 @@ from tests import zoo
 from tests.engine import harness
 from tests.engine.harness import GREEDY, LIMITS, WARM, Bench, prompt
 from tests.engine.vision.sighted import CAT, DOG, FAMILIES, decode, loop_of, shown, sighted
+from tests.lanes import few
 
 DRAFTS = ("plain", "perfect", "noisy", "wrong", "lookups")
 PENALISED = replace(WARM, repetition_penalty=1.2, presence_penalty=0.3, frequency_penalty=0.2)
@@ -99,7 +100,7 @@ def test_rows_with_other_images_and_none_share_a_batch(name: str, company: str) 
         assert any(forward.batched for plan in bench.plans for forward in plan.forwards)
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", few(FAMILIES, "qwen3_5", "gemma3"))
 def test_prefixes_are_shared_by_the_same_images_only(name: str) -> None:
     vision = sighted(name)
     bench = Bench(loop_of(vision, zoo.build(name)))
@@ -116,7 +117,7 @@ def test_prefixes_are_shared_by_the_same_images_only(name: str) -> None:
         assert bench.tokens[request.id] == decode(vision, request), request.id
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", few(FAMILIES, "qwen3_5", "gemma3"))
 def test_a_prefix_may_end_inside_an_image(name: str) -> None:
     vision = sighted(name)
     bench = Bench(loop_of(vision))
@@ -138,7 +139,7 @@ def _up_to(bench: Bench, length: int) -> Any:
     return lambda tokens: match(tokens[: length + 1])
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", few(FAMILIES, "qwen3_5", "gemma3"))
 def test_text_alone_is_what_it_was(name: str) -> None:
     vision, text, ids = sighted(name), zoo.build(name), mx.array([prompt(24)])
     logits = vision.model(ids, cache=zoo.make_cache(vision.model))

@@ -13,9 +13,9 @@ from omlx.engine.types import Request
 from tests import zoo
 from tests.engine.harness import GREEDY, LIMITS, WARM, Bench
 from tests.engine.vision.sighted import decode, image, loop_of, shown, sighted
+from tests.lanes import few
 
 IMAGES = [image(f"image {i}", rows, 12 // rows * 2) for i, rows in enumerate((1, 2, 3, 4, 6, 12))]
-SEEDS = [pytest.param(seed, marks=() if seed == 0 else pytest.mark.slow) for seed in range(8)]
 
 
 def random_request(name: str, chance: random.Random, number: int) -> Request:
@@ -32,8 +32,8 @@ def random_request(name: str, chance: random.Random, number: int) -> Request:
     )
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("name", ["qwen3_vl", "qwen3_5", "gemma3"])
+@pytest.mark.parametrize("seed", few(range(8), 0))
+@pytest.mark.parametrize("name", few(("qwen3_vl", "qwen3_5", "gemma3"), "qwen3_vl", "gemma3"))
 def test_random_company(name: str, seed: int) -> None:
     chance = random.Random(f"{name} {seed}")
     vision = sighted(name, patch_cost=chance.choice((0.1, 1.0, 10.0)))
