@@ -6,12 +6,14 @@ What is computed is what is new.
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 
 import pytest
 
 from omlx.engine.speculation.strategy import DRAFT, OFF
 from omlx.engine.types import Speculation
 from tests.engine.harness import LIMITS, Bench, loop_of, noisy, plain, prompt, request
+from tests.lanes import few
 
 SUFFIX = (91, 92, 93)
 """What the template puts before an answer."""
@@ -26,15 +28,11 @@ def common(a: tuple[int, ...], b: tuple[int, ...]) -> int:
 
 @pytest.mark.parametrize(
     ("forgets", "drafting"),
-    [
-        pytest.param(False, False, id="whole-plain", marks=pytest.mark.slow),
-        pytest.param(True, False, id="without-thoughts-plain", marks=pytest.mark.slow),
-        pytest.param(False, True, id="whole-drafting"),
-        pytest.param(True, True, id="without-thoughts-drafting", marks=pytest.mark.slow),
-    ],
+    few(product((False, True), repeat=2), (False, True)),
 )
 @pytest.mark.parametrize(
-    ("family", "bound"), [("llama", 1.05), ("gemma3_text", 1.05), ("qwen3_next", 1.15)]
+    ("family", "bound"),
+    few([("llama", 1.05), ("gemma3_text", 1.05), ("qwen3_next", 1.15)], ("qwen3_next", 1.15)),
 )
 def test_twenty_turns_compute_what_is_new(
     family: str, bound: float, forgets: bool, drafting: bool

@@ -34,6 +34,7 @@ from tests.engine.harness import (
 )
 from tests.engine.masks import Ruled, formal, thirds, until
 from tests.engine.test_masking import expected as under_mask
+from tests.lanes import few
 
 pytest.importorskip("mlx_vlm")
 
@@ -108,9 +109,7 @@ def together(bench: Bench) -> bool:
     return any(sum(window.draft_n > 0 for window in f.windows) > 1 for f in batched)
 
 
-@pytest.mark.parametrize(
-    "sampling", [pytest.param(GREEDY, marks=pytest.mark.slow), WARM], ids=label
-)
+@pytest.mark.parametrize("sampling", few((GREEDY, WARM), WARM), ids=label)
 @pytest.mark.parametrize("kind", CONFIGS)
 def test_tokens_equal_plain_decoding(kind: str, sampling: Sampling) -> None:
     """Over prompts in chunks, rejections at every place, and a restored prefix."""
@@ -124,11 +123,7 @@ def test_tokens_equal_plain_decoding_beside_recurrent_layers(kind: str) -> None:
     prove(kind, "qwen3_5", WARM, "noisy")
 
 
-@pytest.mark.parametrize(
-    "family",
-    ["glm5_next", "nemotron_h"]
-    + [pytest.param(name, marks=pytest.mark.slow) for name in ("deepseek_v4", "glm_moe_dsa")],
-)
+@pytest.mark.parametrize("family", few(HEADS, "nemotron_h"))
 def test_heads_of_other_families(family: str) -> None:
     watched = prove("mtp", family, WARM, "noisy", 90)
     assert watched.drafter.kind == "mtp"

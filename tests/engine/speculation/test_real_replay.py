@@ -7,6 +7,7 @@ import pytest
 from tests.engine.speculation.replay import REAL, first_requests, recorded, share_of_best
 from tests.engine.speculation.worlds import MEASURED, Machine
 from tests.engine.speculation.worlds import REAL as DEAR
+from tests.lanes import few
 
 HEAD = 0.08
 """A pass of the head, in plain steps: one layer of thirty, and 8,192 of 49,152 rows."""
@@ -26,7 +27,7 @@ def test_the_answers_are_many_and_of_six_kinds():
 
 
 @drafters
-@pytest.mark.parametrize("shape", DEAR)
+@pytest.mark.parametrize("shape", few(DEAR, "M4 Pro, 4 bit"))
 def test_the_first_answer_loses_nothing_where_little_pays(shape, draft):
     least = 0.95 if shape == "M1, 4 bit" else 0.98
     for workload, texts in recorded(REAL).items():

@@ -15,6 +15,7 @@ from omlx.engine.vision.spans import PreparedImage
 from tests import zoo
 from tests.engine.harness import GREEDY, LIMITS, WARM, Bench
 from tests.engine.vision.sighted import decode
+from tests.lanes import few
 from tests.models.test_borrowed import attributes
 from tests.models.vision import borrowed
 from tests.models.vision.folders import CONFIGS, MARKERS, save_vlm
@@ -24,10 +25,7 @@ pytestmark = [
     pytest.mark.needs_extra,
     pytest.mark.filterwarnings("ignore:.rope_scaling. is deprecated:FutureWarning"),
 ]
-OFTEN = ("qwen2_5_vl", "gemma3", borrowed.OFTEN)
-FAMILIES = [
-    pytest.param(family, marks=() if family in OFTEN else pytest.mark.slow) for family in CONFIGS
-]
+FAMILIES = few(CONFIGS, "qwen2_5_vl", "gemma3", borrowed.OFTEN)
 
 
 def count_looks(vision: Any) -> list[str]:

@@ -13,6 +13,7 @@ import pytest
 from omlx.engine.step.plan import Look
 from omlx.errors import BadRequest
 from tests import zoo
+from tests.lanes import few
 from tests.models.vision import borrowed
 from tests.models.vision.folders import CONFIGS, MARKERS, save_vlm
 from tests.models.vision.loaded import (
@@ -26,10 +27,9 @@ pytestmark = [
     pytest.mark.needs_extra,
     pytest.mark.filterwarnings("ignore:.rope_scaling. is deprecated:FutureWarning"),
 ]
-RARE = set(borrowed.FAMILIES) - {borrowed.OFTEN}
-FAMILIES = [
-    pytest.param(family, marks=pytest.mark.slow if family in RARE else ()) for family in CONFIGS
-]
+DIFFERENT = ("qwen3_vl", "qwen2_5_vl", "gemma3", "mistral3", "lfm2_vl", borrowed.OFTEN)
+"""Towers of any size and of one size, with windows, with marks of positions of their own."""
+FAMILIES = few(CONFIGS, *DIFFERENT)
 WHOLE = [family for family in FAMILIES if family.values != ("llava_next",)]
 """Families of which mlx-vlm's whole model is right: see `test_llava_next` for the other."""
 FEW = [
