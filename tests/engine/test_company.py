@@ -25,6 +25,7 @@ from tests.engine.harness import (
     request,
     unassisted,
 )
+from tests.lanes import few
 
 FAMILIES = tuple(
     name
@@ -75,7 +76,12 @@ def batched_widths(bench: Bench) -> list[set[int]]:
 
 @pytest.mark.parametrize(
     ("family", "sampling"),
-    [*product(FAMILIES, [GREEDY]), *product(("llama", "gemma3_text", "qwen3_next"), [WARM])],
+    few(
+        product(FAMILIES, (GREEDY, WARM)),
+        ("llama", WARM),
+        ("gemma3_text", GREEDY),
+        ("lfm2", GREEDY),
+    ),
     ids=label,
 )
 def test_three_rows_with_lookups_have_their_own_tokens(family: str, sampling: Sampling) -> None:
@@ -84,7 +90,7 @@ def test_three_rows_with_lookups_have_their_own_tokens(family: str, sampling: Sa
     assert any(len(different) > 1 for different in widths)
 
 
-@pytest.mark.parametrize("family", ["llama", "gemma3_text", "qwen3_next"])
+@pytest.mark.parametrize("family", few(FAMILIES, "qwen3_next"))
 @pytest.mark.parametrize("strategy", ["draft", "ngram;draft"])
 def test_two_rows_with_draft_models_have_their_own_tokens(family: str, strategy: str) -> None:
     assert batched_widths(prove_company(family, 2, strategy, WARM))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from playwright.sync_api import expect
 
 from tests.admin.browser.conftest import opened
@@ -12,6 +13,7 @@ from tests.admin.browser.test_chat import answers, ask, expect_answers, fill, op
 from tests.real.models import REGISTRY, SMOLLM2
 
 
+@pytest.mark.slow
 def test_an_answer(tmp_path: Path) -> None:
     with (
         opened() as browser,

@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from tests.cli.killed import serving
+from tests.lanes import few
 from tests.real.models import (
     COUNT,
     QUICK,
@@ -69,7 +70,7 @@ def test_prompts_are_what_they_are_said_to_be() -> None:
 
 
 @lanes
-@pytest.mark.parametrize("mode", [*MODES])
+@pytest.mark.parametrize("mode", few(MODES, "lookups", "head"))
 def test_an_answer_alone(http: httpx.Client, mode: str, numbers: Sequence[int]) -> None:
     answers = [ask(http, prompts()[number], **MODES[mode]) for number in numbers]
     check(answers, numbers)
@@ -88,6 +89,7 @@ def test_answers_in_company(http: httpx.Client, mode: str, numbers: Sequence[int
     assert any(answer.drafted for answer in answers)
 
 
+@pytest.mark.slow
 def test_the_next_process_continues_where_the_last_one_ended(tmp_path: Path) -> None:
     prompt, answers = prompts()[RESTARTED], []
     model, room = str(SMOLLM2.path), ("--prefix-disk", "100MB")

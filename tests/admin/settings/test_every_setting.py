@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 from argparse import ArgumentParser
@@ -53,7 +52,6 @@ TEXTS = {
     "mcp_server": "files=npx -y @modelcontextprotocol/server-filesystem /tmp",
     "web_search": "http://localhost:8888",
 }
-CASES = list(itertools.product(table().values(), SCOPES))
 
 
 def value_of(row: Setting, tmp_path: Path) -> Any:
@@ -126,22 +124,26 @@ def clean(server: Administered) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("clean")
-@pytest.mark.parametrize(("row", "way"), CASES, ids=lambda part: getattr(part, "name", part))
-def test_every_setting_by_every_way(
-    row: Setting, way: str, server: Administered, tmp_path: Path
-) -> None:
-    value, model = value_of(row, tmp_path), TARGET if way.startswith("model-") else None
+@pytest.mark.parametrize("row", table().values(), ids=lambda row: row.name)
+def test_every_setting_by_every_way(row: Setting, server: Administered, tmp_path: Path) -> None:
+    value = value_of(row, tmp_path)
+    with server.browser() as browser:
+        for way in SCOPES:
+            by_one_way(row, way, value, browser, tmp_path / way)
+
+
+def by_one_way(row: Setting, way: str, value: Any, browser: httpx.Client, home: Path) -> None:
+    model = TARGET if way.startswith("model-") else None
     if not row.allowed_in(SCOPES[way]):
-        refused_or_ignored(row, way, value, server, tmp_path / "home")
+        refused_or_ignored(row, way, value, browser, home)
     elif way.endswith("api"):
-        with server.browser() as browser:
-            through_the_api(row, value, model, browser)
+        through_the_api(row, value, model, browser)
     else:
-        resolution = configured(row, way, value, tmp_path / "home").current.resolve(model)
-        assert to_json(resolution[row.name].value) == value
+        resolution = configured(row, way, value, home).current.resolve(model)
+        assert to_json(resolution[row.name].value) == value, way
         assert resolution[row.name].source is SOURCES[way]
         if row.allowed_in(Scope.GLOBAL):
-            store = Store(tmp_path / "home", check_value)
+            store = Store(home, check_value)
             view = setting_views(Scope.GLOBAL, resolution, store.read().layer())[row.name]
             assert view.value == (None if row.form is Form.SECRET else value)
             assert view.source is SOURCES[way]
@@ -170,13 +172,12 @@ def through_the_api(row: Setting, value: Any, model: str | None, browser: httpx.
 
 
 def refused_or_ignored(
-    row: Setting, way: str, value: Any, server: Administered, home: Path
+    row: Setting, way: str, value: Any, browser: httpx.Client, home: Path
 ) -> None:
     """A setting is ignored in a scope that does not allow it, or refused with an error."""
     if way.endswith("api"):
         path = "settings" if way == "api" else f"models/{TARGET}/settings"
-        with server.browser() as browser:
-            answer = change(browser, path, row.name, **{row.name: value})
+        answer = change(browser, path, row.name, **{row.name: value})
         assert (answer.status_code, answer.json()["error"]["code"]) == (400, "config.not_stored")
     elif way == "environment":
         assert (
