@@ -7,6 +7,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import httpx
+import pytest
 
 from lab.soak.faults import Restarter, Tally, ask, supervised
 from tests.cli.inside import omlx
@@ -42,6 +43,7 @@ def test_an_answer_outlives_a_device_that_ignores_work(tmp_path: Path) -> None:
     assert "submissions_ignored · " + IGNORED in doctor.stdout
 
 
+@pytest.mark.slow
 def test_a_pass_that_fails_once_is_computed_again(tmp_path: Path) -> None:
     once = {"site": "decode", "nth": 3, "text": INTERACTIVITY}
     server = Restarter(tmp_path, lambda number: once, QUIET)

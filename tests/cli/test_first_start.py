@@ -20,6 +20,7 @@ from omlx.models.hub.offer import starters
 from omlx.settings.schema import Settings
 from tests.cli.inside import omlx
 from tests.cli.terminal import CTRL_C, Terminal, terminal
+from tests.lanes import few
 from tests.models.hub import Hub, running
 from tests.processes import environment
 
@@ -75,7 +76,7 @@ def test_the_chosen_model_comes_with_its_draft_and_is_served(hub: Hub, tmp_path:
         assert QUESTION not in screen.text
 
 
-@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize("full", few((False, True), True))
 def test_a_failed_download_is_said_and_the_question_asked_again(
     tmp_path: Path, full: bool, hub: Hub
 ) -> None:
@@ -97,6 +98,7 @@ def test_a_failed_download_is_said_and_the_question_asked_again(
         assert screen.end() == 0
 
 
+@pytest.mark.slow
 def test_a_package_that_cannot_be_had_is_said_and_the_question_asked_again(tmp_path: Path) -> None:
     pip = {"PIP_INDEX_URL": NOWHERE, "PIP_CONFIG_FILE": os.devnull, "PIP_FIND_LINKS": ""}
     with terminal(environment(tmp_path, **pip), *serve(tmp_path)) as screen:
@@ -107,7 +109,7 @@ def test_a_package_that_cannot_be_had_is_said_and_the_question_asked_again(tmp_p
         assert screen.interrupt() == 130
 
 
-@pytest.mark.parametrize("downloading", [False, True])
+@pytest.mark.parametrize("downloading", few((False, True), True))
 def test_ctrl_c_ends_it(hub: Hub, tmp_path: Path, downloading: bool) -> None:
     hub.stall["tokenizer.json"] = 1000
     environ = environment(tmp_path, **hub.environment(tmp_path / "hub"))

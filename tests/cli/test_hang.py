@@ -18,6 +18,7 @@ import httpx
 import pytest
 
 from omlx.cli.serve.ending import ENGINE_DIED
+from tests.lanes import few
 from tests.processes import environment
 from tests.server.running import DRAFT, PATIENCE_S
 
@@ -145,7 +146,7 @@ def test_a_signal_ends_a_server_that_hangs_without_the_time_of_a_drain(server: H
     assert "Traceback" not in server.errors
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", few((signal.SIGTERM, signal.SIGINT), signal.SIGINT))
 def test_a_second_signal_ends_the_process_at_once(server: Hanging, number: int) -> None:
     with ThreadPoolExecutor(1) as pool:
         stream = pool.submit(last_line, server, lambda: server.touch("begun"))

@@ -48,12 +48,8 @@ def test_version(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "unbuffered"),
     [
-        (["doctor"], ""),
-        (["doctor"], "1"),
-        (["config", "list"], "1"),
         (["models", "--json"], "1"),
         (["serve", "--port", "0"], ""),
-        (["serve", "--help"], ""),
         (["--version"], ""),
     ],
 )

@@ -243,10 +243,11 @@ sys.addaudithook(note)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("flags", "reason", "opened"),
     [
-        pytest.param(["--no-draft"], "spec.off.no_draft", {"big"}, marks=pytest.mark.slow),
+        (["--no-draft"], "spec.off.no_draft", {"big"}),
         ([], "spec.off.draft_failed", {"big", "small"}),
     ],
     ids=["no-draft", "draft"],

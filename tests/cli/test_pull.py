@@ -338,6 +338,7 @@ def test_a_server_fetches_a_declared_draft_and_uses_it(hub: Hub, tmp_path: Path)
         assert "loaded" in loaded
 
 
+@pytest.mark.slow
 def test_a_server_that_asks_says_what_to_fetch_and_uses_it_once_downloaded(
     hub: Hub, tmp_path: Path
 ) -> None:

@@ -39,6 +39,7 @@ from tests import zoo
 from tests.engine.fakes import VOCAB, Counting
 from tests.engine.harness import LIMITS, loop_of, model, plain, request
 from tests.engine.test_thread import PATIENCE_S, Listener
+from tests.lanes import few
 
 ALL = (PLAIN, 1, *CONFIG.widths)
 SHORT_STEP_SECONDS = 60.0
@@ -155,7 +156,7 @@ def complete(loop: EngineLoop) -> Calibration:
     return calibration
 
 
-@pytest.mark.parametrize("name", ["llama", "qwen3_next", "gemma3_text"])
+@pytest.mark.parametrize("name", few(("llama", "qwen3_next", "gemma3_text"), "qwen3_next"))
 def test_an_idle_engine_measures_every_pass_of_the_table_once(
     thread: EngineThread, name: str
 ) -> None:
@@ -216,7 +217,7 @@ def test_each_of_several_models_is_measured_and_nothing_is_published(thread: Eng
         assert (thread.request_counts(name).decoding, thread.submissions) == (0, 0)
 
 
-@pytest.mark.parametrize("name", ["llama", "qwen3_next", "gemma3_text"])
+@pytest.mark.parametrize("name", few(("llama", "qwen3_next", "gemma3_text"), "qwen3_next"))
 def test_a_draft_model_is_measured_too_and_alone_where_the_target_is_known(name: str) -> None:
     known = complete(loop_of("llama", window=None))._loop.cost_model
     before = known.target.sample_count
@@ -346,7 +347,7 @@ def test_where_memory_is_short_nothing_is_done() -> None:
     assert complete(loop).state is CalibrationState.DONE
 
 
-@pytest.mark.parametrize("name", ["llama", "gemma3_text", "lfm2"])
+@pytest.mark.parametrize("name", few(("llama", "gemma3_text", "lfm2"), "lfm2"))
 def test_batches_are_measured_and_the_draft_models_of_their_rows(name: str) -> None:
     loop = loop_of(name, model(name, 1))
     assert complete(loop).state is CalibrationState.DONE

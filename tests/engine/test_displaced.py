@@ -9,6 +9,7 @@ import pytest
 
 from omlx.engine.step.pacing import PrefillPacing
 from tests.engine.test_random_requests import Asked, Company
+from tests.lanes import few
 
 FAMILIES = ("llama", "gemma3_text", "qwen3_next", "falcon_h1", "lfm2")
 TYPED = 4
@@ -66,19 +67,13 @@ def disturbed(family: str, seeds: range, *, timed: bool = False) -> int:
     return displaced
 
 
-@pytest.mark.parametrize(
-    "family",
-    [
-        name if name in ("llama", "qwen3_next") else pytest.param(name, marks=pytest.mark.slow)
-        for name in FAMILIES
-    ],
-)
+@pytest.mark.parametrize("family", few(FAMILIES, "qwen3_next"))
 def test_sixteen_background_answers_equal_undisturbed_ones(family: str) -> None:
     """Eight of each family, with drafters, masks, stops and penalties."""
     assert disturbed(family, range(2)) >= 1
 
 
-@pytest.mark.parametrize("family", ["llama", "falcon_h1"])
+@pytest.mark.parametrize("family", few(("llama", "falcon_h1"), "falcon_h1"))
 def test_answers_are_the_same_where_rows_wait_for_prompts(family: str) -> None:
     disturbed(family, range(50, 51), timed=True)
 

@@ -25,6 +25,7 @@ from tests.engine.harness import (
     request,
     unassisted,
 )
+from tests.lanes import few
 
 LONG = replace(LIMITS, context_length=4096, num_draft_tokens=None)
 ADAPTIVE = Speculation(DRAFT, DEFAULT_DRAFT_LENGTH)
@@ -75,7 +76,7 @@ def test_the_end_that_is_looked_at_is_that_of_the_text_so_far() -> None:
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, WARM], ids=["cold", "warm"])
-@pytest.mark.parametrize("family", ["llama", "gemma3_text", "lfm2", "qwen3_next"])
+@pytest.mark.parametrize("family", few(("llama", "gemma3_text", "lfm2", "qwen3_next"), "lfm2"))
 def test_tokens_are_those_of_plain_decoding(family: str, sampling: Sampling) -> None:
     for draft_s in (0.02, 0.5):
         costs = fixed_costs(draft="tiny", draft_seconds=draft_s)

@@ -135,7 +135,7 @@ def answer(client: OpenAI, model: str, number: int, *, stream: bool) -> str:
 
 
 def test_three_models_under_a_limit_for_two(crowded: Running, probed: set[int]) -> None:
-    assert turns(crowded, probed, 0, at_least=4) <= LIMIT
+    assert turns(crowded, probed, 0, at_least=2) <= LIMIT
 
 
 @pytest.mark.slow
@@ -256,6 +256,7 @@ def body(model: str, number: int) -> dict[str, object]:
     return {"model": model, "messages": messages, "max_tokens": 4}
 
 
+@pytest.mark.slow
 def test_no_request_is_blamed_for_models_that_come_and_go() -> None:
     gc.collect()
     base = mx.get_active_memory()

@@ -142,6 +142,7 @@ def test_a_recorded_request_is_replayed_in_chat(browser: Browser, tmp_path: Path
             check_accessible(page)
 
 
+@pytest.mark.slow
 def test_the_table_of_requests_has_the_height_of_the_page(logging_site: Site) -> None:
     site = logging_site
     with site.open("/admin/activity") as page:

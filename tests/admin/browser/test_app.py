@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from struct import unpack
 
+import pytest
 from playwright.sync_api import Browser, expect
 
 from omlx.admin.web.app import ICONS
@@ -66,6 +67,7 @@ def test_a_page_says_that_the_server_is_away(browser: Browser, tmp_path: Path) -
         expect(page.get_by_role("link")).to_have_attribute("href", "/admin")
 
 
+@pytest.mark.slow
 def test_the_page_without_a_server_is_readable(busy: Site) -> None:
     with busy.open("/admin/offline", logged_in=False) as page:
         check_words(page, "en")

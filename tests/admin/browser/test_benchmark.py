@@ -81,6 +81,7 @@ def test_a_benchmark_from_the_button_to_the_file(
         expect(page.locator("#bench-model")).to_have_value(TARGET)
 
 
+@pytest.mark.slow
 def test_the_page_is_readable_reachable_and_in_every_language(
     browser: Browser, tmp_path: Path
 ) -> None:

@@ -201,6 +201,7 @@ def test_a_search_shows_its_hit_and_leads_to_it(chatting: Site) -> None:
         expect(hit).to_have_count(0)
 
 
+@pytest.mark.slow
 def test_choosing_a_conversation_on_a_phone_closes_the_list(chatting: Site) -> None:
     with talking(chatting, viewport=PHONE, has_touch=True, is_mobile=True) as page:
         page.evaluate(FILLED, [2, 1])

@@ -157,6 +157,7 @@ def test_the_model_is_picked_by_keys_and_drafts_are_hidden(site: Site) -> None:
         expect(button).to_contain_text(DRAFT)
 
 
+@pytest.mark.slow
 def test_files_and_the_list_of_models_fit_a_phone(site: Site, tmp_path: Path) -> None:
     name = "a-report-with-an-unusually-long-name-" * 3 + ".txt"
     (tmp_path / name).write_text("text", encoding="utf-8")

@@ -131,6 +131,7 @@ def test_the_turn_beside_which_another_is_generated_stays_in_its_place(chatting:
         check_fits(page)
 
 
+@pytest.mark.slow
 def test_a_plain_twin_is_no_longer_than_its_original(chatting: Site) -> None:
     with talking(chatting) as page:
         fill(page, maxTokens="12", thinking="off")
@@ -174,6 +175,7 @@ def test_two_models_answer_one_question_side_by_side(chatting: Site) -> None:
         expect(page.locator(".answer-model")).to_have_text(DRAFT)
 
 
+@pytest.mark.slow
 @needs_markdown
 def test_nothing_of_a_turn_is_cut_and_the_page_has_one_scrollbar(chatting: Site) -> None:
     cut = """() => [...document.querySelectorAll(".turn .icon-button, .turn .text-button")]
@@ -194,6 +196,7 @@ def test_nothing_of_a_turn_is_cut_and_the_page_has_one_scrollbar(chatting: Site)
             assert page.evaluate(cut) == []
 
 
+@pytest.mark.slow
 @needs_markdown
 def test_tables_are_aligned_and_footnotes_are_small(chatting: Site) -> None:
     render = """async (text) => {
@@ -275,6 +278,7 @@ def test_previews_are_drawn_in_a_frame_that_reaches_nothing(chatting: Site) -> N
         expect(page.locator("iframe")).to_have_count(1)
 
 
+@pytest.mark.slow
 @pytest.mark.needs_extra
 def test_the_fill_of_the_meter_is_as_high_as_the_meter(chatting: Site) -> None:
     from PIL import Image  # noqa: PLC0415  # of an extra

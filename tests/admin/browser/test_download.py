@@ -135,6 +135,7 @@ def test_a_wrong_checksum_fails_and_a_new_attempt_succeeds(page: Page, hub: Hub)
     expect(download).to_have_attribute("data-state", "done")
 
 
+@pytest.mark.slow
 def test_a_full_page_is_readable_reachable_and_in_every_language(page: Page, hub: Hub) -> None:
     hub.stall[WEIGHTS] = 12 << 20
     search(page, "org")

@@ -123,6 +123,7 @@ def test_focus_and_selected_text_of_the_overview_stay(busy: Site) -> None:
         assert page.evaluate("getSelection().toString()") == selected
 
 
+@pytest.mark.slow
 def test_text_selected_in_a_table_stays_selected(busy: Site) -> None:
     with busy.open("/admin") as page:
         rows = page.locator("section[aria-labelledby=answers] tbody tr")

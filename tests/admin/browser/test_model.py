@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from tests.admin.browser.checks import check_accessible, check_fits, check_languages, check_words
@@ -142,6 +143,7 @@ def test_cached_prefixes_are_shown_probed_and_cleared(fresh: Site) -> None:
         expect(status).to_have_text(f"0 of {length} tokens of this prompt are cached.")
 
 
+@pytest.mark.slow
 def test_the_card_of_prefixes_fits_and_is_accessible(busy: Site) -> None:
     with busy.open(MODEL) as page:
         expect(page.locator("#prefixes-clear")).to_be_visible()

@@ -107,6 +107,7 @@ def test_a_row_stays_where_it_is_although_its_state_no_longer_matches(many: Site
         assert len(shown(page)) == ALL
 
 
+@pytest.mark.slow
 def test_the_page_has_every_model_and_its_part_completes_the_rows(many: Site) -> None:
     with many.open(MODELS, java_script_enabled=False) as page:
         expect(page.locator(".model")).to_have_count(ALL)
@@ -137,6 +138,7 @@ def test_a_long_list_fits_and_is_accessible(many: Site) -> None:
         check_accessible(page)
 
 
+@pytest.mark.slow
 def test_drafts_that_do_not_fit_are_listed_on_demand(many: Site) -> None:
     with many.open(f"/admin/models/{DRAFT}") as page:
         unfit = page.locator(".unfit")

@@ -16,6 +16,7 @@ from omlx.engine.thread import EngineThread
 from omlx.models.catalog.registry import ModelEntry
 from omlx.models.pool.opening import LoadProgress
 from tests.admin.browser.site import Site, open_site
+from tests.lanes import few
 from tests.server.running import PATIENCE_S, TARGET
 
 needs_charts = pytest.mark.skipif(
@@ -151,6 +152,7 @@ def test_charts_are_drawn_and_described(busy: Site) -> None:
         expect(reading).to_have_text(re.compile(r"\d\d:\d\d:\d\d · [\d.]+ · [\d.]+"))
 
 
+@pytest.mark.slow
 def test_a_line_ends_where_no_request_was(busy: Site) -> None:
     columns = """async () => {
       const { answers } = await import("/admin/static/js/chart-kinds.js");
@@ -166,6 +168,7 @@ def test_a_line_ends_where_no_request_was(busy: Site) -> None:
     assert acceptances == [0.5, 0.5, None, 0.5, 0.5]
 
 
+@pytest.mark.slow
 @needs_charts
 def test_a_chart_takes_its_colours_from_the_theme(busy: Site) -> None:
     pixels = """(canvas) => {
@@ -219,7 +222,7 @@ def test_a_lost_connection_is_shown_until_it_is_back(busy: Site) -> None:
         expect(notice).to_be_hidden()
 
 
-@pytest.mark.parametrize("language", languages())
+@pytest.mark.parametrize("language", few(languages(), "en"))
 def test_the_latest_requests_fit_a_desktop_without_scrolling(busy: Site, language: str) -> None:
     assert busy.post(model="no/such").status_code == 404
     with busy.open("/admin", locale=language) as page:

@@ -16,6 +16,7 @@ from tests.admin.browser.checks import check_accessible, check_fits, check_keybo
 from tests.admin.browser.chromium import EVERY_SIZE, WIDE
 from tests.admin.browser.pages import PAGES, Listed
 from tests.admin.browser.site import Site
+from tests.lanes import few
 
 CheckEach: TypeAlias = Callable[..., None]
 NOT_FOUND = f"404.*{PAGES[-1].path}$"
@@ -67,7 +68,7 @@ def test_they_can_be_used_by_keyboard_alone(each_page: CheckEach) -> None:
     each_page(check_keyboard)
 
 
-@pytest.mark.parametrize("listed", PAGES, ids=lambda listed: listed.name)
+@pytest.mark.parametrize("listed", few(PAGES, *PAGES[::4]), ids=lambda listed: listed.name)
 def test_it_is_accessible(busy: Site, listed: Listed) -> None:
     with busy.open(listed.path, NOT_FOUND, logged_in=listed.logged_in) as page:
         check_accessible(page)

@@ -11,6 +11,7 @@ from omlx.catalog import catalog, languages
 from omlx.settings.store import Store
 from tests.admin.browser.checks import check_accessible, check_fits
 from tests.admin.browser.site import SCRIPT, Site, open_site, save, stored
+from tests.lanes import few
 from tests.server.running import DRAFT, HYBRID, TARGET
 
 SETTINGS = "/admin/settings"
@@ -263,6 +264,7 @@ def test_names_of_what_is_missing_are_saved_with_a_warning_at_the_field(fresh: S
         expect(warning_of(rows.last)).to_have_text(missing.replace("nope", "gone"))
 
 
+@pytest.mark.slow
 def test_the_controls_of_a_row_of_fields_are_in_line(busy: Site) -> None:
     tops = """(fields) => [...fields.children].map((field) => {
       const control = field.querySelector(".input, .select");
@@ -329,7 +331,7 @@ def test_discard_brings_removed_rows_back(fresh: Site) -> None:
         expect(page.get_by_role("button", name="Save")).to_be_hidden()
 
 
-@pytest.mark.parametrize("language", languages())
+@pytest.mark.parametrize("language", few(languages(), "ja"))
 def test_an_incomplete_row_is_refused_at_the_row(fresh: Site, language: str) -> None:
     Store(fresh.home).patch({"model_map": (CLAUDE, GPT)})
     with fresh.open(SETTINGS, locale=language) as page:
@@ -353,6 +355,7 @@ def test_an_incomplete_row_is_refused_at_the_row(fresh: Site, language: str) -> 
         expect(problem).to_be_hidden()  # nothing is changed any more
 
 
+@pytest.mark.slow
 def test_long_rows_and_their_messages_fit_and_are_accessible(fresh: Site) -> None:
     long = f"{'long-' * 20}*={'missing/' + 'name-' * 20}"
     Store(fresh.home).patch({"model_map": (CLAUDE, long)})

@@ -90,6 +90,7 @@ def test_a_result_is_applied_and_undone(tried: Site) -> None:
         expect(verdict).to_be_visible()
 
 
+@pytest.mark.slow
 def test_a_result_fits_and_is_reachable_and_accessible(tried: Site) -> None:
     with tried.open() as page:
         open_card(page)

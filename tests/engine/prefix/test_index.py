@@ -142,7 +142,7 @@ def test_under_a_limit_what_is_found_is_right(layout: Layout, seed: int) -> None
     assert shelf.index.nbytes == 0
 
 
-@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+@pytest.mark.parametrize("layout", few(LAYOUTS.values(), RECURRENT), ids=LAYOUTS)
 def test_three_thousand_requests_over_three_hundred_shared_prefixes(layout: Layout) -> None:
     chance, shelf = random.Random(1), Shelf(layout, max_bytes=10_000, block=8)
     prefixes = [[i, *(chance.randint(0, 99) for _ in range(30))] for i in range(300)]

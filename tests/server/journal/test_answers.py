@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from omlx.settings.schema import Settings
+from tests.lanes import few
 from tests.server.journal.streams import (
     PATHS,
     Event,
@@ -84,7 +85,7 @@ def continued(
     return [event for _, event in rest]
 
 
-@pytest.mark.parametrize(("dialect", "kind", "n", "model", "speculation"), SLICE)
+@pytest.mark.parametrize(("dialect", "kind", "n", "model", "speculation"), few(SLICE, *SLICE[::2]))
 def test_an_interrupted_stream_is_continued(
     drafting: Running,
     tmp_path: Path,
