@@ -302,6 +302,18 @@ def test_configs_that_mlx_vlm_refuses_are_named(tmp_path: Path) -> None:
     assert "silu" in str(caught.value.params["detail"])
 
 
+@pytest.mark.parametrize("key", ["model_file", "auto_map"])
+def test_code_in_a_drafters_folder_does_not_run(tmp_path: Path, key: str) -> None:
+    written = random_head("eagle", "llama")
+    config = changed(
+        "eagle", **{key: "code.py" if key == "model_file" else {"AutoModel": "code.M"}}
+    )
+    entry = save(tmp_path / "eagle", config, weights_of(written.module))
+    (tmp_path / "eagle/code.py").write_text("raise SystemExit")
+    assert entry.drafter == "eagle"
+    assert same(weights_of(read(entry).module), weights_of(written.module))
+
+
 def test_ids_beyond_the_targets_vocabulary_are_refused() -> None:
     head = random_head("eagle", "llama")
     module: Any = head.module
