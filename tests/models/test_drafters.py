@@ -273,6 +273,8 @@ def test_without_mlx_vlm_the_extra_is_named(
     assert entry.reason is not None
     assert entry.reason.code == "model.drafter_extra"
     assert command in entry.reason.message
+    own = own_head(shards_with_a_head(tmp_path / "own", "nemotron_h"))
+    assert own == Reason("draft.unfit.extra", {"draft": "MTP", "command": command})
 
 
 BROKEN: dict[str, tuple[Callable[[dict[str, mx.array]], Any], str]] = {

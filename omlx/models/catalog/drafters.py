@@ -246,6 +246,9 @@ def own_head(entry: ModelEntry) -> HeadFiles | Reason:
     if (head := shard_head(model.config)) is not None:
         config, prefixes = head
         found = _collect(model.weights, prefixes, config)
+        if found is not None and _lacks_library(config):
+            command = shlex.join(extra_words(EXTRA))
+            return Reason("draft.unfit.extra", {"draft": "MTP", "command": command})
         if found is not None:
             return replace(found, prefix="", within=True)
     beside = [*entry.path.glob("mtp.safetensors")]
