@@ -116,10 +116,13 @@ def read(
     trusted: bool,
     vision: bool,
     library: str,
+    kv_bits: int | None = None,
     kind: type[Spelling] = Spelling,
     context: int = CONTEXT,
 ) -> LoadSteps:
-    """A model that spells, with the tokenizer and template of the entry; it has no vision tower."""
+    """A model that spells, with the tokenizer and template of the entry; it has no vision tower,
+    and a cache of its own for any `kv_bits`.
+    """
     yield LoadProgress(0, 0)
     tokenizer = read_tokenizer(entry) if tokenizer is None else tokenizer
     model = kind(tokenizer)
@@ -134,6 +137,7 @@ def read(
         facts=facts,
         size_bytes=0,
         library=library,
+        kv_bits=kv_bits,
     )
 
 

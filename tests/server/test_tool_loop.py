@@ -16,7 +16,7 @@ from openai import BadRequestError, OpenAI, PermissionDeniedError
 from omlx.settings.keys import KeyFile
 from omlx.settings.schema import Settings
 from tests.server.dialects import markup, user
-from tests.server.journal.streams import journaled
+from tests.server.journal.streams import copy_files, journaled, numbered
 from tests.server.running import TARGET, Running, omlx
 from tests.server.spelling import spelling_pool
 from tests.tools.test_mcp import COMMAND, needs_mcp
@@ -337,3 +337,20 @@ def test_an_answer_with_tools_is_not_recorded_and_says_so(looping: Running, tmp_
         assert "response.completed" in streamed
         assert "answer.off.tools" not in streamed
         assert journal.size == (0, 0)
+
+
+def test_an_answer_begun_without_tools_is_not_continued_with_them(
+    speller: Running, looping: Running, tmp_path: Path
+) -> None:
+    body = {"model": TARGET, "input": "word " * 40, "tools": [SEARCH], "stream": True}
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    with (
+        journaled(speller, whole) as (client, _),
+        client.stream("POST", "/v1/responses", json=body) as stream,
+    ):
+        _, created = next(events := numbered(stream))
+        next(events)
+        copy_files(whole, cut)
+    with journaled(looping, cut) as (client, _):
+        answer = client.get(f"/v1/responses/{created['response']['id']}")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (409, "answer.changed")
