@@ -7,6 +7,8 @@ import { show } from "./dom.js";
 import * as store from "./store.js";
 import { fromFile, sourceOf, toJson, toMarkdown, Unreadable } from "./transfer.js";
 
+const MOST_BYTES = 256 * 2 ** 20; // of a file to import: a browser holds it in memory several times
+
 export async function exportMarkdown(conversation) {
   const names = { user: t("ui.chat.you"), system: t("ui.chat.system") };
   download(nameOf(conversation.head.title, "md"), toMarkdown(conversation, names), "text/markdown");
@@ -42,12 +44,13 @@ export async function importShown(files, done, problem) {
 }
 
 // Add the conversations of files that are not here yet. Return the heads of the added ones, and how
-// many were known. Throws Unreadable for what is no export.
+// many were known. Throws Unreadable for what is no export, or has no room.
 async function importFiles(files) {
   const known = new Set((await store.conversations()).map(sourceOf));
   const heads = [];
   let repeated = 0;
   for (const file of files) {
+    if (file.size > MOST_BYTES) throw new Unreadable(t("ui.chat.import.size", { name: file.name }));
     for (const { head, messages, images } of fromFile(await file.text(), newId)) {
       if (known.has(head.source)) {
         repeated += 1;
@@ -55,7 +58,8 @@ async function importFiles(files) {
       }
       known.add(head.source);
       const blobs = images.map(({ id, uri }) => ({ conversation: head.id, id, blob: blobOf(uri) }));
-      await store.addAll({ conversation: head, messages, images: blobs });
+      const isStored = await store.addAll({ conversation: head, messages, images: blobs });
+      if (!isStored) throw new Unreadable(t(store.isKept ? "ui.chat.full" : "ui.chat.unkept"));
       heads.push(head);
     }
   }

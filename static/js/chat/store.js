@@ -80,18 +80,18 @@ async function read(name, query) {
   return database ? done(query(database.transaction(name).objectStore(name))) : [];
 }
 
-// Run `change` on the stores of one transaction; resolve when it is on disk. A full disk is told to
-// `onFull`, and the page goes on with what it has in memory.
+// Run `change` on the stores of one transaction; resolve to whether it is on disk. A full disk is
+// told to `onFull`, and the page goes on with what it has in memory.
 function write(names, change) {
-  if (!database) return Promise.resolve();
+  if (!database) return Promise.resolve(false);
   const transaction = database.transaction(names, "readwrite");
   change(...names.map((name) => transaction.objectStore(name)));
   return new Promise((resolve, reject) => {
-    transaction.oncomplete = resolve;
+    transaction.oncomplete = () => resolve(true);
     transaction.onabort = () => {
       if (transaction.error?.name !== "QuotaExceededError") return reject(transaction.error);
       here.dispatchEvent(new Event("full"));
-      return resolve();
+      return resolve(false);
     };
   });
 }
@@ -206,14 +206,16 @@ export async function saveImage(conversation, id, blob) {
   await write(["images"], (store) => store.put({ conversation, id, blob }));
 }
 
+// Resolve to whether the conversation is stored.
 export async function addAll({ conversation, messages, images }) {
-  await write(JOINED, (heads, bodies, pictures, texts) => {
+  const isStored = await write(JOINED, (heads, bodies, pictures, texts) => {
     heads.put(conversation);
     texts.delete(conversation.id);
     messages.forEach((message) => bodies.put(message));
     images.forEach((image) => pictures.put(image));
   });
-  tell({ conversation: conversation.id });
+  if (isStored) tell({ conversation: conversation.id });
+  return isStored;
 }
 
 export async function remove(conversation, { isTold = true } = {}) {

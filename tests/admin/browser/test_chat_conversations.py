@@ -265,7 +265,9 @@ def test_a_model_writes_the_title_unless_the_user_does(browser: Browser, tmp_pat
         expect(answers(page)).to_be_visible()
 
 
-def test_a_full_store_is_named_and_nothing_is_lost_on_the_page(chatting: Site) -> None:
+def test_a_full_store_is_named_and_nothing_is_lost_on_the_page(
+    chatting: Site, tmp_path: Path
+) -> None:
     with talking(chatting) as page:
         quota = page.context.new_cdp_session(page)
         quota.send("Storage.overrideQuotaForOrigin", {"origin": chatting.url, "quotaSize": 1})
@@ -273,6 +275,20 @@ def test_a_full_store_is_named_and_nothing_is_lost_on_the_page(chatting: Site) -
         expect_answers(page, 1)
         expect(page.locator('[data-chat="unkept"]')).to_contain_text("storage is full")
         expect(page.locator(".bubble")).to_have_text(COUNT)
+        refused = page.locator("[data-chat=import-problem]")
+        for name, text, reason in (
+            ("notes.md", "<!-- omlx:user -->\n## You\n\nHello", "storage is full"),
+            ("other.json", '{"threads": []}', "no omlx-conversations"),
+            ("book.pdf", "%PDF-1.4", "no message"),
+        ):
+            (tmp_path / name).write_text(text)
+            page.locator("[data-chat=file]").set_input_files(tmp_path / name)
+            expect(refused).to_contain_text(reason)
+        with (tmp_path / "huge.json").open("wb") as huge:
+            huge.truncate(1 << 30)  # a file with a hole takes no room
+        page.locator("[data-chat=file]").set_input_files(tmp_path / "huge.json")
+        expect(refused).to_contain_text("huge.json is larger than 256 MB")
+        expect(page.locator(".conversation")).to_have_count(0)
 
 
 @needs_markdown
