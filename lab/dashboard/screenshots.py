@@ -17,9 +17,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
-from typing import Any, Final
+from typing import Final
 
-from playwright.sync_api import Page
+from playwright.sync_api import Page, expect
 
 from omlx.catalog import SOURCE
 from omlx.models.catalog.discovery import BUNDLED, Folder, hub_root, scan_places
@@ -126,6 +126,7 @@ def take(site: Site, listed: Listed, language: str, out: Path) -> None:
                 most = 1  # its panels and field stay in the window
             for chart in page.locator("omlx-chart:visible").all():
                 chart.locator("canvas").wait_for()
+            expect(page.locator(".unchecked")).to_have_count(0)
             picture = taken(page, viewport, most)
             file = out / f"{listed.name}-{screen}-{scheme}.png"
             file.write_bytes(picture)
@@ -171,8 +172,9 @@ def taken(page: Page, viewport: Mapping[str, int], most: int) -> bytes:
     end = page.evaluate("document.scrollingElement.scrollHeight")
     height = min(end, most * viewport["height"])
     while True:
-        shown: Any = {"x": 0, "y": 0, "width": viewport["width"], "height": height}
-        picture = packed(page.screenshot(full_page=True, clip=shown, animations="disabled"))
+        # Rows below a window are not drawn.
+        page.set_viewport_size({"width": viewport["width"], "height": height})
+        picture = packed(page.screenshot(animations="disabled"))
         if len(picture) <= LIMIT_BYTES or height <= viewport["height"]:
             return picture
         height = max(viewport["height"], int(0.8 * height))
