@@ -14,7 +14,7 @@ from statistics import median
 from typing import Final
 
 import mlx.core as mx
-from mlx_lm.sample_utils import apply_min_p, apply_top_k, apply_top_p
+from mlx_lm.sample_utils import apply_min_p, apply_top_k, apply_top_p, apply_xtc
 
 from omlx.engine.device.sampling import Draw, RowSampler, draw, noise
 from omlx.engine.types import Sampling
@@ -86,6 +86,9 @@ def mlx_lm_draw(logits: mx.array, draws: Sequence[Draw]) -> mx.array:
         logprobs = apply_top_p(logprobs, top_p)
     if min_p:
         logprobs = apply_min_p(logprobs, min_p)
+    if draws[0].exclusion is not None:
+        threshold, spared = draws[0].exclusion
+        logprobs = apply_xtc(logprobs, 1.0, threshold, list(spared))
     if top_k:
         logprobs = apply_top_k(logprobs, top_k)
     return mx.argmax(logprobs * (1.0 / temperature) + noise(draws, logprobs.shape[-1]), axis=-1)

@@ -22,14 +22,19 @@ HELD: Final = 20
 class Sampling:
     """Sampling parameters. Penalties look at the last `*_context` tokens, prompt included.
 
-    `choice` numbers the answers to one chat request: each has noise of its own. None of `end_ids`
-    is sampled at a position, counted from the prompt's first token, before `end_position`.
+    With `xtc_probability` a position loses the tokens above `xtc_threshold`, except for the least
+    likely of them and for ids of `xtc_spared`. `choice` numbers the answers to one chat request:
+    each has noise of its own. None of `end_ids` is sampled at a position, counted from the prompt's
+    first token, before `end_position`.
     """
 
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0
     min_p: float = 0.0
+    xtc_probability: float = 0.0
+    xtc_threshold: float = 0.1
+    xtc_spared: tuple[int, ...] = ()
     repetition_penalty: float = 1.0
     repetition_context: int = 20
     presence_penalty: float = 0.0

@@ -178,29 +178,62 @@ def margin(logits: mx.array, drawn: Draw, token: int) -> float:
     scores, edges = logits, mx.full(logits.shape, inf)
     if temperature:
         scores = logits + temperature * noise([drawn], logits.size)[0]
-        edges = _edges(logits, drawn.sampler)
+        edges = _edges(logits, drawn)
     leads = scores - scores[token]
     ahead = (edges > 0) & (leads > 0)
     needed = mx.where(ahead, mx.minimum(leads, edges), 0.0).max()
     return max(cast(float, needed.item()), -cast(float, edges[token].item()))
 
 
-def _edges(logits: mx.array, sampler: RowSampler) -> mx.array:
+def _edges(logits: mx.array, drawn: Draw) -> mx.array:
     """Return the distance of each id from the filters' edge, in logits; below 0: outside. [V] ->
     [V]
     """
-    _, top_p, min_p, top_k = sampler.filters
+    _, top_p, min_p, top_k = drawn.sampler.filters
+    exclusion = drawn.exclusion
     order = mx.argsort(-logits)
     ranked = logits[order]
     edges = mx.full(logits.shape, inf)
-    if top_k:
+    if top_k and exclusion is None:
         inside = mx.arange(ranked.size) < top_k
         edges = mx.where(inside, ranked - ranked[top_k], ranked - ranked[top_k - 1])
     if min_p:
         edges = mx.minimum(edges, ranked - ranked[0] - log(min_p))
     if top_p:
         edges = mx.minimum(edges, _nucleus_edges(ranked, top_p))
+    if exclusion is not None:
+        threshold, spared = exclusion
+        loose = mx.zeros(logits.shape)
+        if spared:
+            loose[list(spared)] = inf
+        edges = mx.minimum(
+            edges, _exclusion_edges(ranked, edges >= 0, threshold, loose[order], top_k)
+        )
     return mx.zeros(logits.shape).at[order].add(edges)
+
+
+def _exclusion_edges(
+    ranked: mx.array, inside: mx.array, threshold: float, loose: mx.array, top_k: int
+) -> mx.array:
+    """Return the edges of XTC and of the `top_k` behind, for logits [V] in descending order.
+
+    `inside`: kept by the other filters. `loose`: inf for ids that XTC spares, else 0. An id joins
+    or leaves the excluded ones by crossing the threshold, or the least likely id above.
+    """
+    chances = mx.softmax(mx.where(inside, ranked, -inf))
+    logs, bar = mx.log(chances), log(threshold) if threshold else -inf
+    above = chances > threshold
+    lowest, second = mx.sort(mx.where(above, logs, inf))[:2]
+    below = mx.where(above, -inf, logs).max()
+    dropped = logs > lowest
+    stays = mx.where(above, mx.minimum(bar - below, second - lowest), lowest - logs)
+    freed = mx.where(logs <= second, lowest - bar, inf)
+    edges = mx.where(dropped, -mx.minimum(logs - lowest, freed), stays) + loose
+    if top_k:
+        left = -mx.sort(mx.where(inside & (~dropped | (loose > 0)), -ranked, inf))
+        border = mx.where(ranked >= left[top_k - 1], ranked - left[top_k], ranked - left[top_k - 1])
+        edges = mx.minimum(edges, border)
+    return edges
 
 
 def _nucleus_edges(ranked: mx.array, top_p: float) -> mx.array:

@@ -202,6 +202,8 @@ class Settings(BaseModel):
     top_p: Annotated[float | None, _sampling(low=0, high=1)] = None
     top_k: Annotated[int | None, _sampling(low=0, high=1_000_000)] = None
     min_p: Annotated[float | None, _sampling(low=0, high=1)] = None
+    xtc_probability: Annotated[float | None, _sampling(low=0, high=1)] = None
+    xtc_threshold: Annotated[float | None, _sampling(low=0, high=1)] = None
     repetition_penalty: Annotated[float | None, _sampling(low=0.01, high=10)] = None
     presence_penalty: Annotated[float | None, _sampling(low=-2, high=2)] = None
     frequency_penalty: Annotated[float | None, _sampling(low=-2, high=2)] = None

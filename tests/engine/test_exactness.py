@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from itertools import combinations, product
 from typing import Any
 
@@ -13,18 +14,20 @@ from tests.engine.harness import GREEDY, WARM, Bench, loop_of, model, noisy, pro
 from tests.engine.pairs import full_product, in_turn
 from tests.zoo import MAIN_NAMES
 
+EXCLUDING = replace(WARM, xtc_probability=0.5, xtc_threshold=0.012)
+
 # Prompt 13, then 44 tokens: sliding windows (16) and chunks (16) are crossed several times.
 PARAMETERS: dict[str, list[Any]] = {
     "target": list(MAIN_NAMES),
     "draft": ["perfect", "noisy", "wrong", "hybrid", "conv", "sliding"],
     "company": ["alone", "joined", "left"],
     "window": [1, 2, 4, 8, 16],
-    "sampling": [GREEDY, WARM],
+    "sampling": [GREEDY, WARM, EXCLUDING],
 }
 
 
 def label(case: dict[str, Any]) -> str:
-    heat = "cold" if case["sampling"] is GREEDY else "warm"
+    heat = {GREEDY: "cold", WARM: "warm", EXCLUDING: "excluding"}[case["sampling"]]
     return f"{case['target']}-{case['draft']}-{case['company']}-{case['window']}-{heat}"
 
 

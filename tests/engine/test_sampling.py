@@ -47,6 +47,14 @@ def test_draws_follow_the_softmax(temperature: float, seed: int) -> None:
     assert chi_square(tokens, mx.softmax(LOGITS[0] / temperature)) < CRITICAL
 
 
+def test_top_choices_are_excluded_with_their_probability() -> None:
+    sampling = Sampling(xtc_probability=0.4, xtc_threshold=0.12, xtc_spared=(1,))
+    chances = mx.softmax(LOGITS[0])  # 8, 0 and 1 are above
+    left = mx.where((mx.arange(V) == 8) | (mx.arange(V) == 0), 0.0, chances)
+    expected = 0.6 * chances + 0.4 * left / left.sum()
+    assert chi_square(draws(sampling), expected) < CRITICAL
+
+
 def test_draws_at_one_position_over_seeds_follow_the_softmax() -> None:
     samplers = [RowSampler(Sampling(seed=seed), V) for seed in range(SAMPLES)]
     tokens = draw(

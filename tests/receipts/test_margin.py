@@ -18,6 +18,8 @@ FILTERS = {
     "top_k": Sampling(top_k=6),
     "top_p": Sampling(top_p=0.7),
     "min_p": Sampling(min_p=0.1),
+    "xtc": Sampling(xtc_probability=1.0, xtc_threshold=0.05),
+    "xtc_spared": Sampling(xtc_probability=0.5, xtc_threshold=0.04, xtc_spared=(3, 12, 30)),
     "all": Sampling(temperature=0.7, top_k=9, top_p=0.8, min_p=0.05),
 }
 

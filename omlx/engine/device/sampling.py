@@ -62,6 +62,19 @@ def keep(
     return kept, ids
 
 
+def exclude(logits: mx.array, threshold: float, spared: Sequence[int]) -> mx.array:
+    """Exclude top choices (XTC): of the ids above `threshold`, only the least likely one stays.
+
+    logits [rows, V], -inf where filters dropped -> [rows, V]
+    """
+    chances = mx.softmax(logits, axis=-1)
+    lowest = mx.where(chances > threshold, chances, mx.inf).min(axis=-1, keepdims=True)
+    dropped = chances > lowest
+    if spared:
+        dropped[:, list(spared)] = False
+    return mx.where(dropped, -mx.inf, logits)
+
+
 def best(logits: mx.array, k: int) -> mx.array:
     """Return the ids of the `k` largest logits in ascending order; of equal ones the lowest ids.
 
@@ -166,6 +179,19 @@ class Draw:
     history: mx.array | None = None
 
     @property
+    def exclusion(self) -> tuple[float, tuple[int, ...]] | None:
+        """Threshold and spared ids of XTC where this position has an exclusion."""
+        sampling = self.sampler.sampling
+        if not sampling.xtc_probability:
+            return None
+        high, low = self.sampler.key(self.position)
+        chance = _mix64(high << 32 | low) / (_MASK + 1)  # apart from the Gumbel noise
+        if chance >= sampling.xtc_probability:
+            return None
+        size = self.sampler.vocab_size
+        return sampling.xtc_threshold, tuple(id for id in sampling.xtc_spared if id < size)
+
+    @property
     def processors(self) -> list[Processor]:
         if self.position < self.sampler.sampling.end_position:
             return [*self.sampler.processors, *self.sampler.no_end]
@@ -230,7 +256,11 @@ def draw(logits: mx.array, draws: Sequence[Draw]) -> mx.array:
     first = draws[0].sampler
     if first.greedy and (len(draws) == 1 or all(d.sampler.greedy for d in draws)):
         return mx.argmax(logits, axis=-1)
-    if all(d.sampler is first or d.sampler.filters == first.filters for d in draws):
+    exclusion = draws[0].exclusion
+    if all(
+        (d.sampler is first or d.sampler.filters == first.filters) and d.exclusion == exclusion
+        for d in draws
+    ):
         return _draw_alike(logits, draws)
     rows = [_draw_alike(logits[i : i + 1], draws[i : i + 1]) for i in range(len(draws))]
     return mx.concatenate(rows)
@@ -261,7 +291,14 @@ def _draw_alike(logits: mx.array, draws: Sequence[Draw]) -> mx.array:
     temperature, top_p, min_p, top_k = draws[0].sampler.filters
     if temperature == 0.0:
         return mx.argmax(logits, axis=-1)
-    kept, ids = keep(logits.astype(mx.float32), top_p, min_p, top_k)
+    exclusion = draws[0].exclusion
+    if exclusion is None:
+        kept, ids = keep(logits.astype(mx.float32), top_p, min_p, top_k)
+    else:  # in mlx-lm's order before top-k
+        kept, _ = keep(logits.astype(mx.float32), top_p, min_p, 0)
+        kept = exclude(kept, *exclusion)
+        ids = best(kept, top_k) if top_k else None
+        kept = take(kept, ids)
     scores = kept * (1.0 / temperature) + noise(draws, logits.shape[-1], ids)
     winners = mx.argmax(scores, axis=-1, keepdims=True)  # [rows, 1]
     return (winners if ids is None else take(ids, winners))[:, 0]

@@ -160,6 +160,9 @@ def engine_requests(
     run_id = run_id or id
     bias = tuple(sorted(request.logit_bias.items()))
     sampling = replace(sampling_of(served, request.sampling), seed=seed, logit_bias=bias)
+    if sampling.xtc_probability:
+        spared = served.stop_ids | set(served.tokenizer.encode("\n", add_special_tokens=False))
+        sampling = replace(sampling, xtc_spared=tuple(sorted(spared)))
     speculation = _speculation(served, request, texts.prediction)
     max_tokens = request.max_tokens
     if max_tokens is None:

@@ -70,6 +70,8 @@ class SamplingFields(Body):
     top_p: Annotated[float, Field(ge=0, le=1)] | None = None
     top_k: Annotated[int, Field(ge=-1)] | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    xtc_probability: Annotated[float, Field(ge=0, le=1)] | None = None
+    xtc_threshold: Annotated[float, Field(ge=0, le=1)] | None = None
     repetition_penalty: Annotated[float, Field(ge=0, le=10)] | None = None
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
@@ -316,7 +318,6 @@ _LLAMA_CPP: Final[Mapping[str, Sequence[object]]] = {
     "t_max_predict_ms": (0,),
     "top_n_sigma": (-1,),
     "typical_p": (1,),
-    "xtc_probability": (0,),
 }
 _OTHERS: Final[Mapping[str, Sequence[object]]] = {
     "adapters": ("",),

@@ -31,6 +31,8 @@ SAMPLING: Final = (
     "top_p",
     "top_k",
     "min_p",
+    "xtc_probability",
+    "xtc_threshold",
     "repetition_penalty",
     "presence_penalty",
     "frequency_penalty",

@@ -18,6 +18,8 @@ const NUMBERS = {
   top_p: between(0, 1),
   top_k: { accepts: (value) => Number.isInteger(value) && value >= 0, range: "0–" },
   min_p: between(0, 1),
+  xtc_probability: between(0, 1),
+  xtc_threshold: between(0, 1),
   repetition_penalty: between(0.01, 10),
   presence_penalty: between(-2, 2),
   frequency_penalty: between(-2, 2),

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil
+from typing import Any
 
 import mlx.core as mx
 import pytest
@@ -57,12 +58,15 @@ def logits_of(size: int, shape: str, dtype: mx.Dtype, seed: int) -> mx.array:
     return logits
 
 
-def filters_of(chance: random.Random, size: int) -> dict[str, float | int]:
+def filters_of(chance: random.Random, size: int) -> dict[str, Any]:
     """Choose among few values: mlx-lm's filters are compiled for each."""
     return {
         "top_p": chance.choice((0.0, 0.05, 0.3, 0.5, 0.8, 0.9, 0.95, 0.99)),
         "top_k": chance.choice((0, 0, 1, 20, min(size - 1, 700))),
         "min_p": chance.choice((0.0, 0.0, 0.02, 0.3)),
+        "xtc_probability": chance.choice((0.0, 0.0, 1.0)),
+        "xtc_threshold": chance.choice((0.005, 0.05, 0.2)),
+        "xtc_spared": (size // 2, size + 9),
     }
 
 
