@@ -215,7 +215,7 @@ def _edges(logits: mx.array, drawn: Draw) -> mx.array:
 def _exclusion_edges(
     ranked: mx.array, inside: mx.array, threshold: float, loose: mx.array, top_k: int
 ) -> mx.array:
-    """Return the edges of XTC and of the `top_k` behind, for logits [V] in descending order.
+    """Return the edges of XTC and of later `top_k`. Logits [V] are in descending order.
 
     `inside`: kept by the other filters. `loose`: inf for ids that XTC spares, else 0. An id joins
     or leaves the excluded ones by crossing the threshold, or the least likely id above.
