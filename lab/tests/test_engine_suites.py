@@ -11,7 +11,7 @@ import pytest
 from lab.bench.engine.cases import measure
 from lab.bench.engine.command import run_suites
 from lab.bench.engine.result import EngineResult, equality
-from lab.bench.engine.suites import EngineSettings, batch, plain, speculative
+from lab.bench.engine.suites import EngineSettings, batch, mlx_lm_speculates, plain, speculative
 from omlx.bench.drive import plain_scores, request, run
 from omlx.bench.subject import Subject
 from tests.bench.subjects import PROMPTS, subject
@@ -73,7 +73,7 @@ def test_answers_end_at_a_stop_token_on_both_sides() -> None:
 
 def test_where_mlx_lm_cannot_speculate_its_plain_decoding_is_the_other_side() -> None:
     hybrid = subject("lfm2")
-    assert not hybrid.mlx_lm_speculates
+    assert not mlx_lm_speculates(hybrid)
     settings = replace(SETTINGS, windows=(1,))
     greedy, *_ = run_suites(hybrid, settings, (speculative,))
     assert greedy.case.baseline.startswith("generate_step")

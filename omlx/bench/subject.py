@@ -13,7 +13,6 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_flatten, tree_map
 from mlx_lm import load
-from mlx_lm.models.cache import can_trim_prompt_cache, make_prompt_cache
 from mlx_lm.models.switch_layers import QuantizedSwitchLinear
 
 from omlx.bench.console import Json
@@ -52,11 +51,6 @@ class Subject:
         """Return a new engine with a prefix cache of `prefix_bytes`."""
         limits = Limits(context_length=1 << 20, max_rows=64, prefix_bytes=prefix_bytes)
         return build_loop(self.model, self.vocab_size, limits, draft=self.draft)
-
-    @cached_property
-    def mlx_lm_speculates(self) -> bool:
-        """Whether mlx-lm can speculate with this model: every layer must be trimmable."""
-        return bool(can_trim_prompt_cache(make_prompt_cache(self.model)))
 
     def describe(self) -> Json:
         model_name, draft_name = self.names

@@ -69,11 +69,6 @@ class Sample:
         return nan
 
     @property
-    def overall_rate(self) -> float:
-        """Tokens per second with prefill."""
-        return sum(map(len, self.tokens)) / self.total_s
-
-    @property
     def acceptance_rate(self) -> float | None:
         """Accepted of proposed tokens; None if nothing was proposed."""
         return self.accepted / self.proposed if self.proposed else None

@@ -43,7 +43,7 @@ def test_samples_add_up() -> None:
     assert whole.counted == 5
     assert whole.seconds == 3.0
     assert whole.acceptance_rate == 0.5
-    assert whole.overall_rate == 5 / 6.0
+    assert whole.total_s == 6.0
     assert [len(tokens) for tokens in whole.tokens] == [2, 3]
 
 

@@ -78,8 +78,8 @@ def result_of(samples: CaseSamples, exact: AnswerEquality | None = None) -> Engi
     their_trials = list(map(total, samples.theirs))
     ours = Series.of(map(case.metric, our_trials))
     theirs = Series.of(map(case.metric, their_trials))
-    our_overall = Series.of(sample.overall_rate for sample in our_trials)
-    their_overall = Series.of(sample.overall_rate for sample in their_trials)
+    our_overall = Series.of(map(_overall_rate, our_trials))
+    their_overall = Series.of(map(_overall_rate, their_trials))
     return EngineResult(
         case=case,
         ours=ours,
@@ -90,6 +90,11 @@ def result_of(samples: CaseSamples, exact: AnswerEquality | None = None) -> Engi
         their_acceptance=total(their_trials).acceptance_rate,
         exact=exact,
     )
+
+
+def _overall_rate(sample: Sample) -> float:
+    """Return tokens per second with prefill."""
+    return sum(map(len, sample.tokens)) / sample.total_s
 
 
 def summary(results: Sequence[EngineResult]) -> dict[str, dict[str, float]]:

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Final
 
 import mlx.core as mx
+from mlx_lm.models.cache import can_trim_prompt_cache, make_prompt_cache
 
 from lab.bench.engine.cases import EngineCase, Side
 from lab.bench.engine.mlx_lm import run_batch, run_plain, run_speculative
@@ -45,10 +46,15 @@ def plain(subject: Subject, settings: EngineSettings) -> Iterator[EngineCase]:
     yield EngineCase("noise", "T=0, mlx-lm against itself", "generate_step", noise)
 
 
+def mlx_lm_speculates(subject: Subject) -> bool:
+    """Return whether mlx-lm can speculate with a model: every layer must be trimmable."""
+    return bool(can_trim_prompt_cache(make_prompt_cache(subject.model)))
+
+
 def speculative(subject: Subject, settings: EngineSettings) -> Iterator[EngineCase]:
     """Every draft length and temperature; mlx-lm decodes plainly where it cannot speculate."""
     baseline = "speculative_generate_step"
-    if not subject.mlx_lm_speculates:
+    if not mlx_lm_speculates(subject):
         baseline = "generate_step (it cannot speculate here)"
     for temperature in TEMPERATURES:
         for length in settings.windows:
@@ -105,7 +111,7 @@ def _theirs(
 
     def side(seed: int) -> Sample:
         mx.random.seed(seed)
-        if length is None or not subject.mlx_lm_speculates:
+        if length is None or not mlx_lm_speculates(subject):
             return run_plain(model, prompt, tokens, stop_ids, temperature)
         return run_speculative(model, subject.draft, prompt, tokens, stop_ids, temperature, length)
 
