@@ -12,13 +12,15 @@ from omlx.engine.speculation.strategy import parse
 from omlx.engine.types import FinishReason, Sampling, Speculation
 from tests import zoo
 from tests.engine.harness import GREEDY, WARM, Bench, loop_of, model, noisy, plain, prompt, request
+from tests.lanes import few
 
 END = tuple(range(0, zoo.VOCAB_SIZE, 3))
 """So many end tokens that every answer meets one at once."""
+TARGETS = ("llama", "gemma3_text", "recurrent_gemma")
 
 
-@pytest.mark.parametrize("target", ["llama", "gemma3_text", "recurrent_gemma"])
-@pytest.mark.parametrize("sampling", [WARM, pytest.param(GREEDY, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("target", few(TARGETS, "recurrent_gemma"))
+@pytest.mark.parametrize("sampling", few((WARM, GREEDY), WARM))
 @pytest.mark.parametrize("strategy", ["ngram", "draft", "auto"])
 def test_the_end_waits_for_its_position_under_speculation(
     target: str, sampling: Sampling, strategy: str

@@ -22,6 +22,7 @@ from omlx.models.catalog.registry import ModelEntry
 from omlx.models.library.borrow import Borrowed
 from omlx.models.pool.load_weights import load
 from omlx.models.pool.opening import open_model
+from tests.lanes import few
 from tests.models.heads import in_shards
 from tests.zoo.borrowed import CONFIGS
 from tests.zoo.build import whole_borrowed
@@ -92,9 +93,7 @@ def logits(model: Any) -> mx.array:
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize(
-    "name", [NAMES[0], *(pytest.param(name, marks=pytest.mark.slow) for name in NAMES[1:])]
-)
+@pytest.mark.parametrize("name", few(NAMES, NAMES[0]))
 def test_a_read_only_folder_gives_the_logits_that_were_saved(
     name: str, form: str, tmp_path: Path
 ) -> None:
@@ -115,12 +114,7 @@ def stamps(folder: Path) -> dict[str, tuple[int, bytes]]:
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        name if name == "k2_horizon" else pytest.param(name, marks=pytest.mark.slow)
-        for name in CONFIGS
-        if name not in UNKNOWN
-    ],
+    "name", few((name for name in CONFIGS if name not in UNKNOWN), "k2_horizon")
 )
 def test_a_folder_as_its_authors_publish_it(name: str, tmp_path: Path) -> None:
     saved = save(tmp_path, name)

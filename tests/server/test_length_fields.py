@@ -9,6 +9,7 @@ from openai import BadRequestError, OpenAI
 
 from omlx.server.dialects.openai.chat_request import ChatMessage
 from omlx.server.request.content import Reading
+from tests.lanes import few
 from tests.server.dialects import user
 from tests.server.running import TARGET
 
@@ -30,7 +31,7 @@ def told(answer: Any) -> tuple[list[str], int, str]:
     return tokens, answer.usage.completion_tokens, choice.finish_reason
 
 
-@pytest.mark.parametrize("temperature", [0.0, pytest.param(0.9, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("temperature", few((0.0, 0.9), 0.0))
 def test_end_tokens_wait_for_min_tokens_under_every_strategy(
     client: OpenAI, temperature: float
 ) -> None:
@@ -49,7 +50,7 @@ def test_end_tokens_wait_for_min_tokens_under_every_strategy(
     assert all(answer == answers[0] for answer in answers)
 
 
-@pytest.mark.parametrize("temperature", [pytest.param(0.0, marks=pytest.mark.slow), 0.9])
+@pytest.mark.parametrize("temperature", few((0.0, 0.9), 0.9))
 def test_an_answer_that_ignores_the_end_has_max_tokens(client: OpenAI, temperature: float) -> None:
     fields = {"temperature": temperature, "max_tokens": 120}
     answers = [

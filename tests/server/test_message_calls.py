@@ -16,6 +16,7 @@ from openai import OpenAI
 
 from omlx.models.catalog.discovery import BUNDLED, Registry
 from omlx.models.catalog.registry import ModelEntry
+from tests.lanes import few
 from tests.schemas import SMALL, listed, record
 from tests.server.dialects import user
 from tests.server.running import TARGET, omlx
@@ -97,7 +98,7 @@ def checked(choice: Any) -> int:
 NAMED: Final[Any] = {"type": "function", "function": {"name": "look"}}
 
 
-@pytest.mark.parametrize("choice", [NAMED, pytest.param("required", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("choice", few([NAMED, "required"], NAMED))
 def test_a_forced_call_is_valid_with_any_speculation(client: OpenAI, choice: Any) -> None:
     for seed in range(2):
         fields: Any = {"seed": seed, "tool_choice": choice, "reasoning_effort": "none"}

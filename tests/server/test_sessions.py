@@ -16,6 +16,7 @@ from omlx.cli.serve.address import published
 from omlx.models.pool.pool import build_pool
 from omlx.models.pool.prefix_disk import open_disks, stop_engine
 from omlx.settings.schema import Settings
+from tests.lanes import few
 from tests.server.running import HYBRID, TARGET, omlx
 
 RESPONSES = "/v1/responses"
@@ -58,7 +59,7 @@ def refused(capsys: pytest.CaptureFixture[str], home: Path, *words: str) -> str:
     return capsys.readouterr().err
 
 
-@pytest.mark.parametrize("model", [HYBRID, pytest.param(TARGET, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("model", few((HYBRID, TARGET), HYBRID))
 def test_another_server_continues_a_saved_conversation(
     model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

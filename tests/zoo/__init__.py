@@ -6,9 +6,9 @@ into a cycle at once. The same name and seed give the same weights.
 
 from __future__ import annotations
 
-import pytest
 from mlx import nn
 
+from tests.lanes import few
 from tests.zoo.borrowed import CONFIGS
 from tests.zoo.build import build_borrowed, build_family, make_cache, noisy_copy, widened
 from tests.zoo.family import SMALL, Family, in_thirds
@@ -17,12 +17,7 @@ from tests.zoo.others import OTHERS, SKIPPED
 
 FAMILIES: dict[str, Family] = {family.name: family for family in (*MAIN, *OTHERS)}
 BORROWED_NAMES: tuple[str, ...] = tuple(CONFIGS)
-BORROWED_CASES = [
-    name
-    if name in ("mimo_v2", "glm5_next", "deepseek_v4")
-    else pytest.param(name, marks=pytest.mark.slow)
-    for name in BORROWED_NAMES
-]
+BORROWED_CASES = few(BORROWED_NAMES, "mimo_v2", "glm5_next", "deepseek_v4")
 """One family of each kind of cache; the others are slow."""
 MAIN_NAMES: tuple[str, ...] = tuple(family.name for family in MAIN)
 VOCAB_SIZE: int = SMALL["vocab_size"]

@@ -14,6 +14,7 @@ from omlx.engine.session import StateStore, open_states
 from tests.engine.disk.records import BLOCK, prefix
 from tests.engine.disk.restarts import PATIENCE_S, DiskBench, started
 from tests.engine.harness import plain, prompt, request
+from tests.lanes import few
 
 TOKENS = list(range(1, 25))
 
@@ -47,14 +48,7 @@ def save(bench: DiskBench, tokens: list[int], path: Path) -> Session:
 
 @pytest.mark.parametrize(
     "family",
-    [
-        "llama",
-        "qwen3_next",
-        *(
-            pytest.param(name, marks=pytest.mark.slow)
-            for name in ("gemma3_text", "llama_quantized")
-        ),
-    ],
+    few(("llama", "qwen3_next", "gemma3_text", "llama_quantized"), "llama", "qwen3_next"),
 )
 def test_states_of_a_file_restore_the_same_tokens(family: str, tmp_path: Path) -> None:
     asked = request("a", prompt(53), max_tokens=8, stable=44)

@@ -28,6 +28,7 @@ from omlx.text.events import (
     ToolCallStart,
 )
 from omlx.text.tools import ToolUse
+from tests.lanes import few
 from tests.server.running import HYBRID, PATIENCE_S, TARGET, Running, omlx
 
 CHAT = "/v1/chat/completions"
@@ -86,7 +87,7 @@ def two_turns(model: str, prewarm: str) -> tuple[int, str]:
         return left, record["choices"][0]["message"]["content"]
 
 
-@pytest.mark.parametrize("model", [HYBRID, pytest.param(TARGET, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("model", few((HYBRID, TARGET), HYBRID))
 def test_a_result_is_all_that_is_left_to_compute(model: str) -> None:
     plain, answer = two_turns(model, "off")
     left, same = two_turns(model, "always")

@@ -21,6 +21,7 @@ from omlx.server.beginnings import prewarmer
 from omlx.server.beginnings.beginning import Beginning
 from omlx.server.beginnings.store import BeginningStore
 from omlx.settings.schema import Settings
+from tests.lanes import few
 from tests.server.running import DRAFT, HYBRID, PATIENCE_S, TARGET, Running, omlx
 
 SLIDING = "omlx-demo/sliding"
@@ -97,9 +98,7 @@ def load(http: httpx.Client, model: str) -> None:
     assert http.post(f"/v1/models/{model}/load").status_code == 200
 
 
-@pytest.mark.parametrize(
-    "model", [*(pytest.param(each, marks=pytest.mark.slow) for each in (TARGET, SLIDING)), HYBRID]
-)
+@pytest.mark.parametrize("model", few((TARGET, SLIDING, HYBRID), HYBRID))
 def test_a_new_conversation_begins_warm(registry: Registry, model: str, tmp_path: Path) -> None:
     with serving(registry, model, tmp_path, "off") as (_, http):
         length, _, cold = ask(http, "Name a hill.")

@@ -14,14 +14,14 @@ import pytest
 
 from omlx.models.catalog.inspect_checkpoint import inspect_checkpoint
 from omlx.models.catalog.registry import ModelEntry, Registry
+from tests.lanes import few
 from tests.models.vision.folders import FIRST, save_vlm
 from tests.server.media.pictures import QWEN, asking, some_uri
 from tests.server.running import omlx
 
 pytestmark = pytest.mark.needs_extra
 
-RARELY = ("gemma3", "smolvlm", "llava_next", "internvl_chat")
-FAMILIES = [QWEN, *(pytest.param(family, marks=pytest.mark.slow) for family in RARELY)]
+FAMILIES = few((QWEN, "gemma3", "smolvlm", "llava_next", "internvl_chat"), QWEN)
 NOISE = 0.02
 """Of the draft's weights, as a share of their spread."""
 
