@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Final
+from dataclasses import replace
+from typing import Any, Final
 
 import regex as re
 
 from omlx.text.calls.arguments import TagArguments
-from omlx.text.calls.format import NAME, CallFormat, Tags
+from omlx.text.calls.format import NAME, CallFormat, Tags, Tools
+from omlx.text.calls.json_formats import read_calls
 
 MINIMAX_M2: Final = CallFormat(
     start="<minimax:tool_call>",
@@ -161,7 +163,19 @@ HY3: Final = _sectioned(
 """Format whose markers all end in the name of the variant."""
 HY3_PREVIEW: Final = _sectioned("", "", (("<tool_calls>", "<tool_sep>"),), separator="tool_sep")
 HY4: Final = _sectioned("", "", (("<tool_calls>", "<tool_call>", "<arg_key>"),), line="")
-K2_HORIZON: Final = _sectioned("ifm|", "", (("<ifm|tool_calls>",),))
+_IFM_CALL: Final = re.compile(r"</?ifm\|tool_call>")
+
+
+def _read_objects(text: str, tools: Tools) -> list[dict[str, Any]]:
+    """Parse calls that are JSON objects, each between tags. Raises ValueError."""
+    bodies = [body for body in _IFM_CALL.split(text) if body.strip()]
+    return [call for body in bodies for call in read_calls(body, tools)]
+
+
+K2_HORIZON: Final = replace(
+    _sectioned("ifm|", "", (("<ifm|tool_calls>",),)), read=_read_objects, json=False
+)
+"""Format of K2 Horizon, which writes JSON objects between the tags, too, if its template asks."""
 KIMI_K3: Final = CallFormat(
     start="<|open|>tools<|sep|>",
     end="<|close|>tools<|sep|>",
