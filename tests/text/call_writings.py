@@ -34,14 +34,6 @@ WRITINGS: Final[Mapping[str, Sequence[str]]] = {
         "<tool_call>get_weather<arg_key>city<arg_value>Zürich</arg_value>"
         "<arg_key>days</arg_key><arg_value>3</arg_value></tool_call>",
     ),
-    "hy3": (  # without <tool_sep>
-        "<tool_calls:opensource>\n<tool_call:opensource>get_weather\n"
-        "<arg_key:opensource>city</arg_key:opensource>\n"
-        "<arg_value:opensource>Zürich</arg_value:opensource>\n"
-        "<arg_key:opensource>days</arg_key:opensource>\n"
-        "<arg_value:opensource>3</arg_value:opensource>\n"
-        "</tool_call:opensource>\n</tool_calls:opensource>",
-    ),
     "k2_horizon": (
         f"<ifm|tool_calls>\n<ifm|tool_call>{_CALL}</ifm|tool_call>\n</ifm|tool_calls>",
         f"<ifm|tool_call>[{_CALL}]</ifm|tool_call>",
@@ -74,6 +66,12 @@ WRITINGS: Final[Mapping[str, Sequence[str]]] = {
         "</｜DSML｜invoke>\n</｜DSML｜function_calls>",
     ),
     "hy3": (
+        "<tool_calls:opensource>\n<tool_call:opensource>get_weather\n"
+        "<arg_key:opensource>city</arg_key:opensource>\n"
+        "<arg_value:opensource>Zürich</arg_value:opensource>\n"
+        "<arg_key:opensource>days</arg_key:opensource>\n"
+        "<arg_value:opensource>3</arg_value:opensource>\n"
+        "</tool_call:opensource>\n</tool_calls:opensource>",
         "<tool_calls:opensource><tool_call:opensource>get_weather<tool_sep:opensource>"
         f"{_JSON}</tool_call:opensource></tool_calls:opensource>",
     ),

@@ -9,7 +9,7 @@ import regex as re
 
 from omlx.text.calls.arguments import TagArguments
 from omlx.text.calls.format import NAME, CallFormat, Tags, Tools
-from omlx.text.calls.json_formats import read_calls
+from omlx.text.calls.values import parse_json
 
 MINIMAX_M2: Final = CallFormat(
     start="<minimax:tool_call>",
@@ -168,14 +168,17 @@ _IFM_CALL: Final = re.compile(r"</?ifm\|tool_call>")
 
 def _read_objects(text: str, tools: Tools) -> list[dict[str, Any]]:
     """Parse calls that are JSON objects, each between tags. Raises ValueError."""
-    bodies = [body for body in _IFM_CALL.split(text) if body.strip()]
-    return [call for body in bodies for call in read_calls(body, tools)]
+    calls: list[dict[str, Any]] = []
+    for body in filter(str.strip, _IFM_CALL.split(text)):
+        parsed = parse_json(body)
+        calls += parsed if isinstance(parsed, list) else [parsed]
+    return calls
 
 
 K2_HORIZON: Final = replace(
     _sectioned("ifm|", "", (("<ifm|tool_calls>",),)), read=_read_objects, json=False
 )
-"""Format of K2 Horizon, which writes JSON objects between the tags, too, if its template asks."""
+"""Format of K2 Horizon; its template may ask for JSON objects between the tags."""
 KIMI_K3: Final = CallFormat(
     start="<|open|>tools<|sep|>",
     end="<|close|>tools<|sep|>",
