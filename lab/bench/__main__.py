@@ -15,6 +15,7 @@ from lab.bench import (
     clients,
     document,
     kv_bits,
+    past_work,
     prefix,
     prefixes,
     recording,
@@ -38,6 +39,7 @@ COMMANDS: Final[dict[str, tuple[ModuleType, str]]] = {
     "sampling": (sampling, "filters without a sort against mlx-lm's"),
     "stages": (stages, "a model in two stages against one process"),
     "answers": (answers, "record answers, for replays of the policy"),
+    "past-work": (past_work, "lookups in past answers against those in the request alone"),
     "document": (document, "write reports into a page"),
 }
 """Modules with `add_arguments(parser)` and `run(args)`, and their help."""
