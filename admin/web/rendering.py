@@ -153,6 +153,7 @@ def _is(path: Path, text: str) -> bool:
 
 WORDS: Final = f"{STATIC}/js/words.js"
 STYLES: Final = f"{STATIC}/css/app.css"
+_OF_NO_SCRIPT: Final = re.compile(r"cli\.|settings\..*\.help$")
 _IMPORT: Final = re.compile(r'@import url\("([\w-]+\.css)"\) layer\((\w+)\);')
 POLICY: Final = (
     "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'self'; "
@@ -193,8 +194,14 @@ async def show_styles(request: Request) -> Response:
 
 
 async def show_words(request: Request) -> Response:
-    """Send the catalog in the browser's language. Scripts import it, so none runs without it."""
-    module = f"export default {json.dumps(catalog(language_of(request)))};"
+    """Send the catalog in the browser's language. Scripts import it, so none runs without it.
+
+    Sentences of commands, and help that pages alone have, are left out: every page waits for it.
+    """
+    known = catalog(language_of(request)).items()
+    words = {key: text for key, text in known if not _OF_NO_SCRIPT.match(key)}
+    text = json.dumps(words, ensure_ascii=False, separators=(",", ":"))
+    module = f"export default {text};"
     return cached(request, module, "text/javascript")
 
 
