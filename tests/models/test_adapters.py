@@ -108,14 +108,18 @@ def test_one_that_cannot_be_used_says_why(
         load(ModelEntry("model", folder, "home"), "float32")
     assert refusal.value.code == code
     assert refusal.value.params["model"] == "model"
+    assert str(refusal.value.__cause__)  # said by the engine thread, before the model is named
 
 
 @pytest.mark.slow
 def test_base_and_adapter_are_two_models(tmp_path: Path) -> None:
     adapted(tmp_path / "base+adapter")
     linked(tmp_path / "base")
+    of_peft(linked(tmp_path / "foreign"))
     with omlx(registry=scan_places([Folder("home", tmp_path)]), default="base") as running:
         texts, receipts = [], []
+        refusal = running.http.post("/v1/models/foreign/load")
+        assert (refusal.status_code, refusal.json()["error"]["code"]) == (400, "adapter.peft")
         for name in ("base", "base+adapter", "base"):
             body = {"model": name, "messages": user("Name a river."), "receipt": True}
             asked = {**body, "max_tokens": 8, "temperature": 0}
