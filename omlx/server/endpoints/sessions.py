@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, BinaryIO, Final
+from typing import TYPE_CHECKING, Annotated, BinaryIO, Final
 
 from pydantic import Field
 from starlette.requests import Request
@@ -20,7 +20,6 @@ from starlette.responses import JSONResponse, Response
 
 from omlx.engine.disk.record import Damaged, Part, Record
 from omlx.engine.disk.session import Session, read_head, read_states, write_session
-from omlx.engine.session import StateStore, open_states
 from omlx.errors import BadRequest, NotFound, OmlxError, Overloaded, Reason
 from omlx.models.catalog.identity import versions
 from omlx.models.pool.served import ServedModel
@@ -37,6 +36,9 @@ from omlx.server.request.fields import Body, Text
 from omlx.server.request.generation_request import GenerationRequest
 from omlx.server.request.usage import optional_reason
 from omlx.server.services import Services
+
+if TYPE_CHECKING:
+    from omlx.engine.session import StateStore
 
 FOLDER: Final = "sessions"
 _ROOM_S: Final = 60.0
@@ -134,6 +136,8 @@ class SessionEndpoints:
 
     async def _states(self, served: ServedModel, tokens: Sequence[int]) -> StateStore | Reason:
         """Return the stored states of a leased model; the reason where it has none."""
+        from omlx.engine.session import open_states  # noqa: PLC0415 — see `import_mlx_lm`
+
         if min(tokens, default=0) < 0:
             return Reason("session.images")
         resident = self._pool.residents.find(served.id)
@@ -145,7 +149,7 @@ class SessionEndpoints:
     ) -> tuple[int, Session]:
         """Write a file with all stored states. Return bytes and head."""
         records: Iterable[Record] = ()
-        if isinstance(states, StateStore):
+        if not isinstance(states, Reason):
             model, tokens = self._pool.resolve(session.model).id, tuple(session.tokens)
             await self._prefill.fill(model, tokens, beside=True)
             await asyncio.wrap_future(self._engine.call(partial(states.hand_over, tokens)))
@@ -179,7 +183,7 @@ class SessionEndpoints:
         try:
             states = await self._states(lease.served, tokens)
             restored, computed, reason = 0, 0, _obstacle(session, tokens, states, lease.served)
-            if reason is None and isinstance(states, StateStore):
+            if reason is None and not isinstance(states, Reason):
                 await asyncio.to_thread(_load, file, session, states)
                 found = await asyncio.wrap_future(states.find(tokens))
                 restored, _ = found or (0, [])
