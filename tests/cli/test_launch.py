@@ -66,7 +66,8 @@ def server(home: Path) -> Iterator[Serving]:
 def launch(
     home: Path, path: Path, *arguments: str, key: str = KEY
 ) -> subprocess.CompletedProcess[str]:
-    variables = {"OMLX_HOME": str(home), "PATH": str(path), "REPORT": str(home / "report.json")}
+    variables = {"OMLX_HOME": str(home), "OMLX_PORT": "0", "PATH": str(path)}
+    variables["REPORT"] = str(home / "report.json")
     if key:
         variables["OMLX_API_KEY"] = key
     return omlx(home, "launch", *arguments, **variables)

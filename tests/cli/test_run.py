@@ -174,7 +174,7 @@ def test_control_characters_are_shown_and_not_obeyed() -> None:
 def test_a_chat_on_a_terminal(tmp_path: Path) -> None:
     """Ctrl-C stops the answer alone; the server started for the chat ends with the chat."""
     shutil.copytree(BUNDLED / TARGET, tmp_path / ".omlx/models/m")
-    environ = environment(tmp_path, TERM="xterm", COLUMNS="80")
+    environ = environment(tmp_path, OMLX_PORT="0", TERM="xterm", COLUMNS="80")
     environ.pop("NO_COLOR", None)
     with terminal(environ, "run", "m") as screen:
         screen.wait_for("Chat with m")
