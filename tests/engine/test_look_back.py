@@ -64,10 +64,10 @@ def test_the_end_that_is_looked_at_is_that_of_the_text_so_far() -> None:
     bench.until(lambda: len(bench.tokens["a"]) > 2)
     (row,) = bench.loop.scheduler.running
     drafter = draft_of(bench)
-    drafter.drop(row.id)
     clause = ADAPTIVE.strategy.clause("draft")
     assert clause is not None
     for _ in range(2):
+        drafter.drop(row.id)
         proposal = drafter.propose(row, 4, clause)
         assert proposal is not None
         assert proposal.lag == LOOK_BACK

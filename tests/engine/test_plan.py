@@ -65,7 +65,11 @@ def test_replayed_plans_leave_equal_caches(family: str) -> None:
 
 def test_every_part_of_a_plan_survives_the_trip() -> None:
     sampling = Sampling(
-        0.7, 0.9, 5, 0.1, 1.1, 3, 0.2, 4, 0.3, 5, ((7, -1.5), (9, 100.0)), seed=-(2**70), choice=3
+        *(0.7, 0.9, 5, 0.1, 0.5, 0.2, (3, 4)),
+        *(1.1, 3, 0.2, 4, 0.3, 5),
+        ((7, -1.5), (9, 100.0)),
+        seed=-(2**70),
+        choice=3,
     )
     windows = (
         Window(1, 5, (4, 5), 2, (8, 9), "draft", history=(1, 2, 3)),

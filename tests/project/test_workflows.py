@@ -83,6 +83,14 @@ def test_targets_of_make_files_and_scripts_exist() -> None:
     assert [path for path in paths if not (ROOT / path).exists()] == []
 
 
+def test_every_folder_of_tests_runs_at_night_with_its_slow_members() -> None:
+    matrix = jobs(ROOT / ".github/workflows/check.yml")["products"]["strategy"]["matrix"]
+    named = " ".join(matrix["tests"]).split()
+    folders = {f"tests/{path.parent.name}" for path in ROOT.glob("tests/*/test_*.py")}
+    assert folders - set(named) == set()
+    assert "tests/test_*.py" in named
+
+
 def test_commands_of_omlx_have_their_flags() -> None:
     matrix = jobs(ROOT / ".github/workflows/metal.yml")["exact"]["strategy"]["matrix"]
     commands = [line for line in lines() if "-m omlx" in line]

@@ -46,6 +46,14 @@ def recorded() -> list[dict[str, Any]]:
     return list(map(json.loads, FILE.read_text(encoding="utf-8").splitlines()))
 
 
+def earlier(body: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return a conversation before a body, with the calls that its approvals answer."""
+    items = [item for item in body["input"] if isinstance(item, dict)]
+    ids = [item["approval_request_id"] for item in items if "approval_request_id" in item]
+    call = {"type": "mcp_approval_request", "server_label": "a", "name": "b", "arguments": "{}"}
+    return [{"role": "user", "content": "a"}, *({**call, "id": id} for id in ids)]
+
+
 def read(path: str, body: Mapping[str, Any]) -> None:
     """Read a body as the server does. Raises BadRequest."""
     data = json.dumps(body).encode()
@@ -54,7 +62,7 @@ def read(path: str, body: Mapping[str, Any]) -> None:
             MessageRequest.parse(data).generation_request()
         case "/v1/responses":
             response = ResponseRequest.parse(data)
-            before = [{"role": "user", "content": "a"}] if response.previous_response_id else []
+            before = earlier(body) if response.previous_response_id else []
             response.generation_request(response.conversation(before))
         case "/v1/completions":
             CompletionRequest.parse(data).generation_request()

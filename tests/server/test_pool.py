@@ -54,11 +54,11 @@ def probed(monkeypatch: pytest.MonkeyPatch) -> set[int]:
     """Holds the vocabulary size of a model while it is probed."""
     probing: set[int] = set()
 
-    def watched(model: Model, vocab_size: int) -> Steps[ModelFacts]:
+    def watched(model: Model, vocab_size: int, *more: int | None) -> Steps[ModelFacts]:
         """On the engine thread."""
         probing.add(vocab_size)
         try:
-            return (yield from probe(model, vocab_size))
+            return (yield from probe(model, vocab_size, *more))
         finally:
             probing.clear()
 

@@ -20,7 +20,8 @@ PROBE = (
 """Code, white space, digits, scripts, joined emoji: similar tokenizers split these differently."""
 
 _MEDIA = re.compile(
-    r"image|img|vision|video|audio|row_\d+_col_\d+|</?(quad|ref|box)>|reserved|unused",
+    r"image|img|vision|video|audio|row_\d+_col_\d+|patch|^<im_(start|end)>"
+    r"|</?(quad|ref|box)>|reserved|unused",
     re.IGNORECASE,
 )
 """Special tokens for media, or reserved: text-only tokenizers may lack or replace them."""
