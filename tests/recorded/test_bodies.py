@@ -50,8 +50,9 @@ def earlier(body: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return a conversation before a body, with the calls that its approvals answer."""
     items = [item for item in body["input"] if isinstance(item, dict)]
     ids = [item["approval_request_id"] for item in items if "approval_request_id" in item]
-    call = {"type": "mcp_approval_request", "server_label": "a", "name": "b", "arguments": "{}"}
-    return [{"role": "user", "content": "a"}, *({**call, "id": id} for id in ids)]
+    calls = [{"id": id, "function": {"name": "a", "arguments": "{}"}} for id in ids]
+    called = [{"role": "assistant", "content": "", "tool_calls": calls}] if calls else []
+    return [{"role": "user", "content": "a"}, *called]
 
 
 def read(path: str, body: Mapping[str, Any]) -> None:
