@@ -210,8 +210,12 @@ async def follow(running: Running, program: Program, clock: Clock) -> int:
         pid, _ = await asyncio.to_thread(program.started)
     await until(lambda: not in_use(running.pool))
     assert not is_gone(pid)
-    clock.now += LINGER_S
-    await until(lambda: is_gone(pid))
+
+    def gone_later() -> bool:
+        clock.now += LINGER_S  # at each look: work ahead of the next turn may begin meanwhile
+        return is_gone(pid)
+
+    await until(gone_later)
     task.cancel()
     await asyncio.wait([task])
     return pid
