@@ -156,7 +156,7 @@ def follow(page: Page, link: Locator) -> None:
 
 
 def choose_a_model(page: Page) -> None:
-    follow(page, page.get_by_role("link", name="Not now"))  # to a password
+    follow(page, page.get_by_role("button", name="Not now"))  # to a password
     expect(page.get_by_role("heading", name="Get a model")).to_be_visible()
     offers = page.locator("[id^='offer-']")
     expect(offers).to_have_count(3)
