@@ -80,6 +80,8 @@ class ToolLoops:
 
         if recorded is not None:  # a setting has changed since: tools are not run twice
             raise Conflict("answer.changed", id=recorded.id)
+        if request.server_tools and request.server_tools.approved:
+            await self._generations.prompt_ids(request)  # refused before a call, not behind
         request, begun = await self._make_approved(request, tools)
         stream = await self._generations.open(request, id_prefix, caller)
         stream.loop = ToolLoop(stream, request, tools, begun, self._toolbox, follow)
@@ -339,6 +341,7 @@ class ToolLoop:
         self._current.completed = None  # the next turn is computed at once, not ahead
         if self._current is not self._first:
             self._current.close()
+        self._first.hand_back()
         request = self._request
         before = list(request.messages)
         message = turn.answer.message(request.call_id)

@@ -39,6 +39,17 @@ def test_accepted_tokens_of_short_windows_are_not_read_again(length: int, repair
     assert (pending > 1) == (repair == "restore")
 
 
+@pytest.mark.parametrize("token", [8, 15])
+def test_windows_at_the_beginning_of_a_text_are_stepped_back(token: int) -> None:
+    """Such windows are read token by token, by qwen4_exp's bodies."""
+    bench = Bench(loop_of("qwen4_exp", noisy("qwen4_exp", 0.3)))
+    wanted = Speculation(DRAFT, DraftLength.exactly(1))
+    one = replace(request("a", (token,), GREEDY, max_tokens=6), speculation=wanted)
+    bench.run(one)
+    assert bench.tokens["a"] == plain("qwen4_exp", unassisted(one))
+    assert bench.stats("a").drafters["tiny"].repairs["trim"] > 0
+
+
 @pytest.mark.parametrize("name", zoo.BORROWED_CASES)
 def test_tokens_equal_plain_decoding(name: str) -> None:
     bench = Bench(loop_of(name, noisy(name, 0.02)))

@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any
 
+from mlx_lm.models.cache import QuantizedKVCache
+
 from omlx.engine.device import ragged
 from omlx.engine.device.model import Cache, MakeCache
 from omlx.engine.device.payloads import Payload, Payloads, assemble, read_payloads
@@ -118,10 +120,11 @@ class CacheTable:
     def row_bytes(self, row: int) -> int:
         """Bytes of a row's cache arrays, or its share of the batch's; 0 before its first pass."""
         if not self.lengths.get(row):
-            return 0  # an empty quantized cache has no `nbytes`
+            return 0
         if row in self.members:
             return self._batch_bytes() // len(self.members)
-        return sum(layer.nbytes for layer in self.single.get(row, ()))
+        parts = leaves(self.single.get(row, ()))  # of a pass that failed, some may be empty
+        return sum(part.nbytes for part in parts if not _lacks_bytes(part))
 
     @property
     def nbytes(self) -> int:
@@ -184,3 +187,8 @@ class CacheTable:
         else:
             self.batch = []
         self.members = keep
+
+
+def _lacks_bytes(part: Any) -> bool:
+    """Whether `nbytes` would fail, as of an empty quantized cache."""
+    return type(part) is QuantizedKVCache and part.keys is None

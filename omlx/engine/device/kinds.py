@@ -69,6 +69,10 @@ class Recorded:
         """Return to that state, and drop the record."""
         raise NotImplementedError
 
+    def record(self, states: Sequence[list[Any]]) -> None:
+        """Take the states before each of the newest tokens, which were read in single passes."""
+        raise NotImplementedError
+
 
 _KNOWN: Final = frozenset(
     {

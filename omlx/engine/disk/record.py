@@ -96,7 +96,10 @@ def decode(data: bytes, id: RecordId) -> Record:
     view = memoryview(data)[_HEAD.size :]
     if magic != _MAGIC or len(view) != header_bytes + body_bytes or crc32(view) != checksum:
         raise Damaged("its checksum does not match")
-    version, kind, start, stop, key, spec = json.loads(bytes(view[:header_bytes]))
+    try:
+        version, kind, start, stop, key, spec = json.loads(bytes(view[:header_bytes]))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise Damaged("its head is none") from error
     if (version, kind, start, stop, key) != (FORMAT, id.kind, id.start, id.stop, id.key.hex()):
         raise Damaged("it is another record")
     return Record(id, spec, [view[header_bytes:]])

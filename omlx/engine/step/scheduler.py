@@ -136,7 +136,8 @@ class Scheduler:
         if self.queue.waiting:
             self._admit()
             decoding = self.decoding
-        waits = len(decoding) < len(self.running)
+        # What came since would start a row beside rows whose newest tokens are not read yet.
+        waits = self._in_flight is None and len(decoding) < len(self.running)
         loads = self.opening.restore(self.running, self.ops, self.memory.headroom) if waits else {}
         if loads:
             decoding = self.decoding

@@ -20,7 +20,8 @@ from typing import Any, Final
 import mlx.core as mx
 import mlx.nn as nn
 
-from omlx.engine.device.rewind import length_of
+from omlx.engine.device.kinds import Recorded
+from omlx.engine.device.rewind import leaves, length_of
 from omlx.models.library.sources import importing
 
 _UNUSED: Final = ("mlx_audio", "mlx_audio.dsp", "cv2")
@@ -148,7 +149,17 @@ class SteppedBody(_Body):
         whole = tokens == 1 or cache is None or bool(more)
         if whole or tokens + (length_of(cache) or 0) >= self._shortest:
             return read(slice(None))
-        return mx.concatenate([read(slice(i, i + 1)) for i in range(tokens)], axis=1)
+        recorded: list[Any] = [leaf for leaf in leaves(cache) if isinstance(leaf, Recorded)]
+        states: list[list[list[Any]]] = [[] for _ in recorded]
+        outputs = []
+        for i in range(tokens):
+            for leaf, before in zip(recorded, states, strict=True):
+                before.append(list(leaf.cache))
+            outputs.append(read(slice(i, i + 1)))
+        if tokens <= Recorded.LONGEST:
+            for leaf, before in zip(recorded, states, strict=True):
+                leaf.record(before)
+        return mx.concatenate(outputs, axis=1)
 
 
 class Borrowed(nn.Module):

@@ -160,6 +160,11 @@ class RecordedStates(States, Recorded):
             self.cache[index] = behind(length - tokens)
         self._records.clear()
 
+    def record(self, states: Sequence[list[Any]]) -> None:
+        for index, state in enumerate(self.cache):
+            before = [each[index] for each in states]
+            self._records[index] = state, len(before), before.__getitem__
+
 
 class Parts(vlm.CacheList):  # type: ignore[misc]  # an untyped class
     """mlx-vlm's list of caches, which some models ask for by name."""

@@ -29,7 +29,7 @@ from omlx.server.dialects.openai.responses_request import ResponseRequest
 from omlx.server.dialects.openai.responses_store import SavedResponse, encoded
 from omlx.server.endpoints.responses import ResponseEndpoints, owned_by
 from omlx.server.http.body import Json, read_body
-from omlx.server.http.guard import check_main, owner_of
+from omlx.server.http.guard import MAIN_KEY, Caller, check_main, owner_of
 from omlx.server.journal.journal import Owned
 from omlx.server.request import tooling
 from omlx.server.request.fields import Body, Text
@@ -62,7 +62,7 @@ class SessionEndpoints:
     def __init__(self, responses: ResponseEndpoints, services: Services) -> None:
         self._store, self._journal = responses.store, services.journal
         self._engine, self._pool = services.engine, services.pool
-        self._generations = services.generations
+        self._tools = services.tool_loops
         self._prefill = BackgroundPrefill(services.engine, services.pool)
 
     async def save(self, request: Request) -> Response:
@@ -129,7 +129,7 @@ class SessionEndpoints:
         for word in FIRST_WORDS:
             turns = [*map(dict, following.messages), *_next(following, word)]
             turn = replace(following, messages=tooling.with_names(turns))
-            prompt = tuple(await self._generations.prompt_ids(turn))
+            prompt = tuple(await self._tools.prompt_ids(turn, Caller(key=MAIN_KEY)))
             length = len(prompt) if shared is None else shared_length(shared, prompt)
             shared = prompt[:length]
         return shared or ()
@@ -172,6 +172,8 @@ class SessionEndpoints:
         """Return head, restored and computed tokens, and why any were computed."""
         session = await asyncio.to_thread(read_head, file)
         saved = SavedResponse(session.response, session.items, session.messages)
+        if (saved.response.get("id"), saved.response.get("model")) != (session.id, session.model):
+            raise Damaged("its response is another one")
         self._pool.resolve(session.model)
         try:
             following = continuing(saved)

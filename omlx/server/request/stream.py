@@ -300,8 +300,7 @@ class GenerationStream:
 
     def stop_after(self, seconds: float, error: OmlxError) -> None:
         """Stop with an error, unless the answer has ended until then."""
-        loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(max(0.0, seconds), self.stop, error)
+        self._timer = asyncio.get_running_loop().call_later(max(0.0, seconds), self.stop, error)
 
     def close(self) -> None:
         """Cancel what is still running. The lease is released once the engine has ended it."""
@@ -313,6 +312,11 @@ class GenerationStream:
         for request_id in self._running:
             self._engine.cancel(request_id)
         self._release_if_over()
+
+    def hand_back(self) -> None:
+        """Release the lease of an ended generation: the next may wait for room in memory."""
+        if not self._running:
+            self._lease.release()
 
     async def _wait(self, timeout_s: float | None) -> None:
         """Return when an event has arrived, or after `timeout_s`."""
@@ -357,10 +361,9 @@ class GenerationStream:
         """Give the end of a choice its receipt, if there are some."""
         if self.recorder is None or not events or not isinstance(events[-1].event, Finish):
             return events
-        *others, last = events
-        finish = events[-1].event
-        receipt = await self.recorder.keep(last.choice)
-        return [*others, ChoiceEvent(last.choice, replace(finish, receipt=receipt))]
+        choice, finish = events[-1].choice, events[-1].event
+        receipt = await self.recorder.keep(choice)
+        return [*events[:-1], ChoiceEvent(choice, replace(finish, receipt=receipt))]
 
     def _forecast(self, request: Request) -> None:
         """Have the engine estimate when the first token comes, before the first pass."""

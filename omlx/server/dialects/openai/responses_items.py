@@ -198,6 +198,7 @@ class Conversation:
     def _ran(self, item: Item, name: str, text: str) -> None:
         """Append a server tool's call and result; of approved calls, complete the result."""
         id = item.approval_request_id or item.id or f"call_{len(self._called)}"
+        self.approved.discard(id)
         for message in self.messages:
             if message.get("tool_call_id") == id:
                 message["content"] = text
