@@ -92,6 +92,10 @@ def test_another_server_continues_a_saved_conversation(
         ):
             file.write_bytes(whole.replace(old, new))
             assert reason in refused(capsys, there, "open", str(file))
+        other = TARGET if model == HYBRID else HYBRID
+        for old, new in ((first["id"], first["id"][::-1]), (model, other)):
+            file.write_bytes(whole.replace(old.encode(), new.encode(), 1))  # in the head
+            assert "its response is another one" in refused(capsys, there, "open", str(file))
         assert "No such file" in refused(capsys, there, "open", str(tmp_path / "none"))
         assert "not found" in refused(capsys, there, "save", "resp_none", str(file))
         assert "no path" in refused(capsys, there, "save", first["id"], str(tmp_path))

@@ -123,6 +123,11 @@ def test_a_call_waits_for_an_approval_by_default(ask: OpenAI) -> None:
     assert kinds(allowed) == ["mcp_list_tools", "mcp_call", "message"]
     assert (allowed.output[1].output, allowed.output[1].approval_request_id) == ("42", request.id)
     assert allowed.output_text == REPEATED.format(42)
+    said = [each.model_dump(exclude_none=True) for each in (*asked.output, *allowed.output)]
+    said.insert(len(asked.output), decision | {"approve": True})
+    turns = [{"role": "user", "content": ADD}, *said, {"role": "user", "content": "on"}]
+    resent = ask.responses.create(model=TARGET, input=turns, tools=[ASKING], store=False)
+    assert kinds(resent) == ["mcp_list_tools", "message"]  # the call has its result
     refused = answer(approve=False, reason="Not today.")
     assert refused.output_text == REPEATED.format("The user refused this call. Not today.")
     again = {"model": TARGET, "previous_response_id": allowed.id, "tools": [ASKING]}
