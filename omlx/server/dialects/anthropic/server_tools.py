@@ -107,7 +107,8 @@ def toolsets(
 
 def max_calls(tools: Sequence[ServerToolFields]) -> int | None:
     """Return the bound of calls; None without a bound."""
-    return min((tool.max_uses for tool in tools if tool.max_uses is not None), default=None)
+    bounds = [tool.max_uses for tool in tools if tool.run_here and tool.max_uses is not None]
+    return min(bounds, default=None)
 
 
 def function_name(name: str, run_here: Sequence[Mapping[str, Any]]) -> str:

@@ -230,8 +230,10 @@ class ResponseEncoder(EventEncoder):
         """Complete the item's content, and return the final events of the content."""
         text = self._text
         if item["type"] in (*_RUN_HERE, "mcp_list_tools"):
-            ended = status in ("completed", "failed")
-            return [self._item(f"response.{item['type']}.{status}")] if ended else []
+            if status not in ("completed", "failed"):
+                return []
+            ended = "completed" if item["type"] == "web_search_call" else status  # has no `failed`
+            return [self._item(f"response.{item['type']}.{ended}")]
         if item["type"] == _APPROVAL:
             return []
         if item["type"] == "function_call":
