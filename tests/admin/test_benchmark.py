@@ -103,6 +103,7 @@ def test_requests_of_clients_go_first_and_a_stopped_run_is_not_stored(
         assert len(record["runs"]) == before
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_is_left_out_with_its_reason(tmp_path_factory: Any) -> None:
     home = tmp_path_factory.mktemp("home")
     Store(home, check_value).patch({"speculation": "off"}, TARGET)

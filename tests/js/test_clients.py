@@ -35,6 +35,7 @@ def output_of(script: str, server: Running) -> Any:
     return json.loads(ran.stdout)
 
 
+@pytest.mark.slow
 def test_openai(speller: Running) -> None:
     seen = output_of("openai.mjs", speller)
     assert seen["streamed"].pop("tokens") > 100

@@ -61,6 +61,7 @@ def question(page: Page) -> str:
     return page.locator("[name=question]").input_value()
 
 
+@pytest.mark.slow
 def test_what_is_typed_stays_with_its_conversation(chatting: Site) -> None:
     field = "[name=question]"
     with talking(chatting) as page:

@@ -152,6 +152,7 @@ def test_the_card_of_prefixes_fits_and_is_accessible(busy: Site) -> None:
         check_accessible(page, VIEWPORTS)
 
 
+@pytest.mark.slow
 def test_beginnings_that_return_are_listed(browser: Browser, tmp_path: Path) -> None:
     system = {"role": "system", "content": "You edit small programs with care. " * 70}
     with (

@@ -64,6 +64,7 @@ def test_in_every_language_at_every_size(each_page: CheckEach, language: str) ->
     each_page(check, locale=language)
 
 
+@pytest.mark.slow
 def test_they_can_be_used_by_keyboard_alone(each_page: CheckEach) -> None:
     each_page(check_keyboard)
 

@@ -182,6 +182,7 @@ def status(client: httpx.Client) -> dict[str, Any]:
     return record
 
 
+@pytest.mark.slow
 def test_a_strict_model_is_measured_when_it_is_loaded_and_its_receipts_say_so(
     tmp_path: Path,
 ) -> None:

@@ -33,6 +33,7 @@ def client_of(url: str, key: str = "none") -> Any:
     return ollama.Client(url, headers={"Authorization": f"Bearer {key}"})
 
 
+@pytest.mark.slow
 def test_a_model_is_pulled_and_answers(hub: Hub, tmp_path: Path) -> None:
     place(tmp_path, "small", "draft")
     variables = hub.environment(tmp_path / "hub")
