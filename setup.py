@@ -16,10 +16,9 @@ setup(
     package_data={
         "omlx": [
             "py.typed",
-            "bench/texts/*.txt",
-            "models/gguf/*.safetensors",
+            "measure/texts/**/*.txt",
             "models/hub/*.json",
-            "trial/texts/*.txt",
+            "models/hub/*.safetensors",
             *(
                 str(path.relative_to("omlx"))
                 for path in Path("omlx/bundled").rglob("*")

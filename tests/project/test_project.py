@@ -132,12 +132,11 @@ def test_the_wheel_works_in_an_empty_folder(wheel: Path, tmp_path: Path) -> None
     assert all(Path(path).is_relative_to(wheel) for path in usable.values())
 
 
-def test_the_wheel_holds_every_module_of_the_checkout(wheel: Path) -> None:
-    modules = {path.relative_to(ROOT).as_posix() for path in (ROOT / "omlx").rglob("*.py")}
-    modules |= {
-        f"omlx/{path.relative_to(ROOT).as_posix()}" for path in (ROOT / "admin").rglob("*.py")
-    }
-    assert modules - {path.relative_to(wheel).as_posix() for path in wheel.rglob("*.py")} == set()
+def test_the_wheel_holds_every_module_and_text_of_the_checkout(wheel: Path) -> None:
+    modules = {path.relative_to(ROOT) for path in (ROOT / "omlx").rglob("*") if path.is_file()}
+    modules |= {"omlx" / path.relative_to(ROOT) for path in (ROOT / "admin").rglob("*.py")}
+    modules = {path for path in modules if path.suffix not in (".pyc", ".map")}
+    assert {str(path) for path in modules if not (wheel / path).is_file()} == set()
 
 
 def test_the_wheel_uses_its_bundled_scripts(wheel: Path) -> None:
