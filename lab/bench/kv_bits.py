@@ -119,7 +119,7 @@ def measure(model: Any, ids: Sequence[int], bits: int, piece: int) -> Row:
         for at, logits in _passes(model, part[:-1], caches):
             following = mx.array(list(part[at + 1 : at + 1 + logits[0].shape[0]]))
             found.compare(logits[0], logits[1], following)
-        sizes = tuple(bytes_per_token(cache, "rows") for cache in caches)  # type: ignore[assignment]
+        sizes = bytes_per_token(caches[0], "rows"), bytes_per_token(caches[1], "rows")
         plain, quantized = _step_times(model, caches)
         ratios.append(quantized / plain)
     losses = [round(exp(loss / found.positions), 3) for loss in found.losses]

@@ -269,7 +269,7 @@ def main() -> None:
     failed = total = 0
     for name, drafter in pairs:
         if monotonic() > until:
-            print(f"out of time before {name} {drafter}")  # noqa: T201
+            print(f"out of time before {name} {drafter}")  # noqa: T201 — a report on a terminal
             break
         each = max(1, arguments.requests // len(pairs))
         with tempfile.TemporaryDirectory(prefix="omlx-fuzz-") as folder:

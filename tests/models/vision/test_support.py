@@ -108,7 +108,7 @@ def test_one_load_gives_text_model_and_tower(
     monkeypatch.setattr(utils, "load_model", counted)
     model = load_with_vision(tmp_path)
     assert model.vision.reader is not None
-    assert model.vision.reader.tower._vlm is loaded[0]  # type: ignore[attr-defined]
+    assert model.vision.reader.tower._vlm is loaded[0]  # type: ignore[attr-defined]  # of one kind of tower
     assert len(loaded) == 1
     assert "language_model" not in loaded[0]
 
