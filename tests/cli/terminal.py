@@ -34,9 +34,9 @@ class Terminal:
         self.text = ""
         self._heard = 0
 
-    def wait_for(self, words: str) -> str:
+    def wait_for(self, words: str, patience_s: float = PATIENCE_S) -> str:
         """Return what is written until `words` appear after the last ones waited for."""
-        begin, deadline = self._heard, time.monotonic() + PATIENCE_S
+        begin, deadline = self._heard, time.monotonic() + patience_s
         while words not in self.text[begin:]:
             piece = self._read(deadline)
             assert piece, self.text
@@ -47,11 +47,20 @@ class Terminal:
     def type(self, text: str) -> None:
         os.write(self._screen, text.encode())
 
-    def interrupt(self) -> int:
-        """Press Ctrl-C until the process has ended, and return its exit status.
+    def interrupt_question(self, words: str) -> None:
+        """Press Ctrl-C until `words` appear.
 
         CPython's `input` misses one that comes after it has asked and before it reads.
         """
+        for _ in range(PATIENCE_S // 5):
+            self.type(CTRL_C)
+            with suppress(TimeoutError):
+                self.wait_for(words, 5)
+                return
+        raise TimeoutError(self.text)
+
+    def interrupt(self) -> int:
+        """Press Ctrl-C until the process has ended, and return its exit status."""
         for _ in range(PATIENCE_S // 5):
             self.type(CTRL_C)
             with suppress(subprocess.TimeoutExpired):
@@ -70,7 +79,8 @@ class Terminal:
         """Wait for what is written; nothing once the last process has closed the terminal."""
         left = max(0.0, deadline - time.monotonic())
         ready, _, _ = select.select([self._screen], [], [], left)
-        assert ready, self.text
+        if not ready:
+            raise TimeoutError(self.text)
         try:
             return os.read(self._screen, 1 << 16).decode(errors="replace")
         except OSError:

@@ -20,7 +20,7 @@ from omlx.errors import BadRequest, ConfigError
 from omlx.models.catalog.discovery import BUNDLED
 from omlx.terminal_text import escaped_lines
 from tests.admin.running import Administered, administered
-from tests.cli.terminal import CTRL_C, terminal
+from tests.cli.terminal import terminal
 from tests.processes import environment
 from tests.server.running import TARGET
 
@@ -185,8 +185,7 @@ def test_a_chat_on_a_terminal(tmp_path: Path) -> None:
         screen.type("/nonsense\n")
         screen.wait_for("There is no command /nonsense")
         screen.wait_for(">>> ")
-        screen.type(CTRL_C)
-        screen.wait_for(">>> ")
+        screen.interrupt_question(">>> ")
         screen.type("Hello\n")
         screen.wait_for(">>> ")
         screen.type("\x04")
