@@ -163,6 +163,8 @@ class EngineLoop:
         step = self.scheduler.plan()
         if step is None and self._in_flight is not None:
             events += self.flush()
+            if self.scheduler.planner.pacing.holding:  # deliver, before held rows are launched
+                return events
             events += self.scheduler.reap()
             step = self.scheduler.plan()
         if self._prompt_ended and self._in_flight is None:

@@ -57,6 +57,7 @@ class PrefillPacing:
         self._rows = 0  # that decode in such a step
         self._owed_s = 0.0  # to decoding rows, for a slice
         self._held_s = 0.0  # since less urgent rows decoded last
+        self.holding = False  # whether they wait for the newest step
 
     @property
     def timed(self) -> bool:
@@ -69,7 +70,7 @@ class PrefillPacing:
 
     @property
     def holds(self) -> bool:
-        """Whether less urgent rows wait for a prompt in the next step."""
+        """Whether less urgent rows wait for a prompt, or its first token, in the next step."""
         return self.timed and self._held_s < HELD * (self._step_s or UNKNOWN_STEP_S)
 
     def tokens(self, context: int) -> int:
@@ -83,7 +84,8 @@ class PrefillPacing:
         """Note a step in which `rows` decode, and prompts have `tokens`."""
         if not rows:
             return
-        self._held_s = 0.0
+        if not self.holding:
+            self._held_s = 0.0
         if rows != self._rows:
             self._rows, self._step_s = rows, 0.0
             self._steps.clear()
@@ -94,14 +96,14 @@ class PrefillPacing:
         """Learn from the `seconds` of a step; correct the plan."""
         if self._pause_s is None:
             return
+        if self.holding:
+            self._held_s += seconds
         if not tokens:
             self._observe_decode(rows, seconds)
             return
         slice_s = seconds - self._step_s if rows else seconds
         if rows:
             self._owe(slice_s - self._slice_s(tokens))
-        else:
-            self._held_s += seconds
         self._learn(tokens, max(slice_s, seconds / 10))
 
     @property

@@ -87,6 +87,21 @@ class Planner:
         """
         return self.pacing.timed and (self.pacing.due or bool(in_flight.prompts))
 
+    def turn(self, decoding: Sequence[Row]) -> Sequence[Row]:
+        """Return the rows to decode next: less urgent ones wait for a first token."""
+        self.pacing.holding = False
+        if len(decoding) < 2 or not self.pacing.holds:
+            return decoding
+        first = [row.request.priority for row in decoding if not row.clock.first_token]
+        if not first:
+            return decoding
+        urgent = min(first)
+        turn = [row for row in decoding if row.request.priority <= urgent]
+        if any(row.id in self._batch.members for row in turn):  # the batch decodes as a whole
+            return decoding
+        self.pacing.holding = len(turn) < len(decoding)
+        return turn
+
     def plan(
         self, running: Sequence[Row], decoding: Sequence[Row], ops: Sequence[CacheOp]
     ) -> Step | None:
@@ -100,7 +115,7 @@ class Planner:
         if prompts:
             chunks, looks = self._prefill(prompts, decoding)
         if chunks and self._gives_way(prompts, decoding):
-            decoding = ()
+            decoding, self.pacing.holding = (), True
         caught_up = self.speculator.catch_up(decoding, alone=len(running) == 1)
         drafts: dict[int, object] = {}
         forwards = self._decode(decoding, drafts)
@@ -130,9 +145,9 @@ class Planner:
 
     def _groups(self, decoding: Sequence[Row]) -> list[list[Row]]:
         """Return the rows of each pass: each row that is alone, then those of the batch."""
-        if not self._batch.members or not decoding:
-            return [[row] for row in decoding]
         by_row, members = {row.id: row for row in decoding}, self._batch.members
+        if not members or members[0] not in by_row:
+            return [[row] for row in decoding]
         groups = [[row] for row in decoding if row.id not in members]
         return [*groups, [by_row[member] for member in members]]
 

@@ -170,6 +170,21 @@ def test_less_urgent_rows_wait_while_a_prompt_is_read_but_not_for_good(rows: int
     assert seconds <= 1.1 * alone
 
 
+def test_less_urgent_rows_wait_for_a_first_token_too_but_not_for_good() -> None:
+    driven = drive(MACHINES["8b"])
+    for name in ("slow", "other"):
+        decoding(driven, name, priority=BACKGROUND)
+    start, before = len(driven.log), len(driven.desk.said("slow"))
+    for i in range(60):
+        driven.desk.submit(ask(f"typed{i}", prompt=20, max_tokens=1))
+        driven.until_first(f"typed{i}")
+    alone = sum(rows == 1 and not tokens for rows, tokens, _ in driven.log[start:])
+    assert alone >= 50
+    steps = len(driven.desk.said("slow")) - before
+    typed_s = sum(seconds for rows, _, seconds in driven.log[start:] if rows < 2)
+    assert steps >= typed_s / (HELD * MACHINES["8b"].step_s) - 1
+
+
 def test_a_prompt_in_the_background_is_read_in_passes_that_delay_others_little() -> None:
     machine = MACHINES["cpu"]
     driven = drive(machine)
