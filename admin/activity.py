@@ -28,8 +28,7 @@ from omlx.server.http.connection import while_connected
 from omlx.server.request.fields import Body, read_query
 from omlx.server.request.generation import GenerationService
 from omlx.telemetry.log import LEVELS, LogLine, read_tail
-from omlx.telemetry.minutes import Minutes
-from omlx.telemetry.usage import KEPT_DAYS, Sums, Usage, UsageHistory
+from omlx.telemetry.usage import KEPT_DAYS, Minutes, Sums, Usage, UsageHistory
 
 from .views import (
     AnswerView,

@@ -18,7 +18,7 @@ from omlx.clients.apps import APPS, App, Kind, Snippet, client_name
 from omlx.errors import Reason
 from omlx.installation import PROGRAM, program_words
 from omlx.models.catalog.catalog import Catalog
-from omlx.server.endpoints.model_cards import ModelCard, ModelCards
+from omlx.server.endpoints.models import ModelCard, ModelCards
 from omlx.server.http.guard import ApiKeys, is_loopback
 from omlx.server.request.fields import read
 from omlx.server.request.last_seen import LastSeen, Seen

@@ -10,7 +10,7 @@ from omlx.measure.measurements import Measurements
 from omlx.measure.results import ResultStore
 from omlx.measure.runner import Runner
 from omlx.server.app import Application
-from omlx.server.endpoints.model_cards import ModelCards
+from omlx.server.endpoints.models import ModelCards
 from omlx.server.services import ExactnessService, Services
 from omlx.settings.configuration import LiveConfiguration
 from omlx.settings.keys import KeyFile
@@ -33,9 +33,8 @@ from .trial import Trials
 from .views import Requests
 from .web import preferences
 from .web.addresses import HOME
-from .web.app import serve_app
 from .web.pages import Pages
-from .web.rendering import serve_files
+from .web.rendering import serve_app, serve_files
 
 
 def mount(

@@ -17,7 +17,7 @@ from omlx.records import AppliedSetting, RequestStats
 from omlx.server.request.activity import CLIENT_GONE, OK, AnswerText, Outcome, Running
 from omlx.server.request.generation_request import MAX_CHARACTERS, SAMPLING
 from omlx.server.services import Services
-from omlx.telemetry.minutes import Minutes
+from omlx.telemetry.usage import Minutes
 
 MIN_RATE_TOKENS: Final = 16
 """Output tokens — fewer give no rate: a single pass may commit several, in a time near 0."""

@@ -83,7 +83,7 @@ FEATURES: Final[dict[str, str]] = {
     "answers that outlive the process": """
         omlx/server/journal/ tests/server/journal/ omlx/storage/ tests/storage/
         tests/cli/test_killed_answers tests/server/test_sessions omlx/engine/session
-        omlx/engine/disk/session omlx/server/endpoints/sessions omlx/cli/session
+        omlx/engine/disk/session omlx/server/endpoints/sessions
         tests/engine/disk/test_session tests/cli/killed""",
     "prewarming": """
         omlx/server/beginnings/ tests/server/beginnings/ tests/server/test_prewarm
@@ -112,7 +112,7 @@ FEATURES: Final[dict[str, str]] = {
         tests/bench/ tests/admin/test_trial tests/admin/test_benchmark""",
     "command line, service, clients": """
         omlx/__ omlx/atomic_write omlx/catalog omlx/errors omlx/exactness omlx/power
-        omlx/terminal_text omlx/installation omlx/cli/ tests/cli/ omlx/service tests/service/
+        omlx/terminal_text omlx/installation omlx/cli/ tests/cli/ tests/service/
         omlx/machine omlx/clients/ tests/test_power tests/test_installation
         tests/lanes tests/processes tests/wheel tests/conftest tests/schemas tests/__init__""",
     "dashboard: other pages": "admin/ tests/admin/ tests/js/ omlx/tools/ tests/tools/",

@@ -30,8 +30,15 @@ from omlx.settings.schema import Scope, Settings, Value, table
 from omlx.settings.store import Owner
 from omlx.settings.types import Form
 
-from .view import CONFIRMED, PICKED, SettingsView, SettingView, applied, setting_views
-from .warnings import SettingWarnings
+from .view import (
+    CONFIRMED,
+    PICKED,
+    SettingsView,
+    SettingView,
+    SettingWarnings,
+    applied,
+    setting_views,
+)
 
 _HOST: Final = re.compile(r"\*|\[[0-9a-f:.]+\]|[\w.-]+", re.IGNORECASE)
 

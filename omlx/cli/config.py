@@ -82,7 +82,7 @@ def _set(arguments: Namespace, live: LiveConfiguration) -> None:
 
 def _report_doubts(row: Setting, value: Value, model: str | None, live: LiveConfiguration) -> None:
     """Report the dashboard's warning: a missing model, a limit above the machine."""
-    from omlx.admin.settings.warnings import (  # noqa: PLC0415 — imports mlx, which is slow
+    from omlx.admin.settings.view import (  # noqa: PLC0415 — imports mlx, which is slow
         SettingWarnings,
     )
 

@@ -44,7 +44,7 @@ COMMANDS = {
     "launch": "omlx.cli.servers:LAUNCH",
     "service": "omlx.cli.service:SERVICE",
     "dashboard": "omlx.cli.servers:DASHBOARD",
-    "session": "omlx.cli.session",
+    "session": "omlx.cli.servers:SESSION",
     "logs": "omlx.cli.service:LOGS",
     "doctor": "omlx.cli.doctor",
     "verify": "omlx.cli.verify",

@@ -1,10 +1,11 @@
-"""Commands over servers of the home folder: `ps`, `stop`, `dashboard`, `launch`."""
+"""Commands over servers of the home folder: `ps`, `stop`, `dashboard`, `launch`, `session`."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import os
+import secrets
 import shutil
 import signal
 import subprocess
@@ -28,7 +29,7 @@ from omlx.catalog import sentence
 from omlx.cli import Command
 from omlx.cli.arguments import configured
 from omlx.cli.client import Client, server_for
-from omlx.cli.output import columns, memory_size
+from omlx.cli.output import columns, memory_size, size
 from omlx.cli.serve.address import Running, find_server, find_servers, running
 from omlx.clients.agents import AGENTS, NO_KEY, Agent, Endpoint
 from omlx.errors import ConfigError
@@ -244,3 +245,78 @@ def _say_what_is_used(agent: Agent, endpoint: Endpoint) -> None:
 
 
 LAUNCH: Final = Command(_launch_arguments, _launch)
+
+
+SESSIONS: Final = "sessions"
+"""Folder, in the home folder, in which the server writes and reads."""
+
+
+def _session_arguments(parser: ArgumentParser) -> None:
+    commands = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    actions = {"save": (_save, "id file"), "open": (_open, "file"), "fork": (_fork, "id")}
+    for name, (action, words) in actions.items():
+        text = sentence(f"cli.session.{name}.help", {})
+        command = commands.add_parser(name, help=text, description=text, allow_abbrev=False)
+        command.set_defaults(action=action)
+        for word in words.split():
+            text = sentence(f"cli.session.{word}", {})
+            command.add_argument(word, metavar=word.upper(), help=text)
+        command.add_argument("--home", metavar="DIR", help=table()["home"].help)
+
+
+def _session(arguments: Namespace) -> int:
+    settings = configured(arguments).current.resolve().settings
+    with server_for(settings.home, None) as address:
+        client = Client(address, settings.api_key)
+        try:
+            arguments.action(arguments, client, settings.home / SESSIONS)
+        except OSError as error:
+            detail = error.strerror or str(error)
+            file = str(getattr(arguments, "file", ""))
+            raise ConfigError("cli.session.unreadable", file=file, detail=detail) from error
+    return 0
+
+
+def _save(arguments: Namespace, client: Client, folder: Path) -> None:
+    target = Path(arguments.file)
+    if target.is_dir() or not target.resolve().parent.is_dir():
+        raise ConfigError("cli.session.no_target", file=str(target))
+    path = folder / secrets.token_hex(16)
+    try:
+        saved = client.post("/v1/sessions/save", {"id": arguments.id, "file": path.name})
+        shutil.move(path, target)
+    finally:
+        path.unlink(missing_ok=True)
+    figures = {"file": str(target), "size": size(saved["bytes"])}
+    _print("cli.session.saved", saved, **figures)
+
+
+def _open(arguments: Namespace, client: Client, folder: Path) -> None:
+    source = Path(arguments.file).resolve()
+    path = folder / secrets.token_hex(16)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        with suppress(OSError):  # another file system
+            os.link(source, path)
+        if not path.exists():
+            shutil.copyfile(source, path)
+        opened = client.post("/v1/sessions/open", {"file": path.name})
+    finally:
+        path.unlink(missing_ok=True)
+    _print("cli.session.opened", opened, id=opened["id"])
+
+
+def _fork(arguments: Namespace, client: Client, folder: Path) -> None:
+    sys.stdout.write(client.post(f"/v1/responses/{quote(arguments.id)}/fork")["id"] + "\n")
+
+
+def _print(code: str, record: Mapping[str, Any], **params: str) -> None:
+    """Print figures of a session, and the reason for missing states."""
+    names = ("model", "tokens", "restored", "computed")
+    params |= {name: str(record[name]) for name in names if name in record}
+    sys.stdout.write(sentence(code, params) + "\n")
+    if record["reason"] is not None:
+        sys.stdout.write(record["reason"]["message"] + "\n")
+
+
+SESSION: Final = Command(_session_arguments, _session)

@@ -10,30 +10,32 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+import time
 from argparse import ArgumentParser, Namespace
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 from tqdm import tqdm
 
+from omlx import __version__
 from omlx.catalog import sentence
 from omlx.cli.arguments import configured, find_models
 from omlx.cli.output import columns
 from omlx.conformance.checks import CHECKS, judge
-from omlx.conformance.client import Client
-from omlx.conformance.report import Report
+from omlx.conformance.client import Client, Outcome, Result
 from omlx.engine.thread import EngineThread
 from omlx.errors import BadRequest, NotFound
 from omlx.models.catalog.catalog import Catalog
 from omlx.models.pool.pool import build_pool
-from omlx.receipts.store import AnswerStore
-from omlx.receipts.verdict import Verdict
-from omlx.receipts.verifier import Verifier
+from omlx.receipts.kept import AnswerStore
+from omlx.receipts.verifier import Verdict, Verifier
 from omlx.settings.configuration import LiveConfiguration
 from omlx.settings.layers import add_flags
 from omlx.settings.schema import Group
+from omlx.terminal_text import escaped
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -143,3 +145,64 @@ def run_server(arguments: Namespace) -> int:
     else:
         sys.stdout.write(columns(report.rows) + report.summary + "\n")
     return 0 if report.passed else 1
+
+
+_MARKS: Final = {Outcome.PASSED: "✓", Outcome.FAILED: "✗", Outcome.NOT_SUPPORTED: "–"}
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    url: str
+    model: str
+    results: Sequence[Result]
+
+    @property
+    def passed(self) -> bool:
+        return all(result.outcome is not Outcome.FAILED for result in self.results)
+
+    @property
+    def rows(self) -> list[tuple[str, ...]]:
+        """Cells for a terminal, one row per check."""
+        return [
+            (_MARKS[result.outcome], result.title, result.outcome, result.seen)
+            for result in self.results
+        ]
+
+    @property
+    def summary(self) -> str:
+        counted = Counter(result.outcome for result in self.results)
+        return ", ".join(f"{counted[outcome]} {outcome}" for outcome in Outcome)
+
+    def markdown(self) -> str:
+        place = f"{_cell(self.model)} at {_cell(self.url)}"
+        lines = [
+            f"{place}, {_today()}, omlx verify {__version__}: {self.summary}",
+            "",
+            "| check | outcome | seen |",
+            "|---|---|---|",
+        ]
+        lines += [
+            f"| {result.title} | {result.outcome} | {_cell(result.seen)} |"
+            for result in self.results
+        ]
+        return "\n".join(lines) + "\n"
+
+    def record(self) -> dict[str, Any]:
+        return {
+            "url": self.url,
+            "model": self.model,
+            "date": _today(),
+            "omlx": __version__,
+            "checks": [asdict(result) for result in self.results],
+        }
+
+
+def _cell(text: str) -> str:
+    """Escape control characters and Markdown in a server's text."""
+    for mark in "\\|<>`*_[]":
+        text = text.replace(mark, f"\\{mark}")
+    return escaped(text)
+
+
+def _today() -> str:
+    return time.strftime("%Y-%m-%d", time.gmtime())

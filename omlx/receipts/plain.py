@@ -20,7 +20,7 @@ from omlx.engine.step.requests import truncate_at_stop
 from omlx.engine.types import FinishReason, Request
 from omlx.errors import Reason
 from omlx.exactness import TOLERANCE
-from omlx.receipts.verdict import Difference
+from omlx.receipts.verifier import Difference
 
 if TYPE_CHECKING:
     from omlx.engine.device.model import Cache

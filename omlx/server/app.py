@@ -35,13 +35,17 @@ from omlx.server.endpoints.embeddings import (
 from omlx.server.endpoints.generation import (
     DetokenizeRequest,
     GenerationEndpoints,
+    RequestEndpoints,
     Responder,
     TokenizeRequest,
 )
-from omlx.server.endpoints.model_cards import ModelCards
-from omlx.server.endpoints.models import LmStudioEndpoints, ModelEndpoints, PrefixEndpoints
+from omlx.server.endpoints.models import (
+    LmStudioEndpoints,
+    ModelCards,
+    ModelEndpoints,
+    PrefixEndpoints,
+)
 from omlx.server.endpoints.ollama import OllamaEndpoints, PullRequest, ShowRequest
-from omlx.server.endpoints.requests import RequestEndpoints
 from omlx.server.endpoints.rerank import RerankEndpoint, RerankRequest
 from omlx.server.endpoints.responses import ResponseEndpoints
 from omlx.server.endpoints.sessions import SaveRequest, SessionEndpoints, SessionFile

@@ -20,7 +20,7 @@ from omlx.exactness import Exactness
 from omlx.models.hub.downloads import Downloads
 from omlx.models.pool.footprint import mlx_bytes
 from omlx.models.pool.pool import Pool
-from omlx.receipts.store import AnswerStore
+from omlx.receipts.kept import AnswerStore
 from omlx.receipts.verifier import Verifier
 from omlx.records import BeginningStats
 from omlx.server.beginnings.background import BackgroundPrefill
@@ -34,7 +34,7 @@ from omlx.server.journal.journal import Journal
 from omlx.server.request.activity import Activity
 from omlx.server.request.generation import GenerationService
 from omlx.server.request.generation_request import GenerationRequest
-from omlx.server.request.media.fetch import UrlReader
+from omlx.server.request.media.images import UrlReader
 from omlx.server.tool_loop import ToolLoops
 from omlx.settings.keys import KeyFile
 from omlx.settings.schema import Settings

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Iterable
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeAlias
@@ -15,7 +16,34 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 from pydantic import AfterValidator, BeforeValidator
 
 from omlx.errors import ConfigError
-from omlx.settings.origins import is_pattern
+
+ANY: Final = "*"
+_SCHEME: Final = r"[a-z][a-z0-9+.-]*"
+_HOST: Final = r"(?:\[[0-9a-f:.]+\]|[^\s/?#@:*\[\]]+)"
+_PATTERN: Final = re.compile(rf"\*|null|{_SCHEME}://(?:\*|{_HOST}(?::(?:\d+|\*))?)/?")
+
+
+def is_pattern(text: str) -> bool:
+    return _PATTERN.fullmatch(text.lower()) is not None
+
+
+def allows(patterns: Iterable[str], origin: str) -> bool:
+    """Whether any pattern matches an Origin header. Letter case does not count."""
+    return any(_matches(pattern.lower().rstrip("/"), origin.lower()) for pattern in patterns)
+
+
+def _matches(pattern: str, origin: str) -> bool:
+    if pattern in (ANY, origin):
+        return True
+    if pattern.endswith("://*"):
+        scheme = re.escape(pattern.removesuffix(ANY))
+        return re.fullmatch(rf"{scheme}{_HOST}(?::\d+)?", origin) is not None
+    if pattern.endswith(":*"):
+        return (
+            re.fullmatch(rf"{re.escape(pattern.removesuffix(':*'))}(?::\d+)?", origin) is not None
+        )
+    return False
+
 
 SHOWN: Final = 80
 """Characters — length of a rejected value in an error."""

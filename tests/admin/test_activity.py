@@ -38,8 +38,7 @@ from omlx.records import RequestStats
 from omlx.server.request.activity import Outcome
 from omlx.server.request.stream import EventDispatcher
 from omlx.telemetry import log
-from omlx.telemetry.minutes import Minutes
-from omlx.telemetry.usage import FAILURE, Usage
+from omlx.telemetry.usage import FAILURE, Minutes, Usage
 from tests.admin.running import API, Administered, administered, change, held
 from tests.server.running import PATIENCE_S, TARGET
 

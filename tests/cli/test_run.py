@@ -13,8 +13,8 @@ from rich.console import Console
 
 from omlx.cli.client import Client
 from omlx.cli.main import main
-from omlx.cli.run.conversation import Conversation, Piece, attachment
-from omlx.cli.run.screen import Screen, complete_blocks
+from omlx.cli.run.command import Conversation, Piece, attachment
+from omlx.cli.run.terminal import Screen, complete_blocks
 from omlx.cli.serve.address import published
 from omlx.errors import BadRequest, ConfigError
 from omlx.models.catalog.discovery import BUNDLED

@@ -14,8 +14,8 @@ import httpx
 import pytest
 
 from omlx.cli.main import main
+from omlx.cli.serve.address import EVERYWHERE, ensure_key, open_to_network
 from omlx.cli.serve.ending import Deadline, EngineMonitor
-from omlx.cli.serve.lan import EVERYWHERE, ensure_key, open_to_network
 from omlx.clients.agents import machine_names, network_urls
 from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.pool.speculation import check_value

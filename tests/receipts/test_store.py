@@ -10,8 +10,7 @@ import pytest
 from omlx.engine.types import FinishReason, Sampling
 from omlx.errors import NotFound
 from omlx.models.catalog.identity import ModelIdentity
-from omlx.receipts.kept import KeptAnswer
-from omlx.receipts.store import MAX_AGE_S, AnswerStore
+from omlx.receipts.kept import MAX_AGE_S, AnswerStore, KeptAnswer
 from omlx.text.constraint import Constraint
 from omlx.text.grammar import GrammarKind, StructuredOutput
 from omlx.text.output import OutputSpec

@@ -29,11 +29,11 @@ from omlx.models.hub.downloads import Downloads
 from omlx.models.pool.cost_file import CostFiles
 from omlx.models.pool.footprint import used_bytes
 from omlx.models.pool.pool import Pool, build_pool
-from omlx.receipts.store import AnswerStore
+from omlx.receipts.kept import AnswerStore
 from omlx.server.app import Application, create_app
 from omlx.server.beginnings.store import BeginningStore
 from omlx.server.http.connection import TimeoutProtocol
-from omlx.server.request.media.fetch import UrlReader
+from omlx.server.request.media.images import UrlReader
 from omlx.server.services import Services, Stores, build_services
 from omlx.settings.configuration import LiveConfiguration
 from omlx.settings.schema import Settings

@@ -18,7 +18,7 @@ import pytest
 from omlx.admin.mount import mount
 from omlx.errors import ConfigError, TooManyRequests
 from omlx.models.hub.downloads import Downloads
-from omlx.receipts.store import AnswerStore
+from omlx.receipts.kept import AnswerStore
 from omlx.server.app import create_app
 from omlx.server.http.guard import ApiKeys
 from omlx.server.journal.journal import Journal

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from omlx.service import Definition, Launchd, Systemd
+from omlx.cli.service import Definition, Launchd, Systemd
 
 WORDS = ("org/two words", 'it\'s "quoted"', "100%", "$HOME", "back\\slash", "모델")
 COMMAND = (sys.executable, "-m", "omlx", "serve", *WORDS)

@@ -13,11 +13,10 @@ from transformers import PreTrainedTokenizerBase
 
 from omlx.errors import ConfigError
 from omlx.settings.layers import Layer, add_flags, cli_layer, environment_layer
-from omlx.settings.origins import allows
 from omlx.settings.parse import parse
 from omlx.settings.schema import table
 from omlx.settings.store import GLOBAL_FILE, Store
-from omlx.settings.types import RENDERER_ARGUMENTS
+from omlx.settings.types import RENDERER_ARGUMENTS, allows
 
 Read = Callable[[str, str, Path], Layer]
 

@@ -16,7 +16,7 @@ import pytest
 
 from omlx.measure.results import Conditions, ResultStore, StoredResult
 from omlx.models.pool.cost_file import CostFiles
-from omlx.receipts.store import AnswerStore
+from omlx.receipts.kept import AnswerStore
 from omlx.storage.home import FILE, use
 from omlx.telemetry.usage import Usage, UsageHistory
 from tests.models.test_cost_file import KEY, measured

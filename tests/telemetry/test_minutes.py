@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from omlx.telemetry.minutes import MAX_MINUTES, MINUTE_S, Minute, Minutes
+from omlx.telemetry.usage import MAX_MINUTES, MINUTE_S, Minute, Minutes
 
 
 class Clock:

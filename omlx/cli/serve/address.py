@@ -1,4 +1,4 @@
-"""Addresses of servers: the listening socket, and `server.json` for other commands.
+"""Addresses of servers: listening socket, `server.json` for other commands, `--lan`.
 
 The socket is opened before any model is loaded, so that a busy port is reported at once. Several
 servers may share a home folder; `server.json` has an entry per process, the oldest first.
@@ -9,9 +9,11 @@ from __future__ import annotations
 import errno
 import http.client
 import os
+import secrets
 import shlex
 import socket
 import ssl
+from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -20,8 +22,11 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 from urllib.parse import urlsplit
 
+from omlx.clients.agents import machine_names
 from omlx.errors import ConfigError
+from omlx.settings.configuration import LiveConfiguration
 from omlx.settings.file import locked, read, write
+from omlx.settings.schema import Settings
 
 FILE: Final = "server.json"
 BACKLOG: Final = 2048
@@ -204,3 +209,37 @@ def _free_port(host: str, port: int) -> int:
             _listen(host, candidate).close()
             return candidate
     return 0
+
+
+EVERYWHERE: Final = "0.0.0.0"
+_KEY_BYTES: Final = 24
+
+
+def open_to_network(arguments: Namespace, settings: Settings) -> None:
+    """Set the flags of a server for the network: all addresses, and this machine's names.
+
+    Names allowed by `settings`, as they are without `--lan`, stay allowed.
+    """
+    if arguments.host is None:
+        arguments.host = EVERYWHERE
+    arguments.allow_host = [*settings.allow_host, *machine_names()]
+
+
+def ensure_key(configuration: LiveConfiguration) -> None:
+    """Store a new API key unless one is set. Raises ConfigError."""
+    if configuration.current.resolve().settings.api_key is None:
+        configuration.patch({"api_key": secrets.token_urlsafe(_KEY_BYTES)})
+
+
+def check_certificate(settings: Settings) -> None:
+    """Raise ConfigError unless certificate and key, if set, can be read and belong together."""
+    certificate, key = settings.tls_cert, settings.tls_key
+    if certificate is None:
+        if key is not None:
+            raise ConfigError("config.tls_alone")
+        return
+    try:
+        ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(certificate, key)
+    except OSError as error:  # with ssl.SSLError
+        detail = error.strerror or str(error)
+        raise ConfigError("config.tls", file=str(certificate), detail=detail) from error

@@ -27,8 +27,11 @@ from omlx.cli.arguments import Selection, configured, select
 from omlx.cli.output import LoadingBars
 from omlx.cli.serve.address import (
     BACKLOG,
+    check_certificate,
+    ensure_key,
     find_servers,
     listen,
+    open_to_network,
     published,
     url,
     without_flag,
@@ -42,7 +45,6 @@ from omlx.cli.serve.ending import (
     Server,
     handle_signals,
 )
-from omlx.cli.serve.lan import check_certificate, ensure_key, open_to_network
 from omlx.cli.stage.processes import SERVING
 from omlx.cli.stage.supervisor import add_group_flags, refuse_misuse, supervisor
 from omlx.engine.device.gpu import warm_gpu
@@ -61,14 +63,14 @@ from omlx.models.pool.pool import Pool, build_pool
 from omlx.models.pool.prefix_disk import open_disks, prefix_root, stop_engine
 from omlx.models.watchers import DraftWatcher, RegistryWatcher
 from omlx.process_memory import set_up_allocator
-from omlx.receipts.store import AnswerStore
+from omlx.receipts.kept import AnswerStore
 from omlx.server.app import create_app
 from omlx.server.awake import Awake
 from omlx.server.beginnings.store import EARLIER_FILE, BeginningStore
 from omlx.server.http.connection import TimeoutProtocol
 from omlx.server.http.guard import check_keys
 from omlx.server.journal.journal import Journal
-from omlx.server.request.media.fetch import UrlReader
+from omlx.server.request.media.images import UrlReader
 from omlx.server.services import Stores, build_services
 from omlx.settings.configuration import ConfigurationWatcher, LiveConfiguration
 from omlx.settings.layers import add_flags

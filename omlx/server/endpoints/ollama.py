@@ -25,7 +25,7 @@ from omlx.models.pool.served import ModelStatus
 from omlx.server.dialects.ollama.fields import Named, iso
 from omlx.server.dialects.ollama.request import GenerateRequest, Generating, OllamaChatRequest
 from omlx.server.endpoints.generation import Responder
-from omlx.server.endpoints.model_cards import ModelCard, ModelCards
+from omlx.server.endpoints.models import ModelCard, ModelCards
 from omlx.server.http import errors, sse
 from omlx.server.http.body import Json, read_body
 from omlx.server.http.connection import while_connected

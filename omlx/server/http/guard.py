@@ -44,8 +44,8 @@ from omlx.server.http.body import LARGE_BYTES, trim_soon
 from omlx.server.http.connection import note
 from omlx.settings.file import FileStamp, file_stamp
 from omlx.settings.keys import KeyFile, NamedKey, digest
-from omlx.settings.origins import allows
 from omlx.settings.schema import Settings
+from omlx.settings.types import allows
 
 MAIN_KEY: Final = "api_key"
 """Name of the key of the setting `api_key`."""

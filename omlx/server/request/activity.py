@@ -29,8 +29,7 @@ from omlx.server.http.guard import Arrival, Caller
 from omlx.server.request.last_seen import LastSeen
 from omlx.server.request.usage import MIN_TOKENS, Progress, Reading
 from omlx.telemetry.metrics import Metrics
-from omlx.telemetry.minutes import Minutes
-from omlx.telemetry.usage import FAILURE, Timeline, Usage, UsageHistory
+from omlx.telemetry.usage import FAILURE, Minutes, Timeline, Usage, UsageHistory
 from omlx.text.events import OutputEvent, ReasoningDelta, TextDelta, ToolCallArguments
 
 OK: Final = 200

@@ -22,8 +22,7 @@ from omlx.models.catalog.tokenizer import tokenizer_length
 from omlx.models.pool.pool import Pool, find_vision
 from omlx.models.pool.served import Lease, ServedModel
 from omlx.models.vision.support import VisionSupport
-from omlx.receipts.recorder import Recorder
-from omlx.receipts.store import AnswerStore
+from omlx.receipts.kept import AnswerStore, Recorder
 from omlx.server.beginnings.beginning import beginning_of, is_new
 from omlx.server.beginnings.foresight import RETURNS
 from omlx.server.beginnings.next_turn import NextTurns
@@ -48,9 +47,8 @@ from omlx.server.request.generation_request import (
     with_profile,
     with_settings,
 )
-from omlx.server.request.media.fetch import UrlReader
 from omlx.server.request.media.files import FileText, FileTexts
-from omlx.server.request.media.images import ImageLoader, Reader, attach
+from omlx.server.request.media.images import ImageLoader, Reader, UrlReader, attach
 from omlx.server.request.media.parts import shows_images
 from omlx.server.request.recorded import Recorded, digest_of
 from omlx.server.request.stream import EventDispatcher, GenerationStream

@@ -29,7 +29,7 @@ from omlx.engine.types import (
 )
 from omlx.errors import OmlxError, Reason
 from omlx.models.pool.served import Lease, ServedModel
-from omlx.receipts.recorder import Recorder
+from omlx.receipts.kept import Recorder
 from omlx.server.http.guard import Arrival, Caller
 from omlx.server.request.activity import Activity, AnswerText
 from omlx.server.request.engine_requests import ChoiceRequest

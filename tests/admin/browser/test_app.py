@@ -9,7 +9,7 @@ from struct import unpack
 import pytest
 from playwright.sync_api import Browser, expect
 
-from omlx.admin.web.app import ICONS
+from omlx.admin.web.rendering import ICONS
 from omlx.catalog import data_dir
 from tests.admin.browser.checks import check_accessible, check_fits, check_words
 from tests.admin.browser.chromium import watched

@@ -18,7 +18,7 @@ from typing import Any
 import httpx
 
 from omlx.models.hub.downloads import Downloads
-from omlx.receipts.store import AnswerStore
+from omlx.receipts.kept import AnswerStore
 from omlx.server.app import create_app
 from omlx.server.journal.journal import Journal
 from omlx.server.services import Stores, build_services

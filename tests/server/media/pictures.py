@@ -11,7 +11,7 @@ from typing import Any
 
 from omlx.models.catalog.inspect_checkpoint import inspect_checkpoint
 from omlx.models.catalog.registry import Registry
-from omlx.server.request.media.fetch import UrlReader
+from omlx.server.request.media.images import UrlReader
 from omlx.settings.schema import Settings
 from tests.models.vision.folders import save_vlm
 from tests.models.vision.loaded import picture

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from omlx.errors import BadRequest
-from omlx.server.request.media.fetch import Address, UrlReader, is_public
+from omlx.server.request.media.images import Address, UrlReader, is_public
 from omlx.server.request.media.parts import MAX_BYTES
 from tests.models.vision.loaded import picture
 from tests.server.media.pictures import SMOL, asking, file_of, seeing
