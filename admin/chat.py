@@ -31,10 +31,10 @@ from omlx.server.http.body import Json, read_body
 from omlx.server.http.connection import while_connected
 from omlx.server.http.errors import field_error
 from omlx.server.http.guard import OWNER
+from omlx.server.request.content import MAX_BYTES
 from omlx.server.request.fields import read
 from omlx.server.request.generation import GenerationService
 from omlx.server.request.generation_request import SAMPLING
-from omlx.server.request.media.parts import MAX_BYTES
 from omlx.server.services import Services
 from omlx.settings.parse import to_json
 from omlx.tools.toolbox import Toolbox

@@ -27,8 +27,7 @@ from .models.list_page import ModelsPage
 from .models.model_page import ModelPage
 from .models.model_snapshot import ModelSnapshots
 from .overview import OverviewPage
-from .settings.page import SettingsPage
-from .settings.service import SettingsService
+from .settings.page import SettingsPage, SettingsService
 from .trial import Trials
 from .views import Requests
 from .web import preferences

@@ -81,7 +81,7 @@ FEATURES: Final[dict[str, str]] = {
         tests/server/encoders/ omlx/models/texts
         tests/models/test_encoders tests/models/test_reranking""",
     "answers that outlive the process": """
-        omlx/server/journal/ tests/server/journal/ omlx/storage/ tests/storage/
+        omlx/server/journal/ tests/server/journal/ omlx/storage tests/storage/
         tests/cli/test_killed_answers tests/server/test_sessions omlx/engine/session
         omlx/engine/disk/session omlx/server/endpoints/sessions
         tests/engine/disk/test_session tests/cli/killed""",

@@ -18,8 +18,7 @@ from omlx.records import BeginningStats, PrefixStats
 from omlx.server.services import Forecast, PrefixService
 from omlx.settings.schema import STRICT, Settings
 
-from ..settings.page import ProfileRow, profile_rows
-from ..settings.service import SettingsService
+from ..settings.page import ProfileRow, SettingsService, profile_rows
 from ..settings.view import FieldGroup, Json, SettingView
 from ..trial import Trials
 from ..trial_view import OutcomeView, TrialCard, outcome_view, trial_card

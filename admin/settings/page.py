@@ -1,30 +1,252 @@
-"""Settings: the form for all models, the page of a profile, and the API.
+"""Settings: the form for all models, the page of a profile, and the API over both.
 
-A PATCH gives the revision to change (If-Match). The query parameter `profile` selects a profile of
-the model.
+A PATCH gives the revision to change (If-Match), so concurrent changes do not overwrite each other.
+Changes are stored entirely or not at all. Malformed values are refused; references to something
+missing are stored with a warning. The query parameter `profile` selects a profile of the model.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Final
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Request
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
-from omlx.errors import Unconditional
-from omlx.models.pool.pool import Pool
+from omlx.errors import BadRequest, ConfigError, NotFound, Unconditional
+from omlx.models.catalog.catalog import Profile
+from omlx.models.catalog.compatibility import check_draft
+from omlx.models.catalog.package import usable_package
+from omlx.models.catalog.registry import Status
+from omlx.models.pool.pool import Pool, load_pinned
+from omlx.models.pool.speculation import check_value
 from omlx.server.http.errors import field_error
+from omlx.server.http.guard import check_exposure
 from omlx.server.request.fields import read
+from omlx.settings.configuration import LiveConfiguration
+from omlx.settings.layers import Resolution, Source, resolve
+from omlx.settings.parse import from_json
+from omlx.settings.schema import Scope, Settings, Value, table
+from omlx.settings.store import Owner
+from omlx.settings.types import Form
 
 from ..login import Gate
 from ..web.addresses import PROFILES, SETTINGS, model_path, profile_path
 from ..web.pages import Pages, page
 from ..web.preferences import form_data
-from .service import Change, SettingsService
-from .view import SettingsView, SettingView
+from .view import (
+    CONFIRMED,
+    PICKED,
+    SettingsView,
+    SettingView,
+    SettingWarnings,
+    applied,
+    setting_views,
+)
+
+_HOST: Final = re.compile(r"\*|\[[0-9a-f:.]+\]|[\w.-]+", re.IGNORECASE)
+
+
+class Change(BaseModel):
+    """Body of a change: null removes a stored value; `confirm` names risky settings."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    changes: dict[str, Any]
+    confirm: Annotated[list[str], Field(max_length=8)] = []
+
+
+class SettingsService:
+    """Reads and changes settings; calls `publish_key` after each change of the API key."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        configuration: LiveConfiguration,
+        publish_key: Callable[[str | None], None],
+    ) -> None:
+        self._pool = pool
+        self._live = configuration
+        self._publish_key = publish_key
+        self._warnings = SettingWarnings(pool.catalog)
+        self._bound_host = configuration.current.resolve().settings.host
+
+    def view(self, model: str | None, profile: str | None = None) -> SettingsView:
+        """Return the settings of all models, of a model, or of a profile, possibly new.
+
+        Reads files. Raises NotFound, also for an invalid profile name.
+        """
+        configuration = self._live.refresh()
+        stored, owner = configuration.stored, Owner(model, profile)
+        try:
+            self._check_profile(owner)
+        except ConfigError as error:
+            raise NotFound(error.code, param="profile", **error.params) from error
+        layer = stored.layer(model, profile)
+        views = setting_views(owner.scope, self._resolve(owner), layer)
+        speculative = None
+        entry = None if model is None or profile is not None else self._pool.entry(model)
+        if entry is not None and entry.status is Status.USABLE:
+            speculative = self._pool.speculation(entry.id)
+        return SettingsView(
+            stored.revision(model, profile),
+            self._with_hints(views, owner),
+            configuration.notes,
+            model,
+            speculative,
+            profile=profile,
+        )
+
+    def profiles(self, model: str) -> Sequence[tuple[Profile, Sequence[SettingView]]]:
+        """Return a model's profiles with the settings stored in each."""
+        listed = []
+        for profile in self._pool.catalog.profiles(model):
+            layer = self._live.current.stored.layer(model, profile.name)
+            views = setting_views(Scope.PROFILE, resolve([layer]), layer)
+            listed.append((profile, [view for view in views.values() if view.is_set]))
+        return listed
+
+    def remove(self, model: str, profile: str) -> None:
+        """Remove a profile with all values. Blocks on files."""
+        layer = self._live.refresh().stored.layer(model, profile)
+        self._live.patch(dict.fromkeys(layer.values), model, profile)
+
+    def inherited(self, model: str) -> Settings:
+        """Return a model's settings without those stored for the model.
+
+        Reads files. Raises NotFound.
+        """
+        package = usable_package(self._pool.entry(model).path)
+        return self._live.current.resolve(None, package.layer).settings
+
+    async def change(
+        self, change: Change, model: str | None, revision: str, profile: str | None = None
+    ) -> SettingsView:
+        """Store a change, have models reload, and return the resulting settings.
+
+        Raises BadRequest for the setting at fault, Outdated if `revision` is not the newest.
+        """
+        owner = Owner(model, profile)
+        try:
+            await asyncio.to_thread(self._check, change, owner)
+            await asyncio.to_thread(self._live.patch, change.changes, *owner, expected=revision)
+        except ConfigError as error:
+            raise _at_field(error, change.changes) from error
+        if "api_key" in change.changes:  # only then: a lost settings file must not remove the key
+            self._publish_key(self._resolve(Owner()).settings.api_key)
+        reloading = [loading.entry.id for loading in await self._pool.reconfigure()]
+        if model is not None and change.changes.get("pinned"):
+            load_pinned(self._pool)
+        affected = [entry for entry in reloading if model in (None, entry)]
+        busy = any(self._pool.status(entry).active for entry in affected)
+        return await asyncio.to_thread(self._applied, change, owner, busy)
+
+    def _with_hints(
+        self, settings: Mapping[str, SettingView], owner: Owner
+    ) -> dict[str, SettingView]:
+        """Add warnings, and the models to choose from; a draft model has no profiles."""
+        entry = None if owner.model is None else self._pool.entry(owner.model)
+        resolution, ids = self._resolve(owner), self._pool.catalog.ids
+        models = [known.id for known in self._pool.models]
+        hinted = {}
+        for name, setting in settings.items():
+            warning = None
+            if setting.source is not Source.BUILT_IN:
+                warning = self._warnings.of(name, resolution[name].value, entry)
+            options: Sequence[str] = ()
+            if name in PICKED:
+                options = models if name == "draft_model" else ids
+            hinted[name] = replace(setting, warning=warning, options=options)
+            if setting.row.form is Form.MAP:
+                rows = self._warnings.map_rows(resolution[name].value)
+                hinted[name] = replace(hinted[name], rows=rows)
+        return hinted
+
+    def _applied(self, change: Change, owner: Owner, busy: bool) -> SettingsView:
+        when = applied(change.changes, self._resolve(owner), owner.scope, busy=busy)
+        return replace(self.view(*owner), applied=when)
+
+    def _check(self, change: Change, owner: Owner) -> None:
+        """Check beyond the store's checks. Raises ConfigError or BadRequest for the setting."""
+        self._check_profile(owner)
+        model = owner.model
+        for name, raw in change.changes.items():
+            self._check_setting(name, raw, owner)
+            if name in CONFIRMED and raw and name not in change.confirm:
+                raise BadRequest("config.confirm", param=name, name=name)
+        if model is None and change.changes.keys() & {"host", "api_key"}:
+            host = self._after("host", change.changes)
+            key = self._after("api_key", change.changes)
+            for address in (self._bound_host, str(host)):  # of this run, and of the next one
+                check_exposure(address, None if key is None else str(key))
+
+    def _check_profile(self, owner: Owner) -> None:
+        """Raise ConfigError for a new profile with an invalid name."""
+        model, profile = owner
+        if model is None or profile is None:
+            return
+        if profile not in self._live.current.stored.profiles(model):
+            self._pool.catalog.check_profile(model, profile)
+
+    def _check_setting(self, name: str, raw: object, owner: Owner) -> None:
+        scope, model = owner.scope, owner.model
+        row = table().get(name)
+        if row is None:
+            raise ConfigError("config.unknown", param=name, name=name)
+        if not row.allowed_in(scope):
+            raise ConfigError("config.not_stored", param=name, name=name, scope=scope.value)
+        if raw is None:
+            return
+        try:
+            value = from_json(row, raw, name)
+            check_value(name, value, name)
+            if name == "allow_host":
+                check_hosts(value)
+            if name == "alias" and model is not None:
+                self._pool.catalog.check_alias(str(value), model)
+        except ConfigError as error:
+            raise ConfigError(error.code, param=name, **error.params) from error
+        if name == "draft_model":
+            target = self._pool.entry(model) if model is not None else None
+            check_draft(str(value), target, self._pool.registry)
+
+    def _after(self, name: str, changes: Mapping[str, Any]) -> object:
+        """Return a global setting's value after these changes."""
+        now = self._live.current.resolve()[name]
+        if name not in changes or now.source.rank < Source.GLOBAL.rank:
+            return now.value
+        return table()[name].default if changes[name] is None else changes[name]
+
+    def _resolve(self, owner: Owner) -> Resolution:
+        model, profile = owner
+        if model is None:
+            return self._live.current.resolve()
+        package = usable_package(self._pool.entry(model).path)
+        return self._live.current.resolve(model, package.layer, profile=profile)
+
+
+def _at_field(error: ConfigError, changed: Collection[str]) -> BadRequest:
+    """Return a change's error at the setting at fault.
+
+    A contradiction of two settings is reported at the changed setting.
+    """
+    param, params = error.param, dict(error.params)
+    if error.code == "config.bounds":
+        param = next(str(params[end]) for end in ("low", "high") if params[end] in changed)
+        params["where"] = param
+    return BadRequest(error.code, param=param, **params)
+
+
+def check_hosts(names: Value) -> None:
+    """Raise ConfigError for a host name that no browser could send."""
+    for name in map(str, names if isinstance(names, tuple) else ()):
+        if _HOST.fullmatch(name) is None:
+            raise ConfigError("config.host_name", where="allow_host", value=name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,8 +22,7 @@ import omlx
 from omlx.errors import ModelError, Reason
 from omlx.models.catalog.registry import ModelEntry
 from omlx.models.pool.cost_file import machine
-from omlx.storage.database import Failure
-from omlx.storage.home import Measurements
+from omlx.storage import Failure, Measurements
 
 TRIALS: Final = "trials"
 BENCHMARKS: Final = "benchmarks"

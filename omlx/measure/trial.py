@@ -36,10 +36,10 @@ from omlx.models.pool.load_queue import LoadJob
 from omlx.models.pool.pool import Pool
 from omlx.models.pool.served import Lease, ServedModel
 from omlx.server.http.body import Json
+from omlx.server.request.content import image_part, text_part
 from omlx.server.request.engine_requests import sampling_of
 from omlx.server.request.generation import GenerationService
 from omlx.server.request.generation_request import GenerationRequest
-from omlx.server.request.media.parts import image_part, text_part
 
 MIN_ROUNDS: Final = 3
 MAX_ROUNDS: Final = 5

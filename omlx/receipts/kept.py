@@ -20,14 +20,13 @@ from typing import Any, Final
 
 from pydantic import TypeAdapter
 
-from omlx import __version__
+from omlx import __version__, storage
 from omlx.engine.types import FinishReason, Request, Sampling
 from omlx.errors import BadRequest, NotFound
 from omlx.models.catalog.identity import ModelIdentity, digest, versions
 from omlx.models.pool.served import ServedModel
 from omlx.records import Receipt
-from omlx.storage import home as records
-from omlx.storage.database import Failure
+from omlx.storage import Failure
 from omlx.text.constraint import Constraint
 from omlx.text.output import OutputSpec, stop_matcher
 
@@ -141,7 +140,7 @@ class AnswerStore:
         text = _JSON.dump_json(_Content(answer, receipt)).decode()
         row = (answer.id, time.time(), text)
         query = "insert or replace into receipts values (?, ?, ?)"
-        records.use(self._home, lambda db: db.execute(query, row))
+        storage.use(self._home, lambda db: db.execute(query, row))
         if next(self._kept) % _SWEEP_EVERY == 0:
             self.sweep()
 
@@ -175,7 +174,7 @@ class AnswerStore:
 
     def sweep(self) -> None:
         bounds = (time.time() - MAX_AGE_S, self._max_answers, self._max_bytes)
-        records.use(self._home, lambda db: db.execute(_SWEEP, bounds))
+        storage.use(self._home, lambda db: db.execute(_SWEEP, bounds))
 
     def _query(self, query: str, ids: Sequence[str]) -> list[tuple[Any, ...]]:
         def read(db: sqlite3.Connection) -> list[tuple[Any, ...]]:
@@ -184,7 +183,7 @@ class AnswerStore:
         if not all(map(_ID.fullmatch, ids)):
             return []
         try:
-            return records.use(self._home, read, create=False)
+            return storage.use(self._home, read, create=False)
         except FileNotFoundError:
             return []
         except Failure as error:

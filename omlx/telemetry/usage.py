@@ -20,10 +20,10 @@ from statistics import mean
 from threading import Lock
 from typing import Final, TypeAlias
 
+from omlx import storage
 from omlx.power import Heat, read_heat
 from omlx.records import RequestStats
-from omlx.storage import home as records
-from omlx.storage.database import Failure
+from omlx.storage import Failure
 
 KEPT_DAYS: Final = 400
 MAX_ROWS: Final = 50_000
@@ -121,7 +121,7 @@ class UsageHistory:
                 pending, self._pending = self._pending, {}
             try:
                 if pending:
-                    records.use(self._home, lambda db: _write(db, pending, self._day(-KEPT_DAYS)))
+                    storage.use(self._home, lambda db: _write(db, pending, self._day(-KEPT_DAYS)))
                 self._logged = ""
             except Failure as error:
                 self._add(pending)
@@ -136,7 +136,7 @@ class UsageHistory:
         first, sums = self._day(1 - days), dict[tuple[str, str, str], Usage]()
         if self._home is not None:
             try:
-                sums = records.use(self._home, lambda db: _read(db, first))
+                sums = storage.use(self._home, lambda db: _read(db, first))
             except Failure as error:
                 self._warn(error)
         with self._lock:

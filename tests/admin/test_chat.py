@@ -13,7 +13,7 @@ import pytest
 from omlx.installation import extra_words
 from omlx.models.catalog.discovery import BUNDLED, Folder, scan_places
 from omlx.models.vision import support
-from omlx.server.request.media.parts import MAX_BYTES
+from omlx.server.request.content import MAX_BYTES
 from tests.admin.running import API, Administered, administered
 from tests.server.media.pdfs import encrypted, pdf
 from tests.server.running import DRAFT, HYBRID, SEEING, TARGET, VISION

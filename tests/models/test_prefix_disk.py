@@ -28,7 +28,7 @@ from omlx.models.pool.prefix_disk import (
     stop_engine,
 )
 from omlx.settings.schema import Settings
-from omlx.storage.database import Locked
+from omlx.storage import Locked
 from tests.engine.disk.records import record
 from tests.models.pools import make_pool
 from tests.models.test_pool import DEMO, DRAFT

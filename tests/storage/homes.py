@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from omlx.storage.home import use
+from omlx.storage import use
 
 
 def rows(home: Path, query: str, *values: object) -> list[tuple[Any, ...]]:

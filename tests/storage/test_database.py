@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from omlx.storage.database import Database, Locked, OtherFormat, Schema, lock
+from omlx.storage import Database, Locked, OtherFormat, Schema, lock
 
 FIRST = Schema("words", version=1, script="create table words (word text)", mark=7)
 SECOND = replace(
@@ -28,7 +28,7 @@ DAMAGED = b"not a database" * 400
 _ADD = """
 import sys
 from pathlib import Path
-from omlx.storage.database import Database
+from omlx.storage import Database
 from tests.storage.test_database import FIRST
 file = Database(Path(sys.argv[1]), FIRST)
 for number in range(20):

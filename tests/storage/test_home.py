@@ -17,7 +17,7 @@ import pytest
 from omlx.measure.results import Conditions, ResultStore, StoredResult
 from omlx.models.pool.cost_file import CostFiles
 from omlx.receipts.kept import AnswerStore
-from omlx.storage.home import FILE, use
+from omlx.storage import FILE, use
 from omlx.telemetry.usage import Usage, UsageHistory
 from tests.models.test_cost_file import KEY, measured
 from tests.receipts.test_store import answer
@@ -27,7 +27,7 @@ RUN = StoredResult({"rows": []}, 5.0, Conditions("machine", {"omlx": "1"}))
 _WRITE = """
 import sys
 from pathlib import Path
-from omlx.storage.home import use
+from omlx.storage import use
 for number in range(100_000):
     row = (f"a-{number}", 1.0, "x" * 5000)
     use(Path(sys.argv[1]), lambda db: db.execute("insert into receipts values (?, ?, ?)", row))

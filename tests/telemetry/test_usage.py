@@ -13,7 +13,7 @@ import pytest
 
 from omlx.errors import Reason
 from omlx.records import DrafterStats, RequestStats
-from omlx.storage.home import FILE
+from omlx.storage import FILE
 from omlx.telemetry import usage
 from omlx.telemetry.usage import FAILURE, KEPT_DAYS, Usage, UsageHistory
 

@@ -29,7 +29,7 @@ from omlx.engine.device_errors import isolate
 from omlx.engine.disk.record import Record
 from omlx.engine.disk.store import SEGMENT_BYTES, DiskStore
 from omlx.errors import Reason
-from omlx.storage.database import Failure, Locked, lock
+from omlx.storage import Failure, Locked, lock
 
 MAX_BYTES: Final = 30 << 30
 MIN_FREE: Final = 10 << 30

@@ -32,7 +32,7 @@ from omlx.engine.disk.record import (
     longest_cover,
 )
 from omlx.engine.piece import Kind, Layout
-from omlx.storage.database import Database, Schema
+from omlx.storage import Database, Schema
 
 SEGMENT_BYTES: Final = 64 << 20
 """At this size a file is closed and the next one begun. Files are evicted as a whole."""

@@ -21,8 +21,7 @@ from typing import Any, Final
 import mlx.core as mx
 
 from omlx.engine.speculation.cost_model import CostModel
-from omlx.storage.database import Failure
-from omlx.storage.home import Measurements
+from omlx.storage import Failure, Measurements
 
 KIND: Final = "costs"
 _INVALID: Final = (

@@ -18,9 +18,9 @@ from pathlib import Path
 from threading import Lock
 from typing import Final, TypeAlias
 
+from omlx import storage
 from omlx.server.beginnings.beginning import Beginning
-from omlx.storage import home as records
-from omlx.storage.database import Failure
+from omlx.storage import Failure
 
 EARLIER_FILE: Final = "beginnings.json"
 """File of earlier versions, beside the folders of prefixes."""
@@ -135,7 +135,7 @@ class BeginningStore:
     def _exchange(self, forgotten: Collection[str], noted: Beginnings) -> bool:
         """Apply changes to the table, then load the table. Return False for a failure."""
         try:
-            known = records.use(self._home, lambda db: self._change(db, forgotten, noted))
+            known = storage.use(self._home, lambda db: self._change(db, forgotten, noted))
         except Failure as error:
             verb = "written" if forgotten or noted else "read"
             self._warn(f"beginnings of prompts not {verb}", error)

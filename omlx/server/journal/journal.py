@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
 from omlx.errors import Reason
-from omlx.storage.database import Database, Failure, Locked, Schema, lock
+from omlx.storage import Database, Failure, Locked, Schema, lock
 
 T = TypeVar("T")
 

@@ -30,6 +30,7 @@ from omlx.server.beginnings.store import BeginningStore
 from omlx.server.http.errors import field_error
 from omlx.server.http.guard import Arrival, Caller
 from omlx.server.request.activity import Activity
+from omlx.server.request.content import shows_images
 from omlx.server.request.engine_requests import (
     TokenizedRequest,
     check_ids,
@@ -49,7 +50,6 @@ from omlx.server.request.generation_request import (
 )
 from omlx.server.request.media.files import FileText, FileTexts
 from omlx.server.request.media.images import ImageLoader, Reader, UrlReader, attach
-from omlx.server.request.media.parts import shows_images
 from omlx.server.request.recorded import Recorded, digest_of
 from omlx.server.request.stream import EventDispatcher, GenerationStream
 from omlx.text.template.render import Prompt

@@ -9,7 +9,7 @@ import pytest
 
 from omlx.server.journal import journal
 from omlx.server.journal.journal import Header, Part, StoredRow, Table
-from omlx.storage.database import Locked
+from omlx.storage import Locked
 
 NOW = 1e9
 

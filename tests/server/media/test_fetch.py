@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from omlx.errors import BadRequest
+from omlx.server.request.content import MAX_BYTES
 from omlx.server.request.media.images import Address, UrlReader, is_public
-from omlx.server.request.media.parts import MAX_BYTES
 from tests.models.vision.loaded import picture
 from tests.server.media.pictures import SMOL, asking, file_of, seeing
 

@@ -10,8 +10,8 @@ import httpx
 import pytest
 from PIL import Image
 
+from omlx.server.request.content import MAX_BYTES
 from omlx.server.request.media.images import MAX_IMAGES
-from omlx.server.request.media.parts import MAX_BYTES
 from tests.models.vision.loaded import picture
 from tests.server.dialects import user
 from tests.server.media.pictures import QWEN, asking, file_of, some_uri, uri

@@ -14,17 +14,20 @@ from omlx.errors import BadRequest
 from omlx.server.http.body import Json
 from omlx.server.http.errors import field_error
 from omlx.server.request import tooling
-from omlx.server.request.content import Reading, Typed, decode_reasoning, encode_reasoning
-from omlx.server.request.fields import Body, Listed
-from omlx.server.request.media.parts import (
+from omlx.server.request.content import (
     IMAGE,
     IMAGES,
     MEDIA,
+    Reading,
+    Typed,
     content_of,
+    decode_reasoning,
+    encode_reasoning,
     file_part,
     image_part,
     text_part,
 )
+from omlx.server.request.fields import Body, Listed
 from omlx.tools.tool import Tool, ToolResult, WebPage
 from omlx.tools.web import NAME as WEB
 from omlx.tools.web import SEARCH

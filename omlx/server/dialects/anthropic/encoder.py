@@ -10,12 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 from omlx.engine.types import FinishReason
 from omlx.errors import OmlxError, Reason
-from omlx.server.dialects.anthropic.blocks import SEARCH_USE, USES
-from omlx.server.dialects.anthropic.server_tools import call_block, result_block
+from omlx.server.dialects.anthropic.blocks import (
+    MCP_RESULT,
+    MCP_USE,
+    SEARCH_RESULT,
+    SEARCH_USE,
+    USES,
+    WEB_SEARCH,
+)
 from omlx.server.http import errors
 from omlx.server.http.body import Json
 from omlx.server.request import tooling
@@ -37,6 +43,7 @@ from omlx.text.events import (
     ToolsListed,
 )
 from omlx.tools.tool import OfferedTool, ToolResult
+from omlx.tools.web import NAME as WEB
 
 PING: Final[Json] = {"type": "ping"}
 _COUNTS: Final = ("usage", "timings", "warnings", "receipt")
@@ -219,3 +226,38 @@ def _add(block: Json, delta: Json) -> None:
     for name, value in delta.items():
         if name != "type":
             block[name] = block.get(name, "") + value
+
+
+def call_block(id: str, name: str, known: OfferedTool | None) -> tuple[str, Json]:
+    """Return type and first fields of a call's block."""
+    if known is None:
+        return "tool_use", {"id": id, "name": name, "input": {}}
+    number = id.rpartition("_")[2]
+    tool = known.tool
+    if tool.server == WEB:
+        return SEARCH_USE, {"id": f"srvtoolu_{number}", "name": WEB_SEARCH, "input": {}}
+    fields = {"id": f"mcptoolu_{number}", "name": tool.name, "server_name": tool.server}
+    return MCP_USE, {**fields, "input": {}}
+
+
+def result_block(kind: str, id: str, result: ToolResult) -> tuple[str, Json]:
+    """Return type and fields of a result's block; `kind`: type of the call's block.
+
+    The excerpt of a page travels in `encrypted_content`, for the next turn.
+    """
+    if kind == MCP_USE:
+        content = [{"type": "text", "text": result.text}]
+        return MCP_RESULT, {"tool_use_id": id, "is_error": result.failed, "content": content}
+    found: Any = [
+        {
+            "type": "web_search_result",
+            "title": page.title,
+            "url": page.url,
+            "encrypted_content": encode_reasoning(page.excerpt),
+            "page_age": None,
+        }
+        for page in result.pages
+    ]
+    if result.failed:
+        found = {"type": "web_search_tool_result_error", "error_code": "unavailable"}
+    return SEARCH_RESULT, {"tool_use_id": id, "content": found}

@@ -20,10 +20,10 @@ from omlx.server.http import sse
 from omlx.server.http.body import Json
 from omlx.server.http.errors import field_error
 from omlx.server.request import tooling
+from omlx.server.request.content import IMAGE, content_of, image_part, text_part
 from omlx.server.request.dialect import Encoder, Exchange, Wire
 from omlx.server.request.fields import FUNCTION, Body, Listed, Scheduled, Text, ToolType
 from omlx.server.request.generation_request import GenerationRequest
-from omlx.server.request.media.parts import IMAGE, content_of, image_part, text_part
 from omlx.server.request.stream import GenerationStream
 from omlx.server.request.structured_output import json_output
 from omlx.server.request.tooling import skipped

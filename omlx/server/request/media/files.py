@@ -25,9 +25,9 @@ from typing import Any, Final
 from omlx.errors import BadRequest, Reason
 from omlx.process_memory import footprint
 from omlx.server.http.body import Json
+from omlx.server.request.content import FILE, content_of, file_bytes, text_part
 from omlx.server.request.generation_request import GenerationRequest
 from omlx.server.request.media import pdf_worker
-from omlx.server.request.media.parts import FILE, content_of, file_bytes, text_part
 from omlx.text.template.conversation import BETWEEN
 
 THREADS: Final = 2

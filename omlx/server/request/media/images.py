@@ -30,8 +30,7 @@ from omlx.models.vision import support
 from omlx.models.vision.support import VisionSupport
 from omlx.server.http.body import Json
 from omlx.server.http.errors import field_error
-from omlx.server.request.generation_request import GenerationRequest
-from omlx.server.request.media.parts import (
+from omlx.server.request.content import (
     IMAGE,
     MAX_BYTES,
     NOTES,
@@ -43,6 +42,7 @@ from omlx.server.request.media.parts import (
     text_part,
     too_large,
 )
+from omlx.server.request.generation_request import GenerationRequest
 from omlx.text.template.conversation import BETWEEN
 from omlx.text.tokens import MAX_TOKENS
 
