@@ -20,8 +20,8 @@ from omlx.installation import PROGRAM, program_words
 from omlx.models.catalog.catalog import Catalog
 from omlx.server.endpoints.models import ModelCard, ModelCards
 from omlx.server.http.guard import ApiKeys, is_loopback
+from omlx.server.request.activity import LastSeen, Seen
 from omlx.server.request.fields import read
-from omlx.server.request.last_seen import LastSeen, Seen
 from omlx.settings.keys import EVERY_MODEL, KeyFile, NamedKey
 
 from .models.model_snapshot import ModelSnapshots

@@ -206,12 +206,12 @@ def answer_view(ended: Outcome) -> AnswerView:
         params=reason.params,
         number=ended.number,
         id=ended.id,
-        client=client_name(ended.caller.client),
-        key=ended.caller.key,
+        client=client_name(ended.arrival.caller.client),
+        key=ended.arrival.caller.key,
         finish=ended.finish,
         prompt_text=ended.prompt_text,
         is_failure=ended.failed,
-        after_tool=ended.after_tool,
+        after_tool=ended.arrival.after_tool,
     )
 
 
@@ -227,10 +227,10 @@ def _request_view(request: Running, waiting: bool, now: float) -> RequestView:
         drafted=request.drafted,
         rate=request.rate,
         group=request.group,
-        client=client_name(request.caller.client),
-        key=request.caller.key,
+        client=client_name(request.arrival.caller.client),
+        key=request.arrival.caller.key,
         left_s=request.progress(now).seconds_left if phase == READING else None,
-        guess=None if request.guess is None else request.guess.code,
+        guess=None if request.arrival.guess is None else request.arrival.guess.code,
     )
 
 
@@ -284,11 +284,11 @@ def request_detail(ended: Outcome, *, can_verify: bool = False) -> RequestDetail
         answer=answer_view(ended),
         phases=phases(ended),
         drafters=[] if stats is None else drafter_rows(stats),
-        settings=ended.settings,
+        settings=ended.arrival.settings,
         strategy=None if stats is None else stats.strategy,
         answer_text=None if ended.answer is None else str(ended.answer),
         can_verify=can_verify,
-        is_cut=sum(len(part.text) for part in ended.texts or ()) >= MAX_CHARACTERS,
+        is_cut=sum(len(part.text) for part in ended.arrival.prompt or ()) >= MAX_CHARACTERS,
     )
 
 
@@ -297,9 +297,10 @@ def conversation(ended: Outcome) -> dict[str, Any] | None:
 
     None unless texts are kept. Tool results become questions; images are left out.
     """
-    if not ended.texts:
+    texts = ended.arrival.prompt
+    if not texts:
         return None
-    turns = [turn for turn in ended.texts if turn.role not in _INSTRUCTIONS]
+    turns = [turn for turn in texts if turn.role not in _INSTRUCTIONS]
     messages: list[dict[str, Any]] = [
         {"role": "assistant" if turn.role == "assistant" else "user", "text": turn.text}
         for turn in turns
@@ -308,9 +309,9 @@ def conversation(ended: Outcome) -> dict[str, Any] | None:
     written = {"text": answer.text, "reasoning": answer.reasoning}
     status = "done" if ended.finish is not None else "stopped"
     messages.append({"role": "assistant", "model": ended.model, "status": status, **written})
-    known = [each for each in ended.settings if each.name in _FIELDS]
+    known = [each for each in ended.arrival.settings if each.name in _FIELDS]
     settings = {_FIELDS[each.name]: each.value for each in known}
-    system = "\n\n".join(turn.text for turn in ended.texts if turn.role in _INSTRUCTIONS)
+    system = "\n\n".join(turn.text for turn in texts if turn.role in _INSTRUCTIONS)
     settings |= {"model": ended.model or "", "system": system}
     if "seed" in settings:
         messages[-1]["seed"] = int(settings["seed"])
@@ -324,7 +325,7 @@ def conversation(ended: Outcome) -> dict[str, Any] | None:
 
 def phases(ended: Outcome) -> list[Phase]:
     """Return the phases in order; they add up to the duration."""
-    stats, known = ended.stats, [("loading", ended.load_s)]
+    stats, known = ended.stats, [("loading", ended.arrival.load_s)]
     if stats is not None:
         times = {"queue": stats.queue_ms, "prefill": stats.prompt_ms, "decode": stats.predicted_ms}
         known += [(name, ms / 1000) for name, ms in times.items()]

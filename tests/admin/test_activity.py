@@ -35,6 +35,7 @@ from omlx.engine.types import Event as EngineEvent
 from omlx.engine.types import TokensCommitted
 from omlx.errors import Reason
 from omlx.records import RequestStats
+from omlx.server.http.guard import Arrival
 from omlx.server.request.activity import Outcome
 from omlx.server.request.stream import EventDispatcher
 from omlx.telemetry import log
@@ -264,7 +265,7 @@ def test_refused_requests_have_the_model_that_they_named(server: Administered) -
 @pytest.mark.parametrize("load_s", [0.0, 2.0])
 def test_the_phases_add_up_to_the_duration(load_s: float) -> None:
     stats = RequestStats(9, 3, 60, 250.0, 500.0, 1000.0, 1, {}, Reason("spec.on"))
-    seen = phases(Outcome(9.0, 200, 5.0, "m", stats=stats, load_s=load_s))
+    seen = phases(Outcome(9.0, 200, 5.0, "m", stats=stats, arrival=Arrival(0.0, load_s=load_s)))
     assert sum(phase.seconds for phase in seen) == pytest.approx(5.0)
     assert sum(phase.share for phase in seen) == pytest.approx(1.0)
     names = ["preparing", "queue", "prefill", "decode"]
@@ -496,7 +497,9 @@ def test_an_invalid_number_of_days_is_refused(tmp_path: Path, days: str) -> None
 def test_the_first_token_after_a_tools_result_is_a_figure() -> None:
     times = ((1.0, True), (9.0, False), (3.0, True), (None, True))
     answers = [
-        answer_view(Outcome(5.0, 200, 10.0, first_token_s=time, after_tool=after_tool))
+        answer_view(
+            Outcome(5.0, 200, 10.0, first_token_s=time, arrival=Arrival(0.0, after_tool=after_tool))
+        )
         for time, after_tool in times
     ]
     assert EndedView(answers, frozenset()).after_tool_s == 2.0

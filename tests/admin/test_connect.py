@@ -17,7 +17,7 @@ from omlx.clients.agents import AGENTS, Endpoint
 from omlx.clients.apps import APPS, Kind
 from omlx.installation import program_words
 from omlx.models.catalog.registry import Registry
-from omlx.server.request.last_seen import MAX_PROGRAMS, LastSeen, Seen
+from omlx.server.request.activity import MAX_PROGRAMS, LastSeen, Seen
 from tests.admin.running import Administered, administered
 from tests.server.running import TARGET
 

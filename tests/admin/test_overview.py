@@ -35,6 +35,7 @@ from omlx.records import (
     DrafterStats,
     RequestStats,
 )
+from omlx.server.http.guard import Arrival
 from omlx.server.request.activity import Activity, Outcome, Running
 from omlx.telemetry.metrics import Gauges, Metrics
 from omlx.telemetry.usage import STEP_S, Step
@@ -72,7 +73,7 @@ def test_the_engines_queue_separates_waiting_from_reading() -> None:
             "a",
             "m",
             10,
-            0.0,
+            Arrival(0.0),
             read=10,
             tokens=5,
             drafted=2,
@@ -80,10 +81,10 @@ def test_the_engines_queue_separates_waiting_from_reading() -> None:
             last_token_at=2.0,
             opening=1,
         ),
-        Running("b", "m", 10, 0.0, read=4),
-        Running("c", "m", 10, 0.0),
-        Running("d", "m", 10, 0.0),
-        Running("e", "other", 10, 0.0),
+        Running("b", "m", 10, Arrival(0.0), read=4),
+        Running("c", "m", 10, Arrival(0.0)),
+        Running("d", "m", 10, Arrival(0.0)),
+        Running("e", "other", 10, Arrival(0.0)),
     ]
     seen = request_views(running, {"m": 1})
     assert [request.phase for request in seen] == [

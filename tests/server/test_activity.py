@@ -45,7 +45,7 @@ def committed(*drafted: bool) -> TokensCommitted:
 
 def test_a_request_is_followed_from_its_prompt_to_its_end(activity: Activity, clock: Clock) -> None:
     activity.submitted("m", ASK)
-    assert activity.running == (Running("a", "m", prompt=40, arrived_at=100.0),)
+    assert activity.running == (Running("a", "m", prompt=40, arrival=Arrival(100.0)),)
     assert not activity.running[0].started
     activity.observe(PrefillProgress("a", 32, 40))
     assert (activity.running[0].started, activity.running[0].read) == (True, 32)

@@ -195,7 +195,7 @@ def test_over_its_rate_a_key_gets_429_in_each_dialect(site: Keyed) -> None:
     with site.openai(other) as client:
         client.chat.completions.create(model=TARGET, **SAYS)
     refused_now = [outcome for outcome in site.activity.outcomes() if outcome.status == 429]
-    assert {outcome.caller.key for outcome in refused_now} == {"phone"}
+    assert {outcome.arrival.caller.key for outcome in refused_now} == {"phone"}
 
 
 def test_a_rate_counts_any_minute(tmp_path: Path) -> None:
@@ -293,7 +293,7 @@ def test_requests_and_statistics_have_the_name_of_the_key(site: Keyed) -> None:
     for name in ("phone", "tablet"):
         with site.openai(site.file.add(name)) as client:
             client.chat.completions.create(model=TARGET, **SAYS)
-    keys = [outcome.caller.key for outcome in site.activity.outcomes()]
+    keys = [outcome.arrival.caller.key for outcome in site.activity.outcomes()]
     assert keys == ["phone", "tablet"]
     sums = site.activity.history.sums(1)
     assert {key: usage.requests for (_, _, key), usage in sums.items()} == {

@@ -235,7 +235,7 @@ class RequestEndpoints:
         running = self._activity.running
         if not is_named(scope):
             return running
-        return [each for each in running if each.caller.key == key_of(scope)]
+        return [each for each in running if each.arrival.caller.key == key_of(scope)]
 
     def _record(self, choices: Sequence[Running]) -> Json:
         first = choices[0]
@@ -244,10 +244,10 @@ class RequestEndpoints:
             "id": first.group,
             "object": "request",
             "model": first.model,
-            "client": first.caller.client,
+            "client": first.arrival.caller.client,
             "priority": first.priority,
-            "guess": optional_reason(first.guess),
-            "seconds": round(self._activity.clock() - first.arrived_at, 3),
+            "guess": optional_reason(first.arrival.guess),
+            "seconds": round(self._activity.clock() - first.arrival.at, 3),
             "prompt_tokens": first.prompt,
             "completion_tokens": sum(choice.tokens for choice in choices),
             "prompt_progress": None if progress is None else progress.to_json(),

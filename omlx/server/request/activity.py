@@ -1,14 +1,14 @@
-"""Requests in progress and the outcomes of ended ones, for metrics, model status and dashboard.
+"""Requests in progress, outcomes of ended ones, programs that sent them.
 
-Lives on the event loop, and asks nothing of the engine: sees the events of streams, once a step,
-and requests refused before they reached the engine.
+For metrics, model status and dashboard. Lives on the event loop, and asks nothing of the engine:
+sees the events of streams, once a step, and requests refused before they reached the engine.
 """
 
 from __future__ import annotations
 
 import itertools
 import time
-from collections import defaultdict, deque
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -24,9 +24,8 @@ from omlx.engine.types import (
     TokensCommitted,
 )
 from omlx.errors import OmlxError, Reason
-from omlx.records import AppliedSetting, PromptText, RequestStats
-from omlx.server.http.guard import Arrival, Caller
-from omlx.server.request.last_seen import LastSeen
+from omlx.records import RequestStats
+from omlx.server.http.guard import DASHBOARD, Arrival, Caller
 from omlx.server.request.usage import MIN_TOKENS, Progress, Reading
 from omlx.telemetry.metrics import Metrics
 from omlx.telemetry.usage import FAILURE, Minutes, Timeline, Usage, UsageHistory
@@ -74,9 +73,7 @@ class Outcome:
     `path` is its address. `first_token_s` is the time to first token. `error` says why it failed;
     it may hold names from the request, and no text of prompt or output. `id` is that of the
     response, `number` unique in this process, `finish` the finish reason of a complete answer.
-    `texts` are the end of the prompt, `answer` the beginning of the output, where a setting allows
-    to keep them. `load_s`: wait for the model; `settings`: those in effect.
-    `guess`: the reason of a guessed `priority`. `after_tool`: a tool's result ended the prompt.
+    `answer` is the beginning of the output, where a setting allows to keep texts.
     """
 
     at: float
@@ -91,19 +88,14 @@ class Outcome:
     error: Reason | None = None
     number: int = 0
     id: str | None = None
-    caller: Caller = field(default_factory=Caller)
+    arrival: Arrival = Arrival(0.0)  # noqa: RUF009 — frozen
     finish: str | None = None
-    texts: tuple[PromptText, ...] | None = None
-    priority: int = 0
-    guess: Reason | None = None
     answer: AnswerText | None = None
-    load_s: float = 0.0
-    settings: tuple[AppliedSetting, ...] = ()
-    after_tool: bool = False
 
     @property
     def prompt_text(self) -> str | None:
-        return None if self.texts is None else "\n\n".join(map(str, self.texts))
+        texts = self.arrival.prompt
+        return None if texts is None else "\n\n".join(map(str, texts))
 
     @property
     def failed(self) -> bool:
@@ -113,11 +105,11 @@ class Outcome:
 
 def bounded_reason(error: OmlxError) -> Reason:
     """Return an error as a reason whose texts have a bounded length."""
-    params = dict(error.params)
-    for name, value in params.items():
-        if isinstance(value, str):
-            params[name] = value[:_SHOWN]
-    return Reason(error.code, params)
+    shown = {
+        name: value[:_SHOWN] if isinstance(value, str) else value
+        for name, value in error.params.items()
+    }
+    return Reason(error.code, shown)
 
 
 MAX_OUTCOMES: Final = 256
@@ -134,14 +126,13 @@ class Running:
     `read` of the `prompt` tokens are in the cache, as far as events have arrived. `drafted` of the
     generated `tokens` were proposed by a drafter. `opening` tokens came with the first event.
     `group` is the id of the response, which may have several choices. `stopped` is the error with
-    which the dashboard, a client or a time limit ended it. `guess` is the reason of a guessed
-    `priority`.
+    which the dashboard, a client or a time limit ended it.
     """
 
     id: str
     model: str
     prompt: int
-    arrived_at: float
+    arrival: Arrival
     read: int = 0
     tokens: int = 0
     drafted: int = 0
@@ -149,20 +140,14 @@ class Running:
     last_token_at: float | None = None
     opening: int = 0
     group: str = ""
-    caller: Caller = field(default_factory=Caller)
-    texts: tuple[PromptText, ...] | None = None
     answer: AnswerText | None = None
-    load_s: float = 0.0
-    settings: tuple[AppliedSetting, ...] = ()
     stopped: OmlxError | None = None
     priority: int = 0
-    guess: Reason | None = None
-    after_tool: bool = False
     reading: Reading = field(default_factory=Reading)
 
     def progress(self, now: float) -> Progress:
         """Return how far the prompt is, at `now` (monotonic seconds)."""
-        return self.reading.progress(self.prompt, now, self.arrived_at)
+        return self.reading.progress(self.prompt, now, self.arrival.at)
 
     @property
     def started(self) -> bool:
@@ -180,18 +165,46 @@ class Running:
         return (self.tokens - self.opening) / seconds
 
 
-@dataclass(slots=True)
-class Totals:
-    """Tokens since the server started: of prompts, restored from prefix caches, generated."""
+MAX_PROGRAMS: Final = 64
 
-    prompt: int = 0
-    cached: int = 0
-    predicted: int = 0
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """`client` is the first word of the User-Agent, such as `claude-cli/2.1.197`; its newest
+    request came `at` seconds since the epoch. `refused`: it was not answered."""
+
+    client: str
+    at: float
+    refused: bool
+
+
+class LastSeen:
+    """The programs heard of last, at most `MAX_PROGRAMS`."""
+
+    def __init__(self) -> None:
+        self._programs: OrderedDict[str, Seen] = OrderedDict()
+
+    @property
+    def programs(self) -> Sequence[Seen]:
+        """The newest first."""
+        return tuple(reversed(self._programs.values()))
+
+    def note(self, client: str, at: float, *, refused: bool = False) -> None:
+        """Record a request. Those of the dashboard, and without a User-Agent, are left out."""
+        word = client.partition(" ")[0]
+        if not word or word == DASHBOARD:
+            return
+        self._programs[word] = Seen(word, at, refused)
+        self._programs.move_to_end(word)
+        if len(self._programs) > MAX_PROGRAMS:
+            self._programs.popitem(last=False)
 
 
 class Activity:
-    """`clock` is monotonic, `wall` the time of day; both in seconds. `history` survives
-    restarts."""
+    """`clock` is monotonic, `wall` the time of day; both in seconds.
+
+    `totals` are of finished requests since the server started; `history` survives restarts.
+    """
 
     def __init__(
         self,
@@ -202,7 +215,7 @@ class Activity:
         max_outcomes: int = MAX_OUTCOMES,
         history: UsageHistory | None = None,
     ) -> None:
-        self.totals = Totals()
+        self.totals = Usage()
         self.timeline = Timeline(wall)
         self.minutes = Minutes(wall)
         self.history = history or UsageHistory()
@@ -251,16 +264,10 @@ class Activity:
             request.id,
             model,
             len(request.tokens),
-            arrival.at,
+            arrival,
             group=request.group,
-            caller=arrival.caller,
-            texts=arrival.prompt,
-            priority=request.priority,
-            guess=arrival.guess,
             answer=answer,
-            load_s=arrival.load_s,
-            settings=arrival.settings,
-            after_tool=arrival.after_tool,
+            priority=request.priority,
         )
 
     def forecast(self, request_id: str, forecast: PromptForecast) -> None:
@@ -314,7 +321,7 @@ class Activity:
             path,
             error=reason,
             number=next(self._numbers),
-            caller=caller,
+            arrival=Arrival(self.clock() - seconds, caller),
         )
         self._others.append(outcome)
         self.history.add("", caller.key, FAILURE if outcome.failed else Usage(requests=1))
@@ -336,7 +343,7 @@ class Activity:
             case Failed(error=error):
                 del self._running[running.id]
                 self._ended.append(self._outcome(running, error.status, error=error))
-                self.history.add(running.model, running.caller.key, FAILURE)
+                self.history.add(running.model, running.arrival.caller.key, FAILURE)
 
     def _committed(self, running: Running, event: TokensCommitted) -> None:
         now, tokens, drafted = self.clock(), len(event.tokens), sum(event.drafted)
@@ -349,16 +356,15 @@ class Activity:
         self.minutes.add(tokens)
 
     def _finished(self, running: Running, reason: FinishReason, stats: RequestStats) -> None:
-        self.totals.prompt += stats.prompt_n
-        self.totals.cached += stats.cached_n
-        self.totals.predicted += stats.predicted_n
+        usage = Usage.of(stats)
+        self.totals += usage
         if reason is FinishReason.CANCELLED:
             status = CLIENT_GONE if running.stopped is None else running.stopped.status
             outcome = self._outcome(running, status, stats, running.stopped)
         else:
             outcome = self._outcome(running, OK, stats, finish=reason.value)
         self._ended.append(outcome)
-        self.history.add(running.model, running.caller.key, Usage.of(stats))
+        self.history.add(running.model, running.arrival.caller.key, usage)
         self._recent[running.model].append(stats)
         self._metrics.finished(running.model, reason.value, stats)
 
@@ -370,28 +376,20 @@ class Activity:
         error: OmlxError | None = None,
         finish: str | None = None,
     ) -> Outcome:
-        first_token_s = None
-        if running.first_token_at is not None:
-            first_token_s = running.first_token_at - running.arrived_at
+        arrived_at, first_at = running.arrival.at, running.first_token_at
         return Outcome(
             at=self._wall(),
             status=status,
-            seconds=self.clock() - running.arrived_at,
+            seconds=self.clock() - arrived_at,
             model=running.model,
             prompt=running.prompt,
             tokens=running.tokens if stats is None else stats.predicted_n,
-            first_token_s=first_token_s,
+            first_token_s=None if first_at is None else first_at - arrived_at,
             stats=stats,
             error=None if error is None else bounded_reason(error),
             number=next(self._numbers),
             id=running.group,
-            caller=running.caller,
+            arrival=running.arrival,
             finish=finish,
-            texts=running.texts,
-            priority=running.priority,
-            guess=running.guess,
             answer=running.answer,
-            load_s=running.load_s,
-            settings=running.settings,
-            after_tool=running.after_tool,
         )
