@@ -262,84 +262,43 @@ def bias(given: Mapping[str, float] | None) -> dict[int, float]:
 
 _KEPT: Final = {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}
 """What Claude Code sends with every request: nothing is cleared."""
-_OPENAI: Final[Mapping[str, Sequence[object]]] = {
-    "background": (False,),
-    "context_management": ([], {}, _KEPT),
-    "max_tool_calls": (),
-    "store": (False,),
-    "truncation": ("disabled",),
-    "verbosity": ("medium",),
-    "web_search_options": (),
-}
-_ANTHROPIC: Final[Mapping[str, Sequence[object]]] = {
-    "container": (),
-    "mcp_servers": ([],),
-    "speed": ("standard",),
-}
-_OLLAMA: Final[Mapping[str, Sequence[object]]] = {"shift": (False,), "truncate": (False,)}
-_VLLM: Final[Mapping[str, Sequence[object]]] = {
-    "add_special_tokens": (),
-    "allowed_token_ids": ([],),
-    "bad_words": ([],),
-    "chat_template": ("",),
-    "documents": ([],),
-    "early_stopping": (False,),
-    "include_reasoning": (True,),
-    "include_stop_str_in_output": (False,),
-    "kv_transfer_params": ({},),
-    "length_penalty": (1,),
-    "logits_processors": ([],),
-    "mm_processor_kwargs": ({},),
-    "return_token_ids": (False,),
-    "return_tokens_as_token_ids": (False,),
-    "skip_special_tokens": (True,),
-    "spaces_between_special_tokens": (True,),
-    "stop_token_ids": ([],),
-    "structural_tag": (),
-    "thinking_token_budget": (),
-    "truncate_prompt_tokens": (),
-    "use_beam_search": (False,),
-    "vllm_xargs": ({},),
-}
-_LLAMA_CPP: Final[Mapping[str, Sequence[object]]] = {
-    "dry_multiplier": (0,),
-    "dynatemp_range": (0,),
-    "id_slot": (-1,),
-    "lora": ([],),
-    "mirostat": (0,),
-    "n_keep": (0,),
-    "n_predict": (-1,),
-    "n_probs": (0,),
-    "parse_tool_calls": (True,),
-    "reasoning_format": ("auto", "deepseek"),
-    "repeat_last_n": (),
-    "repeat_penalty": (1,),
-    "samplers": ([],),
-    "t_max_predict_ms": (0,),
-    "top_n_sigma": (-1,),
-    "typical_p": (1,),
-}
-_OTHERS: Final[Mapping[str, Sequence[object]]] = {
-    "adapters": ("",),
-    "enable_thinking": (),
-    "models": ([],),
-    "plugins": ([],),
-    "provider": ({},),
-    "random_seed": (),
-    "reasoning": ({},),
-    "safe_prompt": (False,),
-    "thinking": ({"type": "adaptive"},),
-    "transforms": ([],),
-}
-"""Of mlx-lm, OpenRouter, Mistral, DeepSeek and DashScope."""
-
+_BY_VALUES: Final[Sequence[tuple[Sequence[object], str]]] = (
+    (
+        (),
+        """max_tool_calls web_search_options container add_special_tokens structural_tag
+        thinking_token_budget truncate_prompt_tokens repeat_last_n enable_thinking random_seed""",
+    ),
+    (
+        (False,),
+        """background store shift truncate early_stopping include_stop_str_in_output
+        return_token_ids return_tokens_as_token_ids use_beam_search safe_prompt""",
+    ),
+    (
+        (True,),
+        """include_reasoning skip_special_tokens spaces_between_special_tokens
+        parse_tool_calls""",
+    ),
+    (
+        ([],),
+        """mcp_servers allowed_token_ids bad_words documents logits_processors
+        stop_token_ids lora samplers models plugins transforms""",
+    ),
+    (({},), "kv_transfer_params mm_processor_kwargs vllm_xargs provider reasoning"),
+    (("",), "chat_template adapters"),
+    ((0,), "dry_multiplier dynatemp_range mirostat n_keep n_probs t_max_predict_ms"),
+    ((1,), "length_penalty repeat_penalty typical_p"),
+    ((-1,), "id_slot n_predict top_n_sigma"),
+    (([], {}, _KEPT), "context_management"),
+    (("disabled",), "truncation"),
+    (("medium",), "verbosity"),
+    (("standard",), "speed"),
+    (("auto", "deepseek"), "reasoning_format"),
+    (({"type": "adaptive"},), "thinking"),
+)
+"""Values that request nothing, and the fields of OpenAI, Anthropic, Ollama, vLLM, llama.cpp,
+mlx-lm, OpenRouter, Mistral, DeepSeek and DashScope for which they do."""
 WITHOUT_EFFECT: Final[Mapping[str, Sequence[object]]] = {
-    **_OPENAI,
-    **_ANTHROPIC,
-    **_OLLAMA,
-    **_VLLM,
-    **_LLAMA_CPP,
-    **_OTHERS,
+    name: values for values, names in _BY_VALUES for name in names.split()
 }
 
 
