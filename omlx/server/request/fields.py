@@ -6,6 +6,7 @@ Wrong types are refused, unknown names kept.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Annotated, Any, Final, Literal, Self, TypeAlias, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
@@ -16,7 +17,13 @@ from omlx.errors import BadRequest, Reason
 from omlx.server.http import errors
 from omlx.server.http.body import check_finite, outside_strings
 from omlx.server.http.errors import from_validation
-from omlx.server.request.generation_request import BUDGET, NO_LIMIT, TIERS, sampling_fields
+from omlx.server.request.generation_request import (
+    BUDGET,
+    NO_LIMIT,
+    TIERS,
+    GenerationRequest,
+    sampling_fields,
+)
 
 T = TypeVar("T")
 B = TypeVar("B", bound=BaseModel)
@@ -168,6 +175,21 @@ class Sampled(SamplingFields, Scheduled):
     model: str | None = None
     stream: bool | None = None
     user: str | None = None
+
+    def filled(self, request: GenerationRequest) -> GenerationRequest:
+        """Return a request with the fields that all these bodies share. Raises BadRequest."""
+        return replace(
+            request,
+            model=self.model,
+            draft_model=self.draft_model,
+            sampling=self.sampling,
+            seed=self.seed,
+            speculation=self.strategy,
+            draft_length=self.draft_length,
+            receipt=self.receipt,
+            priority=self.urgency,
+            timeout_s=self.timeout,
+        )
 
 
 class CacheOptions(Body):

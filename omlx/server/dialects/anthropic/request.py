@@ -217,30 +217,22 @@ class MessageRequest(Templated):
         tools = self.tools or ()
         sets = tuple(toolsets(self.mcp_servers or (), tools))
         server_tools = ServerTools(sets, self._tools, max_calls=max_calls(tools)) if sets else None
-        return GenerationRequest(
+        request = GenerationRequest(
             messages=tooling.with_names(instructions + conversation),
-            model=self.model,
-            draft_model=self.draft_model,
             template_variables=self._variables(),
             defaults=DialectDefaults(template_variables={} if self.thinking else NOT_THINKING),
             tools=None if sets else self._tools(),
             server_tools=server_tools,
             call_id=tool_id,
             continue_last=_continues(conversation[-1]),
-            sampling=self.sampling,
-            seed=self.seed,
             max_tokens=self.answer_limit(self.max_tokens),
             prewarm=self.prewarms,
             thinking_budget=self._budget(),
             stop_strings=stops(self.stop_sequences),
-            speculation=self.strategy,
-            draft_length=self.draft_length,
-            receipt=self.receipt,
-            priority=self.urgency,
-            timeout_s=self.timeout,
             structured_output=self._structured_output(),
             warnings=(*self._skipped(), *reading.warnings, *self.without_effect()),
         )
+        return self.filled(request)
 
     def _encoder(self, stream: GenerationStream) -> Encoder:
         hidden = self.thinking is not None and self.thinking.display == "omitted"

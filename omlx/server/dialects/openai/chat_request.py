@@ -210,16 +210,12 @@ class ChatRequest(Templated, Lengths):
         rendered = [message.rendered(at, reading) for at, message in enumerate(self.messages)]
         messages = _identified(rendered)
         max_tokens = self.answer_limit(self._max_tokens())
-        return GenerationRequest(
+        request = GenerationRequest(
             messages=tooling.with_names(messages),
-            model=self.model,
-            draft_model=self.draft_model,
             template_variables=variables(self.reasoning_effort, self.chat_template_kwargs),
             tools=self._tools(),
             continue_last=self._continues,
-            sampling=self.sampling,
             logit_bias=bias(self.logit_bias),
-            seed=self.seed,
             n=self.n or 1,
             max_tokens=max_tokens,
             prewarm=self.prewarms,
@@ -228,17 +224,13 @@ class ChatRequest(Templated, Lengths):
             thinking_budget=self.budget(implied_budget(self.reasoning_effort)),
             stop_strings=stops(self.stop),
             top_logprobs=self._top_logprobs(),
-            speculation=self.strategy,
-            draft_length=self.draft_length,
-            receipt=self.receipt,
-            priority=self.urgency,
-            timeout_s=self.timeout,
             prediction=self.prediction.text if self.prediction is not None else "",
             structured_output=structured_output(
                 self.response_format, "response_format", self.model_extra
             ),
             warnings=(*self._skipped(), *reading.warnings, *self.without_effect()),
         )
+        return self.filled(request)
 
     def _max_tokens(self) -> int | None:
         if self.max_completion_tokens is not None:

@@ -78,14 +78,10 @@ class CompletionRequest(Sampled, Lengths):
             raise BadRequest("request.suffix_ids", param="suffix")
         defaults = DialectDefaults(MAX_TOKENS if self.max_tokens is None else None)
         max_tokens = limit(self.max_tokens, "max_tokens", least=0)
-        return GenerationRequest(
+        request = GenerationRequest(
             prompts=prompts,
             suffix=self.suffix or "",
-            model=self.model,
-            draft_model=self.draft_model,
-            sampling=self.sampling,
             logit_bias=bias(self.logit_bias),
-            seed=self.seed,
             n=self.n or 1,
             max_tokens=max_tokens,
             defaults=defaults,
@@ -95,16 +91,12 @@ class CompletionRequest(Sampled, Lengths):
             stop_strings=stops(self.stop),
             top_logprobs=self.logprobs,
             prompt_logprobs=self.logprobs if self.echo else None,
-            speculation=self.strategy,
-            draft_length=self.draft_length,
-            receipt=self.receipt,
-            priority=self.urgency,
-            timeout_s=self.timeout,
             structured_output=structured_output(
                 self.response_format, "response_format", self.model_extra
             ),
             warnings=self.without_effect(),
         )
+        return self.filled(request)
 
     def _encoder(self, stream: GenerationStream) -> Encoder:
         return CompletionEncoder(

@@ -156,26 +156,17 @@ class ResponseRequest(Templated):
             choose, approved = partial(self._tools, tools), frozenset(conversation.approved)
             server_tools = ServerTools(sets, choose, approved, self.max_tool_calls)
         format = self.text.format if self.text else None
-        return GenerationRequest(
+        request = GenerationRequest(
             messages=tooling.with_names(_instructed(self.instructions, conversation.messages)),
             truncates=self.truncation == "auto",
-            model=self.model,
-            draft_model=self.draft_model,
             template_variables=variables(effort, self.chat_template_kwargs),
             tools=None if sets else self._tools(tools),
             server_tools=server_tools,
             continue_last=bool(self.continue_final_message),
-            sampling=self.sampling,
-            seed=self.seed,
             max_tokens=self.answer_limit(limit(self.max_output_tokens, "max_output_tokens")),
             prewarm=self.prewarms,
             thinking_budget=self.budget(implied_budget(effort)),
             top_logprobs=(self.top_logprobs or 0) if self._logprobs else None,
-            speculation=self.strategy,
-            draft_length=self.draft_length,
-            receipt=self.receipt,
-            priority=self.urgency,
-            timeout_s=self.timeout,
             structured_output=structured_output(format, "text.format"),
             warnings=(
                 *self._skipped(conversation),
@@ -184,6 +175,7 @@ class ResponseRequest(Templated):
             ),
             mark_drafted=bool(self.mark_drafted),
         )
+        return self.filled(request)
 
     def all_tools(self, conversation: Conversation) -> list[ResponseTool]:
         """Return the tools of the request and of the items."""
