@@ -22,9 +22,8 @@ from starlette.responses import JSONResponse, Response
 
 from omlx.atomic_write import replace_file
 from omlx.catalog import data_dir
-from omlx.errors import BadRequest, ConfigError, NotFound, OmlxError
+from omlx.errors import BadRequest, ConfigError, NotFound, OmlxError, optional_reason
 from omlx.models.catalog.catalog import Profile
-from omlx.models.pool.served import reason_to_json
 from omlx.server.endpoints.models import ModelCard, ModelCards
 from omlx.server.endpoints.responses import ResponseEndpoints
 from omlx.server.http.body import Json, read_body
@@ -260,7 +259,7 @@ class ChatPage:
             "fits": entry.size_bytes <= pool.limit_bytes,
             "profile": None if card.profile is None else _values(card.profile),
             "drafts_for_others": entry.id in drafts,
-            "no_vision": None if card.no_vision is None else reason_to_json(card.no_vision),
+            "no_vision": optional_reason(card.no_vision),
         }
 
     async def _read_file(self, request: Request, model: str, name: str) -> Response:

@@ -273,5 +273,5 @@ class KeysPage:
 def keys_view(keys: ApiKeys) -> KeysView:
     required, problem = keys.required, None
     if keys.problem is not None:
-        problem = Reason(keys.problem.code, keys.problem.params)
+        problem = keys.problem.reason
     return KeysView(tuple(keys.named), problem, required, keys.main is not None)

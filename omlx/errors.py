@@ -34,7 +34,7 @@ is the English sentence; other languages render the same code and parameters.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from omlx.catalog import sentence
 
@@ -52,6 +52,13 @@ class Reason:
     def message(self) -> str:
         return sentence(self.code, self.params)
 
+    def to_json(self) -> dict[str, Any]:
+        return {"code": self.code, "params": self.params, "message": self.message}
+
+
+def optional_reason(reason: Reason | None) -> dict[str, Any] | None:
+    return None if reason is None else reason.to_json()
+
 
 class OmlxError(Exception):
     """Error with a stable code. `param` names the invalid request field, if any."""
@@ -63,6 +70,10 @@ class OmlxError(Exception):
         self.param = param
         self.params = params
         super().__init__(code, params)
+
+    @property
+    def reason(self) -> Reason:
+        return Reason(self.code, self.params)
 
     @property
     def message(self) -> str:

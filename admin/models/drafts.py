@@ -118,7 +118,7 @@ class DraftCompatibility:
         try:
             return self._read(entry)
         except ModelError as error:
-            return Reason(error.code, error.params)
+            return error.reason
 
 
 def _unusable(draft: ModelEntry) -> Compatibility:
@@ -135,7 +135,7 @@ def _compare(ours: Tokenizer | Reason, theirs: Tokenizer | Reason) -> Compatibil
     try:
         return tokenizer_mismatch(ours, theirs)
     except ModelError as error:
-        return Reason(error.code, error.params)
+        return error.reason
 
 
 def _pair(target: ModelEntry, draft: ModelEntry) -> tuple[object, ...]:

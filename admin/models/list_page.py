@@ -14,11 +14,11 @@ from fastapi import APIRouter, Request
 from pydantic import Field
 from starlette.responses import JSONResponse, Response
 
-from omlx.errors import Reason
+from omlx.errors import Reason, optional_reason
 from omlx.measure.spread import NOTABLE
 from omlx.models.catalog.registry import ModelEntry
 from omlx.models.pool.footprint import MemoryParts, weight_bytes
-from omlx.models.pool.served import KVCacheFacts, ModelStatus, State, reason_to_json
+from omlx.models.pool.served import KVCacheFacts, ModelStatus, State
 from omlx.models.pool.speculation import SpeculationConfig
 from omlx.records import acceptance_rate
 from omlx.server.endpoints import status
@@ -189,7 +189,7 @@ class ModelsPage:
         return {
             "id": entry.id,
             "status": entry.status.value,
-            "reason": None if entry.reason is None else reason_to_json(entry.reason),
+            "reason": optional_reason(entry.reason),
             "found_in": entry.source,
             "path": str(entry.path),
             "size_bytes": entry.size_bytes,

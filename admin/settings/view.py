@@ -12,12 +12,12 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final
 
-from omlx.errors import BadRequest, ModelError, NotFound, Reason
+from omlx.errors import BadRequest, ModelError, NotFound, Reason, optional_reason
 from omlx.models.catalog.catalog import Catalog
 from omlx.models.catalog.config import longest_context
 from omlx.models.catalog.reference import find_draft
 from omlx.models.catalog.registry import UNKNOWN, ModelEntry
-from omlx.models.pool.served import reason_to_json, speculation_to_json
+from omlx.models.pool.served import speculation_to_json
 from omlx.models.pool.speculation import SpeculationConfig
 from omlx.process_memory import machine_bytes
 from omlx.settings.layers import Layer, Resolution, Source
@@ -146,7 +146,7 @@ class SettingView:
             "locked": self.locked,
             "set": self.is_set,
             "stored": self.stored,
-            "warning": None if self.warning is None else reason_to_json(self.warning),
+            "warning": optional_reason(self.warning),
         }
 
 
@@ -184,7 +184,7 @@ class SettingsView:
         record: Json = {
             "revision": self.revision,
             "settings": {name: setting.record() for name, setting in self.settings.items()},
-            "notes": [reason_to_json(note) for note in self.notes],
+            "notes": [note.to_json() for note in self.notes],
         }
         if self.applied is not None:
             record["applied"] = self.applied
@@ -275,7 +275,7 @@ class SettingWarnings:
                 try:
                     found = find_draft(str(value), self.catalog.registry)
                 except ModelError as error:
-                    return Reason(error.code, error.params)
+                    return error.reason
                 return found if isinstance(found, Reason) else None
             case "model_map", _:
                 return next(filter(None, (row.warning for row in self.map_rows(value))), None)
@@ -315,7 +315,7 @@ class SettingWarnings:
         except (NotFound, BadRequest, ModelError) as error:
             if error.code in UNKNOWN:
                 return Reason("config.no_model", {"model": name})
-            return Reason(error.code, error.params)
+            return error.reason
         return None
 
 

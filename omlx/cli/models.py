@@ -94,11 +94,7 @@ def _record(entry: ModelEntry, catalog: Catalog) -> dict[str, object]:
         record["profiles"] = [profile.id for profile in profiles]
     reason = entry.reason
     if reason is not None:
-        record["reason"] = {
-            "code": reason.code,
-            "params": reason.params,
-            "message": reason.message,
-        }
+        record["reason"] = reason.to_json()
     return record
 
 

@@ -12,7 +12,7 @@ from omlx.catalog import sentence
 from omlx.engine.thread import EngineThread
 from omlx.errors import BadRequest, Conflict, NotFound, Param, Reason
 from omlx.models.pool.pool import Pool
-from omlx.models.pool.served import ServedModel, reason_to_json
+from omlx.models.pool.served import ServedModel
 from omlx.receipts.kept import AnswerStore, KeptAnswer, current_versions
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class Verdict:
             "tolerance": self.tolerance,
             "near_ties": [_difference(tie) for tie in self.near_ties],
             "difference": None if self.difference is None else _difference(self.difference),
-            "reasons": [reason_to_json(reason) for reason in self.reasons],
+            "reasons": [reason.to_json() for reason in self.reasons],
         }
 
     def _tokens(self) -> list[Reason]:

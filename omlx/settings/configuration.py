@@ -31,7 +31,7 @@ class Configuration:
 
     @property
     def notes(self) -> tuple[Reason, ...]:
-        return tuple(Reason(note.code, note.params) for note in self.stored.notes)
+        return tuple(note.reason for note in self.stored.notes)
 
     def resolve(
         self, model: str | None = None, *package: Layer, profile: str | None = None

@@ -206,7 +206,7 @@ def usable_package(directory: Path) -> Package:
     try:
         return read_package(directory)
     except ModelError as error:
-        return Package(reason=Reason(error.code, error.params))
+        return Package(reason=error.reason)
 
 
 def _strategy(fields: Fields) -> DeclaredStrategy | Reason:

@@ -76,7 +76,7 @@ def find_draft(name: str, registry: Registry) -> ModelEntry | Reason:
     try:
         reference = Reference.parse(name)
     except ModelError as error:
-        return Reason(error.code, error.params)
+        return error.reason
     entry = _listed(reference.repository, registry)
     if isinstance(entry, Reason):
         return entry
@@ -98,7 +98,7 @@ def _listed(name: str, registry: Registry) -> ModelEntry | Reason | None:
         return registry.get(name)
     except NotFound as error:
         if error.code == "model.ambiguous":
-            return Reason(error.code, error.params)
+            return error.reason
         return None
 
 

@@ -31,7 +31,7 @@ from huggingface_hub.utils._headers import build_hf_headers
 from huggingface_hub.utils._http import hf_raise_for_status, http_backoff
 from huggingface_hub.utils.tqdm import disable_progress_bars
 
-from omlx.errors import ModelError, OmlxError, Reason
+from omlx.errors import ModelError, OmlxError
 from omlx.models.catalog.config import declared_context
 from omlx.models.catalog.drafters import declared_layers, head_repository
 from omlx.models.catalog.files import MAX_CONFIG_BYTES, json_object
@@ -122,7 +122,7 @@ def _described(name: str) -> Offer:
     try:
         return describe(Reference.parse(name))
     except ModelError as error:
-        return Offer(name, reason=Reason(error.code, error.params))
+        return Offer(name, reason=error.reason)
 
 
 @cache

@@ -214,7 +214,7 @@ class Downloads:
             if self.on_arrival is not None:
                 await self.on_arrival()
         except OmlxError as error:
-            run.failure = Reason(error.code, error.params)
+            run.failure = error.reason
 
     async def _ask(self, request: dict[str, Any]) -> Any:
         """Run a hub process for one request; return its answer. Raises ModelError."""

@@ -291,7 +291,7 @@ def download(
         try:
             result = pull(reference, planned)
         except ModelError as error:
-            job.fail(Reason(error.code, error.params))
+            job.fail(error.reason)
             raise
         job.forget()
     return result

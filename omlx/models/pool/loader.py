@@ -286,7 +286,7 @@ class _Load:
         except (ModelError, Overloaded) as error:
             if choice.requested and choice.head is not None:
                 raise BadRequest(error.code, param="draft_model", **error.params) from error
-            return Reason(error.code, error.params)
+            return error.reason
 
     def _identity(self) -> ModelIdentity:
         """Read the identity of a target just loaded. Raises ModelError."""

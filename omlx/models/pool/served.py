@@ -15,7 +15,7 @@ from omlx.engine.speculation.cost_model import CostModel
 from omlx.engine.speculation.strategy import MTP
 from omlx.engine.stage.stages import StageStatus
 from omlx.engine.types import Limits
-from omlx.errors import Reason
+from omlx.errors import Reason, optional_reason
 from omlx.exactness import ExactnessClaim
 from omlx.models.catalog.identity import ModelIdentity
 from omlx.models.catalog.registry import ModelEntry
@@ -328,7 +328,7 @@ def speculation_to_json(
     if served is not None:
         draft, reason, kind = served.draft, served.no_draft_reason, served.head_kind
         missing = served.missing.get(kind)
-        head = {"kind": kind, "loaded": missing is None, "reason": _optional(missing)}
+        head = {"kind": kind, "loaded": missing is None, "reason": optional_reason(missing)}
     draft_length, wanted = speculation.draft_length, speculation.missing_draft
     sources = speculation.sources
     return {
@@ -348,7 +348,7 @@ def speculation_to_json(
             "max": draft_length.max,
             "adaptive": draft_length.fixed is None,
         },
-        "reason": _optional(reason),
+        "reason": optional_reason(reason),
         "head": head,
         "wanted": None
         if wanted is None
@@ -357,16 +357,8 @@ def speculation_to_json(
             "revision": wanted.reference.revision,
             "size_bytes": wanted.size_bytes,
             "fetching": wanted.fetching,
-            "failed": _optional(wanted.failed),
+            "failed": optional_reason(wanted.failed),
         },
         "draft_download": speculation.settings.draft_download,
-        "warnings": [reason_to_json(warning) for warning in speculation.warnings],
+        "warnings": [warning.to_json() for warning in speculation.warnings],
     }
-
-
-def reason_to_json(reason: Reason) -> dict[str, object]:
-    return {"code": reason.code, "params": reason.params, "message": reason.message}
-
-
-def _optional(reason: Reason | None) -> dict[str, object] | None:
-    return None if reason is None else reason_to_json(reason)

@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Scope
 
-from omlx.errors import BadRequest, NotFound, OmlxError, Stopped
+from omlx.errors import BadRequest, NotFound, OmlxError, Stopped, optional_reason
 from omlx.server.dialects.anthropic.request import MessageRequest
 from omlx.server.dialects.openai.chat_request import ChatMessage, ChatRequest
 from omlx.server.dialects.openai.completions_request import CompletionRequest
@@ -35,7 +35,7 @@ from omlx.server.request.fields import Body, Listed
 from omlx.server.request.generation import SHOWN_ID, GenerationService
 from omlx.server.request.generation_request import GenerationRequest
 from omlx.server.request.stream import ChoiceEvent, GenerationStream
-from omlx.server.request.usage import Progress, optional_reason
+from omlx.server.request.usage import Progress
 from omlx.server.tool_loop import ToolLoops
 
 

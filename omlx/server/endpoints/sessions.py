@@ -20,7 +20,7 @@ from starlette.responses import JSONResponse, Response
 
 from omlx.engine.disk.record import Damaged, Part, Record
 from omlx.engine.disk.session import Session, read_head, read_states, write_session
-from omlx.errors import BadRequest, NotFound, OmlxError, Overloaded, Reason
+from omlx.errors import BadRequest, NotFound, OmlxError, Overloaded, Reason, optional_reason
 from omlx.models.catalog.identity import versions
 from omlx.models.pool.served import ServedModel
 from omlx.server.beginnings.background import BackgroundPrefill
@@ -34,7 +34,6 @@ from omlx.server.journal.journal import Owned
 from omlx.server.request import tooling
 from omlx.server.request.fields import Body, Text
 from omlx.server.request.generation_request import GenerationRequest
-from omlx.server.request.usage import optional_reason
 from omlx.server.services import Services
 
 if TYPE_CHECKING:

@@ -18,13 +18,13 @@ from typing import Any, Final
 from omlx.engine.speculation.cost_model import FIRST_BUCKET, PLAIN
 from omlx.engine.speculation.strategy import Strategy
 from omlx.engine.types import ModelSnapshot
-from omlx.errors import Reason
+from omlx.errors import Reason, optional_reason
 from omlx.exactness import ExactnessClaim
 from omlx.models.pool.served import ModelStatus, ServedModel, State, speculation_to_json
 from omlx.models.pool.speculation import SpeculationConfig
 from omlx.records import BeginningStats, DrafterStats, PrefixStats, RequestStats, sum_drafters
 from omlx.server.http.body import Json
-from omlx.server.request.usage import gate_record, optional_reason
+from omlx.server.request.usage import gate_record
 from omlx.settings.schema import STRICT
 
 STATES: Final = ("observing", "on", "off")

@@ -8,8 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from omlx.engine.types import PromptForecast, TokenLogprob
-from omlx.errors import Reason
-from omlx.models.pool.served import reason_to_json
+from omlx.errors import Reason, optional_reason
 from omlx.records import DrafterStats, Gate, RequestStats, sum_drafters
 from omlx.server.http.body import Json
 from omlx.text.events import Finish
@@ -100,7 +99,7 @@ def warnings(reasons: Sequence[Reason]) -> dict[str, Any]:
     """The field `warnings` of an answer; nothing if there are none."""
     if not reasons:
         return {}
-    return {"warnings": [reason_to_json(reason) for reason in reasons]}
+    return {"warnings": [reason.to_json() for reason in reasons]}
 
 
 def receipt(finishes: Sequence[Finish]) -> dict[str, Any]:
@@ -117,12 +116,6 @@ def gate_record(gate: Gate) -> dict[str, Any]:
     return {"state": gate.state, "reason": optional_reason(gate.reason)}
 
 
-def optional_reason(reason: Reason | None) -> dict[str, Any] | None:
-    if reason is None:
-        return None
-    return reason_to_json(reason)
-
-
 def _prompt_tokens(stats: Sequence[RequestStats], prompts: int) -> tuple[int, int]:
     """Tokens of all prompts, and how many of them were cached."""
     firsts = _firsts(stats, prompts)
@@ -135,9 +128,9 @@ def _firsts(stats: Sequence[RequestStats], prompts: int) -> Sequence[RequestStat
 
 def _speculation(stats: RequestStats) -> dict[str, Any]:
     return {
-        **reason_to_json(stats.speculation),
+        **stats.speculation.to_json(),
         "strategy": stats.strategy,
-        "notes": [reason_to_json(note) for note in stats.strategy_notes],
+        "notes": [note.to_json() for note in stats.strategy_notes],
         "gates": {name: gate_record(gate) for name, gate in stats.gates.items()},
         "speedup": None if stats.steady_speedup is None else round(stats.steady_speedup, 3),
     }
