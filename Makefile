@@ -66,7 +66,7 @@ format: setup-dev ## format and fix what can be fixed
 	$(PYTHON) -m ruff check --fix .
 
 docs: setup-dev ## write the documents that derive from the code
-	$(PYTHON) -m omlx.settings.document > docs/settings.md
+	$(PYTHON) -m lab.settings_page > docs/settings.md
 
 prices: setup-dev ## write docs/prices.md: the lines of each feature
 	$(PYTHON) -m lab.prices

@@ -76,7 +76,7 @@ FEATURES: Final[dict[str, str]] = {
     "dialects: Ollama, LM Studio": """
         omlx/server/dialects/ollama/ omlx/server/endpoints/ollama tests/server/ollama/""",
     "embeddings and rankings": """
-        omlx/server/endpoints/embeddings omlx/server/endpoints/rerank
+        omlx/server/endpoints/texts
         tests/server/rerank/
         tests/server/encoders/ omlx/models/texts
         tests/models/test_encoders tests/models/test_reranking""",

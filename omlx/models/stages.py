@@ -32,7 +32,7 @@ from omlx.engine.stage.stages import Stages
 from omlx.engine.step.plan import Plan
 from omlx.engine.types import run_through
 from omlx.errors import ModelError, Reason, StageError
-from omlx.models.catalog.identity import check_same, fingerprint
+from omlx.models.catalog.facts import check_same, fingerprint
 from omlx.models.catalog.registry import ModelEntry
 from omlx.models.catalog.tokenizer import read_tokenizer, tokenizer_length
 from omlx.models.pool.footprint import release_memory

@@ -23,7 +23,7 @@ from pydantic import TypeAdapter
 from omlx import __version__, storage
 from omlx.engine.types import FinishReason, Request, Sampling
 from omlx.errors import BadRequest, NotFound
-from omlx.models.catalog.identity import ModelIdentity, digest, versions
+from omlx.models.catalog.facts import ModelIdentity, digest, versions
 from omlx.models.pool.served import ServedModel
 from omlx.records import Receipt
 from omlx.storage import Failure

@@ -26,12 +26,6 @@ from omlx.server.dialects.ollama.request import GenerateRequest, OllamaChatReque
 from omlx.server.dialects.openai.chat_request import ChatRequest
 from omlx.server.dialects.openai.completions_request import CompletionRequest
 from omlx.server.dialects.openai.responses_request import ResponseRequest
-from omlx.server.endpoints.embeddings import (
-    EmbeddingEndpoints,
-    EmbeddingRequest,
-    EmbeddingsRequest,
-    EmbedRequest,
-)
 from omlx.server.endpoints.generation import (
     DetokenizeRequest,
     GenerationEndpoints,
@@ -46,9 +40,16 @@ from omlx.server.endpoints.models import (
     PrefixEndpoints,
 )
 from omlx.server.endpoints.ollama import OllamaEndpoints, PullRequest, ShowRequest
-from omlx.server.endpoints.rerank import RerankEndpoint, RerankRequest
 from omlx.server.endpoints.responses import ResponseEndpoints
 from omlx.server.endpoints.sessions import SaveRequest, SessionEndpoints, SessionFile
+from omlx.server.endpoints.texts import (
+    EmbeddingEndpoints,
+    EmbeddingRequest,
+    EmbeddingsRequest,
+    EmbedRequest,
+    RerankEndpoint,
+    RerankRequest,
+)
 from omlx.server.http import errors
 from omlx.server.http.body import Json
 from omlx.server.http.connection import ClientGone, note

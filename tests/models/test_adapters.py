@@ -15,7 +15,7 @@ from mlx_lm.utils import load_model
 
 from omlx.errors import ModelError
 from omlx.models.catalog.discovery import BUNDLED, Folder, scan_places
-from omlx.models.catalog.identity import fingerprint
+from omlx.models.catalog.facts import fingerprint
 from omlx.models.catalog.registry import ModelEntry
 from omlx.models.pool.load_weights import load
 from tests.server.dialects import user

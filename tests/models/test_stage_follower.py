@@ -13,7 +13,7 @@ from omlx.engine.stage.link import Frame, Kind
 from omlx.engine.stage.runners import Group
 from omlx.errors import ModelError, StageError
 from omlx.models.catalog.discovery import BUNDLED
-from omlx.models.catalog.identity import fingerprint
+from omlx.models.catalog.facts import fingerprint
 from omlx.models.catalog.registry import ModelEntry
 from omlx.models.stages import FollowerStage
 from tests.server.running import TARGET

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from omlx.errors import StageError
 from omlx.models.catalog.discovery import BUNDLED
-from omlx.models.catalog.identity import fingerprint
+from omlx.models.catalog.facts import fingerprint
 from omlx.models.stages import check_counts, check_rooms, split_layers
 from tests.server.running import TARGET
 

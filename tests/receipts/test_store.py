@@ -9,7 +9,7 @@ import pytest
 
 from omlx.engine.types import FinishReason, Sampling
 from omlx.errors import NotFound
-from omlx.models.catalog.identity import ModelIdentity
+from omlx.models.catalog.facts import ModelIdentity
 from omlx.receipts.kept import MAX_AGE_S, AnswerStore, KeptAnswer
 from omlx.text.constraint import Constraint
 from omlx.text.grammar import GrammarKind, StructuredOutput

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from lab.settings_page import document
 from omlx.catalog import catalog
-from omlx.settings.document import document
 from omlx.settings.layers import add_flags
 from omlx.settings.schema import Scope, Setting, Settings, table
 

@@ -42,7 +42,7 @@ from omlx.engine.stage.runners import Group, join
 from omlx.engine.stage.stages import Stages
 from omlx.engine.thread import EngineThread
 from omlx.errors import OmlxError, StageError, StageLost
-from omlx.models.catalog.identity import fingerprint
+from omlx.models.catalog.facts import fingerprint
 from omlx.models.pool.footprint import device, free_bytes, limit_bytes
 from omlx.settings.configuration import LiveConfiguration
 

@@ -23,7 +23,7 @@ from omlx.engine.memory import MemoryGuard
 from omlx.engine.thread import EngineThread
 from omlx.engine.types import Limits
 from omlx.errors import BadRequest, EngineDead, ModelError, Overloaded, ProbeFailed, Reason
-from omlx.models.catalog.identity import ModelIdentity, model_identity
+from omlx.models.catalog.facts import ModelIdentity, model_identity
 from omlx.models.catalog.registry import ModelEntry
 from omlx.models.catalog.tokenizer import read_tokenizer
 from omlx.models.library.choose import AUTO

@@ -15,7 +15,7 @@ from omlx.engine.disk.tier import Disk, DiskCache, DiskTier
 from omlx.engine.piece import Layout
 from omlx.engine.thread import EngineThread
 from omlx.errors import EngineDead, Reason
-from omlx.models.catalog.identity import fingerprint, versions
+from omlx.models.catalog.facts import fingerprint, versions
 from omlx.models.catalog.registry import ModelEntry
 from omlx.models.pool.load_weights import LoadedModel
 from omlx.models.pool.speculation import DraftChoice

@@ -17,7 +17,7 @@ from omlx.engine.stage.stages import StageStatus
 from omlx.engine.types import Limits
 from omlx.errors import Reason, optional_reason
 from omlx.exactness import ExactnessClaim
-from omlx.models.catalog.identity import ModelIdentity
+from omlx.models.catalog.facts import ModelIdentity
 from omlx.models.catalog.registry import ModelEntry
 from omlx.models.pool.cost_file import LoadedCosts
 from omlx.models.pool.load_weights import LoadedModel

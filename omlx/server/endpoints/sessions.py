@@ -21,7 +21,7 @@ from starlette.responses import JSONResponse, Response
 from omlx.engine.disk.record import Damaged, Part, Record
 from omlx.engine.disk.session import Session, read_head, read_states, write_session
 from omlx.errors import BadRequest, NotFound, OmlxError, Overloaded, Reason, optional_reason
-from omlx.models.catalog.identity import versions
+from omlx.models.catalog.facts import versions
 from omlx.models.pool.served import ServedModel
 from omlx.server.beginnings.background import BackgroundPrefill
 from omlx.server.beginnings.beginning import FIRST_WORDS, shared_length

@@ -17,7 +17,7 @@ from weakref import WeakValueDictionary
 from omlx.engine.thread import EngineThread
 from omlx.engine.types import Request
 from omlx.errors import BadRequest, ModelError, NotFound, OmlxError, Stopped, TimedOut
-from omlx.models.catalog.identity import fingerprint
+from omlx.models.catalog.facts import fingerprint
 from omlx.models.catalog.tokenizer import tokenizer_length
 from omlx.models.pool.pool import Pool, find_vision
 from omlx.models.pool.served import Lease, ServedModel

@@ -1,4 +1,4 @@
-"""Generator of docs/settings.md: `python -m omlx.settings.document > docs/settings.md`."""
+"""Generator of docs/settings.md: `python -m lab.settings_page > docs/settings.md`."""
 
 from __future__ import annotations
 
