@@ -1,4 +1,4 @@
-"""Embeddings and rankings: texts to vectors and scores, in chunks between running requests' steps."""
+"""Embeddings and rankings: texts to vectors and scores, in chunks between engine steps."""
 
 from __future__ import annotations
 
