@@ -20,7 +20,6 @@ from omlx.engine.step.requests import truncate_at_stop
 from omlx.engine.types import FinishReason, Request
 from omlx.errors import Reason
 from omlx.exactness import TOLERANCE
-from omlx.receipts.verifier import Difference
 
 if TYPE_CHECKING:
     from omlx.engine.device.model import Cache
@@ -28,6 +27,20 @@ if TYPE_CHECKING:
 
 PASSES: Final = 8
 """Single-token passes computed between two steps of running requests."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Token number `place` of an answer, counted from 0, which plain decoding does not choose.
+
+    `margin`: the change of logits needed to choose `answered` instead of `decoded`; infinite if
+    impossible, or if the answer ends at another place.
+    """
+
+    place: int
+    answered: int
+    decoded: int
+    margin: float
 
 
 class PlainDecoding:

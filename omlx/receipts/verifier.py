@@ -16,21 +16,7 @@ from omlx.models.pool.served import ServedModel
 from omlx.receipts.kept import AnswerStore, KeptAnswer, current_versions
 
 if TYPE_CHECKING:
-    from omlx.receipts.plain import PlainDecoding
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """Token number `place` of an answer, counted from 0, which plain decoding does not choose.
-
-    `margin`: the change of logits needed to choose `answered` instead of `decoded`; infinite if
-    impossible, or if the answer ends at another place.
-    """
-
-    place: int
-    answered: int
-    decoded: int
-    margin: float
+    from omlx.receipts.plain import Difference, PlainDecoding
 
 
 @dataclass(frozen=True, slots=True)

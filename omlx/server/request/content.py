@@ -127,7 +127,7 @@ def data_bytes(url: str, field: str) -> bytes:
 
 
 def file_bytes(url: str) -> bytes:
-    """Return the bytes of a data URI whose data may also be text with percent signs.
+    """Return the bytes of a data URI, in base64 or as text with percent signs.
 
     Raises BadRequest as `data_bytes` does.
     """
@@ -144,7 +144,7 @@ def too_large(field: str) -> BadRequest:
 
 
 def _encoded(text: str) -> bytes:
-    """The base64 of a URI, whose `+` may be written as `%2B`, with the padding that some omit."""
+    """Return the base64 of a URI, padded; `+` may be written as `%2B`."""
     encoded = unquote_to_bytes(text) if "%" in text else text.encode()
     return encoded + b"=" * (-len(encoded) % 4)
 

@@ -317,8 +317,9 @@ _BY_VALUES: Final[Sequence[tuple[Sequence[object], str]]] = (
     (("auto", "deepseek"), "reasoning_format"),
     (({"type": "adaptive"},), "thinking"),
 )
-"""Values that request nothing, and the fields of OpenAI, Anthropic, Ollama, vLLM, llama.cpp,
-mlx-lm, OpenRouter, Mistral, DeepSeek and DashScope for which they do."""
+"""Values that request nothing, and the fields for which they do.
+
+Of OpenAI, Anthropic, Ollama, vLLM, llama.cpp, mlx-lm, OpenRouter, Mistral, DeepSeek, DashScope."""
 WITHOUT_EFFECT: Final[Mapping[str, Sequence[object]]] = {
     name: values for values, names in _BY_VALUES for name in names.split()
 }
