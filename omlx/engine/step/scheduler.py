@@ -139,9 +139,9 @@ class Scheduler:
         # What came since would start a row beside rows whose newest tokens are not read yet.
         waits = self._in_flight is None and len(decoding) < len(self.running)
         loads = self.opening.restore(self.running, self.ops, self.memory.headroom) if waits else {}
-        decoding = self.planner.turn(self.decoding if loads else decoding)
-        self.ops.next += self.batch.arrange(decoding) if decoding else []
-        step = self.planner.plan(self.running, decoding, self.ops.next)
+        turn = self.planner.turn(self.decoding if loads else decoding)
+        self.ops.next += self.batch.arrange(turn) if turn else []
+        step = self.planner.plan(self.running, turn, self.ops.next)
         if step is None:
             return None
         self._launched(step.plan)
