@@ -146,6 +146,26 @@ def test_a_request_that_waited_long_is_next_and_keeps_its_row_for_a_while() -> N
     assert 0 < len(desk.said("slow")) < 400, "and it gave way again"
 
 
+@pytest.mark.parametrize("prefix_bytes", [0, 1 << 20])
+def test_pauses_between_urgent_requests_do_not_begin_the_wait_again(prefix_bytes: int) -> None:
+    """A pause is a step in which the row is free; the prompt takes ten."""
+    clock = Clock()
+    limits = replace(LIMITS, max_rows=1, block_tokens=4, prefix_bytes=prefix_bytes)
+    desk = Desk(limits, clock=clock)
+    slow, typed = background("slow", prompt=300, max_tokens=4), 0
+    desk.submit(ask("t", max_tokens=8), slow)
+    until = clock.now + 2 * STARVATION_S
+    while not desk.said("slow"):
+        clock.now += 0.5
+        assert clock.now < until, typed
+        desk.step()
+        if desk.scheduler.running and desk.scheduler.running[0].request.id == "slow":
+            typed += 1
+            desk.submit(ask(f"t{typed}", max_tokens=8))
+    desk.run()
+    assert desk.said("slow") == answer(slow, 4)
+
+
 def test_one_starving_request_at_a_time_precedes_urgent_ones() -> None:
     clock = Clock()
     desk = Desk(replace(LIMITS, max_rows=2), clock=clock)

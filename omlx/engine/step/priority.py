@@ -2,7 +2,7 @@
 
 A lower number is more urgent. Rows give way to more urgent requests and continue afterwards from
 their own tokens. After `STARVATION_S` beside more urgent requests, a request is admitted next, and
-keeps the row for `QUANTUM_S`.
+keeps the row for `QUANTUM_S`. A row of that time pays for that wait, and a shorter one for a part.
 
 Prompts of equal priority are read by virtual finish time, as in weighted fair queueing: a short
 prompt passes a long prompt, and each ends no later than with equal shares.
@@ -46,6 +46,14 @@ def starved(waiting: Sequence[Row], running: Iterable[Row], now: float) -> Row |
     if not late or any(row.kept_until > now for row in running):
         return None
     return min(late, key=lambda row: row.waiting_since)
+
+
+def wait_begins(row: Row, now: float) -> float:
+    """Return when the wait of a displaced row begins: earlier, as far as an earlier wait is not
+    paid for.
+    """
+    waited, ran = row.admitted_at - row.waiting_since, now - row.admitted_at
+    return now - max(0.0, waited - ran * STARVATION_S / QUANTUM_S)
 
 
 def least_urgent(running: Sequence[Row], priority: int, now: float) -> Row | None:

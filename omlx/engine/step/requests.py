@@ -19,7 +19,13 @@ from omlx.engine.prefix.reuse import PrefixReuse
 from omlx.engine.speculation.speculator import Speculator
 from omlx.engine.step.masking import KnownTokensMask
 from omlx.engine.step.prefill import PrefillChunk
-from omlx.engine.step.priority import QUANTUM_S, least_urgent, most_urgent, starved
+from omlx.engine.step.priority import (
+    QUANTUM_S,
+    least_urgent,
+    most_urgent,
+    starved,
+    wait_begins,
+)
 from omlx.engine.step.row import Clock, Row, Status
 from omlx.engine.types import Event, Failed, Limits, Request
 from omlx.engine.vision.features import Looks
@@ -90,14 +96,16 @@ class AdmissionQueue:
     def requeue(self, row: Row, *, cold: bool) -> None:
         """Have the tokens of a row that was given up computed again, before other requests."""
         self._rows += 1
-        self.waiting.insert(0, row.again(self._rows, cold=cold))
+        again = row.again(self._rows, cold=cold)
+        again.waiting_since = wait_begins(row, self._clock())
+        self.waiting.insert(0, again)
 
     def displace(self, row: Row, speculator: Speculator) -> None:
         """Have a displaced row wait, before others of equal priority."""
         self._rows += 1
         self._next = self._next_or(most_urgent(self.waiting, ()))
-        drafters = drafter_stats(row, speculator)
-        self.waiting.insert(0, row.later(self._rows, self._clock(), drafters))
+        drafters, since = drafter_stats(row, speculator), wait_begins(row, self._clock())
+        self.waiting.insert(0, row.later(self._rows, since, drafters))
 
     def displaceable(self, running: Sequence[Row], *, freeing: bool) -> Row | None:
         """Return the row to give way to a waiting request, if any.
@@ -145,6 +153,7 @@ class AdmissionQueue:
                 return
             if head is self._starved(running):
                 head.keep(self._clock() + QUANTUM_S)
+            head.admitted_at = self._clock()
             self.unblock()
             self._next = None
             self.waiting = [row for row in self.waiting if row is not head]

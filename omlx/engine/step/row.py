@@ -83,9 +83,9 @@ class Row:
     often its tokens were computed again after a failure of the device, the last time when it had
     `restarted_at` tokens; `cold`: without a cached prefix.
 
-    `waiting_since` is the start of the newest wait; until `kept_until` the row gives way to no
-    other request. `displaced` counts pauses, `earlier` has the statistics of drafters before them.
-    `finish_tag` orders prompts (see priority.py).
+    `waiting_since` is the start of the newest wait, `admitted_at` its end; until `kept_until` the
+    row gives way to no other request. `displaced` counts pauses, `earlier` has the statistics of
+    drafters before them. `finish_tag` orders prompts. For these, see priority.py.
     """
 
     id: int
@@ -104,6 +104,7 @@ class Row:
     restarted_at: int = 0
     cold: bool = False
     waiting_since: float = 0.0
+    admitted_at: float = 0.0
     kept_until: float = 0.0
     displaced: int = 0
     earlier: dict[str, DrafterStats] = field(default_factory=dict)
@@ -179,10 +180,10 @@ class Row:
         row.restarts, row.restarted_at, row.cold = self.restarts + 1, len(self.tokens), cold
         return row
 
-    def later(self, new_id: int, now: float, earlier: dict[str, DrafterStats]) -> Row:
+    def later(self, new_id: int, since: float, earlier: dict[str, DrafterStats]) -> Row:
         """Return a waiting row to continue behind the tokens of this displaced row."""
         row = self._waiting(new_id)
-        row.displaced, row.waiting_since, row.earlier = self.displaced + 1, now, earlier
+        row.displaced, row.waiting_since, row.earlier = self.displaced + 1, since, earlier
         return row
 
     def _waiting(self, new_id: int) -> Row:
