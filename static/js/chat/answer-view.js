@@ -130,8 +130,10 @@ export class AnswerView {
     const waits = message.status === "running" && !message.text && !message.reasoning && !message.calls;
     progress.hidden = !(waits && answer?.isConnected !== false);
     if (progress.hidden) return;
-    const { stage: name = "sent", share = null } = answer?.progress ?? {};
-    show(stage, t(`ui.chat.stage.${name}`, { model: message.model }));
+    const { stage: name = "sent", share = null, left = null } = answer?.progress ?? {};
+    const parts = [t(`ui.chat.stage.${name}`, { model: message.model })];
+    if (left) parts.push(t("ui.try.left", { time: seconds(left) }));
+    show(stage, parts.join(" · "));
     bar.hidden = share === null;
     if (share !== null) bar.value = share;
   }

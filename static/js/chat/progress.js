@@ -14,8 +14,7 @@ export function watch(answer) {
     if (message.text || message.reasoning) return;
     if (answer.isConnected) {
       const progress = stageOf(message, await fetchLive());
-      const { stage, share } = answer.progress ?? {};
-      if (progress?.stage !== stage || progress?.share !== share) answer.show(progress);
+      if (JSON.stringify(progress) !== JSON.stringify(answer.progress)) answer.show(progress);
     }
     if (timer !== null) timer = setTimeout(look, EVERY_MS);
   }

@@ -76,14 +76,14 @@ test("before the first token the page says what the server does", () => {
   const live = {
     loading: [{ model: "m", share: 0.5 }],
     requests: [
-      { id: "resp_1-0", phase: "reading", read: 10, prompt: 40 },
-      { id: "resp_2-0", phase: "waiting", read: 0, prompt: 40 },
+      { id: "resp_1-0", phase: "reading", read: 10, prompt: 40, left_s: 2.5 },
+      { id: "resp_2-0", phase: "waiting", read: 0, prompt: 40, left_s: null },
     ],
   };
-  assert.deepEqual(stageOf({ model: "m" }, live), { stage: "loading", share: 0.5 });
+  assert.deepEqual(stageOf({ model: "m" }, live), { stage: "loading", share: 0.5, left: null });
   assert.equal(stageOf({ model: "n" }, live), null);
-  assert.deepEqual(stageOf({ response: "resp_1" }, live), { stage: "reading", share: 0.25 });
-  assert.deepEqual(stageOf({ response: "resp_2" }, live), { stage: "waiting", share: null });
+  assert.deepEqual(stageOf({ response: "resp_1" }, live), { stage: "reading", share: 0.25, left: 2.5 });
+  assert.deepEqual(stageOf({ response: "resp_2" }, live), { stage: "waiting", share: null, left: null });
   assert.equal(stageOf({ response: "resp_3" }, live), null);
   assert.equal(stageOf({ response: "resp_1" }, null), null);
 });
