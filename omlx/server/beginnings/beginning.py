@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -27,6 +28,14 @@ FIRST_WORDS: Final = ("A", "a", "0", "<", "\n", " -", "我")
 """First words of user messages — no token of the prompts' common prefix depends on the next
 character.
 """
+
+
+_PLACE: Final = re.compile(
+    r"(?:directory|folder|cwd|workspace|worktree|project)\b"
+    r"[^\n]{0,24}?(?<![\w.])((?:[A-Za-z]:)?[/\\~][^\s<>\"'`,;]*)",
+    re.IGNORECASE,
+)
+"""A label and a path."""
 
 
 @dataclass(frozen=True)
@@ -115,6 +124,12 @@ def beginning_of(request: GenerationRequest) -> Beginning | None:
     if not MIN_CHARACTERS <= len(beginning.text) <= MAX_CHARACTERS:
         return None
     return beginning
+
+
+def place_of(text: str) -> str:
+    """Return the working directory stated by a system message; empty if none."""
+    found = _PLACE.search(text)
+    return "" if found is None else found[1]
 
 
 def is_new(request: GenerationRequest) -> bool:

@@ -1,8 +1,9 @@
 """Foresight: beginnings to expect, made of earlier ones.
 
 Programs repeat a beginning but for some spans: date, working directory, git status, tools. Expected
-is the newest beginning of each directory with today's date, and with the newest tools after an
-update. Wrong guesses cost idle time only: prefixes are found by their tokens.
+is the newest beginning of each directory with today's date, with the git status that its
+conversation has left, and with the newest tools after an update. Wrong guesses cost idle time only:
+prefixes are found by their tokens.
 """
 
 from __future__ import annotations
@@ -13,20 +14,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from itertools import product
+from math import inf
 from typing import Any, Final, TypeAlias
 
-from omlx.server.beginnings.beginning import Beginning, shared_length
-from omlx.server.beginnings.store import Known
+from omlx.server.beginnings.beginning import Beginning, place_of, shared_length
+from omlx.server.beginnings.git_status import GitStatus, with_git_status
+from omlx.server.beginnings.store import RETURNS, Known
 
 Tools: TypeAlias = tuple[Mapping[str, Any], ...]
-
-RETURNS: Final = 2
-"""Conversations — beginnings of a family used less often are not computed ahead."""
 
 DAY_S: Final = 86400.0
 
 MAX_ORDERS: Final = 2
 """Orders of equal tools — servers of tools connect in any order."""
+
+SETTLED_S: Final = 60.0
+"""Seconds without a request, after which a conversation has left its git status."""
 
 LATE_DAYS: Final = 3
 """Days — later turns of a conversation repeat the date of the first."""
@@ -34,12 +37,6 @@ LATE_DAYS: Final = 3
 LABEL_CHARACTERS: Final = 80
 """Characters — longer lines are split before a changed word."""
 
-_PLACE: Final = re.compile(
-    r"(?:directory|folder|cwd|workspace|worktree|project)\b"
-    r"[^\n]{0,24}?(?<![\w.])((?:[A-Za-z]:)?[/\\~][^\s<>\"'`,;]*)",
-    re.IGNORECASE,
-)
-"""A label and a path."""
 _WEEKDAYS: Final = ("", "%a ", "%a, ", "%A ", "%A, ")
 
 
@@ -68,6 +65,12 @@ def foresee(known: Sequence[Known], now: float) -> list[Expected]:
             for one in _expected(family, now):
                 expected.setdefault(one.beginning.key, one)
     return sorted(expected.values(), key=lambda one: one.known.used_at, reverse=True)
+
+
+def foreseen_until(known: Sequence[Known], now: float) -> float:
+    """Return when `foresee` will return others, without another request or day."""
+    settled = [one.used_at + SETTLED_S for one in known if one.left.status]
+    return min((at for at in settled if at > now), default=inf)
 
 
 def program(client: str) -> str:
@@ -100,7 +103,7 @@ def _related(left: Known, right: Known) -> bool:
 
 def _expected(family: Sequence[Known], now: float) -> list[Expected]:
     """Return the beginnings to expect of a family, ordered newest first."""
-    current = [with_date(one.beginning, one.used_at, now) for one in family]
+    current = [with_date(_left(one, now), one.used_at, now) for one in family]
     expected, places = list[Expected](), set[str]()
     for one, beginning in zip(family, current, strict=True):
         place = place_of(beginning.system)
@@ -112,6 +115,13 @@ def _expected(family: Sequence[Known], now: float) -> list[Expected]:
         for tools in _tool_lists(one, family):
             expected.append(Expected(one, replace(beginning, tools=tools), spans))
     return expected
+
+
+def _left(one: Known, now: float) -> Beginning:
+    """Return a beginning with the git status at `now`, as far as its conversation tells."""
+    if now < one.used_at + SETTLED_S:
+        return one.beginning
+    return with_git_status(one.beginning, one.left)
 
 
 def _tool_lists(one: Known, family: Sequence[Known]) -> list[Tools]:
@@ -133,18 +143,13 @@ def _reordered(left: Tools, right: Tools) -> bool:
     return len(left) == len(right) and all(tool in right for tool in left)
 
 
-def place_of(text: str) -> str:
-    """Return the working directory stated by a system message; empty if none."""
-    found = _PLACE.search(text)
-    return "" if found is None else found[1]
-
-
 def _spans(beginning: Beginning, others: Sequence[Beginning], now: float) -> tuple[int, ...]:
-    """Return where the text parts from the others, all of today, and from tomorrow's."""
+    """Return where the text parts from the others, all of today, from tomorrow's and from one with
+    another git status.
+    """
     text, tomorrow = beginning.system, with_date(beginning, now, now + DAY_S)
-    lengths = {
-        shared_length(text, other.system) for other in (*others, tomorrow) if other.system != text
-    }
+    others = (*others, tomorrow, with_git_status(beginning, GitStatus("-")))
+    lengths = {shared_length(text, other.system) for other in others if other.system != text}
     return tuple(sorted({_start(text, length) for length in lengths} - {0}))
 
 

@@ -19,7 +19,9 @@ from threading import Lock
 from typing import Final, TypeAlias
 
 from omlx import storage
-from omlx.server.beginnings.beginning import Beginning
+from omlx.server.beginnings.beginning import Beginning, beginning_of, is_new
+from omlx.server.beginnings.git_status import UNCHANGED, GitStatus, left_by
+from omlx.server.request.generation_request import GenerationRequest
 from omlx.storage import Failure
 
 EARLIER_FILE: Final = "beginnings.json"
@@ -31,9 +33,13 @@ TOTAL_CHARACTERS: Final = 8 << 20
 
 MAX_AGE_S: Final = 30 * 86400.0
 
+RETURNS: Final = 2
+"""Conversations — beginnings of a family used less often are not computed ahead."""
+
 _ADD: Final = """
 insert into beginnings values (?, ?, ?, ?, ?, ?) on conflict do update set
     conversations = conversations + excluded.conversations,
+    beginning = iif(excluded.used_at >= used_at, excluded.beginning, beginning),
     client = iif(excluded.used_at >= used_at, excluded.client, client),
     used_at = max(used_at, excluded.used_at)
 """
@@ -46,7 +52,7 @@ class Known:
     """A beginning of a model's prompts, and its use.
 
     conversations: how many began with it. client: User-Agent of the newest request. used_at:
-    seconds since the epoch.
+    seconds since the epoch. left: git status that the newest request has left.
     """
 
     model: str
@@ -54,6 +60,12 @@ class Known:
     conversations: int = 0
     client: str = ""
     used_at: float = 0.0
+    left: GitStatus = UNCHANGED
+
+    @property
+    def text(self) -> str:
+        """JSON of the beginning and of `left`; escapes what is not Unicode text."""
+        return json.dumps(asdict(self.beginning) | {"left": asdict(self.left)})
 
 
 Beginnings: TypeAlias = dict[tuple[str, str], Known]
@@ -83,9 +95,31 @@ class BeginningStore:
         self._flushing = Lock()
         self._logged = ""
 
-    def note(self, model: str, beginning: Beginning, client: str, conversations: int) -> None:
+    def note_request(self, model: str, client: str, request: GenerationRequest) -> None:
+        """Record how a conversation begins, and the git status that it has left so far."""
+        beginning = beginning_of(request)
+        if beginning is None:
+            return
+        conversations, known = int(is_new(request)), UNCHANGED
+        if not conversations:
+            with self._lock:
+                before = self._known.get((model, beginning.key))
+            known = UNCHANGED if before is None else before.left
+        if request.prewarm:  # the client expects it to return
+            conversations = RETURNS
+        left = left_by(beginning.system, request.messages, known)
+        self.note(model, beginning, client, conversations, left)
+
+    def note(
+        self,
+        model: str,
+        beginning: Beginning,
+        client: str,
+        conversations: int,
+        left: GitStatus = UNCHANGED,
+    ) -> None:
         """Record a request with the number of new `conversations`."""
-        known = Known(model, beginning, conversations, client, self._wall())
+        known = Known(model, beginning, conversations, client, self._wall(), left)
         with self._lock:
             self.version += 1
             for beginnings in (self._known, self._noted):
@@ -152,16 +186,17 @@ class BeginningStore:
     def _change(
         self, db: sqlite3.Connection, forgotten: Collection[str], noted: Beginnings
     ) -> Beginnings:
-        delete = "delete from beginnings where model = ?"
-        db.executemany(delete, [(model,) for model in forgotten])
+        for model in forgotten:
+            db.execute("delete from beginnings where model = ?", (model,))
         for name, one in noted.items():
-            text = json.dumps(asdict(one.beginning))  # escapes what is not Unicode text
-            db.execute(_ADD, (*name, text, one.conversations, one.client, one.used_at))
+            db.execute(_ADD, (*name, one.text, one.conversations, one.client, one.used_at))
         rows = db.execute("select * from beginnings").fetchall()
         known: Beginnings = {}
         for model, key, text, *details in rows:
             with suppress(ValueError, KeyError, TypeError):  # damage that SQLite did not notice
-                known[model, key] = Known(model, Beginning.read(json.loads(text)), *details)
+                record = json.loads(text)
+                left = GitStatus(**record.get("left", {}))
+                known[model, key] = Known(model, Beginning.read(record), *details, left)
         self._shrink(known)
         gone = [(model, key) for model, key, *_ in rows if (model, key) not in known]
         db.executemany("delete from beginnings where model = ? and key = ?", gone)
@@ -205,7 +240,7 @@ class BeginningStore:
 def _add(known: Beginnings, noted: Known) -> None:
     name = noted.model, noted.beginning.key
     before = known.get(name, replace(noted, conversations=0))
-    newest = max(before, noted, key=lambda one: one.used_at)
+    newest = max(noted, before, key=lambda one: one.used_at)
     known[name] = replace(newest, conversations=before.conversations + noted.conversations)
 
 

@@ -23,8 +23,6 @@ from omlx.models.pool.pool import Pool, find_vision
 from omlx.models.pool.served import Lease, ServedModel
 from omlx.models.vision.support import VisionSupport
 from omlx.receipts.kept import AnswerStore, Recorder
-from omlx.server.beginnings.beginning import beginning_of, is_new
-from omlx.server.beginnings.foresight import RETURNS
 from omlx.server.beginnings.next_turn import NextTurns
 from omlx.server.beginnings.store import BeginningStore
 from omlx.server.http.errors import field_error
@@ -257,13 +255,8 @@ class GenerationService:
         stats = self._engine.prefix_of(served.id)
         if self._beginnings is None or stats is None or stats.disk.off is not None:
             return
-        beginning = await self._text.run(lane, partial(beginning_of, request))
-        if beginning is None:
-            return
-        conversations = int(is_new(request))
-        if request.prewarm:  # the client expects it to return
-            conversations = RETURNS
-        self._beginnings.note(served.id, beginning, caller.client, conversations)
+        note = partial(self._beginnings.note_request, served.id, caller.client, request)
+        await self._text.run(lane, note)
 
     async def _weights_of(self, served: ServedModel) -> str:
         """Return what identifies the weights of a loaded model; empty if its files are gone."""

@@ -4,16 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta, timezone
+from itertools import pairwise
+from math import inf
+from typing import Any
 
 import pytest
 from mlx_lm.tokenizer_utils import load as load_tokenizer
 
 from omlx.models.catalog.discovery import BUNDLED
-from omlx.server.beginnings.beginning import Beginning, shared_length
-from omlx.server.beginnings.foresight import DAY_S, Expected, foresee, place_of, with_date
+from omlx.server.beginnings.beginning import Beginning, place_of, shared_length
+from omlx.server.beginnings.foresight import (
+    DAY_S,
+    SETTLED_S,
+    Expected,
+    foresee,
+    foreseen_until,
+    with_date,
+)
+from omlx.server.beginnings.git_status import UNCHANGED, GitStatus, left_by
 from omlx.server.beginnings.prewarmer import tokenize
 from omlx.server.beginnings.store import Known
-from tests.server.beginnings.agents import AGENTS, FOLDERS, Moment, system, tools
+from tests.server.beginnings.agents import (
+    AGENTS,
+    FIRST_DAY,
+    FOLDERS,
+    SHOP,
+    Moment,
+    Work,
+    claude_code,
+    ran,
+    system,
+    tools,
+    turns,
+    wrote,
+)
 from tests.server.running import TARGET
 
 NOON = datetime(2026, 11, 30, 12).timestamp()
@@ -79,6 +103,54 @@ def test_the_newest_status_of_each_folder_is_expected_today() -> None:
     assert not foresee(came, NOON)[0].foreseen
     lines = [expected[0].beginning.system[at:].partition("\n")[0] for at in expected[0].spans]
     assert lines == ["Working directory: /a", "Today: 2026-12-01", "Git status: two"]
+
+
+def left(work: Work) -> GitStatus:
+    text = f"Working directory: {FOLDERS[0]}\n\nStatus:\n{work.status}\n\nRecent commits:\n"
+    return left_by(text + "\n".join(work.log), turns(work))
+
+
+def test_calls_of_a_session_tell_the_git_status_of_the_next_one() -> None:
+    """But for a commit of the user, a program that writes, and an edit of the user."""
+    told = []
+    for before, after in pairwise(SHOP):
+        status = left(before)
+        if status == UNCHANGED:
+            status = GitStatus(before.status, "\n".join(before.log))
+        told.append(status == GitStatus(after.status, "\n".join(after.log)))
+    assert told == [True, True, True, False, False, True, True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("status", "call", "expected"),
+    [
+        ("?? docs/", wrote("Write", "docs/a.md"), ""),  # a new folder is one entry
+        ("M  a.py", wrote("Edit", "a.py"), "MM a.py"),
+        ("(clean)", wrote("Edit", "../../other.py"), ""),
+        ("(clean)", ("Read", {"file_path": f"{FOLDERS[0]}/a.py"}, "text"), ""),
+        ("(clean)", ran("git status --short", " M a.py\n?? b.py\n"), "M a.py\n?? b.py"),
+        ("M a.py", ran("git status --short", ""), "(clean)"),
+        ("M a.py", ran("git status --short", "fatal: not a git repository"), ""),
+        ("M a.py\n?? b.py", ran("git commit -am x", "[main 1234567] x"), "?? b.py"),
+        ("M a.py\n?? b.py", ran("git add b.py; git commit", "[b 1234567] x"), "M a.py"),
+        ("M a.py", ran("git commit -am x", "error: nothing to commit"), ""),
+    ],
+)
+def test_git_status_after_a_call(status: str, call: Any, expected: str) -> None:
+    assert left(Work(status, ("0000000 Begin",), [call])).status == expected
+
+
+def test_a_session_has_left_its_status_after_a_while() -> None:
+    first, second = (Moment(FIRST_DAY, FOLDERS[0], session) for session in (0, 2))
+    beginning, at = claude_code(first), FIRST_DAY.timestamp()
+    one = Known("m", beginning, 2, CLIENT, at, left_by(beginning.system, turns(first.work)))
+    (soon,) = foresee([one], at + SETTLED_S - 1)
+    (later,) = foresee([one], at + SETTLED_S)
+    assert soon.beginning == beginning
+    assert later.beginning == claude_code(second)
+    assert later.foreseen
+    assert foreseen_until([one], at) == at + SETTLED_S
+    assert foreseen_until([one], at + SETTLED_S) == inf
 
 
 def test_what_came_once_is_not_expected() -> None:
@@ -148,7 +220,7 @@ def test_spans_begin_where_tokens_may_change() -> None:
             Known("m", shape(moment), 1, client, moment.at.timestamp())
             for moment in reversed(moments)
         ]
-        later = [shape(Moment(datetime(2026, 12, 1, 9), folder, 9)) for folder in FOLDERS]
+        later = [shape(Moment(datetime(2026, 12, 1, 9), folder, 2)) for folder in FOLDERS]
         for one in foresee(came, NOON):
             tokenized = tokenize(tokenizer, CONTEXT, one)
             for other in later:

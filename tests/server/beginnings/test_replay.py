@@ -11,10 +11,11 @@ from mlx_lm.tokenizer_utils import load as load_tokenizer
 from omlx.engine.prefix import reuse
 from omlx.models.catalog.discovery import BUNDLED
 from omlx.server.beginnings.foresight import foresee
+from omlx.server.beginnings.git_status import left_by
 from omlx.server.beginnings.prewarmer import MAX_BEGINNINGS, Tokenized, tokenize
 from omlx.server.beginnings.store import BeginningStore
 from tests.engine.harness import LIMITS, Bench, loop_of, request
-from tests.server.beginnings.agents import AGENTS, sessions
+from tests.server.beginnings.agents import AGENTS, sessions, turns
 from tests.server.running import TARGET
 from tests.zoo import VOCAB_SIZE
 
@@ -62,6 +63,8 @@ def replay(store: BeginningStore, wall: Wall) -> Iterator[Session]:
         beginning = AGENTS[client](moment)
         yield Session(number, idle, beginning.tokens(tokenizer, CONTEXT))
         store.note("m", beginning, client, 1)
+        if (left := left_by(beginning.system, turns(moment.work))).status:
+            store.note("m", beginning, client, 0, left)
 
 
 def ids(tokens: Sequence[int]) -> tuple[int, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import stat
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from omlx.server.beginnings.store import BeginningStore
 from omlx.server.request.content import ATTRIBUTION
 from omlx.server.request.generation_request import GenerationRequest
 from omlx.text.tools import ToolUse
+from tests.server.beginnings.agents import FIRST_DAY, FOLDERS, SHOP, Moment, claude_code, turns
 from tests.storage import homes
 
 DAY_S = 86400.0
@@ -67,6 +69,29 @@ def test_it_knows_the_beginnings_of_conversations_over_processes(tmp_path: Path)
     assert again.known("n") == []
     again.forget("m")
     assert all(b"agent" not in file.read_bytes() for file in home.iterdir())
+
+
+def test_the_git_status_that_a_conversation_has_left_is_known_to_the_next_process(
+    tmp_path: Path,
+) -> None:
+    begun = claude_code(Moment(FIRST_DAY, FOLDERS[0], 0))
+    first = [*begun.messages, {"role": "user", "content": "Round the prices."}]
+
+    def status(*messages: Mapping[str, object]) -> str:
+        store = BeginningStore(tmp_path)
+        store.read()
+        asked = GenerationRequest(messages=[*first, *messages], tools=ToolUse(begun.tools))
+        store.note_request("m", "claude-cli/2", asked)
+        store.flush()
+        (known,) = store.known("m")
+        return known.left.status
+
+    assert status() == ""
+    assert status(*turns(SHOP[0])) == SHOP[1].status
+    answered = {"role": "assistant", "content": "Rounded."}
+    assert status(answered) == SHOP[1].status  # a compaction has removed the calls
+    assert status(answered, *turns(SHOP[1])) == SHOP[2].status
+    assert status() == ""  # a new conversation, which finds the old status again
 
 
 def test_two_servers_of_one_home_add_to_one_table(tmp_path: Path) -> None:
