@@ -8,7 +8,7 @@ They are apart because their owners are: each of the first two belongs to the pr
 locked its folder (`lock`), and damage to one costs nothing of the others. Tables of `omlx.sqlite`:
 
     usage         sums by day, model and API key
-    measurements  costs of passes, trials, benchmarks: JSON by kind and name
+    measurements  costs of passes, trials, benchmarks, compactions: JSON by kind and name
     receipts      kept answers: JSON by id
     beginnings    of prompts, by model and key
 

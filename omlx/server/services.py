@@ -100,7 +100,8 @@ def build_services(
     metrics = Metrics(lambda: _gauges(engine, pool, stages, stores.journal, prewarmer))
     history = UsageHistory(stores.home)
     activity = Activity(metrics, history=history)
-    next_turns = NextTurns(prefill, pool, settings)
+    compactions = None if stores.beginnings is None else stores.beginnings.compactions
+    next_turns = NextTurns(prefill, pool, settings, compactions)
     generations = GenerationService(
         engine, pool, activity, stores.answers, urls, stores.beginnings, next_turns
     )

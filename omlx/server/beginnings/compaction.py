@@ -1,28 +1,45 @@
 """Compactions: requests by which programs summarise a conversation that fills the context.
 
 A program asks with the conversation and a fixed message behind, perhaps with other instructions or
-without tools. That shape is learnt from the last one seen, so the next one can be computed ahead.
+without tools; pi with a transcript. That shape is learnt from the last one seen and kept for the
+next processes, so the next compaction can be computed ahead.
 """
 
 from __future__ import annotations
 
+import asyncio
+import json
+import logging
 import re
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, Final, TypeAlias
 
+from omlx.server.beginnings import transcript
 from omlx.server.request.generation_request import GenerationRequest
-from omlx.text.template.render import texts_of
+from omlx.storage import Failure, Measurements
+from omlx.text.template.render import Message, texts_of
 from omlx.text.tools import ToolUse
 
 SHARE: Final = 0.8
 """Share of the context that a conversation fills before a compaction is prepared."""
 
+LEAST_SHARE: Final = 0.5
+"""Share of the context — below it none is prepared, whenever the program has compacted."""
+
+EARLY: Final = 0.9
+"""Share of the size at which the program has compacted, from which on one is prepared."""
+
 CONVERSATIONS: Final = 4
 """Last requests of a program among which the compacted conversation is found."""
 
 MAX_PROGRAMS: Final = 16
+
+KIND: Final = "compactions"
+"""Kind of the records, by model."""
 
 _ASKS: Final = re.compile(
     r"Your task is to create a detailed summary of (?:the|this|our) conversation"
@@ -30,10 +47,12 @@ _ASKS: Final = re.compile(
     r"|You are performing a CONTEXT CHECKPOINT COMPACTION"  # Codex
     r"|Do not mention the summary process or that context was compacted"  # opencode
     r"|Provide a detailed prompt for continuing our conversation above"
-    r"|The messages above are a conversation to summarize"  # pi
     r"|First, reason in your (?:private )?<?scratchpad"  # Qwen Code
+    rf"|{'|'.join(transcript.ASKS.values())}"  # pi
 )
 """Sentences of the messages with which known programs ask."""
+
+log = logging.getLogger("omlx.prefix")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +60,9 @@ class Shape:
     """Differences of a compaction from the compacted conversation.
 
     `system` replaces the system messages, None: the same ones. `tools` as offered, or none.
-    `asks` are the messages behind the conversation.
+    `asks` are the messages behind the conversation, or, for a `transcript`, the text behind it.
+    `filled`: share of the context that the conversation filled, 0 if unknown. `kept`: tokens at the
+    end of the conversation that are not in a transcript.
     """
 
     system: Sequence[Mapping[str, Any]] | None
@@ -49,67 +70,190 @@ class Shape:
     same_tools: bool
     asks: Sequence[Mapping[str, Any]]
     variables: Mapping[str, Any]
+    transcript: bool = False
+    filled: float = 0.0
+    kept: int = 0
 
-    def of(self, request: GenerationRequest) -> GenerationRequest:
-        """Return the compaction of a conversation, which ends as `request` does."""
+    @property
+    def kind(self) -> str:
+        """Name among the shapes of a program; empty for a program's only one."""
+        return transcript.kind_of(self.asks[0]["content"]) or "" if self.transcript else ""
+
+    @property
+    def prepared_from(self) -> float:
+        """Share of the context from which on the compaction is prepared."""
+        return min(SHARE, max(LEAST_SHARE, EARLY * self.filled)) if self.filled else SHARE
+
+    def of(self, request: GenerationRequest) -> GenerationRequest | None:
+        """Return the compaction of a conversation, which ends as `request` does; None if the
+        program would not make it.
+        """
         system, rest = split(request.messages)
         if self.system is not None:
             system = self.system
         tools = request.tools if self.same_tools else self.tools
         messages = (*system, *rest, *self.asks)
+        if self.transcript:
+            text = transcript.compaction_text(self.asks[0]["content"], self.kept, rest)
+            if text is None:
+                return None
+            messages = (*system, {**self.asks[0], "content": text})
         return replace(request, messages=messages, tools=tools, template_variables=self.variables)
+
+    def to_json(self) -> dict[str, Any]:
+        record = {name: getattr(self, name) for name in self.__slots__}
+        return record | {"tools": None if self.tools is None else self.tools.functions}
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> Shape:
+        """Raises KeyError or TypeError for other records."""
+        tools = record["tools"]
+        return cls(**{**record, "tools": None if tools is None else ToolUse(tuple(tools))})
+
+
+Programs: TypeAlias = dict[str, dict[str, Shape]]
+"""Shapes by program and kind, the newest program last."""
+
+
+@dataclass(slots=True)
+class Conversation:
+    """A request and its answer, and the share of the context that they have filled."""
+
+    request: GenerationRequest
+    answer: Message | None = None
+    filled: float = 0.0
 
 
 @dataclass(slots=True)
 class Compactions:
-    """Shapes by model and program, and the last conversations to learn them from."""
+    """Shapes by model and program, and the last conversations to learn them from.
 
-    _shapes: dict[tuple[str, str], Shape] = field(default_factory=dict)
-    _last: dict[tuple[str, str], deque[GenerationRequest]] = field(default_factory=dict)
+    `home` keeps shapes in its records; None: nothing is kept.
+    """
 
-    def note(self, model: str, program: str, request: GenerationRequest) -> None:
-        """Learn from a request: a conversation, or the compaction of an earlier one."""
-        name = model, program
-        if asks_to_compact(request):
-            for conversation in reversed(self._last.get(name, ())):
-                if (shape := shape_of(conversation, request)) is not None:
-                    self._shapes[name] = shape
-                    return
-        elif request.tools is not None:
-            last = self._last.pop(name, None) or deque(maxlen=CONVERSATIONS)
-            last.append(request)
-            self._last[name] = last  # the newest program is the last
+    home: Path | None = None
+    _shapes: dict[str, Programs] = field(default_factory=dict)
+    _last: dict[tuple[str, str], deque[Conversation]] = field(default_factory=dict)
+    _read: set[str] = field(default_factory=set)
+
+    def note(self, model: str, program: str, request: GenerationRequest) -> Conversation:
+        """Note a request that is no compaction as the newest of a conversation."""
+        conversation = Conversation(request)
+        if request.tools is not None:
+            last = self._last.pop((model, program), None) or deque(maxlen=CONVERSATIONS)
+            last.append(conversation)
+            self._last[model, program] = last  # the newest program is the last
             if len(self._last) > MAX_PROGRAMS:
-                oldest = next(iter(self._last))
-                self._last.pop(oldest)
-                self._shapes.pop(oldest, None)
+                self._last.pop(next(iter(self._last)))
+        return conversation
 
-    def shape(self, model: str, program: str) -> Shape | None:
-        return self._shapes.get((model, program))
+    def learn(self, model: str, program: str, request: GenerationRequest) -> bool:
+        """Learn from a compaction of an earlier conversation. Return whether its shape is new."""
+        for conversation in reversed(self._last.get((model, program), ())):
+            shape = shape_of(conversation, request)
+            if shape is not None:
+                known = self._shapes.get(model, {}).get(program, {})
+                self._add(model, {program: known | {shape.kind: shape}})
+                return known.get(shape.kind) != shape
+        return False
+
+    async def shapes(self, model: str, program: str) -> list[Shape]:
+        """Return the shapes of a program."""
+        if model not in self._read:
+            self._read.add(model)
+            stored = await asyncio.to_thread(self._stored, model)
+            self._add(model, stored | self._shapes.get(model, {}))
+        return list(self._shapes.get(model, {}).get(program, {}).values())
+
+    async def save(self, model: str) -> None:
+        """Add the shapes of a model to the records. A failure is a warning in the log."""
+        if self.home is not None:
+            await asyncio.to_thread(self._store, model, dict(self._shapes.get(model, {})))
+
+    def forget(self, model: str) -> None:
+        """Drop the shapes of a model, in memory."""
+        self._shapes.pop(model, None)
+
+    def _add(self, model: str, programs: Programs) -> None:
+        known = {**self._shapes.get(model, {})}
+        for program in programs:
+            known.pop(program, None)
+        self._shapes[model] = _newest(known | programs)
+
+    def _stored(self, model: str) -> Programs:
+        try:
+            text = None if self.home is None else Measurements(self.home, KIND).load(model)
+        except Failure as error:
+            _warn("compactions of conversations not read", error)
+            text = None
+        return _parsed(text)
+
+    def _store(self, model: str, programs: Programs) -> None:
+        def change(text: str | None) -> str:
+            records = {
+                program: [shape.to_json() for shape in shapes.values()]
+                for program, shapes in _newest(_parsed(text) | programs).items()
+            }
+            return json.dumps(records)
+
+        try:
+            if self.home is not None:
+                Measurements(self.home, KIND).change(model, change)
+        except (*Failure, TypeError, ValueError) as error:
+            _warn("compactions of conversations not written", error)
+
+
+def _newest(programs: Programs) -> Programs:
+    return dict([*programs.items()][-MAX_PROGRAMS:])
+
+
+def _parsed(text: str | None) -> Programs:
+    """Return the shapes of a record; none of a damaged one."""
+    programs: Programs = {}
+    with suppress(ValueError, KeyError, TypeError, AttributeError):
+        for program, records in json.loads(text or "{}").items():
+            shapes = [Shape.from_json(record) for record in records]
+            programs[program] = {shape.kind: shape for shape in shapes}
+    return programs
+
+
+def _warn(event: str, error: Exception) -> None:
+    log.warning(event, extra={"fields": {"detail": str(error)}})
 
 
 def asks_to_compact(request: GenerationRequest) -> bool:
     """Whether the last message is one with which a known program asks to compact."""
     if not request.messages or request.messages[-1]["role"] != "user":
         return False
-    return any(_ASKS.search(text) for text in texts_of(request.messages[-1].get("content")))
+    texts = texts_of(request.messages[-1].get("content"))
+    return any(_ASKS.search(text.rpartition(transcript.CLOSING)[2]) for text in texts)
 
 
-def shape_of(conversation: GenerationRequest, compaction: GenerationRequest) -> Shape | None:
+def shape_of(conversation: Conversation, compaction: GenerationRequest) -> Shape | None:
     """Return the shape of a compaction; None for another conversation.
 
     An answer and results of tools may stand between the two.
     """
-    system, rest = split(conversation.messages)
+    system, rest = split(conversation.request.messages)
     own, messages = split(compaction.messages)
-    if list(messages[: len(rest)]) != list(rest) or len(messages) == len(rest):
+    asks, kept = messages[-1:], 0
+    text = "".join(texts_of(asks[0]["content"])) if len(messages) == 1 else ""
+    found = transcript.find(text, rest)
+    if found is not None:
+        ask, kept = found
+        asks = ({**asks[0], "content": ask},)
+        kept += 0 if conversation.answer is None else transcript.tokens_of(conversation.answer)
+    elif list(messages[: len(rest)]) != list(rest) or len(messages) == len(rest):
         return None
     return Shape(
         system=None if list(own) == list(system) else own,
         tools=compaction.tools,
-        same_tools=compaction.tools == conversation.tools,
-        asks=messages[-1:],
+        same_tools=compaction.tools == conversation.request.tools,
+        asks=asks,
         variables=compaction.template_variables,
+        transcript=found is not None,
+        filled=conversation.filled,
+        kept=min(kept, transcript.KEPT_TOKENS),
     )
 
 

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import product
 from typing import TYPE_CHECKING, Any, Final
 
 from omlx.errors import EngineDead, OmlxError
@@ -23,7 +24,13 @@ from omlx.models.pool.served import ServedModel
 from omlx.records import RequestStats
 from omlx.server.beginnings.background import BackgroundPrefill
 from omlx.server.beginnings.beginning import shared_length
-from omlx.server.beginnings.compaction import SHARE, Compactions, Shape
+from omlx.server.beginnings.compaction import (
+    LEAST_SHARE,
+    Compactions,
+    Conversation,
+    Shape,
+    asks_to_compact,
+)
 from omlx.server.beginnings.foresight import program
 from omlx.server.request import tooling
 from omlx.server.request.engine_requests import render_conversation
@@ -74,12 +81,12 @@ class AnswerMessage:
                 self.stats = stats
 
     @property
-    def fills_context(self) -> bool:
-        """Whether the conversation has filled enough of the context to be compacted soon."""
+    def filled(self) -> float:
+        """Share of the context that the conversation fills; 0 if unknown."""
         stats = self.stats
         if stats is None or stats.context_left is None:
-            return False
-        return stats.context_left <= (1 - SHARE) * stats.context_n
+            return 0.0
+        return 1 - stats.context_left / stats.context_n
 
     def message(self, call_id: Callable[[str], str] = str) -> dict[str, Any]:
         """Return the message with its calls, whose ids `call_id` maps, without reasoning."""
@@ -98,36 +105,49 @@ class NextTurns:
     """
 
     def __init__(
-        self, prefill: BackgroundPrefill, pool: Pool, settings: Callable[[], Settings]
+        self,
+        prefill: BackgroundPrefill,
+        pool: Pool,
+        settings: Callable[[], Settings],
+        compactions: Compactions | None = None,
     ) -> None:
         self._prefill = prefill
         self._pool = pool
         self._settings = settings
         self._tasks: set[asyncio.Task[None]] = set()
-        self.compactions = Compactions()
+        self.compactions = compactions or Compactions()
 
     def watch(self, stream: GenerationStream, request: GenerationRequest, client: str) -> None:
         """Learn from a request, and prepare the turn behind its answer once that has ended."""
-        self.compactions.note(stream.served.id, program(client), request)
-        if request.continues:
+        served, name = stream.served, program(client)
+        if asks_to_compact(request):
+            if self.compactions.learn(served.id, name, request):
+                self._start(self.compactions.save(served.id))
+        elif request.continues:
             turn = Turn(request, AnswerMessage())
+            conversation = self.compactions.note(served.id, name, request)
             stream.listener = turn.answer.add
-            stream.completed = partial(self._begin, stream.served, client, turn)
+            stream.completed = partial(self._begin, served, name, turn, conversation)
 
-    def _begin(self, served: ServedModel, client: str, turn: Turn) -> None:
-        shape = None
-        if turn.answer.fills_context:
-            shape = self.compactions.shape(served.id, program(client))
-        if (turn.answer.calls or shape is not None) and self._settings().prewarm != "off":
-            task = asyncio.create_task(self._prepare(served, turn, shape))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+    def _begin(
+        self, served: ServedModel, name: str, turn: Turn, conversation: Conversation
+    ) -> None:
+        conversation.answer = turn.answer.message()
+        conversation.filled = turn.answer.filled
+        filled = turn.answer.filled >= LEAST_SHARE
+        if (turn.answer.calls or filled) and self._settings().prewarm != "off":
+            self._start(self._prepare(served, name, turn))
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def shut_down(self) -> None:
         for task in self._tasks:
             task.cancel()
 
-    async def _prepare(self, served: ServedModel, turn: Turn, shape: Shape | None) -> None:
+    async def _prepare(self, served: ServedModel, name: str, turn: Turn) -> None:
         lease = self._pool.lease_loaded(served.id)
         if lease is None:  # to be unloaded, which must not load the model again
             return
@@ -137,9 +157,10 @@ class NextTurns:
                 if turn.answer.calls:
                     for tokens in await asyncio.to_thread(turn.fixed_parts, *model):
                         await self._prefill.fill(served.id, tokens, beside=True)
-                if shape is not None:
-                    for tokens in await asyncio.to_thread(turn.compactions, *model, shape):
-                        await self._prefill.fill(served.id, tokens)
+                known = await self.compactions.shapes(served.id, name)
+                shapes = [one for one in known if turn.answer.filled >= one.prepared_from]
+                for tokens in await asyncio.to_thread(turn.compactions, *model, shapes):
+                    await self._prefill.fill(served.id, tokens)
             finally:
                 lease.release()
         except EngineDead:
@@ -172,19 +193,19 @@ class Turn:
         return list(prompts)
 
     def compactions(
-        self, tokenizer: TokenizerWrapper, context_length: int, shape: Shape
+        self, tokenizer: TokenizerWrapper, context_length: int, shapes: Sequence[Shape]
     ) -> list[tuple[int, ...]]:
-        """Return the known tokens of the turn's compaction: all, or up to the first result.
+        """Return the known tokens of the turn's compactions: all, or up to the first result.
 
-        Raises BadRequest, also if it is longer than the context.
+        Raises BadRequest, also if one is longer than the context.
         """
         prompts: dict[tuple[int, ...], None] = {}
-        for message in self._messages():
-            following = [
-                shape.of(self._with_results(message, text))
-                for text in (_FIRST_CHARACTERS if self.answer.calls else ("",))
-            ]
-            prompts[_shared(tokenizer, following, context_length)] = None
+        for shape, message in product(shapes, self._messages()):
+            unknown = self.answer.calls and not shape.transcript
+            texts = _FIRST_CHARACTERS if unknown else ("",)
+            made = [shape.of(self._with_results(message, text)) for text in texts]
+            if following := [one for one in made if one is not None]:
+                prompts[_shared(tokenizer, following, context_length)] = None
         return list(prompts)
 
     def _messages(self) -> Iterator[dict[str, Any]]:

@@ -20,6 +20,7 @@ from typing import Final, TypeAlias
 
 from omlx import storage
 from omlx.server.beginnings.beginning import Beginning, beginning_of, is_new
+from omlx.server.beginnings.compaction import KIND, Compactions
 from omlx.server.beginnings.git_status import UNCHANGED, GitStatus, left_by
 from omlx.server.request.generation_request import GenerationRequest
 from omlx.storage import Failure
@@ -73,7 +74,7 @@ Beginnings: TypeAlias = dict[tuple[str, str], Known]
 
 
 class BeginningStore:
-    """The beginnings of `home`. Imports the file `earlier`, then deletes the file.
+    """The beginnings and compactions of `home`. Imports the file `earlier`, then deletes the file.
 
     `wall` returns the time of day in seconds. Thread-safe.
     """
@@ -84,6 +85,7 @@ class BeginningStore:
         self._home = home
         self._earlier = earlier
         self._wall = wall
+        self.compactions = Compactions(home)
         self._known: Beginnings = {}
         """Rows of the table, with the changes since."""
         self._forgotten: set[str] = set()
@@ -133,7 +135,8 @@ class BeginningStore:
         return sorted(known, key=lambda one: one.used_at, reverse=True)
 
     def forget(self, model: str) -> None:
-        """Delete a model's beginnings, in memory and on disk."""
+        """Delete a model's beginnings and compactions, in memory and on disk."""
+        self.compactions.forget(model)
         with self._lock:
             self._known = _without({model}, self._known)
             self._noted = _without({model}, self._noted)
@@ -188,6 +191,7 @@ class BeginningStore:
     ) -> Beginnings:
         for model in forgotten:
             db.execute("delete from beginnings where model = ?", (model,))
+            db.execute("delete from measurements where (kind, name) = (?, ?)", (KIND, model))
         for name, one in noted.items():
             db.execute(_ADD, (*name, one.text, one.conversations, one.client, one.used_at))
         rows = db.execute("select * from beginnings").fetchall()

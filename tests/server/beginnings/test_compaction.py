@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from omlx.server.beginnings import transcript
 from omlx.server.beginnings.compaction import (
+    KIND,
+    LEAST_SHARE,
     MAX_PROGRAMS,
+    SHARE,
     Compactions,
+    Conversation,
+    Shape,
     asks_to_compact,
     shape_of,
 )
+from omlx.server.beginnings.store import BeginningStore
 from omlx.server.request.generation_request import GenerationRequest
 from omlx.settings.schema import Settings
 from omlx.text.tools import ToolUse
 from tests.server.running import HYBRID, PATIENCE_S, TARGET, Running, omlx
+from tests.storage import homes
 
 TOOLS = ToolUse(({"type": "function", "function": {"name": "look", "description": "Looks."}},))
 ASKS = (
@@ -40,7 +49,11 @@ def request(*messages: Mapping[str, Any], tools: ToolUse | None = TOOLS) -> Gene
     return GenerationRequest(messages=messages, tools=tools)
 
 
-@pytest.mark.parametrize("ask", ASKS)
+def shapes(learnt: Compactions, model: str = "m", program: str = "agent") -> list[Shape]:
+    return asyncio.run(learnt.shapes(model, program))
+
+
+@pytest.mark.parametrize("ask", [*ASKS, *transcript.ASKS.values()])
 def test_the_messages_of_known_programs_ask(ask: str) -> None:
     assert asks_to_compact(request(SYSTEM, HELLO, DONE, say("user", ask)))
     assert not asks_to_compact(request(SYSTEM, say("user", ask), DONE, HELLO))
@@ -54,14 +67,14 @@ def test_a_shape_is_learnt_and_used(system: dict[str, Any], tools: ToolUse | Non
     learnt.note("m", "agent", request(SYSTEM, HELLO))
     learnt.note("m", "agent", request(SYSTEM, say("user", "Of a sub-agent.")))
     learnt.note("m", "agent", request(SYSTEM, say("user", "A title?"), tools=None))
-    assert learnt.shape("m", "agent") is None
-    learnt.note("m", "agent", request(system, HELLO, DONE, ASK, tools=tools))
-    shape = learnt.shape("m", "agent")
-    assert shape is not None
-    assert learnt.shape("m", "other") is learnt.shape("n", "agent") is None
+    assert shapes(learnt) == []
+    assert learnt.learn("m", "agent", request(system, HELLO, DONE, ASK, tools=tools))
+    (shape,) = shapes(learnt)
+    assert shapes(learnt, program="other") == shapes(learnt, "n") == []
     more = request(say("system", "Be briefer."), say("user", "Other."), DONE)
     expected = say("system", "Be briefer.") if system is SYSTEM else system
     compaction = shape.of(more)
+    assert compaction is not None
     assert list(compaction.messages) == [expected, *more.messages[1:], ASK]
     assert compaction.tools == tools
 
@@ -70,20 +83,133 @@ def test_the_programs_of_the_last_conversations_are_known() -> None:
     learnt = Compactions()
     for number in range(MAX_PROGRAMS + 1):
         learnt.note("m", f"p{number}", request(SYSTEM, HELLO))
-        learnt.note("m", f"p{number}", request(SYSTEM, HELLO, DONE, ASK))
-    known = [learnt.shape("m", f"p{number}") is not None for number in range(MAX_PROGRAMS + 1)]
+        learnt.learn("m", f"p{number}", request(SYSTEM, HELLO, DONE, ASK))
+    known = [bool(shapes(learnt, program=f"p{number}")) for number in range(MAX_PROGRAMS + 1)]
     assert known == [False] + [True] * MAX_PROGRAMS
 
 
+def test_a_compaction_is_prepared_before_the_size_at_which_the_last_one_came() -> None:
+    learnt, froms = Compactions(), list[float]()
+    for filled in (0.0, 0.1, 0.75, 0.99):
+        learnt.note("m", "agent", request(SYSTEM, HELLO)).filled = filled
+        learnt.learn("m", "agent", request(SYSTEM, HELLO, DONE, ASK))
+        froms += (shape.prepared_from for shape in shapes(learnt))
+    assert froms == [SHARE, LEAST_SHARE, pytest.approx(0.675), SHARE]
+
+
+def test_shapes_outlive_the_process(tmp_path: Path) -> None:
+    for program, system in (("a", SYSTEM), ("b", say("system", "You summarise. \ud800"))):
+        learnt = Compactions(tmp_path)  # one process after another
+        learnt.note("m", program, request(SYSTEM, HELLO))
+        compaction = request(system, HELLO, DONE, ASK, tools=None)
+        assert learnt.learn("m", program, compaction)
+        assert not learnt.learn("m", program, compaction)
+        asyncio.run(learnt.save("m"))
+    later = Compactions(tmp_path)
+    made = [
+        shape.of(request(SYSTEM, HELLO, DONE))
+        for one in "ab"
+        for shape in shapes(later, program=one)
+    ]
+    assert [list(one.messages) for one in made if one] == [
+        [SYSTEM, HELLO, DONE, ASK],
+        [system, HELLO, DONE, ASK],
+    ]
+    assert [one.tools for one in made if one] == [None, None]
+    homes.damage(tmp_path, KIND, "[1]")
+    assert shapes(Compactions(tmp_path), program="a") == []
+    store = BeginningStore(tmp_path)
+    store.forget("m")
+    assert homes.measured(tmp_path, KIND) == {}
+
+
+def called(id: str, text: str = "", thought: str = "", **arguments: Any) -> dict[str, Any]:
+    call = {"id": id, "type": "function", "function": {"name": "bash", "arguments": arguments}}
+    message = say("assistant", text) | {"tool_calls": [call]}
+    return message | ({"reasoning_content": thought} if thought else {})
+
+
+LONG_RESULT = "🌧" * 1_500
+PI = (
+    say("user", "Look."),
+    called("1", "I look.", "Hm.", command='ls "ä"', depth=[1, None]),
+    {"role": "tool", "tool_call_id": "1", "content": LONG_RESULT},
+    say("assistant", "It rains."),
+    say("user", "And now?"),
+    called("2", command="date"),
+    {"role": "tool", "tool_call_id": "2", "content": ""},
+    say("assistant", "It is " + "late " * 40),
+)
+WRITTEN = (
+    "[User]: Look.",
+    '[Assistant thinking]: Hm.\n\n[Assistant]: I look.\n\n[Assistant tool calls]: bash(command="ls '
+    '\\"ä\\"", depth=[1,null])',
+    f"[Tool result]: {'🌧' * 1_000}\n\n[... 1000 more characters truncated]",
+    "[Assistant]: It rains.",
+    "[User]: And now?",
+    '[Assistant tool calls]: bash(command="date")',
+)
+"""As pi 0.74 writes them."""
+
+
+def pi_asks(ask: str, *entries: str, summary: str = "") -> GenerationRequest:
+    text = "<conversation>\n" + "\n\n".join(entries) + "\n</conversation>\n\n"
+    if summary:
+        text += f"<previous-summary>\n{summary}\n</previous-summary>\n\n"
+    return request(say("system", "You summarise."), say("user", text + ask), tools=None)
+
+
+@pytest.mark.parametrize(
+    ("kept", "summary", "kind", "entries"),
+    [
+        (20, "", "turns", WRITTEN[:4]),
+        (20, "", "turn", WRITTEN[4:]),
+        (60, "", "turns", WRITTEN[:4]),
+        (20, "Before.\n\n<read-files>\na\n</read-files>", "more turns", WRITTEN[:4]),
+    ],
+)
+def test_the_transcripts_of_pi(
+    kept: int,
+    summary: str,
+    kind: str,
+    entries: Sequence[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of the messages before those that are kept, learnt from one conversation for another."""
+    monkeypatch.setattr(transcript, "KEPT_TOKENS", kept)
+    ask = transcript.ASKS[kind]
+    learnt, other = Compactions(), "Other.\n\n<modified-files>\nb\n</modified-files>"
+
+    def conversation(*messages: Mapping[str, Any], summary: str) -> GenerationRequest:
+        before = (
+            "The conversation history before this point was compacted into the following summary:"
+        )
+        first = say("user", f"{before}\n\n<summary>\n{summary}\n</summary>")
+        return request(SYSTEM, *([first] if summary else []), *messages)
+
+    start = [HELLO, DONE] if kind != "turn" else []
+    begun = conversation(*start, *PI[-4:-1], summary=other if summary else "")
+    learnt.note("m", "pi", begun).answer = say("assistant", "late " * 80)
+    written = ["[User]: Hello.", "[Assistant]: Hi."] if start else [*WRITTEN[4:]]
+    asked = pi_asks(ask, *written, summary=other if summary else "")
+    assert asks_to_compact(asked)
+    assert learnt.learn("m", "pi", asked)
+    (shape,) = shapes(learnt, program="pi")
+    compaction = shape.of(conversation(*PI, summary=summary))
+    assert compaction == pi_asks(ask, *entries, summary=summary)
+    assert shape.of(conversation(*PI[:1], summary=summary)) is None  # all of it is kept
+
+
 def test_a_request_about_another_conversation_teaches_nothing() -> None:
-    conversation = request(SYSTEM, HELLO, DONE)
+    conversation = Conversation(request(SYSTEM, HELLO, DONE))
     for other in ((SYSTEM, DONE, ASK), (SYSTEM, HELLO, ASK), (SYSTEM, HELLO, DONE)):
         assert shape_of(conversation, request(*other)) is None
-    fewer = replace(conversation, messages=(HELLO,))
-    assert shape_of(fewer, request(HELLO, ASK)) is not None
+    assert shape_of(Conversation(request(HELLO)), request(HELLO, ASK)) is not None
 
 
+CONTEXT = 2_000
 LONG = "Rain falls on the hills, and the river carries stones to the sea. " * 24
+SYSTEM_LONG = say("system", LONG[:600])
 
 
 def ask(running: Running, *messages: Mapping[str, Any], tools: bool = True) -> dict[str, Any]:
@@ -102,39 +228,57 @@ def ask(running: Running, *messages: Mapping[str, Any], tools: bool = True) -> d
     return record
 
 
-def compaction_of(
-    running: Running, texts: Sequence[str], waits: bool, tools: bool
-) -> tuple[dict[str, Any], str]:
-    """Hold a conversation that fills the context, compact it; return usage and summary."""
-    system, messages = say("system", LONG[:600]), list[dict[str, Any]]()
+def hold(running: Running, texts: Sequence[str]) -> list[dict[str, Any]]:
+    """Hold a conversation with tools, and return its messages."""
+    messages = [SYSTEM_LONG]
     for text in texts:
         messages.append(say("user", text))
-        record = ask(running, system, *messages)
+        record = ask(running, *messages)
         messages.append(say("assistant", record["choices"][0]["message"]["content"] or ""))
-    if waits:
-        until = time.monotonic() + PATIENCE_S
-        while not [id for id in running.engine.ended if id.startswith("prewarm")]:
-            assert time.monotonic() < until, record["usage"]
-            time.sleep(0.02)  # the end of a background task
-    record = ask(running, system, *messages, ASK, tools=tools)
-    return record["usage"], record["choices"][0]["message"]["content"]
+    assert record["usage"]["context_left"] == CONTEXT - record["usage"]["total_tokens"]
+    return messages
+
+
+def compaction_of(program: str, messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the messages with which a program compacts a conversation, without tools."""
+    if program != "pi":
+        return [*messages, ASK]
+    names = {"user": "User", "assistant": "Assistant"}
+    entries = [f"[{names[one['role']]}]: {one['content']}" for one in messages[1:-2]]
+    return list(pi_asks(transcript.ASKS["turns"], *entries).messages)
+
+
+def uncached(running: Running, model: str, messages: Sequence[dict[str, Any]]) -> float:
+    """Return the share of a prompt that would be computed now."""
+    body = {"messages": messages, "chat_template_kwargs": {"enable_thinking": False}}
+    probed = running.http.post(f"/v1/models/{model}/prefixes/probe", json=body).json()
+    return 1 - probed["cached_tokens"] / probed["prompt_tokens"]
 
 
 @pytest.mark.parametrize(
-    ("model", "tools"),
-    [(HYBRID, False), pytest.param(TARGET, False, marks=pytest.mark.slow)],
+    ("model", "program"),
+    [
+        (HYBRID, "pi"),
+        pytest.param(HYBRID, "opencode", marks=pytest.mark.slow),
+        pytest.param(TARGET, "opencode", marks=pytest.mark.slow),
+    ],
 )
-def test_the_next_compaction_begins_at_its_first_token(model: str, tools: bool) -> None:
-    """Without tools, its prompt parts from the conversation's at the very beginning."""
-    texts = [LONG, f"And then? {LONG}"]
-    settings = Settings(prewarm="always", speculation="off", max_context=2_000)
-    with omlx(settings, default=model) as running:
-        compaction_of(running, ["Hello.", "And?"], waits=False, tools=tools)
-        usage, summary = compaction_of(running, texts, waits=True, tools=tools)
-        left = usage["prompt_tokens"] - usage["prompt_tokens_details"]["cached_tokens"]
-        assert left <= usage["prompt_tokens"] / 10
-        assert usage["context_left"] == 2_000 - usage["total_tokens"]
-    with omlx(settings.model_copy(update={"prewarm": "off"}), default=model) as running:
-        usage, cold = compaction_of(running, texts, waits=False, tools=tools)
-        assert usage["prompt_tokens_details"]["cached_tokens"] < usage["prompt_tokens"] / 2
-        assert cold == summary
+def test_the_next_compaction_begins_at_its_first_token(
+    model: str, program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the next process, though without tools its prompt parts at the very beginning."""
+    monkeypatch.setattr(transcript, "KEPT_TOKENS", 40)
+    texts = [LONG, f"And then? {LONG}", LONG[:200]]
+    settings = Settings(prewarm="off", speculation="off", max_context=CONTEXT)
+    with omlx(settings, default=model, beginnings=BeginningStore(tmp_path)) as running:
+        messages = compaction_of(program, hold(running, texts))
+        assert uncached(running, model, messages) > 0.3
+        cold = ask(running, *messages, tools=False)["choices"]
+    settings = settings.model_copy(update={"prewarm": "always"})
+    with omlx(settings, default=model, beginnings=BeginningStore(tmp_path)) as running:
+        assert compaction_of(program, hold(running, texts)) == messages
+        until = time.monotonic() + PATIENCE_S
+        while uncached(running, model, messages) > 0.1:
+            assert time.monotonic() < until
+            time.sleep(0.02)  # the end of a background task
+        assert ask(running, *messages, tools=False)["choices"] == cold
