@@ -36,12 +36,16 @@ def most_urgent(waiting: Sequence[Row], running: Iterable[Row]) -> Row:
 
 
 def starved(waiting: Sequence[Row], running: Iterable[Row], now: float) -> Row | None:
-    """Return the starving request of longest wait, unless another has a row."""
+    """Return the starving request of longest wait, unless another has a row.
+
+    It waits beside more urgent ones, or has given way to them.
+    """
     urgent = min(row.request.priority for row in waiting)
     late = [
         row
         for row in waiting
-        if row.request.priority > urgent and now - row.waiting_since >= STARVATION_S
+        if (row.displaced or row.request.priority > urgent)
+        and now - row.waiting_since >= STARVATION_S
     ]
     if not late or any(row.kept_until > now for row in running):
         return None

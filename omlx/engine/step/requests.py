@@ -96,9 +96,8 @@ class AdmissionQueue:
     def requeue(self, row: Row, *, cold: bool) -> None:
         """Have the tokens of a row that was given up computed again, before other requests."""
         self._rows += 1
-        again = row.again(self._rows, cold=cold)
-        again.waiting_since = wait_begins(row, self._clock())
-        self.waiting.insert(0, again)
+        since = wait_begins(row, self._clock())
+        self.waiting.insert(0, row.again(self._rows, since, cold=cold))
 
     def displace(self, row: Row, speculator: Speculator) -> None:
         """Have a displaced row wait, before others of equal priority."""
@@ -151,9 +150,7 @@ class AdmissionQueue:
             if verdict is Verdict.WAIT_FOR_CHANGE:
                 self._blocked, self._blocked_version = head, self.memory.version
                 return
-            if head is self._starved(running):
-                head.keep(self._clock() + QUANTUM_S)
-            head.admitted_at = self._clock()
+            head.admit(self._clock(), QUANTUM_S if head is self._starved(running) else 0.0)
             self.unblock()
             self._next = None
             self.waiting = [row for row in self.waiting if row is not head]

@@ -129,9 +129,9 @@ class Row:
         came_on = not self.restarts or len(self.tokens) > self.restarted_at
         return came_on and self.restarts < MAX_RESTARTS and self.request.prompt_logprobs is None
 
-    def keep(self, until: float) -> None:
-        """Give way to no other request before `until`."""
-        self.kept_until = until
+    def admit(self, now: float, kept_s: float) -> None:
+        """End the wait, and give way to no other request for `kept_s`."""
+        self.admitted_at, self.kept_until = now, now + kept_s
 
     @property
     def may_give_way(self) -> bool:
@@ -174,22 +174,23 @@ class Row:
             self.move(Status.PREFILL)
         self.begin_decode()
 
-    def again(self, new_id: int, *, cold: bool) -> Row:
-        """Return a waiting row that computes the same tokens again, and continues behind them."""
-        row = self._waiting(new_id)
+    def again(self, new_id: int, since: float, *, cold: bool) -> Row:
+        """Return a row, waiting `since`, that computes the same tokens again and continues."""
+        row = self._waiting(new_id, since)
         row.restarts, row.restarted_at, row.cold = self.restarts + 1, len(self.tokens), cold
         return row
 
     def later(self, new_id: int, since: float, earlier: dict[str, DrafterStats]) -> Row:
-        """Return a waiting row to continue behind the tokens of this displaced row."""
-        row = self._waiting(new_id)
-        row.displaced, row.waiting_since, row.earlier = self.displaced + 1, since, earlier
+        """Return a row, waiting `since`, to continue behind the tokens of this displaced row."""
+        row = self._waiting(new_id, since)
+        row.displaced, row.earlier = self.displaced + 1, earlier
         return row
 
-    def _waiting(self, new_id: int) -> Row:
+    def _waiting(self, new_id: int, since: float) -> Row:
         return replace(
             self,
             id=new_id,
+            waiting_since=since,
             status=Status.WAITING,
             computed=0,
             unread=0,

@@ -14,7 +14,7 @@ import re
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -101,7 +101,7 @@ class Shape:
         return replace(request, messages=messages, tools=tools, template_variables=self.variables)
 
     def to_json(self) -> dict[str, Any]:
-        record = {name: getattr(self, name) for name in self.__slots__}
+        record = {one.name: getattr(self, one.name) for one in fields(self)}
         return record | {"tools": None if self.tools is None else self.tools.functions}
 
     @classmethod

@@ -108,7 +108,7 @@ def play(family: str, replayed: Sequence[Session], *, prewarms: bool, cold: bool
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "share"),
-    [("llama", 0.2), ("gemma3_text", 0.1), ("qwen3_next", 0.1)],
+    [("llama", 0.12), ("gemma3_text", 0.06), ("qwen3_next", 0.06)],
 )
 def test_five_days_compute_a_fraction_of_what_plain_caching_does(
     family: str, share: float, replayed: list[Session], monkeypatch: pytest.MonkeyPatch
