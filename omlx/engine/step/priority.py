@@ -53,8 +53,9 @@ def starved(waiting: Sequence[Row], running: Iterable[Row], now: float) -> Row |
 
 
 def wait_begins(row: Row, now: float) -> float:
-    """Return when the wait of a displaced row begins: earlier, as far as an earlier wait is not
-    paid for.
+    """Return the beginning of a displaced row's wait.
+
+    Unpaid seconds of earlier waits lie before `now`.
     """
     waited, ran = row.admitted_at - row.waiting_since, now - row.admitted_at
     return now - max(0.0, waited - ran * STARVATION_S / QUANTUM_S)

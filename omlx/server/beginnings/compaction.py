@@ -31,7 +31,7 @@ LEAST_SHARE: Final = 0.5
 """Share of the context — below it none is prepared, whenever the program has compacted."""
 
 EARLY: Final = 0.9
-"""Share of the size at which the program has compacted, from which on one is prepared."""
+"""Share of the last compaction's size, from which on the next one is prepared."""
 
 CONVERSATIONS: Final = 4
 """Last requests of a program among which the compacted conversation is found."""
@@ -76,7 +76,7 @@ class Shape:
 
     @property
     def kind(self) -> str:
-        """Name among the shapes of a program; empty for a program's only one."""
+        """Name among the shapes of a program; empty for the only one."""
         return transcript.kind_of(self.asks[0]["content"]) or "" if self.transcript else ""
 
     @property
@@ -85,8 +85,9 @@ class Shape:
         return min(SHARE, max(LEAST_SHARE, EARLY * self.filled)) if self.filled else SHARE
 
     def of(self, request: GenerationRequest) -> GenerationRequest | None:
-        """Return the compaction of a conversation, which ends as `request` does; None if the
-        program would not make it.
+        """Return the compaction of a conversation that ends as `request` does.
+
+        None if the program would not make it.
         """
         system, rest = split(request.messages)
         if self.system is not None:

@@ -144,8 +144,9 @@ def _reordered(left: Tools, right: Tools) -> bool:
 
 
 def _spans(beginning: Beginning, others: Sequence[Beginning], now: float) -> tuple[int, ...]:
-    """Return where the text parts from the others, all of today, from tomorrow's and from one with
-    another git status.
+    """Return where the text parts from the others, all of today.
+
+    Tomorrow's, and one with another git status, are among them.
     """
     text, tomorrow = beginning.system, with_date(beginning, now, now + DAY_S)
     others = (*others, tomorrow, with_git_status(beginning, GitStatus("-")))

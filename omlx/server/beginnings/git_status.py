@@ -41,7 +41,7 @@ _HEAD: Final = 40
 
 @dataclass(frozen=True, slots=True)
 class GitStatus:
-    """Texts of a status and of the last commits; empty: the system message has none."""
+    """Texts of a status and of the last commits; empty if a system message has none."""
 
     status: str = ""
     log: str = ""

@@ -29,9 +29,7 @@ ASKS: Final = {
     "more turns": "The messages above are NEW conversation messages to incorporate",
     "turn": "This is the PREFIX of a turn that was too large to keep",
 }
-"""Sentences of pi's requests: about the first turns, about turns behind a summary, about the
-beginning of a turn.
-"""
+"""Sentences of pi's requests, about turns, turns behind a summary, the beginning of a turn."""
 
 _SUMMARY: Final = re.compile(
     r"was compacted into the following summary:\n\n<summary>\n(.*)\n</summary>", re.DOTALL
@@ -41,10 +39,9 @@ _NONE: Final = _PREVIOUS.format("")
 
 
 def find(text: str, messages: Sequence[Message]) -> tuple[str, int] | None:
-    """Return the request behind the transcript of some of the `messages`, and how many tokens of
-    them are not in it; None for other texts.
+    """Return the request behind a transcript, and the number of later tokens.
 
-    A summary in the request is replaced by an empty one.
+    None for texts without a transcript of `messages`. A summary in the request becomes empty.
     """
     summary, turns = _parts(messages)
     if not text.startswith(OPENING):
@@ -72,8 +69,9 @@ def kind_of(ask: str) -> str | None:
 
 
 def compaction_text(ask: str, kept: int, messages: Sequence[Message]) -> str | None:
-    """Return the message with which pi makes the request about a conversation, of which the last
-    `kept` tokens stay; None if it would not make that one.
+    """Return pi's message: a transcript without the last `kept` tokens, and the request.
+
+    None if pi would not make that request about this conversation.
     """
     summary, turns = _parts(messages)
     cut, kind = _cut(turns, kept), kind_of(ask)
