@@ -200,7 +200,8 @@ class BeginningStore:
             with suppress(ValueError, KeyError, TypeError):  # damage that SQLite did not notice
                 record = json.loads(text)
                 left = GitStatus(**record.get("left", {}))
-                known[model, key] = Known(model, Beginning.read(record), *details, left)
+                one = Known(model, Beginning.read(record), *details)
+                known[model, key] = replace(one, left=left)
         self._shrink(known)
         gone = [(model, key) for model, key, *_ in rows if (model, key) not in known]
         db.executemany("delete from beginnings where model = ? and key = ?", gone)
