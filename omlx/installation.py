@@ -22,20 +22,21 @@ def program_words() -> list[str]:
     return [str(script)] if script.is_file() else [sys.executable, "-m", PROGRAM]
 
 
-def extra_words(extra: str) -> list[str]:
-    """Return a command to add an extra's packages to this installation.
+def extra_command(extra: str) -> str:
+    """Return a command line that adds an extra's packages to this installation.
 
     Never the bare name of this package: an index may have another package of that name.
     """
     install = _install_words()
     if (_ROOT / "pyproject.toml").is_file():
-        return [*install, "-e", f"{_ROOT}[{extra}]"]
+        return shlex.join([*install, "-e", f"{_ROOT}[{extra}]"])
     try:
         declared = requires(PROGRAM) or []
     except PackageNotFoundError:  # files without metadata
         declared = []
     marker = f'extra == "{extra}"'
-    return [*install, *(one.partition(";")[0].strip() for one in declared if marker in one)]
+    packages = [one.partition(";")[0].strip() for one in declared if marker in one]
+    return shlex.join([*install, *packages])
 
 
 def classes_command() -> str:

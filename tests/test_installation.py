@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -9,17 +10,17 @@ from pathlib import Path
 import pytest
 
 from omlx import installation
-from omlx.installation import extra_words, program_words
+from omlx.installation import extra_command, program_words
 
 
 def test_an_extra_is_installed_into_this_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = extra_words("vision")
+    words = shlex.split(extra_command("vision"))
     assert sys.executable in words
     assert words[-2:] == ["-e", f"{Path(__file__).resolve().parents[1]}[vision]"]
     monkeypatch.setattr(installation, "_ROOT", tmp_path)  # as in a wheel
-    words = extra_words("vision")
+    words = shlex.split(extra_command("vision"))
     assert sys.executable in words
     assert {word.partition(">")[0] for word in words[words.index("install") + 1 :]} >= {
         "mlx-vlm",

@@ -47,7 +47,8 @@ class Layout:
     """Bytes of one model's cache: per token and kind of layer, and of all recurrent states.
 
     `window` is how many tokens back a sliding layer attends, None where there is none. `row_bytes`
-    may be 0. `growth_bytes` is what a token adds to states that grow.
+    may be 0. `growth_bytes` is what a token adds to states that grow, `record_bytes` what a pass
+    that records its states adds at most.
     """
 
     row_bytes: int
@@ -56,6 +57,7 @@ class Layout:
     state_bytes: int = 0
     recurrent: bool = False
     growth_bytes: int = 0
+    record_bytes: int = 0
 
     @property
     def resumes_anywhere(self) -> bool:
@@ -82,7 +84,7 @@ class Layout:
         """Bytes of a KV cache of so many tokens."""
         sliding = tokens if self.window is None else min(tokens, self.window)
         held = tokens * (self.row_bytes + self.growth_bytes) + sliding * self.window_bytes
-        return held + self.state_bytes
+        return held + self.state_bytes + self.record_bytes
 
 
 @dataclass(frozen=True, slots=True)

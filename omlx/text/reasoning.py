@@ -91,7 +91,6 @@ _REPEATING: Final[Mapping[str, str]] = {"<|channel>thought": "<|channel>"}
 
 Transitions = Mapping[str, Sequence[tuple[str, str]]]
 
-_SOLAR_THOUGHT: Final = ("<|think|>", "<|end|><|begin|>assistant<|content|>")
 _SOLAR: Final[Transitions] = {
     HEADER: (("<|think|>", REASONING), ("<|content|>", CONTENT), ("<|tool_calls|>", TOOL)),
     REASONING: (("<|end|>", HEADER),),
@@ -102,14 +101,9 @@ _SOLAR: Final[Transitions] = {
     <|think|>reasoning<|end|><|begin|>assistant<|content|>an answer<|end|>
 """
 
-_INKLING_THOUGHT: Final = (
-    "<|content_thinking|>",
-    "<|end_message|><|message_model|><|content_text|>",
-)
-_INKLING_ENDS: Final = (
-    ("<|end_message|>", HEADER),
-    ("<|message_model|>", HEADER),
-    ("<|content_model_end_sampling|>", HEADER),
+_INKLING_ENDS: Final = tuple(
+    (marker, HEADER)
+    for marker in ("<|end_message|>", "<|message_model|>", "<|content_model_end_sampling|>")
 )
 _INKLING: Final[Transitions] = {
     HEADER: (
@@ -125,6 +119,17 @@ _INKLING: Final[Transitions] = {
     <|message_model|><|content_thinking|>reasoning<|end_message|>
     <|message_model|>look<|content_invoke_tool_json|>{"name": "look", "args": {}}<|end_message|>
 """
+_CHANNELS: Final[Mapping[str, tuple[Transitions, tuple[str, str]]]] = {
+    "<|begin|>assistant<|think|>": (
+        _SOLAR,
+        ("<|think|>", "<|end|><|begin|>assistant<|content|>"),
+    ),
+    "<|content_thinking|>": (
+        _INKLING,
+        ("<|content_thinking|>", "<|end_message|><|message_model|><|content_text|>"),
+    ),
+}
+"""Transitions, and markers of `channel_markers`, by a text of a family's chat templates."""
 
 
 def reasoning_format(tokenizer: TokenizerWrapper) -> ReasoningFormat | None:
@@ -162,11 +167,8 @@ def message_channels(tokenizer: TokenizerWrapper) -> tuple[str, Transitions] | N
         return tokenizer.response_initial_state, tokenizer.response_transitions
     if harmony.uses_harmony(tokenizer):
         return HEADER, harmony.TRANSITIONS
-    if _uses_solar(tokenizer):
-        return HEADER, _SOLAR
-    if _uses_inkling(tokenizer):
-        return HEADER, _INKLING
-    return None
+    found = _channels(tokenizer)
+    return None if found is None else (HEADER, found[0])
 
 
 def channel_markers(tokenizer: TokenizerWrapper) -> tuple[str, str] | None:
@@ -176,9 +178,8 @@ def channel_markers(tokenizer: TokenizerWrapper) -> tuple[str, str] | None:
     """
     if harmony.uses_harmony(tokenizer):
         return harmony.THOUGHT
-    if _uses_solar(tokenizer):
-        return _SOLAR_THOUGHT
-    return _INKLING_THOUGHT if _uses_inkling(tokenizer) else None
+    found = _channels(tokenizer)
+    return None if found is None else found[1]
 
 
 def reasoning_splitter(
@@ -212,9 +213,6 @@ def opens_reasoning(tokenizer: TokenizerWrapper, tokens: Sequence[int]) -> bool:
     return text.rstrip().endswith((form.opens, *form.others))
 
 
-def _uses_solar(tokenizer: TokenizerWrapper) -> bool:
-    return "<|begin|>assistant<|think|>" in str(tokenizer.chat_template)
-
-
-def _uses_inkling(tokenizer: TokenizerWrapper) -> bool:
-    return _INKLING_THOUGHT[0] in str(tokenizer.chat_template)
+def _channels(tokenizer: TokenizerWrapper) -> tuple[Transitions, tuple[str, str]] | None:
+    template = str(tokenizer.chat_template)
+    return next((found for text, found in _CHANNELS.items() if text in template), None)

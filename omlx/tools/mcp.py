@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from typing import IO, TYPE_CHECKING, Any, Final, TypeVar
 
 from omlx.errors import ToolFailed
-from omlx.installation import extra_words
+from omlx.installation import extra_command
 from omlx.tools.tool import ADDRESSES, Tool, ToolResult
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class McpServer:
         async with self._starting:
             if self._session is None or self._session.ended:
                 if find_spec("mcp") is None:
-                    raise ToolFailed("toolbox.extra", command=shlex.join(extra_words(EXTRA)))
+                    raise ToolFailed("toolbox.extra", command=extra_command(EXTRA))
                 self._session = _Session(self.address)
             session = self._session
             try:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import shlex
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from omlx.installation import extra_words
+from omlx.installation import extra_command
 from omlx.models.catalog.discovery import BUNDLED, Folder, scan_places
 from omlx.models.vision import support
 from omlx.server.request.content import MAX_BYTES
@@ -119,7 +118,7 @@ def test_a_missing_extra_is_named_with_the_command_of_this_installation(
     monkeypatch.setattr(support, "_PACKAGES", ("no_such_package",))
     with administered(tmp_path, SEEING) as server:
         reason = models_of(server)[VISION]["no_vision"]
-    assert reason["message"].endswith(shlex.join(extra_words("vision")))
+    assert reason["message"].endswith(extra_command("vision"))
 
 
 def read_file(client: httpx.Client, content: bytes, model: str = TARGET) -> httpx.Response:

@@ -531,6 +531,18 @@ def test_the_copy_of_the_largest_row_is_reserved_with_the_second_one() -> None:
         assert (len(at_work.scheduler.running) == 2) is together
 
 
+def test_records_of_states_are_reserved_with_a_row() -> None:
+    for record_bytes, together in ((0, True), (1000, False)):
+        at_work, memory = desk(1)
+        prefix = at_work.scheduler.prefix
+        prefix.layout = replace(prefix.layout, record_bytes=record_bytes)
+        asked = [ask(name, prompt=20) for name in "bc"]
+        memory.limit = int(3 * cache_need(asked[0], Layout(row_bytes=1)) / SOFT) + 1
+        memory.used = lambda: 0
+        at_work.submit(*asked).step()
+        assert (len(at_work.scheduler.running) == 2) is together
+
+
 def test_the_caches_of_drafters_are_reserved_until_they_hold_them() -> None:
     class Drafting(NgramDrafter):
         held_bytes = 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -15,9 +16,10 @@ import pytest
 from lab.probe.reference import TOLERANCE, Row, references
 from lab.probe.rewinding import verify
 from omlx.engine.device.batch_probe import batching_refusal, uneven_refusal
+from omlx.engine.device.kinds import Recorded
 from omlx.engine.device.model import cache_maker
 from omlx.engine.device.payloads import Payloads, layout_of, uncacheable
-from omlx.engine.device.rewind import rewind_refusal
+from omlx.engine.device.rewind import leaves, rewind_refusal
 from omlx.engine.piece import Piece
 from omlx.engine.types import run_through
 from omlx.models.library.borrow import Borrowed, module_of
@@ -95,6 +97,10 @@ def test_recorded_states_step_back_within_a_short_pass() -> None:
     states = RecordedStates(3)  # the last entry is unused
 
     def read(tokens: mx.array) -> None:
+        states.begin(tokens.shape[1])
+        update(tokens)
+
+    def update(tokens: mx.array) -> None:
         def add(before: mx.array | None, steps: int | None) -> tuple[mx.array, ...]:
             sums = mx.cumsum(tokens, axis=1) + (0 if before is None else before[:, None])
             return sums, sums[:, -1], *([] if steps is None else [sums[:, :steps]])
@@ -114,9 +120,24 @@ def test_recorded_states_step_back_within_a_short_pass() -> None:
     read(mx.arange(9)[None])
     assert not states.records(1), "a pass too long"
     read(mx.arange(2)[None])
-    states.cache = list(states.cache)
-    states.cache[0] = mx.array([7])
-    assert not states.records(1), "a state of another pass"
+    states.begin(0)
+    assert not states.records(1), "a mark was put back"
+    states.begin(3)
+    for token in (7, 8, 9):
+        update(mx.array([[token]]))
+    states.step_back(1)
+    assert [states.cache[0].tolist(), states.cache[1].tolist()] == [[58], [[7, 8]]]
+
+
+def test_records_of_states_are_counted_and_reserved() -> None:
+    model = built("qwen4_exp")
+    layout, live = layout_of(model, cache_maker(model)), zoo.make_cache(model)
+    for tokens in (16, Recorded.LONGEST):
+        model(mx.zeros((1, tokens), mx.int32), cache=live)
+    held = sum(leaf.nbytes for leaf in leaves(live) if isinstance(leaf, Recorded))
+    assert 4 * layout.state_bytes < held <= layout.state_bytes + layout.record_bytes
+    without = replace(layout, record_bytes=0).cache_bytes(64)
+    assert layout.cache_bytes(64) == without + Recorded.LONGEST * layout.state_bytes
 
 
 @pytest.mark.parametrize("name", zoo.BORROWED_CASES)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,13 +14,13 @@ import pytest
 from mlx import nn
 
 from omlx.errors import ModelError, Reason
-from omlx.installation import extra_words
+from omlx.installation import extra_command
 from omlx.models.catalog import drafters
 from omlx.models.catalog.drafters import (
     HeadFiles,
     drafter_mismatch,
-    eagle_layers,
     head_directory,
+    inner_layers,
     own_head,
 )
 from omlx.models.catalog.inspect_checkpoint import inspect_checkpoint
@@ -154,7 +153,7 @@ def test_eagle_as_its_authors_publish_it(tmp_path: Path, target: ModelEntry) -> 
     found = read(entry)
     assert same(weights_of(found.module), weights_of(written.module))
     assert found.layers == (1, 0, 0)  # 2, 3 // 2 and 3 - 3, counted from the embedding
-    assert eagle_layers(config, 32) == (1, 15, 28)
+    assert inner_layers(config, 32) == (1, 15, 28)
 
 
 def test_eagle_with_an_embedding_of_its_own_uses_the_targets(tmp_path: Path) -> None:
@@ -268,7 +267,7 @@ def test_without_mlx_vlm_the_extra_is_named(
     monkeypatch.setattr(drafters, "find_spec", lambda name: None)
     entry = save(tmp_path / "eagle", CONFIGS["eagle"], {})
     reason = drafter_mismatch(target, entry)
-    command = shlex.join(extra_words("vision"))
+    command = extra_command("vision")
     assert reason == Reason("draft.unfit.extra", {"draft": "eagle", "command": command})
     assert entry.reason is not None
     assert entry.reason.code == "model.drafter_extra"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from omlx.installation import extra_words
+from omlx.installation import extra_command
 from omlx.models.catalog.config import encoder_window
 from omlx.models.catalog.files import ModelFiles
 from omlx.models.catalog.inspect_checkpoint import inspect_checkpoint
@@ -73,7 +72,7 @@ def test_without_the_extra_the_reason_names_the_command(
         answer = http.post("/v1/embeddings", json={"model": "e/one", "input": "x"})
     error = answer.json()["error"]
     assert (answer.status_code, error["code"]) == (400, "model.encoder_extra")
-    assert shlex.join(extra_words("encoders")) in error["message"]
+    assert extra_command("encoders") in error["message"]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ in `same_as` the class of mlx-lm with the same fields and meaning.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import mlx.core as mx
 from mlx.utils import tree_map
@@ -35,24 +35,27 @@ class Trimmed:
 
 
 class Snapshot:
-    """Base class of caches rolled back, and stored with prefixes, by a copy of all fields."""
+    """Base class of caches rolled back, and stored with prefixes, by copies of `names`.
+
+    `span` tokens add an entry to the fields; 0: none does.
+    """
+
+    names: ClassVar[tuple[str, ...]]
+    span: int = 0
 
     def fields(self) -> Sequence[Any]:
         """Return arrays and integers. A later pass may write into the same arrays."""
-        raise NotImplementedError
+        return tuple(getattr(self, name) for name in self.names)
 
     def put_back(self, fields: Sequence[Any]) -> None:
         """Replace all fields by earlier `fields`, whose integers may be arrays."""
-        raise NotImplementedError
+        for name, value in zip(self.names, fields, strict=True):
+            kind = type(getattr(self, name))
+            setattr(self, name, kind(value) if issubclass(kind, int) else value)
 
     def stored(self) -> Sequence[Any]:
         """Return the fields that a prefix needs."""
         return self.fields()
-
-    @property
-    def span(self) -> int:
-        """Tokens that add an entry to the fields; 0 if none does."""
-        return 0
 
 
 class Recorded:
@@ -61,16 +64,16 @@ class Recorded:
     LONGEST: Final = 8
     """Tokens — length of passes with a record: a state per token takes memory."""
 
+    def begin(self, tokens: int) -> None:
+        """Drop the record, and begin another if the next pass, of `tokens` tokens, is short."""
+        raise NotImplementedError
+
     def records(self, tokens: int) -> bool:
         """Return whether the state before the newest `tokens` tokens is known."""
         raise NotImplementedError
 
     def step_back(self, tokens: int) -> None:
         """Return to that state, and drop the record."""
-        raise NotImplementedError
-
-    def record(self, states: Sequence[list[Any]]) -> None:
-        """Take the states before each of the newest tokens, which were read in single passes."""
         raise NotImplementedError
 
 

@@ -10,7 +10,8 @@ refused by `split`, which compares both ways. `Taps` read between layers.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Protocol, cast
@@ -162,10 +163,9 @@ def parts_of(model: Model) -> SplitModel | None:
 
 
 class Taps:
-    """The `body` of a target, with the outputs of the layers `ids` of each pass.
+    """Body of a target, with outputs of the `layers` numbered `ids` of each pass.
 
-    During a pass, callers of the tapped layers stand in the list `layers` in their place: other
-    users of the model see no change. Outputs are [rows, widest, D].
+    Outputs are [rows, widest, D].
     """
 
     def __init__(
@@ -174,38 +174,54 @@ class Taps:
         self.ids = tuple(ids)
         self._body = body
         self._layers = layers
-        self._outputs: dict[int, mx.array] = {}
+        self._outputs: list[tuple[int, mx.array]] = []
 
     def __call__(self, tokens: mx.array, *, cache: Cache) -> mx.array:
-        layers = {i: self._layers[i] for i in self.ids}
-        self._outputs.clear()
-        for i, layer in layers.items():
-            self._layers[i] = _TappedLayer(layer, i, self._outputs)
-        try:
+        with tapped(self._layers, self.ids) as self._outputs:
             return self._body(tokens, cache=cache)
-        finally:
-            for i, layer in layers.items():
-                self._layers[i] = layer
 
     def take(self) -> mx.array:
         """Return the outputs of the newest pass, [rows, widest, len(ids) * D], and drop them."""
-        outputs = [self._outputs[i] for i in self.ids]
+        outputs = dict(self._outputs)
         self._outputs.clear()
-        return mx.concatenate(outputs, axis=-1)
+        return mx.concatenate([outputs[i] for i in self.ids], axis=-1)
 
 
-class _TappedLayer:
-    """Calls a layer and keeps the output; other attributes are the layer's own."""
+@contextmanager
+def tapped(layers: list[Any], ids: Iterable[int]) -> Iterator[list[tuple[int, mx.array]]]:
+    """Note numbers and outputs of the layers `ids`, in the order of calls.
 
-    def __init__(self, layer: Any, number: int, outputs: dict[int, mx.array]) -> None:
-        self._layer = layer
-        self._number = number
-        self._outputs = outputs
+    Callers of these layers stand in the list meanwhile: other users of the model see no change.
+    """
+    own, outputs = list(layers), list[tuple[int, mx.array]]()
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        output = self._layer(*args, **kwargs)
-        self._outputs[self._number] = output[0] if isinstance(output, tuple) else output
+    def call(number: int, layer: Any, *args: Any, **kwargs: Any) -> Any:
+        output = layer(*args, **kwargs)
+        outputs.append((number, output[0] if isinstance(output, tuple) else output))
         return output
 
+    for i in set(ids):
+        layers[i] = Caller(own[i], partial(call, i))
+    try:
+        yield outputs
+    finally:
+        layers[:] = own
+
+
+class Caller(nn.Module):
+    """Stand-in for a `module`, calls of which go to `call` with the module first."""
+
+    def __init__(self, module: Any, call: Callable[..., Any]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # mlx has no type for it
+        self.module = module
+        self._call = call
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._call(self["module"], *args, **kwargs)
+
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._layer, name)
+        if name in self:
+            return self[name]
+        if "module" not in self:  # it is being made, or copied
+            raise AttributeError(name)
+        return getattr(self["module"], name)

@@ -35,7 +35,7 @@ from mlx_lm.models.cache import (
 
 from omlx.engine.device.kinds import Snapshot, Trimmed, copy_state, kind_of, put_state
 from omlx.engine.device.model import Cache, LayerCache, MakeCache, Model
-from omlx.engine.device.rewind import leaves
+from omlx.engine.device.rewind import leaves, traits
 from omlx.engine.disk.record import Record, RecordId, Run
 from omlx.engine.disk.serial import to_arrays, to_record
 from omlx.engine.piece import Kind, Layout, Piece, runs
@@ -182,9 +182,7 @@ class Payloads:
 
 
 def assemble(cache: Cache, payloads: Iterable[Payload], length: int, prompt: int) -> Cache:
-    """Fill a new cache with payloads that restore `length` tokens, with room for a prompt of
-    `prompt` tokens.
-    """
+    """Fill a new cache with payloads of `length` tokens, and room for a prompt of `prompt`."""
     shares = [Share(payload.start, payload.stop, payload) for payload in payloads]
     return _assemble(cache, shares, length, prompt)
 
@@ -322,6 +320,7 @@ def layout_of(model: Model, make_cache: MakeCache) -> Layout:
         window=max(map(window_of, windows), default=None),
         state_bytes=nbytes("state"),
         recurrent=len(states) > 0,
+        record_bytes=traits(cache).recorded * nbytes("state"),
     )
     span = max((leaf.span for leaf in states if kind_of(leaf) is Snapshot), default=0)
     if not span:

@@ -193,6 +193,8 @@ def _put_back(leaf: Any, saved: tuple[Any, ...] | None, n: int) -> None:
         leaf.put_back(tuple(map(handle, saved)))
     elif kind is ArraysCache and saved is not None:
         states, left_padding, lengths = saved
+        if isinstance(leaf, Recorded):
+            leaf.begin(0)
         leaf.cache = list(states)
         leaf.left_padding, leaf.lengths = handle(left_padding), handle(lengths)
     elif kind is RotatingKVCache and saved is not None:

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, Literal, Protocol, TypeAlias
 
 import mlx.core as mx
 import mlx.nn as nn
 from mlx_lm.models.cache import ArraysCache, RotatingKVCache
 
-from omlx.engine.device.model import Cache, Model
+from omlx.engine.device.model import Cache, Caller, Model
 from omlx.engine.step.plan import Forget, Look
 from omlx.engine.vision.spans import (
     ImageSpan,
@@ -121,19 +122,11 @@ class AxialRope(nn.Module):
         return mx.concatenate([turned, x[..., dims:]], axis=-1)
 
 
-class MarkedLayer(nn.Module):
-    """One of the first layers, behind which features of images are added (DeepStack, arXiv
-    2406.04334)."""
-
-    def __init__(self, layer: nn.Module, index: int) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # mlx has no type for it
-        self.layer = layer
-        self._index = index
-
-    def __call__(self, x: mx.array, mask: Any = None, cache: Any = None) -> mx.array:
-        hidden: mx.array = self["layer"](x, mask, cache)
-        marks = cache.marks if isinstance(cache, View) else ()
-        return hidden + marks[self._index] if marks else hidden
+def _marked(index: int, layer: Any, x: mx.array, mask: Any = None, cache: Any = None) -> mx.array:
+    """Add features of images behind one of the first layers (DeepStack, arXiv 2406.04334)."""
+    hidden: mx.array = layer(x, mask, cache)
+    marks = cache.marks if isinstance(cache, View) else ()
+    return hidden + marks[index] if marks else hidden
 
 
 END: Final = 1 << 62
@@ -219,8 +212,8 @@ class Vision:
                     attention.rope = AxialRope(
                         attention.rope, rotary.sections, interleaved=rotary.interleaved
                     )
-            if i < self.seeing.marks and not isinstance(layer, MarkedLayer):
-                layers[i] = MarkedLayer(layer, i)
+            if i < self.seeing.marks and not isinstance(layer, Caller):
+                layers[i] = Caller(layer, partial(_marked, i))
 
     def look(self, op: Look, image: PreparedImage | None) -> mx.array:
         """Dispatch steps of the tower. Return an array that is computed when they are."""

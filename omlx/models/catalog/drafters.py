@@ -14,15 +14,14 @@ a directory of its own               names without a prefix
 from __future__ import annotations
 
 import re
-import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
 from omlx.errors import ModelError, Reason
-from omlx.installation import extra_words
+from omlx.installation import extra_command
 from omlx.models.catalog.config import text_config
 from omlx.models.catalog.files import whole_header
 from omlx.models.catalog.registry import ModelEntry
@@ -34,9 +33,6 @@ _MTP: Final = "_mtp"
 _EAGLE3: Final = re.compile(r"eagle-?3", re.IGNORECASE)
 _EAGLE_LAYERS: Final = ("target_layer_ids", "eagle_aux_hidden_state_layer_ids")
 _DFLASH2: Final = "DFlash2DraftModel"
-_LIBRARY_MTP: Final = frozenset(
-    f"{family}_mtp" for family in ("deepseek_v4", "glm5_next", "glm_moe_dsa", "nemotron_h")
-)  # not qwen4_exp: mlx-vlm 0.7.10 writes in front of a buffer on its short passes
 _SHARD_PREFIXES: Final[Mapping[str, tuple[str, ...]]] = {
     "deepseek_v4": ("mtp.",),
     "glm5_next": tuple(
@@ -46,22 +42,13 @@ _SHARD_PREFIXES: Final[Mapping[str, tuple[str, ...]]] = {
     "glm_moe_dsa": ("model.layers.{depth}.",),
     "nemotron_h": ("mtp.", "language_model.mtp."),
 }
-"""Names of a head's tensors in its target's shards begin so; `depth` counts the target's layers."""
+"""Prefixes of an mtp head's tensors in shards of its target, by family with heads of mlx-vlm.
+
+`depth` counts the target's layers. Not qwen4_exp, whose head writes in front of a buffer on short
+passes in mlx-vlm 0.7.10.
+"""
 _BACKBONES: Final = frozenset({"qwen3", "llama", "dspark"})
 """Values of `model_type` of proven block drafters."""
-
-
-@dataclass(frozen=True, slots=True)
-class DrafterNeeds:
-    """Sizes of the target of a drafter; None: not stated.
-
-    `layers` are the ids of inner layers whose outputs are read, `depth` the number of layers.
-    """
-
-    hidden_size: int | None
-    vocab_size: int | None
-    layers: tuple[int, ...] = ()
-    depth: int | None = None
 
 
 def drafter_kind(config: Mapping[str, Any]) -> str | None:
@@ -86,7 +73,8 @@ def drafter_module(config: Mapping[str, Any]) -> str | None:
     if any(_EAGLE3.search(name) for name in _names(config)):
         return "eagle3"
     model_type = str(config.get("model_type"))
-    return model_type if model_type in _LIBRARY_MTP else None
+    family = model_type.removesuffix(_MTP)
+    return model_type if family != model_type and family in _SHARD_PREFIXES else None
 
 
 def shard_head(config: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]] | None:
@@ -105,34 +93,36 @@ def shard_head(config: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ..
     return head, tuple(prefix.format(depth=depth) for prefix in prefixes)
 
 
-def needs_of(config: Mapping[str, Any]) -> DrafterNeeds:
-    """Return what a drafter needs of its target."""
+def needs_of(config: Mapping[str, Any]) -> dict[str, int]:
+    """Return the values of config keys that a drafter needs of its target, where stated."""
     kind, block = drafter_kind(config), config.get("dflash_config")
+    needs = {name: _field(config, name) for name in ("hidden_size", "vocab_size")}
     if kind == "eagle":
         layer = config.get("transformer_layer_config")
         own = layer if isinstance(layer, Mapping) else config
         hidden = config.get("target_hidden_size") or own.get("hidden_size")
-        return DrafterNeeds(_size(hidden), _size(own.get("vocab_size")), eagle_layers(config))
-    sizes = _size(_field(config, "hidden_size")), _size(_field(config, "vocab_size"))
-    if kind == "block" and isinstance(block, Mapping):
-        ids = _ids(block.get("target_layer_ids"), config.get("target_layer_ids"))
+        needs = {"hidden_size": hidden, "vocab_size": own.get("vocab_size")}
+    elif kind == "block" and isinstance(block, Mapping):
         depth = block.get("num_target_layers") or config.get("num_target_layers")
-        return DrafterNeeds(*sizes, ids, _size(depth))
-    return DrafterNeeds(*sizes)
+        needs["num_hidden_layers"] = depth
+    return {name: size for name, size in needs.items() if type(size) is int}
 
 
-def eagle_layers(config: Mapping[str, Any], depth: int | None = None) -> tuple[int, ...]:
-    """Return the ids of the layers whose outputs EAGLE-3 reads, which a config may state.
+def inner_layers(config: Mapping[str, Any], depth: int | None = None) -> tuple[int, ...]:
+    """Return the ids of the target's layers whose outputs a drafter reads.
 
-    Published ids count the embedding's output as 0. Without them, those of the authors' training
-    for a target of `depth` layers; empty without `depth`.
+    Published ids of EAGLE-3 count the embedding's output as 0. Without them, those of the authors'
+    training for a target of `depth` layers; empty without `depth`.
     """
+    kind, block = drafter_kind(config), config.get("dflash_config")
+    if kind == "block" and isinstance(block, Mapping):
+        return _ids(block.get("target_layer_ids"), config.get("target_layer_ids"))
     named = config.get("eagle_config")
     places = (config, named) if isinstance(named, Mapping) else (config,)
     stated = _ids(*(place.get(key) for place in places for key in _EAGLE_LAYERS))
     if not stated and depth is not None:
         stated = (2, depth // 2, depth - 3)
-    return tuple(max(0, number - 1) for number in stated)
+    return tuple(max(0, number - 1) for number in stated) if kind == "eagle" else ()
 
 
 def drafter_mismatch(target: ModelEntry, drafter: ModelEntry) -> Reason | None:
@@ -141,30 +131,29 @@ def drafter_mismatch(target: ModelEntry, drafter: ModelEntry) -> Reason | None:
         ours, theirs = (entry.files.config for entry in (target, drafter))
     except ModelError as error:
         return Reason("draft.unfit.unusable", {"draft": drafter.id, "why": error.message})
-    for field, wanted, found in _compared(ours, theirs):
-        if wanted is not None and wanted != found:
+    families = {"model_type": family_of(theirs)} if drafter_kind(theirs) == "mtp" else {}
+    for field, wanted in {**families, **needs_of(theirs)}.items():
+        found = family_of(ours) if field in families else _field(ours, field)
+        if wanted != found:
             values = {"field": field, "wanted": str(wanted), "found": str(found)}
             return Reason("draft.unfit.head", {"draft": drafter.id, **values})
-    deepest = max(needs_of(theirs).layers, default=0) + 1
+    deepest = max(inner_layers(theirs), default=0) + 1
     layers = int(_field(ours, "num_hidden_layers") or 0)
     if deepest > layers > 0:
         sizes = {"deepest": deepest, "layers": layers}
         return Reason("draft.unfit.layers", {"draft": drafter.id, **sizes})
-    if _lacks_library(theirs):
-        command = shlex.join(extra_words(EXTRA))
+    if command := _missing_library(theirs):
         return Reason("draft.unfit.extra", {"draft": drafter.id, "command": command})
     return None
 
 
 def needs_in_words(config: Mapping[str, Any]) -> Reason:
     """Return the description of a drafter's folder: kind, and sizes of its target."""
-    kind, needs = drafter_kind(config), needs_of(config)
-    label = {"eagle": "EAGLE-3", "block": "DSpark", "mtp": "MTP"}.get(str(kind), "")
-    if kind == "block" and drafter_module(config) != "dspark":
-        label = "DFlash"
-    sizes = {"hidden": needs.hidden_size or 0, "vocab": needs.vocab_size or 0}
-    if _lacks_library(config):
-        command = shlex.join(extra_words(EXTRA))
+    needs, module = needs_of(config), drafter_module(config)
+    label = {"eagle": "EAGLE-3", "mtp": "MTP"}.get(str(drafter_kind(config)), "DFlash")
+    label = "DSpark" if module == "dspark" else label
+    sizes = {"hidden": needs.get("hidden_size", 0), "vocab": needs.get("vocab_size", 0)}
+    if command := _missing_library(config):
         return Reason("model.drafter_extra", {"kind": label, **sizes, "command": command})
     return Reason("model.drafter", {"kind": label, **sizes})
 
@@ -175,29 +164,14 @@ def family_of(config: Mapping[str, Any]) -> str:
     return name.replace("_moe", "").replace("_text", "") if name != "glm_moe_dsa" else name
 
 
-def _lacks_library(config: Mapping[str, Any]) -> bool:
-    """Return whether a drafter needs mlx-vlm, which is not installed."""
-    return drafter_module(config) is not None and find_spec("mlx_vlm") is None
-
-
-def _compared(
-    ours: Mapping[str, Any], theirs: Mapping[str, Any]
-) -> Iterator[tuple[str, object, object]]:
-    """Yield the fields in which drafter and target must agree, with the values of both."""
-    needs = needs_of(theirs)
-    if drafter_kind(theirs) == "mtp":
-        yield "model_type", family_of(theirs), family_of(ours)
-    yield "hidden_size", needs.hidden_size, _field(ours, "hidden_size")
-    yield "vocab_size", needs.vocab_size, _field(ours, "vocab_size")
-    yield "num_hidden_layers", needs.depth, _field(ours, "num_hidden_layers")
+def _missing_library(config: Mapping[str, Any]) -> str:
+    """Return the command that adds mlx-vlm; empty if a drafter needs nothing more."""
+    missing = drafter_module(config) is not None and find_spec("mlx_vlm") is None
+    return extra_command(EXTRA) if missing else ""
 
 
 def _field(config: Mapping[str, Any], name: str) -> Any:
     return config.get(name, text_config(config).get(name))
-
-
-def _size(value: object) -> int | None:
-    return value if type(value) is int else None
 
 
 def _ids(*lists: object) -> tuple[int, ...]:
@@ -246,8 +220,7 @@ def own_head(entry: ModelEntry) -> HeadFiles | Reason:
     if (head := shard_head(model.config)) is not None:
         config, prefixes = head
         found = _collect(model.weights, prefixes, config)
-        if found is not None and _lacks_library(config):
-            command = shlex.join(extra_words(EXTRA))
+        if found is not None and (command := _missing_library(config)):
             return Reason("draft.unfit.extra", {"draft": "MTP", "command": command})
         if found is not None:
             return replace(found, prefix="", within=True)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,6 +22,7 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from omlx.engine.device.kinds import Recorded
+from omlx.engine.device.model import Caller
 from omlx.engine.device.rewind import leaves, length_of
 from omlx.models.library.sources import importing
 
@@ -53,7 +55,8 @@ def _stand_ins() -> Iterator[None]:
     """Provide empty modules in place of absent ones, during an import alone."""
     absent = [name for name in _UNUSED if find_spec(name.partition(".")[0]) is None]
     for name in absent:
-        sys.modules[name] = _Absent(name)
+        sys.modules[name] = ModuleType(name)
+        vars(sys.modules[name]).update(__path__=[], __getattr__=_any_name)
     try:
         yield
     finally:
@@ -61,16 +64,9 @@ def _stand_ins() -> Iterator[None]:
             del sys.modules[name]
 
 
-class _Absent(ModuleType):
-    """Module without content, from which any name can be imported."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
-        self.__path__ = []
-
-    def __getattr__(self, name: str) -> None:
-        if name.startswith("__"):
-            raise AttributeError(name)
+def _any_name(name: str) -> None:
+    if name.startswith("__"):
+        raise AttributeError(name)
 
 
 def open_borrowed(
@@ -92,74 +88,44 @@ def open_borrowed(
     return Borrowed(whole.pop("language_model"), whole)
 
 
-class _Body(nn.Module):
-    """Caller of a body, whose other attributes are the body's own."""
+def _positioned(
+    body: Any, inputs: mx.array, *args: Any, cache: Any = None, **more: mx.array | None
+) -> mx.array:
+    """Return hidden states [rows, tokens, D]; `position_ids` are [rows, tokens, axes].
 
-    def __init__(self, body: nn.Module) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # mlx has no type for it
-        self.body = body
-
-    def __getattr__(self, name: str) -> Any:
-        if name in self:
-            return self[name]
-        if "body" not in self:  # it is being made, or copied
-            raise AttributeError(name)
-        return getattr(self["body"], name)
-
-
-class PositionedBody(_Body):
-    """Body with positions as an argument, counted from the offset of each row's cache."""
-
-    def __call__(
-        self, inputs: mx.array, *args: Any, cache: Any = None, **more: mx.array | None
-    ) -> mx.array:
-        """Return hidden states [rows, tokens, D]; `position_ids` are [rows, tokens, axes]."""
-        if cache is not None and more.get("position_ids") is None:
-            offsets = mx.array(cache[0].offset).reshape(-1, 1)
-            places = offsets + mx.arange(inputs.shape[1])
-            more["position_ids"] = mx.broadcast_to(places[..., None], (*inputs.shape, _AXES))
-        hidden: mx.array = self.body(inputs, *args, cache=cache, **more)
-        return hidden
+    By default, these are counted from the offset of each row's cache.
+    """
+    if cache is not None and more.get("position_ids") is None:
+        places = mx.array(cache[0].offset).reshape(-1, 1) + mx.arange(inputs.shape[1])
+        more["position_ids"] = mx.broadcast_to(places[..., None], (*inputs.shape, _AXES))
+    hidden: mx.array = body(inputs, *args, cache=cache, **more)
+    return hidden
 
 
-class SteppedBody(_Body):
-    """Body that reads a text shorter than `shortest` tokens one token at a time."""
-
-    def __init__(self, body: nn.Module, shortest: int) -> None:
-        super().__init__(body)
-        self._shortest = shortest
-
-    def __call__(
-        self,
-        inputs: mx.array,
-        inputs_embeds: mx.array | None = None,
-        *,
-        cache: Any = None,
-        position_ids: mx.array | None = None,
-        **more: Any,
-    ) -> Any:
-        """Return what the body returns; hidden states [rows, tokens, D] without `more`."""
-
-        def read(part: slice) -> Any:
-            embeddings = None if inputs_embeds is None else inputs_embeds[:, part]
-            places = None if position_ids is None else position_ids[..., part]
-            return self.body(inputs[:, part], embeddings, cache=cache, position_ids=places, **more)
-
-        tokens = inputs.shape[1]
-        whole = tokens == 1 or cache is None or bool(more)
-        if whole or tokens + (length_of(cache) or 0) >= self._shortest:
-            return read(slice(None))
-        recorded: list[Any] = [leaf for leaf in leaves(cache) if isinstance(leaf, Recorded)]
-        states: list[list[list[Any]]] = [[] for _ in recorded]
-        outputs = []
-        for i in range(tokens):
-            for leaf, before in zip(recorded, states, strict=True):
-                before.append(list(leaf.cache))
-            outputs.append(read(slice(i, i + 1)))
-        if tokens <= Recorded.LONGEST:
-            for leaf, before in zip(recorded, states, strict=True):
-                leaf.record(before)
-        return mx.concatenate(outputs, axis=1)
+def _stepped(
+    shortest: int,
+    body: Any,
+    inputs: mx.array,
+    inputs_embeds: mx.array | None = None,
+    *,
+    cache: Any = None,
+    position_ids: mx.array | None = None,
+    **more: Any,
+) -> Any:
+    """Return what a body returns, which reads texts below `shortest` tokens one at a time."""
+    tokens = inputs.shape[1]
+    for leaf in leaves(cache or ()):
+        if isinstance(leaf, Recorded):
+            leaf.begin(tokens)
+    whole = cache is None or more or tokens + (length_of(cache) or 0) >= shortest
+    step, outputs = tokens if whole else 1, []
+    for at in range(0, tokens, step):
+        part = slice(at, at + step)
+        embeddings = None if inputs_embeds is None else inputs_embeds[:, part]
+        places = None if position_ids is None else position_ids[..., part]
+        read = body(inputs[:, part], embeddings, cache=cache, position_ids=places, **more)
+        outputs.append(read)
+    return outputs[0] if len(outputs) == 1 else mx.concatenate(outputs, axis=1)
 
 
 class Borrowed(nn.Module):
@@ -174,10 +140,10 @@ class Borrowed(nn.Module):
         self.language_model: Any = language_model
         self._towers = (towers,)  # in a tuple: a module would be searched for parameters
         if self.architecture == _POSITIONED:
-            language_model.model = PositionedBody(language_model.model)
+            language_model.model = Caller(language_model.model, _positioned)
         if self.architecture == _INDEXED_BLOCKS:
-            ratio = language_model.args.indexer_compress_ratio
-            language_model.model = SteppedBody(language_model.model, ratio - 1)
+            shortest = language_model.args.indexer_compress_ratio - 1
+            language_model.model = Caller(language_model.model, partial(_stepped, shortest))
         self._bypass = not _POSITIONS.isdisjoint(vars(language_model))
 
     def __call__(

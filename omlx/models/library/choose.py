@@ -6,7 +6,6 @@ mlx-lm goes first; mlx-vlm has families of `BORROWED`, which tests prove on tiny
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from omlx.errors import Reason
-from omlx.installation import extra_words
+from omlx.installation import extra_command
 from omlx.models.library.rope import INNER_CONFIGS, rope_reason
 from omlx.models.library.sources import module_of
 
@@ -24,25 +23,15 @@ ENCODERS: Final = {"bert": "bert", "modernbert": "modernbert", "xlm-roberta": "x
 """mlx-vlm's encoder modules, by `model_type`."""
 EXTRA: Final = "encoders"
 BORROWED_EXTRA: Final = "vision"
+_BORROWED: Final = (
+    *("cohere2_moe", "deepseek_v4", "ernie4_5_moe_vl", "flint", "glm5_next", "glm_moe_dsa"),
+    *("inkling", "k2_horizon", "kolibri1", "longcat_flash_sparse", "mimo_v2", "minimax_m3"),
+    *("mistral_large3", "qwen4_exp", "step3p7", "xing4_0"),
+)
 BORROWED: Final[Mapping[str, str]] = {
-    "cohere2_moe": "cohere2_moe",
+    **{name: name for name in _BORROWED},
     "cohere2moe": "cohere2_moe",
-    "deepseek_v4": "deepseek_v4",
-    "ernie4_5_moe_vl": "ernie4_5_moe_vl",
-    "flint": "flint",
-    "glm5_next": "glm5_next",
-    "glm_moe_dsa": "glm_moe_dsa",
-    "inkling": "inkling",
     "inkling_mm_model": "inkling",
-    "k2_horizon": "k2_horizon",
-    "kolibri1": "kolibri1",
-    "longcat_flash_sparse": "longcat_flash_sparse",
-    "mimo_v2": "mimo_v2",
-    "minimax_m3": "minimax_m3",
-    "mistral_large3": "mistral_large3",
-    "qwen4_exp": "qwen4_exp",
-    "step3p7": "step3p7",
-    "xing4_0": "xing4_0",
 }
 """mlx-vlm's modules of text models, by `model_type`. tests/zoo proves each."""
 NEWER: Final[Mapping[str, Callable[[Mapping[str, Any]], bool]]] = {
@@ -138,10 +127,8 @@ def _borrowed(module: str) -> Classes | Reason:
     if any((Path(folder) / "models" / module / "__init__.py").is_file() for folder in folders):
         return Classes(Library.MLX_VLM)
     if module in BORROWED.values() or spec is None:
-        return Reason(
-            "model.library_extra",
-            {"model_type": module, "command": shlex.join(extra_words(BORROWED_EXTRA))},
-        )
+        command = extra_command(BORROWED_EXTRA)
+        return Reason("model.library_extra", {"model_type": module, "command": command})
     return Reason("model.unsupported", {"model_type": module})
 
 
@@ -170,9 +157,8 @@ def is_classifier(config: Mapping[str, Any]) -> bool:
 
 def _encoder_reason(config: Mapping[str, Any]) -> Reason | None:
     if find_spec("mlx_vlm") is None:
-        command = shlex.join(extra_words(EXTRA))
-        params = {"model_type": str(config["model_type"]), "command": command}
-        return Reason("model.encoder_extra", {**params})
+        model_type, command = str(config["model_type"]), extra_command(EXTRA)
+        return Reason("model.encoder_extra", {"model_type": model_type, "command": command})
     for key, value in _FIXED.items():
         if config.get(key, value) != value:
             return Reason("model.encoder_config", {"key": key, "value": str(config[key])})

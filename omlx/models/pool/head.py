@@ -31,7 +31,7 @@ from omlx.engine.speculation.drafters.head import HeadDrafter
 from omlx.engine.speculation.drafters.shortlist import shortlist_bytes
 from omlx.errors import ModelError, Reason
 from omlx.models.catalog.drafters import PREFIX, SHORTLIST, HeadFiles, drafter_module
-from omlx.models.pool.opening import Dtype, LoadProgress, cast_weights, read_weights
+from omlx.models.pool.opening import Dtype, LoadProgress, cast_weights, head_refusal, read_weights
 
 if TYPE_CHECKING:
     from omlx.models.pool.borrowed_drafters import BorrowedHead
@@ -149,7 +149,7 @@ def build_head(files: HeadFiles, target: Model) -> HeadModule:
     tensors = _named(_read(files), shifted=files.prefix == PREFIX and architecture in _SHIFTED)
     layers = {name.split(".")[1] for name in tensors if name.startswith("layers.")}
     if len(layers) > 1 and architecture in _SHIFTED:
-        raise _refused(f"{len(layers)} layers, where only heads of one are known")
+        raise head_refusal(f"{len(layers)} layers, where only heads of one are known")
     head = HeadModule(architecture, parts.text.args, max(1, len(layers)))
     head.draft_token_ids = tensors.get(SHORTLIST)
     _load(head, tensors, files.config)
@@ -171,7 +171,7 @@ def _load(head: nn.Module, tensors: dict[str, mx.array], config: Mapping[str, An
         _quantize(head, tensors, config)
         head.load_weights([*tensors.items()])
     except ValueError as error:  # names or shapes of other layers
-        raise _refused(" ".join(str(error).split())) from error
+        raise head_refusal(error) from error
 
 
 def _read(files: HeadFiles, unused: tuple[str, ...] = _UNUSED) -> dict[str, mx.array]:
@@ -226,7 +226,3 @@ def _quantize(head: nn.Module, tensors: Mapping[str, mx.array], config: Mapping[
         }
 
     nn.quantize(head, class_predicate=form)
-
-
-def _refused(detail: str) -> ModelError:
-    return ModelError("spec.off.head_weights", detail=detail[:300])

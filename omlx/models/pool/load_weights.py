@@ -40,6 +40,7 @@ from omlx.models.pool.opening import (
     cast_weights,
     encoder_facts,
     import_classes,
+    is_borrowed,
     nbytes_of,
     one_line,
     open_encoder,
@@ -138,7 +139,8 @@ def check_checkpoint(entry: ModelEntry, library: str = AUTO) -> None:
         if not files.config:
             raise ModelError("model.no_config")
         check_counts(files.config, tensors.count)
-        import_classes(files.config, library)
+        if is_borrowed(files.config, library):
+            import_classes(files.config, "model.build")
 
 
 def load_steps(
@@ -305,12 +307,7 @@ def find_head(choice: DraftChoice, target: LoadedModel) -> HeadFiles | Reason:
         return Reason("spec.off.head_staged")
     name = drafter_module(files.config)
     if name is not None:  # imported here: the engine thread has streams to serve
-        from omlx.models.library.borrow import module_of  # noqa: PLC0415 — imports mlx
-
-        try:
-            module_of({"model_type": name})
-        except (ImportError, KeyError, ValueError) as error:
-            raise ModelError("spec.off.head_weights", detail=str(error)) from error
+        import_classes({"model_type": name}, "spec.off.head_weights")
     return files
 
 

@@ -69,20 +69,23 @@ class LoadProgress:
     total: int
 
 
-def import_classes(config: Mapping[str, Any], library: str) -> None:
-    """Import mlx-vlm's classes of a text model: up to a second, not for the engine thread.
-
-    Raises ModelError.
-    """
+def is_borrowed(config: Mapping[str, Any], library: str) -> bool:
+    """Return whether a text model's classes are mlx-vlm's."""
     classes = choose(config, library=library)
-    if isinstance(classes, Reason) or classes.library is not Library.MLX_VLM or is_encoder(config):
-        return
+    return getattr(classes, "library", None) is Library.MLX_VLM and not is_encoder(config)
+
+
+def import_classes(config: Mapping[str, Any], code: str) -> None:
+    """Import mlx-vlm's classes of a model: up to a second, not for the engine thread.
+
+    Raises ModelError with `code`.
+    """
     from omlx.models.library.borrow import module_of  # noqa: PLC0415 — see `import_mlx_lm`
 
     try:
         module_of(config)
     except (ImportError, LookupError, ValueError) as error:
-        raise ModelError("model.build", detail=one_line(error)) from error
+        raise ModelError(code, detail=one_line(error)) from error
 
 
 def open_model(
@@ -97,7 +100,10 @@ def open_model(
         _check_dtypes(directory)
     try:
         if classes.library is Library.MLX_VLM:
-            model, config = _open_borrowed(files)
+            from omlx.models.library.borrow import open_borrowed  # noqa: PLC0415 — imports mlx-vlm
+
+            model: nn.Module = open_borrowed(directory, files.config, files.weights)
+            config = dict(files.config)
         else:
             model, config = _open_lm(files, classes.text, trusted)
     except Exception as error:  # with a wrong config, classes of models raise anything
@@ -132,12 +138,6 @@ def _check_dtypes(directory: Path) -> None:
     for file in sorted(directory.glob("*.safetensors")):
         if _REWRITTEN in read_header(file).dtypes:
             raise ModelError("model.dtype", param=None, file=file.name, dtype=_REWRITTEN)
-
-
-def _open_borrowed(files: ModelFiles) -> tuple[nn.Module, dict[str, Any]]:
-    from omlx.models.library.borrow import open_borrowed  # noqa: PLC0415 — see `import_mlx_lm`
-
-    return open_borrowed(files.directory, files.config, files.weights), dict(files.config)
 
 
 def _open_lm(
@@ -321,3 +321,7 @@ def encoder_facts(model: nn.Module, config: Mapping[str, Any], vocab_size: int) 
 def one_line(error: Exception) -> str:
     """Return type and text of an error in one line of at most 400 characters."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}"[:400]
+
+
+def head_refusal(detail: object) -> ModelError:
+    return ModelError("spec.off.head_weights", detail=" ".join(str(detail).split())[:300])

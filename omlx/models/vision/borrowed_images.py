@@ -6,7 +6,7 @@ Processors are mlx-vlm's, with the settings that its own loader gives them.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from copy import copy
 from importlib import import_module
 from math import ceil, isqrt
@@ -16,12 +16,10 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 from PIL import Image
-from transformers.utils.constants import OPENAI_CLIP_MEAN, OPENAI_CLIP_STD
 
 from omlx.engine.vision.reader import Features, Seeing
 from omlx.models.library.borrow import module_of
-from omlx.models.vision.family import Arrays, VisionFamily, shape_errors, single
-from omlx.models.vision.support import MAX_TOKENS
+from omlx.models.vision.family import Arrays, VisionFamily, single
 from omlx.models.vision.whole_images import Qwen2Family, Qwen35Family
 
 
@@ -52,19 +50,10 @@ class Glm5NextFamily(MimoFamily):
     def options(self, most: int) -> dict[str, Any]:
         return {"max_image_tokens": min(most, self.processor.max_image_tokens)}
 
-    def tokens(self, width: int, height: int, most: int = MAX_TOKENS) -> int:
-        with shape_errors():
-            count = self.processor.get_number_of_image_patches(height, width, self.options(most))
-        return int(count) // int(self.processor.merge_size) ** 2
-
 
 class Qwen4Family(Qwen35Family):
     def spec(self, model: Any) -> Seeing:
-        return Seeing(self.token_id, arguments=_positions)
-
-
-def _positions(positions: mx.array, shown: mx.array) -> Mapping[str, mx.array]:
-    return {"position_ids": positions}
+        return Seeing(self.token_id, arguments=lambda places, shown: {"position_ids": places})
 
 
 class ErnieFamily(Qwen2Family):
@@ -82,17 +71,9 @@ class ErnieFamily(Qwen2Family):
         return processor(patch_size=size, merge_size=merge)
 
     def arrays(self, image: Image.Image, most: int) -> dict[str, Any]:
-        return dict(self._bounded(most).preprocess([image]))
-
-    def tokens(self, width: int, height: int, most: int = MAX_TOKENS) -> int:
-        with shape_errors():
-            _, (rows, columns) = self._bounded(most).get_smart_resize(height, width)
-        return int(rows * columns) // int(self.processor.merge_size) ** 2
-
-    def _bounded(self, most: int) -> Any:
         processor = copy(self.processor)
         processor.max_pixels = min(processor.max_pixels, most * processor.factor**2)
-        return processor
+        return dict(processor.preprocess([image]))
 
     def spec(self, model: Any) -> Seeing:
         return Seeing(self.token_id, arguments=_kinds, shifts=True)
@@ -115,24 +96,9 @@ class InklingFamily(VisionFamily):
         return _processing("inkling", "processing_inkling").InklingImageProcessor()
 
     def arrays(self, image: Image.Image, most: int) -> dict[str, Any]:
-        processor = copy(self.processor)
-        processor.rescale_image_frac = self._scale(*image.size, most)
-        return {"pixel_values": np.array(processor.preprocess([image])["pixel_values"])}
-
-    def tokens(self, width: int, height: int, most: int = MAX_TOKENS) -> int:
-        return self._count(width, height, self._scale(width, height, most))
-
-    def _scale(self, width: int, height: int, most: int) -> float:
-        """Return the factor by which an image shrinks to `most` tokens."""
-        scale = 1.0
-        while self._count(width, height, scale) > most:
-            scale *= 0.95
-        return scale
-
-    def _count(self, width: int, height: int, scale: float) -> int:
         size = int(self.processor.patch_size)
-        columns = int(width * scale + 0.5) // size + 1
-        return columns * ceil(int(height * scale + 0.5) / size)
+        image = _shrunk(image, most, lambda wide, high: (wide // size + 1) * ceil(high / size))
+        return {"pixel_values": np.array(self.processor.preprocess([image])["pixel_values"])}
 
     def patch_count(self, arrays: Arrays) -> int:
         return int(arrays["pixel_values"].shape[0])
@@ -151,51 +117,28 @@ class Step3Family(VisionFamily):
     """Tiles of a squared image, then all of it; some rows of tiles end with a newline token."""
 
     token = "<im_patch>"
-    _SIDE = 728
-    _TILE_SIDE = 504
 
     def _read_processor(self, directory: Path) -> Any:
-        return _processing("step3p7", "processing_step3p7").ImagePatcher()
+        processor = _processing("step3p7", "processing_step3p7").Step3VLProcessor
+        return processor(self.tokenizer._tokenizer)
 
     def settings(self) -> Mapping[str, Any]:
-        return {"sides": (self._SIDE, self._TILE_SIDE)}
+        return {}
 
     def arrays(self, image: Image.Image, most: int) -> dict[str, Any]:
-        size = self._bounded(*image.size, most)
-        whole, tiles, newlines = self.processor(image if size == image.size else image.resize(size))
-        arrays = {"pixel_values": _normalised([whole], self._SIDE)}
-        if tiles:
-            arrays["patch_pixel_values"] = _normalised(tiles, self._TILE_SIDE)
-        return {**arrays, "newlines": newlines or []}
+        tile, whole = self.processor.num_patch_feature_size, self.processor.num_image_feature_size
 
-    def tokens(self, width: int, height: int, most: int = MAX_TOKENS) -> int:
-        return self._count(*self._bounded(width, height, most))
+        def count(width: int, height: int) -> int:
+            tiles, _ = self.processor.patcher.get_num_patches(width, height)
+            return int(tiles * tile + whole)
 
-    def _bounded(self, width: int, height: int, most: int) -> tuple[int, int]:
-        """Return the size at which an image has at most `most` tokens, or no tiles."""
-        scale = 1.0
-        size = width, height
-        while self._count(*size) > max(most, self._features(self._SIDE)):
-            scale *= 0.95
-            size = max(1, int(width * scale)), max(1, int(height * scale))
-        return size
-
-    def _count(self, width: int, height: int) -> int:
-        tiles, _ = self.processor.get_num_patches(width, height)
-        return int(tiles) * self._features(self._TILE_SIDE) + self._features(self._SIDE)
-
-    def _features(self, side: int) -> int:
-        """Return features of a square with sides of `side` pixels, after two halvings."""
-        return ceil(side // int(self.vision.get("patch_size", 14)) / 4) ** 2
+        found = self.processor(self.token, _shrunk(image, max(most, whole), count))
+        names = ("pixel_values", "patch_pixel_values")
+        arrays = {name: found[name] for name in names if name in found}
+        return {**arrays, "ids": found["input_ids"][0].tolist()}
 
     def expansion(self, arrays: Arrays) -> str:
-        tile = f"<patch_start>{self.token * self._features(self._TILE_SIDE)}<patch_end>"
-        ends = ("", "<patch_newline>")
-        tiles = "".join(tile + ends[bool(newline)] for newline in arrays["newlines"])
-        return f"{tiles}<im_start>{self.token * self._features(self._SIDE)}<im_end>"
-
-    def spec(self, model: Any) -> Seeing:
-        return Seeing(self.token_id)
+        return "".join(self.tokenizer.convert_ids_to_tokens(arrays["ids"]))
 
     def features(self, vlm: Any, arrays: Arrays) -> Features:
         names = ("patch_pixel_values", "pixel_values")
@@ -213,9 +156,10 @@ class Step3Family(VisionFamily):
         return projected.reshape(-1, projected.shape[-1])
 
 
-def _normalised(images: Sequence[Image.Image], side: int) -> np.ndarray[Any, Any]:
-    """Return images of one size, [images, 3, side, side]."""
-    sized = [image.resize((side, side), Image.Resampling.BILINEAR) for image in images]
-    pixels = np.stack([np.asarray(image, np.float32) for image in sized]) / 255.0
-    mean, spread = (np.array(value, np.float32) for value in (OPENAI_CLIP_MEAN, OPENAI_CLIP_STD))
-    return ((pixels - mean) / spread).transpose(0, 3, 1, 2)
+def _shrunk(image: Image.Image, most: int, count: Callable[[int, int], int]) -> Image.Image:
+    """Return an image of at most `most` tokens, the `count` of width and height."""
+    size, scale = image.size, 1.0
+    while count(*size) > most:
+        scale *= 0.95
+        size = max(1, round(image.width * scale)), max(1, round(image.height * scale))
+    return image if size == image.size else image.resize(size)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -41,6 +40,7 @@ class VisionFamily(ABC):
         self, directory: Path, config: Mapping[str, Any], tokenizer: TokenizerWrapper
     ) -> None:
         self.config = config
+        self.tokenizer = tokenizer
         self.vision = config["vision_config"]
         self.processor = self._read_processor(directory)
         self.token_id: int = tokenizer.convert_tokens_to_ids(self.token)
@@ -55,13 +55,13 @@ class VisionFamily(ABC):
         """Return a hash unique to file content and preprocessing."""
         return sha256(b"%b\0%d\0%b" % (sha256(data).digest(), most, self._settings)).hexdigest()
 
-    def tokens(self, width: int, height: int, most: int = MAX_TOKENS) -> int:
-        return self.patches(Image.new("RGB", (width, height)), "", most).features
-
     def patches(self, image: Image.Image, name: str, most: int = MAX_TOKENS) -> PreparedImage:
         """Resize and cut an RGB image. Raises BadRequest for an unsupported shape."""
-        with shape_errors():
+        try:
             arrays = self.arrays(image, most)
+        except ValueError as error:  # Qwen's processors refuse aspect ratios above 200
+            detail = " ".join(str(error).split())
+            raise BadRequest("image.shape", param="messages", detail=detail) from error
         return PreparedImage(
             name=name,
             arrays=arrays,
@@ -140,23 +140,13 @@ class VisionFamily(ABC):
     def expansion(self, arrays: Arrays) -> str:
         """Return the text of an image: `token` per feature, with surrounding markers."""
 
-    @abstractmethod
     def spec(self, model: Any) -> Seeing:
         """Return how the text model reads features."""
+        return Seeing(self.token_id)
 
     @abstractmethod
     def features(self, vlm: Any, arrays: Arrays) -> Features:
         """Compute features with tower and projector of mlx-vlm's model, lazily."""
-
-
-@contextmanager
-def shape_errors() -> Iterator[None]:
-    """Turn a processor's ValueError into BadRequest: Qwen's refuse aspect ratios above 200."""
-    try:
-        yield
-    except ValueError as error:
-        detail = " ".join(str(error).split())
-        raise BadRequest("image.shape", param="messages", detail=detail) from error
 
 
 def single(rows: mx.array) -> Features:

@@ -8,7 +8,6 @@ A family is built from JSON files of the model directory, and needs Pillow.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from omlx.engine.device_errors import isolate
 from omlx.errors import Reason
-from omlx.installation import extra_words
+from omlx.installation import extra_command
 from omlx.models.catalog.files import ModelFiles
 from omlx.models.library.choose import BORROWED
 
@@ -106,7 +105,7 @@ def vision_off(files: ModelFiles) -> Reason | None:
     if not files.tensors.names_any(*_TOWERS):
         return Reason("vision.off.no_weights")
     if any(find_spec(package) is None for package in _PACKAGES):
-        return Reason("vision.off.extra", {"command": shlex.join(extra_words(EXTRA))})
+        return Reason("vision.off.extra", {"command": extra_command(EXTRA)})
     return None
 
 

@@ -13,7 +13,7 @@ from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2Im
 from transformers.models.smolvlm.processing_smolvlm import get_image_prompt_string
 from transformers.utils.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 
-from omlx.engine.vision.reader import Features, Seeing
+from omlx.engine.vision.reader import Features
 from omlx.models.vision.family import Arrays, VisionFamily, single
 
 
@@ -26,9 +26,6 @@ class LlavaFamily(VisionFamily):
 
     def expansion(self, arrays: Arrays) -> str:
         return self.token * (self.patch_count(arrays) + self.keeps_class_token)
-
-    def spec(self, model: Any) -> Seeing:
-        return Seeing(self.token_id)
 
     def features(self, vlm: Any, arrays: Arrays) -> Features:
         return single(self._projected(vlm, arrays["pixel_values"]))
@@ -127,9 +124,6 @@ class IdeficsFamily(VisionFamily):
         )
         return text
 
-    def spec(self, model: Any) -> Seeing:
-        return Seeing(self.token_id)
-
     def features(self, vlm: Any, arrays: Arrays) -> Features:
         tiles = arrays["pixel_values"][0].transpose(0, 2, 3, 1)
         size, mask = self.vision.get("patch_size", 14), arrays["pixel_attention_mask"][0]
@@ -167,9 +161,6 @@ class Lfm2Family(VisionFamily):
         factor = int(self.processor.downsample_factor)
         return -(-int(rows) // factor) * -(-int(columns) // factor)
 
-    def spec(self, model: Any) -> Seeing:
-        return Seeing(self.token_id)
-
     def features(self, vlm: Any, arrays: Arrays) -> Features:
         views = vlm.encode_images(
             arrays["pixel_values"],
@@ -195,9 +186,6 @@ class InternFamily(VisionFamily):
     def expansion(self, arrays: Arrays) -> str:
         tiles = arrays["pixel_values"].shape[0]
         return f"<img>{self.token * (self.tile_tokens * tiles)}</img>"
-
-    def spec(self, model: Any) -> Seeing:
-        return Seeing(self.token_id)
 
     def features(self, vlm: Any, arrays: Arrays) -> Features:
         hidden, _ = vlm.vision_tower(arrays["pixel_values"].transpose(0, 2, 3, 1))

@@ -1,6 +1,6 @@
 """Vision tower of mlx-vlm, computed layer by layer.
 
-Calling the tower only builds a graph; recorded layer outputs allow evaluating it step by step.
+Calling the tower only builds a graph; noted outputs of layers allow evaluating it step by step.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import mlx.nn as nn
 from mlx.utils import tree_flatten
 
 from omlx.engine.device.gpu import attention_kernels
-from omlx.engine.device.model import Model, weight_bytes
+from omlx.engine.device.model import Model, tapped, weight_bytes
 from omlx.engine.step.prefill import SCORE_COPIES, VECTOR_QUERIES, has_fused_kernel
 from omlx.engine.vision.reader import Features, Looking, Seeing, Vision
 from omlx.engine.vision.spans import PreparedImage, TowerFacts
@@ -41,32 +41,18 @@ class BorrowedTower:
         self.facts = facts
         self._family = family
         self._vlm = vlm
-        self._recorded: list[mx.array] = []
-        _record(_layers(vlm), self._recorded)
 
     def look(self, image: PreparedImage) -> Looking:
         dtype = _dtype(self._vlm)
-        self._recorded.clear()
+        layers = _layers(self._vlm)
         arrays = {name: _array(value, dtype) for name, value in image.arrays.items()}
-        features = self._family.features(self._vlm, arrays)
-        steps = list(self._recorded)
-        self._recorded.clear()
-        del arrays
+        with tapped(layers, range(len(layers))) as outputs:
+            features = self._family.features(self._vlm, arrays)
+        steps = [output for _, output in outputs]
+        del arrays, outputs
         for _ in range(self.facts.steps - 1):
             yield steps.pop(0) if steps else features.rows
         return Features(features.rows, tuple(features.marks))
-
-
-class _Recorded(nn.Module):
-    def __init__(self, layer: nn.Module, outputs: list[mx.array]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # mlx has no type for it
-        self.layer = layer
-        self._outputs = (outputs,)  # in a tuple: a list would be searched for parameters
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        output = self.layer(*args, **kwargs)
-        self._outputs[0].append(output[0] if isinstance(output, tuple) else output)
-        return output
 
 
 def vlm_of(model: nn.Module, directory: Path) -> nn.Module:
@@ -154,11 +140,6 @@ def _layers(vlm: nn.Module) -> list[nn.Module]:
         if isinstance(value, list) and value and isinstance(value[0], nn.Module)
     ]
     return max(lists, key=len, default=[])
-
-
-def _record(layers: list[nn.Module], outputs: list[mx.array]) -> None:
-    for i, layer in enumerate(layers):
-        layers[i] = _Recorded(layer, outputs)
 
 
 def _dtype(vlm: nn.Module) -> mx.Dtype:

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import mlx.core as mx
 
 from omlx.engine.vision.reader import Features, Rotary, Seeing
-from omlx.models.vision.family import Arrays, VisionFamily, shape_errors, single
-from omlx.models.vision.support import MAX_TOKENS
+from omlx.models.vision.family import Arrays, VisionFamily, single
 
 if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
@@ -27,13 +26,6 @@ class Qwen2Family(VisionFamily):
         longest = min(size["longest_edge"], most * side * side)
         shortest = min(size["shortest_edge"], longest)
         return {"size": {"shortest_edge": shortest, "longest_edge": longest}}
-
-    def tokens(self, width: int, height: int, most: int = MAX_TOKENS) -> int:
-        size = self.options(most)["size"]
-        bounds = {"min_pixels": size["shortest_edge"], "max_pixels": size["longest_edge"]}
-        with shape_errors():
-            count = self.processor.get_number_of_image_patches(height, width, bounds)
-        return int(count) // int(self.processor.merge_size) ** 2
 
     def patch_count(self, arrays: Arrays) -> int:
         return int(arrays["pixel_values"].shape[0])
@@ -98,11 +90,9 @@ class Gemma3Family(VisionFamily):
     def marker(self) -> str:
         return "<start_of_image>"
 
-    def tokens(self, width: int, height: int, most: int = MAX_TOKENS) -> int:
-        return int(self.config.get("mm_tokens_per_image", 256))
-
     def expansion(self, arrays: Arrays) -> str:
-        return f"\n\n<start_of_image>{self.token * self.tokens(1, 1)}<end_of_image>\n\n"
+        tokens = self.token * int(self.config.get("mm_tokens_per_image", 256))
+        return f"\n\n<start_of_image>{tokens}<end_of_image>\n\n"
 
     def spec(self, model: Any) -> Seeing:
         # mlx-lm rounds the factor of the embeddings to bfloat16
@@ -193,9 +183,6 @@ class PixtralFamily(VisionFamily):
         height, width = arrays["image_sizes"][0]
         row = self.token * (int(width) // self.side)
         return "[IMG_BREAK]".join([row] * (int(height) // self.side)) + "[IMG_END]"
-
-    def spec(self, model: Any) -> Seeing:
-        return Seeing(self.token_id)
 
     def features(self, vlm: Any, arrays: Arrays) -> Features:
         return single(vlm.multi_modal_projector(self._hidden(vlm, arrays)))

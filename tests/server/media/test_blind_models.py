@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +11,7 @@ import httpx
 import pytest
 
 from omlx.errors import Reason
-from omlx.installation import extra_words
+from omlx.installation import extra_command
 from omlx.models.vision import support
 from omlx.settings.schema import Settings
 from tests.models.vision.test_support import drop_tensors
@@ -54,7 +53,7 @@ def test_a_directory_without_vision_weights(tmp_path: Path) -> None:
 def test_the_extra_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with client(tmp_path) as http:
         monkeypatch.setattr(support, "_PACKAGES", ("no_such_package",))
-        reason = Reason("vision.off.extra", {"command": shlex.join(extra_words("vision"))})
+        reason = Reason("vision.off.extra", {"command": extra_command("vision")})
         assert "pip install" in reason.message
         check(http, reason)
 

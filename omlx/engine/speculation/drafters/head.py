@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import ClassVar, Final, Protocol, cast
+from typing import Any, ClassVar, Final, Protocol, cast
 
 import mlx.core as mx
 
@@ -120,14 +120,14 @@ class HeadDrafter(Drafter):
     def __init__(
         self,
         name: str,
-        head: Head,
+        head: Any,
         parts: SplitModel,
         vocab_size: int,
         layout: Layout | None = None,
         shortlist: Shortlist | None = None,
     ) -> None:
         self.name = name
-        self._head = head
+        self._head: Any = head  # or what a subclass calls
         self.parts = parts
         self._vocab_size = vocab_size
         self._shortlist = shortlist
@@ -272,7 +272,8 @@ class HeadDrafter(Drafter):
 
     def _step(self, tokens: mx.array, states: mx.array, cache: Cache) -> mx.array:
         """Return the head's output [n, D] for tokens [n] and the states before them; appends."""
-        return self._head(self.parts.embed(tokens[None]), states[None], cache)[0]
+        hidden: mx.array = self._head(self.parts.embed(tokens[None]), states[None], cache)
+        return hidden[0]
 
     def _logits(self, hidden: mx.array) -> mx.array:
         """Return the logits [n, vocab_size] of the head's output [n, D]."""

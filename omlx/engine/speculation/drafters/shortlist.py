@@ -57,10 +57,14 @@ class Shortlist:
 
         Masks, penalties and the target's noise then apply by id, as to the target's own logits.
         """
-        scores = self._score(hidden)
-        whole = mx.full((hidden.shape[0], vocab_size), -mx.inf, scores.dtype)
-        whole[:, self.ids] = scores
-        return whole
+        return spread(self._score(hidden), self.ids, vocab_size)
+
+
+def spread(scores: mx.array, ids: mx.array, size: int) -> mx.array:
+    """Return logits [n, size]: `scores` [n, k] at `ids` [k], -inf elsewhere."""
+    logits = mx.full((scores.shape[0], size), -mx.inf, scores.dtype)
+    logits[:, ids] = scores
+    return logits
 
 
 def shortlist_bytes(n: int, output: nn.Module) -> int:
