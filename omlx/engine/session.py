@@ -9,8 +9,18 @@ from dataclasses import dataclass
 import mlx.core as mx
 
 from omlx.engine.device.gpu import device_kind
+from omlx.engine.device.kinds import Snapshot, copy_state, kind_of
+from omlx.engine.device.model import Cache, Model
 from omlx.engine.device.payloads import copy, of_kind
-from omlx.engine.disk.record import FORMAT, Part, Record, Spec, TokenChain, with_rows
+from omlx.engine.disk.record import (
+    FORMAT,
+    Part,
+    Record,
+    Spec,
+    TokenChain,
+    nbytes_of,
+    with_rows,
+)
 from omlx.engine.disk.serial import spec_of
 from omlx.engine.disk.tier import DiskTier
 from omlx.engine.loop import EngineLoop
@@ -22,13 +32,14 @@ from omlx.errors import Reason
 class StateStore:
     """Stored prefix states of a loaded model.
 
-    `facts`: cache layout and device. `specs`: types and shapes of the arrays by kind. Any thread
-    may call, but for `hand_over`.
+    `facts`: cache layout and device. `specs`: types and shapes of the arrays by kind; `growth`:
+    those of states that grow. Any thread may call, but for `hand_over`.
     """
 
     facts: Mapping[str, str]
     block_tokens: int
     _specs: Mapping[Kind, Spec]
+    _growth: Growth | None
     _layout: Layout
     _loop: EngineLoop
     _tier: DiskTier
@@ -66,19 +77,51 @@ class StateStore:
         id = record.id
         spec = self._specs.get(id.kind)
         if id.kind != "state":
-            return bool(record.spec == with_rows(spec, id.stop - id.start)) and self._whole(record)
-        growing = self._layout.growth_bytes > 0
-        return (growing or bool(record.spec == spec)) and self._whole(record)
+            alike = bool(record.spec == with_rows(spec, id.stop - id.start))
+        elif self._growth is None:
+            alike = bool(record.spec == spec)
+        else:
+            alike = self._growth.fits(record.spec, id.stop)
+        return alike and record.nbytes == nbytes_of(record.spec)
 
-    def _whole(self, record: Record) -> bool:
-        id = record.id
-        return record.nbytes == self._layout.nbytes(Piece(0, id.kind, id.start, id.stop))
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """Types and shapes of growing states, 1 and 2 times `span` tokens behind the first two."""
+
+    span: int
+    early: Spec
+    late: Spec
+
+    def fits(self, spec: Spec, tokens: int) -> bool:
+        """Whether a spec is that of a state at `tokens` tokens."""
+        return self._alike(spec, self.early, self.late, tokens)
+
+    def _alike(self, spec: Spec, early: Spec, late: Spec, tokens: int) -> bool:
+        if spec is None or late is None:  # pools are empty at first
+            return spec is None and (late is None or tokens < self.span)
+        if isinstance(late, dict):
+            ((dtype, before),), ((_, behind),) = early.items(), late.items()
+            shape = spec.get(dtype) if isinstance(spec, dict) and len(spec) == 1 else None
+            if not isinstance(shape, list) or len(shape) != len(behind):
+                return False
+            sizes = zip(shape, before, behind, strict=True)
+            return all(self._sized(*each, tokens) for each in sizes)
+        if not isinstance(spec, list) or len(spec) != len(late) or spec[0] != late[0]:
+            return False
+        parts = zip(spec[1:], early[1:], late[1:], strict=True)
+        return all(self._alike(*part, tokens) for part in parts)
+
+    def _sized(self, size: object, early: int, late: int, tokens: int) -> bool:
+        """Whether a dimension has its size at `tokens` tokens."""
+        grown = tokens * (late - early) // self.span
+        return type(size) is int and size == (late if early == late else grown)
 
 
 def open_states(loop: EngineLoop) -> StateStore | Reason:
     """Return the stored states of a model, or the reason for none. Requires the engine thread.
 
-    Computes a pass over two tokens.
+    Computes a pass over two tokens, and over two entries of states that grow.
     """
     prefix = loop.scheduler.prefix
     off = prefix.off_reason or prefix.stats().disk.off
@@ -94,4 +137,16 @@ def open_states(loop: EngineLoop) -> StateStore | Reason:
     layout = repr(prefix.layout)
     facts = {"format": str(FORMAT), "layout": layout, "device": device_kind()}
     block_tokens = prefix.index.block_tokens
-    return StateStore(facts, block_tokens, specs, prefix.layout, loop, prefix.disk)
+    growth = _growth(loaded.model, cache) if prefix.layout.growth_bytes else None
+    return StateStore(facts, block_tokens, specs, growth, prefix.layout, loop, prefix.disk)
+
+
+def _growth(model: Model, cache: Cache) -> Growth:
+    """Measure states that grow, behind two tokens."""
+    states = of_kind(cache, "state")
+    span = max(leaf.span for leaf in states if kind_of(leaf) is Snapshot)
+    specs = []
+    for _ in range(2):
+        mx.eval(model(mx.zeros((1, span), mx.int32), cache=cache))
+        specs.append(spec_of(tuple(map(copy_state, states)), []))
+    return Growth(span, *specs)

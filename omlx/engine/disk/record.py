@@ -271,6 +271,11 @@ def _bodies(read: Iterable[tuple[Part, Record]]) -> Iterator[_Body]:
         yield _Body(part, memoryview(body), spec, rowless, arrays)
 
 
+def nbytes_of(spec: Spec) -> int:
+    """Bytes of the arrays of a spec."""
+    return max((array.stop for array in _arrays(spec)), default=0)
+
+
 def _arrays(spec: Spec) -> Iterator[_Array]:
     at = 0
     for dtype, shape in _shapes(spec):

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from omlx.engine.disk.record import Damaged, Record, TokenChain, read_record
 from omlx.engine.piece import Kind
+from omlx.errors import TooLarge
 
 MAX_HEAD_BYTES: Final = 64 << 20
 """Bytes — as many as all stored responses of a server may take."""
@@ -50,10 +51,14 @@ class Session(BaseModel):
 def write_session(path: Path, session: Session, records: Iterable[Record]) -> int:
     """Write a new private file, and return the number of bytes.
 
-    Deletes the file where that fails. Raises OSError, and what `records` raises.
+    Deletes the file where that fails. Raises TooLarge for a head that `read_head` would refuse,
+    OSError, and what `records` raises.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
     head = session.model_dump_json().encode()
+    if len(head) > MAX_HEAD_BYTES:
+        sizes = {"size": len(head), "limit": MAX_HEAD_BYTES}
+        raise TooLarge("session.too_large", **sizes)
     with os.fdopen(os.open(path, flags, 0o600), "wb") as file:
         try:
             file.write(_HEAD.pack(_MAGIC, len(head)) + head)

@@ -25,6 +25,7 @@ from omlx.models.catalog.facts import versions
 from omlx.models.pool.served import ServedModel
 from omlx.server.beginnings.background import BackgroundPrefill
 from omlx.server.beginnings.beginning import FIRST_WORDS, shared_length
+from omlx.server.dialects.openai.responses_items import Item
 from omlx.server.dialects.openai.responses_request import ResponseRequest
 from omlx.server.dialects.openai.responses_store import SavedResponse, encoded
 from omlx.server.endpoints.responses import ResponseEndpoints, owned_by
@@ -175,6 +176,8 @@ class SessionEndpoints:
             raise Damaged("its response is another one")
         self._pool.resolve(session.model)
         try:
+            for item in (*saved.items, *saved.response["output"]):
+                Item.model_validate(item)  # later requests may reference it
             following = continuing(saved)
             tokens = await self._tokens(following)
         except (BadRequest, *_WRONG) as error:

@@ -10,7 +10,8 @@ import pytest
 
 from omlx.engine.disk.record import Damaged, Record
 from omlx.engine.disk.session import Session, read_head, read_states, write_session
-from omlx.engine.session import StateStore, open_states
+from omlx.engine.session import Growth, StateStore, open_states
+from omlx.errors import TooLarge
 from tests.engine.disk.records import BLOCK, prefix
 from tests.engine.disk.restarts import PATIENCE_S, DiskBench, started
 from tests.engine.harness import plain, prompt, request
@@ -48,7 +49,10 @@ def save(bench: DiskBench, tokens: list[int], path: Path) -> Session:
 
 @pytest.mark.parametrize(
     "family",
-    few(("llama", "qwen3_next", "gemma3_text", "llama_quantized"), "llama", "qwen3_next"),
+    [
+        *few(("llama", "qwen3_next", "gemma3_text", "llama_quantized"), "llama", "qwen3_next"),
+        pytest.param("deepseek_v4", marks=pytest.mark.needs_extra),
+    ],
 )
 def test_states_of_a_file_restore_the_same_tokens(family: str, tmp_path: Path) -> None:
     asked = request("a", prompt(53), max_tokens=8, stable=44)
@@ -69,6 +73,37 @@ def test_states_of_a_file_restore_the_same_tokens(family: str, tmp_path: Path) -
         bench.run(follow_up)
         assert bench.stats("b").cached_n == kept
         assert bench.tokens["b"] == plain(family, follow_up)
+
+
+EARLY: Any = ["list", {"float32": [1, 4, 8]}, {"float32": [1, 1, 8]}]
+LATE: Any = ["list", {"float32": [1, 4, 8]}, {"float32": [1, 2, 8]}]
+
+
+@pytest.mark.parametrize(
+    ("parts", "tokens", "fits"),
+    [
+        ([{"float32": [1, 4, 8]}, {"float32": [1, 5, 8]}], 23, True),
+        ([{"float32": [1, 4, 8]}, None], 3, True),
+        ([{"float32": [1, 4, 8]}, None], 4, False),
+        ([{"float32": [1, 5, 8]}, {"float32": [1, 4, 8]}], 23, False),
+        ([{"float32": [1, 4, 8]}, {"float32": [1, 8, 5]}], 23, False),
+        ([{"float32": [1, 4, 8]}, {"int32": [1, 5, 8]}], 23, False),
+        ([{"float32": [1, 4, 8]}, {"float32": [1, 5.0, 8]}], 23, False),
+        ([{"float32": [1, 4, 8]}], 23, False),
+        (["x", {}], 23, False),
+    ],
+)
+def test_growing_states_have_types_and_shapes(parts: Any, tokens: int, fits: bool) -> None:
+    assert Growth(4, EARLY, LATE).fits(["list", *parts], tokens) is fits
+
+
+def test_no_head_is_saved_that_cannot_be_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("omlx.engine.disk.session.MAX_HEAD_BYTES", 100)
+    with pytest.raises(TooLarge, match="more than the 100"):
+        write_session(tmp_path / "file", head(TOKENS), [])
+    assert not (tmp_path / "file").exists()
 
 
 def test_arrays_of_another_shape_do_not_fit(tmp_path: Path) -> None:
