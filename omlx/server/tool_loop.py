@@ -9,40 +9,36 @@ finishes, and leaves calls of the client's own functions, and calls to approve, 
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 from omlx.engine.types import FinishReason
-from omlx.errors import BadRequest, Conflict, Forbidden, OmlxError, Reason
+from omlx.errors import Conflict, OmlxError, TimedOut
 from omlx.records import joined
 from omlx.server.beginnings.next_turn import AnswerMessage
-from omlx.server.http.guard import DASHBOARD, MAIN_KEY, Caller
+from omlx.server.http.guard import Caller
 from omlx.server.request import tooling
 from omlx.server.request.generation import GenerationService
 from omlx.server.request.generation_request import GenerationRequest
 from omlx.server.request.recorded import Recorded
 from omlx.server.request.stream import ChoiceEvent, GenerationStream
+from omlx.server.tool_runner import ToolRunner
 from omlx.settings.schema import Settings
 from omlx.text.events import (
     Finish,
     OutputEvent,
-    ToolCallArguments,
     ToolCallEnd,
-    ToolCallStart,
     ToolReturned,
     ToolsListed,
 )
 from omlx.text.tools import ToolUse
-from omlx.tools.tool import OfferedTool, Tool, ToolResult, Toolset
+from omlx.tools.tool import OfferedTool, Tool, ToolResult
 from omlx.tools.toolbox import Toolbox
-from omlx.tools.web import NAME as WEB
 
 MAX_CALLS: Final = 64
 """Calls of an answer — after them the model must answer without tools."""
 NO_CALLS: Final = "The limit of calls in this answer is reached."
-NO_ARGUMENTS: Final = "The arguments are not a JSON object."
 
 
 class ToolLoops:
@@ -52,8 +48,7 @@ class ToolLoops:
         self, generations: GenerationService, toolbox: Toolbox, settings: Callable[[], Settings]
     ) -> None:
         self._generations = generations
-        self._toolbox = toolbox
-        self._settings = settings
+        self._tools = ToolRunner(generations, toolbox, settings)
 
     async def open(
         self,
@@ -66,10 +61,32 @@ class ToolLoops:
     ) -> GenerationStream:
         """Start an answer, or continue the `recorded` answer, as `GenerationService.open` does.
 
-        Lists the tools and makes approved calls first. Raises OmlxError.
+        Lists the tools and makes approved calls first. Raises OmlxError, also after the request's
+        `timeout_s`, which counts from here on to the end of the answer.
         """
-        caller = caller or Caller()
-        request, tools = await self._prepare(request, caller)
+        seconds, clock = request.timeout_s, asyncio.get_running_loop().time
+        begun_at = clock()
+        try:
+            async with asyncio.timeout(seconds) as limit:
+                stream = await self._open(request, id_prefix, caller or Caller(), kept, recorded)
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            raise TimedOut("request.timeout", seconds=seconds) from error
+        if seconds is not None:
+            left_s = begun_at + seconds - clock()
+            stream.stop_after(left_s, TimedOut("request.timeout", seconds=seconds))
+        return stream
+
+    async def _open(
+        self,
+        request: GenerationRequest,
+        id_prefix: str,
+        caller: Caller,
+        kept: bool,
+        recorded: Recorded | None,
+    ) -> GenerationStream:
+        request, tools = await self._tools.prepare(request, caller)
         if not tools:
             return await self._generations.open(
                 request, id_prefix, caller, kept=kept, recorded=recorded
@@ -82,112 +99,15 @@ class ToolLoops:
             raise Conflict("answer.changed", id=recorded.id)
         if request.server_tools and request.server_tools.approved:
             await self._generations.prompt_ids(request)  # refused before a call, not behind
-        request, begun = await self._make_approved(request, tools)
+        request, begun = await self._tools.make_approved(request, tools)
         stream = await self._generations.open(request, id_prefix, caller)
-        stream.loop = ToolLoop(stream, request, tools, begun, self._toolbox, follow)
+        stream.loop = ToolLoop(stream, request, tools, begun, self._tools, follow)
         return stream
 
     async def prompt_ids(self, request: GenerationRequest, caller: Caller) -> list[int]:
         """Return the ids of a conversation's prompt, with the tools of the server."""
-        request, _ = await self._prepare(request, caller)
+        request, _ = await self._tools.prepare(request, caller)
         return await self._generations.prompt_ids(request)
-
-    async def _prepare(
-        self, request: GenerationRequest, caller: Caller
-    ) -> tuple[GenerationRequest, dict[str, OfferedTool]]:
-        """Return the request with the servers' functions, and the tools by full name.
-
-        Raises Forbidden, BadRequest, ToolFailed.
-        """
-        wanted = request.server_tools
-        if wanted is None:
-            return request, {}
-        tools: dict[str, OfferedTool] = {}
-        warnings: list[Reason] = []
-        names = self._toolbox.names
-        for each in wanted.sets:
-            refused = self._refusal(each.field, caller)
-            if each.server == WEB and (refused is not None or WEB not in names):
-                place = Reason("tools.skipped.search", {"field": each.field, "type": each.kind})
-                warnings.append(place)
-                continue
-            if refused is not None:
-                raise refused
-            server = WEB if each.server == WEB else self._server(each)
-            for tool in await self._toolbox.tools(server):
-                if each.allows(tool):
-                    tools[tool.full_name] = OfferedTool(tool, each.asks(tool))
-        functions = [
-            tooling.function(name, known.tool.description, known.tool.schema)
-            for name, known in tools.items()
-        ]
-        warned = (*warnings, *request.warnings)
-        return replace(request, tools=wanted.choose(functions), warnings=warned), tools
-
-    def _refusal(self, field: str, caller: Caller) -> Forbidden | None:
-        """Return the error for a request without the right to tools."""
-        allowed = self._settings().api_tools
-        if allowed == "off":
-            return Forbidden("toolbox.api_off", param=field, field=field)
-        if allowed == "own" and caller.key not in ("", MAIN_KEY, DASHBOARD):
-            return Forbidden("toolbox.api_key", param=field, field=field)
-        return None
-
-    def _server(self, wanted: Toolset) -> str:
-        """Return the name of a server in the settings.
-
-        Addresses beside those of the settings are refused: a request could reach any program of
-        this machine and its networks. Raises BadRequest.
-        """
-        declared, label, address = self._toolbox.servers, wanted.server, wanted.address
-        if address is None and label in declared:
-            return label
-        for name in (label, *declared):
-            if address is not None and declared.get(name) == address:
-                return name
-        at = {"param": wanted.field, "field": wanted.field}
-        if address is not None:
-            raise BadRequest("toolbox.address", label=label, url=address, **at)
-        known = ", ".join(declared) or "—"
-        raise BadRequest("toolbox.no_label", server=label, known=known, **at)
-
-    async def _make_approved(
-        self, request: GenerationRequest, tools: Mapping[str, OfferedTool]
-    ) -> tuple[GenerationRequest, list[OutputEvent]]:
-        """Make the approved calls; return the request with results, and events."""
-        approved = () if request.server_tools is None else request.server_tools.approved
-        events: list[OutputEvent] = []
-        texts: dict[str, str] = {}
-        for message in request.messages:
-            for call in message.get("tool_calls", ()):
-                if call["id"] not in approved:
-                    continue
-                name, arguments = call["function"]["name"], call["function"]["arguments"]
-                if name not in tools:
-                    raise BadRequest("tools.not_there", param="tools", name=name)
-                result = await run(self._toolbox, name, arguments)
-                texts[call["id"]] = result.text
-                events += [
-                    ToolCallStart(0, call["id"], name),
-                    ToolCallArguments(0, json.dumps(arguments, ensure_ascii=False)),
-                    ToolCallEnd(0),
-                    ToolReturned(0, call["id"], result),
-                ]
-        messages = [
-            {**message, "content": texts.get(message.get("tool_call_id", ""), message["content"])}
-            for message in request.messages
-        ]
-        return replace(request, messages=messages), events
-
-
-async def run(toolbox: Toolbox, name: str, arguments: object) -> ToolResult:
-    """Call a tool. A failing server is a result, too, for the model."""
-    if not isinstance(arguments, dict):
-        return ToolResult(NO_ARGUMENTS, failed=True)
-    try:
-        return await toolbox.call(name, arguments)
-    except OmlxError as error:
-        return ToolResult(error.message, failed=True)
 
 
 class ToolLoop:
@@ -203,19 +123,22 @@ class ToolLoop:
         request: GenerationRequest,
         tools: Mapping[str, OfferedTool],
         begun: Sequence[OutputEvent],
-        toolbox: Toolbox,
+        runner: ToolRunner,
         follow: Callable[[GenerationRequest], Coroutine[Any, Any, GenerationStream]],
     ) -> None:
         wanted = request.server_tools
+        assert wanted is not None
         self.tools = tools
         self._first = first
         self._request = replace(request, seed=first.seed, timeout_s=None, warnings=())
         self._begun = begun
-        self._toolbox = toolbox
+        self._runner = runner
         self._follow = follow
-        self._calls_left = MAX_CALLS
-        if wanted is not None and wanted.max_calls is not None:
-            self._calls_left = min(MAX_CALLS, wanted.max_calls)
+        self._calls_left = min(
+            MAX_CALLS, MAX_CALLS if wanted.max_calls is None else wanted.max_calls
+        )
+        bounded = {each.server: each.max_calls for each in wanted.sets}
+        self._left_of = {name: most for name, most in bounded.items() if most is not None}
         self._limit = request.max_tokens
         self._finishes: list[Finish] = []
         self._current = first
@@ -296,11 +219,18 @@ class ToolLoop:
 
     async def _run(self, index: int, turn: _Turn) -> None:
         call, text = turn.answer.calls[index], "".join(turn.answer.arguments[index])
-        result = ToolResult(NO_CALLS, failed=True)
-        if self._calls_left > 0:
-            result = await run(self._toolbox, call.name, tooling.parse_arguments(text))
+        known, length = self.tools[call.name], self._current.served.context_length
+        result = ToolResult(NO_CALLS, failed=True, refused=True)
+        if self._may_call(known.tool):
+            arguments = tooling.parse_arguments(text)
+            result = await self._runner.run(known, arguments, self._with(turn), length)
         self._calls_left -= 1
+        if (server := known.tool.server) in self._left_of:
+            self._left_of[server] -= 1
         turn.returned[index] = ToolReturned(index, call.id, result)
+
+    def _may_call(self, tool: Tool) -> bool:
+        return self._calls_left > 0 and self._left_of.get(tool.server, 1) > 0
 
     async def _wait(
         self, work: Coroutine[Any, Any, None], idle_s: float | None
@@ -342,6 +272,15 @@ class ToolLoop:
         if self._current is not self._first:
             self._current.close()
         self._first.hand_back()
+        self._request = replace(
+            self._with(turn),
+            continue_last=False,
+            max_tokens=self._tokens_left,
+            tools=self._tools_left(self._request.tools),
+        )
+
+    def _with(self, turn: _Turn) -> GenerationRequest:
+        """Return the request with the message of a generation, and the results known."""
         request = self._request
         before = list(request.messages)
         message = turn.answer.message(request.call_id)
@@ -353,19 +292,14 @@ class ToolLoop:
             {"role": "tool", "tool_call_id": request.call_id(each.id), "content": each.result.text}
             for _, each in sorted(turn.returned.items())
         ]
-        self._request = replace(
-            request,
-            messages=tooling.with_names([*map(dict, before), message, *results]),
-            continue_last=False,
-            max_tokens=self._tokens_left,
-            tools=self._tools_left(request.tools),
-        )
+        messages = tooling.with_names([*map(dict, before), message, *results])
+        return replace(request, messages=messages, continue_last=False)
 
     def _tools_left(self, tools: ToolUse | None) -> ToolUse | None:
         """Return the next generation's tools; a choice of the client ends with the first call."""
-        left = () if tools is None else tools.functions
-        if self._calls_left <= 0:
-            left = tuple(each for each in left if each["function"]["name"] not in self.tools)
+        every = () if tools is None else tools.functions
+        ended = {name for name, known in self.tools.items() if not self._may_call(known.tool)}
+        left = tuple(each for each in every if each["function"]["name"] not in ended)
         return replace(tools, functions=left, forced=False, name=None) if tools and left else None
 
     async def _open_next(self) -> None:

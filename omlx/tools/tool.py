@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final
 
 ADDRESSES: Final = ("http://", "https://")
 """Beginnings of an address; any other text is a command."""
+
+MCP: Final = "mcp"
+"""Type of the tools of MCP servers; other types are a search."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +36,13 @@ class Tool:
 
 @dataclass(frozen=True, slots=True)
 class OfferedTool:
-    """Tool in a request; `asks`: the client approves each call first."""
+    """Tool in a request; `asks`: the client approves each call first.
+
+    `tool` has the server's name in the request, `called` is the full name in the toolbox.
+    """
 
     tool: Tool
+    called: str
     asks: bool = False
 
 
@@ -44,7 +51,7 @@ class Toolset:
     """Tools of a server in a request of the API, at `field`, of type `kind`.
 
     `address` None: as in the settings. `allows`: tools in the request; `asks`: tools whose
-    calls wait for an approval.
+    calls wait for an approval. `max_calls` None: no bound of its own.
     """
 
     field: str
@@ -53,6 +60,7 @@ class Toolset:
     address: str | None
     allows: Callable[[Tool], bool]
     asks: Callable[[Tool], bool]
+    max_calls: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +71,11 @@ class WebPage:
     url: str
     excerpt: str
 
+    def cut(self, characters: int) -> WebPage:
+        """Return the page with a shorter excerpt, of at most `characters` with title and URL."""
+        left = max(0, characters - len(self.title) - len(self.url))
+        return replace(self, excerpt=self.excerpt[:left])
+
     @property
     def text(self) -> str:
         """Text of the page for models."""
@@ -71,11 +84,27 @@ class WebPage:
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """Text of a result; `failed` marks an error of the tool. `pages`: those of a search."""
+    """Text of a result; `failed` marks an error of the tool. `pages`: those of a search.
+
+    `refused`: the call was beyond the bounds of the answer.
+    """
+
+    CUT: ClassVar[str] = "\n[cut: {left} more characters]"
 
     text: str
     failed: bool = False
     pages: tuple[WebPage, ...] = ()
+    refused: bool = False
+
+    def cut(self, characters: int) -> ToolResult:
+        """Return the result with at most `characters`, and a note where that is less."""
+        left = len(self.text) - characters
+        if left <= 0:
+            return self
+        share = characters // max(1, len(self.pages))
+        pages = tuple(page.cut(share) for page in self.pages)
+        text = ToolResult.of(pages).text if pages else self.text
+        return replace(self, text=text[:characters] + self.CUT.format(left=left), pages=pages)
 
     @classmethod
     def of(cls, pages: tuple[WebPage, ...]) -> ToolResult:

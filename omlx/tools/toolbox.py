@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from omlx.errors import NotFound
@@ -19,7 +18,6 @@ from omlx.tools.web import SearchAddress, WebSearch
 
 MAX_CHARACTERS: Final = 100_000
 """Characters — bound of a result, some 25,000 tokens."""
-CUT: Final = "\n[cut: {left} more characters]"
 
 Declared: TypeAlias = str | SearchAddress
 """Address or command of an MCP server, or address of a search."""
@@ -72,12 +70,7 @@ class Toolbox:
     async def call(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:
         """Call a tool by its full name. Raises NotFound, ToolFailed."""
         server, _, tool = name.partition(Tool.BETWEEN)
-        result = await (await self._server(server)).call(tool, arguments)
-        left = len(result.text) - MAX_CHARACTERS
-        if left <= 0:
-            return result
-        text = result.text[:MAX_CHARACTERS] + CUT.format(left=left)
-        return replace(result, text=text)
+        return (await (await self._server(server)).call(tool, arguments)).cut(MAX_CHARACTERS)
 
     async def end_removed(self) -> None:
         """End sessions of servers removed from the settings, or changed there."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from anthropic import PermissionDeniedError as Forbidden
-from openai import BadRequestError, OpenAI, PermissionDeniedError
+from openai import APIStatusError, BadRequestError, OpenAI, PermissionDeniedError
 
 from omlx.settings.keys import KeyFile
 from omlx.settings.schema import Settings
@@ -25,6 +25,8 @@ from tests.tools.test_web import answering
 pytestmark = needs_mcp
 
 PAGES = [{"title": "Elbe", "url": "http://a.example/elbe", "content": "A river."}]
+LONG = [PAGES[0] | {"content": "A river of many words. " * 400}] * 2
+PROBE = f"{COMMAND} few"
 FOUND = "Elbe\nhttp://a.example/elbe\nA river."
 REPEATED = "<tool_response>\n{}\n</tool_response>"
 """What the model answers to a result: the message that has it."""
@@ -36,11 +38,11 @@ ADD = markup("probe__add", a=2, b=40)
 
 
 @contextmanager
-def serving(home: Path | None = None, **settings: Any) -> Iterator[Running]:
+def serving(home: Path | None = None, pages: Any = PAGES, **settings: Any) -> Iterator[Running]:
     with (
-        answering(json.dumps({"results": PAGES})) as (address, _),
+        answering(json.dumps({"results": pages})) as (address, _),
         omlx(
-            Settings(mcp_server=(f"probe={COMMAND} few",), web_search=address, **settings),
+            Settings(mcp_server=(f"probe={PROBE}",), web_search=address, **settings),
             build=spelling_pool,
             keep_alive_s=0.2,
             home=home,
@@ -293,10 +295,67 @@ def test_a_search_of_messages_has_its_pages(looping: Running) -> None:
     assert (follow.content[-1].text, (follow.model_extra or {}).get("warnings")) == ("on", None)
 
 
+def test_the_bound_of_a_search_is_of_searches_alone(looping: Running) -> None:
+    search = markup("web__search", query="rivers")
+    toolset = {"type": "mcp_toolset", "mcp_server_name": "probe"}
+    answer = looping.claude.beta.messages.create(
+        model=TARGET,
+        max_tokens=400,
+        messages=user("\n".join((search, search, ADD))),
+        mcp_servers=[{"type": "url", "name": "probe"}],
+        tools=[{"type": "web_search_20250305", "name": "web_search", "max_uses": 1}, toolset],
+        betas=["mcp-client-2025-11-20"],
+    )
+    first, second = (each for each in answer.content if each.type == "web_search_tool_result")
+    assert [page.title for page in first.content] == ["Elbe"]
+    assert second.content.error_code == "max_uses_exceeded"
+    (sum,) = (each for each in answer.content if each.type == "mcp_tool_result")
+    assert (sum.content[0].text, answer.stop_reason) == ("42", "end_turn")
+
+
+def test_results_are_cut_to_the_room_in_the_context() -> None:
+    with serving(api_tools="own", pages=LONG, max_context=1500) as small:
+        create = partial(small.openai.responses.create, model=TARGET)
+        response = create(input=markup("web__search", query="a"), tools=[SEARCH])
+        found = response.output[0].model_extra["results"]
+        assert [len(page["excerpt"]) < len(LONG[0]["content"]) / 2 for page in found] == [True] * 2
+        assert (response.error, "more characters]" in response.output_text) == (None, True)
+        asked = create(input=markup("probe__long", length=90_000), tools=[ASKING])
+        approval: Any = {"type": "mcp_approval_response", "approve": True}
+        approval["approval_request_id"] = asked.output[1].id
+        done = create(input=[approval], tools=[ASKING], previous_response_id=asked.id)
+        assert "more characters]" in done.output[1].output
+
+
+def test_approved_calls_count_for_the_timeout(ask: OpenAI) -> None:
+    asked = ask.responses.create(model=TARGET, input=markup("probe__hang"), tools=[ASKING])
+    decision = {"type": "mcp_approval_response", "approve": True}
+    with pytest.raises(APIStatusError) as ended:
+        ask.responses.create(
+            model=TARGET,
+            previous_response_id=asked.id,
+            input=[decision | {"approval_request_id": asked.output[1].id}],
+            tools=[ASKING],
+            extra_body={"timeout": 0.3},
+        )
+    assert (ended.value.status_code, ended.value.code) == (504, "request.timeout")
+
+
+def test_a_server_named_by_address_has_the_label_of_the_request(ask: OpenAI) -> None:
+    tool = FREE | {"server_label": "docs", "server_url": PROBE}
+    choice: Any = {"type": "mcp", "server_label": "docs", "name": "add"}
+    response = ask.responses.create(
+        model=TARGET, input=markup("docs__add", a=2, b=40), tools=[tool], tool_choice=choice
+    )
+    assert [item.server_label for item in response.output[:2]] == ["docs", "docs"]
+    assert response.output[1].output == "42"
+
+
 def test_servers_beside_those_of_the_settings_are_refused(ask: OpenAI) -> None:
     for tool, code in (
         (FREE | {"server_url": "http://127.0.0.1:9/mcp"}, "toolbox.address"),
         (FREE | {"server_label": "other"}, "toolbox.no_label"),
+        (FREE | {"server_label": "web"}, "toolbox.no_label"),
         (FREE | {"headers": {"a": "b"}}, "request.unsupported"),
     ):
         with pytest.raises(BadRequestError) as refused:

@@ -100,3 +100,24 @@ def test_ollama_truncates_unless_told_not_to(server: Running) -> None:
     assert record["context_left"] > 0
     refused = server.http.post("/api/chat", json=body | {"truncate": False})
     assert refused.status_code == 400, refused.text
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("chat", {"messages": [{"role": "user", "content": "why " * 1_000 + "end"}]}),
+        ("generate", {"prompt": "why " * 1_000 + "end", "system": "Be brief."}),
+        ("generate", {"prompt": "why " * 1_000 + "end", "raw": True}),
+    ],
+)
+def test_ollama_cuts_a_text_that_is_too_long_alone(
+    server: Running, path: str, body: dict[str, Any]
+) -> None:
+    body |= {"stream": False, "options": {"num_predict": 8}}
+    record = server.http.post(f"/api/{path}", json=body).json()
+    (warning,) = record["warnings"]
+    kept = warning["params"]["kept"]
+    assert (warning["code"], record["prompt_eval_count"]) == ("text.truncated", kept)
+    assert CONTEXT // 2 < kept <= CONTEXT - 8
+    refused = server.http.post(f"/api/{path}", json=body | {"truncate": False})
+    assert refused.status_code == 400, refused.text

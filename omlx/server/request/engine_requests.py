@@ -236,7 +236,15 @@ def _raw_prompt(
         return Prompt(
             infill_prompt(served.tokenizer, prompt, request.suffix, served.context_length)
         )
-    return Prompt(tuple(encode(served.tokenizer, prompt, served.context_length)))
+    if not request.cuts_text:
+        return Prompt(tuple(encode(served.tokenizer, prompt, served.context_length)))
+    tokens = encode(served.tokenizer, prompt)
+    most = _most(request, len(tokens), served.context_length)
+    if len(tokens) <= most:
+        return Prompt(tuple(tokens))
+    begin = tokens[: int(tokens[0] == served.tokenizer.bos_token_id)]
+    kept = (*begin, *tokens[len(tokens) - most + len(begin) :])
+    return Prompt(kept, changes=(_cut(len(tokens), len(kept), served.context_length),))
 
 
 def _prediction(served: ServedModel, request: GenerationRequest) -> tuple[int, ...]:
@@ -344,12 +352,10 @@ def truncate(
     quarters of the context: for some turns the same ones are left out, and the prompts share a
     prefix. It is too long only if the last turn is. Raises what `render` does.
     """
-    whole, quarter = render(request), context_length // 4
-    reserve = min(quarter, quarter if request.max_tokens is None else request.max_tokens)
-    excess = len(whole.tokens) + max(1, reserve) - context_length
-    if excess <= 0:
+    whole = render(request)
+    most = _most(request, len(whole.tokens), context_length)
+    if len(whole.tokens) <= most:
         return whole
-    most = len(whole.tokens) - ceil(excess / quarter) * quarter
     messages = request.messages
     first = next((i for i, one in enumerate(messages) if one["role"] != "system"), 0)
     turns = [i for i in range(first + 1, len(messages)) if messages[i]["role"] == "user"]
@@ -361,13 +367,34 @@ def truncate(
         return len(prompts[start].tokens) <= most
 
     at = bisect_left(turns, True, key=fits)
-    if not turns:
-        return whole
-    start = turns[min(at, len(turns) - 1)]
-    left_out: dict[str, Param] = {
-        "messages": start - first,
-        "tokens": len(whole.tokens),
-        "limit": context_length,
-    }
-    prompt = prompts[start]
-    return replace(prompt, changes=(Reason("conversation.truncated", left_out), *prompt.changes))
+    start, prompt = first, whole
+    changes: list[Reason] = []
+    if turns:
+        start = turns[min(at, len(turns) - 1)]
+        prompt = prompts[start]
+        left_out: dict[str, Param] = {"messages": start - first, "tokens": len(whole.tokens)}
+        changes = [Reason("conversation.truncated", left_out | {"limit": context_length})]
+    turn = messages[start]
+    text = turn.get("content") if request.cuts_text and turn["role"] == "user" else None
+    if isinstance(text, str) and len(prompt.tokens) > most:
+        while text and len(prompt.tokens) > most:
+            text = text[len(text) - len(text) * most * 9 // (len(prompt.tokens) * 10) :]
+            kept = (*messages[:first], {**turn, "content": text}, *messages[start + 1 :])
+            prompt = render(replace(request, messages=kept))
+        changes.append(_cut(len(whole.tokens), len(prompt.tokens), context_length))
+    return replace(prompt, changes=(*changes, *prompt.changes))
+
+
+def _most(request: GenerationRequest, tokens: int, context_length: int) -> int:
+    """Return how many of a prompt's tokens are kept: all, or fewer by quarters of the context.
+
+    The room for the answer is `max_tokens`, a quarter at most.
+    """
+    quarter = max(1, context_length // 4)
+    reserve = min(quarter, quarter if request.max_tokens is None else request.max_tokens)
+    excess = tokens + max(1, reserve) - context_length
+    return tokens - max(0, ceil(excess / quarter)) * quarter
+
+
+def _cut(tokens: int, kept: int, context_length: int) -> Reason:
+    return Reason("text.truncated", {"tokens": tokens, "kept": kept, "limit": context_length})

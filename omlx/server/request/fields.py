@@ -292,7 +292,7 @@ _BY_VALUES: Final[Sequence[tuple[Sequence[object], str]]] = (
     ),
     (
         (False,),
-        """background store shift truncate early_stopping include_stop_str_in_output
+        """background store shift early_stopping include_stop_str_in_output
         return_token_ids return_tokens_as_token_ids use_beam_search safe_prompt""",
     ),
     (

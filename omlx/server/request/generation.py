@@ -16,7 +16,7 @@ from weakref import WeakValueDictionary
 
 from omlx.engine.thread import EngineThread
 from omlx.engine.types import Request
-from omlx.errors import BadRequest, ModelError, NotFound, OmlxError, Stopped, TimedOut
+from omlx.errors import BadRequest, ModelError, NotFound, OmlxError, Stopped
 from omlx.models.catalog.facts import fingerprint
 from omlx.models.catalog.tokenizer import tokenizer_length
 from omlx.models.pool.pool import Pool, find_vision
@@ -109,29 +109,10 @@ class GenerationService:
         """Start every choice of a request that `caller` sent, or continue the answer that was
         `recorded`. The stream must be closed. That of a `kept` answer has a digest.
 
-        Waits while the model is loaded. Raises OmlxError; then nothing runs.
+        Waits while the model is loaded; `timeout_s` is the caller's. Raises OmlxError; then nothing
+        runs.
         """
         arrival = Arrival(self._activity.clock(), caller or Caller())
-        try:
-            async with asyncio.timeout(request.timeout_s) as limit:
-                stream = await self._open(request, id_prefix, arrival, kept, recorded)
-        except TimeoutError as error:
-            if not limit.expired():
-                raise
-            raise TimedOut("request.timeout", seconds=request.timeout_s) from error
-        if request.timeout_s is not None:
-            left_s = arrival.at + request.timeout_s - self._activity.clock()
-            stream.stop_after(left_s, TimedOut("request.timeout", seconds=request.timeout_s))
-        return stream
-
-    async def _open(
-        self,
-        request: GenerationRequest,
-        id_prefix: str,
-        arrival: Arrival,
-        kept: bool,
-        recorded: Recorded | None,
-    ) -> GenerationStream:
         if self._engine.failure is not None:
             raise self._engine.failure
         sent, profile = request, self._pool.catalog.profile(request.model)
@@ -178,6 +159,12 @@ class GenerationService:
         stream = self._streams.get(id)
         if stream is None or not stream.stop(error or Stopped("request.stopped")):
             raise NotFound("request.gone", id=id[:SHOWN_ID])
+
+    async def context_length(self, request: GenerationRequest) -> int:
+        """Return the context of a request's model in tokens. Waits while the model is loaded."""
+        lease = await self._pool.lease(request.model, request.draft_model, request.speculation)
+        lease.release()
+        return lease.served.context_length
 
     async def prompt_ids(self, request: GenerationRequest) -> list[int]:
         """Return the ids of a conversation's prompt, without loading a model. Raises OmlxError."""

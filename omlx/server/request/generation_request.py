@@ -84,7 +84,8 @@ class GenerationRequest:
     repeats them. `mark_drafted`: texts say whether they were drafted. `receipt`: the
     answer has one, and is kept to be verified. `profile`: id of the profile filled in.
     `defaults` are of absent fields. `truncates`: a conversation beyond the context loses its
-    oldest turns. `call_id` maps ids of calls to the dialect's. `priority` None: as guessed; a lower
+    oldest turns, and with `cuts_text` the last turn or a prompt the beginning of its text.
+    `call_id` maps ids of calls to the dialect's. `priority` None: as guessed; a lower
     number is sooner. `timeout_s`: seconds from arrival to the end. `server_tools`: `tools` are
     complete with those alone.
     """
@@ -121,6 +122,7 @@ class GenerationRequest:
     priority: int | None = None
     timeout_s: float | None = None
     truncates: bool = False
+    cuts_text: bool = False
     call_id: Callable[[str], str] = str
     server_tools: ServerTools | None = None
 

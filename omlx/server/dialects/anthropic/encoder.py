@@ -259,5 +259,6 @@ def result_block(kind: str, id: str, result: ToolResult) -> tuple[str, Json]:
         for page in result.pages
     ]
     if result.failed:
-        found = {"type": "web_search_tool_result_error", "error_code": "unavailable"}
+        code = "max_uses_exceeded" if result.refused else "unavailable"
+        found = {"type": "web_search_tool_result_error", "error_code": code}
     return SEARCH_RESULT, {"tool_use_id": id, "content": found}

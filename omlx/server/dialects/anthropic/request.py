@@ -32,7 +32,7 @@ from omlx.server.request.structured_output import structured_output
 from omlx.server.request.tooling import skipped
 from omlx.text.grammar import StructuredOutput
 from omlx.text.tools import ToolUse
-from omlx.tools.tool import Tool, Toolset
+from omlx.tools.tool import MCP, Tool, Toolset
 from omlx.tools.web import NAME as WEB
 
 NOT_THINKING: Final = {"enable_thinking": False}
@@ -117,20 +117,16 @@ def toolsets(
                 raise field_error("request.value", f"{field}.mcp_server_name", expected=expected)
             configs[tool.mcp_server_name or ""] = tool
         elif tool.run_here:
-            yield Toolset(field, str(tool.type), WEB, None, lambda tool: True, lambda tool: False)
+            every, none = (lambda tool: True), (lambda tool: False)
+            yield Toolset(field, str(tool.type), WEB, None, every, none, tool.max_uses)
     for at, server in enumerate(servers):
         field = f"mcp_servers[{at}]"
         if server.authorization_token is not None:
             raise field_error("request.unsupported", f"{field}.authorization_token")
         config = configs.get(server.name)
         allows = server.allows if config is None else config.enables
-        yield Toolset(field, "mcp", server.name, server.url, allows, lambda tool: False)
-
-
-def max_calls(tools: Sequence[ServerToolFields]) -> int | None:
-    """Return the bound of calls; None without a bound."""
-    bounds = [tool.max_uses for tool in tools if tool.run_here and tool.max_uses is not None]
-    return min(bounds, default=None)
+        bound = None if config is None else config.max_uses
+        yield Toolset(field, MCP, server.name, server.url, allows, lambda tool: False, bound)
 
 
 def function_name(name: str, run_here: Sequence[Mapping[str, Any]]) -> str:
@@ -216,7 +212,7 @@ class MessageRequest(Templated):
             raise field_error("request.empty", "messages")
         tools = self.tools or ()
         sets = tuple(toolsets(self.mcp_servers or (), tools))
-        server_tools = ServerTools(sets, self._tools, max_calls=max_calls(tools)) if sets else None
+        server_tools = ServerTools(sets, self._tools) if sets else None
         request = GenerationRequest(
             messages=tooling.with_names(instructions + conversation),
             template_variables=self._variables(),

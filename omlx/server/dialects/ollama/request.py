@@ -144,6 +144,7 @@ class Generating(Configured, Scheduled):
     stream: bool | None = None
     format: Any = None
     think: bool | Literal["low", "medium", "high"] | None = None
+    truncate: bool | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
 
@@ -176,6 +177,8 @@ class Generating(Configured, Scheduled):
             draft_length=options.draft_length,
             priority=self.urgency,
             timeout_s=self.timeout,
+            truncates=self.truncate is not False,
+            cuts_text=self.truncate is not False,
             structured_output=json_output(self.format, "format"),
             warnings=(*self.option_warnings(), *self.without_effect()),
         )
@@ -231,7 +234,6 @@ class OllamaChatRequest(Generating):
 
     messages: Listed[OllamaMessage] | None = None
     tools: Listed[OllamaTool] | None = None
-    truncate: bool | None = None
 
     @property
     def empty(self) -> bool:
@@ -243,7 +245,6 @@ class OllamaChatRequest(Generating):
             request,
             messages=rendered(self.messages or ()),
             tools=self._tools(),
-            truncates=self.truncate is not False,
             warnings=(*request.warnings, *self._skipped()),
         )
 

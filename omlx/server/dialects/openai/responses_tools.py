@@ -12,7 +12,7 @@ from omlx.server.http.errors import field_error
 from omlx.server.request import tooling
 from omlx.server.request.fields import FUNCTION, Body, Listed, Text, ToolType
 from omlx.server.request.tooling import skipped
-from omlx.tools.tool import OfferedTool, Tool, ToolResult, Toolset
+from omlx.tools.tool import MCP, OfferedTool, Tool, ToolResult, Toolset
 from omlx.tools.web import NAME as WEB
 
 _INPUT: Final[Json] = {
@@ -25,7 +25,6 @@ _NAMESPACE: Final = "namespace"
 CALLABLE: Final = (FUNCTION, "custom")
 """Types of functions of the client."""
 FIELD: Final = "tools"
-MCP: Final = "mcp"
 SEARCH: Final = "web_search"
 """Beginning of the types of web search."""
 _FILTERS: Final = ("filters", "user_location")
