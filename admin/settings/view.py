@@ -32,7 +32,7 @@ Json = dict[str, Any]
 CONFIRMED: Final = frozenset({"trust_remote_code", "mcp_server"})
 """Settings that run programs of others; turning them on requires a confirmation."""
 
-PICKED: Final = frozenset({"default_model", "draft_model", "model_map"})
+PICKED: Final = frozenset({"default_model", "fallback_model", "draft_model", "model_map"})
 """Settings whose values are models."""
 
 _TYPES: Final[Mapping[type, str]] = {
@@ -267,7 +267,7 @@ class SettingWarnings:
         match name, value:
             case _, None:
                 return None
-            case "default_model", _:
+            case "default_model" | "fallback_model", _:
                 return self._missing(str(value), self.catalog.resolve)
             case "memory_limit", int(limit) if limit > machine_bytes():
                 return Reason("config.above_machine", {"memory": memory(machine_bytes())})

@@ -86,7 +86,8 @@ class ToolLoops:
         kept: bool,
         recorded: Recorded | None,
     ) -> GenerationStream:
-        request, tools = await self._tools.prepare(request, caller)
+        named = self._generations.named(request)
+        request, tools = await self._tools.prepare(named, caller)
         if not tools:
             return await self._generations.open(
                 request, id_prefix, caller, kept=kept, recorded=recorded
@@ -101,6 +102,9 @@ class ToolLoops:
             await self._generations.prompt_ids(request)  # refused before a call, not behind
         request, begun = await self._tools.make_approved(request, tools)
         stream = await self._generations.open(request, id_prefix, caller)
+        request = replace(
+            request, model=stream.model
+        )  # a model that is not loaded has no tokenizer
         stream.loop = ToolLoop(stream, request, tools, begun, self._tools, follow)
         return stream
 

@@ -172,6 +172,7 @@ class Settings(BaseModel):
     model_map: Annotated[Pairs, _models(PAIR, AppliesAt.AT_ONCE)] = ()
 
     default_model: Annotated[Text | None, _pool("NAME")] = None
+    fallback_model: Annotated[Text | None, _pool("NAME")] = None
     memory_limit: Annotated[Size | None, _pool("SIZE", low=1 << 20, high=1 << 50)] = None
     wired_limit: Annotated[
         SizeOrOff | None, _pool("SIZE|off", applies=AppliesAt.RESTART, high=1 << 50)

@@ -289,3 +289,30 @@ def test_no_request_is_blamed_for_models_that_come_and_go() -> None:
     refused = [answer for answer in answers if answer.status_code != 200]
     assert {answer.status_code for answer in refused} <= {503}, [each.text for each in refused]
     assert all("retry-after" in answer.headers for answer in refused)
+
+
+def test_a_fallback_model_answers_for_missing_models_and_says_so(tmp_path: Path) -> None:
+    folder = shutil.copytree(BUNDLED / TARGET, tmp_path / "twin")
+    (weights,) = folder.glob("*.safetensors")
+    weights.write_bytes(weights.read_bytes()[:-1000])
+    registry = Registry((*DEMO.entries, ModelEntry(TWIN, folder, "directory")))
+    asked = "gpt-nächste"
+    with omlx(Settings(fallback_model=HYBRID), registry=registry, default=None) as running:
+        expected = running.http.post(CHAT, json=ask(HYBRID, 3)).json()
+        assert "warnings" not in expected
+        for model in (asked, TWIN):
+            answer = running.http.post(CHAT, json=ask(model, 3))
+            record = answer.json()
+            (warning,) = record["warnings"]
+            params = warning["params"]
+            assert (warning["code"], params["asked"]) == ("model.fallback", model)
+            assert record["model"] == params["model"] == HYBRID
+            assert record["choices"] == expected["choices"]
+            header = answer.headers["X-Omlx-Fallback"]
+            assert header == f"{params['code']}; model={HYBRID}"
+        body = {"model": asked, "messages": user("Hello"), "max_tokens": 9}
+        assert running.http.post("/v1/messages/count_tokens", json=body).status_code == 200
+        shown = running.http.get(f"/v1/models/{HYBRID}").json()["fallback_for"]
+        assert [each["params"]["asked"] for each in shown] == [asked, TWIN]
+        embedded = running.http.post("/v1/embeddings", json={"model": asked, "input": "a"})
+        assert embedded.status_code == 404

@@ -10,6 +10,7 @@ resolves names. Outside of such a request there is no restriction.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -18,7 +19,15 @@ from fnmatch import fnmatchcase
 from typing import Final, NamedTuple
 
 from omlx.draft_length import DraftLength
-from omlx.errors import BadRequest, ConfigError, NotFound, Reason
+from omlx.errors import (
+    BadRequest,
+    ConfigError,
+    ModelError,
+    NotFound,
+    OmlxError,
+    Param,
+    Reason,
+)
 from omlx.models.catalog.registry import UNKNOWN, ModelEntry, Registry, Status, check_usable
 from omlx.models.library.choose import choose
 from omlx.settings.configuration import Configuration, LiveConfiguration
@@ -30,15 +39,21 @@ _LIBRARY_REASONS: Final = frozenset(
     {"model.library_extra", "model.remote_code", "model.rope", "model.unsupported"}
 )
 """Codes of `choose`, whose answer depends on a model's settings."""
+MAX_FALLBACKS: Final = 16
+_SHOWN: Final = 100
+"""Characters of a requested name in reasons."""
 LATEST: Final = ":latest"
 """Tag that Ollama's API and clients add to names without a tag."""
+
+log = logging.getLogger("omlx.models")
 
 
 class Catalog:
     """Registry of models on disk, with the names given by settings.
 
     `registry` is replaced as a whole after a rescan, the snapshot of `live` after a change of
-    settings. `default` is the command line's default model.
+    settings. `default` is the command line's default model. `fallbacks`: the last names for which
+    the fallback model answered, and why.
     """
 
     def __init__(
@@ -46,6 +61,7 @@ class Catalog:
     ) -> None:
         self.registry = registry
         self.live = live
+        self.fallbacks: dict[str, Reason] = {}
         self._default = default
         self._names = _Names(registry, live.current)
 
@@ -68,6 +84,28 @@ class Catalog:
         if chosen is None or not (name or self._offers(chosen)):
             raise BadRequest("model.none", param="model")
         return check_usable(self.entry(chosen))
+
+    def fallback(self, asked: str | None, error: OmlxError) -> tuple[str, Reason]:
+        """Return the name of the model that answers for `asked`, and the reason, from `error`.
+
+        Raises `error` without a fallback model that can be used.
+        """
+        name = self.configuration.resolve().settings.fallback_model
+        if asked is None or name is None:
+            raise error
+        try:
+            model = self.resolve(name).id
+        except (NotFound, ModelError):
+            raise error from None
+        asked = asked[:_SHOWN]
+        names: dict[str, Param] = {"asked": asked, "model": model, "code": error.code}
+        log.warning("model fallback", extra={"fields": names})
+        reason = Reason("model.fallback", names | {"reason": error.message})
+        self.fallbacks.pop(asked, None)
+        self.fallbacks[asked] = reason
+        if len(self.fallbacks) > MAX_FALLBACKS:
+            del self.fallbacks[next(iter(self.fallbacks))]
+        return name, reason
 
     def entry(self, name: str) -> ModelEntry:
         """Return the model called `name`, usable or not. Raises NotFound."""

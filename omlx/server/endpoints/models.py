@@ -199,6 +199,7 @@ class ModelEndpoints:
         if errors.speaks_anthropic(request.scope):
             record = _anthropic_record(record) | {name: record[name] for name in _SHARED}
         record |= status.memory(self._pool.status(entry.id))
+        record["fallback_for"] = status.fallbacks(self._pool.catalog.fallbacks.values(), entry.id)
         record["kv_cache"] = status.kv_cache(served)
         record["exactness"] = status.exactness(configured, served)
         record["speculation"] = status.speculation(

@@ -10,7 +10,7 @@ Unknown values (the model is not loaded, nothing is measured yet) are null, neve
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from statistics import median
 from typing import Any, Final
@@ -20,7 +20,12 @@ from omlx.engine.speculation.strategy import Strategy
 from omlx.engine.types import ModelSnapshot
 from omlx.errors import Reason, optional_reason
 from omlx.exactness import ExactnessClaim
-from omlx.models.pool.served import ModelStatus, ServedModel, State, speculation_to_json
+from omlx.models.pool.served import (
+    ModelStatus,
+    ServedModel,
+    State,
+    speculation_to_json,
+)
 from omlx.models.pool.speculation import SpeculationConfig
 from omlx.records import BeginningStats, DrafterStats, PrefixStats, RequestStats, sum_drafters
 from omlx.server.http.body import Json
@@ -80,6 +85,11 @@ def memory(status: ModelStatus) -> Json:
         "idle_s": None if status.idle_s is None else round(status.idle_s, 3),
         "stages": [stage.to_json() for stage in status.stages],
     }
+
+
+def fallbacks(reasons: Iterable[Reason], model: str) -> list[Json]:
+    """Names for which a model answered, and why, the newest last."""
+    return [reason.to_json() for reason in reasons if reason.params["model"] == model]
 
 
 def vocabulary(served: ServedModel | None) -> Json | None:

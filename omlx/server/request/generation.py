@@ -4,8 +4,6 @@ to the engine."""
 from __future__ import annotations
 
 import asyncio
-import secrets
-import uuid
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -15,7 +13,6 @@ from typing import Final, TypeVar
 from weakref import WeakValueDictionary
 
 from omlx.engine.thread import EngineThread
-from omlx.engine.types import Request
 from omlx.errors import BadRequest, ModelError, NotFound, OmlxError, Stopped
 from omlx.models.catalog.facts import fingerprint
 from omlx.models.catalog.tokenizer import tokenizer_length
@@ -30,10 +27,8 @@ from omlx.server.http.guard import Arrival, Caller
 from omlx.server.request.activity import Activity
 from omlx.server.request.content import shows_images
 from omlx.server.request.engine_requests import (
-    TokenizedRequest,
     check_ids,
     check_model,
-    engine_requests,
     render_conversation,
     tokenize,
 )
@@ -48,7 +43,7 @@ from omlx.server.request.generation_request import (
 )
 from omlx.server.request.media.files import FileText, FileTexts
 from omlx.server.request.media.images import ImageLoader, Reader, UrlReader, attach
-from omlx.server.request.recorded import Recorded, digest_of
+from omlx.server.request.recorded import Opening, Recorded
 from omlx.server.request.stream import EventDispatcher, GenerationStream
 from omlx.text.template.render import Prompt
 from omlx.text.tokens import MAX_TOKENS, encode
@@ -57,10 +52,6 @@ T = TypeVar("T")
 
 SHOWN_ID: Final = 100
 """Characters of an unknown id that an error repeats."""
-
-SEED_BITS: Final = 53
-"""Of a random seed: clients that keep numbers as doubles, as JavaScript does, can send it back
-exactly."""
 
 
 class GenerationService:
@@ -115,9 +106,9 @@ class GenerationService:
         arrival = Arrival(self._activity.clock(), caller or Caller())
         if self._engine.failure is not None:
             raise self._engine.failure
+        request, lease = await self._lease(self.named(request))
         sent, profile = request, self._pool.catalog.profile(request.model)
         request = with_profile(request, profile)
-        lease = await self._pool.lease(request.model, request.draft_model, request.speculation)
         load_s = self._activity.clock() - arrival.at
         try:
             request = with_settings(request, lease.served.speculation.settings)
@@ -133,7 +124,7 @@ class GenerationService:
             await self._note_beginning(request, lease.served, arrival.caller, lane)
             priority = priority_of(request, arrival.caller.subagent)
             arrival = replace(arrival, guess=priority.guess)
-            opening = _Opening(lease, request, tokenized, id_prefix, priority.value, recorded)
+            opening = Opening(lease, request, tokenized, id_prefix, priority.value, recorded)
             if kept or recorded is not None:
                 weights = await self._weights_of(lease.served)
                 await self._text.run(lane, partial(opening.resume, weights))
@@ -145,6 +136,33 @@ class GenerationService:
         stream = self._start(opening, arrival)
         stream.load_ms = load_s * 1000
         return stream
+
+    async def _lease(self, request: GenerationRequest) -> tuple[GenerationRequest, Lease]:
+        """Lease the request's model, or the fallback model if that cannot be loaded."""
+        filled = with_profile(request, self._pool.catalog.profile(request.model))
+        try:
+            names = filled.model, filled.draft_model, filled.speculation
+            return request, await self._pool.lease(*names)
+        except ModelError as error:
+            return await self._lease(self.named(request, error))
+
+    def named(
+        self, request: GenerationRequest, error: OmlxError | None = None
+    ) -> GenerationRequest:
+        """Return the request, for the fallback model if no model here has the requested name, or
+        if loading that raised `error`. Raises the error without a fallback model.
+        """
+        try:
+            if error is not None:
+                raise error
+            self._pool.resolve(request.model)
+        except (NotFound, ModelError) as refused:
+            if request.fallback is not None:
+                raise
+            name, reason = self._pool.catalog.fallback(request.model, refused)
+            warned = (reason, *request.warnings)
+            return replace(request, model=name, fallback=reason, warnings=warned)
+        return request
 
     def caller(self, id: str) -> Caller | None:
         """Return the sender of a response in progress, None if there is none."""
@@ -162,7 +180,7 @@ class GenerationService:
 
     async def context_length(self, request: GenerationRequest) -> int:
         """Return the context of a request's model in tokens. Waits while the model is loaded."""
-        lease = await self._pool.lease(request.model, request.draft_model, request.speculation)
+        _, lease = await self._lease(request)
         lease.release()
         return lease.served.context_length
 
@@ -172,6 +190,7 @@ class GenerationService:
 
     async def prompt(self, request: GenerationRequest) -> Prompt:
         """Return a conversation's prompt, without loading a model. Raises OmlxError."""
+        request = self.named(request)
         model = self._pool.resolve(request.model).id
         tokenizer = await self._pool.tokenizer(model)
         configured = await asyncio.to_thread(self._pool.speculation, request.model)
@@ -257,7 +276,7 @@ class GenerationService:
             self._weights[served.id] = served, weights
         return weights
 
-    def _start(self, opening: _Opening, arrival: Arrival) -> GenerationStream:
+    def _start(self, opening: Opening, arrival: Arrival) -> GenerationStream:
         """Submit every choice. From here on the stream releases the lease."""
         lease, tokenized = opening.lease, opening.tokenized
         self.last_prompts[lease.served.id] = tokenized.prompts[-1].words
@@ -290,52 +309,6 @@ class GenerationService:
             stream.close()
             raise
         return stream
-
-
-class _Opening:
-    """A request whose model is leased and whose texts are tokenized.
-
-    `continued` has the requests that continue choices, by id; None for one that has ended.
-    """
-
-    def __init__(
-        self,
-        lease: Lease,
-        request: GenerationRequest,
-        tokenized: TokenizedRequest,
-        id_prefix: str,
-        priority: int,
-        recorded: Recorded | None,
-    ) -> None:
-        self.lease, self.request, self.tokenized = lease, request, tokenized
-        self.recorded = recorded
-        self.id = f"{id_prefix}{uuid.uuid4().hex}"
-        self.seed = secrets.randbits(SEED_BITS) if request.seed is None else request.seed
-        run_id = None
-        if recorded is not None:
-            self.id, self.seed, run_id = recorded.id, recorded.seed, recorded.run_id
-        self.choices = list(
-            engine_requests(lease.served, request, tokenized, self.id, self.seed, run_id, priority)
-        )
-        self.continued: dict[str, Request | None] = {}
-        self.digest = b""
-
-    @property
-    def wants_receipt(self) -> bool:
-        if self.request.max_tokens == 0:  # there is nothing to verify
-            return False
-        if self.request.receipt is None:
-            return self.lease.served.speculation.settings.receipt
-        return self.request.receipt
-
-    def resume(self, weights: str) -> None:
-        """Compute the digest, and continue what was recorded. Raises Conflict."""
-        requests = [choice.request for choice in self.choices]
-        self.digest = digest_of(weights, self.request.thinking_budget, requests)
-        if self.recorded is not None:
-            continued = self.recorded.resume(requests, self.digest)
-            ids = (request.id for request in requests)
-            self.continued = dict(zip(ids, continued, strict=True))
 
 
 THREADS: Final = 16

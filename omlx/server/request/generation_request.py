@@ -85,9 +85,9 @@ class GenerationRequest:
     answer has one, and is kept to be verified. `profile`: id of the profile filled in.
     `defaults` are of absent fields. `truncates`: a conversation beyond the context loses its
     oldest turns, and with `cuts_text` the last turn or a prompt the beginning of its text.
-    `call_id` maps ids of calls to the dialect's. `priority` None: as guessed; a lower
-    number is sooner. `timeout_s`: seconds from arrival to the end. `server_tools`: `tools` are
-    complete with those alone.
+    `fallback`: why `model` is another one than requested. `call_id` maps ids of calls to the
+    dialect's. `priority` None: as guessed; a lower number is sooner. `timeout_s`: seconds from
+    arrival to the end. `server_tools`: `tools` are complete with those alone.
     """
 
     messages: Sequence[Message] = ()
@@ -123,6 +123,7 @@ class GenerationRequest:
     timeout_s: float | None = None
     truncates: bool = False
     cuts_text: bool = False
+    fallback: Reason | None = None
     call_id: Callable[[str], str] = str
     server_tools: ServerTools | None = None
 

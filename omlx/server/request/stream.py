@@ -34,7 +34,7 @@ from omlx.server.http.guard import Arrival, Caller
 from omlx.server.request.activity import Activity, AnswerText
 from omlx.server.request.engine_requests import ChoiceRequest
 from omlx.server.request.recorded import Recorded, merge_tokens
-from omlx.server.request.usage import MIN_TOKENS, Progress, context_headers
+from omlx.server.request.usage import MIN_TOKENS, Progress, headers
 from omlx.text.events import Finish, OutputEvent, PromptLogprobs
 from omlx.text.output import OutputParser
 from omlx.tools.tool import OfferedTool
@@ -190,7 +190,7 @@ class GenerationStream:
     def headers(self) -> dict[str, str]:
         """HTTP headers of the answer, as far as the answer is known."""
         length = self.served.context_length
-        return context_headers(length, self.prompt_n, self.finishes.values())
+        return headers(length, self.prompt_n, self.finishes.values(), self.warnings)
 
     @property
     def prompts(self) -> int:

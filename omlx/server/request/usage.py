@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
+from urllib.parse import quote
 
 from omlx.engine.types import PromptForecast, TokenLogprob
 from omlx.errors import Reason, optional_reason
@@ -14,6 +15,8 @@ from omlx.server.http.body import Json
 from omlx.text.events import Finish
 
 CONTEXT_LEFT: Final = "X-Omlx-Context-Left"
+FALLBACK: Final = "model.fallback"
+FALLBACK_HEADER: Final = "X-Omlx-Fallback"
 
 _OF_A_CHOICE: Final = ("id", "settings", "prompt", "answer", "tokens", "kept")
 """Fields of a receipt in which the choices of an answer differ."""
@@ -52,12 +55,21 @@ def context(stats: Sequence[RequestStats]) -> dict[str, int]:
     return {"context_length": stats[0].context_n, "context_left": min(left)} if left else {}
 
 
-def context_headers(
-    context_length: int, prompt_n: int, finishes: Iterable[Finish]
+def headers(
+    context_length: int, prompt_n: int, finishes: Iterable[Finish], warnings: Iterable[Reason]
 ) -> dict[str, str]:
-    """Return the header with the tokens of the context behind prompt and finished choices."""
+    """Return the headers of an answer.
+
+    Tokens of the context behind prompt and finished choices; id and reason of a fallback model.
+    """
     left = [each.stats.context_left for each in finishes if each.stats.context_left is not None]
-    return {CONTEXT_LEFT: str(min(left, default=max(0, context_length - prompt_n)))}
+    known = {CONTEXT_LEFT: str(min(left, default=max(0, context_length - prompt_n)))}
+    for each in warnings:
+        if each.code == FALLBACK:
+            known[FALLBACK_HEADER] = "{code}; model={model}".format_map(
+                {name: quote(str(value), safe="/:.") for name, value in each.params.items()}
+            )
+    return known
 
 
 def timings(finishes: Sequence[Finish], prompts: int = 1) -> dict[str, Any]:
