@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, BinaryIO, Final
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
@@ -180,6 +180,9 @@ class SessionEndpoints:
                 Item.model_validate(item)  # later requests may reference it
             following = continuing(saved)
             tokens = await self._tokens(following)
+        except ValidationError as error:
+            detail = error.errors(include_url=False, include_input=False)[0]["msg"]
+            raise Damaged(f"one of its items is none ({detail})") from error
         except (BadRequest, *_WRONG) as error:
             detail = error.message if isinstance(error, OmlxError) else repr(error)
             raise Damaged(f"its conversation is none ({detail})") from error
