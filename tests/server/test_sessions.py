@@ -89,7 +89,7 @@ def test_another_server_continues_a_saved_conversation(
             (b'"model":"omlx-demo', b'"model":"omlx-demx', "not found"),
             (b'"role":"assistant"', b'"rule":"assistant"', "its conversation is none"),
             (b'"output":', b'"outpux":', "its conversation is none"),
-            (b'"role":"user"', b'"role":["user"]', "one of its items is none"),
+            (b'"role":"user"', b'"role":[1234]', "one of its items is none"),
         ):
             file.write_bytes(whole.replace(old, new))
             assert reason in refused(capsys, there, "open", str(file))

@@ -57,8 +57,7 @@ def write_session(path: Path, session: Session, records: Iterable[Record]) -> in
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
     head = session.model_dump_json().encode()
     if len(head) > MAX_HEAD_BYTES:
-        sizes = {"size": len(head), "limit": MAX_HEAD_BYTES}
-        raise TooLarge("session.too_large", **sizes)
+        raise TooLarge("session.too_large", size=len(head), limit=MAX_HEAD_BYTES)
     with os.fdopen(os.open(path, flags, 0o600), "wb") as file:
         try:
             file.write(_HEAD.pack(_MAGIC, len(head)) + head)
