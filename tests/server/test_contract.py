@@ -257,6 +257,8 @@ def test_what_is_refused(demo: Tell, dialect: str) -> None:
     with pytest.raises(error, match="nobody") as caught:
         demo("x", model="nobody")
     assert caught.value.status_code == 404
+    if dialect == "ollama":  # which cuts the text: tests/server/test_truncation.py
+        return
     with pytest.raises(error, match="4096") as caught:
         demo("word " * 9000)
     assert caught.value.status_code == 400
