@@ -12,7 +12,7 @@ from mlx_lm.models.cache import ArraysCache, CacheList, KVCache, QuantizedKVCach
 
 from omlx.engine.build import build_loop
 from omlx.engine.device.facts import facts_of, kv_refusal, probed
-from omlx.engine.device.kinds import quantized
+from omlx.engine.device.kinds import GROUP, quantized
 from omlx.engine.device.model import cache_maker
 from omlx.engine.memory import MemoryGuard
 from omlx.engine.types import run_through
@@ -31,7 +31,7 @@ def wide(name: str) -> nn.Module:
 @pytest.mark.parametrize(
     ("model", "code", "params"),
     [
-        (zoo.build("llama"), "kv.off.width", {"width": 16, "group": 64}),
+        (zoo.build("llama"), "kv.off.width", {"width": 16, "group": 32}),
         (zoo.build("recurrent_gemma"), "kv.off.layers", {"layers": "ArraysCache, RotatingKVCache"}),
         (wide("gpt_oss"), "kv.off.attention", {"error": "ValueError"}),
     ],
@@ -54,7 +54,7 @@ def test_rows_share_a_batch_beside_layers_that_stay(name: str) -> None:
     facts = run_through(probed(known, model, cache_maker(model, known.kv_bits)))
     plain = run_through(probed(facts_of(model, 96, cache_maker(model)), model, cache_maker(model)))
     assert (facts.kv_bits, facts.unbatchable, facts.no_uneven) == (4, None, None)
-    assert facts.layout.row_bytes * 32 == plain.layout.row_bytes * (4 + 2 * 32 / 64)
+    assert facts.layout.row_bytes * 32 == plain.layout.row_bytes * (4 + 2 * 32 / GROUP)
     kept = ("window_bytes", "window", "state_bytes")
     assert all(getattr(facts.layout, part) == getattr(plain.layout, part) for part in kept)
 

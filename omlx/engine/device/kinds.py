@@ -96,8 +96,8 @@ def kind_of(leaf: object) -> type | None:
     return kind if kind in _KNOWN else None
 
 
-GROUP: Final = 64
-"""Numbers of a head quantized with one scale and bias — mlx-lm's default."""
+GROUP: Final = 32
+"""Numbers of a head with one scale and bias — half the error of mlx-lm's default of 64."""
 
 
 def quantized(cache: Iterable[Any], bits: int) -> list[Any]:
