@@ -87,7 +87,7 @@ class StateStore:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """Types and shapes of growing states, 1 and 2 times `span` tokens behind the first two."""
+    """Types and shapes of growing states, once and twice `span` tokens behind two."""
 
     span: int
     early: Spec

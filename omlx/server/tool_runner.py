@@ -149,7 +149,7 @@ class ToolRunner:
     async def _fitting(
         self, result: ToolResult, request: GenerationRequest, length: int
     ) -> ToolResult:
-        """Shorten a result so that a context of `length` tokens has room for it and an answer."""
+        """Shorten a result to the room in a context of `length` tokens, less an answer's."""
         whole, generations = result, self._generations
         if request.truncates:  # the last turn alone has to fit
             roles = [message["role"] for message in request.messages]

@@ -128,7 +128,7 @@ def copy_state(leaf: Any) -> Any:
 
 
 def put_state(leaf: Any, state: Sequence[Any]) -> None:
-    """Fill an empty layer with a copied state, which other layers may be filled with later."""
+    """Fill an empty layer with a copied state, for later use by other layers as well."""
     if kind_of(leaf) is Snapshot:
         leaf.put_back(handle(state))
     else:

@@ -43,7 +43,8 @@ from omlx.server.request.generation_request import (
 )
 from omlx.server.request.media.files import FileText, FileTexts
 from omlx.server.request.media.images import ImageLoader, Reader, UrlReader, attach
-from omlx.server.request.recorded import Opening, Recorded
+from omlx.server.request.opening import Opening
+from omlx.server.request.recorded import Recorded
 from omlx.server.request.stream import EventDispatcher, GenerationStream
 from omlx.text.template.render import Prompt
 from omlx.text.tokens import MAX_TOKENS, encode
@@ -97,8 +98,9 @@ class GenerationService:
         kept: bool = False,
         recorded: Recorded | None = None,
     ) -> GenerationStream:
-        """Start every choice of a request that `caller` sent, or continue the answer that was
-        `recorded`. The stream must be closed. That of a `kept` answer has a digest.
+        """Start every choice of a request of `caller`, or continue a `recorded` answer.
+
+        The stream must be closed. That of a `kept` answer has a digest.
 
         Waits while the model is loaded; `timeout_s` is the caller's. Raises OmlxError; then nothing
         runs.
@@ -149,8 +151,9 @@ class GenerationService:
     def named(
         self, request: GenerationRequest, error: OmlxError | None = None
     ) -> GenerationRequest:
-        """Return the request, for the fallback model if no model here has the requested name, or
-        if loading that raised `error`. Raises the error without a fallback model.
+        """Return the request, for the fallback model where the requested one is missing.
+
+        `error` is that of loading the requested model. Raises the error without a fallback model.
         """
         try:
             if error is not None:
@@ -222,7 +225,7 @@ class GenerationService:
         return await self.run_text(model, work, len(text))
 
     async def run_text(self, model: str, work: Callable[[], T], length: int) -> T:
-        """Run `work` on a text of `length` characters or ids of a model, in the model's turn."""
+        """Run `work` on `length` characters or ids of a model, in the model's turn."""
         return await self._text.run((model, length > LONG_TEXT), work)
 
     async def detokenize(self, name: str | None, tokens: Sequence[int]) -> str:
