@@ -153,7 +153,8 @@ class EngineLoop:
     def step(self) -> list[Event]:
         """Launch the next step, then commit the one before. Return its events, in order.
 
-        Where an error of the device was seen, nothing is launched on top of what is in flight.
+        A step that needs those results first is launched by the next call. Where an error of the
+        device was seen, nothing is launched on top of what is in flight.
         """
         events: list[Event] = []
         if self._condemned:
@@ -162,11 +163,7 @@ class EngineLoop:
             events += self.scheduler.reap()
         step = self.scheduler.plan()
         if step is None and self._in_flight is not None:
-            events += self.flush()
-            if self.scheduler.planner.pacing.holding:  # deliver, before held rows are launched
-                return events
-            events += self.scheduler.reap()
-            step = self.scheduler.plan()
+            return events + self.flush()  # delivered before the next launch, which may wait
         if self._prompt_ended and self._in_flight is None:
             self._prompt_ended = False
             with isolate():  # an error of the device condemns the steps of other loops

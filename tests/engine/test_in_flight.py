@@ -138,3 +138,12 @@ def test_a_cancel_while_a_draft_is_verified_leaves_what_can_be_continued(family:
     assert bench.tokens["b"] == plain(family, follow_up)
     assert bench.stats("b").cached_n >= len(named("a").tokens) - 1
     assert drafter.accepted == drafter.expected
+
+
+@pytest.mark.parametrize("drafts", [False, True])
+def test_a_first_token_is_delivered_before_the_next_launch(drafts: bool) -> None:
+    """On a CPU a launch waits for the device."""
+    draft = model("llama") if drafts else None
+    bench = Bench(loop_of("llama", draft)).submit(named("a"))
+    bench.until(lambda: bool(bench.tokens["a"]))
+    assert not in_flight(bench, "a")

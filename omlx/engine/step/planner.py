@@ -66,10 +66,11 @@ class Planner:
             return True
         if not decoding:
             return False
-        # A row at its length limit ends with the token in flight; a mask depends on it.
+        # A row at its length limit ends with the token in flight; a mask depends on it. A first
+        # token is delivered before the next launch, which waits for the device on a CPU.
         for row in decoding:
             masked = row.request.mask is not None and row.mask is not None
-            if masked or row.remaining < 1:
+            if masked or row.remaining < 1 or (row.unread and not row.clock.first_token):
                 return True
         sampled = {window.row for window in in_flight.windows if window.sample}
         if sampled != {row.id for row in decoding} or self._batch.changes(decoding):
