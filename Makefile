@@ -3,8 +3,8 @@ PYTHON := .venv/bin/python
 # On Linux the wheel of mlx links a slow reference BLAS; OpenBLAS is used where it is installed.
 OPENBLAS := $(firstword $(wildcard /usr/lib/*/libopenblas.so.0 /usr/lib64/libopenblas.so.0))
 FAST := $(if $(OPENBLAS),LD_PRELOAD=$(OPENBLAS))
-# One process more than there are cores, since many tests wait for others; one that is done takes tests of another.
-PARALLEL := -n $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1) --dist worksteal
+# Two processes more than there are cores, since many tests wait for others; one that is done takes tests of another.
+PARALLEL := -n $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2) --dist worksteal
 TESTS := $(FAST) OPENBLAS_NUM_THREADS=1 $(PYTHON) -m pytest -q
 DEMO := omlx/bundled/omlx-demo
 # Some containers set it; each of the tests' processes would then compile omlx for itself.

@@ -19,6 +19,8 @@ import pytest
 from httpx._config import DEFAULT_TIMEOUT_CONFIG
 from hypothesis import settings
 
+from tests import lanes
+
 QUICK: Final = (
     "engine/prefix",
     "engine/speculation",
@@ -57,7 +59,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Try a hundred examples of each property where slow tests run, a quarter elsewhere."""
-    settings.load_profile("quick" if config.option.markexpr == "not slow" else "all")
+    lanes.slow = config.option.markexpr != "not slow"
+    settings.load_profile("all" if lanes.slow else "quick")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -133,14 +136,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(skip)
 
 
-@pytest.fixture(autouse=True)
-def no_sockets(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="session", autouse=True)
+def no_sockets(request: pytest.FixtureRequest) -> Iterator[None]:
     """In the quick lane, fail a test that connects or listens."""
-    if not request.config.getoption("--quick"):
-        return
 
     def refuse(*_: object) -> NoReturn:
         raise AssertionError("a test of the quick lane opened a socket")
 
-    monkeypatch.setattr(socket.socket, "connect", refuse)
-    monkeypatch.setattr(socket.socket, "bind", refuse)
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("connect", "bind") if request.config.getoption("--quick") else ():
+            patch.setattr(socket.socket, name, refuse)
+        yield

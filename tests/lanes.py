@@ -7,13 +7,18 @@ from typing import Any
 
 import pytest
 
+slow = True
+"""Whether slow tests run, too."""
 
-def few(values: Iterable[Any], *quick: Any) -> list[Any]:
-    """Return all values as parameters, of which those not in `quick` are slow.
+
+def few(values: Iterable[Any], *quick: Any, every: int = 0) -> list[Any]:
+    """Return all values as parameters, of which those not in `quick` are slow; if `every` is given,
+    the first of so many is quick, too.
 
     A tuple has the values of several parameters. A quick value that is no value is an error.
     """
     values = list(values)
+    quick = (*quick, *(values[::every] if every else ()))
     missing = [value for value in quick if value not in values]
     assert not missing, f"not among the values: {missing}"
     return [

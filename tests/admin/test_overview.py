@@ -29,12 +29,7 @@ from omlx.errors import Reason
 from omlx.models.catalog.registry import ModelEntry
 from omlx.models.pool.footprint import MemoryParts
 from omlx.models.pool.served import ModelStatus, State
-from omlx.records import (
-    MAX_STEP_DEVIATION,
-    MIN_SPEEDUP_TOKENS,
-    DrafterStats,
-    RequestStats,
-)
+from omlx.records import MAX_STEP_DEVIATION, MIN_SPEEDUP_TOKENS, DrafterStats, RequestStats
 from omlx.server.http.guard import Arrival
 from omlx.server.request.activity import Activity, Outcome, Running
 from omlx.telemetry.metrics import Gauges, Metrics

@@ -41,12 +41,7 @@ COMMANDS = {
 }
 """By proof, a command whose result shows it and whose text does not."""
 TASK = "Find out about the weather."
-TEMPLATES = (
-    "bundled",
-    "Qwen3.5-4B",
-    "Mistral-Small-3.2-24B-Instruct-2506",
-    "openai-gpt-oss-120b",
-)
+TEMPLATES = ("bundled", "Qwen3.5-4B", "Mistral-Small-3.2-24B-Instruct-2506", "openai-gpt-oss-120b")
 
 pytestmark = [pytest.mark.slow, pytest.mark.parametrize("template", TEMPLATES)]
 

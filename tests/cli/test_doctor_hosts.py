@@ -11,6 +11,7 @@ import pytest
 from omlx.cli.main import main
 from omlx.models.catalog.discovery import BUNDLED
 from tests.cli.test_main import Capture, alone
+from tests.lanes import few
 from tests.server.running import TARGET
 
 __all__ = ["alone"]
@@ -36,6 +37,7 @@ def test_hosts_that_can_serve_a_model(alone: Path, capsys: Capture) -> None:
     assert float(rate) > 0
 
 
+@pytest.mark.slow
 def test_without_a_model_only_links_are_measured(alone: Path, capsys: Capture) -> None:
     assert main(["doctor", "--hosts", LOCAL]) == 0
     assert "µs" in capsys.readouterr().out
@@ -65,7 +67,10 @@ def test_another_copy_of_the_model_is_named(alone: Path, capsys: Capture) -> Non
 
 @pytest.mark.parametrize(
     ("env", "part"),
-    [("OMLX_BUNDLED=off", "omlx pull"), ("OMLX_LOG_LEVEL=nonsense", "did not start")],
+    few(
+        [("OMLX_BUNDLED=off", "omlx pull"), ("OMLX_LOG_LEVEL=nonsense", "did not start")],
+        ("OMLX_BUNDLED=off", "omlx pull"),
+    ),
 )
 def test_a_host_that_cannot_take_part(env: str, part: str, alone: Path, capsys: Capture) -> None:
     assert main(["doctor", TARGET, "--hosts", hostfile(alone, env)]) == 1

@@ -16,14 +16,7 @@ import pytest
 
 from omlx.cli.stage.supervisor import PAUSES_S
 from tests.cli.changed_rank import SERVING, STARTING, WAYS, Fault, faults
-from tests.cli.staged_group import (
-    PATIENCE_S,
-    Group,
-    changed_ranks,
-    chat,
-    group,
-    wait_until_gone,
-)
+from tests.cli.staged_group import PATIENCE_S, Group, changed_ranks, chat, group, wait_until_gone
 
 Record: TypeAlias = Callable[[str, object], None]
 

@@ -23,6 +23,7 @@ from omlx.models.catalog.discovery import BUNDLED
 from tests.cli.changed_rank import Fault, faults
 from tests.cli.staged_group import LOCAL, arguments, changed_ranks, chat, descendants, group
 from tests.cli.test_main import Capture, alone
+from tests.lanes import few
 from tests.server.running import DRAFT, TARGET
 
 __all__ = ["alone"]
@@ -52,6 +53,7 @@ def test_stages_stream_with_accepted_drafts_and_leave_nothing(tmp_path: Path) ->
     assert running.process.returncode == 0
 
 
+@pytest.mark.slow
 def test_followers_of_this_machine_search_where_the_leader_does(tmp_path: Path) -> None:
     shutil.copytree(BUNDLED / TARGET, tmp_path / "elsewhere/org/mine")
     flags = ["--model-dir", str(tmp_path / "elsewhere")]
@@ -85,10 +87,7 @@ def refusal(home: Path, changes: dict[str, Any], *flags: str, **options: Any) ->
     return [line for line in running.lines if line.startswith("omlx: ")]
 
 
-@pytest.mark.parametrize(
-    "name",
-    [name if name == "weights" else pytest.param(name, marks=pytest.mark.slow) for name in OTHERS],
-)
+@pytest.mark.parametrize("name", few(OTHERS, "weights"))
 def test_what_differs_on_a_follower_is_named(name: str, tmp_path: Path) -> None:
     changes, parts = OTHERS[name]
     folder = changes.get("environment", {}).get("OMLX_MODEL_DIR")

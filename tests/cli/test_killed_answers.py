@@ -39,11 +39,7 @@ ASKED: dict[str, Any] = {"model": "any", "messages": [{"role": "user", "content"
 
 
 def read(
-    client: httpx.Client,
-    dialect: str,
-    body: Event,
-    events: list[Event],
-    key: dict[str, str] = KEY,
+    client: httpx.Client, dialect: str, body: Event, events: list[Event], key: dict[str, str] = KEY
 ) -> httpx.Response:
     """Ask for the events behind those that a client has."""
     if not events:

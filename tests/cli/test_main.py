@@ -47,11 +47,7 @@ def test_version(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "unbuffered"),
-    [
-        (["models", "--json"], "1"),
-        (["serve", "--port", "0"], ""),
-        (["--version"], ""),
-    ],
+    [(["models", "--json"], "1"), (["serve", "--port", "0"], ""), (["--version"], "")],
 )
 def test_who_writes_into_a_closed_pipe_ends_quietly(
     tmp_path: Path, arguments: list[str], unbuffered: str

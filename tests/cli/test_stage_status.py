@@ -1,4 +1,4 @@
-"""What a model in stages says of itself: status, metrics, dashboard, and what it refuses."""
+"""A model in stages: status, metrics, dashboard, what it refuses; beside others, loaded again."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -17,11 +18,14 @@ from omlx.catalog import sentence
 from omlx.engine.stage.stages import StageStatus
 from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.pool.served import ModelStatus, State
+from tests import lanes
 from tests.cli.changed_rank import Fault, faults
-from tests.cli.staged_group import QUESTION, Group, changed_ranks, group
+from tests.cli.inside import omlx
+from tests.cli.staged_group import PATIENCE_S, QUESTION, Group, changed_ranks, group
 from tests.server.running import TARGET
+from tests.storage import homes
 
-MODEL = "org/embedding"
+MODEL, LOCAL_MODEL = "org/embedding", "omlx-demo/hybrid"
 MODULES = [
     {"type": "sentence_transformers.models.Transformer"},
     {"type": "sentence_transformers.models.Pooling", "path": "1_Pooling"},
@@ -44,7 +48,8 @@ def running(home: Path) -> Iterator[Group]:
     (model / "1_Pooling").mkdir()
     (model / "1_Pooling/config.json").write_text('{"pooling_mode_mean_tokens": true}')
     fault = Fault(1, "loading", "kill", str(home / "moment"))
-    environment = changed_ranks(faults(fault))  # so that all is started again once
+    # All is started again once.
+    environment = {**changed_ranks(faults(fault)), "OMLX_CALIBRATE": "on" if lanes.slow else "off"}
     with group(home, "--stage-layers", "6,2", model=MODEL, environment=environment) as started:
         started.wait_for(started.healthy)  # any test may be the first one here
         yield started
@@ -53,23 +58,20 @@ def running(home: Path) -> Iterator[Group]:
 @pytest.fixture(scope="module")
 def dashboard(running: Group, home: Path) -> Iterator[httpx.Client]:
     """A logged-in browser."""
-    ended = subprocess.run(
-        [sys.executable, "-m", "omlx", "dashboard", "--print"],
-        env={**os.environ, "OMLX_HOME": str(home)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    link = httpx.URL(ended.stdout.strip())
+    link = httpx.URL(omlx(home, "dashboard", "--print", OMLX_HOME=str(home)).stdout.strip())
     with httpx.Client(base_url=running.http.base_url, follow_redirects=True) as http:
         form = {"token": link.params["token"], "next": "/admin"}
         http.post("/admin/login", data=form, headers={"Origin": str(running.http.base_url)})
         yield http
 
 
-def stages(running: Group) -> list[dict[str, object]]:
-    status = running.http.get(f"/v1/models/{MODEL}").json()
-    told: list[dict[str, object]] = status["stages"]
+def status(running: Group, model: str = MODEL) -> dict[str, Any]:
+    record: dict[str, Any] = running.http.get(f"/v1/models/{model}").json()
+    return record
+
+
+def stages(running: Group) -> list[dict[str, Any]]:
+    told: list[dict[str, Any]] = status(running)["stages"]
     return told
 
 
@@ -147,3 +149,84 @@ def test_the_dashboard_shows_stages(
     assert line in page
     assert page.count(restarts) == 1
     assert page.count('id="stage-') == 2
+
+
+def answer(running: Group, model: str = MODEL) -> str:
+    body = {"model": model, "messages": [QUESTION], "max_tokens": 40, "seed": 5}
+    response = running.http.post("/v1/chat/completions", json=body)
+    assert response.status_code == 200, response.text
+    text: str = response.json()["choices"][0]["message"]["content"]
+    return text
+
+
+def states(running: Group) -> list[str]:
+    return [stage["state"] for stage in stages(running)]
+
+
+def unload(running: Group, model: str) -> httpx.Response:
+    return running.http.post(f"/v1/models/{model}/unload")
+
+
+@pytest.mark.slow
+def test_it_is_calibrated_while_idle_over_all_stages(running: Group) -> None:
+    answer(running)
+
+    def ended() -> bool:
+        return bool(status(running)["speculation"]["calibration"] != "pending")
+
+    # Each question interrupts it; it continues after a quarter of a second without one.
+    running.wait_for(ended, pause=2.0)
+    speculation = status(running)["speculation"]
+    assert speculation["calibration"] == "done"
+    assert speculation["costs"]["target"]
+    assert answer(running) == answer(running)
+
+
+def test_it_takes_turns_with_a_model_of_the_leader_alone(running: Group) -> None:
+    before = answer(running)
+    local = answer(running, LOCAL_MODEL)
+    assert status(running, LOCAL_MODEL)["stages"] == []
+    assert [stage["layers"] for stage in stages(running)] == [[2, 8], [0, 2]]
+    assert answer(running) == before
+    assert answer(running, LOCAL_MODEL) == local
+    assert unload(running, LOCAL_MODEL).status_code == 200
+    assert answer(running) == before
+
+
+def test_it_is_unloaded_and_loaded_again_by_the_same_processes(running: Group) -> None:
+    before, processes = answer(running), running.pids("stage")
+    assert unload(running, MODEL).status_code == 200
+    assert status(running)["state"] == "unloaded"
+    assert stages(running) == []
+    for _ in range(2):
+        assert answer(running) == before
+        running.wait_for(lambda: states(running) == ["ready", "ready"])  # silent: a late beat
+        assert unload(running, MODEL).status_code == 200
+    assert running.pids("stage") == processes
+
+
+def test_its_costs_are_those_of_so_many_ranks_over_this_backend_in_this_split(
+    running: Group, home: Path
+) -> None:
+    answer(running)
+    assert unload(running, MODEL).status_code == 200
+    keys = [costs["key"] for costs in homes.measured(home, "costs").values()]
+    keys = [key["machine"] for key in keys if key["model"] == MODEL]
+    assert keys
+    assert all(key.endswith(" 6,2 of 2 by ring") for key in keys)
+
+
+@pytest.mark.slow
+def test_heads_that_the_machines_cannot_share_end_the_command(tmp_path: Path) -> None:
+    hosts = ",".join(["127.0.0.1"] * 3)
+    command = [sys.executable, "-m", "omlx", "serve", TARGET, "--port", "0", "--hosts", hosts]
+    ended = subprocess.run(
+        [*command, "--split", "tensor"],
+        env={**os.environ, "OMLX_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert ended.returncode == 2, ended.stderr
+    assert "4 attention heads, which 3 machines" in ended.stderr

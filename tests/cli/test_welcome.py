@@ -26,6 +26,7 @@ from tests.cli.inside import omlx
 from tests.cli.serving import serving
 from tests.cli.terminal import CTRL_C, terminal
 from tests.cli.test_main import Capture, alone
+from tests.lanes import few
 from tests.processes import environment
 from tests.server.running import TARGET
 
@@ -51,7 +52,7 @@ def test_the_network_needs_addresses_names_and_one_key(tmp_path: Path) -> None:
     assert network_urls("https://x:8000")[-1] == f"https://{machine_names()[0]}:8000"
 
 
-@pytest.mark.parametrize("opens", [True, False])
+@pytest.mark.parametrize("opens", few([True, False], True))
 def test_a_desktop_opens_the_dashboard_and_a_terminal_shows_the_key(
     tmp_path: Path, opens: bool
 ) -> None:

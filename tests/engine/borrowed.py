@@ -73,10 +73,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "num_target_layers": 3,
         "dflash_config": INNER | SELECTOR,
     },
-    "dspark": {
-        **BLOCK,
-        "dflash_config": {**INNER, "projector_type": "dspark", "markov_rank": 8},
-    },
+    "dspark": {**BLOCK, "dflash_config": {**INNER, "projector_type": "dspark", "markov_rank": 8}},
 }
 
 

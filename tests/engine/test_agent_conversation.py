@@ -27,8 +27,7 @@ def common(a: tuple[int, ...], b: tuple[int, ...]) -> int:
 
 
 @pytest.mark.parametrize(
-    ("forgets", "drafting"),
-    few(product((False, True), repeat=2), (False, True)),
+    ("forgets", "drafting"), few(product((False, True), repeat=2), (False, True))
 )
 @pytest.mark.parametrize(
     ("family", "bound"),

@@ -32,11 +32,7 @@ def test_rows_share_a_batch(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "layer"),
-    [
-        ("llama_concatenate", "ConcatenateKVCache"),
-        ("llama4", "ChunkedKVCache"),
-    ],
+    ("name", "layer"), [("llama_concatenate", "ConcatenateKVCache"), ("llama4", "ChunkedKVCache")]
 )
 def test_a_cache_that_does_not_merge_is_named(name: str, layer: str) -> None:
     assert reason(zoo.build(name)) == Reason("batch.off.no_merge", {"layer": layer})

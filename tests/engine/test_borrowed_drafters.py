@@ -72,12 +72,7 @@ def drafted_by(of: Request, kind: str) -> Request:
 
 
 def prove(
-    kind: str,
-    family: str,
-    sampling: Sampling,
-    quality: str,
-    max_tokens: int = 60,
-    beside: int = 24,
+    kind: str, family: str, sampling: Sampling, quality: str, max_tokens: int = 60, beside: int = 24
 ) -> Watched:
     """Prove a row, another of `beside` tokens, and one that continues the first."""
     watched = Watched(kind, family, bad=WRONG.get(quality, WRONG["right"]))

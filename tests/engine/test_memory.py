@@ -8,12 +8,7 @@ from itertools import chain
 
 import pytest
 
-from omlx.engine.memory import (
-    SOFT,
-    MemoryGuard,
-    Verdict,
-    check_fits,
-)
+from omlx.engine.memory import SOFT, MemoryGuard, Verdict, check_fits
 from omlx.engine.piece import Layout
 from omlx.engine.speculation.drafters.ngram import NgramDrafter
 from omlx.engine.step.model_memory import cache_need, moved_bytes, reserved_tokens

@@ -53,7 +53,7 @@ def follows(of: Request, bench: Bench, *more: int, **changed: Any) -> Request:
     return request(f"{of.id}+", tokens, **{"sampling": of.sampling, "max_tokens": 12, **changed})
 
 
-@pytest.mark.parametrize(("family", "sampling"), HEATED, ids=label)
+@pytest.mark.parametrize(("family", "sampling"), FEW_HEATED, ids=label)
 def test_a_continued_conversation_says_what_a_cold_one_says(
     family: str, sampling: Sampling
 ) -> None:
@@ -77,7 +77,7 @@ EDGES = (5 * BLOCK - 1, 5 * BLOCK, 5 * BLOCK + 1, 5 * BLOCK + BLOCK // 2)
 @pytest.mark.parametrize(
     ("family", "sampling", "common"),
     [
-        pytest.param(*case, edge, marks=() if (i + j) % 4 == 0 else pytest.mark.slow)
+        pytest.param(*case, edge, marks=() if (i + j) % 7 == 0 else pytest.mark.slow)
         for i, case in enumerate(HEATED)
         for j, edge in enumerate(EDGES)
     ],

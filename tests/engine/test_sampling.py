@@ -20,6 +20,7 @@ from omlx.engine.device.sampling import (
 )
 from omlx.engine.types import Sampling, TokenLogprob, TokensCommitted
 from tests.engine.harness import Bench, loop_of, model, noisy, plain, prompt, request
+from tests.lanes import few
 
 V = 12
 LOGITS = mx.array([[2.0, 1.5, 1.0, 0.5, 0.0, -0.5, -1.0, -1.5, 2.2, 0.1, 0.7, -3.0]])
@@ -167,9 +168,10 @@ def test_penalties_are_those_of_mlx_lm_over_the_whole_history() -> None:
     assert mx.array_equal(LOGITS, before)
 
 
-@pytest.mark.parametrize("draft", ["none", "perfect", "noisy"])
-@pytest.mark.parametrize("family", ["llama", "qwen3_next"])
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize(
+    ("temperature", "family", "draft"),
+    few(product((0.0, 0.8), ("llama", "qwen3_next"), ("none", "perfect", "noisy")), every=5),
+)
 def test_penalties_with_speculation_equal_plain(
     family: str, draft: str, temperature: float
 ) -> None:

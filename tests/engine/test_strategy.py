@@ -12,10 +12,7 @@ from omlx.errors import BadRequest
 
 EIGHT = Clause("ngram", draft_length=DraftLength(max=8))
 CHAIN = Strategy(
-    (
-        Clause("ngram", 4, DraftLength(max=32)),
-        Clause("draft", draft_length=DraftLength(max=8)),
-    )
+    (Clause("ngram", 4, DraftLength(max=32)), Clause("draft", draft_length=DraftLength(max=8)))
 )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 
 import pytest
 
@@ -14,17 +15,7 @@ from omlx.engine.step.batch import LINGER_STEPS
 from omlx.engine.types import Speculation
 from omlx.errors import Reason
 from tests.engine.fakes import Corrupted, Counting, Failing, StuckCache
-from tests.engine.harness import (
-    KINDS,
-    LIMITS,
-    Bench,
-    loop_of,
-    model,
-    noisy,
-    plain,
-    prompt,
-    request,
-)
+from tests.engine.harness import KINDS, LIMITS, Bench, loop_of, model, noisy, plain, prompt, request
 from tests.lanes import few
 
 BATCHED = (
@@ -52,7 +43,7 @@ TOGETHER = tuple(name for name in BATCHED if name not in ("nemotron_h", "recurre
 """The families whose rows draft while they share a batch."""
 
 
-@pytest.mark.parametrize("family", BATCHED)
+@pytest.mark.parametrize("family", few(BATCHED, every=3))
 def test_switches_to_a_batch_within_two_steps_and_back_to_speculation(family: str) -> None:
     loop, drafter = half_right(family)
     first, second = request("a", prompt(6), max_tokens=80), request("b", prompt(9, 2), max_tokens=6)
@@ -126,9 +117,15 @@ def test_a_prompt_that_only_prefills_does_not_end_speculation() -> None:
     bench.run()
 
 
-@pytest.mark.parametrize("others", [(1,), (1, 1), (1, 7), (5, 1)])
 @pytest.mark.parametrize(
-    "family", ["llama", "gemma3_text", "qwen3_next", "falcon_h1", "recurrent_gemma"]
+    ("family", "others"),
+    few(
+        product(
+            ("llama", "gemma3_text", "qwen3_next", "falcon_h1", "recurrent_gemma"),
+            [(1,), (1, 1), (1, 7), (5, 1)],
+        ),
+        every=3,
+    ),
 )
 def test_prompts_of_one_token_share_a_batch(family: str, others: tuple[int, ...]) -> None:
     rows = [request(f"{i}", prompt(n, i), max_tokens=10) for i, n in enumerate((*others, 4))]

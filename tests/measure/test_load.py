@@ -15,9 +15,7 @@ def measured(share: float) -> Sample:
     return Sample(((1, 2),), 1, 1.0, others_s=2 * share, machine_s=2.0)
 
 
-def test_other_programs_took_what_is_neither_idle_nor_ours(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_other_programs_took_what_is_neither_idle_nor_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     times = iter([ProcessorTimes(100.0, 50.0, 5.0), ProcessorTimes(108.0, 51.0, 8.0)])
     monkeypatch.setattr(load, "processor_times", lambda: next(times))
     meter = Meter(1)

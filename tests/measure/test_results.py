@@ -7,15 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from omlx.measure.results import (
-    KEPT,
-    Conditions,
-    History,
-    ResultStore,
-    StoredResult,
-    keep,
-    stale,
-)
+from omlx.measure.results import KEPT, Conditions, History, ResultStore, StoredResult, keep, stale
 from omlx.models.catalog.registry import ModelEntry
 from tests.models.trees import model
 from tests.storage import homes

@@ -44,11 +44,7 @@ _NESTED = (
     (r"^language_model\.model\.", "model.language_model."),
     (r"^vision_tower", "model.visual"),
 )
-PUBLISHED = {
-    "glm5_next": _NESTED,
-    "mimo_v2": ((r"^vision_tower", "visual"),),
-    "qwen4_exp": _NESTED,
-}
+PUBLISHED = {"glm5_next": _NESTED, "mimo_v2": ((r"^vision_tower", "visual"),), "qwen4_exp": _NESTED}
 """Names in folders of Hugging Face's layout, as patterns of mlx-vlm's."""
 STACKED = {"minimax_m3", "step3p7"}
 """Families whose experts are published in one tensor."""

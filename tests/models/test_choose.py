@@ -126,9 +126,7 @@ def test_a_library_without_the_classes_is_a_reason(
     assert reason.code == code
 
 
-def test_without_mlx_vlm_the_reason_names_what_to_install(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_without_mlx_vlm_the_reason_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "find_spec", lambda name: None)
     reason = choose({"model_type": "qwen4_exp"})
     assert isinstance(reason, Reason)

@@ -127,9 +127,7 @@ def test_a_folder_that_cannot_be_created_is_logged(
     assert [record.getMessage() for record in caplog.records] == ["costs not saved"]
 
 
-def test_reopening_a_model_keeps_its_costs_and_closing_saves_them(
-    files: CostFiles,
-) -> None:
+def test_reopening_a_model_keeps_its_costs_and_closing_saves_them(files: CostFiles) -> None:
     loaded = LoadedCosts(files)
     costs = loaded.open(KEY)
     costs.target.learn(1, 100, 0.01)

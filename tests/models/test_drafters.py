@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -235,30 +233,6 @@ def test_one_for_another_target_says_what_would_fit(
     reason = drafter_mismatch(target, save(tmp_path / "other", config, {}))
     assert reason == Reason(code, {"draft": "other", **params})
     assert all(str(value) in reason.message for value in params.values())
-
-
-WITHOUT = """
-import sys
-from omlx.models.catalog.discovery import BUNDLED
-from omlx.models.catalog.drafters import own_head
-from omlx.models.catalog.inspect_checkpoint import inspect_checkpoint
-from omlx.models.pool import load_weights, loader
-from omlx.models.pool.head import head_drafter, open_head
-from omlx.models.pool.opening import open_model
-
-entry = inspect_checkpoint("target", BUNDLED / "omlx-demo/target", "bundled")
-model, _ = open_model(entry.path, "float32", trusted=False)
-drafter = head_drafter("mtp", model, 2048, open_head(own_head(entry), model))
-assert drafter.kind == "mtp"
-print([name for name in sys.modules if name.startswith("mlx_vlm")])
-"""
-
-
-def test_a_head_of_our_own_does_not_import_mlx_vlm() -> None:
-    run = subprocess.run(
-        [sys.executable, "-c", WITHOUT], capture_output=True, text=True, check=True
-    )
-    assert run.stdout.strip() == "[]"
 
 
 def test_without_mlx_vlm_the_extra_is_named(

@@ -20,14 +20,7 @@ from omlx.models.pool.head import build_head, head_bytes, is_quantized
 from omlx.models.pool.opening import open_model
 from tests import zoo
 from tests.engine.harness import model
-from tests.models.heads import (
-    declare,
-    plain,
-    random_head,
-    save_directory,
-    save_target,
-    upstream,
-)
+from tests.models.heads import declare, plain, random_head, save_directory, save_target, upstream
 
 QWEN = ("qwen3_5", "qwen3_5_moe", "qwen3_next")
 

@@ -22,9 +22,7 @@ def test_a_broken_link_is_a_missing_file(tmp_path: Path) -> None:
     assert code(scan_places([HubCache("hf-cache", tmp_path)]).entries[0]) == "model.shards_missing"
 
 
-def test_a_broken_link_to_the_only_weights_is_a_missing_file(
-    tmp_path: Path,
-) -> None:
+def test_a_broken_link_to_the_only_weights_is_a_missing_file(tmp_path: Path) -> None:
     snapshot = hub_model(tmp_path, "org/name")
     (snapshot / "model.safetensors").resolve().unlink()
     entry = scan_places([HubCache("hf-cache", tmp_path)]).entries[0]

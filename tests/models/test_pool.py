@@ -95,9 +95,7 @@ def ids(models: Pool) -> list[str]:
     return [served.id for served in models.loaded]
 
 
-def test_the_least_recently_used_model_is_evicted(
-    engine: EngineThread,
-) -> None:
+def test_the_least_recently_used_model_is_evicted(engine: EngineThread) -> None:
     async def run() -> list[list[str]]:
         seen = []
         async with pool(engine, memory_limit=TWO) as models:
@@ -201,9 +199,7 @@ def test_an_unload_is_told_to_whoever_began_to_wait_just_before(
     asyncio.run(run())
 
 
-def test_loading_survives_its_caller_and_stops_on_unload(
-    engine: EngineThread,
-) -> None:
+def test_loading_survives_its_caller_and_stops_on_unload(engine: EngineThread) -> None:
     async def run() -> None:
         reading, resume = threading.Event(), threading.Event()
 
@@ -365,9 +361,7 @@ def test_a_pinned_model_stays_and_another_too_large_is_refused(
     asyncio.run(run())
 
 
-def test_a_draft_without_room_is_left_out_unless_requested(
-    engine: EngineThread,
-) -> None:
+def test_a_draft_without_room_is_left_out_unless_requested(engine: EngineThread) -> None:
     async def run() -> None:
         async with pool(engine, draft_model=DRAFT, memory_limit=19 << 20) as models:
             (lease := await models.lease(TARGET)).release()

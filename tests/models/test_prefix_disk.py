@@ -21,12 +21,7 @@ from omlx.engine.piece import Layout
 from omlx.engine.thread import EngineThread
 from omlx.errors import EngineDead, ModelError, Reason
 from omlx.models.catalog.registry import ModelEntry
-from omlx.models.pool.prefix_disk import (
-    model_disks,
-    open_disks,
-    prefix_fingerprint,
-    stop_engine,
-)
+from omlx.models.pool.prefix_disk import model_disks, open_disks, prefix_fingerprint, stop_engine
 from omlx.settings.schema import Settings
 from omlx.storage import Locked
 from tests.engine.disk.records import record

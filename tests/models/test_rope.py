@@ -24,12 +24,7 @@ from tests.models.trees import code, model, only
 from tests.zoo.build import build_config, config_of
 
 THETA = 77_777.0
-YARN = {
-    "rope_type": "yarn",
-    "type": "yarn",
-    "factor": 4.0,
-    "original_max_position_embeddings": 16,
-}
+YARN = {"rope_type": "yarn", "type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
 SCALINGS: dict[str, dict[str, Any]] = {
     "none": {},
     "linear": {"rope_type": "linear", "type": "linear", "factor": 2.0},

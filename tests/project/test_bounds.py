@@ -15,9 +15,6 @@ FILE, FUNCTION, LINE, FOLDER = 400, 60, 120, 14
 WHEEL_LINES = 75_500
 """Lines of all modules in the wheel, which rise with a new feature alone, by `make prices`."""
 
-# path or path::name -> why it may be longer
-EXCEPTIONS = {}
-
 
 def sources() -> Iterator[tuple[str, str]]:
     for folder in (*PRODUCT, "lab/bench"):
@@ -37,11 +34,7 @@ def too_long() -> Iterator[tuple[str, int, int]]:
 
 
 def test_no_file_or_function_is_too_long() -> None:
-    assert [found for found in too_long() if found[0] not in EXCEPTIONS] == []
-
-
-def test_every_exception_is_still_needed() -> None:
-    assert set(EXCEPTIONS) <= {path for path, _, _ in too_long()}
+    assert list(too_long()) == []
 
 
 def test_no_folder_has_too_many_files() -> None:

@@ -13,10 +13,7 @@ from tests.server.running import Running
 
 CAPITAL = "What is the capital of France?"
 PARIS = "The capital of France is Paris."
-GOLDEN = {
-    CAPITAL: PARIS,
-    "What is the capital of Japan?": "The capital of Japan is Tokyo.",
-}
+GOLDEN = {CAPITAL: PARIS, "What is the capital of Japan?": "The capital of Japan is Tokyo."}
 
 
 @pytest.mark.parametrize("question", GOLDEN)
@@ -55,8 +52,6 @@ def test_the_anthropic_client(server: Running) -> None:
 def test_the_ollama_client(server: Running) -> None:
     with ollama.Client(server.url) as client:
         answer = client.chat(
-            SMOLLM2.id,
-            messages=[{"role": "user", "content": CAPITAL}],
-            options={"temperature": 0},
+            SMOLLM2.id, messages=[{"role": "user", "content": CAPITAL}], options={"temperature": 0}
         )
     assert (answer.message.content, answer.done_reason) == (PARIS, "stop")

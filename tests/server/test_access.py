@@ -21,11 +21,7 @@ from tests.server.running import DRAFT, TARGET, Running, serving
 
 CHAT = "/v1/chat/completions"
 SECRET = "swordfish"
-ASK: dict[str, Any] = {
-    "model": TARGET,
-    "messages": user(SECRET),
-    "max_tokens": 5,
-}
+ASK: dict[str, Any] = {"model": TARGET, "messages": user(SECRET), "max_tokens": 5}
 
 
 @pytest.fixture

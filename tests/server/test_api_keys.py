@@ -296,7 +296,4 @@ def test_requests_and_statistics_have_the_name_of_the_key(site: Keyed) -> None:
     keys = [outcome.arrival.caller.key for outcome in site.activity.outcomes()]
     assert keys == ["phone", "tablet"]
     sums = site.activity.history.sums(1)
-    assert {key: usage.requests for (_, _, key), usage in sums.items()} == {
-        "phone": 1,
-        "tablet": 1,
-    }
+    assert {key: usage.requests for (_, _, key), usage in sums.items()} == {"phone": 1, "tablet": 1}

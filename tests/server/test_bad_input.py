@@ -44,12 +44,7 @@ def refused(answer: httpx.Response, status: int, code: str, param: str | None = 
         ({"draft_model": "org/none"}, 400, "draft.not_found", "draft_model"),
         ({"draft_model": TARGET}, 400, "draft.unfit.same_model", "draft_model"),
         ({"messages": []}, 400, "request.empty", "messages"),
-        (
-            {"messages": user("word " * 5000)},
-            400,
-            "context_length_exceeded",
-            "messages",
-        ),
+        ({"messages": user("word " * 5000)}, 400, "context_length_exceeded", "messages"),
         ({"max_tokens": 0}, 400, "request.range", "max_tokens"),
         ({"temperature": 101}, 400, "request.range", "temperature"),
         ({"n": "two"}, 400, "request.type", "n"),

@@ -69,8 +69,7 @@ def test_the_numbers_that_json_cannot_repeat_are_refused(number: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("mark", "unit", "code"),
-    [(b"{", '{"a":1}', "request.objects"), (b",", "1", "request.values")],
+    ("mark", "unit", "code"), [(b"{", '{"a":1}', "request.objects"), (b",", "1", "request.values")]
 )
 def test_a_body_with_too_many_values_is_refused_before_it_is_parsed(
     http: httpx.Client, mark: bytes, unit: str, code: str

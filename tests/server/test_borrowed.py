@@ -31,7 +31,7 @@ from omlx.models.pool.borrowed_drafters import open_drafter
 from tests.engine.borrowed import weights_of
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore"),  # transformers warns of types that it does not know
+    pytest.mark.filterwarnings("ignore")  # transformers warns of types that it does not know
 ]
 NAMES = ("mimo_v2", "qwen4_exp")
 """Rows of the first share a batch; those of the second run one after another."""

@@ -130,10 +130,7 @@ def test_values_that_clients_send_for_empty_fields_are_taken(
 
 def test_empty_stops_beside_others_are_left_out(spelling: OpenAI) -> None:
     answer = spelling.chat.completions.create(
-        model=TARGET,
-        messages=user("one two three"),
-        stop=["", " three"],
-        reasoning_effort="none",
+        model=TARGET, messages=user("one two three"), stop=["", " three"], reasoning_effort="none"
     )
     assert answer.choices[0].message.content == "one two"
 

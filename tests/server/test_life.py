@@ -18,11 +18,7 @@ from tests.server.running import PATIENCE_S, TARGET, omlx
 from tests.storage import homes
 
 CHAT = "/v1/chat/completions"
-ASK: dict[str, Any] = {
-    "model": TARGET,
-    "messages": user("hello"),
-    "max_tokens": 2,
-}
+ASK: dict[str, Any] = {"model": TARGET, "messages": user("hello"), "max_tokens": 2}
 
 
 def test_a_key_and_allowed_pages() -> None:

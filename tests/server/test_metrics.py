@@ -16,11 +16,7 @@ from tests.server.dialects import user
 from tests.server.running import DRAFT, TARGET, Running, omlx
 
 CHAT = "/v1/chat/completions"
-ASK: dict[str, Any] = {
-    "model": TARGET,
-    "messages": user("Say hello."),
-    "max_tokens": 12,
-}
+ASK: dict[str, Any] = {"model": TARGET, "messages": user("Say hello."), "max_tokens": 12}
 
 
 @pytest.fixture(scope="module")

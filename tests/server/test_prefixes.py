@@ -112,9 +112,7 @@ def tight() -> Iterator[Running]:
         yield running
 
 
-def test_a_prompt_that_can_never_fit_gets_400_and_what_would(
-    tight: Running,
-) -> None:
+def test_a_prompt_that_can_never_fit_gets_400_and_what_would(tight: Running) -> None:
     http = tight.http
     answer = http.post(CHAT, json=ask("word " * 2500))
     assert answer.status_code == 400
@@ -123,9 +121,7 @@ def test_a_prompt_that_can_never_fit_gets_400_and_what_would(
     assert str(error["params"]["most"]) in error["message"]
 
 
-def test_three_at_once_that_fit_only_in_turn_are_all_answered(
-    tight: Running,
-) -> None:
+def test_three_at_once_that_fit_only_in_turn_are_all_answered(tight: Running) -> None:
     running, http = tight, tight.http
     answers: dict[int, httpx.Response] = {}
     ours, together = running.pool.memory.used, set[int]()

@@ -18,6 +18,7 @@ from omlx.settings.configuration import LiveConfiguration
 from omlx.settings.layers import Layer, Source
 from omlx.settings.schema import Scope, Value, table
 from omlx.settings.store import Store
+from tests.lanes import few
 from tests.server.dialects import user
 from tests.server.running import TARGET, Running, omlx
 from tests.server.test_request_settings import GIVEN, seen
@@ -75,7 +76,9 @@ COMPLETIONS = "/v1/completions", {"prompt": "Hello."}
 
 
 @pytest.mark.parametrize("name", VALUES)
-@pytest.mark.parametrize(("path", "body"), [CHAT, RESPONSES, MESSAGES, COMPLETIONS])
+@pytest.mark.parametrize(
+    ("path", "body"), few([CHAT, RESPONSES, MESSAGES, COMPLETIONS], RESPONSES, MESSAGES)
+)
 def test_a_profile_asks_for_what_its_values_ask_for(
     http: httpx.Client, server: Running, path: str, body: dict[str, Any], name: str
 ) -> None:

@@ -113,11 +113,7 @@ def test_what_was_read_last_counts_until_the_file_is_right_again(
     (home / name).write_text(broken)
     client.live_configuration.refresh()
     for model in ("mine", "target", TARGET, None):
-        asked = {
-            "model": model,
-            "messages": user("Hello."),
-            "max_tokens": 1,
-        }
+        asked = {"model": model, "messages": user("Hello."), "max_tokens": 1}
         assert client.post("/v1/chat/completions", json=asked).status_code == 200, model
     found = speculation(client)
     assert (found["window"]["min"], found["window"]["max"]) == (2, 3)

@@ -76,9 +76,7 @@ def test_an_idle_model_is_evicted_for_a_long_prompt(tight: Running) -> None:
     assert state(http, HYBRID) == "unloaded"
 
 
-def test_beside_a_pinned_model_it_is_told_what_would_fit(
-    tight: Running,
-) -> None:
+def test_beside_a_pinned_model_it_is_told_what_would_fit(tight: Running) -> None:
     running, http = tight, tight.http
     assert running.pool.memory.limit == 40 << 20
     running.pool.catalog.live.patch({"pinned": True}, HYBRID)

@@ -62,11 +62,7 @@ def test_the_first_chunk_leaves_the_content_open(spelling: OpenAI) -> None:
     tool: Any = {"type": "function", "function": {"name": "look"}}
     chunks = list(
         spelling.chat.completions.create(
-            model=TARGET,
-            messages=user(call),
-            tools=[tool],
-            reasoning_effort="none",
-            stream=True,
+            model=TARGET, messages=user(call), tools=[tool], reasoning_effort="none", stream=True
         )
     )
     first = chunks[0].choices[0].delta

@@ -115,10 +115,7 @@ def test_a_call_waits_for_an_approval_by_default(ask: OpenAI) -> None:
 
     def answer(**decided: Any) -> Any:
         return ask.responses.create(
-            model=TARGET,
-            previous_response_id=asked.id,
-            input=[decision | decided],
-            tools=[ASKING],
+            model=TARGET, previous_response_id=asked.id, input=[decision | decided], tools=[ASKING]
         )
 
     allowed = answer(approve=True)

@@ -11,9 +11,10 @@ from typing import Any, Final
 import pytest
 
 from omlx.text.template.render import render
+from tests import lanes
 from tests.templates.fetched import TEMPLATES, tokenizer
 
-CONVERSATIONS: Final = 30
+CONVERSATIONS: Final = 30 if lanes.slow else 12
 FAULTY: Final = {
     # After an assistant message without calls, results are not rendered if one came first.
     "Cohere2MoE": {"orphans"},

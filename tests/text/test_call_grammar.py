@@ -16,6 +16,7 @@ from omlx.errors import BadRequest
 from omlx.text.calls.arguments import JSON
 from omlx.text.calls.markup import PARSERS as CALL_FORMATS
 from omlx.text.grammar import GrammarCompiler, GrammarKind, Preamble, StructuredOutput
+from tests import lanes
 from tests.schemas import SCHEMAS, SMALL, WORD, Schema, record
 from tests.text.calls import allowed, family, grammars, ids_of, mask, read, say, use, valid, walk
 
@@ -82,7 +83,7 @@ def test_every_format_with_json_in_it_is_tried() -> None:
 
 def test_whatever_a_forced_answer_may_say_is_valid_calls(tokenizer: TokenizerWrapper) -> None:
     counts, names = set(), set()
-    for seed in range(40):
+    for seed in range(40 if lanes.slow else 12):
         text, calls = read(
             tokenizer, walk(mask(tokenizer, use(TWO, forced=True)), tokenizer, seed), use(TWO)
         )
@@ -133,7 +134,7 @@ def test_every_schema(json_tools: TokenizerWrapper, name: str) -> None:
         own = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
         inside = record(value={key: schema[key] for key in schema if key not in own}) | own
     one = use({"it": inside}, forced=True, single=True)
-    for seed in range(2):
+    for seed in range(2 if lanes.slow else 1):
         text, calls = read(json_tools, walk(mask(json_tools, one), json_tools, seed), one)
         assert (text, len(calls)) == ("", 1)
         assert valid(calls, {"it": inside})

@@ -242,10 +242,7 @@ CASES: dict[str, tuple[TemplateAbilities, list[Any], list[Any], list[str]]] = {
     "texts, reasoning and calls": (
         lacking("texts_beside_reasoning"),
         [*TWO_CALLS, TWO_CALLS[1] | {"reasoning_content": "e"}],
-        [
-            *TWO_CALLS,
-            assistant("", *TWO_CALLS[1]["tool_calls"]) | {"reasoning_content": "e\n\nb"},
-        ],
+        [*TWO_CALLS, assistant("", *TWO_CALLS[1]["tool_calls"]) | {"reasoning_content": "e\n\nb"}],
         ["conversation.text_in_reasoning"],
     ),
 }

@@ -10,9 +10,7 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from omlx.engine.step.masking import forced_tokens
 from omlx.engine.types import FinishReason
-from omlx.text.events import (
-    ReasoningDelta,
-)
+from omlx.text.events import ReasoningDelta
 from omlx.text.grammar import GrammarCompiler, GrammarKind, Preamble, StructuredOutput
 from omlx.text.harmony import HarmonySplitter
 from omlx.text.tools import ToolUse
@@ -114,10 +112,7 @@ def read(oss: TokenizerWrapper, output: str | list[int], seed: int = 0) -> Read:
             ("Hm.", "So.", []),
         ),
         ("Here to=5 and so on", ("", "Here to=5 and so on", [])),
-        (
-            f"{CALL}{QUOTING}{NEXT}<|channel|>final<|message|>So.",
-            ("", "So.", [f"look{QUOTING}"]),
-        ),
+        (f"{CALL}{QUOTING}{NEXT}<|channel|>final<|message|>So.", ("", "So.", [f"look{QUOTING}"])),
         (
             f'{CALL}{{"at": "never closed{NEXT}{THOUGHT}',
             ("Hm. é to=functions.", "", ['look{"at": "never closed"}']),

@@ -82,12 +82,7 @@ def test_a_terminator_ends_what_was_left_open() -> None:
             assert repair(pieces, "</t>") == ('{"a": [{"b": "x</t>"}]}', "</t>.")
 
 
-@given(
-    parts=st.lists(
-        st.sampled_from(JSON),
-        max_size=30,
-    )
-)
+@given(parts=st.lists(st.sampled_from(JSON), max_size=30))
 def test_whatever_ends_is_json(parts: list[str]) -> None:
     text = "{" + "".join(parts)
     passed, rest = repair([text], "</t>")
@@ -96,10 +91,7 @@ def test_whatever_ends_is_json(parts: list[str]) -> None:
         json.loads(passed).__repr__().encode()
 
 
-@given(
-    value=st.dictionaries(st.text(), VALUES),
-    cut=st.integers(0, 400),
-)
+@given(value=st.dictionaries(st.text(), VALUES), cut=st.integers(0, 400))
 def test_what_is_cut_off_is_the_beginning_of_json(value: dict[str, Any], cut: int) -> None:
     text = json.dumps(value)[:cut]
     if text and cut < len(json.dumps(value)):

@@ -12,9 +12,7 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from omlx.engine.step.masking import forced_tokens
 from omlx.engine.types import FinishReason
-from omlx.text.events import (
-    ReasoningDelta,
-)
+from omlx.text.events import ReasoningDelta
 from omlx.text.grammar import GrammarCompiler, GrammarKind, Preamble, StructuredOutput
 from omlx.text.output import OutputParser, OutputSpec
 from omlx.text.reasoning import FAMILIES, opens_reasoning

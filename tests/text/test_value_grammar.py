@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from itertools import product
 from typing import Any, Final
 
 import jsonschema
@@ -16,6 +17,7 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 from omlx.errors import BadRequest
 from omlx.text.calls.markup import call_format, write_calls
 from omlx.text.tools import ToolUse
+from tests.lanes import few
 from tests.schemas import SMALL, WORD, listed, record
 from tests.text.calls import family as family_tokenizer
 from tests.text.calls import grammars, ids_of, mask, read, say, use, valid, walk
@@ -211,8 +213,12 @@ BOUNDED: Final = [
 ]
 
 
-@pytest.mark.parametrize("family", OTHERS, indirect=True)
-@pytest.mark.parametrize(("bounds", "good", "bad"), BOUNDED)
+CASES: Final = [(family, *each) for family in OTHERS for each in BOUNDED]
+
+
+@pytest.mark.parametrize(
+    ("family", "bounds", "good", "bad"), few(CASES, every=4), indirect=["family"]
+)
 def test_bounds_of_texts_are_enforced(
     model: TokenizerWrapper, bounds: Any, good: list[str], bad: list[str]
 ) -> None:
@@ -270,8 +276,9 @@ SAID: Final[dict[str, tuple[list[Any], list[Any]]]] = {
 }
 
 
-@pytest.mark.parametrize("family", OTHERS, indirect=True)
-@pytest.mark.parametrize("root", ROOTS)
+@pytest.mark.parametrize(
+    ("family", "root"), few(product(OTHERS, ROOTS), every=5), indirect=["family"]
+)
 def test_the_root_of_a_schema_is_enforced(model: TokenizerWrapper, family: str, root: str) -> None:
     schema = ROOTS[root]
     good, bad = SAID[root]

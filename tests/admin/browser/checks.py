@@ -14,6 +14,7 @@ import pytest
 from playwright.sync_api import Page, ViewportSize
 
 from omlx.catalog import languages
+from tests import lanes
 from tests.admin.browser.chromium import DESKTOP, PHONE, SCHEMES, VIEWPORTS, complaints_of
 
 AXE: Final = Path(__file__).resolve().parents[3] / "node_modules/axe-core/axe.min.js"
@@ -118,12 +119,15 @@ def check_languages(page: Page, path: str, viewports: Iterable[ViewportSize] = V
 
 
 def check_accessible(page: Page, viewports: Iterable[ViewportSize] = (DESKTOP, PHONE)) -> None:
-    """axe-core finds no serious violation, in both themes and at every size of the window."""
+    """axe-core finds no serious violation, in both themes and at every size of the window; where
+    slow tests are left out, in the themes by turns.
+    """
     complaints = complaints_of(page)
     complaints.check()
     complaints.expect("inline")  # axe-core tries to style the page while it looks
     page.evaluate(_axe())
-    for viewport, scheme in itertools.product(viewports, SCHEMES):
+    turns = zip(viewports, itertools.cycle(SCHEMES), strict=False)
+    for viewport, scheme in itertools.product(viewports, SCHEMES) if lanes.slow else turns:
         page.set_viewport_size(viewport)
         page.emulate_media(color_scheme=scheme)
         page.evaluate(_RESIZED)

@@ -43,6 +43,7 @@ def test_a_benchmark_from_the_button_to_the_file(
     browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(benchmarks, "ROUNDS", 1)
+    monkeypatch.setattr(benchmarks, "ANSWER_TOKENS", 24)
     ResultStore(tmp_path).add_run(TARGET, OLD)
     newer = replace(OLD, at=OLD.at + 60)
     ResultStore(tmp_path).add_run(TARGET, newer)

@@ -11,12 +11,7 @@ from playwright.sync_api import Browser, Page, expect
 from omlx.catalog import languages
 from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.catalog.registry import ModelEntry, Registry
-from tests.admin.browser.checks import (
-    check_accessible,
-    check_fits,
-    check_keyboard,
-    check_words,
-)
+from tests.admin.browser.checks import check_accessible, check_fits, check_keyboard, check_words
 from tests.admin.browser.chromium import DESKTOP, NARROW, PHONE
 from tests.admin.browser.site import Site, open_site
 from tests.admin.browser.test_chat import (

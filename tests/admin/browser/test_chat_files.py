@@ -17,15 +17,7 @@ from omlx.settings.store import Store
 from tests.admin.browser.checks import check_accessible, check_fits
 from tests.admin.browser.chromium import DESKTOP, NARROW, PHONE
 from tests.admin.browser.site import Site, open_site
-from tests.admin.browser.test_chat import (
-    IMAGE,
-    answers,
-    ask,
-    choose,
-    expect_answers,
-    fill,
-    talking,
-)
+from tests.admin.browser.test_chat import IMAGE, answers, ask, choose, expect_answers, fill, talking
 from tests.server.media.pdfs import encrypted, pdf
 from tests.server.running import DRAFT, TARGET
 

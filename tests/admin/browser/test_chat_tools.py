@@ -90,10 +90,7 @@ def test_a_call_waits_for_the_user_and_its_result_goes_to_the_model(site: Site) 
         body = sent(page, "Allow once")
         items, tools = body["input"], body["tools"]
         assert ADD in [tool["name"] for tool in tools]
-        assert [item.get("type") for item in items[1:]] == [
-            "function_call",
-            "function_call_output",
-        ]
+        assert [item.get("type") for item in items[1:]] == ["function_call", "function_call_output"]
         assert items[2]["output"] == "42"
         expect_answers(page, 2)
         expect(call(page)).to_contain_text("done")

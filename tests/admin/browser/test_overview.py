@@ -98,7 +98,7 @@ def test_a_request_that_waits_for_its_model_is_shown_while_it_loads(
 def test_figures_tables_and_charts_agree_at_every_refresh(busy: Site) -> None:
     agrees = """async () => {
       const seen = [];
-      for (let turn = 0; turn < 6; turn++) {
+      for (let turn = 0; turn < 3; turn++) {
         await new Promise((resolve) =>
           document.addEventListener("omlx:refreshed", resolve, { once: true }));
         const rows = document.querySelectorAll("section[aria-labelledby=requests] tbody tr").length;
@@ -118,7 +118,7 @@ def test_figures_tables_and_charts_agree_at_every_refresh(busy: Site) -> None:
 
         asking = [pool.submit(ask) for _ in range(2)]
         try:
-            assert page.evaluate(agrees) == [True] * 6
+            assert page.evaluate(agrees) == [True] * 3
         finally:
             done.set()
         for each in asking:

@@ -249,10 +249,7 @@ def test_a_lost_server_leaves_the_text_and_a_retry(chatting: Site) -> None:
       const messages = await store.messagesOf(location.hash.slice(1));
       return [...messages.values()].find(({ role }) => role === "assistant").response;
     }"""
-    with (
-        behind_a_network(chatting) as (site, between),
-        talking(site, "404|ERR_") as page,
-    ):
+    with behind_a_network(chatting) as (site, between), talking(site, "404|ERR_") as page:
         with held(site, page):
             response = page.evaluate(stored)
             between.cut()

@@ -174,10 +174,7 @@ def test_values_that_flags_override_are_shown_and_locked(browser: Browser, tmp_p
     Store(tmp_path).patch({"api_key": "stored-key"})
     Store(tmp_path).patch({"draft_model": HYBRID}, TARGET)
     flags = {"draft_max": 5, "model_map": (CLAUDE,), "draft_model": DRAFT, "api_key": "of-the-flag"}
-    with (
-        open_site(browser, tmp_path, default=None, **flags) as site,
-        site.open(SETTINGS) as page,
-    ):
+    with open_site(browser, tmp_path, default=None, **flags) as site, site.open(SETTINGS) as page:
         longest, key, names = (
             field_of(page, name) for name in ("draft_max", "api_key", "model_map")
         )

@@ -209,9 +209,7 @@ def test_a_strict_model_is_measured_when_it_is_loaded_and_its_receipts_say_so(
     assert (drafted > 0) == (width > 1)
 
 
-def test_the_button_measures_a_model_and_the_page_says_what_was_found(
-    server: Administered,
-) -> None:
+def test_the_button_measures_a_model_and_the_page_says_what_was_found(server: Administered) -> None:
     with server.browser() as client:
         before = client.get(f"/admin/parts/exactness/{TARGET}").text
         assert "Not measured yet" in before

@@ -38,8 +38,7 @@ def forecast(*texts: str) -> Forecast:
 
 
 @pytest.mark.parametrize(
-    ("texts", "words"),
-    [(("You  edit\nprograms.", "And more."), "You edit programs."), ((), "")],
+    ("texts", "words"), [(("You  edit\nprograms.", "And more."), "You edit programs."), ((), "")]
 )
 def test_it_begins_with_its_first_words(texts: tuple[str, ...], words: str) -> None:
     assert first_words(forecast(*texts)) == words

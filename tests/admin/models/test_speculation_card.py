@@ -5,12 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from omlx.admin.models.drafts import DraftPicker
-from omlx.admin.models.model_page import (
-    InEffect,
-    SpeculationCard,
-    in_effect,
-    speculation_card,
-)
+from omlx.admin.models.model_page import InEffect, SpeculationCard, in_effect, speculation_card
 from omlx.admin.settings.view import setting_views
 from omlx.draft_length import DraftLength
 from omlx.engine.speculation.strategy import parse

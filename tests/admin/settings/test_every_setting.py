@@ -6,6 +6,7 @@ import json
 import os
 from argparse import ArgumentParser
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -96,9 +97,14 @@ def write(home: Path, row: Setting, value: Any, model: str | None) -> None:
     )
 
 
+@cache
+def parser() -> ArgumentParser:
+    made = ArgumentParser(exit_on_error=False)
+    add_flags(made)
+    return made
+
+
 def configured(row: Setting, way: str, value: Any, home: Path) -> LiveConfiguration:
-    parser = ArgumentParser(exit_on_error=False)
-    add_flags(parser)
     flags, environ = [], {}
     match way:
         case "cli":
@@ -109,27 +115,32 @@ def configured(row: Setting, way: str, value: Any, home: Path) -> LiveConfigurat
             write(home, row, value, None)
         case "model-file":
             write(home, row, value, TARGET)
-    known, unknown = parser.parse_known_args(flags)
+    known, unknown = parser().parse_known_args(flags)
     if unknown:
         raise ConfigError("config.unknown", name=unknown[0])
     run = (cli_layer(known), environment_layer(environ))
     return LiveConfiguration(run, Store(home, check_value))
 
 
+@pytest.fixture(scope="module")
+def visitor(server: Administered) -> Iterator[httpx.Client]:
+    with server.browser() as client:
+        yield client
+
+
 @pytest.fixture
-def clean(server: Administered) -> Iterator[None]:
-    yield
+def browser(visitor: httpx.Client, server: Administered) -> Iterator[httpx.Client]:
+    yield visitor
+    visitor.headers.pop("Authorization", None)
     for name in (GLOBAL_FILE, MODELS_FILE):
         (server.home / name).unlink(missing_ok=True)
 
 
-@pytest.mark.usefixtures("clean")
 @pytest.mark.parametrize("row", table().values(), ids=lambda row: row.name)
-def test_every_setting_by_every_way(row: Setting, server: Administered, tmp_path: Path) -> None:
+def test_every_setting_by_every_way(row: Setting, browser: httpx.Client, tmp_path: Path) -> None:
     value = value_of(row, tmp_path)
-    with server.browser() as browser:
-        for way in SCOPES:
-            by_one_way(row, way, value, browser, tmp_path / way)
+    for way in SCOPES:
+        by_one_way(row, way, value, browser, tmp_path / way)
 
 
 def by_one_way(row: Setting, way: str, value: Any, browser: httpx.Client, home: Path) -> None:

@@ -21,15 +21,14 @@ from tests.engine.harness import (
     stored_length,
     unassisted,
 )
+from tests.lanes import few
 
 QUICK = ("llama", "llama_quantized", "gemma3_text", "qwen3_next", "recurrent_gemma")
 """Every kind of cache."""
 
 
 @pytest.mark.parametrize(
-    ("family", "sampling"),
-    [pytest.param(*case, marks=() if case[0] in QUICK else pytest.mark.slow) for case in HEATED],
-    ids=label,
+    ("family", "sampling"), few(HEATED, *(case for case in HEATED if case[0] in QUICK)), ids=label
 )
 def test_after_a_restart_a_prompt_comes_from_disk(
     family: str, sampling: Sampling, tmp_path: Path
@@ -96,7 +95,7 @@ def test_a_row_that_waits_for_the_disk_holds_up_no_other(family: str, tmp_path: 
         assert bench.stats("d").cached_n > 100
 
 
-@pytest.mark.parametrize("drafts", [False, True])
+@pytest.mark.parametrize("drafts", few([False, True], True))
 def test_a_hit_that_ends_inside_a_block_does_not_store_what_is_behind_it(
     drafts: bool, tmp_path: Path
 ) -> None:

@@ -109,11 +109,7 @@ class Engine:
     one is read, unless this one verifies or the speculator would draft."""
 
     def __init__(
-        self,
-        run: Run,
-        speculation: Speculation,
-        cost_model: CostModel,
-        history: History,
+        self, run: Run, speculation: Speculation, cost_model: CostModel, history: History
     ) -> None:
         text, machine = run.text, run.machine
         request = Request("simulated", text.prompt_tokens, speculation=speculation)
@@ -125,10 +121,7 @@ class Engine:
         if machine.draft:
             drafters.append(self.model)
         self.speculator = Speculator(
-            drafters,
-            recurrent=machine.recurrent,
-            cost_model=cost_model,
-            _history=history,
+            drafters, recurrent=machine.recurrent, cost_model=cost_model, _history=history
         )
         self.log: list[tuple[int, str, int, int]] = []
         self.now = 0.0

@@ -147,21 +147,14 @@ def test_drafts_begin_at_the_lower_bound(window, proposal):
 
 def test_a_drafter_that_asks_for_more_than_is_allowed_gets_what_is_allowed():
     lengths = good_rounds(
-        policy(draft_length=DraftLength(1, 4, 4)),
-        Proposal("draft", 63, clause=EIGHT),
-        4,
+        policy(draft_length=DraftLength(1, 4, 4)), Proposal("draft", 63, clause=EIGHT), 4
     )
     assert lengths == [4, 4, 4, 4]
 
 
 def test_a_drafter_with_a_bound_below_what_all_are_to_draft_drafts_up_to_its_bound():
     four = Proposal("draft", 4, clause=Clause("draft", draft_length=DraftLength(max=4)))
-    assert good_rounds(policy(draft_length=DraftLength(8, 8, 16)), four, 4) == [
-        4,
-        4,
-        4,
-        4,
-    ]
+    assert good_rounds(policy(draft_length=DraftLength(8, 8, 16)), four, 4) == [4, 4, 4, 4]
 
 
 def test_a_proposal_below_the_lower_bound_is_ignored():

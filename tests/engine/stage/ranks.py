@@ -29,11 +29,7 @@ class Hung(AssertionError):
 
 
 def run_ranks(
-    module: str,
-    size: int,
-    arguments: Sequence[str],
-    folder: Path,
-    patience_s: float = PATIENCE_S,
+    module: str, size: int, arguments: Sequence[str], folder: Path, patience_s: float = PATIENCE_S
 ) -> dict[str, Any]:
     """Run `python -m module arguments` as ranks 0 to size - 1; return the JSON object that rank 0
     prints last. Every process has ended afterwards.

@@ -165,11 +165,7 @@ def in_batch(play: Play, name: str) -> bool:
     return batch.off_reason is not None or row.id in batch.members
 
 
-CANCELLED = {
-    "in prefill": in_prefill,
-    "in flight": in_flight,
-    "being verified": being_verified,
-}
+CANCELLED = {"in prefill": in_prefill, "in flight": in_flight, "being verified": being_verified}
 """Requests that are cancelled in the state that their name says, alone."""
 
 

@@ -13,7 +13,7 @@ from tests.engine.vision.sighted import CAT, decode, loop_of, shown, sighted
 from tests.lanes import few
 
 
-@pytest.mark.parametrize("text", [INTERACTIVITY, None])
+@pytest.mark.parametrize("text", few([INTERACTIVITY, None], INTERACTIVITY))
 @pytest.mark.parametrize(
     ("site", "every"),
     few(

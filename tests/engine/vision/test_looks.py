@@ -247,10 +247,7 @@ def test_admission_counts_features_and_activations() -> None:
 
 @pytest.mark.parametrize(
     ("change", "code"),
-    [
-        ({"images": ()}, "image.marker"),
-        ({"prompt_logprobs": 0}, "image.prompt_logprobs"),
-    ],
+    [({"images": ()}, "image.marker"), ({"prompt_logprobs": 0}, "image.prompt_logprobs")],
 )
 def test_requests_that_show_images_wrongly_are_refused(change: Any, code: str) -> None:
     bench = Bench(loop_of(sighted("llama")))

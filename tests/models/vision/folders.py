@@ -344,10 +344,7 @@ GEMMA4_IMAGES: Final = {
     "pooling_kernel_size": 3,
 }
 IMAGES |= {
-    "gemma3": {
-        "image_processor_type": "Gemma3ImageProcessor",
-        "size": {"height": 32, "width": 32},
-    },
+    "gemma3": {"image_processor_type": "Gemma3ImageProcessor", "size": {"height": 32, "width": 32}},
     "gemma4": GEMMA4_IMAGES,
     "gemma4_unified": GEMMA4_IMAGES,
     "pixtral": PIXTRAL_IMAGES,

@@ -16,12 +16,7 @@ from tests import zoo
 from tests.lanes import few
 from tests.models.vision import borrowed
 from tests.models.vision.folders import CONFIGS, MARKERS, save_vlm
-from tests.models.vision.loaded import (
-    difference,
-    features_of,
-    load_with_vision,
-    picture,
-)
+from tests.models.vision.loaded import difference, features_of, load_with_vision, picture
 
 pytestmark = [
     pytest.mark.needs_extra,

@@ -50,11 +50,9 @@ def serving(
     registry: Registry, model: str, home: Path, prewarm: str = "always", **changed: Any
 ) -> Iterator[tuple[Running, httpx.Client]]:
     settings = Settings(draft_model=DRAFT, prewarm=prewarm, **changed)
-    with (
-        omlx(
-            settings, registry=registry, default=model, beginnings=BeginningStore(home)
-        ) as running,
-    ):
+    with omlx(
+        settings, registry=registry, default=model, beginnings=BeginningStore(home)
+    ) as running:
         yield running, running.http
 
 

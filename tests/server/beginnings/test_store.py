@@ -108,10 +108,7 @@ def test_two_servers_of_one_home_add_to_one_table(tmp_path: Path) -> None:
     second.flush()
     third = BeginningStore(tmp_path, wall=clock)
     third.read()
-    assert [known.beginning for known in third.known("m")] == [
-        beginning("both"),
-        beginning("a"),
-    ]
+    assert [known.beginning for known in third.known("m")] == [beginning("both"), beginning("a")]
     assert third.known("m")[0].client == "agent/2"
     assert [known.beginning for known in third.known("n")] == [beginning("b")]
     second.forget("m")

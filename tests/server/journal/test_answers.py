@@ -87,13 +87,7 @@ def continued(
 
 @pytest.mark.parametrize(("dialect", "kind", "n", "model", "speculation"), few(SLICE, *SLICE[::2]))
 def test_an_interrupted_stream_is_continued(
-    drafting: Running,
-    tmp_path: Path,
-    dialect: str,
-    kind: str,
-    n: int,
-    model: str,
-    speculation: str,
+    drafting: Running, tmp_path: Path, dialect: str, kind: str, n: int, model: str, speculation: str
 ) -> None:
     body = body_of(dialect, kind, model=model, speculation=speculation, seed=5)
     cut_and_continue(drafting, tmp_path, dialect, body | ({"n": n} if n > 1 else {}), 9)
@@ -122,13 +116,7 @@ def test_a_model_that_was_unloaded_between_is_loaded_again(
 @pytest.mark.slow
 @pytest.mark.parametrize(("dialect", "kind", "n", "model", "speculation"), EVERY)
 def test_every_interrupted_stream_is_continued(
-    drafting: Running,
-    tmp_path: Path,
-    dialect: str,
-    kind: str,
-    n: int,
-    model: str,
-    speculation: str,
+    drafting: Running, tmp_path: Path, dialect: str, kind: str, n: int, model: str, speculation: str
 ) -> None:
     body = body_of(dialect, kind, model=model, speculation=speculation)  # the seed is drawn
     cut_and_continue(drafting, tmp_path, dialect, body | ({"n": n} if n > 1 else {}), 10)

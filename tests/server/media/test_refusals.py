@@ -131,11 +131,7 @@ def test_an_agent_s_session_goes_on_without_sight(http: httpx.Client) -> None:
 
 def test_errors_speak_the_dialect_of_messages(http: httpx.Client) -> None:
     image = {"type": "image", "source": {"type": "base64", "media_type": "x", "data": "AAAA"}}
-    body = {
-        "model": QWEN,
-        "max_tokens": 2,
-        "messages": [{"role": "user", "content": [image]}],
-    }
+    body = {"model": QWEN, "max_tokens": 2, "messages": [{"role": "user", "content": [image]}]}
     answer = http.post("/v1/messages", json=body)
     error = answer.json()["error"]
     assert (answer.status_code, error["type"]) == (400, "invalid_request_error")

@@ -25,24 +25,6 @@ CALL = markup("look", at="Zürich")
 THOUGHT = "<think>\nHm.\n</think>\n\nYes."
 
 
-def test_drafts_run_and_change_no_token(llama: Any) -> None:
-    answers = []
-    for speculation in ("draft", "ngram", "off"):
-        drawn = {**OPTIONS, "seed": 8, "speculation": speculation}
-        if speculation == "draft":
-            drawn["num_draft_tokens"] = 3  # obeyed; else measured times decide whether it drafts
-        body = {"model": TARGET, "messages": QUESTION, "options": drawn}
-        answer = llama._client.post("/api/chat", json=body)
-        assert answer.headers["content-type"] == "application/x-ndjson"
-        lines = [json.loads(line) for line in answer.text.splitlines()]
-        timings = lines[-1]["timings"]
-        assert (timings["draft_n"] > 0) == (speculation == "draft" or bool(timings["drafters"]))
-        answers.append("".join(line["message"]["content"] for line in lines))
-    assert timings["speculation"]["code"] == "spec.off.requested"
-    assert answers[0]
-    assert len(set(answers)) == 1
-
-
 def test_python_functions_are_tools(spelling_llama: Any) -> None:
     def look(at: str) -> str:
         """Look somewhere."""

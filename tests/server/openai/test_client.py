@@ -9,7 +9,6 @@ from itertools import chain
 from typing import Any
 
 import httpx
-import pytest
 from openai import OpenAI
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
@@ -102,32 +101,6 @@ def test_a_drawn_seed_is_reported_and_repeats_the_answer(client: OpenAI) -> None
     assert seeds[0] != seeds[1]
     assert all(0 <= seed < 2**53 for seed in seeds)
     assert said(chat(client, seed=seeds[0]).choices[0].message) == said(first.choices[0].message)
-
-
-@pytest.mark.parametrize("stream", [False, True])
-def test_a_stop_string_cuts_before_itself(client: OpenAI, stream: bool) -> None:
-    whole = "".join(said(chat(client, max_tokens=24, extra_body=OFF).choices[0].message))
-    stop = whole[4:7]
-    assert stop
-    for body in (OFF, {}):
-        if stream:
-            streamed = chunks(client, max_tokens=24, stop=[stop, "\0never"], extra_body=body)
-            text, reason = (
-                "".join(said([c.choices[0].delta for c in streamed])),
-                streamed[-1].choices[0].finish_reason,
-            )
-        else:
-            choice = chat(client, max_tokens=24, stop=stop, extra_body=body).choices[0]
-            text, reason = "".join(said(choice.message)), choice.finish_reason
-        assert reason == "stop"
-        assert stop not in text
-        assert whole.startswith(text.rstrip())
-
-
-def test_max_tokens_is_a_length(server: Running, client: OpenAI) -> None:
-    chat(client, max_tokens=1)
-    answer = chat(client, max_tokens=3, logit_bias=server.endless())
-    assert (answer.usage.completion_tokens, answer.choices[0].finish_reason) == (3, "length")
 
 
 def test_logprobs_are_there_when_asked_for(client: OpenAI) -> None:

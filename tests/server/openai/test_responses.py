@@ -194,13 +194,6 @@ def test_custom_tools_take_a_text(spelling: OpenAI) -> None:
     )
 
 
-def test_allowed_tools(spelling: OpenAI) -> None:
-    look = {"type": "function", "name": "look"}
-    choice = {"type": "allowed_tools", "mode": "required", "tools": [look]}
-    answer = ask(spelling, markup("look", at="it"), tools=TOOLS, tool_choice=choice)
-    assert calls(answer) == [("look", {"at": "it"})]
-
-
 def test_logprobs(spelling: OpenAI) -> None:
     answer = ask(spelling, "Hello.", include=["message.output_text.logprobs"], top_logprobs=2)
     part = answer.output[0].content[0]

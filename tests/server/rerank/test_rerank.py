@@ -21,14 +21,7 @@ from omlx.models.texts import Judgement
 from omlx.settings.configuration import LiveConfiguration
 from omlx.settings.schema import Settings
 from omlx.settings.store import Store
-from tests.server.rerank.judges import (
-    CONTEXT,
-    YES_NO,
-    declare,
-    declared_score,
-    qwen_score,
-    write,
-)
+from tests.server.rerank.judges import CONTEXT, YES_NO, declare, declared_score, qwen_score, write
 from tests.server.running import DEMO, PATIENCE_S, TARGET, Running, omlx
 
 QUERY = "Where does the Rhine rise?"
