@@ -157,7 +157,7 @@ class EngineLoop:
         device was seen, nothing is launched on top of what is in flight.
         """
         events: list[Event] = []
-        if self._condemned:
+        if self._in_flight is not None and self._in_flight.errors != DEVICE.seen:
             events += self.flush()
         if self._in_flight is None:
             events += self.scheduler.reap()
@@ -178,8 +178,8 @@ class EngineLoop:
         if self._in_flight is not None:
             events += self._commit(self._in_flight, launched)
         self._in_flight = launched
-        if self._condemned:  # before a piece of a prefix that it saved is written to disk
-            events += self.flush()
+        if launched is not None and launched.errors != DEVICE.seen:
+            events += self.flush()  # before a piece of a prefix that it saved is written to disk
         for disk in self.disks:
             if disk.can_pump:
                 disk.pump(busy=self.scheduler.has_work)
@@ -192,10 +192,6 @@ class EngineLoop:
         events = self._commit(self._in_flight)
         self._in_flight = None
         return events
-
-    @property
-    def _condemned(self) -> bool:
-        return self._in_flight is not None and self._in_flight.errors != DEVICE.seen
 
     def reset_timing(self) -> None:
         """Discard time and peak of the step in flight: other work ran on the device."""
@@ -370,7 +366,9 @@ def _peak(launch: Launch, following: Launch | None) -> int | None:
 
 def _is_one_pass(plan: Plan) -> bool:
     """Whether a step is a single sampling pass, without operations other than rollbacks."""
-    if len(plan.forwards) != 1 or not all(isinstance(op, Rewind) for op in plan.ops):
+    if len(plan.forwards) != 1:
+        return False
+    if plan.ops and not all(isinstance(op, Rewind) for op in plan.ops):
         return False
     (forward,) = plan.forwards
     return forward.windows[0].sample and forward.batched == (len(forward.windows) > 1)

@@ -287,6 +287,7 @@ class EngineThread:
                 self._turn()
                 if DEVICE.lost is not None:
                     raise DEVICE.lost
+            self.heartbeat.end()
             self._die(EngineDead("engine.stopped"))
         except BaseException as error:  # the outer edge: no request may wait for a dead thread
             log.critical("the engine thread died", exc_info=error)
@@ -307,7 +308,6 @@ class EngineThread:
             if len(busy) > 1:
                 self._turns.stepped(loop, busy, time.perf_counter() - begun)
                 loop.reset_timing()
-        self.heartbeat.end()
 
     def _run_posted(self, *, wait: bool) -> None:
         if wait:
@@ -320,6 +320,7 @@ class EngineThread:
 
     def _next_post(self) -> Callable[[], None]:
         """Wait for a post. Calibrate meanwhile, unless a request is open."""
+        self.heartbeat.end()
         if not self._open and self._calibrations.pending:
             try:
                 return self._inbox.get(timeout=IDLE_SECONDS)

@@ -17,8 +17,7 @@ from omlx.engine.device.sampling import Draw, RowSampler, draw, process
 from omlx.engine.loop import EngineLoop
 from omlx.engine.speculation.cost_model import CostModel
 from omlx.engine.speculation.drafter import Draft
-from omlx.engine.speculation.drafters.head import HeadDrafter
-from omlx.engine.speculation.drafters.shortlist import Shortlist
+from omlx.engine.speculation.drafters.head import HeadDrafter, Shortlist
 from omlx.engine.step.row import Row
 from omlx.engine.types import Limits
 from omlx.errors import Reason

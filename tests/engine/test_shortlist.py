@@ -11,8 +11,7 @@ import pytest
 from mlx import nn
 
 from omlx.engine.device.model import cache_maker
-from omlx.engine.speculation.drafters.head import HeadDrafter
-from omlx.engine.speculation.drafters.shortlist import Shortlist, shortlist_bytes
+from omlx.engine.speculation.drafters.head import HeadDrafter, Shortlist, shortlist_bytes
 from omlx.engine.speculation.strategy import only
 from omlx.engine.types import Request, Speculation
 from omlx.errors import Reason

@@ -12,7 +12,6 @@ from typing import Any, cast
 import mlx.core as mx
 
 from omlx.engine.device.payloads import Payload
-from omlx.engine.device_errors import DEVICE
 from omlx.engine.step.plan import Forward, LogprobRows, Plan, Read
 from omlx.engine.types import TokenMask
 from omlx.errors import NonFiniteLogits
@@ -52,8 +51,8 @@ class Launch:
     """
 
     plan: Plan
+    errors: int
     at: float = field(default_factory=time.perf_counter)
-    errors: int = field(default_factory=lambda: DEVICE.seen)
     passes: list[ForwardPass] = field(default_factory=list)
     looks: list[tuple[int, mx.array]] = field(default_factory=list)
     moved: dict[int, Payload] = field(default_factory=dict)

@@ -21,7 +21,7 @@ from omlx.engine.device.launch import ForwardPass, Launch, non_finite, read_pass
 from omlx.engine.device.model import Cache, Listener, MakeCache, Model
 from omlx.engine.device.rewind import traits
 from omlx.engine.device.sampling import Draw, RowSampler, draw, logprobs_of, permit, process
-from omlx.engine.device_errors import isolate
+from omlx.engine.device_errors import DEVICE, isolate
 from omlx.engine.step.batch import CacheSizes
 from omlx.engine.step.masking import masks_along
 from omlx.engine.step.plan import (
@@ -88,9 +88,9 @@ class Runner:
 
         An operation or a pass that raises fails its own rows only; `read` reports them.
         """
-        launch = Launch(step.plan)
-        self._apply(step, launch)
-        launch.moved = self.caches.kept.take_moved()
+        launch = Launch(step.plan, DEVICE.seen)
+        if step.plan.ops:
+            self._apply(step, launch)
         if step.plan.prompts:
             mx.reset_peak_memory()
             launch.held = mx.get_active_memory()
@@ -160,6 +160,7 @@ class Runner:
                     self._apply_one(op, step.loads)
             if outcome.error is not None:
                 failed.update(dict.fromkeys(self._rows_of(op), outcome.error))
+        launch.moved = self.caches.kept.take_moved()
 
     def _apply_one(self, op: CacheOp, loads: Mapping[int, Loaded]) -> None:
         self.caches.apply(op, loads)
@@ -225,7 +226,9 @@ class Runner:
             if window.draft_n and window.draft is None:
                 launched.drafts[window.row] = self._draft(window, drafts)
         tokens = self._tokens(forward, launched.drafts)
-        marked = any(self.traits.replays(window.width) for window in windows)
+        marked = self.traits.recurrent and any(
+            self.traits.replays(window.width) for window in windows
+        )
         with self.caches.reading(forward, marked=marked) as cache:
             logits = self._logits(windows, tokens, cache)  # [rows, widest, V]
         samplers = [self._rows[row].sampler for row in forward.rows]
@@ -239,17 +242,12 @@ class Runner:
 
     def _logits(self, windows: Sequence[Window], tokens: mx.array, cache: Cache) -> mx.array:
         """Read the ids `tokens` of windows. Return logits, both [rows, widest, …]."""
-        if self.vision is None:
-            return self._read_ids(windows, tokens, cache)
-        spans = [self._rows[window.row].spans for window in windows]
-        if not any(spans):
-            return self._read_ids(windows, tokens, cache)
-        if len(windows) > 1:
-            return self._read_ids(windows, tokens, self.vision.batch(cache, spans))
-        return self.vision.read(tokens[0], cache, windows[0].start, spans[0])
-
-    def _read_ids(self, windows: Sequence[Window], tokens: mx.array, cache: Cache) -> mx.array:
-        """As `_logits`, of tokens that are no images."""
+        if self.vision is not None:
+            spans = [self._rows[window.row].spans for window in windows]
+            if any(spans) and len(windows) == 1:
+                return self.vision.read(tokens[0], cache, windows[0].start, spans[0])
+            if any(spans):
+                cache = self.vision.batch(cache, spans)
         if self.listener is None:
             return self.model(tokens, cache=cache)
         hidden = self.listener.parts.body(tokens, cache=cache)
@@ -276,7 +274,8 @@ class Runner:
             logits = logits[:, : self.vocab_size]
         launched.peaks = logits.max(axis=-1)  # NaN is the largest, wherever it is
         allowed = self._allowed(launched, logits) if launched.masks else None
-        logits = process(logits, draws)
+        if draws:
+            logits = process(logits, draws)
         choices = logits if allowed is None else permit(logits, allowed)
         sampled = launched.sampled = draw(choices, draws) if draws else mx.argmax(choices, axis=-1)
         tops = [self._rows[row].top_logprobs for row in launched.forward.rows]

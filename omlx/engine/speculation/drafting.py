@@ -6,7 +6,7 @@ Rows of one drafter draft together; draft models that lag catch up in slices.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from math import inf
@@ -254,19 +254,21 @@ class Drafting:
         record.policy.observe_catch_up(proposal, context)
         return None
 
-    def catch_up(self, records: Sequence[RowRecord], *, alone: bool) -> bool:
+    def catch_up(
+        self, rows: Sequence[Row], records: Mapping[int, RowRecord], *, alone: bool
+    ) -> bool:
         """Let the first draft model that catches up read a slice. Return whether one did.
 
         Before the drafts of a step, in which they may read a slice too. A row that is `alone` reads
         all that it lags at once.
         """
         self._readable = inf if alone else CATCH_UP_SLICE
-        for record in records:
-            drafter = record.reading
-            if drafter is not None:
+        for row in rows:
+            record = records.get(row.id)
+            if record is not None and (drafter := record.reading) is not None:
                 self._readable, left = 0, 0
                 with isolate(record.disable_one, drafter):
-                    left = drafter.catch_up(record.row, CATCH_UP_SLICE)
+                    left = drafter.catch_up(row, CATCH_UP_SLICE)
                 record.reading = drafter if left > 1 else None
                 return True
         return False

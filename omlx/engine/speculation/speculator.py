@@ -99,9 +99,11 @@ class Speculator:
         """
         if None not in [self.refusal(row) for row in rows]:
             return False
-        choice = self._drafting.choose(self._records(rows), self.cost_model)
-        self._asked = {} if choice.drafts else {**self._asked, rows[0].id: choice}
-        return bool(choice.drafts)
+        with isolate():
+            choice = self._drafting.choose(self._records(rows), self.cost_model)
+            self._asked = {} if choice.drafts else {**self._asked, rows[0].id: choice}
+            return bool(choice.drafts)
+        return True  # `draft` raises too, and disables the drafters
 
     def decode_plainly(self, rows: Sequence[Row]) -> None:
         """Keep to what `wants` has answered: the next pass of these rows has no draft."""
@@ -116,8 +118,7 @@ class Speculator:
 
     def catch_up(self, rows: Sequence[Row], *, alone: bool) -> bool:
         """Let draft models of these rows catch up, as `Drafting.catch_up` says."""
-        records = [self._rows[s.id] for s in rows if s.id in self._rows]
-        return self._drafting.catch_up(records, alone=alone)
+        return self._drafting.catch_up(rows, self._rows, alone=alone)
 
     def observe_pass(self, rows: Sequence[Row], interval: Interval) -> Interval:
         """Learn from a pass that several rows shared, before their commits. Return it with the

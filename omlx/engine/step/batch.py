@@ -54,13 +54,13 @@ class Batch:
     def changes(self, decoding: Sequence[Row]) -> bool:
         """Whether `arrange` might return operations."""
         if len(decoding) == 1:
-            return self._splits_off(decoding[0].id)
+            return bool(self.members) and self._splits_off(decoding[0].id)
         return self.off_reason is None and any(s.id not in self.members for s in decoding)
 
     def arrange(self, decoding: Sequence[Row]) -> list[CacheOp]:
         """Merge or split rows to fit those that decode. Called once per step."""
         if len(decoding) == 1:
-            return self._arrange_alone(decoding[0].id)
+            return self._arrange_alone(decoding[0].id) if self.members else []
         self._alone = None
         if self.off_reason is not None:
             return []
@@ -79,10 +79,10 @@ class Batch:
         self.members.extend(joining)
         return [Merge(joining)]
 
-    def drafts_alone(self, row: int, decoding: int) -> bool:
-        """Whether a row stays out of the batch while `decoding` rows decode."""
+    def may_draft(self, row: int, decoding: int) -> bool:
+        """Whether a row may draft while `decoding` rows decode: not before it joins the batch."""
         if row in self.members:
-            return False
+            return self.no_uneven is None
         return decoding == 1 or self.off_reason is not None or row in self.excluded
 
     def remove(self, row: int, *, keep_cache: bool) -> list[CacheOp]:

@@ -20,7 +20,7 @@ from omlx.engine.step.plan import LAST, CacheOp, Forward, Plan, Step, Window
 from omlx.engine.step.prefill import PrefillChunk
 from omlx.engine.step.priority import PromptOrder
 from omlx.engine.step.row import Row
-from omlx.engine.types import Limits
+from omlx.engine.types import Limits, TokenMask
 from omlx.engine.vision.features import Looks
 from omlx.engine.vision.spans import spans_within, words_before
 
@@ -56,26 +56,22 @@ class Planner:
     def must_commit_first(
         self, in_flight: Plan, running: Sequence[Row], decoding: Sequence[Row]
     ) -> bool:
-        """Whether a plan must be committed before the next one is made."""
+        """Whether a plan without drafts must be committed before the next one is made."""
         prompts = self._prompts(running, decoding)
-        if in_flight.drafts:
-            return True
         if prompts and self._prefill_waits(prompts, decoding):
             return True
         if prompts and decoding and self._times_slice(in_flight):
             return True
         if not decoding:
             return False
-        # A row at its length limit ends with the token in flight; a mask depends on it. A first
-        # token is delivered before the next launch, which waits for the device on a CPU.
         for row in decoding:
+            # A row that the step in flight does not decode, one at its length limit, a mask that
+            # depends on the token in flight; and a first token is delivered before the next launch,
+            # which waits for the device on a CPU.
             masked = row.request.mask is not None and row.mask is not None
-            if masked or row.remaining < 1 or (row.unread and not row.clock.first_token):
+            if masked or not row.unread or row.remaining < 1 or not row.clock.first_token:
                 return True
-        sampled = {window.row for window in in_flight.windows if window.sample}
-        if sampled != {row.id for row in decoding} or self._batch.changes(decoding):
-            return True
-        return self._wants_draft(decoding)
+        return self._batch.changes(decoding) or self._wants_draft(decoding)
 
     def _prompts(self, running: Sequence[Row], decoding: Sequence[Row]) -> list[Row]:
         """Return the rows whose prompts are next, in order."""
@@ -123,49 +119,45 @@ class Planner:
         plan = Plan((*ops, *looks), (*forwards, *chunks))
         if not plan.ops and not plan.forwards:
             return None
-        self.pacing.planned(len(decoding), plan.prompt_tokens)
+        self.pacing.planned(len(decoding), plan.prompt_tokens if chunks else 0)
         if chunks:
             self.order.planned(running, {window.row for window in plan.prompts})
-        constrained = [row for row in decoding if row.request.mask is not None]
-        masks = {row.id: mask for row in constrained if (mask := row.mask) is not None}
+        masks: dict[int, TokenMask] = {}
+        for row in decoding:
+            if row.request.mask is not None and (mask := row.mask) is not None:
+                masks[row.id] = mask
         images = self.looks.prepared(looks, running) if looks else {}
         return Step(plan, drafts, masks, images, caught_up=caught_up)
 
     def observe(self, plan: Plan, seconds: float, activations: int | None = None) -> None:
         """Learn how long a step took, and what its pass over a prompt took of memory."""
         windows = plan.prompts
-        self.pacing.observe(len(plan.windows) - len(windows), plan.prompt_tokens, seconds)
+        read = plan.prompt_tokens if windows else 0
+        self.pacing.observe(len(plan.windows) - len(windows), read, seconds)
         if not windows:
             return
-        read, context = sum(w.width for w in windows), max(w.start + w.width for w in windows)
+        context = max(window.start + window.width for window in windows)
         if len(windows) > 1 or windows[0].end is not None:
             activations = None  # of several passes, or with logits
         if activations is not None:
             activations -= read * self._prefix.layout.row_bytes  # the KV cache, which stays
         self.chunk.observe(read, context, seconds, activations)
 
-    def _groups(self, decoding: Sequence[Row]) -> list[list[Row]]:
+    def _groups(self, decoding: Sequence[Row]) -> list[Sequence[Row]]:
         """Return the rows of each pass: each row that is alone, then those of the batch."""
+        if len(decoding) == 1:
+            return [decoding]
         by_row, members = {row.id: row for row in decoding}, self._batch.members
         if not members or members[0] not in by_row:
             return [[row] for row in decoding]
         groups = [[row] for row in decoding if row.id not in members]
         return [*groups, [by_row[member] for member in members]]
 
-    def _may_draft(self, rows: Sequence[Row], decoding: int) -> bool:
-        """Whether the rows of a pass may draft: not one that joins the batch next."""
-        if rows[0].id in self._batch.members:
-            return self._batch.no_uneven is None
-        return self._batch.drafts_alone(rows[0].id, decoding)
-
     def _wants_draft(self, decoding: Sequence[Row]) -> bool:
         for rows in self._groups(decoding):
-            if self._may_draft(rows, len(decoding)):
-                wants = True  # where `wants` raises, `draft` raises too, and is isolated
-                with isolate():
-                    wants = self.speculator.wants(rows)
-                if wants:
-                    return True
+            may = self._batch.may_draft(rows[0].id, len(decoding))
+            if may and self.speculator.wants(rows):
+                return True
         return False
 
     def _decode(self, decoding: Sequence[Row], arrays: dict[int, object]) -> list[Forward]:
@@ -190,7 +182,7 @@ class Planner:
         paused = self._batch.no_uneven if batched else None
         refused = [self.speculator.record_refusal(row, paused) for row in rows]
         drafts: dict[int, Draft] = {}
-        if not all(refused) and self._may_draft(rows, decoding):
+        if not all(refused) and self._batch.may_draft(rows[0].id, decoding):
             with isolate() as outcome:  # the rows continue without their drafters
                 drafts = self.speculator.draft(rows)
             if outcome.error is not None:

@@ -27,8 +27,7 @@ from mlx_lm.models.base import create_attention_mask
 from mlx_lm.models.cache import KVCache
 
 from omlx.engine.device.model import Cache, Model, SplitModel, cache_maker, parts_of
-from omlx.engine.speculation.drafters.head import HeadDrafter
-from omlx.engine.speculation.drafters.shortlist import shortlist_bytes
+from omlx.engine.speculation.drafters.head import HeadDrafter, shortlist_bytes
 from omlx.errors import ModelError, Reason
 from omlx.models.catalog.drafters import PREFIX, SHORTLIST, HeadFiles, drafter_module
 from omlx.models.pool.opening import Dtype, LoadProgress, cast_weights, head_refusal, read_weights

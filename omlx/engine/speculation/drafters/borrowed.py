@@ -19,8 +19,8 @@ import mlx.core as mx
 from omlx.engine.device.model import Cache, Caller, MakeCache, SplitModel
 from omlx.engine.device.rewind import length_of
 from omlx.engine.speculation.drafter import Proposal
-from omlx.engine.speculation.drafters.head import HeadDrafter, HeadRow, TokenSampler
-from omlx.engine.speculation.drafters.shortlist import spread
+from omlx.engine.speculation.drafters.head import HeadDrafter, HeadRow, spread
+from omlx.engine.speculation.drafters.sampler import TokenSampler
 from omlx.engine.speculation.strategy import Clause
 from omlx.engine.step.row import Row
 
@@ -131,12 +131,12 @@ class BlocksDrafter(HeadDrafter):
     def check(self) -> None:
         """Compare nothing: sliding layers count states after dropping them."""
 
-    def _draft_tokens(self, own: HeadRow, row: Row, limit: int) -> list[mx.array]:
+    def _draft_tokens(self, own: HeadRow, row: Row, limit: int) -> mx.array:
         self._begin(own)
         states = self._take(own, len(row.tokens) - 1)
         with self._sampling(own, row) as sampler:
             self._head.draft(row.tokens[-1], states[None], own.cache, limit, sampler)
-            return sampler.tokens
+            return sampler.drafts[0]
 
     def _step(self, tokens: mx.array, states: mx.array, cache: Cache) -> mx.array:
         """Append states to the context. The logits, of a context cut anyhow, are not evaluated."""
@@ -153,7 +153,7 @@ class _BlockSampler:
     def __init__(self, sampler: TokenSampler, candidates: list[mx.array]) -> None:
         self._sampler = sampler
         self._candidates = candidates
-        self._size = sampler.place.sampler.vocab_size
+        self._size = sampler.places[0].sampler.vocab_size
 
     def __call__(self, logits: mx.array) -> mx.array:
         rows = logits.reshape(-1, logits.shape[-1])[:, : self._size]

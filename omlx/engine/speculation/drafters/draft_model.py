@@ -1,30 +1,28 @@
 """A draft model: a smaller model that samples with the same position-keyed Gumbel noise.
 
-Noise (see sampling.py), filters and penalties are the target's, so verification is equality. Rows
-that draft in the same step share each pass. The cache is caught up lazily: what a row committed
-since its last draft is read first. After a rejection each layer is rewound as far as it can be; the
-remaining tokens stay pending. Prefixes are cached in a separate index.
+Rows that draft in the same step share each pass. The cache is caught up lazily: what a row
+committed since its last draft is read first. After a rejection each layer is rewound as far as it
+can be; the remaining tokens stay pending. Prefixes are cached in a separate index.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from contextlib import nullcontext
-from typing import ClassVar, Final, cast
+from typing import ClassVar, Final
 
 import mlx.core as mx
 
 from omlx.engine.device.batch_probe import SharedPasses
 from omlx.engine.device.model import MakeCache, Model, id_limit
 from omlx.engine.device.rewind import traits
-from omlx.engine.device.sampling import Draw, RowSampler, draw, permit, process
+from omlx.engine.device.sampling import RowSampler
 from omlx.engine.disk.tier import DiskTier
-from omlx.engine.speculation.drafter import Draft, Drafter, Proposal, is_timed
+from omlx.engine.speculation.drafter import Draft, Proposal
 from omlx.engine.speculation.drafters.draft_cache import DraftCache, DraftCaches
-from omlx.engine.speculation.drafters.draft_rows import DraftPrefixes, DraftRow, next_place
+from omlx.engine.speculation.drafters.draft_rows import DraftPrefixes, DraftRow
+from omlx.engine.speculation.drafters.sampler import SampledDrafter, token_sampler
 from omlx.engine.speculation.strategy import Clause
-from omlx.engine.step.masking import Lookahead
 from omlx.engine.step.prefill import FitPass
 from omlx.engine.step.row import Row
 from omlx.errors import RewindError
@@ -51,7 +49,7 @@ MAX_PADDING: Final = 2.0
 the longest."""
 
 
-class DraftModel(Drafter):
+class DraftModel(SampledDrafter):
     """A `Drafter`. `vocab_size` is the target's, `prefix_bytes` bounds the prefix cache.
 
     `shared_passes` says whether rows can share passes; siblings have it in common. `disk` stores
@@ -84,7 +82,7 @@ class DraftModel(Drafter):
         self._rows: dict[int, DraftRow] = {}
         self._caches = DraftCaches()
         self._prefixes = DraftPrefixes(model, make_cache, block_tokens, prefix_bytes, disk)
-        self._rounds, self._fit = 0, fit
+        self._fit = fit
 
     def sibling(self) -> DraftModel:
         """Return a drafter over the same model, without rows or a prefix cache."""
@@ -142,18 +140,9 @@ class DraftModel(Drafter):
         cache = self._gather(rows)
         members = [self._rows[member] for member in cache.lengths]
         with self._caches.dropping_on_error(cache):
-            drafts = self._draft_tokens(cache, members, max(limit for _, limit in limits))
-        self._rounds += 1
-        if rows[0].target.mask is not None:
-            tokens = tuple(cast(list[int], drafts[0].tolist()))
-            elapsed = time.perf_counter() - started
-            return {rows[0].id: Draft(self.name, len(tokens), tokens, seconds=elapsed)}
-        seconds = None
-        if is_timed(self._rounds):
-            mx.eval(drafts)
-            seconds = time.perf_counter() - started
-        places = [members.index(row) for row in rows]
-        return _shares(self.name, limits, [drafts[place] for place in places], seconds)
+            drafted = self._draft_tokens(cache, members, max([limit for _, limit in limits]))
+        drafted = [drafted[members.index(row)] for row in rows]
+        return self._drafts([(row.target, limit) for row, limit in limits], drafted, started)
 
     def _gather(self, rows: Sequence[DraftRow]) -> DraftCache:
         """Return a cache of these rows, rolled back and caught up but for the first window.
@@ -179,33 +168,28 @@ class DraftModel(Drafter):
             self._catch_up(row, together=together)
         return self._caches.gather(asked)
 
-    def _draft_tokens(self, cache: DraftCache, rows: Sequence[DraftRow], limit: int) -> mx.array:
-        """Draft tokens [rows, limit]; fewer at the end of an output with a mask."""
+    def _draft_tokens(self, cache: DraftCache, rows: Sequence[DraftRow], n: int) -> list[mx.array]:
+        """Draft `n` tokens [n] of each row; fewer at the end of an output with a mask."""
         known = [row.words(row.skipped + self._caches.held(row.id)) for row in rows]
         widths = [len(tokens) for tokens in known]
         window = mx.array([[*ids, *[0] * (max(widths) - len(ids))] for ids in known], mx.uint32)
-        places = [row.first_place for row in rows]
-        mask, proposed = rows[0].target.mask, list[mx.array]()
         for row in rows:
             row.valid = row.size
         cache.forget_marks()
-        if self._traits.sliding_window is not None and not cache.shared:
+        sliding = self._traits.sliding_window is not None
+        if sliding and not cache.shared:
             cache.mark(fresh=True)
-        with nullcontext() if mask is None else Lookahead(mask) as ahead:
-            for _ in range(limit):
-                if self._traits.recurrent and (cache.shared or not self._traits.sliding_window):
-                    cache.mark()
-                logits = _known_ids(cache.read(self._model, window, widths), self._vocab_size)
-                if mask is not None:
-                    logits = permit(logits, [mask.bits()])
-                chosen = self._sample(logits, places)
-                mx.async_eval(chosen)
-                proposed.append(chosen)
-                if ahead is not None and not ahead.advance(cast(int, chosen.item())):
-                    break
-                places = [next_place(at, chosen[i : i + 1]) for i, at in enumerate(places)]
-                window, widths = chosen[:, None], [1] * len(rows)
-        return mx.stack(proposed, axis=1)
+        marks, ones = self._traits.recurrent and (cache.shared or not sliding), [1] * len(rows)
+
+        def read(window: mx.array, widths: Sequence[int] = ones) -> mx.array:
+            if marks:
+                cache.mark()
+            return _known_ids(cache.read(self._model, window, widths), self._vocab_size)
+
+        with token_sampler([(row.target, row.sampler) for row in rows]) as sampler:
+            first = read(window, widths)
+            sampler.draft(n, first, sampler.sample, lambda chosen, _: read(chosen[:, None]))
+            return sampler.drafts
 
     def read_whole(self, row: Row) -> None:
         self._rows[row.id] = self._new_row(row, whole=True)
@@ -303,26 +287,6 @@ class DraftModel(Drafter):
             held = stop
             if held == stable:
                 self._prefixes.save(row, self._caches)
-
-    def _sample(self, logits: mx.array, places: Sequence[Draw]) -> mx.array:
-        """Sample one token of each row, [rows]."""
-        return draw(process(logits, places), places)
-
-
-def _shares(
-    name: str,
-    limits: Sequence[tuple[DraftRow, int]],
-    drafts: Sequence[mx.array],
-    seconds: float | None,
-) -> dict[int, Draft]:
-    """Return the draft of each row, of tokens [n], with its share of the seconds."""
-    made: dict[int, Draft] = {}
-    total = sum(limit for _, limit in limits)
-    for (row, limit), tokens in zip(limits, drafts, strict=True):
-        share = None if seconds is None else seconds * limit / total
-        array = tokens[:limit]
-        made[row.id] = Draft(name, limit, array=array, seconds=share, rows=len(limits))
-    return made
 
 
 def _known_ids(logits: mx.array, vocab_size: int) -> mx.array:

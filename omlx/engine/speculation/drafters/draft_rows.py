@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import mlx.core as mx
-
 from omlx.engine.device.model import Cache, MakeCache, Model
 from omlx.engine.device.payloads import (
     Payload,
@@ -15,12 +13,12 @@ from omlx.engine.device.payloads import (
     read_payloads,
     uncacheable,
 )
-from omlx.engine.device.sampling import Draw, RowSampler
+from omlx.engine.device.sampling import RowSampler
 from omlx.engine.disk.tier import LOAD_BYTES, DiskTier
 from omlx.engine.prefix.index import PrefixIndex
 from omlx.engine.speculation.drafters.draft_cache import DraftCaches
 from omlx.engine.step.row import Row
-from omlx.engine.vision.spans import words_before, words_between
+from omlx.engine.vision.spans import words_between
 
 
 @dataclass(slots=True)
@@ -80,24 +78,6 @@ class DraftRow:
         """Return how many of the first `at` tokens, which end in no image, are words."""
         spans = self.target.request.spans
         return at - sum(span.stop - span.start for span in spans if span.stop <= at)
-
-    @property
-    def first_place(self) -> Draw:
-        """Where the first token of a draft is sampled."""
-        at, sampling, history = len(self.target.tokens), self.sampler.sampling, None
-        if self.sampler.penalised:
-            spans = self.target.request.spans
-            known = words_before(self.target.tokens, spans, at, sampling.history)
-            history = mx.array(known, mx.uint32)
-        return Draw(self.sampler, at, history)
-
-
-def next_place(place: Draw, chosen: mx.array) -> Draw:
-    """Return where the token behind `chosen` [1] is sampled."""
-    history = place.history
-    if history is not None:
-        history = mx.concatenate([history, chosen])[-place.sampler.sampling.history :]
-    return Draw(place.sampler, place.position + 1, history)
 
 
 class DraftPrefixes:

@@ -4,35 +4,34 @@
     head      (h0, t1)  (h1, t2)  …  (h n-1, tn) ──► t n+1,  (own output, t n+1) ──► t n+2 …
 
 The runner reports every pass. Entries made of the target's states stay in the head's cache; those
-made of its own output are cut off before the next draft. Noise, filters, penalties and masks are
-the target's, as for a draft model, so verification is equality.
+made of its own output are cut off before the next draft.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from copy import copy
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar, Final, Protocol, cast
 
 import mlx.core as mx
+import mlx.nn as nn
 
 from omlx.engine.device.model import Cache, MakeCache, Model, SplitModel, Taps, split
 from omlx.engine.device.payloads import layout_of, uncacheable
 from omlx.engine.device.rewind import Mark, length_of, mark, rewind
-from omlx.engine.device.sampling import Draw, RowSampler, draw, permit, process
+from omlx.engine.device.sampling import RowSampler
 from omlx.engine.device_errors import isolate
 from omlx.engine.piece import Layout
-from omlx.engine.speculation.drafter import Draft, Drafter, Proposal, is_timed
-from omlx.engine.speculation.drafters.draft_rows import next_place
-from omlx.engine.speculation.drafters.shortlist import Shortlist
+from omlx.engine.speculation.drafter import Draft, Proposal
+from omlx.engine.speculation.drafters.sampler import SampledDrafter, TokenSampler, token_sampler
 from omlx.engine.speculation.strategy import Clause
-from omlx.engine.step.masking import Lookahead
 from omlx.engine.step.plan import Window
 from omlx.engine.step.row import Row
-from omlx.engine.types import TokenMask
 from omlx.errors import Reason
 
 MAX_STATES: Final = 256
@@ -41,6 +40,9 @@ begins with those that are left."""
 
 MAX_WINDOW: Final = 16
 """Entries that a round makes in about the time of one: more is a lag."""
+
+_TABLES: Final = (nn.Embedding, nn.QuantizedEmbedding)
+_LAYERS: Final = (nn.Linear, nn.QuantizedLinear)
 
 
 class Head(Protocol):
@@ -54,37 +56,6 @@ class Head(Protocol):
     def make_cache(self) -> Cache:
         """Return empty caches, which can be rolled back by trimming."""
         ...
-
-
-@dataclass(slots=True)
-class TokenSampler:
-    """Samples a draft token by token, as the target would: its noise, penalties and mask.
-
-    `place` is where the next token stands; `ahead` advances the `mask`. `tokens` [1] each are the
-    draft, which has `ended` behind the last token of the output.
-    """
-
-    place: Draw
-    mask: TokenMask | None = None
-    ahead: Lookahead | None = None
-    tokens: list[mx.array] = field(default_factory=list)
-    ended: bool = False
-
-    def sample(self, logits: mx.array) -> mx.array:
-        """Sample a token [1] of logits [1, vocab_size]; dispatched, not awaited."""
-        if self.mask is not None and not self.ended:
-            logits = permit(logits, [self.mask.bits()])
-        return self.take(draw(process(logits, [self.place]), [self.place]))
-
-    def take(self, token: mx.array) -> mx.array:
-        """Take the token [1] of this place, and go on to the next."""
-        mx.async_eval(token)
-        self.place = next_place(self.place, token)
-        if not self.ended:
-            self.tokens.append(token)
-            if self.ahead is not None:
-                self.ended = not self.ahead.advance(cast(int, token.item()))
-        return token
 
 
 @dataclass(slots=True)
@@ -106,7 +77,7 @@ class HeadRow:
     mark: Mark | None = None
 
 
-class HeadDrafter(Drafter):
+class HeadDrafter(SampledDrafter):
     """Drafts by `head` for the target with these `parts`, whose ids are below `vocab_size`.
 
     Base class of every drafter that reads the target's hidden states (borrowed.py has others).
@@ -133,7 +104,6 @@ class HeadDrafter(Drafter):
         self._shortlist = shortlist
         self._layout = layout or self._measure()
         self._rows: dict[int, HeadRow] = {}
-        self._rounds = 0
 
     @classmethod
     def of(
@@ -214,16 +184,8 @@ class HeadDrafter(Drafter):
         if limit < 1:
             return None
         started = time.perf_counter()
-        own, mask = self._rows[row.id], row.mask
-        draft = mx.concatenate(self._draft_tokens(own, row, limit))
-        self._rounds += 1
-        if mask is not None:
-            tokens = tuple(cast(list[int], draft.tolist()))
-            return Draft(self.name, len(tokens), tokens, seconds=time.perf_counter() - started)
-        if not is_timed(self._rounds):
-            return Draft(self.name, limit, array=draft)
-        mx.eval(draft)
-        return Draft(self.name, limit, array=draft, seconds=time.perf_counter() - started)
+        drafted = self._draft_tokens(self._rows[row.id], row, limit)
+        return self._drafts([(row, limit)], [drafted], started)[row.id]
 
     def drop(self, row_id: int) -> None:
         self._rows.pop(row_id, None)
@@ -234,39 +196,28 @@ class HeadDrafter(Drafter):
             held = length_of(row.cache)
             assert held is None or held >= row.entered - row.first, (held, row.first, row.entered)
 
-    def _draft_tokens(self, own: HeadRow, row: Row, limit: int) -> list[mx.array]:
-        """Draft up to `limit` tokens, [1] each; fewer at the end of an output with a mask."""
+    def _draft_tokens(self, own: HeadRow, row: Row, limit: int) -> mx.array:
+        """Draft up to `limit` tokens [n]; fewer at the end of an output with a mask."""
         self._begin(own)
         known = mx.array(row.tokens[own.entered + 1 :], mx.uint32)
         hidden = self._enter(own, known, len(row.tokens) - 1)[-1:]
         own.mark = mark(own.cache, own.entered - own.first, fresh=True)
         with self._sampling(own, row) as sampler:
-            for i in range(limit):
-                token = self._sample(hidden, sampler)
-                if sampler.ended:
-                    break
-                if i + 1 < limit:
-                    hidden = self._step(token, hidden, own.cache)
-            return sampler.tokens
+            sample, step = partial(self._sample, sampler), partial(self._step, cache=own.cache)
+            sampler.draft(limit, hidden, sample, step)
+            return sampler.drafts[0]
 
-    @contextmanager
-    def _sampling(self, own: HeadRow, row: Row) -> Iterator[TokenSampler]:
-        """Sample the tokens behind those of a row, with its mask advanced on trial."""
-        sampling = row.request.sampling
+    def _sampling(self, own: HeadRow, row: Row) -> AbstractContextManager[TokenSampler]:
+        """Sample the tokens behind those of a row."""
         if own.sampler is None:
-            own.sampler = RowSampler(sampling, self._vocab_size)
-        history = None
-        if sampling.penalised:
-            history = mx.array(row.tokens[-sampling.history :], mx.uint32)
-        place = Draw(own.sampler, len(row.tokens), history)
-        with nullcontext() if row.mask is None else Lookahead(row.mask) as ahead:
-            yield TokenSampler(place, row.mask, ahead)
+            own.sampler = RowSampler(row.request.sampling, self._vocab_size)
+        return token_sampler([(row, own.sampler)])
 
-    def _sample(self, hidden: mx.array, sampler: TokenSampler) -> mx.array:
+    def _sample(self, sampler: TokenSampler, hidden: mx.array) -> mx.array:
         """Sample a token [1] of a hidden state [1, D]."""
         if self._shortlist is None:
             return sampler.sample(self._logits(hidden))
-        if sampler.place.sampler.bare and sampler.mask is None:
+        if sampler.bare:
             return sampler.take(self._shortlist.best(hidden))
         return sampler.sample(self._shortlist.logits(hidden, self._vocab_size))
 
@@ -338,3 +289,67 @@ def _add(row: HeadRow, start: int, states: mx.array) -> None:
     row.end = start + states.shape[0]
     while len(row.states) > 1 and row.end - row.start > MAX_STATES:
         row.start += row.states.popleft().shape[0]
+
+
+class Shortlist:
+    """Distinct token `ids` [n], and the rows of the target's `output` layer for them.
+
+    FR-Spec (Zhao et al. 2025): a small head spends most of its time in the target's output layer,
+    and the other tokens are only missed drafts. Rows are copied as they are, packed ones too.
+    """
+
+    def __init__(self, ids: mx.array, output: nn.Module) -> None:
+        self.ids = ids
+        rows = copy(output)
+        # Rows are the first axis of weights, scales and biases alike.
+        rows.update({name: value[ids] for name, value in _tensors(output).items()})
+        mx.eval(ids, rows.parameters())
+        self._score = cast(Any, rows.as_linear if isinstance(rows, _TABLES) else rows)
+
+    @classmethod
+    def of(cls, ids: mx.array, output: nn.Module, vocab_size: int) -> Shortlist | Reason:
+        """Return a shortlist, or why these ids are none for a target of `vocab_size` ids."""
+        if not isinstance(output, (*_TABLES, *_LAYERS)):
+            return _refused(f"the output layer is a {type(output).__name__}")
+        if ids.dtype != mx.int32 or ids.ndim != 1 or not ids.size:
+            kind = str(ids.dtype).removeprefix("mlx.core.")
+            return _refused(f"expected int32 [n], found {kind} {[*ids.shape]}")
+        known = cast(list[int], ids.tolist())
+        strange = next((token for token in known if not 0 <= token < vocab_size), None)
+        if strange is not None:
+            return _refused(f"{strange} is no id of a vocabulary of {vocab_size}")
+        if len(set(known)) < len(known):
+            return _refused("an id occurs twice")
+        return cls(ids, output)
+
+    def best(self, hidden: mx.array) -> mx.array:
+        """Return the ids of the largest logits of hidden states [rows, D], [rows]."""
+        return self.ids[mx.argmax(self._score(hidden), axis=-1)].astype(mx.uint32)
+
+    def logits(self, hidden: mx.array, vocab_size: int) -> mx.array:
+        """Return logits [rows, vocab_size] of hidden states [rows, D]; -inf for all other ids.
+
+        Masks, penalties and the target's noise then apply by id, as to the target's own logits.
+        """
+        return spread(self._score(hidden), self.ids, vocab_size)
+
+
+def spread(scores: mx.array, ids: mx.array, size: int) -> mx.array:
+    """Return logits [n, size]: `scores` [n, k] at `ids` [k], -inf elsewhere."""
+    logits = mx.full((scores.shape[0], size), -mx.inf, scores.dtype)
+    logits[:, ids] = scores
+    return logits
+
+
+def shortlist_bytes(n: int, output: nn.Module) -> int:
+    """Return the bytes of `n` rows of an output layer."""
+    tensors = _tensors(output).values()
+    return sum(tensor.nbytes // tensor.shape[0] * n for tensor in tensors)
+
+
+def _tensors(layer: nn.Module) -> dict[str, mx.array]:
+    return cast(dict[str, mx.array], layer.parameters())
+
+
+def _refused(detail: str) -> Reason:
+    return Reason("spec.off.head_weights", {"detail": f"draft_token_ids: {detail}"})
