@@ -10,6 +10,7 @@ seconds differ.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -79,10 +80,15 @@ class Acceptance:
 
         Tokens after the first rejected one are no evidence.
         """
+        counted = [bin_of(match, i) for i in range(min(drafted, accepted + 1))]
+        for acceptance in (self, self.prior) if self.prior is not None else (self,):
+            acceptance._count(match, counted, accepted)
+
+    def _count(self, match: int, counted: Sequence[int], accepted: int) -> None:
+        """Count a token for each of the bins, of which the first are accepted."""
         decay = CONFIG.evidence_decay
         if self.prior is None:
             decay = 1.0 - (1.0 - decay) / 10
-        counted = [bin_of(match, i) for i in range(min(drafted, accepted + 1))]
         # A draft model's deeper bins decay too, or one bad spell would close them for good.
         for index in set(counted) if match else range(BINS):
             self._tries[index] *= decay
@@ -91,8 +97,6 @@ class Acceptance:
             self._tries[index] += 1.0
             self._hits[index] += i < accepted
         self._rates = []
-        if self.prior is not None:
-            self.prior.learn(match, drafted, accepted)
 
     def rates(self) -> list[float]:
         """Return the acceptance rate of every bin.

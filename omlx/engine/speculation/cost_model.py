@@ -14,7 +14,7 @@ from bisect import bisect_right
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from itertools import chain
 from statistics import median, median_low
 from typing import Any, Final
@@ -37,6 +37,7 @@ PLAIN: Final = 0
 """The "width" of plain decoding with the next step in flight: the interval between two reads."""
 
 
+@lru_cache  # a step asks several times at one context
 def bucket_of(context: int) -> int:
     """Return the bucket of a context of tokens: 0 up to 256, 1 up to 1,024, 2 up to 4,096 …"""
     return ((max(0, context - 1) // FIRST_BUCKET).bit_length() + 1) // 2

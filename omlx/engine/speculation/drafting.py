@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 from omlx.engine.device_errors import isolate
 from omlx.engine.speculation.config import CONFIG
 from omlx.engine.speculation.cost_model import CostModel
+from omlx.engine.speculation.decide import Pass
 from omlx.engine.speculation.drafter import Draft, Drafter, Proposal
 from omlx.engine.speculation.policy import Choice, GateState, RowPolicy, plain
 from omlx.engine.speculation.strategy import Clause
@@ -163,10 +164,14 @@ class RowChoice(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PassChoice:
-    """What the rows of a pass are to draft: `drafts` are (row, proposal, draft length)."""
+    """What the rows of a pass are to draft: `drafts` are (row, proposal, draft length).
+
+    `step` prices the pass; None: nothing is due.
+    """
 
     rows: list[RowChoice]
-    drafts: list[tuple[RowRecord, Proposal, int]]
+    drafts: list[tuple[RowRecord, Proposal, int]] = field(default_factory=list)
+    step: Pass | None = None
 
     def count(self) -> None:
         """Have the policies of the rows count this decision."""
@@ -192,16 +197,17 @@ class Drafting:
         due: list[list[Proposal]] = []
         for record, offered in zip(records, proposals, strict=True):
             due.append(record.policy.due(offered) if offered else offered)
-        choices = [Choice(plain(record.row.pending)) for record in records]
-        rows = list(map(RowChoice, records, proposals, choices))
+        rows = []
+        for record, offered in zip(records, proposals, strict=True):
+            rows.append(RowChoice(record, offered, Choice(plain(record.row.pending))))
         if not any(due):
-            return PassChoice(rows, [])
+            return PassChoice(rows)
         sharing = Counter([p.drafter for p in chain.from_iterable(due) if not p.free])
         step = cost_model.next_pass(len(records), longest_of(records), sharing)
-        for i, record in enumerate(records):
+        for i, (record, offered, planned) in enumerate(rows):
             with isolate(record.disable):
-                choice = record.policy.choose(due[i], record.row.pending, step)
-                rows[i] = RowChoice(record, proposals[i], choice)
+                choice = record.policy.choose(due[i], planned.best.forecast.pending, step)
+                rows[i] = RowChoice(record, offered, choice)
         width, _, pays = rows[0].choice.best.decision
         if len(rows) > 1:
             width, _, pays = step.decide([row.choice.best.forecast for row in rows])
@@ -211,7 +217,7 @@ class Drafting:
             k = forecast.draft_length(width)
             if k and proposal is not None:
                 drafts.append((record, proposal, k))
-        return PassChoice(rows, drafts)
+        return PassChoice(rows, drafts, step)
 
     def draft(self, records: Sequence[RowRecord], cost_model: CostModel) -> dict[int, Draft]:
         """Draft for the rows of a pass, by row, and record that the drafts are in flight."""
@@ -229,9 +235,7 @@ class Drafting:
             drafts |= _draft_by(name, limits)
         drafting = [record for record in records if record.row.id in drafts]
         widths = [record.row.pending + drafts[record.row.id].n for record in drafting]
-        pass_s = (
-            cost_model.batch_pass(len(records), max(widths), longest_of(records)) if widths else 0.0
-        )
+        pass_s = choice.step.seconds(max(widths)) if widths and choice.step is not None else 0.0
         for record in drafting:
             record.begin_round(proposals[record.row.id], drafts[record.row.id], pass_s)
         return drafts

@@ -169,8 +169,6 @@ class AdmissionQueue:
 
     def remove(self, request_ids: Set[str]) -> list[Row]:
         """Remove and return these requests."""
-        if not request_ids:
-            return []
         removed = [row for row in self.waiting if row.request.id in request_ids]
         self.waiting = [s for s in self.waiting if s.request.id not in request_ids]
         return removed

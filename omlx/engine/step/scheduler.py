@@ -130,17 +130,14 @@ class Scheduler:
 
     def plan(self) -> Step | None:
         """Return the next step; None: nothing to do, or the step in flight must be committed."""
-        in_flight = self._in_flight
-        if in_flight is not None and in_flight.drafts:
-            return None
         decoding = self.decoding
-        if in_flight is not None and self._must_commit_first(in_flight, decoding):
+        if self._in_flight is not None and self._must_commit_first(self._in_flight, decoding):
             return None
         if self.queue.waiting:
             self._admit()
             decoding = self.decoding
         # What came since would start a row beside rows whose newest tokens are not read yet.
-        waits = in_flight is None and len(decoding) < len(self.running)
+        waits = self._in_flight is None and len(decoding) < len(self.running)
         loads = self.opening.restore(self.running, self.ops, self.memory.headroom) if waits else {}
         turn = self.planner.turn(self.decoding if loads else decoding)
         self.ops.next += self.batch.arrange(turn) if turn else []
@@ -153,7 +150,6 @@ class Scheduler:
         return replace(step, loads=loads) if loads else step
 
     def _must_commit_first(self, in_flight: Plan, decoding: list[Row]) -> bool:
-        """Whether a step without drafts must be committed before the next one is planned."""
         if self.ops.next or self._cancelled or self.queue.changes(self.running):
             return True
         if len(decoding) < len(self.running):
@@ -228,8 +224,7 @@ class Scheduler:
                 row = by_row.get(row_id)
                 if row is not None and row.status is not Status.DONE:
                     events.append(self._fail(row, error))
-        if self._ended:
-            self._remove_done()
+        self._remove_done()
         return events
 
     def condemn(
@@ -272,7 +267,8 @@ class Scheduler:
         """End cancelled, refused and filled requests. Requires that no step is in flight."""
         events, self.queue.refused = self.queue.refused, []
         cancelled, self._cancelled = self._cancelled, set()
-        for row in [*self.queue.remove(cancelled), *self.running]:
+        removed = self.queue.remove(cancelled) if cancelled else ()
+        for row in (*removed, *self.running):
             if row.request.id in cancelled:
                 self.queue.unblock()
                 events.append(self._finish(row, FinishReason.CANCELLED, None))
@@ -284,8 +280,9 @@ class Scheduler:
         return events
 
     def _remove_done(self) -> None:
-        self.running[:] = [row for row in self.running if row.status is not Status.DONE]
-        self._ended = False
+        if self._ended:
+            self.running[:] = [row for row in self.running if row.status is not Status.DONE]
+            self._ended = False
 
     def _commit_window(
         self, row: Row, window: Window, read: Read, interval: Interval | None

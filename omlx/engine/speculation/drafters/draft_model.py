@@ -106,10 +106,13 @@ class DraftModel(SampledDrafter):
         own = self._row(row)
         if limit < 1 or own.has_id_from(self._id_limit):
             return None
-        more = own.lag - LOOK_BACK
-        if own.skipped and not self._caches.held(own.id) and more > 0:  # nothing was read yet
-            own.skip(more)
-        return Proposal(self.name, limit, lag=own.lag, skipped=own.unread, clause=clause)
+        lag = own.lag
+        if (
+            own.skipped and lag > LOOK_BACK and not self._caches.held(own.id)
+        ):  # nothing was read yet
+            own.skip(lag - LOOK_BACK)
+            lag = LOOK_BACK
+        return Proposal(self.name, limit, lag=lag, skipped=own.unread, clause=clause)
 
     def catch_up(self, row: Row, limit: int) -> int:
         own = self._row(row)
