@@ -56,7 +56,9 @@ class Planner:
     def must_commit_first(
         self, in_flight: Plan, running: Sequence[Row], decoding: Sequence[Row]
     ) -> bool:
-        """Whether a plan without drafts must be committed before the next one is made."""
+        """Whether a plan must be committed before the next one is made."""
+        if in_flight.drafts:
+            return True
         prompts = self._prompts(running, decoding)
         if prompts and self._prefill_waits(prompts, decoding):
             return True
