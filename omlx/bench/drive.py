@@ -8,11 +8,12 @@ whatever is measured.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import count
+from itertools import count, repeat
 from math import inf
-from typing import Final
+from typing import Final, Self
 
 import mlx.core as mx
 from mlx_lm.generate import generation_stream
@@ -59,32 +60,47 @@ def request(
 
 @dataclass(frozen=True, slots=True)
 class Driven:
-    """Requests that ran together: the timed sample, and statistics or error by row."""
+    """Requests that ran together: the timed sample, and statistics or error by row.
+
+    `batched` counts steps in which rows shared a pass.
+    """
 
     sample: Sample
     stats: dict[int, RequestStats]
     errors: dict[int, OmlxError]
+    batched: int = 0
+
+    def proven(self) -> Self:
+        """Return the same. Raises the error of a failed request."""
+        for error in self.errors.values():
+            raise error
+        return self
 
 
 def run(loop: EngineLoop, requests: Sequence[Request]) -> Sample:
     """Run requests together to their end. Raises the error of a failed request."""
-    driven = drive(loop, requests)
-    for error in driven.errors.values():
-        raise error
-    return driven.sample
+    return drive(loop, requests).proven().sample
 
 
-def drive(loop: EngineLoop, requests: Sequence[Request]) -> Driven:
-    """Run requests together to their end. Errors are returned by row, not raised."""
+def drive(loop: EngineLoop, requests: Sequence[Request], joins: Sequence[int] = ()) -> Driven:
+    """Run requests together to their end; each joins so many steps after the one before.
+
+    Errors are returned by row, not raised.
+    """
     rows = {f"bench-{next(_ids)}": row for row in range(len(requests))}
     meter = Meter(len(requests))
     stats: dict[int, RequestStats] = {}
     errors: dict[int, OmlxError] = {}
-    for request_id, submitted in zip(rows, requests, strict=True):
-        loop.submit(replace(submitted, id=request_id))
-    accepted = 0
-    while loop.has_work:
+    waiting = deque(zip(rows, requests, joins or repeat(0), strict=False))
+    accepted = batched = steps = 0
+    while waiting or loop.has_work:
+        while waiting and waiting[0][2] <= steps:
+            request_id, submitted, _ = waiting.popleft()
+            loop.submit(replace(submitted, id=request_id))
+            steps = 0
         events = loop.step()
+        batched += loop.batched_rows > 1
+        steps += 1
         committed = [event for event in events if isinstance(event, TokensCommitted)]
         if meter.would_start(rows[event.request_id] for event in committed):
             # A step's tokens are published when the next step is launched, which on some devices
@@ -108,7 +124,7 @@ def drive(loop: EngineLoop, requests: Sequence[Request]) -> Driven:
         if arrived:
             meter.add(arrived, ended=ended)
     proposed = sum(record.proposed for record in stats.values())
-    return Driven(meter.sample(proposed, accepted), stats, errors)
+    return Driven(meter.sample(proposed, accepted), stats, errors, batched)
 
 
 def settle() -> None:

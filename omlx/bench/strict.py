@@ -7,14 +7,13 @@ requests with near-ties admitted show the price of strictness.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Final
 
 from omlx.bench.console import Progress
-from omlx.bench.drive import fixed_costs
+from omlx.bench.drive import Driven, drive, fixed_costs, run
 from omlx.bench.subject import Subject
 from omlx.draft_length import DraftLength
 from omlx.engine.build import build_loop
@@ -23,18 +22,9 @@ from omlx.engine.device.model import cache_maker
 from omlx.engine.loop import EngineLoop
 from omlx.engine.speculation.cost_model import CostModel
 from omlx.engine.speculation.strategy import OFF, parse
-from omlx.engine.types import (
-    Event,
-    Failed,
-    Finished,
-    Limits,
-    Request,
-    Sampling,
-    Speculation,
-    run_through,
-)
-from omlx.engine.types import TokensCommitted as Committed
+from omlx.engine.types import Limits, Request, Sampling, Speculation, run_through
 from omlx.exactness import Exactness
+from omlx.measure.sample import total
 
 CONTEXT: Final = 2048
 """Tokens — bound of prompt and answer."""
@@ -96,13 +86,13 @@ def compare_strict(
     progress.start("plain, alone")
     for request in asked:
         plain = replace(request, speculation=Speculation(OFF))
-        reference += _answers(alone, [plain], [0]).tokens
+        reference += run(alone, [plain]).tokens
         progress.tick()  # of three: the other two are answered together
     busy = {
         "strict": _loop(subject, measured, facts, strict=True),
         "ties": _loop(subject, measured, facts, strict=False),
     }
-    runs = {name: _Run() for name in busy}
+    driven: dict[str, list[Driven]] = {name: [] for name in busy}
     rng, at = Random(1), 0
     progress.start("busy")
     while at < len(asked):
@@ -110,12 +100,11 @@ def compare_strict(
         joins = [0] + [rng.choice((0, 0, 1, 5)) for _ in group[1:]]  # steps after the one before
         order = list(busy) if rng.random() < 0.5 else list(busy)[::-1]
         for name in order:
-            runs[name].add(_answers(busy[name], group, joins))
+            driven[name].append(drive(busy[name], group, joins).proven())
         at += len(group)
         for _ in range(2 * len(group)):
             progress.tick()
-    differ = {name: sum(map(tuple.__ne__, run.tokens, reference)) for name, run in runs.items()}
-    strict = runs["strict"]
+    strict, ties = (total(group.sample for group in driven[name]) for name in busy)
     return StrictComparison(
         measured,
         answers=len(asked),
@@ -123,28 +112,12 @@ def compare_strict(
         proposed=strict.proposed,
         accepted=strict.accepted,
         cached=busy["strict"].prefix_stats.hit_tokens,
-        batched=strict.batched,
-        differ=differ["strict"],
-        differ_ties=differ["ties"],
-        seconds=strict.seconds,
-        seconds_ties=runs["ties"].seconds,
+        batched=sum(group.batched for group in driven["strict"]),
+        differ=sum(map(tuple.__ne__, strict.tokens, reference)),
+        differ_ties=sum(map(tuple.__ne__, ties.tokens, reference)),
+        seconds=strict.total_s,
+        seconds_ties=ties.total_s,
     )
-
-
-class _Run:
-    """Answers in order, and counts of the engine."""
-
-    def __init__(self) -> None:
-        self.tokens: list[tuple[int, ...]] = []
-        self.proposed = self.accepted = self.batched = 0
-        self.seconds = 0.0
-
-    def add(self, other: _Run) -> None:
-        self.tokens += other.tokens
-        self.proposed += other.proposed
-        self.accepted += other.accepted
-        self.batched += other.batched
-        self.seconds += other.seconds
 
 
 def _loop(
@@ -200,30 +173,3 @@ def _requests(subject: Subject, answers: int) -> list[Request]:
 def _cut(rng: Random, source: Sequence[int], length: int) -> tuple[int, ...]:
     start = rng.randrange(max(1, len(source) - length))
     return tuple(source[start : start + length])
-
-
-def _answers(loop: EngineLoop, requests: Sequence[Request], joins: Sequence[int]) -> _Run:
-    """Run requests to their end; request `i` joins `joins[i]` steps after request `i - 1`."""
-    run = _Run()
-    tokens: dict[str, tuple[int, ...]] = {request.id: () for request in requests}
-    waiting = list(zip(requests, joins, strict=True))
-    wait, started = 0, time.perf_counter()
-    while waiting or loop.has_work:
-        while waiting and waiting[0][1] <= wait:
-            loop.submit(waiting.pop(0)[0])
-            wait = 0
-        events: list[Event] = loop.step()
-        run.batched += loop.batched_rows > 1
-        wait += 1
-        for event in events:
-            match event:
-                case Committed(request_id=name, tokens=new):
-                    tokens[name] += new
-                case Finished(stats=stats):
-                    run.proposed += stats.proposed
-                    run.accepted += stats.accepted
-                case Failed(error=error):
-                    raise error
-    run.seconds = time.perf_counter() - started
-    run.tokens = list(tokens.values())
-    return run

@@ -18,30 +18,26 @@ T = TypeVar("T")
 Post: TypeAlias = Callable[[], None]
 
 
-class Question:
-    """Read-only post: a calibration continues afterwards."""
+class Call(Generic[T]):
+    """A post with a `future` of its result, error, or the failure of a dead engine.
 
-    def __init__(self, answer: Post) -> None:
-        self._answer = answer
+    After a `question`, which only reads, a calibration continues.
+    """
+
+    def __init__(self, work: Callable[[], T], inbox: Inbox, *, question: bool) -> None:
+        self.future: Future[T] = Future()
+        self.question = question
+        self._work = work
+        self._inbox = inbox
 
     def __call__(self) -> None:
-        self._answer()
-
-
-class Call(Generic[T]):
-    """Work with a `future` of its result, error, or the failure of a dead engine."""
-
-    def __init__(self, work: Callable[[], T]) -> None:
-        self.future: Future[T] = Future()
-        self._work = work
-
-    def run(self, failure: EngineDead | None) -> None:
         """Do the work, unless cancelled or after the engine's death. Raises nothing."""
         if not self.future.set_running_or_notify_cancel():
             return
+        self._inbox.call = self
         try:
-            if failure is not None:
-                raise failure
+            if self._inbox.failure is not None:
+                raise self._inbox.failure
             resolve = partial(self.future.set_result, self._work())
         except BaseException as error:  # noqa: BLE001 — the future raises it
             DEVICE.note(error)
@@ -50,6 +46,7 @@ class Call(Generic[T]):
             resolve = partial(self.future.set_exception, error)
         with suppress(InvalidStateError):  # it hung, and the thread was abandoned
             resolve()
+        self._inbox.call = None
 
     def fail(self, failure: EngineDead) -> None:
         """Fail a call that hangs, unless done."""
@@ -58,11 +55,12 @@ class Call(Generic[T]):
 
 
 class Inbox(queue.SimpleQueue[Post]):
-    """Posts in order; any thread may put some. `call` is running."""
+    """Posts in order; any thread may put some. `call` is running; `failure`: the thread's death."""
 
     def __init__(self, heartbeat: Heartbeat) -> None:
         super().__init__()
         self.call: Call[Any] | None = None
+        self.failure: EngineDead | None = None
         self._heartbeat = heartbeat
 
     def work_on(self, post: Post) -> None:
@@ -70,11 +68,6 @@ class Inbox(queue.SimpleQueue[Post]):
         self._heartbeat.begin()
         post()
         self._heartbeat.end()
-
-    def run_call(self, call: Call[Any], failure: EngineDead | None) -> None:
-        self.call = call
-        call.run(failure)
-        self.call = None
 
     def run_all(self) -> None:
         """Run the remaining posts, after the end of the engine thread."""

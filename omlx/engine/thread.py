@@ -21,7 +21,7 @@ from omlx.engine.calibration import Calibrations
 from omlx.engine.device.gpu import KeepWarm, release_buffers
 from omlx.engine.device_errors import DEVICE, isolate
 from omlx.engine.heartbeat import Heartbeat
-from omlx.engine.inbox import Call, Inbox, Post, Question
+from omlx.engine.inbox import Call, Inbox, Post
 from omlx.engine.piece import Room
 from omlx.engine.turns import Turns
 from omlx.engine.types import (
@@ -101,10 +101,9 @@ class EngineThread:
     def __init__(self, *, calibrates: bool = False, warm: KeepWarm | None = None) -> None:
         self.heartbeat = Heartbeat()
         self._warm = warm or KeepWarm()
-        self._failure: EngineDead | None = None
         self._inbox = Inbox(self.heartbeat)
         self._loops: dict[str, EngineLoop] = {}
-        self._turns: Turns[EngineLoop] = Turns()
+        self._turns = Turns()
         self._calibrations = Calibrations(self.heartbeat, enabled=calibrates)
         self._open = OpenRequests()
         self.submissions = 0  # requests so far, for any model
@@ -116,7 +115,7 @@ class EngineThread:
     @property
     def failure(self) -> EngineDead | None:
         """Why the thread has ended; None while it runs."""
-        return self._failure
+        return self._inbox.failure
 
     def start(self) -> None:
         DEVICE.reset()
@@ -139,19 +138,13 @@ class EngineThread:
         if self.failure is None:
             self._inbox.put(fail)
 
-    def call(self, work: Callable[[], T]) -> Future[T]:
-        """Run `work` on the engine thread between steps.
+    def call(self, work: Callable[[], T], *, question: bool = False) -> Future[T]:
+        """Run `work` on the engine thread between steps; a `question` changes nothing.
 
         The future raises what it does, or EngineDead.
         """
-        call = Call(work)
-        self._post(lambda: self._inbox.run_call(call, self.failure))
-        return call.future
-
-    def _ask(self, work: Callable[[], T]) -> Future[T]:
-        """Call work that changes nothing, so a calibration continues."""
-        call = Call(work)
-        self._post(Question(lambda: self._inbox.run_call(call, self.failure)))
+        call = Call(work, self._inbox, question=question)
+        self._post(call)
         return call.future
 
     def attach(self, name: str, loop: EngineLoop) -> None:
@@ -234,7 +227,7 @@ class EngineThread:
             state, loop = self._calibrations.state(model), self._loops.get(model)
             return None if loop is None else replace(loop.snapshot(), calibration=state)
 
-        return self._ask(take)
+        return self.call(take, question=True)
 
     def forecast(self, model: str, tokens: Sequence[int]) -> Future[PromptForecast | None]:
         """Estimate what a prompt would take now; None: not loaded. Raises EngineDead."""
@@ -243,7 +236,7 @@ class EngineThread:
             loop = self._loops.get(model)
             return None if loop is None else loop.forecast(tokens)
 
-        return self._ask(probe)
+        return self.call(probe, question=True)
 
     def read_text(self, model: str, read: Callable[[LoadedModel], T]) -> Future[T]:
         """Have a leased model read a part of a text between two steps. Raises EngineDead."""
@@ -251,7 +244,7 @@ class EngineThread:
 
     def room(self, model: str) -> Future[Room]:
         """Return what room a leased model has. Raises EngineDead."""
-        return self._ask(lambda: self._loops[model].room())
+        return self.call(lambda: self._loops[model].room(), question=True)
 
     def may_prefill(self, model: str, request: Request) -> Future[bool]:
         """Return whether a leased model lacks a part of a prompt's stable prefix, and has room for
@@ -263,7 +256,7 @@ class EngineThread:
             lacks = loop.cached_prefix(request.tokens) < request.stable
             return lacks and loop.has_room_for(request)
 
-        return self._ask(judge)
+        return self.call(judge, question=True)
 
     def clear_prefixes(self, model: str) -> Future[None]:
         """Evict the cached prefixes of a model, if it is loaded. Raises EngineDead."""
@@ -336,7 +329,7 @@ class EngineThread:
         def interrupted() -> bool:
             while not (work or self._inbox.empty()):
                 post = self._inbox.get()
-                if isinstance(post, Question):
+                if isinstance(post, Call) and post.question:
                     self._inbox.work_on(post)
                 else:
                     work.append(post)
@@ -359,9 +352,9 @@ class EngineThread:
 
     def _die(self, failure: EngineDead) -> None:
         with self._dying:
-            if self._failure is not None:
+            if self.failure is not None:
                 return
-            self._failure = failure
+            self._inbox.failure = failure
         self._ended.set()
         if self._inbox.call is not None:
             self._inbox.call.fail(failure)

@@ -3,32 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING
 
 from omlx.engine.types import HELD
 
-
-class Steppable(Protocol):
-    @property
-    def urgency(self) -> int:
-        """The lowest priority number among the requests."""
-
-    @property
-    def frees_memory(self) -> bool:
-        """Whether the next step frees memory, for which another model may wait."""
+if TYPE_CHECKING:
+    from omlx.engine.loop import EngineLoop
 
 
-Loop = TypeVar("Loop", bound=Steppable)
-
-
-class Turns(Generic[Loop]):
+class Turns:
     """Seconds of steps by model, while models of different urgency have work."""
 
     def __init__(self) -> None:
         self._held_s: dict[int, float] = {}  # since a held model's newest step, by id
         self._step_s: dict[int, float] = {}  # of the newest step
 
-    def due(self, busy: Sequence[Loop]) -> Sequence[Loop]:
+    def due(self, busy: Sequence[EngineLoop]) -> Sequence[EngineLoop]:
         """Return the loops to step now: the most urgent, and others that are due."""
         if len(busy) < 2:
             self._held_s.clear()
@@ -36,18 +26,18 @@ class Turns(Generic[Loop]):
         urgent = min(loop.urgency for loop in busy)
         return [loop for loop in busy if loop.urgency == urgent or self._may_step(loop)]
 
-    def stepped(self, loop: Loop, busy: Sequence[Loop], seconds: float) -> None:
+    def stepped(self, loop: EngineLoop, busy: Sequence[EngineLoop], seconds: float) -> None:
         """Record a step of `loop` beside other `busy` loops."""
         self._step_s[id(loop)], self._held_s[id(loop)] = seconds, 0.0
         for other in busy:
             if other is not loop:
                 self._held_s[id(other)] = self._held_s.get(id(other), 0.0) + seconds
 
-    def forget(self, loop: Loop) -> None:
+    def forget(self, loop: EngineLoop) -> None:
         """Drop the times of a model that is unloaded."""
         self._held_s.pop(id(loop), None)
         self._step_s.pop(id(loop), None)
 
-    def _may_step(self, loop: Loop) -> bool:
+    def _may_step(self, loop: EngineLoop) -> bool:
         held_s = self._held_s.get(id(loop), 0.0)
         return loop.frees_memory or held_s >= HELD * self._step_s.get(id(loop), held_s)

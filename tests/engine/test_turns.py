@@ -19,7 +19,7 @@ class Model:
 
 
 def drive(models: list[Model], seconds: float) -> None:
-    turns: Turns[Model] = Turns()
+    turns = Turns()
     now = 0.0
     while now < seconds:
         due = turns.due(models)
@@ -46,7 +46,7 @@ def test_a_less_urgent_model_has_a_share_of_the_time(step_s: float) -> None:
 
 def test_a_model_that_frees_memory_is_not_held() -> None:
     """Else a more urgent model that waits for the memory would wait for good."""
-    turns: Turns[Model] = Turns()
+    turns = Turns()
     waiting, freeing = Model(0, 0.0), Model(10, 1.0, frees_memory=True)
     turns.stepped(freeing, [waiting, freeing], 1.0)
     assert turns.due([waiting, freeing]) == [waiting, freeing]
@@ -59,7 +59,7 @@ def test_a_model_alone_steps_always() -> None:
 
 
 def test_a_forgotten_model_begins_again() -> None:
-    turns: Turns[Model] = Turns()
+    turns = Turns()
     typed, background = Model(0, 1.0), Model(10, 1.0)
     turns.stepped(typed, [typed, background], 100.0)
     turns.stepped(background, [typed, background], 1.0)

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from math import inf
-from typing import Final, Protocol
+from typing import Final
 
 import mlx.core as mx
 
@@ -88,14 +88,6 @@ DURATION_S: Final = 30.0
 log = logging.getLogger("omlx.engine")
 
 
-class Posts(Protocol):
-    """What is posted to the engine thread."""
-
-    def get(self, *, timeout: float | None = None) -> Callable[[], None]:
-        """Return the next post. Raises queue.Empty after `timeout` seconds."""
-        ...
-
-
 class KeepWarm:
     """Waits for posts on the engine thread; where `allowed` returns True, makes some of its own.
 
@@ -119,7 +111,7 @@ class KeepWarm:
             now = self._clock()
             self._until, self._next = now + DURATION_S, now + INTERVAL_S
 
-    def next_post(self, inbox: Posts) -> Callable[[], None]:
+    def next_post(self, inbox: queue.SimpleQueue[Callable[[], None]]) -> Callable[[], None]:
         """Wait for the next post; an evaluation is one, every `INTERVAL_S` until `DURATION_S` are
         over."""
         while self._allowed is not None and (now := self._clock()) < self._until:

@@ -107,10 +107,8 @@ class DraftModel(SampledDrafter):
         if limit < 1 or own.has_id_from(self._id_limit):
             return None
         lag = own.lag
-        if (
-            own.skipped and lag > LOOK_BACK and not self._caches.held(own.id)
-        ):  # nothing was read yet
-            own.skip(lag - LOOK_BACK)
+        if own.skipped and lag > LOOK_BACK and not self._caches.held(own.id):
+            own.skip(lag - LOOK_BACK)  # nothing was read yet
             lag = LOOK_BACK
         return Proposal(self.name, limit, lag=lag, skipped=own.unread, clause=clause)
 
