@@ -161,7 +161,8 @@ class EngineLoop:
             events += self.flush()
         if self._in_flight is None:
             events += self.scheduler.reap()
-        step = self.scheduler.plan()
+        drafts = self._in_flight is not None and self._in_flight.plan.drafts
+        step = None if drafts else self.scheduler.plan()
         if step is None and self._in_flight is not None:
             return events + self.flush()  # delivered before the next launch, which may wait
         if self._prompt_ended and self._in_flight is None:
