@@ -23,9 +23,8 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from omlx.catalog import sentence
 from omlx.errors import Conflict, NotFound, Reason
 from omlx.measure.benchmark import SIZES, Benchmark, prompt_lengths
-from omlx.measure.measurements import Measurements
 from omlx.measure.results import stale
-from omlx.measure.runner import State
+from omlx.measure.runner import Measurements, State
 from omlx.models.pool.pool import Pool
 from omlx.server.request.fields import Body, read, read_query
 

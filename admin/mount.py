@@ -6,9 +6,8 @@ from pathlib import Path
 
 from starlette.exceptions import HTTPException
 
-from omlx.measure.measurements import Measurements
 from omlx.measure.results import ResultStore
-from omlx.measure.runner import Runner
+from omlx.measure.runner import Measurements, Runner
 from omlx.server.app import Application
 from omlx.server.endpoints.models import ModelCards
 from omlx.server.services import ExactnessService, Services

@@ -18,7 +18,7 @@ from starlette.responses import JSONResponse, Response
 
 from omlx.catalog import data_dir
 from omlx.errors import Reason
-from omlx.measure.measurements import Measurements
+from omlx.measure.runner import Measurements
 from omlx.measure.runner import State as TrialState
 from omlx.measure.trial import Trial
 from omlx.models.pool.footprint import MemoryParts

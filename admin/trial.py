@@ -25,10 +25,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import JSONResponse, Response
 
 from omlx.errors import BadRequest, ConfigError, Conflict
-from omlx.measure.measurements import Measurements
 from omlx.measure.planning import MAX_DRAFTS, Planner
 from omlx.measure.results import History, stale
-from omlx.measure.runner import State
+from omlx.measure.runner import Measurements, State
 from omlx.measure.samples import PLAIN, TrialConfiguration, find_configuration
 from omlx.measure.texts import WRITTEN, Kind
 from omlx.measure.trial import Plan, Trial

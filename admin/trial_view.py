@@ -10,8 +10,7 @@ from omlx.catalog import sentence
 from omlx.errors import Reason
 from omlx.measure.planning import MAX_DRAFTS, Estimate
 from omlx.measure.results import Conditions, StoredResult, stale
-from omlx.measure.samples import PLAIN
-from omlx.measure.verdict import render_verdict
+from omlx.measure.samples import PLAIN, render_verdict
 
 from .settings.view import Json
 from .web import formats

@@ -25,13 +25,14 @@ from omlx.measure.samples import (
     Place,
     Samples,
     TrialConfiguration,
+    Verdict,
     Visit,
     configurations,
+    verdict,
     visits,
 )
 from omlx.measure.spread import Spread, rotate
 from omlx.measure.texts import Kind, Question, question
-from omlx.measure.verdict import Verdict, verdict
 from omlx.models.pool.load_queue import LoadJob
 from omlx.models.pool.pool import Pool
 from omlx.models.pool.served import Lease, ServedModel

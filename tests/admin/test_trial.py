@@ -27,10 +27,9 @@ from omlx.errors import Reason
 from omlx.measure.planning import Estimate
 from omlx.measure.runner import State
 from omlx.measure.sample import Sample
-from omlx.measure.samples import Place, TrialConfiguration
+from omlx.measure.samples import Place, TrialConfiguration, verdict
 from omlx.measure.texts import Kind
 from omlx.measure.trial import Plan, Trial
-from omlx.measure.verdict import verdict
 from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.catalog.registry import ModelEntry, Registry
 from omlx.settings.store import Store

@@ -19,11 +19,12 @@ from omlx.measure.samples import (
     TrialConfiguration,
     configurations,
     find_configuration,
+    render_verdict,
+    verdict,
     visits,
 )
 from omlx.measure.texts import WRITTEN, Kind, question
 from omlx.measure.trial import Plan, Trial
-from omlx.measure.verdict import render_verdict, verdict
 from tests.measure.sample_sets import (
     ALONE,
     AUTO,

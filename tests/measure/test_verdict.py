@@ -7,9 +7,19 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from omlx.measure.samples import NGRAM, PLAIN, Place, Samples, TrialConfiguration, configurations
+from omlx.measure.samples import (
+    NGRAM,
+    PLAIN,
+    Place,
+    Samples,
+    TrialConfiguration,
+    Verdict,
+    configurations,
+    join_list,
+    render_verdict,
+    verdict,
+)
 from omlx.measure.texts import Kind
-from omlx.measure.verdict import Verdict, join_list, render_verdict, verdict
 from tests.measure.sample_sets import ALONE, AUTO, DRAFT, KINDS, answer, measured, steady
 
 
