@@ -13,8 +13,8 @@ import pytest
 from omlx.engine.types import Event, Finished, FinishReason, PrefillProgress
 from omlx.errors import Reason
 from omlx.records import RequestStats
-from omlx.server.request.generation import TextWorkers
 from omlx.server.request.stream import EventDispatcher
+from omlx.server.workers import Workers
 from tests.server.running import PATIENCE_S
 
 STATS = RequestStats(1, 0, 1, 0.0, 0.0, 0.0, 0, {}, Reason("spec.off.requested"))
@@ -132,7 +132,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 def test_lanes_do_not_wait_for_each_other_and_each_has_one_worker() -> None:
     async def run() -> None:
-        workers, first, second, other = TextWorkers(), Work(), Work(), Work()
+        workers, first, second, other = Workers(), Work(), Work(), Work()
         tasks = [
             asyncio.create_task(workers.run(lane, work))
             for lane, work in (("a", first), ("a", second), ("b", other))
@@ -152,7 +152,7 @@ def test_lanes_do_not_wait_for_each_other_and_each_has_one_worker() -> None:
 
 def test_work_whose_caller_is_gone_is_dropped_or_ends_before_the_next() -> None:
     async def run() -> None:
-        workers, running, waiting, last = TextWorkers(), Work(), Work(), Work()
+        workers, running, waiting, last = Workers(), Work(), Work(), Work()
         tasks = [asyncio.create_task(workers.run("a", work)) for work in (running, waiting)]
         await until(running.started.is_set)
         for task in tasks:
@@ -172,7 +172,7 @@ def test_work_whose_caller_is_gone_is_dropped_or_ends_before_the_next() -> None:
 
 def test_an_error_of_work_reaches_its_caller() -> None:
     async def run() -> None:
-        workers = TextWorkers()
+        workers = Workers()
         with pytest.raises(ZeroDivisionError):
             await workers.run("a", lambda: 1 // 0)
         assert await workers.run("a", lambda: 1) == 1

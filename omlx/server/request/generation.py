@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Hashable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -46,6 +45,7 @@ from omlx.server.request.media.images import ImageLoader, Reader, UrlReader, att
 from omlx.server.request.opening import Opening
 from omlx.server.request.recorded import Recorded
 from omlx.server.request.stream import EventDispatcher, GenerationStream
+from omlx.server.workers import Workers
 from omlx.text.template.render import Prompt
 from omlx.text.tokens import MAX_TOKENS, encode
 
@@ -80,9 +80,9 @@ class GenerationService:
         self._activity = activity
         self._answers = answers
         self._dispatcher = EventDispatcher()
-        self._text = TextWorkers()
-        self._images = ImageLoader(urls)
-        self._files = FileTexts()
+        self._workers = Workers()
+        self._images = ImageLoader(self._workers, urls)
+        self._files = FileTexts(self._workers)
         self._beginnings = beginnings
         self._next_turns = next_turns
         self.last_prompts: dict[str, tuple[int, ...]] = {}
@@ -122,14 +122,14 @@ class GenerationService:
                 reader = Reader(served.id, served.vision, served.context_length)
                 request = await attach(request, reader, self._images)
             lane = (lease.served.id, request.long)
-            tokenized = await self._text.run(lane, partial(tokenize, lease.served, request))
+            tokenized = await self._workers.run(lane, partial(tokenize, lease.served, request))
             await self._note_beginning(request, lease.served, arrival.caller, lane)
             priority = priority_of(request, arrival.caller.subagent)
             arrival = replace(arrival, guess=priority.guess)
             opening = Opening(lease, request, tokenized, id_prefix, priority.value, recorded)
             if kept or recorded is not None:
                 weights = await self._weights_of(lease.served)
-                await self._text.run(lane, partial(opening.resume, weights))
+                await self._workers.run(lane, partial(opening.resume, weights))
         except BaseException:
             lease.release()
             raise
@@ -206,7 +206,7 @@ class GenerationService:
             request = await self._files.attach(request)
             request = await attach(request, Reader(model, support), self._images)
         work = partial(render_conversation, tokenizer, request, placer=support.family)
-        return await self._text.run((model, request.long), work)
+        return await self._workers.run((model, request.long), work)
 
     async def file_text(self, data: bytes) -> FileText:
         """Return the text of a file, as the model reads attached files. Raises nothing."""
@@ -226,7 +226,7 @@ class GenerationService:
 
     async def run_text(self, model: str, work: Callable[[], T], length: int) -> T:
         """Run `work` on `length` characters or ids of a model, in the model's turn."""
-        return await self._text.run((model, length > LONG_TEXT), work)
+        return await self._workers.run((model, length > LONG_TEXT), work)
 
     async def detokenize(self, name: str | None, tokens: Sequence[int]) -> str:
         """Raises OmlxError, also for ids outside the vocabulary."""
@@ -242,8 +242,7 @@ class GenerationService:
     def shut_down(self) -> None:
         if self._next_turns is not None:
             self._next_turns.shut_down()
-        self._text.shut_down()
-        self._images.shut_down()
+        self._workers.shut_down()
 
     async def _check_empty(self, request: GenerationRequest, served: ServedModel) -> None:
         """Raise BadRequest for a receipt of an answer without tokens, and for a prompt to be stored
@@ -265,7 +264,7 @@ class GenerationService:
         if self._beginnings is None or stats is None or stats.disk.off is not None:
             return
         note = partial(self._beginnings.note_request, served.id, caller.client, request)
-        await self._text.run(lane, note)
+        await self._workers.run(lane, note)
 
     async def _weights_of(self, served: ServedModel) -> str:
         """Return what identifies the weights of a loaded model; empty if its files are gone."""
@@ -312,36 +311,3 @@ class GenerationService:
             stream.close()
             raise
         return stream
-
-
-THREADS: Final = 16
-"""Lanes that can work at the same time: two for each of eight models."""
-
-
-class TextWorkers:
-    """Runs work in threads, of each lane one after another. Used on the event loop."""
-
-    def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(THREADS, "omlx-text")
-        self._lanes: WeakValueDictionary[Hashable, asyncio.Lock] = WeakValueDictionary()
-
-    async def run(self, lane: Hashable, work: Callable[[], T]) -> T:
-        """Run `work` after what came to this lane before. Raises what it does.
-
-        Work whose caller is cancelled while it waits is dropped. Running work continues, and its
-        lane stays occupied.
-        """
-        lock = self._lanes.setdefault(lane, asyncio.Lock())
-        await lock.acquire()
-        future = asyncio.get_running_loop().run_in_executor(self._pool, work)
-        future.add_done_callback(lambda done: _leave(lock, done))
-        return await asyncio.shield(future)
-
-    def shut_down(self) -> None:
-        self._pool.shutdown(wait=False)
-
-
-def _leave(lock: asyncio.Lock, done: asyncio.Future[T]) -> None:
-    lock.release()
-    if not done.cancelled():
-        done.exception()  # retrieved: the caller may have gone

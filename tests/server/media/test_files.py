@@ -15,6 +15,7 @@ from omlx.server.dialects.openai.responses_request import ResponseRequest
 from omlx.server.request.generation_request import GenerationRequest
 from omlx.server.request.media.files import MAX_FILES, FileTexts
 from omlx.server.request.media.pdf_worker import READ, reply
+from omlx.server.workers import Workers
 from tests.server.media.pdfs import bomb, encrypted, pdf, uri
 from tests.server.running import TARGET
 
@@ -25,7 +26,7 @@ DATA = uri(PAGES).partition(",")[2]
 
 def attached(request: GenerationRequest) -> tuple[Any, list[tuple[str, str]]]:
     """The content of the last message, code and field of each warning."""
-    request = asyncio.run(FileTexts().attach(request))
+    request = asyncio.run(FileTexts(Workers()).attach(request))
     warnings = [(reason.code, str(reason.params["field"])) for reason in request.warnings]
     return request.messages[-1]["content"], warnings
 

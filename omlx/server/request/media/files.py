@@ -8,14 +8,13 @@ are failures: the next turn finds the same prompt.
 
 from __future__ import annotations
 
-import asyncio
 import subprocess
 import sys
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from hashlib import sha256
 from tempfile import TemporaryFile
 from threading import Lock
@@ -28,9 +27,9 @@ from omlx.server.http.body import Json
 from omlx.server.request.content import FILE, content_of, file_bytes, text_part
 from omlx.server.request.generation_request import GenerationRequest
 from omlx.server.request.media import pdf_worker
+from omlx.server.workers import Workers
 from omlx.text.template.conversation import BETWEEN
 
-THREADS: Final = 2
 MAX_FILES: Final = 32
 """Of one request; further ones become notes."""
 KEPT: Final = 64
@@ -55,10 +54,10 @@ class FileText:
 
 
 class FileTexts:
-    """Reads files in threads of its own. Thread-safe."""
+    """Texts of attached files, the newest kept."""
 
-    def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(THREADS, "omlx-files")
+    def __init__(self, workers: Workers) -> None:
+        self._workers = workers
         self._kept: OrderedDict[bytes, FileText] = OrderedDict()
         self._lock = Lock()
 
@@ -87,12 +86,12 @@ class FileTexts:
 
     async def read(self, data: bytes) -> FileText:
         """Read a file. Raises nothing."""
-        return await asyncio.get_running_loop().run_in_executor(self._pool, _text_of, data)
+        return await self._workers.run("files", partial(_text_of, data), at_once=2)
 
     async def _read(self, url: str | None) -> FileText:
         if url is None:
             return FileText(failure="file.elsewhere")
-        return await asyncio.get_running_loop().run_in_executor(self._pool, self._find, url)
+        return await self._workers.run("files", partial(self._find, url), at_once=2)
 
     def _find(self, url: str) -> FileText:
         """Return the text of a data URI, which is read once."""

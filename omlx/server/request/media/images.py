@@ -14,7 +14,6 @@ import asyncio
 import ssl
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
@@ -43,6 +42,7 @@ from omlx.server.request.content import (
     too_large,
 )
 from omlx.server.request.generation_request import GenerationRequest
+from omlx.server.workers import Workers
 from omlx.text.template.conversation import BETWEEN
 from omlx.text.tokens import MAX_TOKENS
 
@@ -150,7 +150,6 @@ def _without_images(request: GenerationRequest, reader: Reader) -> GenerationReq
 if TYPE_CHECKING:
     from omlx.models.vision.family import VisionFamily
 
-THREADS: Final = 2
 LOW_TOKENS: Final = 256
 """Tokens of an image with `detail: low`, at most."""
 KEPT: Final = 16
@@ -160,9 +159,9 @@ KEPT_BYTES: Final = 64 << 20
 class ImageLoader:
     """`urls` reads images from addresses; None: that is off."""
 
-    def __init__(self, urls: UrlReader | None = None) -> None:
+    def __init__(self, workers: Workers, urls: UrlReader | None = None) -> None:
+        self._workers = workers
         self._urls = urls
-        self._pool = ThreadPoolExecutor(THREADS, "omlx-media")
         self._kept = PreparedImages()
 
     async def load(self, part: Json, family: VisionFamily) -> PreparedImage:
@@ -179,10 +178,7 @@ class ImageLoader:
         def prepare() -> PreparedImage:
             return self._prepared(read(), family, most, field)
 
-        return await asyncio.get_running_loop().run_in_executor(self._pool, prepare)
-
-    def shut_down(self) -> None:
-        self._pool.shutdown(wait=False)
+        return await self._workers.run("images", prepare, at_once=2)
 
     def _prepared(self, data: bytes, family: VisionFamily, most: int, field: str) -> PreparedImage:
         from omlx.server.request.media.decode import decode  # noqa: PLC0415 — needs the extra
