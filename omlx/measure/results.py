@@ -10,13 +10,14 @@ Unreadable results count as missing, with a line in the log: the loss costs anot
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, TypeAlias, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
 
 import omlx
 from omlx.errors import ModelError, Reason
@@ -29,7 +30,6 @@ BENCHMARKS: Final = "benchmarks"
 KEPT: Final = 12
 """Runs of a model — the newest of each omlx version are kept first."""
 
-Json = dict[str, Any]
 T = TypeVar("T")
 
 log = logging.getLogger("omlx.measure")
@@ -90,13 +90,6 @@ class StoredResult:
     at: float
     conditions: Conditions
 
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> StoredResult:
-        """Parse `asdict` of a result. Raises KeyError, TypeError or ValueError."""
-        then = values["conditions"]
-        conditions = Conditions(str(then["machine"]), dict(then["versions"]), dict(then["weights"]))
-        return cls(dict(values["record"]), float(values["at"]), conditions)
-
 
 @dataclass(frozen=True, slots=True)
 class History:
@@ -106,6 +99,11 @@ class History:
     drafts: Mapping[str, StoredResult] = field(default_factory=dict)
 
 
+Runs: TypeAlias = dict[Literal["runs"], list[StoredResult]]
+_HISTORY: Final = TypeAdapter(History)
+_RUNS: Final[TypeAdapter[Runs]] = TypeAdapter(Runs)
+
+
 @dataclass(frozen=True, slots=True)
 class ResultStore:
     """The results in `home`, read at every call. Thread-safe."""
@@ -113,69 +111,63 @@ class ResultStore:
     home: Path
 
     def trials(self, model: str) -> History:
-        return self._load(TRIALS, model, _history) or History()
+        return self._load(TRIALS, model, _HISTORY) or History()
 
     def save_trial(
         self, model: str, report: StoredResult, drafts: Mapping[str, StoredResult]
     ) -> None:
         """Replace the last trial and the results of `drafts`. Failures are logged, not raised."""
 
-        def change(text: str | None) -> Json:
-            before = _parsed(TRIALS, text, _history) or History()
-            merged = {**before.drafts, **drafts}
-            records = {draft: asdict(stored) for draft, stored in merged.items()}
-            return {"report": asdict(report), "drafts": records}
+        def change(before: History | None) -> History:
+            earlier = before.drafts if before is not None else {}
+            return History(report, {**earlier, **drafts})
 
-        self._change(TRIALS, model, change)
+        self._change(TRIALS, model, _HISTORY, change)
 
     def runs(self, model: str) -> list[StoredResult]:
         """Return the benchmarks of a model, newest first."""
-        return self._load(BENCHMARKS, model, _runs) or []
+        stored = self._load(BENCHMARKS, model, _RUNS)
+        return stored["runs"] if stored else []
 
     def add_run(self, model: str, run: StoredResult) -> None:
         """Add a benchmark and drop the oldest beyond `KEPT`. Failures are logged, not raised."""
 
-        def change(text: str | None) -> Json:
-            runs = [run, *(_parsed(BENCHMARKS, text, _runs) or [])]
-            return {"runs": [asdict(kept) for kept in keep(runs)]}
+        def change(stored: Runs | None) -> Runs:
+            return {"runs": keep([run, *(stored["runs"] if stored else [])])}
 
-        self._change(BENCHMARKS, model, change)
+        self._change(BENCHMARKS, model, _RUNS, change)
 
-    def _load(self, kind: str, model: str, parse: Callable[[Json], T]) -> T | None:
+    def _load(self, kind: str, model: str, form: TypeAdapter[T]) -> T | None:
         try:
-            return _parsed(kind, Measurements(self.home, kind).load(model), parse)
+            return _parsed(kind, Measurements(self.home, kind).load(model), form)
         except Failure as error:
             _warn(f"{kind[:-1]} not read", error)
             return None
 
-    def _change(self, kind: str, model: str, change: Callable[[str | None], Json]) -> None:
+    def _change(
+        self, kind: str, model: str, form: TypeAdapter[T], change: Callable[[T | None], T]
+    ) -> None:
+        def changed(text: str | None) -> str:
+            return form.dump_json(change(_parsed(kind, text, form))).decode()
+
         try:
-            Measurements(self.home, kind).change(model, lambda text: json.dumps(change(text)))
+            Measurements(self.home, kind).change(model, changed)
         except Failure as error:
             _warn(f"{kind[:-1]} not kept", error)
 
 
-def _parsed(kind: str, text: str | None, parse: Callable[[Json], T]) -> T | None:
+def _parsed(kind: str, text: str | None, form: TypeAdapter[T]) -> T | None:
     if text is None:
         return None
     try:
-        return parse(json.loads(text))
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        return form.validate_json(text)
+    except ValidationError as error:
         _warn(f"{kind[:-1]} not read", error)
         return None
 
 
 def _warn(event: str, error: Exception) -> None:
     log.warning(event, extra={"fields": {"detail": f"{error!r}"}})
-
-
-def _history(values: Json) -> History:
-    drafts = {str(name): StoredResult.from_json(each) for name, each in values["drafts"].items()}
-    return History(StoredResult.from_json(values["report"]), drafts)
-
-
-def _runs(values: Json) -> list[StoredResult]:
-    return [StoredResult.from_json(run) for run in values["runs"]]
 
 
 def keep(runs: list[StoredResult]) -> list[StoredResult]:

@@ -185,7 +185,10 @@ class DraftModel(SampledDrafter):
         def read(window: mx.array, widths: Sequence[int] = ones) -> mx.array:
             if marks:
                 cache.mark()
-            return _known_ids(cache.read(self._model, window, widths), self._vocab_size)
+            logits = cache.read(self._model, window, widths)
+            if logits.shape[-1] == self._vocab_size:
+                return logits
+            return _known_ids(logits, self._vocab_size)
 
         with token_sampler([(row.target, row.sampler) for row in rows]) as sampler:
             first = read(window, widths)
