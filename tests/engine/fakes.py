@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import mlx.core as mx
+import pytest
 from mlx import nn
 from mlx_lm.models.cache import KVCache
 
 from omlx.engine.device.model import Cache, MakeCache, cache_maker
-from omlx.engine.device.sampling import Draw
 from omlx.engine.speculation.drafter import Draft, Drafter, Proposal
+from omlx.engine.speculation.drafters import draft_model
 from omlx.engine.speculation.drafters.draft_model import DraftModel
 from omlx.engine.speculation.drafters.draft_rows import DraftRow
+from omlx.engine.speculation.drafters.sampler import TokenSampler, token_sampler
 from omlx.engine.speculation.strategy import Clause
 from omlx.engine.step.row import Row
 from tests import zoo
@@ -122,10 +125,27 @@ class Corrupted(DraftModel):
         self.accepted.append(accepted)
         super().observe(row, accepted)
 
-    def _sample(self, logits: mx.array, places: Sequence[Draw]) -> mx.array:
-        chosen = super()._sample(logits, places)
-        bad = mx.array([self._bad(place.position) for place in places])
-        return mx.where(bad, (chosen + 1) % zoo.VOCAB_SIZE, chosen)
+    def _draft_tokens(self, *arguments: Any) -> list[mx.array]:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(draft_model, "token_sampler", self._sampling)
+            return super()._draft_tokens(*arguments)
+
+    @contextmanager
+    def _sampling(self, rows: Any) -> Iterator[TokenSampler]:
+        with token_sampler(rows) as right:
+            sampler = CorruptedSampler(right.places, right.mask, right.ahead)
+            sampler.bad = self._bad
+            yield sampler
+
+
+class CorruptedSampler(TokenSampler):
+    """Takes another token where `bad` holds."""
+
+    bad: Callable[[int], bool]
+
+    def take(self, chosen: mx.array) -> mx.array:
+        bad = mx.array([self.bad(place.position) for place in self.places])
+        return super().take(mx.where(bad, (chosen + 1) % zoo.VOCAB_SIZE, chosen))
 
 
 class Failing(Scripted):

@@ -141,7 +141,7 @@ def test_a_shared_pass_that_fails_costs_its_rows_their_drafts_and_nothing_else(
     bench, rows = drafting("llama"), rows_of(3)
     bench.submit(*rows).until(lambda: shared_rounds(bench) > 1)
     with monkeypatch.context() as now:
-        now.setattr(bench.drafter, "_sample", lambda *_: 1 / 0)
+        now.setattr(bench.drafter, "_draft_tokens", lambda *_: 1 / 0)
         bench.until(lambda: not bench.drafter._caches.members)
     bench.run(later := request("later", prompt(11, 8)))
     proven(bench, "llama", [*rows, later])
