@@ -82,7 +82,7 @@ def compare_strict(
         facts = facts_of(subject.model, subject.vocab_size, make_cache)
         facts = run_through(probed(facts, subject.model, make_cache))
     alone = _loop(subject, measured, facts, strict=True, prefix_bytes=0)
-    reference = []
+    reference: list[tuple[int, ...]] = []
     progress.start("plain, alone")
     for request in asked:
         plain = replace(request, speculation=Speculation(OFF))

@@ -86,7 +86,7 @@ class Planner:
         """
         return self.pacing.timed and (self.pacing.due or bool(in_flight.prompts))
 
-    def turn(self, decoding: Sequence[Row]) -> Sequence[Row]:
+    def turn(self, decoding: list[Row]) -> list[Row]:
         """Return the rows to decode next: less urgent ones wait for a first token."""
         self.pacing.holding = False
         if len(decoding) < 2 or not self.pacing.holds:
