@@ -50,7 +50,7 @@ def way_back(model: nn.Module) -> str:
     cache = zoo.make_cache(model)
     if unsupported(cache):
         return "no"
-    kinds = {kind_of(leaf) for leaf in leaves(cache)}
+    kinds = {kind_of(type(leaf)) for leaf in leaves(cache)}
     if kinds & {ArraysCache, Snapshot}:
         return "snapshot"
     return "slice" if kinds & {RotatingKVCache, ConcatenateKVCache} else "trim"

@@ -367,9 +367,7 @@ def _peak(launch: Launch, following: Launch | None) -> int | None:
 
 def _is_one_pass(plan: Plan) -> bool:
     """Whether a step is a single sampling pass, without operations other than rollbacks."""
-    if len(plan.forwards) != 1:
-        return False
-    if plan.ops and not all(isinstance(op, Rewind) for op in plan.ops):
+    if len(plan.forwards) != 1 or not {*map(type, plan.ops)} <= {Rewind}:
         return False
     (forward,) = plan.forwards
     return forward.windows[0].sample and forward.batched == (len(forward.windows) > 1)

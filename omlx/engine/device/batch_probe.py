@@ -105,7 +105,7 @@ def merge_refusal(model: Model, make_cache: MakeCache) -> Reason | None:
         return Reason("batch.off.probe", {"error": fault})
     alone = (kinds.Trimmed, kinds.Snapshot)
     for leaf in leaves(make_cache()):
-        kind = kinds.kind_of(leaf)
+        kind = kinds.kind_of(type(leaf))
         if kind in alone or not (kind in kinds.ATTENTION or isinstance(leaf, Mergeable)):
             return Reason("batch.off.no_merge", {"layer": type(leaf).__name__})
         if getattr(leaf, "keep", 0):
@@ -117,7 +117,7 @@ def layer_refusal(make_cache: MakeCache) -> Reason | None:
     """Return which layer's cache cannot roll back one row of a batch, or None. Runs nothing."""
     known = kinds.ATTENTION | {ArraysCache}
     for leaf in leaves(make_cache()):
-        if kinds.kind_of(leaf) not in known:
+        if kinds.kind_of(type(leaf)) not in known:
             error = f"{type(leaf).__name__} cannot roll back one row"
             return Reason("batch.off.uneven", {"error": error})
     return None
@@ -181,7 +181,7 @@ class _Probe:
         texts = mx.random.randint(0, vocab_size, (2, 8), key=mx.random.key(0))
         self._texts = [texts[0], texts[1], texts[0]]
         self._alone: list[mx.array] = []
-        kept = {kinds.kind_of(leaf) for leaf in leaves(make_cache())}
+        kept = {kinds.kind_of(type(leaf)) for leaf in leaves(make_cache())}
         self._quantized = QuantizedKVCache in kept
         self.lengths = [5, 1, 4]  # one token is less history than some recurrent layers keep
 

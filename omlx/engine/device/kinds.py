@@ -7,6 +7,7 @@ in `same_as` the class of mlx-lm with the same fields and meaning.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cache
 from typing import Any, ClassVar, Final
 
 import mlx.core as mx
@@ -87,12 +88,13 @@ ATTENTION: Final = frozenset({KVCache, QuantizedKVCache, RotatingKVCache})
 """Kinds whose rows share a ragged buffer."""
 
 
-def kind_of(leaf: object) -> type | None:
-    """Return the kind of a layer cache; None for an unknown class."""
+@cache
+def kind_of(layer: type) -> type | None:
+    """Return the kind of a class of layer caches; None for an unknown one."""
     for generic in (Trimmed, Snapshot):
-        if isinstance(leaf, generic):
+        if issubclass(layer, generic):
             return generic
-    kind = getattr(type(leaf), "same_as", type(leaf))
+    kind = getattr(layer, "same_as", layer)
     return kind if kind in _KNOWN else None
 
 
@@ -106,7 +108,7 @@ def quantized(cache: Iterable[Any], bits: int) -> list[Any]:
 
 
 def _quantized(leaf: Any, bits: int) -> Any:
-    if kind_of(leaf) is CacheList:
+    if kind_of(type(leaf)) is CacheList:
         return type(leaf)(*quantized(leaf.caches, bits))
     if type(leaf) is KVCache:
         return QuantizedKVCache(GROUP, bits)
@@ -124,12 +126,12 @@ def handle(value: Any) -> Any:
 
 def copy_state(leaf: Any) -> Any:
     """Copy what a recurrent layer or snapshot keeps: nested arrays, integers as arrays."""
-    return tree_map(_copied, leaf.stored() if kind_of(leaf) is Snapshot else leaf.cache)
+    return tree_map(_copied, leaf.stored() if kind_of(type(leaf)) is Snapshot else leaf.cache)
 
 
 def put_state(leaf: Any, state: Sequence[Any]) -> None:
     """Fill an empty layer with a copied state, for later use by other layers as well."""
-    if kind_of(leaf) is Snapshot:
+    if kind_of(type(leaf)) is Snapshot:
         leaf.put_back(handle(state))
     else:
         leaf.cache = list(state)

@@ -238,7 +238,7 @@ def _copy_of(cache: Cache, piece: Piece) -> Payload:
 
 def _fill(leaf: Any, i: int, parts: Sequence[Share], length: int, prompt: int) -> None:
     """Fill an empty layer, the one number `i` of its kind, up to token `length`."""
-    kind = kind_of(leaf)
+    kind = kind_of(type(leaf))
     if _KINDS[kind] == "state":
         put_state(leaf, parts[-1].payload.arrays[i])
         return
@@ -296,7 +296,7 @@ _KINDS: Final[Mapping[type | None, Kind]] = {
 def uncacheable(cache: Iterable[LayerCache]) -> Reason | None:
     """Return why prefixes of such a cache cannot be cached, or None."""
     parts = leaves(cache)
-    unknown = sorted({type(leaf).__name__ for leaf in parts if kind_of(leaf) not in _KINDS})
+    unknown = sorted({type(leaf).__name__ for leaf in parts if kind_of(type(leaf)) not in _KINDS})
     if unknown:
         return Reason("prefix.off.cache", {"layers": ", ".join(unknown)})
     windows = {window_of(leaf) for leaf in of_kind(cache, "window")}
@@ -322,7 +322,7 @@ def layout_of(model: Model, make_cache: MakeCache) -> Layout:
         recurrent=len(states) > 0,
         record_bytes=traits(cache).recorded * nbytes("state"),
     )
-    span = max((leaf.span for leaf in states if kind_of(leaf) is Snapshot), default=0)
+    span = max((leaf.span for leaf in states if kind_of(type(leaf)) is Snapshot), default=0)
     if not span:
         return layout
     mx.eval(model(mx.zeros((1, span), mx.int32), cache=cache))
@@ -330,11 +330,11 @@ def layout_of(model: Model, make_cache: MakeCache) -> Layout:
 
 
 def of_kind(cache: Iterable[LayerCache], kind: Kind) -> list[Any]:
-    return [leaf for leaf in leaves(cache) if _KINDS.get(kind_of(leaf)) == kind]
+    return [leaf for leaf in leaves(cache) if _KINDS.get(kind_of(type(leaf))) == kind]
 
 
 def window_of(leaf: Any) -> int:
-    if kind_of(leaf) is ChunkedKVCache:
+    if kind_of(type(leaf)) is ChunkedKVCache:
         return int(leaf.chunk_size)
     return int(leaf.max_size)
 
@@ -352,7 +352,7 @@ def bytes_per_token(cache: Cache, kind: Kind) -> int:
 
 def _rows(leaf: Any) -> Arrays:
     """Return the arrays of a layer with a row per token; None before the first pass."""
-    arrays = leaf.rows() if kind_of(leaf) is Trimmed else (leaf.keys, leaf.values)
+    arrays = leaf.rows() if kind_of(type(leaf)) is Trimmed else (leaf.keys, leaf.values)
     return None if arrays is None or arrays[0] is None else arrays
 
 
@@ -360,7 +360,7 @@ def copy(leaf: Any, piece: Piece) -> Arrays:
     """Copy a layer's part of a piece; None where the layer has read nothing."""
     if piece.kind == "state":
         return copy_state(leaf)
-    rows, kind = _rows(leaf), kind_of(leaf)
+    rows, kind = _rows(leaf), kind_of(type(leaf))
     if rows is None:
         return None
     if kind is RotatingKVCache:

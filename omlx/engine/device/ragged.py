@@ -38,10 +38,10 @@ def merge_caches(caches: Sequence[Cache]) -> list[Any]:
 
 def _merge_layer(layers: Sequence[Any]) -> Any:
     first = layers[0]
-    if kind_of(first) is CacheList:
+    if kind_of(type(first)) is CacheList:
         parts = zip(*(layer.caches for layer in layers), strict=True)
         return type(first)(*map(_merge_layer, parts))
-    if kind_of(first) in ATTENTION:
+    if kind_of(type(first)) in ATTENTION:
         return RaggedKVCache.merge(layers)
     return type(first).merge(list(layers))
 

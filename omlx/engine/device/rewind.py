@@ -62,7 +62,7 @@ def leaves(cache: Iterable[LayerCache]) -> list[LayerCache]:
     """Return the layer caches, every CacheList replaced by its parts."""
     flat: list[LayerCache] = []
     for layer in cache:
-        if kind_of(layer) is CacheList:
+        if kind_of(type(layer)) is CacheList:
             flat.extend(leaves(cast(Any, layer).caches))
         else:
             flat.append(layer)
@@ -71,7 +71,7 @@ def leaves(cache: Iterable[LayerCache]) -> list[LayerCache]:
 
 def unsupported(cache: Iterable[LayerCache]) -> list[str]:
     """Return the names of the cache classes that cannot be rolled back here."""
-    return sorted({type(leaf).__name__ for leaf in leaves(cache) if kind_of(leaf) is None})
+    return sorted({type(leaf).__name__ for leaf in leaves(cache) if kind_of(type(leaf)) is None})
 
 
 def rewind_refusal(cache: Iterable[LayerCache], model: object = None) -> Reason | None:
@@ -90,7 +90,7 @@ def traits(cache: Iterable[LayerCache]) -> Traits:
     parts = leaves(cache)
     windows = [leaf.max_size for leaf in parts if isinstance(leaf, RotatingKVCache)]
     windows += [leaf.chunk_size for leaf in parts if isinstance(leaf, ChunkedKVCache)]
-    marked = [leaf for leaf in parts if kind_of(leaf) in _MARKED]
+    marked = [leaf for leaf in parts if kind_of(type(leaf)) in _MARKED]
     recorded = bool(marked) and all(isinstance(leaf, Recorded) for leaf in marked)
     return Traits(
         recurrent=bool(marked),
@@ -114,26 +114,29 @@ def rewind(cache: Iterable[LayerCache], now: int, target: int, marks: Sequence[M
 
     Return the length reached. Raises RewindError, with the cache unchanged, if neither is possible.
     """
-    parts = leaves(cache)
-    if target == now:
+    parts, back = leaves(cache), now - target
+    if not back:
         return now
-    if all(_can_step_back(leaf, now - target) for leaf in parts):
+    stuck = [leaf for leaf in parts if not _can_step_back(leaf, back)]
+    if not stuck:
         for leaf in parts:
-            _step_back(leaf, now - target)
+            _step_back(leaf, back)
         return target
     for place in reversed(marks):
         if place.length <= target:
             for leaf, saved in zip(parts, place.saved, strict=True):
                 _put_back(leaf, saved, now - place.length)
             return place.length
-    stuck = {type(leaf).__name__ for leaf in parts if not _can_step_back(leaf, now - target)}
-    detail = f"{', '.join(sorted(stuck))} cannot step back {now - target}"
+    names = sorted({type(leaf).__name__ for leaf in stuck})
+    detail = f"{', '.join(names)} cannot step back {back}"
     raise RewindError("rewind.failed", length=target, detail=detail)
 
 
 def length_of(cache: Iterable[LayerCache]) -> int | None:
     """Return how many tokens the layers count; None if none counts. Asserts that they agree."""
-    counts = {int(cast(Any, leaf).offset) for leaf in leaves(cache) if kind_of(leaf) in _COUNTING}
+    counts = {
+        int(cast(Any, leaf).offset) for leaf in leaves(cache) if kind_of(type(leaf)) in _COUNTING
+    }
     assert len(counts) <= 1, f"layers disagree: {sorted(counts)}"
     return counts.pop() if counts else None
 
@@ -141,7 +144,7 @@ def length_of(cache: Iterable[LayerCache]) -> int | None:
 def _can_step_back(leaf: Any, n: int) -> bool:
     if isinstance(leaf, Recorded):
         return leaf.records(n)
-    kind = kind_of(leaf)
+    kind = kind_of(type(leaf))
     if kind is RotatingKVCache:
         if leaf.keys is None:
             return False
@@ -157,7 +160,7 @@ def _step_back(leaf: Any, n: int) -> None:
     if isinstance(leaf, Recorded):
         leaf.step_back(n)
         return
-    kind = kind_of(leaf)
+    kind = kind_of(type(leaf))
     if kind is ConcatenateKVCache:
         leaf.keys, leaf.values = leaf.keys[..., :-n, :], leaf.values[..., :-n, :]
         leaf.offset -= n
@@ -173,7 +176,7 @@ def _step_back(leaf: Any, n: int) -> None:
 
 
 def _save(leaf: Any, fresh: bool) -> tuple[Any, ...] | None:
-    kind = kind_of(leaf)
+    kind = kind_of(type(leaf))
     if kind is Snapshot:
         return tuple(map(handle, leaf.fields()))
     if kind is ArraysCache:
@@ -188,7 +191,7 @@ def _save(leaf: Any, fresh: bool) -> tuple[Any, ...] | None:
 
 
 def _put_back(leaf: Any, saved: tuple[Any, ...] | None, n: int) -> None:
-    kind = kind_of(leaf)
+    kind = kind_of(type(leaf))
     if kind is Snapshot and saved is not None:
         leaf.put_back(tuple(map(handle, saved)))
     elif kind is ArraysCache and saved is not None:

@@ -236,7 +236,9 @@ class Runner:
         draws: list[Draw] = []
         for i, window in enumerate(() if bare else windows):
             for at in range(window.pending, window.pending + window.draft_n + 1):
-                history = self._history(window, tokens[i], at)
+                history = None
+                if samplers[i].penalised:
+                    history = self._history(window, tokens[i], at)
                 draws.append(Draw(samplers[i], window.start + at, history))
         self._sample(launched, _sampled_places(logits, windows), draws)
 
@@ -305,7 +307,7 @@ class Runner:
         windows = forward.windows
         if windows[0].tokens == LAST:  # the rows of a pass are all in flight, or none is
             return self._newest(forward.rows)[:, None]
-        widest = max(window.width for window in windows)
+        widest = max(map(attrgetter("width"), windows))
         rows: list[list[int]] = []
         for window in windows:
             known = [*self._known(window), *(window.draft or ())]
@@ -321,13 +323,10 @@ class Runner:
         tokens = cast(tuple[int, ...], window.tokens)
         return tokens if self.vision is None else self.vision.ids(tokens)
 
-    def _history(self, window: Window, tokens: mx.array, upto: int) -> mx.array | None:
+    def _history(self, window: Window, tokens: mx.array, upto: int) -> mx.array:
         """The tokens that penalties see at a position, as if the draft up to it were accepted."""
-        sampler = self._rows[window.row].sampler
-        if not sampler.penalised:
-            return None
         known = mx.concatenate([mx.array(window.history, mx.uint32), tokens[:upto]])
-        return known[-sampler.sampling.history :]
+        return known[-self._rows[window.row].sampler.sampling.history :]
 
 
 def _sampled_places(logits: mx.array, windows: Sequence[Window]) -> mx.array:

@@ -21,6 +21,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import e, log
+from operator import attrgetter
 from typing import Any, Final, cast
 
 import mlx.core as mx
@@ -191,12 +192,6 @@ class Draw:
         size = self.sampler.vocab_size
         return sampling.xtc_threshold, tuple(id for id in sampling.xtc_spared if id < size)
 
-    @property
-    def processors(self) -> list[Processor]:
-        if self.position < self.sampler.sampling.end_position:
-            return [*self.sampler.processors, *self.sampler.no_end]
-        return self.sampler.processors
-
 
 class RowSampler:
     """The sampling parameters of one request, with their logits processors.
@@ -226,7 +221,11 @@ class RowSampler:
 
 def process(logits: mx.array, draws: Sequence[Draw]) -> mx.array:
     """Apply bias and penalties in mlx-lm's order. logits [rows, V] -> [rows, V]"""
-    processors = [draw.processors for draw in draws]
+    processors: list[list[Processor]] = []
+    for draw in draws:
+        sampler = draw.sampler
+        ended = draw.position >= sampler.sampling.end_position
+        processors.append(sampler.processors if ended else [*sampler.processors, *sampler.no_end])
     if not any(processors):
         return logits
     rows = []
@@ -254,7 +253,7 @@ def permit(logits: mx.array, rows: Sequence[bytes | None]) -> mx.array:
 def draw(logits: mx.array, draws: Sequence[Draw]) -> mx.array:
     """Sample one token per row from processed logits. logits [rows, V0] -> ids [rows], uint32"""
     first = draws[0].sampler
-    if first.greedy and (len(draws) == 1 or all(d.sampler.greedy for d in draws)):
+    if first.greedy and (len(draws) == 1 or all(map(attrgetter("sampler.greedy"), draws))):
         return mx.argmax(logits, axis=-1)
     exclusion = draws[0].exclusion
     if all(

@@ -119,7 +119,7 @@ class LatencyTable:
 
     def seconds(self, width: int, context: int) -> float | None:
         """Estimate a pass over `width` tokens at `context` tokens; None if nothing is measured."""
-        widths, values = self.curve(context)
+        widths, values = self._curves.get(bucket_of(context)) or self.curve(context)
         if not widths:
             return None
         i = bisect_right(widths, width)
@@ -138,7 +138,7 @@ class LatencyTable:
 
     def plain(self, context: int) -> float | None:
         """Estimate a plain step, or a pass of one token; None if neither is measured."""
-        widths, values = self.curve(context)
+        widths, values = self._curves.get(bucket_of(context)) or self.curve(context)
         return values[0] * self.drift if widths and widths[0] <= 1 else None
 
     def _new(self, width: int) -> bool:

@@ -176,7 +176,7 @@ class PassChoice:
     def count(self) -> None:
         """Have the policies of the rows count this decision."""
         for record, proposals, choice in self.rows:
-            if proposals:
+            if proposals and not choice.settled:
                 with isolate(record.disable):
                     record.policy.record(proposals, choice)
 

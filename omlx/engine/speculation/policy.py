@@ -66,11 +66,15 @@ class Candidate(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """The best candidate of a row, those that were compared, and whether the best is a probe."""
+    """The best candidate of a row, those that were compared, and whether the best is a probe.
+
+    `settled`: drafted whatever it costs.
+    """
 
     best: Candidate
     evaluated: tuple[Candidate, ...] = ()
     probe: bool = False
+    settled: bool = False
 
 
 def plain(pending: int) -> Candidate:
@@ -128,7 +132,8 @@ class RowPolicy:
         if self._settled(proposals):
             longest = min(proposals[0].max_length, self.draft_length.max)
             forecast = certain(pending, longest, fixed=self._fixed or step.rows == 1)
-            return Choice(Candidate(proposals[0], forecast, step.decide([forecast])))
+            candidate = Candidate(proposals[0], forecast, step.decide([forecast]))
+            return Choice(candidate, settled=True)
         if not step.plain_s:
             return Choice(plain(pending))
         candidates = tuple([self.evaluate(proposal, pending, step) for proposal in proposals])
@@ -145,9 +150,7 @@ class RowPolicy:
         return Candidate(proposal, forecast, step.decide([forecast]))
 
     def record(self, proposals: Sequence[Proposal], choice: Choice) -> None:
-        """Count a decision among `proposals`, due or not, that a step keeps to."""
-        if self._settled(proposals):
-            return
+        """Count a decision among `proposals`, due or not, that a step keeps to and is not settled."""
         for proposal in chain.from_iterable([p.readings for p in proposals]):
             record, index = self.record_of(proposal), bin_of(proposal.match, 0)
             record.idle += 1

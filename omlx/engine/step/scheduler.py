@@ -202,7 +202,7 @@ class Scheduler:
         `interval` is the time since the commit before, if each step was one pass and no more."""
         if self._in_flight is plan:
             self._in_flight = None
-        if plan.ops and any(isinstance(op, Drop | Evict) for op in plan.ops):
+        if {Drop, Evict} & {*map(type, plan.ops)}:
             self.memory.changed()
         events: list[Event] = []
         by_row = {row.id: row for row in self.running}

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import TypeAlias, cast
 
 import mlx.core as mx
@@ -45,7 +46,8 @@ class TokenSampler:
     bare: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        self.bare = self.mask is None and all(place.sampler.bare for place in self.places)
+        bare = all(map(attrgetter("sampler.bare"), self.places))
+        self.bare = bare and self.mask is None
 
     def sample(self, logits: mx.array) -> mx.array:
         """Sample tokens [rows] of logits [rows, vocab_size]; dispatched, not awaited."""
