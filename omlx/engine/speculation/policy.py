@@ -150,7 +150,7 @@ class RowPolicy:
         return Candidate(proposal, forecast, step.decide([forecast]))
 
     def record(self, proposals: Sequence[Proposal], choice: Choice) -> None:
-        """Count a decision among `proposals`, due or not, that a step keeps to and is not settled."""
+        """Count a decision among `proposals`, due or not, that a step keeps to; none is settled."""
         for proposal in chain.from_iterable([p.readings for p in proposals]):
             record, index = self.record_of(proposal), bin_of(proposal.match, 0)
             record.idle += 1
