@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Final, Literal, TypeAlias, TypeVar
+from typing import Any, Final, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -99,9 +99,15 @@ class History:
     drafts: Mapping[str, StoredResult] = field(default_factory=dict)
 
 
-Runs: TypeAlias = dict[Literal["runs"], list[StoredResult]]
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """A model's stored benchmarks, newest first."""
+
+    runs: list[StoredResult] = field(default_factory=list)
+
+
 _HISTORY: Final = TypeAdapter(History)
-_RUNS: Final[TypeAdapter[Runs]] = TypeAdapter(Runs)
+_RUNS: Final = TypeAdapter(Runs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,14 +132,13 @@ class ResultStore:
 
     def runs(self, model: str) -> list[StoredResult]:
         """Return the benchmarks of a model, newest first."""
-        stored = self._load(BENCHMARKS, model, _RUNS)
-        return stored["runs"] if stored else []
+        return (self._load(BENCHMARKS, model, _RUNS) or Runs()).runs
 
     def add_run(self, model: str, run: StoredResult) -> None:
         """Add a benchmark and drop the oldest beyond `KEPT`. Failures are logged, not raised."""
 
         def change(stored: Runs | None) -> Runs:
-            return {"runs": keep([run, *(stored["runs"] if stored else [])])}
+            return Runs(keep([run, *(stored or Runs()).runs]))
 
         self._change(BENCHMARKS, model, _RUNS, change)
 

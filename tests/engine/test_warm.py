@@ -15,7 +15,6 @@ from omlx.engine.device.gpu import (
     DURATION_S,
     INTERVAL_S,
     KeepWarm,
-    Posts,
     evaluate_little,
     warm_gpu,
 )
@@ -189,7 +188,7 @@ class Counted(KeepWarm):
     def worked(self) -> None:
         self.steps += 1
 
-    def next_post(self, inbox: Posts) -> Callable[[], None]:
+    def next_post(self, inbox: queue.SimpleQueue[Callable[[], None]]) -> Callable[[], None]:
         self.waits += 1
         return inbox.get()
 
