@@ -6,7 +6,7 @@ in `same_as` the class of mlx-lm with the same fields and meaning.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import Any, ClassVar, Final
 
@@ -88,15 +88,16 @@ ATTENTION: Final = frozenset({KVCache, QuantizedKVCache, RotatingKVCache})
 """Kinds whose rows share a ragged buffer."""
 
 
-@cache
-def kind_of(layer: type) -> type | None:
-    """Return the kind of a class of layer caches; None for an unknown one."""
+def _kind_of(layer: type) -> type | None:
     for generic in (Trimmed, Snapshot):
         if issubclass(layer, generic):
             return generic
     kind = getattr(layer, "same_as", layer)
     return kind if kind in _KNOWN else None
 
+
+kind_of: Final[Callable[[type], type | None]] = cache(_kind_of)
+"""Returns the kind of a class of layer caches; None for an unknown one."""
 
 GROUP: Final = 32
 """Numbers of a head with one scale and bias — half the error of mlx-lm's default of 64."""
