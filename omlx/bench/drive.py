@@ -195,7 +195,7 @@ class FixedLatencyTable(LatencyTable):
 
 
 class FixedCostModel(CostModel):
-    """Cost model in which a batch costs as much as a single row's pass of the same token count."""
+    """Cost model that prices a batch as a single row's pass over as many tokens."""
 
     def plain_step(self, rows: int, context: int) -> float:
         return self.batch_pass(rows, PLAIN, context)

@@ -19,7 +19,7 @@ Post: TypeAlias = Callable[[], None]
 
 
 class Call(Generic[T]):
-    """A post with a `future` of its result, error, or the failure of a dead engine.
+    """A post with a `future` of its result, or of its error.
 
     After a `question`, which only reads, a calibration continues.
     """

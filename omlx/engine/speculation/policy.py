@@ -66,9 +66,9 @@ class Candidate(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """The best candidate of a row, those that were compared, and whether the best is a probe.
+    """The best candidate of a row, and those that were compared.
 
-    `settled`: drafted whatever it costs.
+    `probe`: the best is a trial; `settled`: drafted whatever it costs.
     """
 
     best: Candidate
