@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily as CounterFamily
+from prometheus_client.core import GaugeMetricFamily as GaugeFamily
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
@@ -145,23 +147,23 @@ class _GaugeCollector(Collector):
     def __init__(self, gauges: Callable[[], Gauges]) -> None:
         self._gauges = gauges
 
-    def collect(self) -> Iterable[GaugeMetricFamily | CounterMetricFamily]:
+    def collect(self) -> Iterable[GaugeFamily | CounterFamily]:
         now = self._gauges()
-        yield GaugeMetricFamily(
+        yield GaugeFamily(
             "omlx_engine_up",
             "1 while the engine thread lives and does not hang",
             value=float(now.up),
         )
-        errors = CounterMetricFamily("omlx_device_errors", "errors of the device", labels=("kind",))
+        errors = CounterFamily("omlx_device_errors", "errors of the device", labels=("kind",))
         for fault, count in now.device_errors.items():
             errors.add_metric((fault,), count)
         yield errors
-        rows = GaugeMetricFamily("omlx_rows", "requests in the engine", labels=("model", "state"))
+        rows = GaugeFamily("omlx_rows", "requests in the engine", labels=("model", "state"))
         for model, states in now.rows.items():
             for state, count in states.items():
                 rows.add_metric((model, state), count)
         yield rows
-        memory = GaugeMetricFamily("omlx_memory_bytes", "memory of the process", labels=("what",))
+        memory = GaugeFamily("omlx_memory_bytes", "memory of the process", labels=("what",))
         for quantity, value in now.memory.items():
             memory.add_metric((quantity,), value)
         yield memory
@@ -171,15 +173,10 @@ class _GaugeCollector(Collector):
         for kind, attribute, name, help in _PREFIX_METRICS:
             family = kind(f"omlx_prefix_{name}", help, labels=("model",))
             for model, stats in now.prefixes.items():
-                family.add_metric((model,), getattr(stats, attribute))
-            yield family
-        for kind, attribute, name, help in _DISK_METRICS:
-            family = kind(f"omlx_prefix_disk_{name}", help, labels=("model",))
-            for model, stats in now.prefixes.items():
-                family.add_metric((model,), getattr(stats.disk, attribute))
+                family.add_metric((model,), attrgetter(attribute)(stats))
             yield family
         for event in ("stored", "evicted"):
-            family = CounterMetricFamily(
+            family = CounterFamily(
                 f"omlx_prefix_{event}", f"pieces of caches {event}", labels=("model", "kind")
             )
             for model, stats in now.prefixes.items():
@@ -188,13 +185,13 @@ class _GaugeCollector(Collector):
             yield family
 
 
-def _answer_metrics(now: Gauges) -> Iterable[GaugeMetricFamily | CounterMetricFamily]:
+def _answer_metrics(now: Gauges) -> Iterable[GaugeFamily | CounterFamily]:
     if now.answers_on_disk is None:
         return
     count, nbytes = now.answers_on_disk
-    yield GaugeMetricFamily("omlx_answers_on_disk", "answers recorded on disk", value=count)
-    yield GaugeMetricFamily("omlx_answers_on_disk_bytes", "their size", value=nbytes)
-    returns = CounterMetricFamily(
+    yield GaugeFamily("omlx_answers_on_disk", "answers recorded on disk", value=count)
+    yield GaugeFamily("omlx_answers_on_disk_bytes", "their size", value=nbytes)
+    returns = CounterFamily(
         "omlx_answers_returned_to", "clients that returned to an answer", labels=("state",)
     )
     for state, times in now.answers_returned_to.items():
@@ -202,19 +199,19 @@ def _answer_metrics(now: Gauges) -> Iterable[GaugeMetricFamily | CounterMetricFa
     yield returns
 
 
-def _beginning_metrics(now: Gauges) -> Iterable[GaugeMetricFamily | CounterMetricFamily]:
-    beginnings = GaugeMetricFamily(
+def _beginning_metrics(now: Gauges) -> Iterable[GaugeFamily | CounterFamily]:
+    beginnings = GaugeFamily(
         "omlx_beginnings", "beginnings of prompts that return", labels=("model", "state")
     )
-    paused = GaugeMetricFamily(
+    paused = GaugeFamily(
         "omlx_beginnings_paused",
         "1 while beginnings wait, by the reason why none is computed",
         labels=("model", "code"),
     )
-    computed = CounterMetricFamily(
+    computed = CounterFamily(
         "omlx_beginnings_computed_tokens", "tokens computed while idle", labels=("model",)
     )
-    budget = GaugeMetricFamily(
+    budget = GaugeFamily(
         "omlx_beginnings_budget_seconds", "time that is left to compute them", labels=("model",)
     )
     for model, stats in now.beginnings.items():
@@ -227,45 +224,37 @@ def _beginning_metrics(now: Gauges) -> Iterable[GaugeMetricFamily | CounterMetri
     yield from (beginnings, paused, computed, budget)
 
 
-def _stage_metrics(now: Gauges) -> Iterable[GaugeMetricFamily | CounterMetricFamily]:
+def _stage_metrics(now: Gauges) -> Iterable[GaugeFamily | CounterFamily]:
     if now.stage_restarts is None:
         return
-    trips = GaugeMetricFamily(
+    trips = GaugeFamily(
         "omlx_stage_rtt_seconds", "round trip of the newest beat to a stage", labels=("rank",)
     )
     for rank, seconds in now.stage_rtts.items():
         trips.add_metric((str(rank),), seconds)
     yield trips
-    yield CounterMetricFamily(
+    yield CounterFamily(
         "omlx_stage_restarts",
         "how often the stages were started again",
         value=float(now.stage_restarts),
     )
 
 
-_PREFIX_METRICS: Final[
-    tuple[tuple[type[GaugeMetricFamily | CounterMetricFamily], str, str, str], ...]
-] = (
-    (GaugeMetricFamily, "nbytes", "bytes", "size of the prefix cache"),
-    (GaugeMetricFamily, "max_bytes", "limit_bytes", "limit of the prefix cache"),
-    (GaugeMetricFamily, "tokens", "tokens", "tokens in the prefix cache, each once"),
-    (CounterMetricFamily, "hits", "hits", "prompts of which a prefix was cached"),
-    (CounterMetricFamily, "misses", "misses", "prompts of which no prefix was cached"),
-    (CounterMetricFamily, "hit_tokens", "hit_tokens", "tokens restored by hits"),
-    (CounterMetricFamily, "states_used", "states_used", "recurrent states restored"),
-    (CounterMetricFamily, "refused", "refused", "prefixes for which there was no room"),
+_PREFIX_METRICS: Final[tuple[tuple[type[GaugeFamily | CounterFamily], str, str, str], ...]] = (
+    (GaugeFamily, "nbytes", "bytes", "size of the prefix cache"),
+    (GaugeFamily, "max_bytes", "limit_bytes", "limit of the prefix cache"),
+    (GaugeFamily, "tokens", "tokens", "tokens in the prefix cache, each once"),
+    (CounterFamily, "hits", "hits", "prompts of which a prefix was cached"),
+    (CounterFamily, "misses", "misses", "prompts of which no prefix was cached"),
+    (CounterFamily, "hit_tokens", "hit_tokens", "tokens restored by hits"),
+    (CounterFamily, "states_used", "states_used", "recurrent states restored"),
+    (CounterFamily, "refused", "refused", "prefixes for which there was no room"),
+    (GaugeFamily, "disk.nbytes", "disk_bytes", "size of the prefixes on disk"),
+    (GaugeFamily, "disk.max_bytes", "disk_limit_bytes", "limit of the prefixes on disk"),
+    (GaugeFamily, "disk.pieces", "disk_pieces", "pieces of caches on disk"),
+    (GaugeFamily, "disk.written_today", "disk_written_today_bytes", "bytes written since midnight"),
+    (CounterFamily, "disk.hits", "disk_hits", "prompts of which a prefix came from disk"),
+    (CounterFamily, "disk.hit_tokens", "disk_hit_tokens", "tokens restored from disk"),
+    (CounterFamily, "disk.damaged", "disk_damaged", "pieces dropped because of their checksum"),
 )
 """Metric kind, field of PrefixStats, name after `omlx_prefix_`, help text."""
-
-_DISK_METRICS: Final[
-    tuple[tuple[type[GaugeMetricFamily | CounterMetricFamily], str, str, str], ...]
-] = (
-    (GaugeMetricFamily, "nbytes", "bytes", "size of the prefixes on disk"),
-    (GaugeMetricFamily, "max_bytes", "limit_bytes", "limit of the prefixes on disk"),
-    (GaugeMetricFamily, "pieces", "pieces", "pieces of caches on disk"),
-    (GaugeMetricFamily, "written_today", "written_today_bytes", "bytes written since midnight"),
-    (CounterMetricFamily, "hits", "hits", "prompts of which a prefix came from disk"),
-    (CounterMetricFamily, "hit_tokens", "hit_tokens", "tokens restored from disk"),
-    (CounterMetricFamily, "damaged", "damaged", "pieces dropped because of their checksum"),
-)
-"""Metric kind, field of DiskStats, name after `omlx_prefix_disk_`, help text."""
