@@ -223,39 +223,21 @@ def _trial_card(model: ModelSnapshot, status: Json, drafts: DraftPicker) -> Tria
 
 @dataclass(frozen=True, slots=True)
 class BeginningRow:
-    """An expected beginning of prompts. `client`: empty if unknown; `words`: empty unless recorded.
-
-    `uncached` tokens are to be computed now, `changing` ones if a span has changed; None while
-    unknown. `first_token_s`: expected time to first token. `foreseen`: no prompt had this text yet.
-    """
+    """An expected beginning of prompts: `client` empty if unknown, `words` unless recorded."""
 
     client: str
     words: str
-    tokens: int
-    used_at: float
-    uncached: int | None
-    changing: int | None
-    foreseen: bool
-    first_token_s: float | None
-
-    @property
-    def warm(self) -> bool:
-        return self.uncached == 0
+    forecast: Forecast
 
 
 def beginning_rows(forecasts: Sequence[Forecast], *, shows_prompts: bool) -> list[BeginningRow]:
     return [
         BeginningRow(
-            client=client_name(each.expected.known.client),
-            words=first_words(each) if shows_prompts else "",
-            tokens=each.tokens,
-            used_at=each.expected.known.used_at,
-            uncached=each.uncached,
-            changing=each.changing,
-            foreseen=each.expected.foreseen,
-            first_token_s=None if each.now is None else each.now.first_token_s,
+            client_name(forecast.expected.known.client),
+            first_words(forecast) if shows_prompts else "",
+            forecast,
         )
-        for each in forecasts
+        for forecast in forecasts
     ]
 
 

@@ -229,6 +229,10 @@ class Forecast:
         spans = self.tokenized.spans
         return self.tokens - spans[0] if spans else None
 
+    @property
+    def first_token_s(self) -> float | None:
+        return None if self.now is None else self.now.first_token_s
+
     def to_json(self) -> Json:
         known = self.expected.known
         return {
@@ -240,7 +244,7 @@ class Forecast:
             "changing_tokens": self.changing,
             "cached_tokens": None if self.now is None else self.now.cached,
             "uncached_tokens": self.uncached,
-            "first_token_s": None if self.now is None else self.now.first_token_s,
+            "first_token_s": self.first_token_s,
         }
 
 

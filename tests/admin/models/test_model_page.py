@@ -43,7 +43,7 @@ def forecast(*texts: str) -> Forecast:
 def test_it_begins_with_its_first_words(texts: tuple[str, ...], words: str) -> None:
     assert first_words(forecast(*texts)) == words
     (allowed,) = beginning_rows([forecast(*texts)], shows_prompts=True)
-    assert (allowed.client, allowed.words, allowed.tokens) == ("agent/1", words, 600)
+    assert (allowed.client, allowed.words, allowed.forecast.tokens) == ("agent/1", words, 600)
     (hidden,) = beginning_rows([forecast(*texts)], shows_prompts=False)
     assert hidden == replace(allowed, words="")
 
@@ -55,18 +55,14 @@ def test_long_texts_are_cut() -> None:
 
 def test_it_is_warm_once_all_of_it_is_cached() -> None:
     cold = replace(forecast("a"), now=PromptForecast(599, None))
-    rows = beginning_rows([forecast("a"), cold, replace(cold, now=None)], shows_prompts=False)
-    assert [(row.warm, row.first_token_s) for row in rows] == [
-        (True, 0.02),
-        (False, None),
-        (False, None),
-    ]
+    rows = [forecast("a"), cold, replace(cold, now=None)]
+    seen = [(row.uncached, row.first_token_s) for row in rows]
+    assert seen == [(0, 0.02), (1, None), (None, None)]
 
 
 def test_a_row_says_what_is_to_be_computed_now_and_after_a_change() -> None:
     partly = replace(forecast("a"), now=PromptForecast(450, None))
-    (row,) = beginning_rows([partly], shows_prompts=False)
-    assert (row.uncached, row.changing, row.foreseen) == (150, 200, False)
+    assert (partly.uncached, partly.changing, partly.expected.foreseen) == (150, 200, False)
 
 
 def test_a_busy_engine_leaves_its_figures_open() -> None:
