@@ -28,6 +28,7 @@ from tests import zoo
 from tests.engine.harness import model
 from tests.models.heads import in_shards, save_target
 from tests.zoo.borrowed import CONFIGS as BORROWED
+from tests.zoo.family import SMALL
 
 pytest.importorskip("mlx_vlm")
 
@@ -130,6 +131,18 @@ def test_half_a_head_names_what_is_missing(tmp_path: Path, family: str, lost: st
         open_head(files, model(family))
     assert caught.value.code == "spec.off.head_weights"
     assert lost.split(".")[0] in str(caught.value.params["detail"])
+
+
+def test_heads_without_a_proven_class_are_named(tmp_path: Path) -> None:
+    """Inkling's have blocks with caches of their own, of which each draft reads another."""
+    for name in ("inkling", "hy_v4"):
+        config = {"model_type": f"{name}_mtp", "text_config": SMALL}
+        entry = save(tmp_path / name, config, {"norm.weight": mx.ones(64)})
+        assert entry.drafter == "mtp"
+        with pytest.raises(ModelError) as caught:
+            open_head(head_directory(entry), model("inkling"))
+        assert caught.value.code == "spec.off.head_unsupported"
+        assert caught.value.params == {"model_type": "inkling"}
 
 
 def test_a_target_without_a_head_in_its_shards_has_none(tmp_path: Path) -> None:

@@ -26,7 +26,14 @@ from mlx_lm.models import llama, qwen3_5, qwen3_next
 from mlx_lm.models.base import create_attention_mask
 from mlx_lm.models.cache import KVCache
 
-from omlx.engine.device.model import Cache, Model, SplitModel, cache_maker, parts_of
+from omlx.engine.device.model import (
+    Cache,
+    Model,
+    SplitModel,
+    architecture_of,
+    cache_maker,
+    parts_of,
+)
 from omlx.engine.speculation.drafters.head import HeadDrafter, shortlist_bytes
 from omlx.errors import ModelError, Reason
 from omlx.models.catalog.drafters import PREFIX, SHORTLIST, HeadFiles, drafter_module
@@ -142,9 +149,10 @@ def open_head(files: HeadFiles, target: Model) -> Head:
 
 def build_head(files: HeadFiles, target: Model) -> HeadModule:
     """Return a head of mlx-lm's layers, with lazy weights. Raises ModelError."""
-    architecture, parts = type(target).__module__.rpartition(".")[2], parts_of(target)
+    architecture, parts = architecture_of(target).removeprefix("mlx_lm.models."), parts_of(target)
     if architecture not in LAYERS or parts is None:
-        raise ModelError("spec.off.head_unsupported", model_type=architecture)
+        family = architecture.rpartition(".")[2]
+        raise ModelError("spec.off.head_unsupported", model_type=family)
     tensors = _named(_read(files), shifted=files.prefix == PREFIX and architecture in _SHIFTED)
     layers = {name.split(".")[1] for name in tensors if name.startswith("layers.")}
     if len(layers) > 1 and architecture in _SHIFTED:

@@ -60,10 +60,7 @@ class ErnieFamily(Qwen2Family):
     """Features are read by experts of their own."""
 
     token = "<|IMAGE_PLACEHOLDER|>"
-
-    @property
-    def marker(self) -> str:
-        return "<|image@placeholder|>"
+    marker = "<|image@placeholder|>"
 
     def _read_processor(self, directory: Path) -> Any:
         processor = _processing("ernie4_5_moe_vl", "processing_ernie4_5_moe_vl").ImageProcessor

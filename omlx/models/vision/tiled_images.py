@@ -200,10 +200,7 @@ class InternChatFamily(InternFamily):
     """
 
     text_marker = "<image>\n"
-
-    @property
-    def marker(self) -> str:
-        return "<image>"
+    marker = "<image>"
 
     @property
     def tile_tokens(self) -> int:

@@ -85,10 +85,7 @@ class Gemma3Family(VisionFamily):
     """Images of constant size; features attend to each other on all layers."""
 
     token = "<image_soft_token>"
-
-    @property
-    def marker(self) -> str:
-        return "<start_of_image>"
+    marker = "<start_of_image>"
 
     def expansion(self, arrays: Arrays) -> str:
         tokens = self.token * int(self.config.get("mm_tokens_per_image", 256))
