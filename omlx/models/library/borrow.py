@@ -32,8 +32,6 @@ _INDEXED_BLOCKS: Final = "mlx_vlm.models.qwen4_exp"
 """Package with masks written out of bounds for texts shorter than a block of the indexer."""
 _POSITIONED: Final = "mlx_vlm.models.ernie4_5_moe_vl"
 """Package whose attention takes the offset of its cache as one number, unless given positions."""
-_AXES: Final = 3
-"""Axes of positions: time, row, column."""
 _POSITIONS: Final = frozenset({"_rope_deltas", "_position_ids"})
 """Attributes in which some language models keep the positions of an earlier row."""
 
@@ -91,13 +89,10 @@ def open_borrowed(
 def _positioned(
     body: Any, inputs: mx.array, *args: Any, cache: Any = None, **more: mx.array | None
 ) -> mx.array:
-    """Return hidden states [rows, tokens, D]; `position_ids` are [rows, tokens, axes].
-
-    By default, these are counted from the offset of each row's cache.
-    """
+    """Return hidden states [rows, tokens, D]; positions are counted from each row's cache."""
     if cache is not None and more.get("position_ids") is None:
         places = mx.array(cache[0].offset).reshape(-1, 1) + mx.arange(inputs.shape[1])
-        more["position_ids"] = mx.broadcast_to(places[..., None], (*inputs.shape, _AXES))
+        more["position_ids"] = mx.broadcast_to(places[..., None], (*inputs.shape, 3))
     hidden: mx.array = body(inputs, *args, cache=cache, **more)
     return hidden
 
@@ -138,6 +133,8 @@ class Borrowed(nn.Module):
     def __init__(self, language_model: Any, towers: nn.Module | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # mlx has no type for it
         self.language_model: Any = language_model
+        # The package of the classes, such as `mlx_vlm.models.mimo_v2`.
+        self.architecture: str = type(language_model).__module__.removesuffix(".language")
         self._towers = (towers,)  # in a tuple: a module would be searched for parameters
         if self.architecture == _POSITIONED:
             language_model.model = Caller(language_model.model, _positioned)
@@ -178,11 +175,6 @@ class Borrowed(nn.Module):
         from omlx.models.library.caches import make_cache  # noqa: PLC0415 — needs the extra
 
         return make_cache(self.language_model)
-
-    @property
-    def architecture(self) -> str:
-        """Package of the classes, such as `mlx_vlm.models.mimo_v2`."""
-        return type(self.language_model).__module__.removesuffix(".language")
 
     @property
     def layers(self) -> list[nn.Module]:

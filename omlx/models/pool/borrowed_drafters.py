@@ -95,7 +95,12 @@ def drafter_of(
     name: str, head: BorrowedHead, target: Model, vocab_size: int
 ) -> HeadDrafter | Reason:
     """Return the drafter of a loaded module, or a reason. Runs short passes."""
-    parts = _split(target, vocab_size)
+    known = parts_of(target)
+    parts = split(target, cache_maker(target), vocab_size, known)
+    if isinstance(parts, Reason) and known is not None and isinstance(known.output, _LAYERS):
+        # Some language models of mlx-vlm score short windows token by token.
+        known = replace(known, score=partial(linear, known.output))
+        parts = split(target, cache_maker(target), vocab_size, known)
     if isinstance(parts, Reason):
         return parts
     if head.layers:
@@ -109,16 +114,6 @@ def drafter_of(
         return Reason("spec.off.head_weights", {"detail": f"d2t: ids beyond {vocab_size}"})
     drafter = PairsDrafter if head.kind == "mtp" else EagleDrafter
     return drafter(name, pairs, parts, vocab_size)
-
-
-def _split(target: Model, vocab_size: int) -> SplitModel | Reason:
-    """Split a target; some of mlx-vlm's score short windows token by token."""
-    known = parts_of(target)
-    parts = split(target, cache_maker(target), vocab_size, known)
-    if isinstance(parts, Reason) and known is not None and isinstance(known.output, _LAYERS):
-        known = replace(known, score=partial(linear, known.output))
-        return split(target, cache_maker(target), vocab_size, known)
-    return parts
 
 
 def _eagle_config(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Mapping
 from copy import copy
 from importlib import import_module
-from math import ceil, isqrt
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -139,18 +139,9 @@ class Step3Family(VisionFamily):
 
     def features(self, vlm: Any, arrays: Arrays) -> Features:
         names = ("patch_pixel_values", "pixel_values")
-        parts = [self._projected(vlm, arrays[name]) for name in names if name in arrays]
-        return Features(mx.concatenate(parts))
-
-    def _projected(self, vlm: Any, pixels: mx.array) -> mx.array:
-        """Return features [features, D] of tiles [tiles, 3, side, side]."""
-        hidden = vlm.vision_model(pixels)  # [tiles, patches, D]
-        side = isqrt(hidden.shape[1])
-        hidden = hidden.reshape(-1, side, side, hidden.shape[-1])
-        hidden = vlm.vision_model.vit_downsampler1(hidden)
-        hidden = vlm.vision_model.vit_downsampler2(hidden)
-        projected: mx.array = vlm.vit_large_projector(hidden)
-        return projected.reshape(-1, projected.shape[-1])
+        hidden = [vlm.vision_model(arrays[name]) for name in names if name in arrays]
+        parts = [vlm._process_image_features(tiles) for tiles in hidden]
+        return Features(mx.concatenate([part.reshape(-1, part.shape[-1]) for part in parts]))
 
 
 def _shrunk(image: Image.Image, most: int, count: Callable[[int, int], int]) -> Image.Image:
