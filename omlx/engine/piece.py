@@ -13,7 +13,7 @@ turns do, share pieces.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Literal, Protocol, TypeAlias, TypeVar
 
 Kind: TypeAlias = Literal["rows", "window", "state"]
@@ -57,7 +57,7 @@ class Layout:
     state_bytes: int = 0
     recurrent: bool = False
     growth_bytes: int = 0
-    record_bytes: int = 0
+    record_bytes: int = field(default=0, repr=False)  # of no stored piece
 
     @property
     def resumes_anywhere(self) -> bool:

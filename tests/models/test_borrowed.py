@@ -136,8 +136,10 @@ def test_records_of_states_are_counted_and_reserved() -> None:
         model(mx.zeros((1, tokens), mx.int32), cache=live)
     held = sum(leaf.nbytes for leaf in leaves(live) if isinstance(leaf, Recorded))
     assert 4 * layout.state_bytes < held <= layout.state_bytes + layout.record_bytes
-    without = replace(layout, record_bytes=0).cache_bytes(64)
-    assert layout.cache_bytes(64) == without + Recorded.LONGEST * layout.state_bytes
+    without = replace(layout, record_bytes=0)
+    records = Recorded.LONGEST * layout.state_bytes
+    assert layout.cache_bytes(64) == without.cache_bytes(64) + records
+    assert repr(layout) == repr(without), "prefixes on disk are found by it"
 
 
 @pytest.mark.parametrize("name", zoo.BORROWED_CASES)
