@@ -43,8 +43,8 @@ def client(server: Administered) -> Client:
 def test_a_prompt_is_answered_in_plain_text_without_a_terminal(
     server: Administered, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sys.stdin", io.StringIO("and this from a pipe"))
-    assert main(["run", "target", "--home", str(server.home), "Say", "it"]) == 0
+    monkeypatch.setattr("sys.stdin", io.StringIO("20."))
+    assert main(["run", "target", "--home", str(server.home), "Count", "to"]) == 0
     shown = capsys.readouterr()
     assert shown.out.strip()
     assert "\x1b" not in shown.out
@@ -63,8 +63,8 @@ def test_an_empty_pipe_and_an_unknown_model_are_refused(
 
 def test_a_conversation_remembers_and_forgets(client: Client) -> None:
     conversation = Conversation(client, TARGET, "Be brief.")
-    first = "".join(piece.text for piece in conversation.ask("one"))
-    assert [message["content"] for message in conversation.messages] == ["one", first]
+    first = "".join(piece.text for piece in conversation.ask("Count to 20."))
+    assert [message["content"] for message in conversation.messages] == ["Count to 20.", first]
     conversation.clear()
     assert conversation.messages == []
 
