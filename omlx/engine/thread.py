@@ -297,7 +297,8 @@ class EngineThread:
             self._warm.worked()
             self.heartbeat.begin(loop)
             begun = time.perf_counter()
-            self._open.publish(loop.step())
+            if events := loop.step():
+                self._open.publish(events)
             if len(busy) > 1:
                 self._turns.stepped(loop, busy, time.perf_counter() - begun)
                 loop.reset_timing()

@@ -335,10 +335,9 @@ class Scheduler:
             row.computed = window.start if self._traits.replays(window.width) else verified
             self.ops.next.append(Rewind(row.id, row.computed))
         outcome = verification_outcome(window.draft_n, accepted, stopped)
-        with isolate(self.speculator.disable, row):
-            self.speculator.observe_verification(
-                row, drafter, window.draft_n, accepted, outcome, rollback
-            )
+        counts, speculator = (window.draft_n, accepted), self.speculator
+        with isolate(speculator.disable, row):
+            speculator.observe_verification(row, drafter, *counts, outcome, rollback)
 
     def _finish(self, row: Row, reason: FinishReason, stop_token: int | None) -> Finished:
         """End a request, and free the row."""
