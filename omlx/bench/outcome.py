@@ -163,7 +163,6 @@ def _gates(stats: Iterable[RequestStats]) -> dict[str, dict[str, int]]:
 
 
 def _drafters(stats: Iterable[RequestStats]) -> dict[str, Json]:
-    """Return the counts of each drafter over all requests."""
     counts: dict[str, Json] = {}
     for name, drafter in sum_drafters(stats).items():
         counts[name] = {

@@ -301,7 +301,6 @@ def row(outcome: Outcome) -> tuple[str, ...]:
 def comparison_table(
     title: str, comparisons: Iterator[Comparison]
 ) -> Iterator[tuple[str, TableRows]]:
-    """Yield the table of `comparisons`, if any."""
     rows = [comparison.cells for comparison in comparisons]
     if rows:
         yield title, [COMPARISON_HEAD, *rows]

@@ -131,7 +131,6 @@ def parameter_count(model: nn.Module) -> int:
 
 
 def flat_parameters(model: nn.Module) -> list[tuple[str, mx.array]]:
-    """Return the model's arrays with their paths."""
     return cast(list[tuple[str, mx.array]], tree_flatten(model.parameters()))
 
 

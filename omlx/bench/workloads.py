@@ -127,7 +127,6 @@ def uses(code: str, name: str) -> int:
 
 
 def _verbatim(maker: QuestionMaker) -> Question:
-    """Repeat a file verbatim."""
     code = maker.file(0.45)
     requests = ("Repeat this code exactly.", "Copy this code.", "Return the code unchanged.")
     request = maker.rng.choice(requests)
@@ -161,7 +160,6 @@ def _warm_coding(maker: QuestionMaker) -> Question:
 
 
 def _tools(maker: QuestionMaker) -> Question:
-    """Call a tool, or repeat JSON."""
     rng = maker.rng
     if rng.random() < 0.5:
         subject = maker.words(rng.randint(2, 5))
@@ -177,7 +175,6 @@ def _tools(maker: QuestionMaker) -> Question:
 
 
 def _reasoning(maker: QuestionMaker) -> Question:
-    """Reason about a sum."""
     a, b = maker.rng.randrange(100, 1000), maker.rng.randrange(100, 1000)
     return Question([_user(f"What is {a} + {b}?")], 160, thinks=True)
 

@@ -247,7 +247,6 @@ def _draft_measured(cost_model: CostModel, name: str, rows: int) -> bool:
 
 
 def longest_pass(cost_model: CostModel) -> float:
-    """Return the seconds of the longest pass that is measured."""
     plain = cost_model.target.plain(1) or 0.0
     return max(SHORT_STEP_SECONDS, min(MAX_STEP_SECONDS, LONGEST_IN_PLAIN_STEPS * plain))
 

@@ -97,7 +97,6 @@ class EngineLoop:
 
     @property
     def batched_rows(self) -> int:
-        """How many rows share a batch."""
         return len(self.scheduler.batch.members)
 
     @property

@@ -72,7 +72,6 @@ class Place:
 
     @property
     def work(self) -> float:
-        """Cost of the sample, in decoded tokens."""
         prompt = self.point.tokens / PREFILL_SPEEDUP if self.cold else 0.0
         return prompt + ANSWER_TOKENS * self.point.streams
 

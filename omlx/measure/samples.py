@@ -57,7 +57,6 @@ class Visit:
     configurations: tuple[TrialConfiguration, ...]
 
     def order(self, kinds: Sequence[Kind], number: int) -> list[tuple[Kind, TrialConfiguration]]:
-        """Return the order of round `number`, counted from 0."""
         return list(product(kinds, rotate(self.configurations, number)))
 
 
@@ -72,7 +71,6 @@ def visits(drafts: Sequence[str]) -> tuple[Visit, ...]:
 
 
 def configurations(drafts: Sequence[str]) -> tuple[TrialConfiguration, ...]:
-    """Return the compared configurations, plain decoding first."""
     every = [each for visit in visits(drafts) for each in visit.configurations]
     return tuple(dict.fromkeys(every))
 
@@ -136,7 +134,6 @@ class Samples:
         return speedups
 
     def spread(self, configuration: TrialConfiguration, kind: Kind) -> Spread | None:
-        """Return the spread of the speed-ups with `kind`, if any."""
         speedups = self.speedups(configuration)
         ratios = [speedups[kind, number] for place, number in speedups if place is kind]
         return Spread.of(ratios) if ratios else None

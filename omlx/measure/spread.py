@@ -174,5 +174,4 @@ class Spread:
 
 
 def geometric_mean(values: Iterable[float]) -> float:
-    """Return the geometric mean of at least one positive value."""
     return math.exp(statistics.fmean(map(math.log, values)))

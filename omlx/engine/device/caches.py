@@ -113,7 +113,6 @@ class CacheTable:
         self._batch_mark = None
 
     def advance(self, row: int, tokens: int) -> None:
-        """Count the tokens of a pass."""
         self.lengths[row] += tokens
         self._assembled.pop(row, None)
 

@@ -74,7 +74,6 @@ class Record:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the arrays."""
         return sum(map(len, self.buffers))
 
     def encode(self) -> list[Buffer]:
@@ -144,7 +143,6 @@ class TokenChain:
         return self._nodes[blocks]
 
     def record(self, kind: Kind, start: int, stop: int) -> RecordId:
-        """Return the id of a piece of these tokens."""
         return RecordId(kind, start, stop, self.key(stop), self.node(stop))
 
     def key(self, stop: int) -> bytes:

@@ -161,12 +161,10 @@ class DiskStore(Database):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the segments."""
         return sum(self._segments.sizes.values())
 
     @property
     def written_today(self) -> int:
-        """Bytes that were written today."""
         query = "select coalesce(sum(cast(written as integer)), 0) from days where day = ?"
         return int(self.db.execute(query, (_today(),)).fetchone()[0])
 
@@ -180,7 +178,6 @@ class DiskStore(Database):
         return bool(row == (id.stop, id.node))
 
     def put(self, record: Record) -> None:
-        """Write a record."""
         place, now, day = self._segments.append(record.encode()), time.time(), _today()
         enter = f"insert or replace into records ({_FIELDS}) values (?, ?, ?, ?, ?, ?, ?, ?)"
         count = "insert into days values (?, ?) on conflict do update set written = written + ?"
@@ -229,7 +226,6 @@ class DiskStore(Database):
         self._count()
 
     def clear(self) -> None:
-        """Delete every record."""
         for segment in list(self._segments.sizes):
             self._remove(segment)
         self.records = 0

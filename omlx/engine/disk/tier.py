@@ -184,7 +184,6 @@ class DiskTier:
             fetch.cancel()
 
     def clear(self) -> None:
-        """Delete all prefixes on disk."""
         self._offered.clear()
         self._known.clear()
         self.worker.clear()

@@ -86,7 +86,6 @@ class DiskWorker:
 
     @property
     def has_room(self) -> bool:
-        """Whether more may be written now."""
         return self._waiting < WAITING_BYTES
 
     def wait_for_room(self, seconds: float) -> bool:
@@ -156,7 +155,6 @@ class DiskWorker:
             self._changed.notify_all()
 
     def join(self, seconds: float | None = None) -> None:
-        """Wait for the end."""
         self._thread.join(seconds)
 
     # -- on the thread of the disk -----------------------------------------------------------------
