@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from omlx.errors import ToolFailed
-from omlx.tools.tool import ToolResult
+from omlx.tools.tool import ToolResult, WebPage
 from omlx.tools.toolbox import Toolbox
 from omlx.tools.web import MAX_RESULTS, SearchAddress
 
@@ -143,3 +143,13 @@ def test_a_port_of_another_protocol_is_no_search() -> None:
 def test_the_path_of_an_address_is_kept() -> None:
     wanted = "https://a.example/x/search?l=en&q=b&format=json"
     assert SearchAddress("https://a.example/x/search?l=en").of("b") == wanted
+
+
+def test_a_cut_result_has_all_pages_with_shorter_excerpts() -> None:
+    pages = tuple(WebPage(f"Page {n}", f"http://a.example/{n}", "long " * 100) for n in range(3))
+    whole = ToolResult.of(pages)
+    cut = whole.cut(300)
+    assert [page.url for page in cut.pages] == [page.url for page in pages]
+    assert all(len(page.text) <= 102 for page in cut.pages)
+    assert cut.text.endswith(f"[cut: {len(whole.text) - 300} more characters]")
+    assert whole.cut(len(whole.text)) is whole
