@@ -30,7 +30,7 @@ SHARE: Final = 0.8
 LEAST_SHARE: Final = 0.5
 """Share of the context — below it none is prepared, whenever the program has compacted."""
 
-EARLY: Final = 0.9
+EARLY: Final = 0.8
 """Share of the last compaction's size, from which on the next one is prepared."""
 
 CONVERSATIONS: Final = 4

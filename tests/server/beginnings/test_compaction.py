@@ -94,7 +94,7 @@ def test_a_compaction_is_prepared_before_the_size_at_which_the_last_one_came() -
         learnt.note("m", "agent", request(SYSTEM, HELLO)).filled = filled
         learnt.learn("m", "agent", request(SYSTEM, HELLO, DONE, ASK))
         froms += (shape.prepared_from for shape in shapes(learnt))
-    assert froms == [SHARE, LEAST_SHARE, pytest.approx(0.675), SHARE]
+    assert froms == [SHARE, LEAST_SHARE, pytest.approx(0.6), pytest.approx(0.792)]
 
 
 def test_shapes_outlive_the_process(tmp_path: Path) -> None:
