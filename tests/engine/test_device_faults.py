@@ -23,6 +23,7 @@ from omlx.engine.memory import MemoryGuard
 from omlx.engine.speculation.strategy import DRAFT, NGRAM, OFF
 from omlx.engine.types import Request, Speculation
 from omlx.models.texts import Embedding
+from tests import lanes
 from tests.engine.disk.restarts import LONG, started
 from tests.engine.faults import IGNORED, INTERACTIVITY, OUT_OF_MEMORY, FailingDevice
 from tests.engine.harness import LIMITS, Bench, loop_of, noisy, plain, prompt, request, unassisted
@@ -132,7 +133,7 @@ def test_a_failed_pass_leaves_no_wrong_token(
 )
 def test_an_error_that_another_model_gets_condemns_both_models_steps(site: str, text: str) -> None:
     families = ("llama", "qwen3_next")
-    for nth in range(0, 40, 8):
+    for nth in range(0, 40, 8 if lanes.slow else 16):
         with failing(site, nth, TEXTS[text]) as device:
             benches = [Bench(device.serve(loop_of(name, limits=SHORT))) for name in families]
             for bench in benches:
@@ -163,7 +164,7 @@ def test_a_text_that_is_embedded_takes_no_error_for_good_and_leaves_none(
     site: str, text: str
 ) -> None:
     want = embedded(loop_of("llama", limits=SHORT))
-    for nth in range(12):
+    for nth in range(0, 12, 1 if lanes.slow else 4):
         with failing(site, nth, TEXTS[text]) as device:
             bench = Bench(device.serve(loop_of("llama", limits=SHORT)))
             bench.submit(named("a", "plain"), named("long", "plain"))
