@@ -57,6 +57,7 @@ def test_streams_run_together(tmp_path: Path) -> None:
     assert set(result["reasons"]) <= {"spec.on", "spec.observing", "spec.off.does_not_pay"}
 
 
+@pytest.mark.slow
 def test_without_a_draft_only_prompt_lookup_is_measured(tmp_path: Path) -> None:
     size = ("--workloads", "verbatim", "--streams", "1", "--quantize", "4")
     report = reported(tmp_path / "report.json", *size)

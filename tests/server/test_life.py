@@ -147,6 +147,7 @@ def test_measured_costs_are_saved_when_the_server_ends(tmp_path: Path) -> None:
         )
 
 
+@pytest.mark.slow
 def test_calibration_is_reported_and_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("omlx.engine.calibration.SHORT_STEP_SECONDS", 60.0)
     files, ask = CostFiles(tmp_path), {**ASK, "max_tokens": 1, "speculation": "off"}

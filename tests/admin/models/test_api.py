@@ -225,6 +225,7 @@ def test_without_a_session_nothing_is_measured(server: Administered) -> None:
     assert httpx.post(f"{server.running.url}{PATH}").status_code in (401, 403)
 
 
+@pytest.mark.slow
 def test_the_doctor_prints_a_table_and_keeps_the_result(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -95,6 +95,7 @@ def test_a_result_is_all_that_is_left_to_compute(model: str) -> None:
     assert left <= 0.7 * plain
 
 
+@pytest.mark.slow
 def test_it_is_computed_beside_another_answer_with_the_last_priority() -> None:
     with omlx(Settings(prewarm="always", speculation="off"), default=HYBRID) as running:
         post(running, {"messages": [{"role": "user", "content": "Hello."}], "max_tokens": 1})
