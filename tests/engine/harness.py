@@ -59,7 +59,7 @@ FEW_HEATED = few(
     ("recurrent_gemma", WARM),
     ("deepseek_v3", GREEDY),
 )
-MAX_STEPS = 600
+MAX_STEPS = 1200
 
 
 @functools.cache
