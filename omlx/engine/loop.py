@@ -286,7 +286,8 @@ class EngineLoop:
         need, limit = cache_need(request, prefix.layout), prefix.index.max_bytes
         if headroom is not None and need > headroom:
             return False
-        new = need - prefix.layout.row_bytes * self.cached_prefix(request.tokens)
+        cached = prefix.layout.row_bytes * self.cached_prefix(request.tokens)
+        new = need - cached - prefix.layout.record_bytes
         return new <= max(limit // AHEAD_SHARE, limit // 2 - prefix.index.nbytes)
 
     def clear_prefixes(self) -> None:

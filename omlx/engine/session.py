@@ -98,7 +98,7 @@ class Growth:
         return self._alike(spec, self.early, self.late, tokens)
 
     def _alike(self, spec: Spec, early: Spec, late: Spec, tokens: int) -> bool:
-        if spec is None or late is None:  # pools are empty at first
+        if spec is None or early is None or late is None:  # pools are empty at first
             return spec is None and (late is None or tokens < self.span)
         if isinstance(late, dict):
             ((dtype, before),), ((_, behind),) = early.items(), late.items()
@@ -144,7 +144,7 @@ def open_states(loop: EngineLoop) -> StateStore | Reason:
 def _growth(model: Model, cache: Cache) -> Growth:
     """Measure states that grow, behind two tokens."""
     states = of_kind(cache, "state")
-    span = max(leaf.span for leaf in states if kind_of(leaf) is Snapshot)
+    span = max(leaf.span for leaf in states if kind_of(type(leaf)) is Snapshot)
     specs = []
     for _ in range(2):
         mx.eval(model(mx.zeros((1, span), mx.int32), cache=cache))

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from omlx.engine.types import FinishReason, Request
 from tests.engine.fakes import Corrupted, StopAt
-from tests.engine.harness import KINDS, Bench, loop_of, model, plain, prompt, request, stored_length
+from tests.engine.harness import (
+    KINDS,
+    LIMITS,
+    Bench,
+    loop_of,
+    model,
+    plain,
+    prompt,
+    request,
+    stored_length,
+)
 from tests.lanes import few
 
 LENGTHS = {"a": 13, "b": 6, "c": 20}
@@ -147,3 +159,18 @@ def test_a_first_token_is_delivered_before_the_next_launch(drafts: bool) -> None
     bench = Bench(loop_of("llama", draft)).submit(named("a"))
     bench.until(lambda: bool(bench.tokens["a"]))
     assert not in_flight(bench, "a")
+
+
+def test_urgent_requests_start_beside_a_batch_that_waits() -> None:
+    """The rows of the batch wait for both first tokens; nobody joins a batch that waits."""
+    loop = loop_of("llama", limits=replace(LIMITS, max_rows=4, pause_s=0.05))
+    asked = {
+        name: request(name, prompt(13, i), max_tokens=30, priority=10 * (i < 2))
+        for i, name in enumerate(("slow", "other", "typed", "second"))
+    }
+    bench = Bench(loop).submit(asked["slow"], asked["other"])
+    bench.until(lambda: len(bench.tokens["slow"]) > 5 and len(bench.tokens["other"]) > 5)
+    assert loop.batched_rows == 2
+    bench.run(asked["typed"], asked["second"])
+    for name, one in asked.items():
+        assert bench.tokens[name] == plain("llama", one)

@@ -72,7 +72,10 @@ class Batch:
             for s in decoding
             if s.id not in self.members and s.pending == 1 and s.computed and not s.unread
         ]
-        joining = self._within_memory(ready, {s.id: s.computed for s in decoding})
+        lengths = {s.id: s.computed for s in decoding}
+        if self.members and self.members[0] not in lengths:  # the batch waits: nobody joins
+            return []
+        joining = self._within_memory(ready, lengths)
         self.excluded = {s.id for s in ready}.difference(joining)
         if not joining or len(joining) + len(self.members) < 2:
             return []

@@ -82,10 +82,9 @@ class PrefillPacing:
 
     def planned(self, rows: int, tokens: int) -> None:
         """Note a step in which `rows` decode, and prompts have `tokens`."""
-        if not rows:
+        if not rows or self.holding:
             return
-        if not self.holding:
-            self._held_s = 0.0
+        self._held_s = 0.0
         if rows != self._rows:
             self._rows, self._step_s = rows, 0.0
             self._steps.clear()

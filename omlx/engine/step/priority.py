@@ -58,7 +58,8 @@ def wait_begins(row: Row, now: float) -> float:
     Unpaid seconds of earlier waits lie before `now`.
     """
     waited, ran = row.admitted_at - row.waiting_since, now - row.admitted_at
-    return now - max(0.0, waited - ran * STARVATION_S / QUANTUM_S)
+    unpaid = max(0.0, waited - ran * STARVATION_S / QUANTUM_S)
+    return now - min(unpaid, 2 * STARVATION_S)  # else one long wait is paid for minutes
 
 
 def least_urgent(running: Sequence[Row], priority: int, now: float) -> Row | None:
