@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from training.speak.evaluate import acceptance, coverage, cut, quantized
@@ -60,6 +60,7 @@ def main() -> None:
     parser.add_argument("--served", action="store_true", help="mostly answers at temperature 0")
     parser.add_argument("--no-draft", action="store_true", help="heads alone")
     parser.add_argument("--texts", type=Path, nargs="*", default=[], help="texts-*.npz to add")
+    parser.add_argument("--start", type=Path, help="head-1.safetensors of an earlier run")
     parser.add_argument("--documents", type=float, default=0.11, help="share of synthesis")
     parser.add_argument("--threads", type=int, help="of a CPU")
     parser.add_argument("--head-layers", default="1,2", help="layers of each head that is trained")
@@ -232,6 +233,10 @@ class Run:
         self.students = {} if options.no_draft else {"draft": Draft(config, target)}
         for layers in (int(count) for count in options.head_layers.split(",")):
             self.students[f"head-{layers}"] = Head(target, layers, options.shortlist)
+        if options.start:
+            held = load_file(options.start)
+            held.pop("draft_token_ids")
+            self.students["head-1"].load_state_dict(held)
         for name, student in self.students.items():
             student.to(self.device)
             count = sum(weight.numel() for weight in student.parameters())
