@@ -191,9 +191,6 @@ class AnswerStore:
             return []
 
 
-log = logging.getLogger("omlx.receipts")
-
-
 @dataclass(slots=True)
 class _Choice:
     request: Request

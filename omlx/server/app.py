@@ -165,7 +165,7 @@ def _routes(services: Services, responder: Responder, responses: ResponseEndpoin
     rerank = RerankEndpoint(pool, generations).rerank
     prefixes = PrefixEndpoints(services.prefixes)
     requests = RequestEndpoints(services.activity, generations)
-    ollama = OllamaEndpoints(responder, pool, cards, services.downloads)
+    ollama = OllamaEndpoints(responder, generations, pool, cards, services.downloads)
     lmstudio = LmStudioEndpoints(cards)
     model, response = "/v1/models/{name:path}", "/v1/responses/{id}"
     return [

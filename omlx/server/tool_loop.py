@@ -141,8 +141,11 @@ class ToolLoop:
         self._calls_left = min(
             MAX_CALLS, MAX_CALLS if wanted.max_calls is None else wanted.max_calls
         )
-        bounded = {each.server: each.max_calls for each in wanted.sets}
-        self._left_of = {name: most for name, most in bounded.items() if most is not None}
+        self._calls_left -= sum(isinstance(event, ToolReturned) for event in begun)
+        self._left_of: dict[str, int] = {}
+        for each in wanted.sets:
+            if (most := each.max_calls) is not None:
+                self._left_of[each.server] = min(most, self._left_of.get(each.server, most))
         self._limit = request.max_tokens
         self._finishes: list[Finish] = []
         self._current = first

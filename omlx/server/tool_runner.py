@@ -155,15 +155,18 @@ class ToolRunner:
             roles = [message["role"] for message in request.messages]
             last = len(roles) - 1 - roles[::-1].index("user") if "user" in roles else 0
             request = replace(request, messages=request.messages[last:])
-        room = length - length // ANSWER_SHARE - len(await generations.prompt_ids(request))
+        left = max(0, length - len(await generations.prompt_ids(request)))
+        room = max(0, left - length // ANSWER_SHARE)
+        if len(result.text) < MIN_RESULT:
+            room = left  # the call was made: a short result does not fail for an answer's share
         while True:
             count = generations.tokenize(request.model, result.text, special=False, param="tools")
             tokens = len(await count)
             if tokens <= room:
                 return result
-            characters = len(result.text) * max(0, room) // tokens * 9 // 10
+            characters = len(result.text) * room // tokens * 9 // 10
             if characters < MIN_RESULT:
-                return ToolResult(NO_ROOM.format(tokens=tokens, room=max(0, room)), failed=True)
+                return ToolResult(NO_ROOM.format(tokens=tokens, room=room), failed=True)
             result = whole.cut(characters)
 
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import Final, TypeVar
 from weakref import WeakValueDictionary
 
 T = TypeVar("T")
 
 THREADS: Final = 20
-"""Work at the same time: of two lanes for each of eight models, two images and two files."""
+"""Work at the same time: `TEXTS`, two images and two files."""
+TEXTS: Final = 16
+"""Work at the same time of all lanes of one each: two of each of eight models."""
 
 
 class Workers:
@@ -19,25 +22,32 @@ class Workers:
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(THREADS, "omlx-work")
+        self._texts = asyncio.Semaphore(TEXTS)
         self._lanes: WeakValueDictionary[Hashable, asyncio.Semaphore] = WeakValueDictionary()
 
     async def run(self, lane: Hashable, work: Callable[[], T], at_once: int = 1) -> T:
         """Run `work` after earlier work of this lane, of which `at_once` runs. Raises what it does.
 
         Work whose caller is cancelled while it waits is dropped. Running work continues, and its
-        lane stays occupied.
+        lane stays occupied. Raises RuntimeError once shut down.
         """
-        room = self._lanes.setdefault(lane, asyncio.Semaphore(at_once))
-        await room.acquire()
-        future = asyncio.get_running_loop().run_in_executor(self._pool, work)
-        future.add_done_callback(lambda done: _leave(room, done))
+        rooms = [self._lanes.setdefault(lane, asyncio.Semaphore(at_once))]
+        if at_once == 1:
+            rooms.append(self._texts)
+        with ExitStack() as occupied:
+            for room in rooms:
+                await room.acquire()
+                occupied.callback(room.release)
+            future = asyncio.get_running_loop().run_in_executor(self._pool, work)
+            leave = occupied.pop_all().close
+        future.add_done_callback(lambda done: _end(leave, done))
         return await asyncio.shield(future)
 
     def shut_down(self) -> None:
         self._pool.shutdown(wait=False)
 
 
-def _leave(room: asyncio.Semaphore, done: asyncio.Future[T]) -> None:
-    room.release()
+def _end(leave: Callable[[], None], done: asyncio.Future[T]) -> None:
+    leave()
     if not done.cancelled():
         done.exception()  # retrieved: the caller may have gone

@@ -14,7 +14,7 @@ from omlx.engine.types import Event, Finished, FinishReason, PrefillProgress
 from omlx.errors import Reason
 from omlx.records import RequestStats
 from omlx.server.request.stream import EventDispatcher
-from omlx.server.workers import Workers
+from omlx.server.workers import TEXTS, Workers
 from tests.server.running import PATIENCE_S
 
 STATS = RequestStats(1, 0, 1, 0.0, 0.0, 0.0, 0, {}, Reason("spec.off.requested"))
@@ -166,6 +166,25 @@ def test_work_whose_caller_is_gone_is_dropped_or_ends_before_the_next() -> None:
         assert await after == "done"
         assert not waiting.started.is_set()
         workers.shut_down()
+
+    asyncio.run(run())
+
+
+def test_lanes_of_texts_leave_threads_to_others_and_nothing_waits_behind_the_end() -> None:
+    async def run() -> None:
+        workers, works, image = Workers(), [Work() for _ in range(TEXTS + 1)], Work()
+        tasks = [asyncio.create_task(workers.run(at, work)) for at, work in enumerate(works)]
+        await until(lambda: sum(work.started.is_set() for work in works) == TEXTS)
+        image.finish.set()
+        assert await workers.run("images", image, at_once=2) == "done"
+        assert not works[-1].started.is_set()
+        for work in works:
+            work.finish.set()
+        await asyncio.gather(*tasks)
+        workers.shut_down()
+        for _ in range(TEXTS + 1):
+            with pytest.raises(RuntimeError):
+                await asyncio.wait_for(workers.run("a", image), PATIENCE_S)
 
     asyncio.run(run())
 

@@ -24,6 +24,7 @@ from omlx.engine.types import Steps
 from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.catalog.registry import ModelEntry, Registry
 from omlx.models.pool import load_weights, loader, opening
+from omlx.settings.keys import KeyFile
 from omlx.settings.schema import Settings
 from tests.server.dialects import user
 from tests.server.running import DEMO, HYBRID, TARGET, Running, omlx
@@ -297,7 +298,10 @@ def test_a_fallback_model_answers_for_missing_models_and_says_so(tmp_path: Path)
     weights.write_bytes(weights.read_bytes()[:-1000])
     registry = Registry((*DEMO.entries, ModelEntry(TWIN, folder, "directory")))
     asked = "gpt-nächste"
-    with omlx(Settings(fallback_model=HYBRID), registry=registry, default=None) as running:
+    settings = Settings(fallback_model=HYBRID, draft_model=None, api_key="main")
+    key = {"Authorization": f"Bearer {KeyFile(tmp_path).add('laptop')}"}
+    with omlx(settings, registry=registry, default=None, home=tmp_path) as running:
+        running.http.headers["Authorization"] = "Bearer main"
         expected = running.http.post(CHAT, json=ask(HYBRID, 3)).json()
         assert "warnings" not in expected
         for model in (asked, TWIN):
@@ -313,6 +317,18 @@ def test_a_fallback_model_answers_for_missing_models_and_says_so(tmp_path: Path)
         body = {"model": asked, "messages": user("Hello"), "max_tokens": 9}
         assert running.http.post("/v1/messages/count_tokens", json=body).status_code == 200
         shown = running.http.get(f"/v1/models/{HYBRID}").json()["fallback_for"]
-        assert [each["params"]["asked"] for each in shown] == [TWIN, asked]
+        assert [each["params"]["asked"] for each in shown] == [asked, TWIN]
+        shown = running.http.get(f"/v1/models/{HYBRID}", headers=key).json()
+        assert shown["fallback_for"] is None
+        chat = {"model": asked, "messages": user("Hello"), "stream": False, "keep_alive": "10m"}
+        answer = running.http.post("/api/chat", json=chat | {"options": {"num_predict": 1}})
+        assert answer.json()["model"] == HYBRID
+        (loaded,) = running.http.get("/api/ps").json()["models"]
+        assert int(loaded["expires_at"][:4]) < 2300  # the model that answered keeps the time
+        own = running.http.post(CHAT, json=ask(TWIN, 3, draft_model=TARGET))
+        assert (own.status_code, "X-Omlx-Fallback" in own.headers) == (400, False)
         embedded = running.http.post("/v1/embeddings", json={"model": asked, "input": "a"})
         assert embedded.status_code == 404
+    with omlx(Settings(fallback_model=TWIN), registry=registry, default=None) as running:
+        refused = running.http.post(CHAT, json=ask(TWIN, 3)).json()["error"]
+        assert refused["code"] == "model.truncated"

@@ -208,6 +208,14 @@ def test_calls_are_bounded_and_those_of_the_client_are_not(ask: OpenAI) -> None:
     then = markup("probe__echo", text=markup("look"))
     response = ask.responses.create(model=TARGET, input=then, tools=[FREE, LOOK], max_tool_calls=1)
     assert "function_call" in kinds(response)
+    tool = ASKING | {"require_approval": {"never": {"tool_names": ["add"]}}}
+    fields: dict[str, Any] = {"model": TARGET, "tools": [tool], "max_tool_calls": 1}
+    asked = ask.responses.create(input=markup("probe__echo", text=ADD), **fields)
+    approval: Any = {"type": "mcp_approval_response", "approve": True}
+    approval["approval_request_id"] = asked.output[1].id
+    response = ask.responses.create(previous_response_id=asked.id, input=[approval], **fields)
+    calls = [item.status for item in response.output if item.type == "mcp_call"]
+    assert calls == ["completed", "failed"]
 
 
 def test_a_response_in_the_background_can_be_cancelled(ask: OpenAI) -> None:
@@ -299,7 +307,11 @@ def test_the_bound_of_a_search_is_of_searches_alone(looping: Running) -> None:
         max_tokens=400,
         messages=user("\n".join((search, search, ADD))),
         mcp_servers=[{"type": "url", "name": "probe"}],
-        tools=[{"type": "web_search_20250305", "name": "web_search", "max_uses": 1}, toolset],
+        tools=[
+            {"type": "web_search_20250305", "name": "web_search", "max_uses": 1},
+            {"type": "web_search_20260209", "name": "web_search"},
+            toolset,
+        ],
         betas=["mcp-client-2025-11-20"],
     )
     first, second = (each for each in answer.content if each.type == "web_search_tool_result")
@@ -320,6 +332,14 @@ def test_results_are_cut_to_the_room_in_the_context(ask: OpenAI, tool: Any) -> N
     text = response.output[1].output
     assert (response.error, text.endswith(" more characters]")) == (None, True)
     assert CONTEXT // 4 < text.count("x") < CONTEXT * 3 // 4
+
+
+def test_short_results_may_take_the_room_of_an_answer(ask: OpenAI) -> None:
+    calls = "\n".join(markup("probe__echo", text=text) for text in ("", "ok"))
+    long: Any = [*user(" word" * (CONTEXT * 3 // 4)), *user(calls)]
+    response = ask.responses.create(model=TARGET, input=long, tools=[FREE], max_output_tokens=120)
+    outputs = [item.output for item in response.output if item.type == "mcp_call"]
+    assert outputs == ["", "ok"]
 
 
 def test_approved_calls_count_for_the_timeout(ask: OpenAI) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -88,7 +88,7 @@ class Catalog:
     def fallback(self, asked: str | None, error: OmlxError) -> tuple[str, Reason]:
         """Return the name of the model that answers for `asked`, and the reason, from `error`.
 
-        Raises `error` without a fallback model that can be used.
+        Raises `error` without another model that can be used.
         """
         name = self.configuration.resolve().settings.fallback_model
         if asked is None or name is None:
@@ -97,15 +97,23 @@ class Catalog:
             model = self.resolve(name).id
         except (NotFound, ModelError):
             raise error from None
-        asked = asked[:_SHOWN]
-        names: dict[str, Param] = {"asked": asked, "model": model, "code": error.code}
+        failed = None
+        with suppress(NotFound):
+            failed = self.entry(asked).id
+        if failed == model:
+            raise error
+        names: dict[str, Param] = {"asked": asked[:_SHOWN], "model": model, "code": error.code}
+        return name, Reason("model.fallback", names | {"reason": error.message})
+
+    def note_fallback(self, reason: Reason) -> None:
+        """Remember and log that the fallback model is loaded for a request."""
+        names = {name: reason.params[name] for name in ("asked", "model", "code")}
         log.warning("model fallback", extra={"fields": names})
-        reason = Reason("model.fallback", names | {"reason": error.message})
+        asked = str(names["asked"])
         self.fallbacks.pop(asked, None)
         self.fallbacks[asked] = reason
         if len(self.fallbacks) > MAX_FALLBACKS:
             del self.fallbacks[next(iter(self.fallbacks))]
-        return name, reason
 
     def entry(self, name: str) -> ModelEntry:
         """Return the model called `name`, usable or not. Raises NotFound."""

@@ -32,7 +32,7 @@ from omlx.server.http import errors
 from omlx.server.http.body import Json, read_body
 from omlx.server.http.connection import while_connected
 from omlx.server.http.errors import from_validation
-from omlx.server.http.guard import check_main
+from omlx.server.http.guard import check_main, is_named
 from omlx.server.services import PrefixService, Services
 from omlx.text.calls.markup import call_format
 from omlx.text.reasoning import reasoning_format
@@ -199,7 +199,10 @@ class ModelEndpoints:
         if errors.speaks_anthropic(request.scope):
             record = _anthropic_record(record) | {name: record[name] for name in _SHARED}
         record |= status.memory(self._pool.status(entry.id))
-        record["fallback_for"] = status.fallbacks(self._pool.catalog.fallbacks.values(), entry.id)
+        record["fallback_for"] = None
+        if not is_named(request.scope):  # they are names that other keys have asked for
+            fallbacks = self._pool.catalog.fallbacks.values()
+            record["fallback_for"] = status.fallbacks(fallbacks, entry.id)
         record["kv_cache"] = status.kv_cache(served)
         record["exactness"] = status.exactness(configured, served)
         record["speculation"] = status.speculation(

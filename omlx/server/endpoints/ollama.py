@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
+from dataclasses import replace
 from functools import partial
 from hashlib import sha256
 from math import isinf
@@ -31,7 +32,9 @@ from omlx.server.http.body import Json, read_body
 from omlx.server.http.connection import while_connected
 from omlx.server.http.errors import field_error
 from omlx.server.http.guard import MAIN_KEY, key_of
-from omlx.server.request.dialect import Exchange
+from omlx.server.request.dialect import Encoder, Exchange
+from omlx.server.request.generation import GenerationService
+from omlx.server.request.stream import GenerationStream
 
 VERSION: Final = "0.18.3"
 """Imitated version of Ollama — programs require a minimum."""
@@ -66,9 +69,15 @@ class PullRequest(Named):
 
 class OllamaEndpoints:
     def __init__(
-        self, responder: Responder, pool: Pool, cards: ModelCards, downloads: Downloads
+        self,
+        responder: Responder,
+        generations: GenerationService,
+        pool: Pool,
+        cards: ModelCards,
+        downloads: Downloads,
     ) -> None:
         self._responder = responder
+        self._generations = generations
         self._pool = pool
         self._cards = cards
         self._downloads = downloads
@@ -123,16 +132,19 @@ class OllamaEndpoints:
 
     async def _respond(self, request: Request, kind: type[Generating]) -> Response:
         body, exchange = await read_body(request, partial(_parse, kind))
-        card = await self._cards.one(body.id)
-        keep_s, model = body.keep_s, card.entry.id
+        keep_s = body.keep_s
         if exchange is None:
-            return await self._load(request, body, card)
+            return await self._load(request, body, await self._cards.one(body.id))
+        card = await self._cards.one(self._generations.named(exchange.generation).model)
         if body.think and not card.reasoning:
-            raise BadRequest("ollama.no_thinking", param="think", model=model)
-        response = await self._responder.respond(request, exchange)
-        if keep_s is not None:
-            self._pool.residents.keep(model, keep_s)
-        return response
+            raise BadRequest("ollama.no_thinking", param="think", model=card.entry.id)
+
+        def encoder(stream: GenerationStream) -> Encoder:
+            if keep_s is not None:
+                self._pool.residents.keep(stream.served.id, keep_s)
+            return exchange.encoder(stream)
+
+        return await self._responder.respond(request, replace(exchange, encoder=encoder))
 
     async def _load(self, request: Request, body: Generating, card: ModelCard) -> Response:
         """Load the model, or unload it if `keep_alive` is 0."""

@@ -109,6 +109,8 @@ class GenerationService:
         if self._engine.failure is not None:
             raise self._engine.failure
         request, lease = await self._lease(self.named(request))
+        if request.fallback in request.warnings:  # no more behind the call of a tool
+            self._pool.catalog.note_fallback(request.fallback)
         sent, profile = request, self._pool.catalog.profile(request.model)
         request = with_profile(request, profile)
         load_s = self._activity.clock() - arrival.at
@@ -140,12 +142,17 @@ class GenerationService:
         return stream
 
     async def _lease(self, request: GenerationRequest) -> tuple[GenerationRequest, Lease]:
-        """Lease the request's model, or the fallback model if that cannot be loaded."""
+        """Lease the request's model, or the fallback model if that cannot be loaded.
+
+        A request with a draft of its own, which may have failed, gets the error.
+        """
         filled = with_profile(request, self._pool.catalog.profile(request.model))
         try:
             names = filled.model, filled.draft_model, filled.speculation
             return request, await self._pool.lease(*names)
         except ModelError as error:
+            if request.draft_model is not None:
+                raise
             return await self._lease(self.named(request, error))
 
     def named(

@@ -66,9 +66,8 @@ def headers(
     known = {CONTEXT_LEFT: str(min(left, default=max(0, context_length - prompt_n)))}
     for each in warnings:
         if each.code == FALLBACK:
-            known[FALLBACK_HEADER] = "{code}; model={model}".format_map(
-                {name: quote(str(value), safe="/:.") for name, value in each.params.items()}
-            )
+            model = quote(str(each.params["model"]), safe="/:.")
+            known[FALLBACK_HEADER] = f"{each.params['code']}; model={model}"
     return known
 
 

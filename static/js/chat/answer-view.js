@@ -8,7 +8,7 @@ import { isContinuable, thinkingSeconds } from "./answer-events.js";
 import { CallsView } from "./calls-view.js";
 import { fromTemplate, show } from "./dom.js";
 import { EditForm } from "./edit-form.js";
-import { comparison, figuresOf, seconds, summaryOf, undrafted } from "./figures.js";
+import { comparison, duration, figuresOf, seconds, summaryOf, undrafted } from "./figures.js";
 import { Prose } from "./markdown.js";
 import { canPreview, togglePreview } from "./preview.js";
 import { canTint, tint } from "./tint.js";
@@ -132,7 +132,7 @@ export class AnswerView {
     if (progress.hidden) return;
     const { stage: name = "sent", share = null, left = null } = answer?.progress ?? {};
     const parts = [t(`ui.chat.stage.${name}`, { model: message.model })];
-    if (left) parts.push(t("ui.try.left", { time: seconds(left) }));
+    if (left) parts.push(t("ui.try.left", { time: duration(left) }));
     show(stage, parts.join(" · "));
     bar.hidden = share === null;
     if (share !== null) bar.value = share;

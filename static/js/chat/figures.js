@@ -68,6 +68,14 @@ export function seconds(value) {
   return t("unit.seconds", { count: value.toFixed(value < 9.95 ? 1 : 0) });
 }
 
+// A time to come: minutes from 100 s on, as coarse as the estimate.
+export function duration(value) {
+  if (value < 100) return seconds(value);
+  const minutes = Math.round(value / 60);
+  if (minutes < 60) return t("unit.minutes", { count: minutes });
+  return t("unit.hours", { hours: Math.floor(minutes / 60), minutes: minutes % 60 });
+}
+
 export function count(number) {
   return number.toLocaleString("en").replaceAll(",", "\u202f");
 }
