@@ -162,7 +162,7 @@ def test_a_first_token_is_delivered_before_the_next_launch(drafts: bool) -> None
 
 
 def test_urgent_requests_start_beside_a_batch_that_waits() -> None:
-    """The rows of the batch wait for both first tokens; nobody joins a batch that waits."""
+    """The rows of the batch wait for both first tokens; no row joins a batch that waits."""
     loop = loop_of("llama", limits=replace(LIMITS, max_rows=4, pause_s=0.05))
     asked = {
         name: request(name, prompt(13, i), max_tokens=30, priority=10 * (i < 2))

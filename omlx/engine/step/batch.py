@@ -73,7 +73,7 @@ class Batch:
             if s.id not in self.members and s.pending == 1 and s.computed and not s.unread
         ]
         lengths = {s.id: s.computed for s in decoding}
-        if self.members and self.members[0] not in lengths:  # the batch waits: nobody joins
+        if self.members and self.members[0] not in lengths:  # the batch waits: no row joins
             return []
         joining = self._within_memory(ready, lengths)
         self.excluded = {s.id for s in ready}.difference(joining)
