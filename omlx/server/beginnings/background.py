@@ -31,6 +31,11 @@ class BackgroundPrefill:
         self._engine = engine
         self._pool = pool
 
+    def on_disk(self, model: str) -> bool:
+        """Whether prefixes of a model are stored on disk, and with them what prompts begin with."""
+        stats = self._engine.prefix_of(model)
+        return stats is not None and stats.disk.off is None
+
     async def fill(
         self, model: str, tokens: tuple[int, ...], deadline: float = inf, *, beside: bool = False
     ) -> tuple[bool, int]:

@@ -24,6 +24,9 @@ MIN_CHARACTERS: Final = 2_000
 
 MAX_CHARACTERS: Final = 1 << 20
 
+MAX_AGE_S: Final = 30 * 86400.0
+"""Seconds without use until what was learnt from prompts is forgotten."""
+
 FIRST_WORDS: Final = ("A", "a", "0", "<", "\n", " -", "我")
 """First words of user messages — no token of the prompts' common prefix depends on the next
 character.

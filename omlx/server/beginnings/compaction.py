@@ -11,14 +11,19 @@ import asyncio
 import json
 import logging
 import re
+import sqlite3
+import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
+from threading import Lock
 from typing import Any, Final, TypeAlias
 
+from omlx import storage
 from omlx.server.beginnings import transcript
+from omlx.server.beginnings.beginning import MAX_AGE_S
 from omlx.server.request.generation_request import GenerationRequest
 from omlx.storage import Failure, Measurements
 from omlx.text.template.render import Message, texts_of
@@ -62,7 +67,7 @@ class Shape:
     `system` replaces the system messages, None: the same ones. `tools` as offered, or none.
     `asks` are the messages behind the conversation, or, for a `transcript`, the text behind it.
     `filled`: share of the context that the conversation filled, 0 if unknown. `kept`: tokens at the
-    end of the conversation that are not in a transcript.
+    end of the conversation that are not in a transcript. `seen_at`: seconds since the epoch.
     """
 
     system: Sequence[Mapping[str, Any]] | None
@@ -73,6 +78,7 @@ class Shape:
     transcript: bool = False
     filled: float = 0.0
     kept: int = 0
+    seen_at: float = field(default=0.0, compare=False)
 
     @property
     def kind(self) -> str:
@@ -107,9 +113,10 @@ class Shape:
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Shape:
-        """Raises KeyError or TypeError for other records."""
-        tools = record["tools"]
-        return cls(**{**record, "tools": None if tools is None else ToolUse(tuple(tools))})
+        """Raises KeyError, TypeError or ValueError for other records."""
+        tools = None if record["tools"] is None else ToolUse(tuple(record["tools"]))
+        seen_at = float(record.get("seen_at", 0.0))
+        return cls(**{**record, "tools": tools, "seen_at": seen_at})
 
 
 Programs: TypeAlias = dict[str, dict[str, Shape]]
@@ -129,57 +136,115 @@ class Conversation:
 class Compactions:
     """Shapes by model and program, and the last conversations to learn them from.
 
-    `home` keeps shapes in its records; None: nothing is kept.
+    `home` keeps shapes in its records; None: nothing is kept. `wall` returns the time of day in
+    seconds. Thread-safe.
     """
 
     home: Path | None = None
+    wall: Callable[[], float] = time.time
     _shapes: dict[str, Programs] = field(default_factory=dict)
     _last: dict[tuple[str, str], deque[Conversation]] = field(default_factory=dict)
     _read: set[str] = field(default_factory=set)
+    """Models whose records are in `_shapes`, or were deleted."""
+    _forgets: int = 0
+    """Count of calls of `forget`: what was begun before one must not be added after it."""
+    _lock: Lock = field(default_factory=Lock)
 
     def note(self, model: str, program: str, request: GenerationRequest) -> Conversation:
         """Note a request that is no compaction as the newest of a conversation."""
         conversation = Conversation(request)
         if request.tools is not None:
-            last = self._last.pop((model, program), None) or deque(maxlen=CONVERSATIONS)
-            last.append(conversation)
-            self._last[model, program] = last  # the newest program is the last
-            if len(self._last) > MAX_PROGRAMS:
-                self._last.pop(next(iter(self._last)))
+            with self._lock:
+                last = self._last.pop((model, program), None) or deque(maxlen=CONVERSATIONS)
+                last.append(conversation)
+                self._last[model, program] = last  # the newest program is the last
+                if len(self._last) > MAX_PROGRAMS:
+                    self._last.pop(next(iter(self._last)))
         return conversation
 
     def learn(self, model: str, program: str, request: GenerationRequest) -> bool:
-        """Learn from a compaction of an earlier conversation. Return whether its shape is new."""
-        for conversation in reversed(self._last.get((model, program), ())):
+        """Learn from a compaction of an earlier conversation. Return whether it is of one.
+
+        Takes long for long conversations: in a thread.
+        """
+        with self._lock:
+            last, forgets = [*self._last.get((model, program), ())], self._forgets
+        for conversation in reversed(last):
             shape = shape_of(conversation, request)
             if shape is not None:
-                known = self._shapes.get(model, {}).get(program, {})
-                self._add(model, {program: known | {shape.kind: shape}})
-                return known.get(shape.kind) != shape
+                shape = replace(shape, seen_at=self.wall())
+                return self._add(model, {program: {shape.kind: shape}}, forgets)
         return False
 
     async def shapes(self, model: str, program: str) -> list[Shape]:
         """Return the shapes of a program."""
         if model not in self._read:
             self._read.add(model)
-            stored = await asyncio.to_thread(self._stored, model)
-            self._add(model, stored | self._shapes.get(model, {}))
-        return list(self._shapes.get(model, {}).get(program, {}).values())
+            forgets = self._forgets
+            self._add(model, await asyncio.to_thread(self._stored, model), forgets)
+        with self._lock:
+            return list(self._shapes.get(model, {}).get(program, {}).values())
 
-    async def save(self, model: str) -> None:
+    def save(self, model: str) -> None:
         """Add the shapes of a model to the records. A failure is a warning in the log."""
-        if self.home is not None:
-            await asyncio.to_thread(self._store, model, dict(self._shapes.get(model, {})))
+
+        def change(text: str | None) -> str:
+            with self._lock:  # in the transaction, which that of a later `forget` follows
+                learnt = self._shapes.get(model, {})
+            return _text(self._newest(_parsed(text), learnt))
+
+        try:
+            if self.home is not None:
+                Measurements(self.home, KIND).change(model, change)
+        except (*Failure, TypeError, ValueError) as error:
+            _warn("compactions of conversations not written", error)
+
+    def drop_old(self) -> None:
+        """Delete the shapes beyond the limit of age from the records of all models."""
+
+        def change(db: sqlite3.Connection) -> None:
+            query = "select name, content from measurements where kind = ?"
+            for name, text in db.execute(query, (KIND,)).fetchall():
+                if (kept := _text(self._newest(_parsed(text)))) != text:
+                    update = "update measurements set content = ? where (kind, name) = (?, ?)"
+                    db.execute(update, (kept, KIND, name))
+
+        try:
+            if self.home is not None:
+                storage.use(self.home, change, create=False)
+        except FileNotFoundError:
+            pass
+        except Failure as error:
+            _warn("compactions of conversations not written", error)
 
     def forget(self, model: str) -> None:
-        """Drop the shapes of a model, in memory."""
-        self._shapes.pop(model, None)
+        """Drop the shapes of a model and its last conversations, in memory."""
+        with self._lock:
+            self._forgets += 1
+            self._read.add(model)
+            self._shapes.pop(model, None)
+            self._last = {name: last for name, last in self._last.items() if name[0] != model}
 
-    def _add(self, model: str, programs: Programs) -> None:
-        known = {**self._shapes.get(model, {})}
-        for program in programs:
-            known.pop(program, None)
-        self._shapes[model] = _newest(known | programs)
+    def _add(self, model: str, programs: Programs, forgets: int) -> bool:
+        """Add shapes, unless something was forgotten since the count was `forgets`."""
+        with self._lock:
+            if forgets == self._forgets:
+                self._shapes[model] = self._newest(self._shapes.get(model, {}), programs)
+            return forgets == self._forgets
+
+    def _newest(self, *sources: Programs) -> Programs:
+        """Return the newest shape of each program and kind, within the limits of age and number."""
+        shapes = [
+            (program, shape)
+            for programs in sources
+            for program, kinds in programs.items()
+            for shape in kinds.values()
+        ]
+        newest, oldest = Programs(), self.wall() - MAX_AGE_S
+        for program, shape in sorted(shapes, key=lambda one: one[1].seen_at):
+            if shape.seen_at >= oldest:
+                newest[program] = newest.pop(program, {}) | {shape.kind: shape}
+        return dict([*newest.items()][-MAX_PROGRAMS:])
 
     def _stored(self, model: str) -> Programs:
         try:
@@ -189,23 +254,14 @@ class Compactions:
             text = None
         return _parsed(text)
 
-    def _store(self, model: str, programs: Programs) -> None:
-        def change(text: str | None) -> str:
-            records = {
-                program: [shape.to_json() for shape in shapes.values()]
-                for program, shapes in _newest(_parsed(text) | programs).items()
-            }
-            return json.dumps(records)
 
-        try:
-            if self.home is not None:
-                Measurements(self.home, KIND).change(model, change)
-        except (*Failure, TypeError, ValueError) as error:
-            _warn("compactions of conversations not written", error)
-
-
-def _newest(programs: Programs) -> Programs:
-    return dict([*programs.items()][-MAX_PROGRAMS:])
+def _text(programs: Programs) -> str:
+    """Return a record of shapes."""
+    records = {
+        program: [shape.to_json() for shape in shapes.values()]
+        for program, shapes in programs.items()
+    }
+    return json.dumps(records)
 
 
 def _parsed(text: str | None) -> Programs:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any, Final
 
 from omlx.server.beginnings.beginning import Beginning, place_of
@@ -18,6 +19,15 @@ COMMITS: Final = 5
 """Commits — listed by Claude Code, at most."""
 
 CLEAN: Final = "(clean)"
+
+CHANGED: Final = 1_000
+"""Lines of a status, at most: longer ones are not followed."""
+
+DEPTH: Final = 64
+"""Folders above a file, at most: the others are ignored."""
+
+MAX_COMMAND: Final = 4 << 10
+"""Characters of a command, at most: longer ones are ignored."""
 
 _ENTRY: Final = re.compile(r"([ MTADRCU?!]{1,2}) (\S.*)")
 _STATUS: Final = re.compile(
@@ -31,7 +41,8 @@ _COMMITTED: Final = re.compile(r"^\[[^\]\n]+ ([0-9a-f]{7,40})\] (.+)$", re.MULTI
 """Git's line about a new commit."""
 
 _ADDS: Final = re.compile(r"\bgit add ([^&|;\n]+)")
-_COMMITS_ALL: Final = re.compile(r"\bgit commit\b[^&|;\n]* (?:-a|--all)")
+_SEPARATORS: Final = re.compile(r"[&|;\n]")
+_ALL: Final = re.compile(r" (?:-a|--all\b(?!-))")
 _SHORT_STATUS: Final = re.compile(r"\bgit status (?:-s|--short|--porcelain)\s*$")
 _PATHS: Final = ("file_path", "filePath", "path", "notebook_path")
 _COMMANDS: Final = ("command", "cmd")
@@ -77,8 +88,8 @@ def left_by(system: str, messages: Sequence[Message], known: GitStatus = UNCHANG
     message states none, or the same one.
     """
     before, folder = git_status_of(system), place_of(system).rstrip("/") + "/"
-    if not before.status:
-        return before
+    if not before.status or before.status.count("\n") >= CHANGED:
+        return UNCHANGED
     start = known if known.status else before
     tree = WorkingTree(folder, _entries(start.status), start.log.splitlines())
     for name, arguments, result in _calls(messages):
@@ -112,22 +123,24 @@ class WorkingTree:
             self._write(path.removeprefix(self.folder), result)
 
     def _write(self, path: str, result: str) -> None:
-        parents = (other for other in self.changed if other.endswith("/"))
-        if path.startswith(("/", "..")) or any(map(path.startswith, parents)):
+        if path.startswith(("/", "..")) or any(one in self.changed for one in _folders(path)):
             return
         code = self.changed.get(path)
-        if code is None:
+        if code is None and len(self.changed) < CHANGED:
             self.changed[path] = "??" if "created" in result[:_HEAD] else " M"
-        elif code[1] == " ":  # staged
+        elif code is not None and code[1] == " ":  # staged
             self.changed[path] = f"{code[0]}M"
 
     def _run(self, command: str, result: str) -> None:
+        if len(command) > MAX_COMMAND:
+            return
         if _SHORT_STATUS.search(command) and (_entries(result) or not result.strip()):
             self.changed = _entries(result)
         for words in _ADDS.findall(command):
-            self.added.update(word.strip("\"'") for word in words.split())
+            self.added.update(word.strip("\"'").rstrip("/") for word in words.split())
+        parts = _SEPARATORS.split(command)
         if "git commit" in command and (commits := _COMMITTED.findall(result)):
-            if _COMMITS_ALL.search(command):
+            if any(_ALL.search(part.partition("git commit")[2]) for part in parts):
                 self.added.add("-u")
             self.changed = {p: code for p, code in self.changed.items() if not self._adds(p, code)}
             self.added.clear()
@@ -142,7 +155,13 @@ class WorkingTree:
             return True
         if "-u" in self.added and code != "??":
             return True
-        return any(path == one or path.startswith(f"{one.rstrip('/')}/") for one in self.added)
+        return path in self.added or any(one[:-1] in self.added for one in _folders(path))
+
+
+def _folders(path: str) -> Iterator[str]:
+    """Yield the folders above a path, each with its slash."""
+    for slash in islice(re.finditer("/", path), DEPTH):
+        yield path[: slash.end()]
 
 
 def _calls(messages: Sequence[Message]) -> Iterator[tuple[str, Mapping[str, Any], str]]:
@@ -162,6 +181,8 @@ def _calls(messages: Sequence[Message]) -> Iterator[tuple[str, Mapping[str, Any]
 def _entries(status: str) -> dict[str, str]:
     """Return the letters of each path; none if `status` is none of git's."""
     entries = dict[str, str]()
+    if status.count("\n") > CHANGED:
+        return entries
     for line in filter(None, status.splitlines()):
         found = _ENTRY.fullmatch(line)
         if found is None:

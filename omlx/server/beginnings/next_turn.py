@@ -121,13 +121,20 @@ class NextTurns:
         """Learn from a request, and prepare the turn behind its answer once that has ended."""
         served, name = stream.served, program(client)
         if asks_to_compact(request):
-            if self.compactions.learn(served.id, name, request):
-                self._start(self.compactions.save(served.id))
+            saves = self._settings().prewarm != "off" and self._prefill.on_disk(served.id)
+            self._start(asyncio.to_thread(self._learn, served.id, name, request, saves))
         elif request.continues:
             turn = Turn(request, AnswerMessage())
             conversation = self.compactions.note(served.id, name, request)
             stream.listener = turn.answer.add
             stream.completed = partial(self._begin, served, name, turn, conversation)
+
+    def _learn(self, model: str, name: str, request: GenerationRequest, saves: bool) -> None:
+        try:
+            if self.compactions.learn(model, name, request) and saves:
+                self.compactions.save(model)
+        except Exception:  # the edge of a background task
+            log.exception("a compaction was not learnt")
 
     def _begin(
         self, served: ServedModel, name: str, turn: Turn, conversation: Conversation

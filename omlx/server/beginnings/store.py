@@ -19,7 +19,7 @@ from threading import Lock
 from typing import Final, TypeAlias
 
 from omlx import storage
-from omlx.server.beginnings.beginning import Beginning, beginning_of, is_new
+from omlx.server.beginnings.beginning import MAX_AGE_S, Beginning, beginning_of, is_new
 from omlx.server.beginnings.compaction import KIND, Compactions
 from omlx.server.beginnings.git_status import UNCHANGED, GitStatus, left_by
 from omlx.server.request.generation_request import GenerationRequest
@@ -31,8 +31,6 @@ EARLIER_FILE: Final = "beginnings.json"
 MAX_BEGINNINGS: Final = 64
 TOTAL_CHARACTERS: Final = 8 << 20
 """Characters of all beginnings together."""
-
-MAX_AGE_S: Final = 30 * 86400.0
 
 RETURNS: Final = 2
 """Conversations — beginnings of a family used less often are not computed ahead."""
@@ -85,7 +83,7 @@ class BeginningStore:
         self._home = home
         self._earlier = earlier
         self._wall = wall
-        self.compactions = Compactions(home)
+        self.compactions = Compactions(home, wall)
         self._known: Beginnings = {}
         """Rows of the table, with the changes since."""
         self._forgotten: set[str] = set()
@@ -145,7 +143,8 @@ class BeginningStore:
         self.flush()
 
     def read(self) -> None:
-        """Load the table and import the earlier file."""
+        """Load the table, import the earlier file, and delete old compactions."""
+        self.compactions.drop_old()
         if self._exchange((), self._read_earlier()) and self._earlier is not None:
             with suppress(OSError):
                 self._earlier.unlink(missing_ok=True)

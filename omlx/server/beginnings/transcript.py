@@ -10,8 +10,8 @@ JavaScript's: UTF-16 units.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, Final
 
 from omlx.text.template.render import Message, texts_of
@@ -31,9 +31,11 @@ ASKS: Final = {
 }
 """Sentences of pi's requests, about turns, turns behind a summary, the beginning of a turn."""
 
-_SUMMARY: Final = re.compile(
-    r"was compacted into the following summary:\n\n<summary>\n(.*)\n</summary>", re.DOTALL
-)
+STARTS: Final = 64
+"""Turns tried as the first of a transcript, at most."""
+
+SUMMARY: Final = "was compacted into the following summary:\n\n<summary>\n"
+_SUMMARY_END: Final = "\n</summary>"
 _PREVIOUS: Final = "<previous-summary>\n{}\n</previous-summary>\n\n"
 _NONE: Final = _PREVIOUS.format("")
 
@@ -43,23 +45,26 @@ def find(text: str, messages: Sequence[Message]) -> tuple[str, int] | None:
 
     None for texts without a transcript of `messages`. A summary in the request becomes empty.
     """
-    summary, turns = _parts(messages)
-    if not text.startswith(OPENING):
+    if not text.startswith(OPENING) or CLOSING not in text:
         return None
-    for start, message in enumerate(turns):
-        if start and not _begins(message):
-            continue
+    summary, turns = _parts(messages)
+    written = [_GAP.join(_entries([one])) for one in turns]
+    starts = (
+        start
+        for start, message in enumerate(turns)
+        if not start or (_begins(message) and text.startswith(written[start], len(OPENING)))
+    )
+    for start in islice(starts, STARTS):
         at = len(OPENING)
         for end in range(start, len(turns)):
-            written = _GAP.join(_entries(turns[end : end + 1]))
-            if not text.startswith(written, at):
+            if not text.startswith(written[end], at):
                 break
-            at += len(written)
-            if written and text.startswith(CLOSING, at):
+            at += len(written[end])
+            if written[end] and text.startswith(CLOSING, at):
                 ask = text[at + len(CLOSING) :].replace(_PREVIOUS.format(summary), _NONE, 1)
                 known = kind_of(ask) != "more turns" or _NONE in ask
                 return (ask, sum(map(tokens_of, turns[end + 1 :]))) if known else None
-            at += len(_GAP) if written else 0
+            at += len(_GAP) if written[end] else 0
     return None
 
 
@@ -88,8 +93,9 @@ def compaction_text(ask: str, kept: int, messages: Sequence[Message]) -> str | N
 
 def _parts(messages: Sequence[Message]) -> tuple[str, Sequence[Message]]:
     """Return the summary of an earlier compaction, and the messages behind it."""
-    found = _SUMMARY.search(_text(messages[0])) if messages else None
-    return ("", messages) if found is None else (found[1], messages[1:])
+    text = _text(messages[0]) if messages else ""
+    summary, closed, _ = text.partition(SUMMARY)[2].rpartition(_SUMMARY_END)
+    return (summary, messages[1:]) if closed else ("", messages)
 
 
 def _begins(message: Message) -> bool:

@@ -6,11 +6,16 @@ import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from omlx import storage
+from omlx.models.pool.pool import Pool
 from omlx.server.beginnings import transcript
+from omlx.server.beginnings.background import BackgroundPrefill
+from omlx.server.beginnings.beginning import MAX_AGE_S
 from omlx.server.beginnings.compaction import (
     KIND,
     LEAST_SHARE,
@@ -22,8 +27,10 @@ from omlx.server.beginnings.compaction import (
     asks_to_compact,
     shape_of,
 )
+from omlx.server.beginnings.next_turn import NextTurns
 from omlx.server.beginnings.store import BeginningStore
 from omlx.server.request.generation_request import GenerationRequest
+from omlx.server.request.stream import GenerationStream
 from omlx.settings.schema import Settings
 from omlx.text.tools import ToolUse
 from tests.server.running import HYBRID, PATIENCE_S, TARGET, Running, omlx
@@ -103,8 +110,7 @@ def test_shapes_outlive_the_process(tmp_path: Path) -> None:
         learnt.note("m", program, request(SYSTEM, HELLO))
         compaction = request(system, HELLO, DONE, ASK, tools=None)
         assert learnt.learn("m", program, compaction)
-        assert not learnt.learn("m", program, compaction)
-        asyncio.run(learnt.save("m"))
+        learnt.save("m")
     later = Compactions(tmp_path)
     made = [
         shape.of(request(SYSTEM, HELLO, DONE))
@@ -121,6 +127,80 @@ def test_shapes_outlive_the_process(tmp_path: Path) -> None:
     store = BeginningStore(tmp_path)
     store.forget("m")
     assert homes.measured(tmp_path, KIND) == {}
+
+
+def test_shapes_of_other_kinds_and_processes_stay(tmp_path: Path) -> None:
+    first, second = Compactions(tmp_path), Compactions(tmp_path)
+    for learnt, kind in ((first, "turns"), (second, "turn"), (first, "more turns")):
+        begun = pi_asks(transcript.ASKS[kind], "[User]: Hello.", summary="Before.")
+        before = f"{transcript.SUMMARY}Before.\n</summary>"
+        learnt.note("m", "pi", request(SYSTEM, say("user", before), HELLO))
+        assert learnt.learn("m", "pi", begun)
+        learnt.save("m")
+    for learnt in (first, Compactions(tmp_path), second):
+        kinds = {shape.kind for shape in shapes(learnt, program="pi")}
+        assert kinds == {"turns", "turn", "more turns"}
+
+
+def test_shapes_are_forgotten(tmp_path: Path) -> None:
+    """After 30 days, and at once where a model's are deleted, also while one is learnt."""
+    now, deletions = 0.0, list[str]()
+
+    def wall() -> float:
+        if deletions:
+            store.forget(deletions.pop())
+        return now
+
+    store = BeginningStore(tmp_path, wall=wall)
+    learnt = store.compactions
+    learnt.note("m", "agent", request(SYSTEM, HELLO))
+    assert learnt.learn("m", "agent", request(SYSTEM, HELLO, DONE, ASK))
+    learnt.save("m")
+    store.read()
+    assert [*homes.measured(tmp_path, KIND)["m"]] == ["agent"]
+    now = MAX_AGE_S + 1
+    store.read()
+    assert homes.measured(tmp_path, KIND) == {"m": {}}
+    store.forget("m")
+    assert not learnt.learn("m", "agent", request(SYSTEM, HELLO, DONE, ASK))
+    learnt.save("m")
+    assert homes.measured(tmp_path, KIND) == {"m": {}}
+    learnt.note("m", "agent", request(SYSTEM, HELLO))
+    deletions.append("m")
+    assert not learnt.learn("m", "agent", request(SYSTEM, HELLO, DONE, ASK))
+    assert shapes(learnt) == []
+
+
+class Disk(BackgroundPrefill):
+    """Says whether prefixes are stored."""
+
+    def __init__(self, stored: bool) -> None:
+        self._stored = stored
+
+    def on_disk(self, model: str) -> bool:
+        return self._stored
+
+
+@pytest.mark.parametrize(
+    ("prewarm", "stored", "kept"),
+    [("mains", True, True), ("mains", False, False), ("off", True, False)],
+)
+def test_shapes_are_kept_where_prefixes_are(
+    prewarm: str, stored: bool, kept: bool, tmp_path: Path
+) -> None:
+    learnt, settings, unused = Compactions(tmp_path), Settings(prewarm=prewarm), Any
+    learnt.note("m", "agent", request(SYSTEM, HELLO))
+    turns = NextTurns(Disk(stored), cast(Pool, unused), lambda: settings, learnt)
+    stream = SimpleNamespace(served=SimpleNamespace(id="m"))
+
+    async def ask() -> None:
+        compaction = request(SYSTEM, HELLO, DONE, ASK)
+        turns.watch(cast(GenerationStream, stream), compaction, "agent/1")
+        await asyncio.gather(*asyncio.all_tasks() - {asyncio.current_task()})
+
+    asyncio.run(ask())
+    assert len(shapes(learnt, program="agent")) == 1
+    assert bool((tmp_path / storage.FILE).exists() and homes.measured(tmp_path, KIND)) == kept
 
 
 def called(id: str, text: str = "", thought: str = "", **arguments: Any) -> dict[str, Any]:
@@ -269,12 +349,11 @@ def test_the_next_compaction_begins_at_its_first_token(
     """In the next process, though without tools its prompt parts at the very beginning."""
     monkeypatch.setattr(transcript, "KEPT_TOKENS", 40)
     texts = [LONG, f"And then? {LONG}", LONG[:200]]
-    settings = Settings(prewarm="off", speculation="off", max_context=CONTEXT)
+    settings = Settings(prewarm="always", speculation="off", max_context=CONTEXT)
     with omlx(settings, default=model, beginnings=BeginningStore(tmp_path)) as running:
         messages = compaction_of(program, hold(running, texts))
         assert uncached(running, model, messages) > 0.3
         cold = ask(running, *messages, tools=False)["choices"]
-    settings = settings.model_copy(update={"prewarm": "always"})
     with omlx(settings, default=model, beginnings=BeginningStore(tmp_path)) as running:
         assert compaction_of(program, hold(running, texts)) == messages
         until = time.monotonic() + PATIENCE_S

@@ -21,7 +21,13 @@ from omlx.server.beginnings.foresight import (
     foreseen_until,
     with_date,
 )
-from omlx.server.beginnings.git_status import UNCHANGED, GitStatus, left_by
+from omlx.server.beginnings.git_status import (
+    CHANGED,
+    MAX_COMMAND,
+    UNCHANGED,
+    GitStatus,
+    left_by,
+)
 from omlx.server.beginnings.prewarmer import tokenize
 from omlx.server.beginnings.store import Known
 from tests.server.beginnings.agents import (
@@ -134,6 +140,10 @@ def test_calls_of_a_session_tell_the_git_status_of_the_next_one() -> None:
         ("M a.py\n?? b.py", ran("git commit -am x", "[main 1234567] x"), "?? b.py"),
         ("M a.py\n?? b.py", ran("git add b.py; git commit", "[b 1234567] x"), "M a.py"),
         ("M a.py", ran("git commit -am x", "error: nothing to commit"), ""),
+        ("M a.py", ran("git commit -m x; ls -a", "[main 1234567] x"), "M a.py"),
+        ("?? docs/", ran("git add docs/ && git commit", "[main 1234567] x"), "(clean)"),
+        ("M a.py", ran(f"git commit -am {'x' * MAX_COMMAND}", "[main 1234567] x"), ""),
+        ("\n".join(f"M  {n}.py" for n in range(CHANGED + 1)), wrote("Edit", "0.py"), ""),
     ],
 )
 def test_git_status_after_a_call(status: str, call: Any, expected: str) -> None:
