@@ -23,7 +23,6 @@ from starlette.responses import JSONResponse, Response
 from omlx.atomic_write import replace_file
 from omlx.catalog import data_dir
 from omlx.errors import BadRequest, ConfigError, NotFound, OmlxError, optional_reason
-from omlx.models.catalog.catalog import Profile
 from omlx.server.endpoints.models import ModelCard, ModelCards
 from omlx.server.endpoints.responses import ResponseEndpoints
 from omlx.server.http.body import Json, read_body
@@ -257,7 +256,7 @@ class ChatPage:
         return card.record() | {
             "state": pool.status(entry.id).state.value,
             "fits": entry.size_bytes <= pool.limit_bytes,
-            "profile": None if card.profile is None else _values(card.profile),
+            "profile": card.profile and {k: to_json(v) for k, v in card.profile.values.items()},
             "drafts_for_others": entry.id in drafts,
             "no_vision": optional_reason(card.no_vision),
         }
@@ -286,10 +285,6 @@ class ChatPage:
         with suppress(NotFound):
             await self.responses.delete(request, id)
         return Response(status_code=204)
-
-
-def _values(profile: Profile) -> Json:
-    return {name: to_json(value) for name, value in profile.values.items()}
 
 
 async def owned_by_dashboard(request: Request) -> None:

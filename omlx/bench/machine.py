@@ -138,7 +138,8 @@ def _prefill(subject: Subject, longest: int, progress: Progress, expired: Expire
     settle()
     mx.reset_peak_memory()
     began = section = time.perf_counter()
-    for done in _chunks(loop, _prompt(subject, longest)):
+    prompt = tuple(STRIDE * i % subject.vocab_size for i in range(longest))
+    for done in _chunks(loop, prompt):
         now = time.perf_counter()
         slowest, began = max(slowest, now - began), now
         progress.tick()
@@ -165,10 +166,6 @@ def _chunks(loop: EngineLoop, tokens: tuple[int, ...]) -> Iterator[int]:
                 raise event.error
             if isinstance(event, PrefillProgress):
                 yield event.done
-
-
-def _prompt(subject: Subject, length: int) -> tuple[int, ...]:
-    return tuple(STRIDE * i % subject.vocab_size for i in range(length))
 
 
 def _stop(slowest: float) -> str:

@@ -95,17 +95,13 @@ class Watchdog:
         else:
             self._work, self._seen_s = work, 0.0
         self._looked_at = now
-        if work is None or self._seen_s <= self._least_s:
+        least_s = self._bounds.ending_s if self.ending else self._bounds.known_s
+        if work is None or self._seen_s <= least_s:  # no estimate is asked for
             return None
         bound_s = self._bound_s(work)
         if self._seen_s <= bound_s:
             return None
         return EngineDead("engine.hung", seconds=round(self._seen_s), limit=round(bound_s))
-
-    @property
-    def _least_s(self) -> float:
-        """Seconds below which no estimate is asked for."""
-        return self._bounds.ending_s if self.ending else self._bounds.known_s
 
     def _bound_s(self, work: Work) -> float:
         bounds, loop = self._bounds, None if work.loop is None else work.loop()

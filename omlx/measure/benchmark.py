@@ -205,7 +205,7 @@ class Benchmark(Measurement):
         try:
             # Not recorded: compiles kernels.
             await self._sample(runner, Place(WARM_UP, Mode.PLAIN, 0, cold=True))
-            while (place := self._next_place()) is not None:
+            while place := next((each for each in self.order if each not in self.figures), None):
                 self.now = place
                 started = time.perf_counter()
                 try:
@@ -216,9 +216,6 @@ class Benchmark(Measurement):
         finally:
             self.now = None
             self._prompts = []
-
-    def _next_place(self) -> Place | None:
-        return next((place for place in self.order if place not in self.figures), None)
 
     def _leave_out(self, point: Point, reason: Reason) -> None:
         self.left_out[point] = reason

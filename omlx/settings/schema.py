@@ -131,11 +131,6 @@ _sampling = partial(Meta, Group.SAMPLING, applies=AppliesAt.AT_ONCE, scopes=EVER
 _engine = partial(Meta, Group.ENGINE, applies=AppliesAt.RELOAD)
 
 
-def _home() -> Path:
-    # Relative where the user's folder is unknown.
-    return Path(os.path.expanduser("~/.omlx"))
-
-
 class Settings(BaseModel):
     """A value for every setting. Made by `resolve`, or directly in tests."""
 
@@ -160,7 +155,9 @@ class Settings(BaseModel):
     keep_awake: Annotated[bool, _server(applies=AppliesAt.AT_ONCE)] = True
     log_level: Annotated[Literal["debug", "info", "warning", "error"], _server()] = "info"
 
-    home: Annotated[Folder, _models("DIR", scopes=RUN)] = Field(default_factory=_home)
+    home: Annotated[Folder, _models("DIR", scopes=RUN)] = Field(
+        default_factory=lambda: Path(os.path.expanduser("~/.omlx"))  # relative without a user's
+    )
     model_dir: Annotated[Folders, _models("DIR")] = ()
     home_models: Annotated[bool, _models()] = True
     lmstudio: Annotated[bool, _models()] = True

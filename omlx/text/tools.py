@@ -67,7 +67,9 @@ def template_tools(
         if not definitions:
             parameters = inlining.of(parameters)
         if not schemas:
-            parameters |= {"properties": _plain_properties(parameters["properties"])}
+            properties = parameters["properties"].items()
+            plain = {name: map_schemas(schema, _plain) for name, schema in properties}
+            parameters |= {"properties": plain}
         description = function.get("description") or ""
         named = {"name": function["name"], "description": description, "parameters": parameters}
         shown.append({"type": "function", "function": named})
@@ -191,10 +193,6 @@ class _Inlining:
             return schema
         named = map_schemas(named, partial(self._inlined, root, (*within, reference)))
         return {**named, **{key: value for key, value in schema.items() if key != "$ref"}}
-
-
-def _plain_properties(properties: Mapping[str, Schema]) -> dict[str, Schema]:
-    return {name: map_schemas(schema, _plain) for name, schema in properties.items()}
 
 
 def _plain(schema: Schema) -> Schema:

@@ -55,7 +55,7 @@ def test_questions_about_a_picture_are_measured(seeing: Administered, client: ht
     assert report["exact"]["same"] == report["exact"]["of"] > 0
     assert {cell["samples"] for cell in report["cells"]} == {report["rounds"]}
     kept = [file.read_bytes() for file in Path(seeing.home).rglob("*") if file.is_file()]
-    assert any(b'"kinds": ["picture"]' in content for content in kept)
+    assert any(b'"kinds":["picture"]' in content for content in kept)
     assert not any(picture[40:80].encode() in content for content in kept)
 
 

@@ -147,7 +147,7 @@ def test_buffers_are_released_once_a_prompt_and_not_while_one_is_being_read(
     bench.run()
     assert len(released) == 1
     prefills = [plan for plan in bench.plans if not all(w.sample for w in plan.windows)]
-    assert released[0] > len(prefills) == 3
+    assert released[0] >= len(prefills) == 3
     bench.run(replace(asked("b", 200), tokens=asked(tokens=200).tokens[::-1]))
     assert len(released) == 2
 

@@ -132,8 +132,7 @@ def test_an_identical_prompt_leaves_one_token_to_compute(family: str, sampling: 
 def test_what_a_cancelled_request_had_read_is_there_for_the_next(family: str) -> None:
     loop = loop_of(family, limits=replace(LIMITS, prefill_chunk=16))
     bench = Bench(loop).submit(request("a", prompt(60)))
-    bench.step()
-    bench.step()
+    bench.until(lambda: bench.steps == 2)
     loop.cancel("a")
     bench.run(again := request("b", prompt(60), max_tokens=8))
     assert bench.stats("b").cached_n == 32

@@ -272,8 +272,8 @@ def test_a_change_of_kv_bits_keeps_the_weights(engine: EngineThread, tmp_path: P
             await until(lambda: models.loaded[0].kv_cache.bits == 8)
             same, served = state(models)
             assert same == model
-            # 64 numbers of 8 bits and two scales, against 64 numbers of 32 bits
-            assert served.kv_cache.token_bytes * 256 == plain.kv_cache.token_bytes * (64 + 8)
+            # 32 numbers of 8 bits and two scales, against 32 numbers of 32 bits
+            assert served.kv_cache.token_bytes * 128 == plain.kv_cache.token_bytes * (32 + 8)
             assert served.identity != plain.identity
 
     asyncio.run(run())

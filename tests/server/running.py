@@ -53,13 +53,14 @@ Client = TypeVar("Client", httpx.Client, OpenAI, Anthropic)
 
 
 class CountingLoop(EngineLoop):
-    """Counts its steps."""
+    """Counts the steps that it launches."""
 
     steps = 0
 
     def step(self) -> list[Event]:
+        before = self._in_flight
         events = super().step()
-        self.steps += 1
+        self.steps += self._in_flight is not None and self._in_flight is not before
         return events
 
 

@@ -50,7 +50,8 @@ def listen(host: str, port: int, command: Sequence[str] = ("omlx", "serve")) -> 
         if error.errno == errno.EADDRINUSE:
             address = f"http://{_bracketed(host)}:{port}"
             words = [*without_flag(command, "--port"), "--port", str(_free_port(host, port))]
-            code = "config.port_ours" if _is_omlx(address) else "config.port_busy"
+            ours = _get(address, "/")[1].startswith(b"omlx ")
+            code = "config.port_ours" if ours else "config.port_busy"
             advice = shlex.join(words)
             raise ConfigError(code, port=port, url=address, command=advice) from None
         detail = error.strerror or str(error)
@@ -153,10 +154,6 @@ def _answers(address: str) -> bool:
     status, body = _get(address, "/health")
     # 503: the server runs, though unable to serve.
     return status in (200, 503) and b'"status"' in body
-
-
-def _is_omlx(address: str) -> bool:
-    return _get(address, "/")[1].startswith(b"omlx ")
 
 
 def _get(address: str, path: str) -> tuple[int, bytes]:

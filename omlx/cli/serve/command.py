@@ -219,7 +219,9 @@ def _background_tasks(
     live: LiveConfiguration, pool: Pool, models: RegistryWatcher, drafts: DraftWatcher
 ) -> list[asyncio.Task[None]]:
     """Start tasks that need command line, settings files or disk; the pool's run with the app."""
-    settings = ConfigurationWatcher(live, partial(_package_files, pool), pool.reconfigure)
+    settings = ConfigurationWatcher(
+        live, lambda: [each.entry.path / PACKAGE_FILE for each in pool.residents], pool.reconfigure
+    )
     work = (
         models.run(_MODELS_INTERVAL_S),
         drafts.run(_DRAFT_INTERVAL_S),
@@ -246,10 +248,6 @@ def _staged_reader(order: Order, engine: EngineThread, selection: Selection) -> 
     from omlx.cli.stage.links import staged_reader  # noqa: PLC0415 — imports mlx-lm, which is slow
 
     return staged_reader(order, engine, selection)
-
-
-def _package_files(pool: Pool) -> list[Path]:
-    return [resident.entry.path / PACKAGE_FILE for resident in pool.residents]
 
 
 def _uvicorn_config(app: FastAPI, settings: Settings) -> uvicorn.Config:

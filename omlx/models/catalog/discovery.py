@@ -137,7 +137,7 @@ class Folder:
     def models(self) -> Iterator[ModelDirectory]:
         if not os.path.isdir(self.root):
             return
-        if _is_repository(self.root):
+        if self.root.name.startswith(_REPOSITORY) and os.path.isdir(self.root / "snapshots"):
             yield _hub_id(self.root), _hub_directory(self.root)
             return
         if looks_like_model(self.root):
@@ -197,10 +197,6 @@ def _user(environ: Mapping[str, str]) -> Path:
 
 def _hub_id(repo: Path) -> str:
     return repo.name.removeprefix(_REPOSITORY).replace("--", "/", 1)
-
-
-def _is_repository(folder: Path) -> bool:
-    return folder.name.startswith(_REPOSITORY) and os.path.isdir(folder / "snapshots")
 
 
 def _models(folder: Path, prefix: str, depth: int) -> Iterator[ModelDirectory]:

@@ -128,11 +128,9 @@ class Registry:
             similar = get_close_matches(name.lower(), names, n=_SIMILAR, cutoff=_SIMILARITY)
         if not similar:
             return NotFound("model.not_found", param="model", model=name)
-        ids = dict.fromkeys(self._id_of(names[match]) for match in similar)
+        found = (names[match] for match in similar)
+        ids = dict.fromkeys(n if n in self._by_id else self._by_name[n][0].id for n in found)
         return NotFound("model.similar", param="model", model=name, similar=", ".join(ids))
-
-    def _id_of(self, name: str) -> str:
-        return name if name in self._by_id else self._by_name[name][0].id
 
     def get_usable(self, name: str) -> ModelEntry:
         """Return the usable model with this id or short name.

@@ -117,14 +117,13 @@ class _Reader:
             self._damaged(f"{key}: type {kind}")
         inner, count = self._number("I"), self._number("Q")
         if inner in _NUMBERS:
-            return list(struct.unpack(f"<{count}{_NUMBERS[inner]}", self._take(count, inner)))
+            form = _NUMBERS[inner]
+            found = self._bytes(count * struct.calcsize(f"<{form}"))
+            return list(struct.unpack(f"<{count}{form}", found))
         if inner != _STRING:
             self._damaged(f"{key}: type {inner}")
         self._check(8 * count)
         return [self._string() for _ in range(count)]
-
-    def _take(self, count: int, kind: int) -> bytes:
-        return self._bytes(count * struct.calcsize(f"<{_NUMBERS[kind]}"))
 
     def _number(self, form: str) -> Any:
         return struct.unpack(f"<{form}", self._bytes(struct.calcsize(f"<{form}")))[0]

@@ -99,15 +99,12 @@ def _check_tensors(header: Header, config: Mapping[str, Any]) -> None:
         raise _unexpected("block_count", layers)
     shapes = _shapes(config)
     for name in sorted(shapes.keys() ^ header.tensors.keys()):
-        raise ModelError("gguf.tensor", tensor=name, detail=_side(name in shapes))
+        detail = "missing" if name in shapes else "unknown"
+        raise ModelError("gguf.tensor", tensor=name, detail=detail)
     for name, shape in shapes.items():
         found = header.tensors[name].shape
         if found != shape:
             raise ModelError("gguf.tensor", tensor=name, detail=f"{found} ≠ {shape}")
-
-
-def _side(expected: bool) -> str:
-    return "missing" if expected else "unknown"
 
 
 def _shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:

@@ -167,7 +167,8 @@ def _flat(given: Mapping[str, Any], part: Mapping[str, Any], facts: RopeFacts) -
     if ORIGINAL in given and ORIGINAL not in part:
         values[ORIGINAL] = given[ORIGINAL]
     width = _head_dim(part)
-    if "rotary_dim" in facts.keys and part.get("rotary_dim") is None and _is_number(factor):
+    is_number = isinstance(factor, int | float) and isfinite(factor)
+    if "rotary_dim" in facts.keys and part.get("rotary_dim") is None and is_number:
         values |= {} if width is None else {"rotary_dim": int(width * factor)}
     return values | _completed(scaling or {}, {**part, **values})
 
@@ -270,7 +271,3 @@ def _head_dim(part: Mapping[str, Any]) -> int | None:
     if isinstance(hidden, int) and isinstance(heads, int) and heads > 0:
         return hidden // heads
     return None
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and isfinite(value)

@@ -128,7 +128,8 @@ def _read_module(module: str) -> _Module:
     imports: list[str] = []
     for statement in _parse(f"models/{module}.py").body:
         if isinstance(statement, ast.ImportFrom) and statement.level == 1:
-            imports += [statement.module] if statement.module else _names(statement)
+            modules = [alias.name for alias in statement.names]
+            imports += [statement.module] if statement.module else modules
         is_config = isinstance(statement, ast.ClassDef) and bool(statement.decorator_list)
         for node in ast.walk(statement):
             match node:
@@ -149,10 +150,6 @@ def _read_module(module: str) -> _Module:
         types=types,
         imports=tuple(name for name in imports if name in _modules() - _SHARED_MODULES),
     )
-
-
-def _names(statement: ast.ImportFrom) -> list[str]:
-    return [alias.name for alias in statement.names]
 
 
 @cache

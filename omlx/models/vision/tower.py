@@ -83,7 +83,8 @@ def body_of(model: Any) -> Any:
 
 def _facts(family: VisionFamily, vlm: nn.Module, model: Model, spec: Seeing) -> TowerFacts:
     dtype = _dtype(vlm)
-    hidden, width = _text_width(family.config), int(family.vision.get("hidden_size", 1024))
+    hidden = int(_text_config(family.config).get("hidden_size", 4096))
+    width = int(family.vision.get("hidden_size", 1024))
     # Qwen2-VL calls its output hidden, Step 3.7 its width
     width = int(family.vision.get("embed_dim", family.vision.get("width", width)))
     return TowerFacts(
@@ -120,10 +121,6 @@ def _tile_patches(vision: Mapping[str, Any]) -> int:
     sides = [vision.get(name) for name in ("image_size", "patch_size")]
     size, patch = (side[0] if isinstance(side, list) else side for side in sides)
     return int(size // patch) ** 2 if size and patch else TowerFacts().attended
-
-
-def _text_width(config: Mapping[str, Any]) -> int:
-    return int(_text_config(config).get("hidden_size", 4096))
 
 
 def _text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -240,7 +240,8 @@ def _expires_at(status: ModelStatus) -> str:
 
 
 def _tag(card: ModelCard) -> Json:
-    name = _tagged(card.id)
+    # clients append a tag to names without any, and compare
+    name = card.id if ":" in card.id else card.id + LATEST
     return {
         "name": name,
         "model": name,
@@ -249,11 +250,6 @@ def _tag(card: ModelCard) -> Json:
         "digest": sha256(card.id.encode()).hexdigest(),
         "details": _details(card),
     }
-
-
-def _tagged(name: str) -> str:
-    # clients append a tag to names without any, and compare
-    return name if ":" in name else name + LATEST
 
 
 def _shown(card: ModelCard) -> Json:

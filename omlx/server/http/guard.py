@@ -313,7 +313,7 @@ class AccessGuard:
 
         Raises Unauthorized, TooManyRequests.
         """
-        if _is_open(scope["path"]):
+        if scope["path"] in OPEN_PATHS or is_dashboard(scope["path"]):
             return None
         key = self._keys.admit(scope)
         return None if key is None or key.may_use_all else key.models
@@ -358,10 +358,6 @@ def hostname(host: str) -> str:
     if match is None:
         return ""
     return (match["address"] or match["name"]).rstrip(".")
-
-
-def _is_open(path: str) -> bool:
-    return path in OPEN_PATHS or is_dashboard(path)
 
 
 def check_exposure(host: str, api_key: str | None) -> None:

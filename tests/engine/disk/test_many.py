@@ -54,7 +54,7 @@ def restarted(family: str, root: Path, requests: int, prefixes: int, restarts: i
         with started(family, root, draft=model(family)) as bench:
             for at in range(requests // restarts // 2):
                 pair = [wanted(chance, f"{at}-{i}", prefixes) for i in range(2)]
-                bench.steps = 0  # those of a pair are bounded
+                bench._calls = 0  # those of a pair are bounded
                 bench.run(*pair)
                 assert not bench.failed
                 for one in pair:

@@ -213,16 +213,13 @@ def _result_of_server(block: Block) -> str | None:
     """Return the text of a server tool's result; None for results of other servers."""
     content = block.content
     if block.type == MCP_RESULT and content is not None:
-        return content if isinstance(content, str) else "\n".join(_texts_of(content))
+        texts = [content] if isinstance(content, str) else [block.text for block in content]
+        return "\n".join(text for text in texts if text is not None)
     if block.type == SEARCH_RESULT and isinstance(content, list):
         own = encode_reasoning("")
         if all((part.encrypted_content or "").startswith(own) for part in content):
             return ToolResult.of(tuple(part.page for part in content)).text
     return None
-
-
-def _texts_of(blocks: Sequence[Block]) -> list[str]:
-    return [block.text for block in blocks if block.text is not None]
 
 
 def _user(

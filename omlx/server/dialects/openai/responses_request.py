@@ -233,14 +233,10 @@ class ResponseRequest(Templated):
             "truncation": self.truncation or "disabled",
             "metadata": self.metadata or {},
             "user": self.user,
-            **self._further_sampling(),
+            **{k: v for k, v in self.sampling.items() if k not in ("temperature", "top_p")},
             **({} if kwargs is None else {"chat_template_kwargs": kwargs}),
             **({} if self.used_tier is None else {"service_tier": self.used_tier}),
         }
-
-    def _further_sampling(self) -> Json:
-        """Return the sampling parameters beyond OpenAI's that the request sets."""
-        return {k: v for k, v in self.sampling.items() if k not in ("temperature", "top_p")}
 
     def _tools(
         self, tools: Sequence[ResponseTool], run_here: Sequence[Json] = ()

@@ -103,13 +103,10 @@ class FileTexts:
         read = _read_uri(url)
         with self._lock:
             self._kept[name] = read
-            while len(self._kept) > KEPT or self._characters > KEPT_CHARACTERS:
-                self._kept.popitem(last=False)
+            kept = self._kept
+            while len(kept) > KEPT or sum(len(r.text) for r in kept.values()) > KEPT_CHARACTERS:
+                kept.popitem(last=False)
         return read
-
-    @property
-    def _characters(self) -> int:
-        return sum(len(read.text) for read in self._kept.values())
 
 
 def _parts(message: Mapping[str, Any]) -> Sequence[Json]:

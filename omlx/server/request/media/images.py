@@ -207,12 +207,11 @@ class PreparedImages:
     def put(self, image: PreparedImage) -> None:
         with self._lock:
             self._images[image.name] = image
-            while len(self._images) > KEPT or self._nbytes > KEPT_BYTES:
+            while (
+                len(self._images) > KEPT
+                or sum(i.nbytes for i in self._images.values()) > KEPT_BYTES
+            ):
                 self._images.popitem(last=False)
-
-    @property
-    def _nbytes(self) -> int:
-        return sum(image.nbytes for image in self._images.values())
 
 
 Address: TypeAlias = IPv4Address | IPv6Address
