@@ -184,6 +184,18 @@ def test_a_profile_is_an_assistant(browser: Browser, tmp_path: Path) -> None:
         assert "Answer in numbers." in tokenizer.decode(list(engine.newest.tokens))
 
 
+DRAFT_WITH_FILE = """() => new Promise((found) => {
+  indexedDB.open("omlx-chat").onsuccess = ({ target: { result: database } }) => {
+    const drafts = database.transaction("drafts").objectStore("drafts").getAll();
+    drafts.onsuccess = () => {
+      database.close();
+      found(drafts.result.some(({ files }) => files?.length));
+    };
+  };
+})"""
+"""Whether the browser's database has what a page that is left may not finish writing."""
+
+
 def test_a_dropped_file_stays_on_the_page(site: Site) -> None:
     drop = """() => {
       const data = new DataTransfer();
@@ -196,5 +208,6 @@ def test_a_dropped_file_stays_on_the_page(site: Site) -> None:
     with talking(site) as page:
         assert page.evaluate(drop), "the browser would leave the chat for the file"
         expect(chips(page)).to_contain_text("dropped.txt")
+        page.wait_for_function(DRAFT_WITH_FILE)
         page.reload()  # what is not sent yet is kept with its files
         expect(chips(page)).to_contain_text("dropped.txt")
