@@ -211,7 +211,7 @@ class Benchmark(Measurement):
                 try:
                     self.figures[place] = await self._sample(runner, place)
                 except (BadRequest, Overloaded) as error:  # the memory guard refuses the prompt
-                    self._leave_out(place.point, Reason(error.code, error.params))
+                    self._leave_out(place.point, error.reason)
                 self.spent_s += time.perf_counter() - started
         finally:
             self.now = None

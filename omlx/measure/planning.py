@@ -195,7 +195,7 @@ class Planner:
         try:
             reason = draft_mismatch(target, entry)
         except ModelError as error:
-            reason = Reason(error.code, error.params)
+            reason = error.reason
         if reason is not None:
             raise BadRequest(reason.code, param="drafts", **reason.params)
         return entry

@@ -356,10 +356,10 @@ class Measurements:
             state = State.CANCELLED
             raise
         except OmlxError as error:
-            measurement.reason = Reason(error.code, error.params)
+            measurement.reason = error.reason
         except Exception as error:  # the edge of a background task
             log.exception("measurement")
             failure = unexpected(error)
-            measurement.reason = Reason(failure.code, failure.params)
+            measurement.reason = failure.reason
         finally:
             measurement.enter(state)
