@@ -52,10 +52,12 @@ class PrefillPacing:
         self._tokens: float | None = None  # of a slice that takes `_target_s`
         self._token_s: deque[float] = deque(maxlen=SAMPLES)  # of a prompt's token, in slices
         self._steps: deque[float] = deque(maxlen=SAMPLES)  # seconds, without prompts
+        self._newest_s = 0.0
         self._step_s = 0.0  # their median; 0: not measured
         self._mixed = 0  # steps with slices since the newest of them
         self._rows = 0  # that decode in such a step
-        self._owed_s = 0.0  # to decoding rows, for a slice
+        self._owed_s = 0.0  # to decoding rows for slices, as measured
+        self._expected_s: deque[float] = deque()  # the same of steps that are not measured yet
         self._held_s = 0.0  # since less urgent rows decoded last
         self.holding = False  # whether they wait for the newest step
 
@@ -66,7 +68,7 @@ class PrefillPacing:
     @property
     def due(self) -> bool:
         """Whether decoding rows have had their share since the last slice."""
-        return self._owed_s <= 0.0 and self._mixed < MIXED
+        return self._owed_s + sum(self._expected_s) <= 0.0 and self._mixed < MIXED
 
     @property
     def holds(self) -> bool:
@@ -82,19 +84,23 @@ class PrefillPacing:
 
     def planned(self, rows: int, tokens: int) -> None:
         """Note a step in which `rows` decode, and prompts have `tokens`."""
-        if not rows or self.holding:
-            return
-        self._held_s = 0.0
-        if rows != self._rows:
-            self._rows, self._step_s = rows, 0.0
-            self._steps.clear()
-        self._mixed = self._mixed + 1 if tokens else 0
-        self._owe((self._slice_s(tokens) if tokens else 0.0) - self._step_s)
+        expected_s = 0.0
+        if rows and not self.holding:
+            self._held_s = 0.0
+            if rows != self._rows:
+                self._rows, self._step_s, self._newest_s = rows, 0.0, 0.0
+                self._steps.clear()
+            self._mixed = self._mixed + 1 if tokens else 0
+            expected_s = (self._slice_s(tokens) if tokens else 0.0) - self._step_s
+        if self.timed:
+            self._expected_s.append(expected_s)
 
     def observe(self, rows: int, tokens: int, seconds: float) -> None:
-        """Learn from the `seconds` of a step; correct the plan."""
+        """Learn from the `seconds` of the oldest step planned."""
         if self._pause_s is None:
             return
+        if self._expected_s:
+            self._expected_s.popleft()
         if self.holding:
             self._held_s += seconds
         if not tokens:
@@ -102,8 +108,12 @@ class PrefillPacing:
             return
         slice_s = seconds - self._step_s if rows else seconds
         if rows:
-            self._owe(slice_s - self._slice_s(tokens))
+            self._owe(slice_s - self._step_s)
         self._learn(tokens, max(slice_s, seconds / 10))
+
+    def discard(self) -> None:
+        """Expect nothing of steps that failed: they are never observed."""
+        self._expected_s.clear()
 
     @property
     def _target_s(self) -> float:
@@ -114,15 +124,16 @@ class PrefillPacing:
         return self._target_s * tokens / (self._tokens or FIRST)
 
     def _owe(self, seconds: float) -> None:
-        if self._pause_s is not None:
-            self._owed_s = min(max(-self._step_s, self._owed_s + seconds), MAX_OWED_S)
+        # Less than nothing is owed after a long step: overlapping steps of a CPU are uneven.
+        self._owed_s = min(max(-self._target_s, self._owed_s + seconds), MAX_OWED_S)
 
     def _observe_decode(self, rows: int, seconds: float) -> None:
         if not rows or rows != self._rows:
             return
-        self._owe(self._step_s - seconds)
-        self._steps.append(seconds)
-        self._step_s = median_low(self._steps)
+        self._owe(-seconds)
+        # A launch on a CPU waits for the step before: of two that overlap, either seems long.
+        self._steps.append((seconds + self._newest_s) / 2 if self._newest_s else seconds)
+        self._newest_s, self._step_s = seconds, median_low(self._steps)
 
     def _learn(self, tokens: int, seconds: float) -> None:
         if tokens < SMALLEST:

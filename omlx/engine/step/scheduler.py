@@ -238,6 +238,7 @@ class Scheduler:
         """
         if self._in_flight is plan:
             self._in_flight = None
+        self.planner.pacing.discard()
         self.memory.changed()
         row_ids = {window.row for window in plan.windows}
         row_ids.update(chain.from_iterable(map(rows_of, plan.ops)))

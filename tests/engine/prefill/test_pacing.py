@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import cycle
+from statistics import mean
 
 import pytest
 
@@ -143,6 +145,30 @@ def test_a_machine_that_slept_owes_no_more_than_seconds() -> None:
         pacing.observe(1, 0, 0.1)
         steps += 1
     assert steps <= MAX_OWED_S / 0.1 + 1
+
+
+@pytest.mark.parametrize("uneven", [(0.07,), (0.28, 0.02), (0.02, 0.28), (0.3, 0.02, 0.02, 0.09)])
+def test_decoding_rows_get_half_of_the_time_however_uneven_their_steps_are(
+    uneven: tuple[float, ...],
+) -> None:
+    """Each is planned before the one in flight is measured; a step with a slice runs alone."""
+    pacing, lengths = PrefillPacing(LIMITS, LatencyTable()), cycle(uneven)
+    decoded = read = 0.0
+    flying = 0
+    for _ in range(600):
+        if flying and (pacing.due or flying == 2):
+            decoded += (seconds := next(lengths))
+            pacing.observe(1, 0, seconds)
+            flying -= 1
+        elif pacing.due:
+            tokens = pacing.tokens(0)
+            pacing.planned(1, tokens)
+            pacing.observe(1, tokens, mean(uneven) + 0.005 * tokens)
+            decoded, read = decoded + mean(uneven), read + 0.005 * tokens
+        else:
+            pacing.planned(1, 0)
+            flying += 1
+    assert 0.7 <= decoded / read <= 1.3
 
 
 def test_without_a_pause_slices_have_a_fixed_length() -> None:
