@@ -171,11 +171,12 @@ def test_alone_a_prompt_is_read_in_large_chunks_leaving_one_token() -> None:
     assert done == [32, 64, 96, 99]
 
 
-def test_prompts_share_a_step_in_order() -> None:
-    desk = Desk(LIMITS).submit(ask("a", prompt=11), ask("b", prompt=50))
+@pytest.mark.parametrize(("first", "read"), [(5, [(1, 4), (2, 4)]), (11, [(1, 10)])])
+def test_prompts_share_a_step_in_order_up_to_a_slice(first: int, read: object) -> None:
+    desk = Desk(LIMITS).submit(ask("a", prompt=first), ask("b", prompt=50))
     plan = desk.step()
     assert plan is not None
-    assert [(window.row, window.width) for window in plan.windows] == [(1, 10), (2, 22)]
+    assert [(window.row, window.width) for window in plan.windows] == read
 
 
 @pytest.mark.parametrize("company", [0, 2])

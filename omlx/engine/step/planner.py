@@ -62,7 +62,7 @@ class Planner:
         prompts = self._prompts(running, decoding)
         if prompts and self._prefill_waits(prompts, decoding):
             return True
-        if prompts and decoding and self._times_slice(in_flight):
+        if prompts and decoding and self._times_slice(in_flight, prompts, decoding):
             return True
         if not decoding:
             return False
@@ -79,23 +79,31 @@ class Planner:
         """Return the rows whose prompts are next, in order."""
         return [] if len(decoding) == len(running) else self.order.first(running)
 
-    def _times_slice(self, in_flight: Plan) -> bool:
+    def _times_slice(
+        self, in_flight: Plan, prompts: Sequence[Row], decoding: Sequence[Row]
+    ) -> bool:
         """Whether the step in flight, or the next one, has a slice beside decoding rows.
 
         A launch may wait for the step before, as on a CPU: such steps are timed alone.
         """
-        return self.pacing.timed and (self.pacing.due or bool(in_flight.prompts))
+        if not self.pacing.timed:
+            return False
+        return bool(in_flight.prompts) or self._budget(prompts, decoding) > 0
 
     def turn(self, decoding: list[Row]) -> list[Row]:
-        """Return the rows to decode next: less urgent ones wait for a first token."""
+        """Return the rows to decode next: those that pause for a prompt pause for a first token."""
         self.pacing.holding = False
-        if len(decoding) < 2 or not self.pacing.holds:
+        fresh = [row for row in decoding if not row.clock.first_token]
+        if not fresh or len(decoding) < 2:
             return decoding
-        first = [row.request.priority for row in decoding if not row.clock.first_token]
-        if not first:
+        begun = [row for row in decoding if row.clock.first_token]
+        if begun and self.order.joint(fresh[0], begun):
+            turn = fresh
+        elif self.pacing.holds:
+            urgent = min(row.request.priority for row in fresh)
+            turn = [row for row in decoding if row.request.priority <= urgent]
+        else:
             return decoding
-        urgent = min(first)
-        turn = [row for row in decoding if row.request.priority <= urgent]
         if any(row.id in self._batch.members for row in turn):  # the batch decodes as a whole
             return decoding
         self.pacing.holding = len(turn) < len(decoding)
@@ -213,11 +221,13 @@ class Planner:
         )
 
     def _gives_way(self, prompts: Sequence[Row], decoding: Sequence[Row]) -> bool:
-        """Whether all decoding rows are less urgent than a prompt, which is read first."""
+        """Whether all decoding rows wait for a prompt: less urgent ones, and those that came with
+        the prompt.
+        """
         if not decoding:
             return False
-        urgent = min(row.request.priority for row in decoding) <= prompts[0].request.priority
-        return not urgent and self.pacing.holds
+        peers = _peers(prompts[0], decoding)
+        return self.order.joint(prompts[0], peers) > 0 if peers else self.pacing.holds
 
     def _prefill(
         self, prompts: Sequence[Row], decoding: Sequence[Row]
@@ -230,6 +240,7 @@ class Planner:
         self.chunk.begin()
         forwards: list[Forward] = []
         looks: list[CacheOp] = []
+        read = 0
         for row in prompts:
             if budget < 1:
                 break
@@ -252,16 +263,21 @@ class Planner:
             window = Window(row.id, start, tuple(tokens), sample=False, end=following)
             forwards.append(Forward((window,)))
             budget -= chunk
+            read += chunk
+            if row.pending == chunk + 1:  # its first token waits for no more than a slice
+                budget = min(budget, self._slice(row) - read)
         return forwards, looks
 
     def _budget(self, prompts: Sequence[Row], decoding: Sequence[Row]) -> int:
         """Return the most prompt tokens of a step. 0: decoding rows are due."""
         row, budget = prompts[0], self.limits.prefill_chunk
-        urgent = row.request.priority
-        if any(other.request.priority <= urgent for other in decoding):
-            budget = self._slice(row) if self.pacing.due else 0
-        elif self.pacing.timed and urgent > 0:  # so that more urgent requests wait little
-            budget = self._slice(row)
+        if peers := _peers(row, decoding):
+            if not all(peer.clock.first_token for peer in peers):
+                return 0
+            together = min(budget, self.order.joint(row, peers))
+            budget = together or (self._slice(row) if self.pacing.due else 0)
+        elif self.pacing.timed and row.request.priority > 0:
+            budget = self._slice(row)  # so that more urgent requests wait little
         return min(budget, self.chunk.tokens)
 
     def _slice(self, row: Row) -> int:
@@ -305,3 +321,8 @@ class Planner:
                 if span.stop > end:
                     end = span.start if span.start > row.computed else span.stop
         return end
+
+
+def _peers(prompt: Row, decoding: Sequence[Row]) -> list[Row]:
+    """Return the decoding rows that are as urgent as a prompt."""
+    return [row for row in decoding if row.request.priority <= prompt.request.priority]

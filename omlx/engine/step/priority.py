@@ -5,7 +5,9 @@ their own tokens. After `STARVATION_S` beside more urgent requests, a request is
 keeps the row for `QUANTUM_S`. A row of that time pays for that wait, and a shorter one for a part.
 
 Prompts of equal priority are read by virtual finish time, as in weighted fair queueing: a short
-prompt passes a long prompt, and each ends no later than with equal shares.
+prompt passes a long prompt, and each ends no later than with equal shares. A row that has begun
+pauses for prompts that came before: for each up to as many tokens as the row's prompt had, so
+that rows decode together that with equal shares had begun together.
 """
 
 from __future__ import annotations
@@ -77,6 +79,7 @@ class PromptOrder:
 
     def __init__(self) -> None:
         self._virtual = 0.0
+        self._read = 0  # tokens of all prompts
         self._steps = 0  # with prompts, since less urgent prompts were read
 
     def enter(self, row: Row, running: Iterable[Row]) -> float:
@@ -92,6 +95,24 @@ class PromptOrder:
     def read(self, tokens: int, prompts: int) -> None:
         """Advance by `tokens` of a prompt, among several."""
         self._virtual += tokens / max(1, prompts)
+        self._read += tokens
+
+    def joint_until(self, row: Row, running: Iterable[Row], waiting: Iterable[Row]) -> int:
+        """Return how many tokens of prompts are read when a row that begins waits no longer."""
+        unread, priority = (Status.WAITING, Status.PREFILL), row.request.priority
+        equal = [other for other in (*running, *waiting) if other.request.priority == priority]
+        prompts = sum(other.status in unread for other in equal)
+        return self._read + (row.prompt_len - row.cached) * prompts
+
+    def joint(self, prompt: Row, begun: Iterable[Row]) -> int:
+        """Return how many tokens of a prompt to read before rows that have begun continue."""
+        return min(self._patience(row, prompt) for row in begun)
+
+    def _patience(self, row: Row, prompt: Row) -> int:
+        equal = row.request.priority == prompt.request.priority
+        if not equal or row.clock.first_token < prompt.clock.submitted:
+            return 0
+        return max(0, row.joint_until - self._read)
 
     def planned(self, running: Iterable[Row], read: Set[int]) -> None:
         """Note a step that reads the prompts of the rows `read`."""

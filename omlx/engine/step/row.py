@@ -85,7 +85,8 @@ class Row:
 
     `waiting_since` is the start of the newest wait, `admitted_at` its end; until `kept_until` the
     row gives way to no other request. `displaced` counts pauses, `earlier` has the statistics of
-    drafters before them. `finish_tag` orders prompts. For these, see priority.py.
+    drafters before them. `finish_tag` orders prompts. Until the model has read `joint_until` tokens
+    of prompts, the row pauses for those that came before the first token. See priority.py.
     """
 
     id: int
@@ -109,6 +110,7 @@ class Row:
     displaced: int = 0
     earlier: dict[str, DrafterStats] = field(default_factory=dict)
     finish_tag: float = 0.0
+    joint_until: int = 0
 
     @property
     def prompt_len(self) -> int:

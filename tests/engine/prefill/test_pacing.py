@@ -1,4 +1,6 @@
-"""Slices of prompts by time: a decoding row keeps half of its pace, whatever a model's size."""
+"""Slices of prompts by time: a decoding row keeps half of its pace beside prompts that come later;
+those that came before it are read first.
+"""
 
 from __future__ import annotations
 
@@ -45,11 +47,13 @@ MACHINES = {
 class Drive:
     """A scheduler whose steps take what a machine says. `log`: rows, tokens, seconds by step."""
 
-    desk: Desk
+    limits: Limits
     machine: Machine
 
     def __post_init__(self) -> None:
         self.log: list[tuple[int, int, float]] = []
+        self.now = 1.0
+        self.desk = Desk(self.limits, clock=lambda: self.now)
 
     def step(self) -> None:
         plan = self.desk.step()
@@ -59,6 +63,7 @@ class Drive:
         rows = sum(window.sample for window in plan.windows)
         seconds = self.machine.seconds(rows, tokens)
         self.log.append((rows, tokens, seconds))
+        self.now += seconds
         self.desk.scheduler.planner.observe(plan, seconds)
 
     def until_first(self, name: str) -> float:
@@ -70,7 +75,7 @@ class Drive:
 
 
 def drive(machine: Machine, **more: object) -> Drive:
-    return Drive(Desk(replace(LIMITS, **more)), machine)
+    return Drive(replace(LIMITS, **more), machine)
 
 
 def decoding(driven: Drive, name: str, **more: object) -> Drive:
@@ -104,6 +109,59 @@ def test_no_pause_is_much_longer_than_the_setting_once_slices_are_known(name: st
     settled = [s - machine.step_s for rows, tokens, s in driven.log[40:] if rows and tokens]
     least = machine.slice_s(SMALLEST)
     assert max(settled) <= max(1.1 * max(PAUSE_S, machine.step_s), least) + 1e-9
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_prompts_that_come_together_are_read_before_their_answers_go_on(name: str) -> None:
+    """Each first token comes as soon as its prompt is read; then all decode in one batch."""
+    machine, asked = MACHINES[name], [ask(f"b{i}", prompt=1000, max_tokens=30) for i in range(4)]
+    driven = drive(machine)
+    driven.desk.submit(asked[0])
+    driven.step()
+    driven.desk.submit(*asked[1:])
+    for i, one in enumerate(asked, 1):
+        driven.until_first(one.id)
+        first = i * (machine.slice_s(999) + machine.step_s)
+        assert sum(seconds for *_, seconds in driven.log[:-1]) == pytest.approx(first)
+    while sum(isinstance(event, Finished) for event in driven.desk.events) < 4:
+        driven.step()
+    decoded = [rows for rows, tokens, _ in driven.log if rows]
+    assert decoded == [1, 1, 1, 1, *[4] * 29]
+    assert [driven.desk.said(one.id) for one in asked] == [answer(one, 30) for one in asked]
+
+
+@pytest.mark.parametrize(("prompt", "others"), [(60, 1), (200, 2)])
+def test_a_row_waits_for_each_prompt_of_its_burst_as_long_as_its_own_took(
+    prompt: int, others: int
+) -> None:
+    machine = MACHINES["cpu"]
+    driven = drive(machine)
+    driven.desk.submit(ask("short", prompt=prompt, max_tokens=10_000))
+    driven.step()
+    driven.desk.submit(*(ask(f"long{i}", prompt=6000) for i in range(others)))
+    driven.until_first("short")
+    start, before = len(driven.log) - 1, len(driven.desk.said("short"))
+    seconds = driven.until_first("long0")
+    alone = [tokens for rows, tokens, _ in driven.log[start:] if not rows]
+    assert sum(alone) == prompt * others
+    said = len(driven.desk.said("short")) - before
+    shared_s = seconds - machine.token_s * sum(alone) - PAUSE_S
+    assert said >= 0.5 * shared_s / machine.step_s - 2
+
+
+def test_patience_with_a_burst_is_none_with_a_later_prompt() -> None:
+    """Of 2,000 tokens for which the first row might wait, the other prompt took 100."""
+    driven = drive(MACHINES["cpu"])
+    driven.desk.submit(ask("first", prompt=2000, max_tokens=10_000))
+    driven.step()
+    driven.desk.submit(ask("second", prompt=100, max_tokens=1))
+    driven.until_first("first")
+    driven.until_first("second")
+    driven.step()
+    start = len(driven.log)
+    driven.desk.submit(ask("late", prompt=3000))
+    driven.until_first("late")
+    assert all(rows for rows, *_ in driven.log[start:])
 
 
 def test_the_first_slice_follows_from_the_cost_model() -> None:
