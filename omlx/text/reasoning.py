@@ -120,6 +120,7 @@ _INKLING: Final[Transitions] = {
     <|message_model|>look<|content_invoke_tool_json|>{"name": "look", "args": {}}<|end_message|>
 """
 _CHANNELS: Final[Mapping[str, tuple[Transitions, tuple[str, str]]]] = {
+    harmony.THOUGHT[0]: (harmony.TRANSITIONS, harmony.THOUGHT),
     "<|begin|>assistant<|think|>": (
         _SOLAR,
         ("<|think|>", "<|end|><|begin|>assistant<|content|>"),
@@ -165,8 +166,6 @@ def message_channels(tokenizer: TokenizerWrapper) -> tuple[str, Transitions] | N
     """
     if tokenizer.response_initial_state is not None:
         return tokenizer.response_initial_state, tokenizer.response_transitions
-    if harmony.uses_harmony(tokenizer):
-        return HEADER, harmony.TRANSITIONS
     found = _channels(tokenizer)
     return None if found is None else (HEADER, found[0])
 
@@ -176,8 +175,6 @@ def channel_markers(tokenizer: TokenizerWrapper) -> tuple[str, str] | None:
 
     None for a model without message headers.
     """
-    if harmony.uses_harmony(tokenizer):
-        return harmony.THOUGHT
     found = _channels(tokenizer)
     return None if found is None else found[1]
 
