@@ -17,7 +17,7 @@ import mlx.nn as nn
 from mlx_lm.models.cache import ArraysCache, ConcatenateKVCache, RotatingKVCache
 
 from lab.probe.reference import Row
-from omlx.engine.device.kinds import Snapshot, kind_of
+from omlx.engine.device.kinds import kind_of
 from omlx.engine.device.rewind import leaves, length_of, mark, rewind, unsupported
 from omlx.errors import RewindError
 from tests import zoo
@@ -51,7 +51,7 @@ def way_back(model: nn.Module) -> str:
     if unsupported(cache):
         return "no"
     kinds = {kind_of(type(leaf)) for leaf in leaves(cache)}
-    if kinds & {ArraysCache, Snapshot}:
+    if ArraysCache in kinds:
         return "snapshot"
     return "slice" if kinds & {RotatingKVCache, ConcatenateKVCache} else "trim"
 

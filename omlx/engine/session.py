@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import mlx.core as mx
 
 from omlx.engine.device.gpu import device_kind
-from omlx.engine.device.kinds import Snapshot, copy_state, kind_of
+from omlx.engine.device.kinds import copy_state
 from omlx.engine.device.model import Cache, Model
-from omlx.engine.device.payloads import copy, of_kind
+from omlx.engine.device.payloads import copy, of_kind, span_of
 from omlx.engine.disk.record import (
     FORMAT,
     Part,
@@ -144,7 +144,7 @@ def open_states(loop: EngineLoop) -> StateStore | Reason:
 def _growth(model: Model, cache: Cache) -> Growth:
     """Measure states that grow, behind two tokens."""
     states = of_kind(cache, "state")
-    span = max(leaf.span for leaf in states if kind_of(type(leaf)) is Snapshot)
+    span = span_of(states)
     specs = []
     for _ in range(2):
         mx.eval(model(mx.zeros((1, span), mx.int32), cache=cache))

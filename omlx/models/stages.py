@@ -36,13 +36,11 @@ from omlx.models.catalog.facts import check_same, fingerprint
 from omlx.models.catalog.registry import ModelEntry
 from omlx.models.catalog.tokenizer import read_tokenizer, tokenizer_length
 from omlx.models.pool.footprint import release_memory
-from omlx.models.pool.load_weights import LoadSteps, StagedLoop, describe, load_steps
+from omlx.models.pool.load_weights import LoadOptions, LoadSteps, StagedLoop, describe, load_steps
 from omlx.models.pool.opening import Dtype, nbytes_of, open_model, read_weights
 from omlx.models.vision.support import VisionSupport, has_vision
 
 if TYPE_CHECKING:
-    from mlx_lm.tokenizer_utils import TokenizerWrapper
-
     from omlx.engine.device.model import Model
 
 
@@ -54,40 +52,17 @@ class StagedReader:
         self.stages = stages
         self._group = group
 
-    def __call__(
-        self,
-        entry: ModelEntry,
-        dtype: Dtype,
-        *,
-        tokenizer: TokenizerWrapper | None,
-        trusted: bool,
-        vision: bool,
-        library: str,
-        kv_bits: int | None,
-    ) -> LoadSteps:
+    def __call__(self, entry: ModelEntry, dtype: Dtype, options: LoadOptions) -> LoadSteps:
         if entry.id != self._model:
-            return load_steps(
-                *(entry, dtype),
-                tokenizer=tokenizer,
-                trusted=trusted,
-                vision=vision,
-                library=library,
-                kv_bits=kv_bits,
-            )
-        return self._steps(entry, dtype, tokenizer or read_tokenizer(entry), trusted, kv_bits)
+            return load_steps(entry, dtype, options)
+        return self._steps(entry, dtype, options)
 
-    def _steps(
-        self,
-        entry: ModelEntry,
-        dtype: Dtype,
-        tokenizer: TokenizerWrapper,
-        trusted: bool,
-        kv_bits: int | None,
-    ) -> LoadSteps:
+    def _steps(self, entry: ModelEntry, dtype: Dtype, options: LoadOptions) -> LoadSteps:
+        trusted, tokenizer = options.trusted, options.tokenizer or read_tokenizer(entry)
         self.stages.ask(Kind.CHECK, {"model": entry.id, "fingerprint": fingerprint(entry.path)})
         yield from self.stages.replies()
-        whole, config = open_model(entry.path, dtype, trusted=trusted)
-        facts = facts_of(whole, tokenizer_length(tokenizer), cache_maker(whole), kv_bits)
+        whole, config, _ = open_model(entry.path, dtype, trusted=trusted)
+        facts = facts_of(whole, tokenizer_length(tokenizer), cache_maker(whole), options.kv_bits)
         counts = self._counts(whole)
         for status in self.stages.statuses:
             rank = status.rank
@@ -116,7 +91,7 @@ class StagedReader:
         off = "vision.off.staged" if has_vision(config) else "vision.off.text"
         loaded_model = describe(entry, whole, config, tokenizer, facts)
         vision = VisionSupport(off_reason=Reason(off))
-        return replace(loaded_model, stage=stage, vision=vision, kv_bits=kv_bits)
+        return replace(loaded_model, stage=stage, vision=vision, kv_bits=options.kv_bits)
 
     def _counts(self, whole: nn.Module) -> list[int]:
         """Return layers by rank; empty if each rank has a part of every layer.
@@ -192,7 +167,7 @@ class FollowerStage:
 
     def _load(self, order: Mapping[str, Any]) -> dict[str, Any]:
         """Read the layers of this rank; return their bytes."""
-        model, _ = open_model(self._entry.path, order["dtype"], trusted=order["trusted"])
+        model, *_ = open_model(self._entry.path, order["dtype"], trusted=order["trusted"])
         kv_bits = order["kv_bits"]
         facts = facts_of(model, order["vocab_size"], cache_maker(model), kv_bits)
         body = cut(model, self.group, order["counts"])

@@ -17,7 +17,7 @@ def types(model) -> set[mx.Dtype]:
 
 
 def test_weights_have_the_type_that_the_server_gives_them() -> None:
-    served, _ = open_model(DRAFT, "auto", trusted=False)
+    served, *_ = open_model(DRAFT, "auto", trusted=False)
     subject = read_subject(DRAFT, DRAFT)
     assert types(subject.model) == types(subject.draft) == types(served)
 

@@ -44,8 +44,9 @@ from omlx.models.catalog.drafters import own_head
 from omlx.models.pool import load_weights, loader
 from omlx.models.pool.head import head_drafter, open_head
 from omlx.models.pool.opening import open_model
-print(*load_weights.load_steps(target, "auto", vision=True), file=sys.stderr)
-model, _ = open_model(target.path, "float32", trusted=False)
+options = load_weights.LoadOptions(vision=True)
+print(*load_weights.load_steps(target, "auto", options), file=sys.stderr)
+model, *_ = open_model(target.path, "float32", trusted=False)
 head_drafter("mtp", model, 2048, open_head(own_head(target), model))
 show("mlx_vlm", "mlx_audio", "cv2", "scipy",  # transformers imports Pillow, where there is one
     "omlx.models.vision.family", "omlx.server.request.media.decode")

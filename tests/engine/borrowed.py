@@ -96,7 +96,7 @@ def weights_of(module: nn.Module) -> dict[str, mx.array]:
 
 def save_drafter(kind: str, name: str, folder: Path) -> None:
     """Replace the model of a family in `folder` by a random drafter for it."""
-    target, saved = open_model(folder, "float32", trusted=False)
+    target, saved, _ = open_model(folder, "float32", trusted=False)
     width = (saved.get("text_config") or saved)["vocab_size"]
     parts = parts_of(target)
     assert parts is not None
@@ -198,7 +198,7 @@ class OwnSampler:
         return mx.array([self._sample(row) for row in rows]).reshape(logits.shape[:-1])
 
     def sample_proposal(self, scores: mx.array) -> mx.array:
-        return mx.array([self._among(scores[0], self._head._candidates.pop()[0])])
+        return mx.array([self._among(scores[0], self._head.candidates.pop()[0])])
 
     def _among(self, scores: mx.array, ids: mx.array) -> int:
         """The place of the sampled id among `ids`, by their scores."""

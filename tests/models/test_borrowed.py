@@ -34,8 +34,8 @@ ALONE = {
     "glm5_next": "batch.off.no_merge",
     "inkling": "batch.off.probe",
     "longcat_flash_sparse": "batch.off.probe",
-    "minimax_m3": "batch.off.probe",
-    "qwen4_exp": "batch.off.probe",
+    "minimax_m3": "batch.off.no_merge",
+    "qwen4_exp": "batch.off.no_merge",
 }
 """Families whose rows run one after another, with the code of the reason."""
 

@@ -97,7 +97,7 @@ def test_a_read_only_folder_gives_the_logits_that_were_saved(
     before = stamps(tmp_path)
     for path in (*tmp_path.iterdir(), tmp_path):
         path.chmod(path.stat().st_mode & 0o555)
-    model, config = open_model(tmp_path, "auto", trusted=False)
+    model, config, _ = open_model(tmp_path, "auto", trusted=False)
     tmp_path.chmod(0o755)
     assert isinstance(model, Borrowed)
     assert mx.array_equal(logits(model), logits(saved))
@@ -125,14 +125,14 @@ def test_a_folder_as_its_authors_publish_it(name: str, tmp_path: Path) -> None:
             parts = {before + expert + part: array}
         published |= parts
     mx.save_safetensors(str(tmp_path / "model.safetensors"), published)
-    model, _ = open_model(tmp_path, "auto", trusted=False)
+    model, *_ = open_model(tmp_path, "auto", trusted=False)
     assert mx.array_equal(logits(model), logits(saved))
 
 
 def test_a_draft_head_beside_the_weights_is_not_read(tmp_path: Path) -> None:
     saved = save(tmp_path, "mimo_v2")
     mx.save_safetensors(str(tmp_path / "mtp.safetensors"), {"mtp.fc.weight": mx.ones((2, 2))})
-    model, _ = open_model(tmp_path, "auto", trusted=False)
+    model, *_ = open_model(tmp_path, "auto", trusted=False)
     assert mx.array_equal(logits(model), logits(saved))
 
 
@@ -142,14 +142,14 @@ def test_a_draft_head_in_the_shards_is_not_read_as_weights(name: str, tmp_path: 
     shard = str(tmp_path / "model.safetensors")
     head = in_shards(name, weights_of(random_head("mtp", name).module))
     mx.save_safetensors(shard, mx.load(shard) | head, metadata={"format": "mlx"})
-    model, _ = open_model(tmp_path, "auto", trusted=False)
+    model, *_ = open_model(tmp_path, "auto", trusted=False)
     assert mx.array_equal(logits(model), logits(saved))
 
 
 @pytest.mark.parametrize("name", ["longcat_flash_sparse", "glm_moe_dsa_shared"])
 def test_a_cast_spares_the_parameters_that_must_stay_float32(name: str, tmp_path: Path) -> None:
     save(tmp_path, name)
-    model, _ = open_model(tmp_path, "bfloat16", trusted=False)
+    model, *_ = open_model(tmp_path, "bfloat16", trusted=False)
     dtypes = {path: array.dtype for path, array in tree_flatten(model.parameters())}
     kept = {path for path, dtype in dtypes.items() if dtype == mx.float32}
     assert kept

@@ -30,7 +30,7 @@ def test_it_accepts_most_first_tokens_and_changes_none() -> None:
     files = own_head(TARGET_ENTRY)
     assert isinstance(files, HeadFiles)
     assert files.nbytes < 3 << 20
-    target, _ = open_model(TARGET_ENTRY.path, "auto", trusted=False)
+    target, *_ = open_model(TARGET_ENTRY.path, "auto", trusted=False)
     tokenizer = read_tokenizer(TARGET_ENTRY)
     head = build_head(files, target)
     head.set_dtype(mx.float32)

@@ -20,7 +20,7 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from omlx.models.catalog.registry import ModelEntry
 from omlx.models.catalog.tokenizer import read_tokenizer, tokenizer_length
-from omlx.models.pool.load_weights import LoadedModel, LoadSteps, probe
+from omlx.models.pool.load_weights import LoadedModel, LoadOptions, LoadSteps, probe
 from omlx.models.pool.opening import Dtype, LoadProgress
 from omlx.models.pool.pool import build_pool
 
@@ -111,20 +111,16 @@ class Obedient(Spelling):
 def read(
     entry: ModelEntry,
     dtype: Dtype,
+    options: LoadOptions,
     *,
-    tokenizer: TokenizerWrapper | None,
-    trusted: bool,
-    vision: bool,
-    library: str,
-    kv_bits: int | None = None,
     kind: type[Spelling] = Spelling,
     context: int = CONTEXT,
 ) -> LoadSteps:
     """A model that spells, with the tokenizer and template of the entry; it has no vision tower,
-    and a cache of its own for any `kv_bits`.
+    and a cache of its own for any bits.
     """
     yield LoadProgress(0, 0)
-    tokenizer = read_tokenizer(entry) if tokenizer is None else tokenizer
+    tokenizer = options.tokenizer or read_tokenizer(entry)
     model = kind(tokenizer)
     facts = yield from probe(model, tokenizer_length(tokenizer))
     return LoadedModel(
@@ -136,8 +132,8 @@ def read(
         sampling={},
         facts=facts,
         size_bytes=0,
-        library=library,
-        kv_bits=kv_bits,
+        library=options.library,
+        kv_bits=options.kv_bits,
     )
 
 

@@ -47,7 +47,7 @@ WRONG = {**EAGLE, "target_hidden_size": 2 * TEXT["hidden_size"]}
 
 
 def save(folder: Path, config: dict[str, Any]) -> None:
-    target, _ = open_model(BUNDLED / TARGET, "float32", trusted=False)
+    target, *_ = open_model(BUNDLED / TARGET, "float32", trusted=False)
     parts = parts_of(target)
     assert parts is not None
     module = open_drafter(config, {}, parts)[0].module

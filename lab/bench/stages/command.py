@@ -76,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
 def save_inflated(source: Path, at_least: int, folder: Path) -> Path:
     """Copy a model to `folder` with identity layers up to `at_least` parameters; return it."""
     shutil.copytree(source, folder, ignore=shutil.ignore_patterns("*.safetensors*"))
-    model, config = open_model(source, "auto", trusted=False)
+    model, config, _ = open_model(source, "auto", trusted=False)
     inflate.inflate(model, at_least)
     weights = cast(list[tuple[str, mx.array]], tree_flatten(model.parameters()))
     mx.save_safetensors(str(folder / "model.safetensors"), dict(weights))

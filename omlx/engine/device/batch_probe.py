@@ -34,11 +34,8 @@ on by default on some GPUs, reach 1e-3.
 _QUANTIZED_TOLERANCE = 0.2
 """As above, with quantized KV caches, whose rounding steps are wide."""
 
-_BLOCKS: Final = "it picks keys by blocks of cache columns, which padding shifts"
 _LATE_FAULTS: Final = {
-    "mlx_lm.models.minimax_m3_vl": _BLOCKS,
-    "mlx_vlm.models.minimax_m3_vl": _BLOCKS,
-    "mlx_vlm.models.qwen4_exp": _BLOCKS,
+    "mlx_lm.models.minimax_m3_vl": "it picks keys by blocks of cache columns, which padding shifts",
     "mlx_vlm.models.longcat_flash_sparse": "its indexer cannot read rows of several lengths",
 }
 """Models, by module, whose batches raise, or are wrong on long rows only, as lab/probe found."""
@@ -103,10 +100,9 @@ def merge_refusal(model: Model, make_cache: MakeCache) -> Reason | None:
     """Return why the caches of this model cannot be merged, or None. Runs nothing."""
     if (fault := _LATE_FAULTS.get(architecture_of(model))) is not None:
         return Reason("batch.off.probe", {"error": fault})
-    alone = (kinds.Trimmed, kinds.Snapshot)
     for leaf in leaves(make_cache()):
         kind = kinds.kind_of(type(leaf))
-        if kind in alone or not (kind in kinds.ATTENTION or isinstance(leaf, Mergeable)):
+        if not (kind in kinds.ATTENTION or isinstance(leaf, Mergeable)):
             return Reason("batch.off.no_merge", {"layer": type(leaf).__name__})
         if getattr(leaf, "keep", 0):
             return Reason("batch.off.keep", {"layer": type(leaf).__name__})

@@ -26,14 +26,7 @@ from omlx.engine.device.batch_probe import (
     uneven_refusal,
 )
 from omlx.engine.device.kinds import GROUP
-from omlx.engine.device.model import (
-    Cache,
-    MakeCache,
-    Model,
-    id_limit,
-    quantizing,
-    weight_bytes,
-)
+from omlx.engine.device.model import Cache, MakeCache, Model, id_limit, quantizing, weight_bytes
 from omlx.engine.device.payloads import layout_of, uncacheable
 from omlx.engine.device.ragged import merge_caches
 from omlx.engine.device.rewind import leaves, mark, rewind, rewind_refusal, traits
@@ -151,11 +144,7 @@ def probed_in_stages(facts: ModelFacts, stage: Model, make_cache: MakeCache) -> 
         faults = [*uneven_faults(stage, make_cache, facts.vocab_size)]
         no_uneven = _first("batch.off.uneven", faults)
     return replace(
-        facts,
-        layout=layout,
-        own_layout=layout,
-        unbatchable=unbatchable,
-        no_uneven=no_uneven,
+        facts, layout=layout, own_layout=layout, unbatchable=unbatchable, no_uneven=no_uneven
     )
 
 

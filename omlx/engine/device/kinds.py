@@ -1,14 +1,14 @@
 """Kinds of layer caches: one answer for the classes of every library.
 
-A kind is a class of mlx-lm, or one of two generic base classes. A class of another library names
-in `same_as` the class of mlx-lm with the same fields and meaning.
+A kind is a class of mlx-lm, or `Trimmed`. A class of another library names in `same_as` the class
+of mlx-lm with the same fields and meaning.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import cache
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import mlx.core as mx
 from mlx.utils import tree_map
@@ -24,7 +24,9 @@ from mlx_lm.models.cache import (
 
 
 class Trimmed:
-    """Base class of caches with an exact `trim` and a token count, `offset`."""
+    """Base class of caches of one row, with an exact `trim` and a token count, `offset`."""
+
+    merge = None
 
     def rows(self) -> tuple[mx.array, ...] | None:
         """Return arrays [1, heads, tokens, width] of all tokens; None before the first pass."""
@@ -35,63 +37,40 @@ class Trimmed:
         raise NotImplementedError
 
 
-class Snapshot:
-    """Base class of caches rolled back, and stored with prefixes, by copies of `names`.
-
-    `span` tokens add an entry to the fields; 0: none does.
-    """
-
-    names: ClassVar[tuple[str, ...]]
-    span: int = 0
-
-    def fields(self) -> Sequence[Any]:
-        """Return arrays and integers. A later pass may write into the same arrays."""
-        return tuple(getattr(self, name) for name in self.names)
-
-    def put_back(self, fields: Sequence[Any]) -> None:
-        """Replace all fields by earlier `fields`, whose integers may be arrays."""
-        for name, value in zip(self.names, fields, strict=True):
-            kind = type(getattr(self, name))
-            setattr(self, name, kind(value) if issubclass(kind, int) else value)
-
-    def stored(self) -> Sequence[Any]:
-        """Return the fields that a prefix needs."""
-        return self.fields()
-
-
 class Recorded:
-    """Base class of recurrent states that record those behind each token of a short pass."""
+    """Base class of recurrent states that record those behind each token of a short pass.
+
+    For a class with the records of mlx-vlm's `ArraysCache`.
+    """
 
     LONGEST: Final = 8
     """Tokens — length of passes with a record: a state per token takes memory."""
 
-    def begin(self, tokens: int) -> None:
+    def begin(self: Any, tokens: int) -> None:
         """Drop the record, and begin another if the next pass, of `tokens` tokens, is short."""
-        raise NotImplementedError
+        states = self.cache
+        self.abort_speculation()
+        self.cache = states
+        if 1 < tokens <= self.LONGEST:
+            self.start_speculation(tokens)
 
-    def records(self, tokens: int) -> bool:
+    def records(self: Any, tokens: int) -> bool:
         """Return whether the state before the newest `tokens` tokens is known."""
-        raise NotImplementedError
+        return bool(tokens <= self.history_capacity)
 
-    def step_back(self, tokens: int) -> None:
+    def step_back(self: Any, tokens: int) -> None:
         """Return to that state, and drop the record."""
-        raise NotImplementedError
+        self.commit_speculation([self.history_capacity - tokens])
 
 
-_KNOWN: Final = frozenset(
-    {
-        *(KVCache, QuantizedKVCache, ChunkedKVCache, ConcatenateKVCache),
-        *(RotatingKVCache, ArraysCache, CacheList),
-    }
-)
 ATTENTION: Final = frozenset({KVCache, QuantizedKVCache, RotatingKVCache})
 """Kinds whose rows share a ragged buffer."""
+_KNOWN: Final = ATTENTION | {ChunkedKVCache, ConcatenateKVCache, ArraysCache, CacheList}
 
 
 def _kind_of(layer: type) -> type | None:
-    for generic in (Trimmed, Snapshot):
-        if issubclass(layer, generic):
-            return generic
+    if issubclass(layer, Trimmed):
+        return Trimmed
     kind = getattr(layer, "same_as", layer)
     return kind if kind in _KNOWN else None
 
@@ -126,17 +105,9 @@ def handle(value: Any) -> Any:
 
 
 def copy_state(leaf: Any) -> Any:
-    """Copy what a recurrent layer or snapshot keeps: nested arrays, integers as arrays."""
-    return tree_map(_copied, leaf.stored() if kind_of(type(leaf)) is Snapshot else leaf.cache)
+    """Copy what a recurrent layer keeps, and a prefix needs: nested arrays, integers as arrays."""
 
+    def copied(value: mx.array | int | None) -> mx.array | None:
+        return None if value is None else mx.contiguous(mx.array(value))
 
-def put_state(leaf: Any, state: Sequence[Any]) -> None:
-    """Fill an empty layer with a copied state, for later use by other layers as well."""
-    if kind_of(type(leaf)) is Snapshot:
-        leaf.put_back(handle(state))
-    else:
-        leaf.cache = list(state)
-
-
-def _copied(value: mx.array | int | None) -> mx.array | None:
-    return None if value is None else mx.contiguous(mx.array(value))
+    return tree_map(copied, getattr(leaf, "stored", leaf.cache))

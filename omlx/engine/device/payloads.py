@@ -11,7 +11,7 @@ read from disk is a copy already: it is saved itself. Adjacent pieces are copied
 | ConcatenateKVCache           | rows      | the rows                                            |
 | RotatingKVCache              | window    | the last `max_size` rows, in temporal order         |
 | ChunkedKVCache               | window    | the last `chunk_size` rows, where they begin        |
-| ArraysCache Snapshot         | state     | the arrays                                          |
+| ArraysCache                  | state     | the arrays                                          |
 | CacheList                    | its parts |                                                     |
 """
 
@@ -33,7 +33,7 @@ from mlx_lm.models.cache import (
     RotatingKVCache,
 )
 
-from omlx.engine.device.kinds import Snapshot, Trimmed, copy_state, kind_of, put_state
+from omlx.engine.device.kinds import Trimmed, copy_state, kind_of
 from omlx.engine.device.model import Cache, LayerCache, MakeCache, Model
 from omlx.engine.device.rewind import leaves, traits
 from omlx.engine.disk.record import Record, RecordId, Run
@@ -240,7 +240,7 @@ def _fill(leaf: Any, i: int, parts: Sequence[Share], length: int, prompt: int) -
     """Fill an empty layer, the one number `i` of its kind, up to token `length`."""
     kind = kind_of(type(leaf))
     if _KINDS[kind] == "state":
-        put_state(leaf, parts[-1].payload.arrays[i])
+        leaf.cache = list(parts[-1].payload.arrays[i])
         return
     if kind is RotatingKVCache or kind is ChunkedKVCache:
         kept = min(length - parts[0].start, window_of(leaf))
@@ -289,7 +289,6 @@ _KINDS: Final[Mapping[type | None, Kind]] = {
     RotatingKVCache: "window",
     ChunkedKVCache: "window",
     ArraysCache: "state",
-    Snapshot: "state",
 }
 
 
@@ -322,11 +321,16 @@ def layout_of(model: Model, make_cache: MakeCache) -> Layout:
         recurrent=len(states) > 0,
         record_bytes=traits(cache).recorded * nbytes("state"),
     )
-    span = max((leaf.span for leaf in states if kind_of(type(leaf)) is Snapshot), default=0)
+    span = span_of(states)
     if not span:
         return layout
     mx.eval(model(mx.zeros((1, span), mx.int32), cache=cache))
     return replace(layout, growth_bytes=-((layout.state_bytes - nbytes("state")) // span))
+
+
+def span_of(states: Iterable[Any]) -> int:
+    """Return the tokens after which each of these states has grown; 0: none does."""
+    return max((getattr(leaf, "span", 0) for leaf in states), default=0)
 
 
 def of_kind(cache: Iterable[LayerCache], kind: Kind) -> list[Any]:

@@ -12,7 +12,7 @@ next window: there is no replay pass.
 | ConcatenateKVCache       | slice: its own trim leaves the rows in place                        |
 | RotatingKVCache          | slice, while no row of the window is overwritten; else a mark       |
 | Recorded                 | its record of the newest pass; else a mark                          |
-| ArraysCache Snapshot     | a mark                                                              |
+| ArraysCache              | a mark                                                              |
 | CacheList                | its parts                                                           |
 """
 
@@ -27,12 +27,10 @@ from mlx_lm.models.cache import (
     CacheList,
     ChunkedKVCache,
     ConcatenateKVCache,
-    KVCache,
-    QuantizedKVCache,
     RotatingKVCache,
 )
 
-from omlx.engine.device.kinds import Recorded, Snapshot, Trimmed, handle, kind_of
+from omlx.engine.device.kinds import ATTENTION, Recorded, Trimmed, handle, kind_of
 from omlx.engine.device.model import LayerCache, architecture_of
 from omlx.engine.types import Traits
 from omlx.errors import Reason, RewindError
@@ -41,13 +39,8 @@ _INCONSISTENT = frozenset({"mlx_lm.models.plamo3"})
 """Models, by module, whose passes over several tokens differ from single steps past their window.
 """
 
-_COUNTING = (
-    *(KVCache, QuantizedKVCache, ChunkedKVCache, Trimmed),
-    *(ConcatenateKVCache, RotatingKVCache),
-)
+_COUNTING = ATTENTION | {ChunkedKVCache, ConcatenateKVCache, Trimmed}
 """Kinds with a count of tokens, `offset`."""
-_MARKED = (ArraysCache, Snapshot)
-"""Kinds that roll back to marks alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +83,7 @@ def traits(cache: Iterable[LayerCache]) -> Traits:
     parts = leaves(cache)
     windows = [leaf.max_size for leaf in parts if isinstance(leaf, RotatingKVCache)]
     windows += [leaf.chunk_size for leaf in parts if isinstance(leaf, ChunkedKVCache)]
-    marked = [leaf for leaf in parts if kind_of(type(leaf)) in _MARKED]
+    marked = [leaf for leaf in parts if kind_of(type(leaf)) is ArraysCache]
     recorded = bool(marked) and all(isinstance(leaf, Recorded) for leaf in marked)
     return Traits(
         recurrent=bool(marked),
@@ -177,8 +170,6 @@ def _step_back(leaf: Any, n: int) -> None:
 
 def _save(leaf: Any, fresh: bool) -> tuple[Any, ...] | None:
     kind = kind_of(type(leaf))
-    if kind is Snapshot:
-        return tuple(map(handle, leaf.fields()))
     if kind is ArraysCache:
         # advance() changes lengths and left_padding in place: they need handles of their own.
         return (list(leaf.cache), handle(leaf.left_padding), handle(leaf.lengths))
@@ -192,9 +183,7 @@ def _save(leaf: Any, fresh: bool) -> tuple[Any, ...] | None:
 
 def _put_back(leaf: Any, saved: tuple[Any, ...] | None, n: int) -> None:
     kind = kind_of(type(leaf))
-    if kind is Snapshot and saved is not None:
-        leaf.put_back(tuple(map(handle, saved)))
-    elif kind is ArraysCache and saved is not None:
+    if kind is ArraysCache and saved is not None:
         states, left_padding, lengths = saved
         if isinstance(leaf, Recorded):
             leaf.begin(0)

@@ -299,11 +299,7 @@ class Speculator:
             else:
                 off_reasons[drafter.name] = refusal
         policy = RowPolicy(
-            self.cost_model,
-            self._history,
-            length,
-            recurrent=self.recurrent,
-            recorded=self.recorded,
+            self.cost_model, self._history, length, recurrent=self.recurrent, recorded=self.recorded
         )
         return RowRecord(row, policy, drafters, clauses, off_reasons)
 

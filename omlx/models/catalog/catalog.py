@@ -19,15 +19,7 @@ from fnmatch import fnmatchcase
 from typing import Final, NamedTuple
 
 from omlx.draft_length import DraftLength
-from omlx.errors import (
-    BadRequest,
-    ConfigError,
-    ModelError,
-    NotFound,
-    OmlxError,
-    Param,
-    Reason,
-)
+from omlx.errors import BadRequest, ConfigError, ModelError, NotFound, OmlxError, Param, Reason
 from omlx.models.catalog.registry import UNKNOWN, ModelEntry, Registry, Status, check_usable
 from omlx.models.library.choose import choose
 from omlx.settings.configuration import Configuration, LiveConfiguration

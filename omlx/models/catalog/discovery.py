@@ -18,11 +18,7 @@ from typing import Final, Protocol, TypeAlias
 
 from omlx.errors import Reason
 from omlx.models.catalog.files import ModelFiles
-from omlx.models.catalog.inspect_checkpoint import (
-    has_config,
-    inspect_checkpoint,
-    looks_like_model,
-)
+from omlx.models.catalog.inspect_checkpoint import has_config, inspect_checkpoint, looks_like_model
 from omlx.models.catalog.registry import BUNDLED as BUNDLED_SOURCE
 from omlx.models.catalog.registry import ModelEntry, Registry, Status
 from omlx.settings.schema import Settings

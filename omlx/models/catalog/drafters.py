@@ -25,9 +25,7 @@ from omlx.installation import extra_command
 from omlx.models.catalog.config import text_config
 from omlx.models.catalog.files import whole_header
 from omlx.models.catalog.registry import ModelEntry
-
-EXTRA: Final = "vision"
-"""The extra with mlx-vlm."""
+from omlx.models.library.choose import BORROWED_EXTRA
 
 _MTP: Final = "_mtp"
 _EAGLE3: Final = re.compile(r"eagle-?3", re.IGNORECASE)
@@ -53,7 +51,7 @@ _BACKBONES: Final = frozenset({"qwen3", "llama", "dspark"})
 
 def drafter_kind(config: Mapping[str, Any]) -> str | None:
     """Return the kind of a trained drafter, as in strategies; None for other configs."""
-    names = _names(config)
+    names = names_of(config)
     model_type = str(config.get("model_type"))
     if "dflash_config" in config:
         return "block" if model_type in _BACKBONES and drafter_module(config) else None
@@ -66,11 +64,11 @@ def drafter_module(config: Mapping[str, Any]) -> str | None:
     """Return the name of mlx-vlm's module with the classes of a drafter; None without one."""
     block = config.get("dflash_config")
     if isinstance(block, Mapping):
-        if _DFLASH2 in _names(config):
+        if _DFLASH2 in names_of(config):
             return "dflash2"
         rank = config.get("markov_rank") or block.get("markov_rank")
         return "dspark" if rank or block.get("projector_type") == "dspark" else "qwen3_dflash"
-    if any(_EAGLE3.search(name) for name in _names(config)):
+    if any(_EAGLE3.search(name) for name in names_of(config)):
         return "eagle3"
     model_type = str(config.get("model_type"))
     family = model_type.removesuffix(_MTP)
@@ -167,7 +165,7 @@ def family_of(config: Mapping[str, Any]) -> str:
 def _missing_library(config: Mapping[str, Any]) -> str:
     """Return the command that adds mlx-vlm; empty if a drafter needs nothing more."""
     missing = drafter_module(config) is not None and find_spec("mlx_vlm") is None
-    return extra_command(EXTRA) if missing else ""
+    return extra_command(BORROWED_EXTRA) if missing else ""
 
 
 def _field(config: Mapping[str, Any], name: str) -> Any:
@@ -182,7 +180,8 @@ def _ids(*lists: object) -> tuple[int, ...]:
     return ()
 
 
-def _names(config: Mapping[str, Any]) -> Sequence[str]:
+def names_of(config: Mapping[str, Any]) -> Sequence[str]:
+    """Return the names by which a config tells the classes of its model."""
     architectures = config.get("architectures") or []
     names = list(architectures) if isinstance(architectures, list) else [architectures]
     names += [config.get("model_type") or "", config.get("speculators_model_type") or ""]

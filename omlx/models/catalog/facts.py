@@ -22,11 +22,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from omlx.errors import BadRequest, ModelError, Reason, StageError
-from omlx.models.catalog.config import (
-    context_length,
-    encoder_window,
-    longest_context,
-)
+from omlx.models.catalog.config import context_length, encoder_window, longest_context
 from omlx.models.catalog.files import (
     ADAPTER,
     ADAPTER_CONFIG,

@@ -14,7 +14,7 @@ from typing import Any
 
 from omlx.errors import ModelError, Reason
 from omlx.models.catalog.config import text_config
-from omlx.models.catalog.drafters import drafter_kind, needs_in_words
+from omlx.models.catalog.drafters import drafter_kind, names_of, needs_in_words
 from omlx.models.catalog.files import (
     ADAPTER_CONFIG,
     CONFIG,
@@ -119,11 +119,8 @@ def _head_reason(config: Mapping[str, Any]) -> Reason | None:
     for key, kind in _HEAD_KEYS.items():
         if key in config:
             return Reason("model.head_only", {"kind": kind})
-    architectures = config.get("architectures") or []
-    names = list(architectures) if isinstance(architectures, list) else [architectures]
-    names += [config.get("model_type") or "", config.get("speculators_model_type") or ""]
     for kind, pattern in _HEADS:
-        if any(pattern.search(str(name)) for name in names):
+        if any(map(pattern.search, names_of(config))):
             return Reason("model.head_only", {"kind": kind})
     return None
 

@@ -9,8 +9,8 @@ Classes of mlx-vlm are called, not patched. Its folders are read, never written.
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping
+from copy import deepcopy
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -26,14 +26,15 @@ from omlx.engine.device.model import Caller
 from omlx.engine.device.rewind import leaves, length_of
 from omlx.models.library.sources import importing
 
-_UNUSED: Final = ("mlx_audio", "mlx_audio.dsp", "cv2")
-"""Modules for sound and video: some families import them, text models never call them."""
-_INDEXED_BLOCKS: Final = "mlx_vlm.models.qwen4_exp"
-"""Package with masks written out of bounds for texts shorter than a block of the indexer."""
-_POSITIONED: Final = "mlx_vlm.models.ernie4_5_moe_vl"
-"""Package whose attention takes the offset of its cache as one number, unless given positions."""
+_SOUND: Final = ("mlx_audio.dsp", ("hanning", "mel_filters", "stft"))
+"""Module that Inkling imports with these names; text models never call them."""
 _POSITIONS: Final = frozenset({"_rope_deltas", "_position_ids"})
 """Attributes in which some language models keep the positions of an earlier row."""
+_CONFIGS: Final = ("text", "vision", "perceiver", "projector", "audio")
+_OTHERS: Final = (
+    *("language_model", "audio_tower", "embed_audio", "audio_encoder", "speech_embeddings"),
+)
+"""Modules of mlx-vlm's models for text and audio."""
 
 
 def module_of(config: Mapping[str, Any]) -> ModuleType:
@@ -41,35 +42,25 @@ def module_of(config: Mapping[str, Any]) -> ModuleType:
 
     Raises ImportError, and ValueError or KeyError for an unknown type.
     """
-    with importing(), _stand_ins():
+    name, functions = _SOUND
+    with importing():
         from mlx_vlm.utils import get_model_and_args  # noqa: PLC0415 — needs the extra
 
-        package: ModuleType = get_model_and_args(dict(config))[0]
+        absent = find_spec(name.partition(".")[0]) is None
+        if absent:
+            sys.modules[name] = ModuleType(name)
+            vars(sys.modules[name]).update(dict.fromkeys(functions))
+        try:
+            package: ModuleType = get_model_and_args(dict(config))[0]
+        finally:
+            if absent:
+                del sys.modules[name]
     return package
-
-
-@contextmanager
-def _stand_ins() -> Iterator[None]:
-    """Provide empty modules in place of absent ones, during an import alone."""
-    absent = [name for name in _UNUSED if find_spec(name.partition(".")[0]) is None]
-    for name in absent:
-        sys.modules[name] = ModuleType(name)
-        vars(sys.modules[name]).update(__path__=[], __getattr__=_any_name)
-    try:
-        yield
-    finally:
-        for name in absent:
-            del sys.modules[name]
-
-
-def _any_name(name: str) -> None:
-    if name.startswith("__"):
-        raise AttributeError(name)
 
 
 def open_borrowed(
     directory: Path, config: Mapping[str, Any], weights: Collection[Path]
-) -> Borrowed:
+) -> tuple[Borrowed, list[nn.Module]]:
     """Return a folder's text model and towers with lazy weights, those of the files `weights`.
 
     Raises the errors of mlx-vlm.
@@ -83,7 +74,55 @@ def open_borrowed(
             for path in set(directory.iterdir()) - others:
                 (Path(links) / path.name).symlink_to(path.resolve())
         whole = load_model(Path(links) if others else directory, lazy=True)
-    return Borrowed(whole.pop("language_model"), whole)
+    return Borrowed(whole.language_model), [_towers(whole)]
+
+
+def open_with_towers(
+    directory: Path, config: Mapping[str, Any], classes: tuple[Any, Any], **options: Any
+) -> tuple[nn.Module, dict[str, Any], list[nn.Module]]:
+    """Return mlx-lm's text model, its config and mlx-vlm's towers with lazy weights, by one load.
+
+    `classes` are those of the text model and of its arguments, `options` those of mlx-lm's loader.
+    """
+    package: Any = module_of(config)
+    from mlx_lm.utils import load_model  # noqa: PLC0415 — beside mlx-vlm's
+    from mlx_vlm.utils import sanitize_weights, update_module_configs  # noqa: PLC0415 — the extra
+
+    parts = deepcopy({"text_config": config.get("llm_config", {}), "audio_config": {}} | {**config})
+    settings: Any = package.ModelConfig.from_dict(parts)
+    settings = update_module_configs(settings, package, parts, _CONFIGS)
+    whole: Any = package.Model(settings)
+    towers = {name: part for name, part in whole.items() if name not in _OTHERS}
+    prefixes = tuple(f"{name}." for name in towers)
+
+    def joined(args: Any) -> Any:
+        text = classes[0](args)
+        sanitize_text = text.sanitize
+
+        def sanitize(weights: dict[str, mx.array]) -> dict[str, mx.array]:
+            seen: Any = sanitize_weights(whole, dict(weights))
+            seen = sanitize_weights(package.VisionModel, seen, settings.vision_config)
+            seen = {name: seen[name] for name in seen if f"{name}.".startswith(prefixes)}
+            return {**sanitize_text(weights), **seen}
+
+        text.sanitize = sanitize
+        for name, part in towers.items():
+            text[name] = part
+        return text
+
+    options["get_model_classes"] = lambda config: (joined, classes[1])
+    model, loaded = load_model(directory, lazy=True, **options)
+    del model.sanitize
+    for name in towers:
+        whole[name] = model.pop(name)
+    return model, loaded, [_towers(whole)]
+
+
+def _towers(whole: nn.Module) -> nn.Module:
+    """Return mlx-vlm's model without the modules that images do not need."""
+    for name in _OTHERS:
+        whole.pop(name, None)
+    return whole
 
 
 def _positioned(
@@ -127,21 +166,25 @@ class Borrowed(nn.Module):
     """mlx-vlm's `language_model`, called as models of mlx-lm are.
 
     Language models with positions of their own are bypassed: body and head read them from the
-    cache, so that rows of several lengths can take turns. `towers` is the rest of mlx-vlm's model.
+    cache, so that rows of several lengths can take turns.
     """
 
-    def __init__(self, language_model: Any, towers: nn.Module | None = None) -> None:
+    def __init__(self, language_model: Any) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # mlx has no type for it
         self.language_model: Any = language_model
         # The package of the classes, such as `mlx_vlm.models.mimo_v2`.
         self.architecture: str = type(language_model).__module__.removesuffix(".language")
-        self._towers = (towers,)  # in a tuple: a module would be searched for parameters
-        if self.architecture == _POSITIONED:
-            language_model.model = Caller(language_model.model, _positioned)
-        if self.architecture == _INDEXED_BLOCKS:
-            shortest = language_model.args.indexer_compress_ratio - 1
-            language_model.model = Caller(language_model.model, partial(_stepped, shortest))
         self._bypass = not _POSITIONS.isdisjoint(vars(language_model))
+        args = getattr(language_model, "args", None)
+        if hasattr(args, "rope_3d"):  # its attention takes the cache's offset as one number
+            language_model.model = Caller(language_model.model, _positioned)
+        # Masks of texts shorter than a block of the indexer are written out of bounds.
+        self._stepped = hasattr(args, "indexer_compress_ratio")
+        if args is not None and self._stepped:
+            shortest = args.indexer_compress_ratio - 1
+            language_model.model = Caller(language_model.model, partial(_stepped, shortest))
+        compressors = [part for part in language_model.modules() if getattr(part, "overlap", False)]
+        self._overlaps = frozenset(part.compress_ratio for part in compressors)
 
     def __call__(
         self,
@@ -159,22 +202,17 @@ class Borrowed(nn.Module):
         text = self.language_model
         if input_embeddings is not None:
             more["inputs_embeds"] = input_embeddings
-        if not self._bypass:
-            logits: mx.array = text(inputs, cache=cache, **more).logits
-            return logits
-        hidden = text.model(inputs, cache=cache, **more)
-        head = text.get("lm_head", None) or text.model.embed_tokens.as_linear
-        logits = head(hidden)
+        if self._bypass:
+            head = text.get("lm_head", None) or text.model.embed_tokens.as_linear
+            logits: mx.array = head(text.model(inputs, cache=cache, **more))
+        else:
+            logits = text(inputs, cache=cache, **more).logits
         return logits
-
-    @property
-    def towers(self) -> nn.Module | None:
-        return self._towers[0]
 
     def make_cache(self) -> list[Any]:
         from omlx.models.library.caches import make_cache  # noqa: PLC0415 — needs the extra
 
-        return make_cache(self.language_model)
+        return make_cache(self.language_model, self._overlaps, recorded=self._stepped)
 
     @property
     def layers(self) -> list[nn.Module]:

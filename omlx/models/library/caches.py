@@ -1,12 +1,12 @@
 """Caches of mlx-vlm's models, as classes that the engine can roll back, merge and store.
 
 A class of mlx-vlm is a fork of mlx-lm's with the same fields: mlx-lm's takes its place. The rest
-are subclasses, which add rollback by snapshot.
+are subclasses with fields that the engine can roll back and store.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Container, Sequence
 from functools import cache as cached
 from typing import Any, ClassVar, Final
 
@@ -14,44 +14,39 @@ import mlx.core as mx
 from mlx_lm.models import cache as lm
 from mlx_vlm.models import cache as vlm
 
-from omlx.engine.device.kinds import Recorded, Snapshot, Trimmed
-
-_OVERLAPPING: Final = ("mlx_vlm.models.deepseek_v4.language", 4)
-"""Model whose pools read the window before, too, and their number of tokens an entry."""
-_RECORDING: Final = "mlx_vlm.models.qwen4_exp.language"
-"""Model, of one row a pass, whose body begins records."""
-_PROJECTING: Final = "mlx_vlm.models.glm5_next.language"
-"""Model whose last cache of a layer has projections of long passes, computed again if absent."""
+from omlx.engine.device.kinds import Recorded, Trimmed, handle
 
 
-def make_cache(language_model: Any) -> list[Any]:
-    """Return empty caches of a language model, one per layer."""
-    if hasattr(language_model, "make_cache"):
-        caches = language_model.make_cache()
-    else:
-        caches = [vlm.KVCache() for _ in language_model.layers]
-    return [_translated(cache, type(language_model).__module__) for cache in caches]
+def make_cache(
+    language_model: Any, overlaps: Container[int] = (), *, recorded: bool = False
+) -> list[Any]:
+    """Return empty caches of a language model, one per layer.
 
+    Entries of `overlaps` tokens are computed from two windows. `recorded`: passes begin records.
+    """
+    caches = vlm.make_prompt_cache(language_model)
+    parts = [part for cache in caches for part in getattr(cache, "caches", ())]
+    pooled = any(type(part) is vlm.PoolingCache for part in parts)
 
-def _translated(cache: Any, module: str) -> Any:
-    """Return the cache of ours or mlx-lm's for an empty cache; others unchanged."""
-    theirs: Any = type(cache)
-    if theirs is vlm.CacheList:
-        parts = [_translated(part, module) for part in cache.caches]
-        if module == _PROJECTING:
-            parts[-1] = Projected()  # type: ignore[no-untyped-call]  # mlx-lm has no type for it
-        return Parts(*parts)
-    if theirs is vlm.PoolingCache:
-        overlaps = (module, cache.ratio) == _OVERLAPPING
-        return OverlapPool(cache.ratio) if overlaps else Pool(cache.ratio)
-    if theirs is vlm.ArraysCache:
-        made = RecordedStates if module == _RECORDING else States
-        return made(len(cache.cache))
-    for field, base in _SPARSE.items():
-        if hasattr(cache, field):
-            return _derived(base, theirs)()
-    make = _FORKS.get(theirs)
-    return cache if make is None else make(cache)
+    def translated(cache: Any) -> Any:
+        theirs: Any = type(cache)
+        if theirs is vlm.CacheList:
+            own = [translated(part) for part in cache.caches]
+            if pooled and type(own[-1]) is lm.KVCache:  # it holds fewer entries than tokens
+                own[-1] = Projected()  # type: ignore[no-untyped-call]  # mlx-lm has no type for it
+            return Parts(*own)
+        if theirs is vlm.PoolingCache:
+            return (OverlapPool if cache.ratio in overlaps else Pool)(cache.ratio)
+        if theirs is vlm.ArraysCache:
+            return (RecordedStates if recorded else States)(len(cache.cache))
+        if theirs in _FORKS:
+            fork: Any = object.__new__(getattr(lm, theirs.__name__))
+            vars(fork).update(vars(cache))
+            return fork
+        base = next((base for field, base in _SPARSE.items() if hasattr(cache, field)), None)
+        return cache if base is None else _derived(base, theirs)()
+
+    return [translated(cache) for cache in caches]
 
 
 @cached
@@ -65,29 +60,12 @@ class States(lm.ArraysCache, vlm.ArraysCache):  # type: ignore[misc]  # an untyp
 
     same_as = lm.ArraysCache
     empty = vlm.ArraysCache.empty
+    extract = vlm.ArraysCache.extract
     nbytes = vlm.ArraysCache.nbytes
-
-    def extract(self, index: int) -> States:
-        row = States(len(self.cache))
-        row.cache = [None if state is None else state[index : index + 1] for state in self.cache]
-        return row
 
 
 class RecordedStates(States, Recorded):
-    """States of layers that compute those behind each token on request."""
-
-    def begin(self, tokens: int) -> None:
-        states = self.cache
-        self.abort_speculation()
-        self.cache = states
-        if 1 < tokens <= self.LONGEST:
-            self.start_speculation(tokens)
-
-    def records(self, tokens: int) -> bool:
-        return bool(tokens <= self.history_capacity)
-
-    def step_back(self, tokens: int) -> None:
-        self.commit_speculation([self.history_capacity - tokens])
+    """States that passes of a model record."""
 
 
 class Parts(vlm.CacheList):  # type: ignore[misc]  # an untyped class
@@ -99,23 +77,42 @@ class Parts(vlm.CacheList):  # type: ignore[misc]  # an untyped class
         return Parts(*(part.extract(index) for part in self.caches))
 
 
-class Projected(lm.KVCache, Snapshot):
+class _Fields:
+    """Base class of caches of one row whose fields `names` are rolled back and stored like states.
+
+    A pass may write into the arrays of fields.
+    """
+
+    same_as = lm.ArraysCache
+    merge = left_padding = lengths = None
+    names: ClassVar[tuple[str, ...]]
+
+    @property
+    def cache(self) -> list[Any]:
+        return [handle(getattr(self, name)) for name in self.names]
+
+    @cache.setter
+    def cache(self, fields: Sequence[Any]) -> None:
+        for name, value in zip(self.names, fields, strict=True):
+            kind = type(getattr(self, name))
+            setattr(self, name, kind(value) if issubclass(kind, int) else handle(value))
+
+
+class Projected(_Fields, lm.KVCache):  # type: ignore[misc]  # it does not merge
     """Projected keys and values of fewer tokens than were read; prefixes do without."""
 
     names = ("keys", "values", "offset")
-
-    def stored(self) -> Sequence[Any]:
-        return None, None, 0
+    stored = (None, None, 0)
 
 
-class Pool(vlm.PoolingCache, Snapshot):  # type: ignore[misc]  # an untyped class
+class Pool(_Fields, vlm.PoolingCache):  # type: ignore[misc]  # an untyped class
     """Pooled entries of `ratio` tokens each, and the tokens of the next."""
 
     names: ClassVar[tuple[str, ...]] = ("buf_kv", "buf_gate", "remainder", "pooled")
 
-    def __init__(self, ratio: int) -> None:
-        super().__init__(ratio)
-        self.span = ratio
+    @property
+    def span(self) -> int:
+        return int(self.ratio)
 
 
 class OverlapPool(Pool):
@@ -190,10 +187,5 @@ class _BlockSparse(Trimmed):
 
 _SPARSE: Final[dict[str, type]] = {"index_position_ids": _QSA, "index_offset": _BlockSparse}
 """Base class for a model's own cache class, by a field that it reads."""
-_FORKS: Final[dict[type, Callable[[Any], Any]]] = {
-    vlm.KVCache: lambda cache: lm.KVCache(),
-    vlm.ConcatenateKVCache: lambda cache: lm.ConcatenateKVCache(),
-    vlm.RotatingKVCache: lambda cache: lm.RotatingKVCache(cache.max_size, keep=cache.keep),
-    vlm.ChunkedKVCache: lambda cache: lm.ChunkedKVCache(cache.chunk_size),
-}
-"""Makers of mlx-lm's cache with the same fields, by class."""
+_FORKS: Final = (vlm.KVCache, vlm.ConcatenateKVCache, vlm.RotatingKVCache, vlm.ChunkedKVCache)
+"""Classes with the names and the fields of mlx-lm's."""

@@ -94,13 +94,17 @@ def choose(
     if is_encoder(config):
         return _encoder_reason(config) or Classes(Library.MLX_VLM)
     if _borrows(model_type, config, library):
-        module = BORROWED.get(model_type, model_type)
-        other = _other_part(module, config) if library == AUTO else None
-        return other or _borrowed(module)
+        return _borrowed(BORROWED.get(model_type, model_type), config, proven=library == AUTO)
     text = wrapped_text(config)
     if module_of(model_type if text is None else text["model_type"]) is None:
         return Reason("model.unsupported", {"model_type": model_type})
     return rope_reason(config) or Classes(Library.MLX_LM, text)
+
+
+def is_borrowed(config: Mapping[str, Any], library: str = AUTO) -> bool:
+    """Return whether a text model's classes are mlx-vlm's."""
+    classes = choose(config, library=library)
+    return getattr(classes, "library", None) is Library.MLX_VLM and not is_encoder(config)
 
 
 def _borrows(model_type: str, config: Mapping[str, Any], library: str) -> bool:
@@ -112,16 +116,13 @@ def _borrows(model_type: str, config: Mapping[str, Any], library: str) -> bool:
     return model_type in NEWER and NEWER[model_type](config)
 
 
-def _other_part(module: str, config: Mapping[str, Any]) -> Reason | None:
-    """Return the reason if a text part is of another family than its wrapper."""
+def _borrowed(module: str, config: Mapping[str, Any], *, proven: bool) -> Classes | Reason:
+    """Return mlx-vlm, if installed; proven classes have a text part of their own family."""
     part = config.get("text_config")
     inner = str(part.get("model_type", module)) if isinstance(part, Mapping) else module
-    if inner in (module, _INNER.get(module)) or inner.startswith(f"{module}_"):
-        return None
-    return Reason("model.unsupported", {"model_type": inner})
-
-
-def _borrowed(module: str) -> Classes | Reason:
+    alike = inner in (module, _INNER.get(module)) or inner.startswith(f"{module}_")
+    if proven and not alike:
+        return Reason("model.unsupported", {"model_type": inner})
     spec = find_spec("mlx_vlm")
     folders = (spec.submodule_search_locations if spec is not None else None) or ()
     if any((Path(folder) / "models" / module / "__init__.py").is_file() for folder in folders):

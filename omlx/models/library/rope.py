@@ -13,12 +13,7 @@ from math import isfinite
 from typing import Any, Final
 
 from omlx.errors import Reason
-from omlx.models.library.sources import (
-    RopeFacts,
-    has_rotations,
-    module_of,
-    rope_facts,
-)
+from omlx.models.library.sources import RopeFacts, has_rotations, module_of, rope_facts
 
 INNER_CONFIGS: Final = ("text_config", "llm_config")
 """Keys of the text model's config in a vision-language config."""
@@ -99,8 +94,6 @@ def _parts(config: Mapping[str, Any]) -> Iterator[tuple[str | None, Mapping[str,
         if not isinstance(part, Mapping):
             continue
         inner = module_of(part.get("model_type"))
-        # A wrapper that computes rotations does so for its text model; others leave them to the
-        # module.
         # A wrapper with rotations of its own computes them itself, others leave it to the module.
         if inner is not None and not (outer and has_rotations(outer)):
             facts = rope_facts(inner)

@@ -38,8 +38,6 @@ _ONLY: Final = {
 """Types of architectures whose source does not show them: most compute one, ignoring the config."""
 _ROTATIONS: Final = frozenset({"RoPE", "initialize_rope", "rope"})
 _SHARED_MODULES: Final = frozenset({"base", "cache", "rope_utils"})
-
-
 _IMPORT_LOCK: Final = Lock()
 
 
@@ -153,32 +151,25 @@ def _read_module(module: str) -> _Module:
 
 
 @cache
-def _package() -> Path | None:
+def _package() -> Path:
     spec = find_spec("mlx_lm")
-    if spec is None or not spec.submodule_search_locations:
-        return None
+    assert spec is not None, "mlx-lm is not installed"
+    assert spec.submodule_search_locations is not None
     return Path(spec.submodule_search_locations[0])
 
 
 def _parse(name: str) -> ast.Module:
-    package = _package()
-    assert package is not None, name
-    return ast.parse((package / name).read_text(encoding="utf-8"))
+    return ast.parse((_package() / name).read_text(encoding="utf-8"))
 
 
 @cache
 def _modules() -> frozenset[str]:
-    package = _package()
-    if package is None:
-        return frozenset()
-    return frozenset(path.stem for path in (package / "models").glob("*.py"))
+    return frozenset(path.stem for path in (_package() / "models").glob("*.py"))
 
 
 @cache
 def _remapping() -> Mapping[str, str]:
     """Return the literal `MODEL_REMAPPING` of mlx_lm.utils; empty if removed upstream."""
-    if _package() is None:
-        return {}
     for statement in _parse("utils.py").body:
         if not isinstance(statement, ast.Assign):
             continue

@@ -13,13 +13,7 @@ from mlx_lm.models.rope_utils import initialize_rope
 from mlx_vlm.models.linear import linear
 
 from omlx.engine.device.model import Model, SplitModel, Taps, cache_maker, parts_of, split
-from omlx.engine.speculation.drafters.borrowed import (
-    Blocks,
-    BlocksDrafter,
-    EagleDrafter,
-    Pairs,
-    PairsDrafter,
-)
+from omlx.engine.speculation.drafters.borrowed import DRAFTERS, Adapter
 from omlx.engine.speculation.drafters.head import HeadDrafter
 from omlx.errors import Reason
 from omlx.models.catalog.drafters import drafter_kind, drafter_module, inner_layers
@@ -27,10 +21,7 @@ from omlx.models.library.borrow import module_of
 from omlx.models.library.caches import make_cache
 from omlx.models.pool.opening import head_refusal
 
-_STREAMED: Final = "deepseek_v4_mtp"
-"""Head between hyperconnections, whose states are those before the target's streams are mixed."""
 _LAYERS: Final = (nn.Linear, nn.QuantizedLinear)
-_PLAIN_ROPE: Final = (None, "default")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,24 +45,28 @@ def open_drafter(
     `within`: the tensors have the names of their target's checkpoint. Raises ModelError for a
     refused config, and for experts of which some are missing.
     """
-    kind, name = cast(str, drafter_kind(config)), drafter_module(config)
+    kind = cast(str, drafter_kind(config))
     depth = len(cast(Any, target.body).layers)
-    layers = (depth - 1,) if name == _STREAMED else inner_layers(config, depth)
+    layers = inner_layers(config, depth)
     if max(layers, default=0) >= depth:
         raise head_refusal(f"it reads layer {max(layers) + 1}, of {depth}")
     if kind == "eagle":
-        config = _eagle_config(config)
+        if not isinstance(config.get("transformer_layer_config"), Mapping):  # not of speculators
+            layer = {"transformer_layer_config": dict(config)}
+            config = {"draft_vocab_size": config.get("vocab_size"), **config, **layer}
         tensors = {
             key.removeprefix("model.").replace("midlayer.", "layers.0."): tensor
             for key, tensor in tensors.items()
         }
     try:
-        package: Any = module_of({"model_type": name})
+        package: Any = module_of({"model_type": drafter_module(config)})
         module = package.Model(package.ModelConfig.from_dict(dict(config)))
         # Random weights are drawn lazily, and the generator keeps every draw until evaluated.
         mx.eval(mx.random.state)
         if kind == "eagle":
             _complete_eagle(module, config, tensors, target)
+        if hasattr(module, "hc_head"):  # it reads the target's streams before they are mixed
+            layers = (depth - 1,)
         sanitize = getattr(module, "sanitize", dict)  # heads of some families have none
         tensors = _split_off(config, tensors) if within else tensors
         return BorrowedHead(kind, module, layers), sanitize(tensors)
@@ -84,9 +79,8 @@ def _split_off(config: Mapping[str, Any], tensors: dict[str, mx.array]) -> dict[
     from mlx_vlm.speculative.drafters.mtp_split import get_mtp_splitter  # noqa: PLC0415 — 0.1 s
 
     text = dict(config["text_config"])
-    splitter = get_mtp_splitter(str(config["model_type"]).removesuffix("_mtp"), source_config=text)
-    if splitter is None:
-        raise ValueError(f"{config['model_type']}: unknown to mlx-vlm")
+    family = str(config["model_type"]).removesuffix("_mtp")
+    splitter: Any = get_mtp_splitter(family, source_config=text)
     renamed: dict[str, mx.array] = splitter.transform(tensors, text, False)
     return renamed
 
@@ -106,24 +100,11 @@ def drafter_of(
     if head.layers:
         body: Any = parts.body
         parts = replace(parts, body=Taps(body, body.layers, head.layers))
-    called = head.module, partial(make_cache, head.module), parts
-    if head.kind == "block":
-        return BlocksDrafter(name, Blocks(*called), parts, vocab_size)
-    pairs = Pairs(*called)
-    if pairs.ids is not None and not 0 <= pairs.ids.min() <= pairs.ids.max() < vocab_size:
+    adapter = Adapter.of(head.module, partial(make_cache, head.module), parts)
+    ids = adapter.ids
+    if ids is not None and not 0 <= ids.min() <= ids.max() < vocab_size:
         return Reason("spec.off.head_weights", {"detail": f"d2t: ids beyond {vocab_size}"})
-    drafter = PairsDrafter if head.kind == "mtp" else EagleDrafter
-    return drafter(name, pairs, parts, vocab_size)
-
-
-def _eagle_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a config in the form of speculators: the layer's values in a part of their own."""
-    changed = {"model_type": "eagle3", "target_layer_ids": [0, 0, 0]}
-    if isinstance(config.get("transformer_layer_config"), Mapping):
-        return {**config, **changed}
-    layer = {**config, "model_type": "llama"}
-    named = {"draft_vocab_size": config.get("vocab_size"), "transformer_layer_config": layer}
-    return {**named, **config, **changed}
+    return DRAFTERS[head.kind](name, adapter, parts, vocab_size)
 
 
 def _complete_eagle(
@@ -132,7 +113,7 @@ def _complete_eagle(
     """Give EAGLE-3 the scaled rotary positions of its config, and the target's embedding."""
     layer = config["transformer_layer_config"]
     scaling = layer.get("rope_scaling") or layer.get("rope_parameters") or {}
-    if scaling.get("rope_type", scaling.get("type")) not in _PLAIN_ROPE:
+    if scaling.get("rope_type", scaling.get("type")) not in (None, "default"):
         text = module.config.transformer_layer_config
         options = text.head_dim, text.rope_theta, text.rope_traditional, scaling
         for block in module.layers:

@@ -25,15 +25,9 @@ import mlx.nn as nn
 from mlx_lm.models import llama, qwen3_5, qwen3_next
 from mlx_lm.models.base import create_attention_mask
 from mlx_lm.models.cache import KVCache
+from mlx_lm.utils import infer_quant_config
 
-from omlx.engine.device.model import (
-    Cache,
-    Model,
-    SplitModel,
-    architecture_of,
-    cache_maker,
-    parts_of,
-)
+from omlx.engine.device.model import Cache, Model, architecture_of, cache_maker, parts_of
 from omlx.engine.speculation.drafters.head import HeadDrafter, shortlist_bytes
 from omlx.errors import ModelError, Reason
 from omlx.models.catalog.drafters import PREFIX, SHORTLIST, HeadFiles, drafter_module
@@ -109,7 +103,7 @@ def head_steps(
     """Read a drafter of `target` in steps on the engine thread; return it. Raises ModelError."""
     head = open_head(files, target)
     module = head if isinstance(head, HeadModule) else head.module
-    if not is_quantized(module):
+    if not any(isinstance(part, nn.QuantizedLinear) for part in module.modules()):
         cast_weights(module, {}, dtype)
     yield from read_weights(module)
     return head
@@ -135,16 +129,17 @@ def head_drafter(name: str, target: Model, vocab_size: int, head: Head) -> HeadD
     return HeadDrafter.of(name, head, target, make_cache, vocab_size, ids)
 
 
-def is_quantized(head: nn.Module) -> bool:
-    return any(isinstance(module, nn.QuantizedLinear) for module in head.modules())
-
-
 def open_head(files: HeadFiles, target: Model) -> Head:
     """Return a drafter with lazy weights for `target`. Raises ModelError."""
     parts = parts_of(target)
-    if parts is not None and drafter_module(files.config) is not None:
-        return _borrowed(files, parts)
-    return build_head(files, target)
+    if parts is None or drafter_module(files.config) is None:
+        return build_head(files, target)
+    from omlx.models.pool.borrowed_drafters import open_drafter  # noqa: PLC0415 — needs mlx-vlm
+
+    named = _read(replace(files, prefix=""), unused=())  # by the module's own names
+    head, tensors = open_drafter(files.config, named, parts, within=files.within)
+    _load(head.module, tensors)
+    return head
 
 
 def build_head(files: HeadFiles, target: Model) -> HeadModule:
@@ -159,25 +154,21 @@ def build_head(files: HeadFiles, target: Model) -> HeadModule:
         raise head_refusal(f"{len(layers)} layers, where only heads of one are known")
     head = HeadModule(architecture, parts.text.args, max(1, len(layers)))
     head.draft_token_ids = tensors.get(SHORTLIST)
-    _load(head, tensors, files.config)
+    _load(head, tensors)
     return head
 
 
-def _borrowed(files: HeadFiles, parts: SplitModel) -> BorrowedHead:
-    """Return a drafter of mlx-vlm with lazy weights."""
-    from omlx.models.pool.borrowed_drafters import open_drafter  # noqa: PLC0415 — needs mlx-vlm
+def _load(head: nn.Module, tensors: dict[str, mx.array]) -> None:
+    """Load tensors, into quantized modules where there are scales."""
 
-    named = _read(replace(files, prefix=""), unused=())  # by the module's own names
-    head, tensors = open_drafter(files.config, named, parts, within=files.within)
-    _load(head.module, tensors, files.config)
-    return head
+    def form(path: str, module: nn.Module) -> bool | dict[str, Any]:
+        scaled = f"{path}.scales" in tensors
+        return infer_quant_config(path, module, tensors) if scaled else False
 
-
-def _load(head: nn.Module, tensors: dict[str, mx.array], config: Mapping[str, Any]) -> None:
     try:
-        _quantize(head, tensors, config)
+        nn.quantize(head, class_predicate=form)
         head.load_weights([*tensors.items()])
-    except ValueError as error:  # names or shapes of other layers
+    except (KeyError, ValueError) as error:  # names or shapes of other layers
         raise head_refusal(error) from error
 
 
@@ -214,22 +205,3 @@ def _named(tensors: Mapping[str, mx.array], *, shifted: bool) -> dict[str, mx.ar
     for name, parts in experts.items():
         named[name] = mx.stack([parts[number] for number in sorted(parts)])
     return named
-
-
-def _quantize(head: nn.Module, tensors: Mapping[str, mx.array], config: Mapping[str, Any]) -> None:
-    """Quantize modules with scales, with bits and group sizes from tensor shapes."""
-    settings = config.get("quantization") or config.get("quantization_config") or {}
-    mode = settings.get("mode", "affine")
-
-    def form(path: str, module: nn.Module) -> bool | dict[str, Any]:
-        scales, packed = tensors.get(f"{path}.scales"), tensors.get(f"{path}.weight")
-        if scales is None or packed is None:
-            return False
-        inputs = cast(Any, module).weight.shape[-1]
-        return {
-            "group_size": inputs // scales.shape[-1],
-            "bits": packed.shape[-1] * 32 // inputs,
-            "mode": mode,
-        }
-
-    nn.quantize(head, class_predicate=form)

@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 import mlx.nn as nn
 
@@ -32,15 +33,13 @@ from omlx.models.catalog.drafters import HeadFiles, drafter_module, head_directo
 from omlx.models.catalog.files import GENERATION_CONFIG
 from omlx.models.catalog.registry import ModelEntry
 from omlx.models.catalog.tokenizer import read_tokenizer, tokenizer_length
-from omlx.models.library.choose import AUTO, is_encoder
+from omlx.models.library.choose import AUTO, is_borrowed, is_encoder
 from omlx.models.pool.cost_file import CostKey, machine
 from omlx.models.pool.opening import (
     Dtype,
     LoadProgress,
-    cast_weights,
     encoder_facts,
     import_classes,
-    is_borrowed,
     nbytes_of,
     one_line,
     open_encoder,
@@ -48,7 +47,7 @@ from omlx.models.pool.opening import (
     read_weights,
 )
 from omlx.models.pool.speculation import DraftChoice
-from omlx.models.vision.support import LazyVision, VisionSupport, has_vision, open_lazily
+from omlx.models.vision.support import VisionSupport, failed, has_vision, read_support
 from omlx.settings.schema import Settings
 
 if TYPE_CHECKING:
@@ -113,7 +112,19 @@ class LoadedModel:
         return CostKey(choice.target.id, dtype, self.size_bytes, where, version("mlx"))
 
 
+@dataclass(frozen=True, slots=True)
+class LoadOptions:
+    """Settings at loading. `vision`: read the tower, too. A known `tokenizer` is not read again."""
+
+    tokenizer: TokenizerWrapper | None = None
+    trusted: bool = False
+    vision: bool = False
+    library: str = AUTO
+    kv_bits: int | None = None
+
+
 LoadSteps: TypeAlias = Generator[LoadProgress | None, None, LoadedModel]
+WeightReader: TypeAlias = Callable[[ModelEntry, Dtype, LoadOptions], LoadSteps]
 T = TypeVar("T")
 Y = TypeVar("Y")
 
@@ -143,41 +154,42 @@ def check_checkpoint(entry: ModelEntry, library: str = AUTO) -> None:
             import_classes(files.config, "model.build")
 
 
-def load_steps(
-    entry: ModelEntry,
-    dtype: Dtype,
-    *,
-    tokenizer: TokenizerWrapper | None = None,
-    trusted: bool = False,
-    vision: bool = False,
-    library: str = AUTO,
-    kv_bits: int | None = None,
-) -> LoadSteps:
+def load_steps(entry: ModelEntry, dtype: Dtype, options: LoadOptions = LoadOptions()) -> LoadSteps:
     """Load a checked model in steps, with other work in between; return the model.
 
-    The first progress has the total size, before any read; None is a step without progress.
-    `tokenizer` avoids a second read. `vision`: read the vision tower, too. `library` and `kv_bits`
-    are the settings. Raises ModelError, ProbeFailed for a model whose passes fail.
+    The first progress has the total size, before any read; None is a step without progress. Raises
+    ModelError, ProbeFailed for a model whose passes fail.
     """
+    library, kv_bits = options.library, options.kv_bits
     with _naming(entry):
         entry.files.json(GENERATION_CONFIG)  # a damaged one is named before its use
-        if tokenizer is None:
-            tokenizer = read_tokenizer(entry)
+        tokenizer = options.tokenizer or read_tokenizer(entry)
         if is_encoder(entry.files.config):
             return (yield from _encoder_steps(entry, dtype, tokenizer))
-        model, config = open_model(entry.path, dtype, trusted=trusted, library=library)
-        lazy = LazyVision(off_reason=Reason("vision.off.setting"))
-        if vision or not has_vision(config):
-            lazy = open_lazily(entry.files, tokenizer, model)
-        towers = [] if lazy.vlm is None else [lazy.vlm]
-        for tower in towers:
-            cast_weights(tower, config, dtype)
+        support = VisionSupport(off_reason=Reason("vision.off.setting"))
+        if options.vision or not has_vision(entry.files.config):
+            support = read_support(entry.files, tokenizer, library)
+        model, config, towers, support = _open(entry, dtype, support, options)
         yield from read_weights(model, *towers)
-        support = lazy.open(cast("Model", model), sum(map(nbytes_of, towers)))
+        for tower in towers:
+            support = support.open(tower, cast("Model", model), nbytes_of(tower))
         facts = yield from probe(cast("Model", model), tokenizer_length(tokenizer), kv_bits)
         loaded = describe(entry, model, config, tokenizer, facts)
         size = loaded.size_bytes + support.tower_bytes
         return replace(loaded, vision=support, size_bytes=size, library=library, kv_bits=kv_bits)
+
+
+def _open(
+    entry: ModelEntry, dtype: Dtype, support: VisionSupport, options: LoadOptions
+) -> tuple[nn.Module, dict[str, Any], list[nn.Module], VisionSupport]:
+    """Return a model and its towers with lazy weights; without them if they fail."""
+    trusted, library = options.trusted, options.library
+    opened = partial(open_model, entry.path, dtype, trusted=trusted, library=library)
+    if support.family is not None:
+        with isolate() as outcome:
+            return *opened(sees=True), support
+        support = failed(outcome.error)
+    return *opened(sees=False), support
 
 
 def recached_steps(loaded: LoadedModel, kv_bits: int | None) -> Steps[LoadedModel]:
@@ -274,22 +286,6 @@ def describe(
 
 
 Report = Callable[[ModelEntry, LoadProgress], None]
-
-
-class WeightReader(Protocol):
-    """Signature of `load_steps`."""
-
-    def __call__(
-        self,
-        entry: ModelEntry,
-        dtype: Dtype,
-        *,
-        tokenizer: TokenizerWrapper | None,
-        trusted: bool,
-        vision: bool,
-        library: str,
-        kv_bits: int | None,
-    ) -> LoadSteps: ...
 
 
 def find_head(choice: DraftChoice, target: LoadedModel) -> HeadFiles | Reason:

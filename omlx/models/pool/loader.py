@@ -31,6 +31,7 @@ from omlx.models.pool.cost_file import CostFiles, LoadedCosts
 from omlx.models.pool.footprint import release_memory
 from omlx.models.pool.load_weights import (
     LoadedModel,
+    LoadOptions,
     LoadSteps,
     Report,
     WeightReader,
@@ -225,15 +226,14 @@ class _Load:
         tokenizer = self._choice.tokenizers.get(entry.path)
         if tokenizer is None:
             tokenizer = await asyncio.to_thread(read_tokenizer, entry)
-        steps = self._begun[entry.path] = self._loader.read(
-            entry,
-            settings.dtype,
+        options = LoadOptions(
             tokenizer=tokenizer,
             trusted=settings.trust_remote_code and is_target,
             vision=settings.vision and is_target,
             library=library,
             kv_bits=settings.kv_number_bits if is_target else None,
         )
+        steps = self._begun[entry.path] = self._loader.read(entry, settings.dtype, options)
         progress = None
         while progress is None:  # others are asked first whether they can read it too
             progress = await self._loader.on_engine(partial(next_step, steps))

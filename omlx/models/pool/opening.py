@@ -22,16 +22,9 @@ from omlx.engine.piece import Layout
 from omlx.engine.types import Traits
 from omlx.errors import ModelError, ProbeFailed, Reason
 from omlx.models.catalog.files import ADAPTER, ADAPTER_CONFIG, ModelFiles, read_header
-from omlx.models.library.choose import (
-    AUTO,
-    ENCODERS,
-    Library,
-    choose,
-    is_classifier,
-    is_encoder,
-    wrapped_text,
-)
+from omlx.models.library.choose import AUTO, ENCODERS, Library, choose, is_classifier, wrapped_text
 from omlx.models.library.rope import rope_overrides
+from omlx.models.library.sources import module_of
 from omlx.models.texts import Classifier, Encoder
 
 if TYPE_CHECKING:
@@ -55,8 +48,6 @@ _ACTIVATION: Final = "act"
 _REWRITTEN: Final = "F8_E8M0"
 """Scales of 8 exponent bits, which mlx does not read."""
 _IS_ENCODER: Final = Reason("model.encoder")
-
-
 _STEP_BYTES: Final = 64 << 20
 """Bytes of weights read per step — some 20 ms from a fast disk."""
 
@@ -67,12 +58,6 @@ class LoadProgress:
 
     done: int
     total: int
-
-
-def is_borrowed(config: Mapping[str, Any], library: str) -> bool:
-    """Return whether a text model's classes are mlx-vlm's."""
-    classes = choose(config, library=library)
-    return getattr(classes, "library", None) is Library.MLX_VLM and not is_encoder(config)
 
 
 def import_classes(config: Mapping[str, Any], code: str) -> None:
@@ -89,23 +74,27 @@ def import_classes(config: Mapping[str, Any], code: str) -> None:
 
 
 def open_model(
-    directory: Path, dtype: Dtype, *, trusted: bool, library: str = AUTO
-) -> tuple[nn.Module, dict[str, Any]]:
-    """Return a model with lazy weights of `dtype`, and its config. Raises ModelError."""
+    directory: Path, dtype: Dtype, *, trusted: bool, library: str = AUTO, sees: bool = False
+) -> tuple[nn.Module, dict[str, Any], list[nn.Module]]:
+    """Return a model with lazy weights of `dtype`, its config and, if it `sees`, its towers.
+
+    Raises ModelError.
+    """
     files = ModelFiles.at(directory)
     classes = choose(files.config, trusted=trusted, library=library)
     if isinstance(classes, Reason):
         raise ModelError(classes.code, param=None, **classes.params)
     if classes.library is Library.MLX_VLM:
         _check_dtypes(directory)
+    model: nn.Module
     try:
         if classes.library is Library.MLX_VLM:
             from omlx.models.library.borrow import open_borrowed  # noqa: PLC0415 — imports mlx-vlm
 
-            model: nn.Module = open_borrowed(directory, files.config, files.weights)
+            model, towers = open_borrowed(directory, files.config, files.weights)
             config = dict(files.config)
         else:
-            model, config = _open_lm(files, classes.text, trusted)
+            model, config, towers = _open_lm(files, classes.text, trusted=trusted, sees=sees)
     except Exception as error:  # with a wrong config, classes of models raise anything
         raise ModelError("model.build", detail=one_line(error)) from error
     if files.has(ADAPTER_CONFIG):
@@ -113,8 +102,10 @@ def open_model(
     # The model's random weights, which those of the file replace, were drawn lazily: until it is
     # evaluated, the state of the generator keeps every draw, 2 kB each.
     mx.eval(mx.random.state)
-    cast_weights(model, config, dtype)
-    return model, config
+    towers = towers if sees else []
+    for part in (model, *towers):
+        cast_weights(part, config, dtype)
+    return model, config, towers
 
 
 def _add_adapter(model: nn.Module, files: ModelFiles) -> None:
@@ -141,23 +132,31 @@ def _check_dtypes(directory: Path) -> None:
 
 
 def _open_lm(
-    files: ModelFiles, text: Mapping[str, Any] | None, trusted: bool
-) -> tuple[nn.Module, dict[str, Any]]:
-    """Return mlx-lm's model and its config; `text` is that of a text half."""
+    files: ModelFiles, text: Mapping[str, Any] | None, *, trusted: bool, sees: bool
+) -> tuple[nn.Module, dict[str, Any], list[nn.Module]]:
+    """Return mlx-lm's model, its config and towers; `text` is that of a text half."""
     from mlx_lm import utils  # noqa: PLC0415 — see `import_mlx_lm`
 
     overrides = rope_overrides(files.config)
-    options: dict[str, Any] = {"model_config": overrides}
-    if text is None:
-        options["trust_remote_code"] = trusted
-    else:
-        # families disagree on the place of this key
+    if text is not None:  # families disagree on the place of this key
         overrides["tie_word_embeddings"] = not files.tensors.names_any("lm_head")
-        options["get_model_classes"] = lambda config: (TextHalf, TextHalfArgs)
-    loaded: tuple[nn.Module, dict[str, Any]] = utils.load_model(
-        files.directory, lazy=True, **options
-    )
-    return loaded
+    options: dict[str, Any] = {"model_config": overrides, "trust_remote_code": trusted}
+    classes = (TextHalf, TextHalfArgs) if text is not None else None
+    if sees:
+        from omlx.models.library.borrow import open_with_towers  # noqa: PLC0415 — imports mlx-vlm
+
+        classes = classes or _lm_classes(files.config)
+        return open_with_towers(files.directory, files.config, classes, **options)
+    if classes is not None:
+        options["get_model_classes"] = lambda config: classes
+    model, config = utils.load_model(files.directory, lazy=True, **options)
+    return model, config, []
+
+
+def _lm_classes(config: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Return mlx-lm's classes of a text model and its arguments."""
+    module = import_module(f"mlx_lm.models.{module_of(config['model_type'])}")
+    return module.Model, module.ModelArgs
 
 
 def cast_weights(model: nn.Module, config: Mapping[str, Any], dtype: Dtype) -> None:
@@ -235,11 +234,8 @@ class TextHalf(nn.Module):
 
     def __init__(self, args: TextHalfArgs) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # mlx has no type for it
-        from mlx_lm.utils import MODEL_REMAPPING  # noqa: PLC0415 — see `import_mlx_lm`
-
-        name = args.text["model_type"]
-        module = import_module(f"mlx_lm.models.{MODEL_REMAPPING.get(name, name)}")
-        self.language_model = module.Model(module.ModelArgs.from_dict(args.text))
+        model_class, args_class = _lm_classes(args.text)
+        self.language_model = model_class(args_class.from_dict(args.text))
         if hasattr(self.language_model, "make_cache"):
             self.make_cache = self.language_model.make_cache
 

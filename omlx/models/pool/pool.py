@@ -373,9 +373,10 @@ async def find_vision(pool: Pool, model: str) -> VisionSupport:
     resident = pool.residents.find(entry.id)
     if resident is not None:
         return resident.served.vision
-    if not pool.speculation(model).settings.vision:
+    settings = pool.speculation(model).settings
+    if not settings.vision:
         return VisionSupport(off_reason=Reason("vision.off.setting"))
-    return await asyncio.to_thread(lambda: read_support(entry.files, tokenizer))
+    return await asyncio.to_thread(read_support, entry.files, tokenizer, settings.library)
 
 
 def why_no_vision(

@@ -268,16 +268,8 @@ class ResidentModel:
         return now - self.used_at >= timeout
 
     def can_keep_weights(self, settings: Settings) -> bool:
-        same_library = settings.library == self.settings.library
-        # other machines made their caches with the weights
-        same_stages = not self.stages or settings.kv_bits == self.settings.kv_bits
-        support = self.served.vision
-        return (
-            same_library
-            and same_stages
-            and settings.dtype == self.dtype
-            and support.follows(vision=settings.vision)
-        )
+        target = self.weights.get(self.entry.path)
+        return settings.dtype == self.dtype and (target is None or target.follows(settings))
 
     def can_keep_loop(self, speculation: SpeculationConfig, limits: Limits) -> bool:
         """Return whether changed settings take effect without building a new engine loop.

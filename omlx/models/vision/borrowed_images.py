@@ -124,12 +124,9 @@ class Step3Family(VisionFamily):
 
     def arrays(self, image: Image.Image, most: int) -> dict[str, Any]:
         tile, whole = self.processor.num_patch_feature_size, self.processor.num_image_feature_size
-
-        def count(width: int, height: int) -> int:
-            tiles, _ = self.processor.patcher.get_num_patches(width, height)
-            return int(tiles * tile + whole)
-
-        found = self.processor(self.token, _shrunk(image, max(most, whole), count))
+        tiles = self.processor.patcher.get_num_patches
+        image = _shrunk(image, max(most, whole), lambda *size: int(tiles(*size)[0] * tile + whole))
+        found = self.processor(self.token, image)
         names = ("pixel_values", "patch_pixel_values")
         arrays = {name: found[name] for name in names if name in found}
         return {**arrays, "ids": found["input_ids"][0].tolist()}

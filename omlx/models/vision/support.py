@@ -9,7 +9,7 @@ A family is built from JSON files of the model directory, and needs Pillow.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
@@ -18,7 +18,7 @@ from omlx.engine.device_errors import isolate
 from omlx.errors import Reason
 from omlx.installation import extra_command
 from omlx.models.catalog.files import ModelFiles
-from omlx.models.library.choose import BORROWED
+from omlx.models.library.choose import AUTO, BORROWED, is_borrowed
 
 if TYPE_CHECKING:
     from mlx import nn
@@ -61,10 +61,12 @@ FAMILIES: Final = {
 }
 """Module and class, by `model_type`."""
 
-CROSS_ATTENTION: Final = frozenset({"mllama", "florence2"})
+CROSS_ATTENTION: Final = ("mllama", "florence2")
 """Families whose layers attend to images instead of reading image tokens."""
-IGNORED: Final = frozenset({"mistral_large3"})
-"""Families whose text model in mlx-vlm drops given embeddings."""
+_OFF: Final = {
+    **dict.fromkeys(CROSS_ATTENTION, "vision.off.cross_attention"),
+    "mistral_large3": "vision.off.ignored",  # mlx-vlm's text model drops given embeddings
+}
 
 EXTRA: Final = "vision"
 _PACKAGES = ("mlx_vlm", "PIL")
@@ -76,15 +78,20 @@ def has_vision(config: Mapping[str, Any]) -> bool:
     return isinstance(config.get("vision_config"), Mapping) or bool(config.get("vision_n_layers"))
 
 
-def open_family(files: ModelFiles, tokenizer: TokenizerWrapper) -> VisionFamily | Reason:
+def open_family(
+    files: ModelFiles, tokenizer: TokenizerWrapper, library: str = AUTO
+) -> VisionFamily | Reason:
     """Return the image family of a model, or the reason for none. Reads no weights.
 
-    Raises the errors of a processor with unreadable settings.
+    `library` is the setting. Raises the errors of a processor with unreadable settings.
     """
     config, reason = files.config, vision_off(files)
     if reason is not None:
         return reason
-    module, _, name = FAMILIES[str(config["model_type"])].partition(":")
+    model_type = str(config["model_type"])
+    if is_borrowed(config, library) != (model_type in BORROWED):
+        return Reason("vision.off.family", {"model_type": model_type})
+    module, _, name = FAMILIES[model_type].partition(":")
     found = getattr(import_module(f"omlx.models.vision.{module}"), name)
     family: VisionFamily = found(files.directory, config, tokenizer)
     return family
@@ -96,12 +103,8 @@ def vision_off(files: ModelFiles) -> Reason | None:
     model_type = str(config.get("model_type"))
     if not has_vision(config):
         return Reason("vision.off.text")
-    if model_type in CROSS_ATTENTION:
-        return Reason("vision.off.cross_attention", {"model_type": model_type})
-    if model_type in IGNORED:
-        return Reason("vision.off.ignored", {"model_type": model_type})
     if model_type not in FAMILIES:
-        return Reason("vision.off.family", {"model_type": model_type})
+        return Reason(_OFF.get(model_type, "vision.off.family"), {"model_type": model_type})
     if not files.tensors.names_any(*_TOWERS):
         return Reason("vision.off.no_weights")
     if any(find_spec(package) is None for package in _PACKAGES):
@@ -121,6 +124,16 @@ class VisionSupport:
     off_reason: Reason | None = None
     tower_bytes: int = 0
 
+    def open(self, towers: nn.Module, model: Model, tower_bytes: int) -> VisionSupport:
+        """Connect towers in memory to their text model. Raises nothing."""
+        assert self.family is not None
+        from omlx.models.vision.tower import open_vision  # noqa: PLC0415 — needs the extra
+
+        with isolate() as outcome:
+            reader = open_vision(self.family, towers, model)
+            return replace(self, reader=reader, tower_bytes=tower_bytes)
+        return failed(outcome.error)
+
     def follows(self, *, vision: bool) -> bool:
         """Return whether this support matches the setting `vision`.
 
@@ -131,59 +144,25 @@ class VisionSupport:
         return vision or self.family is None
 
 
-@dataclass(frozen=True, slots=True)
-class LazyVision:
-    """Image family with the lazy weights of its tower, `vlm`; else `off_reason`."""
-
-    family: VisionFamily | None = None
-    vlm: nn.Module | None = None
-    off_reason: Reason | None = None
-
-    def open(self, model: Model, tower_bytes: int) -> VisionSupport:
-        """Connect the tower, after its weights are read, to its text model. Raises nothing."""
-        if self.family is None or self.vlm is None:
-            return VisionSupport(off_reason=self.off_reason)
-        from omlx.models.vision.tower import open_vision  # noqa: PLC0415 — needs the extra
-
-        with isolate() as outcome:
-            reader = open_vision(self.family, self.vlm, model)
-            return VisionSupport(self.family, reader, tower_bytes=tower_bytes)
-        return VisionSupport(off_reason=_failure(outcome.error))
-
-
 def read_vision_off(files: ModelFiles) -> Reason | None:
     """Return `vision_off`, or errors as a reason. Raises nothing."""
     with isolate() as outcome:
         return vision_off(files)
-    return _failure(outcome.error)
+    return failed(outcome.error).off_reason
 
 
-def open_lazily(files: ModelFiles, tokenizer: TokenizerWrapper, model: nn.Module) -> LazyVision:
-    """Return family and lazy tower of a model; reads no weights. Raises nothing."""
-    with isolate() as outcome:
-        family = open_family(files, tokenizer)
-        if isinstance(family, Reason):
-            return LazyVision(off_reason=family)
-        from omlx.models.library.borrow import Borrowed  # noqa: PLC0415 — imports mlx
-        from omlx.models.vision.tower import vlm_of  # noqa: PLC0415 — needs the extra
-
-        model_type = str(files.config["model_type"])
-        if isinstance(model, Borrowed) != (model_type in BORROWED):  # by the setting `library`
-            return LazyVision(off_reason=Reason("vision.off.family", {"model_type": model_type}))
-        return LazyVision(family, vlm_of(model, files.directory))
-    return LazyVision(off_reason=_failure(outcome.error))
-
-
-def read_support(files: ModelFiles, tokenizer: TokenizerWrapper) -> VisionSupport:
+def read_support(
+    files: ModelFiles, tokenizer: TokenizerWrapper, library: str = AUTO
+) -> VisionSupport:
     """Return the support of a model, without its tower. Raises nothing."""
     with isolate() as outcome:
-        family = open_family(files, tokenizer)
+        family = open_family(files, tokenizer, library)
         if isinstance(family, Reason):
             return VisionSupport(off_reason=family)
         return VisionSupport(family)
-    return VisionSupport(off_reason=_failure(outcome.error))
+    return failed(outcome.error)
 
 
-def _failure(error: Exception | None) -> Reason:
+def failed(error: Exception | None) -> VisionSupport:
     detail = f"{type(error).__name__}: {' '.join(str(error).split())}"[:400]
-    return Reason("vision.off.failed", {"detail": detail})
+    return VisionSupport(off_reason=Reason("vision.off.failed", {"detail": detail}))

@@ -6,7 +6,6 @@ Calling the tower only builds a graph; noted outputs of layers allow evaluating 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any, cast
 
 import mlx.core as mx
@@ -18,7 +17,7 @@ from omlx.engine.device.model import Model, tapped, weight_bytes
 from omlx.engine.step.prefill import SCORE_COPIES, VECTOR_QUERIES, has_fused_kernel
 from omlx.engine.vision.reader import Features, Looking, Seeing, Vision
 from omlx.engine.vision.spans import PreparedImage, TowerFacts
-from omlx.models.library.borrow import Borrowed
+from omlx.models.catalog.config import text_config
 from omlx.models.vision.family import VisionFamily
 
 ACTIVATIONS = 24
@@ -29,9 +28,6 @@ WEIGHTS_PER_ATTENDED = 6
 
 A patch is multiplied with 12 width² weights, and with 2 width values of each attended patch.
 """
-
-_UNSEEN = ("language_model", "audio_tower", "embed_audio", "audio_encoder", "speech_embeddings")
-"""Modules of mlx-vlm's models for text and audio."""
 
 
 class BorrowedTower:
@@ -55,21 +51,6 @@ class BorrowedTower:
         return Features(features.rows, tuple(features.marks))
 
 
-def vlm_of(model: nn.Module, directory: Path) -> nn.Module:
-    """Return mlx-vlm's model with lazy weights, without the modules that images do not need.
-
-    Read from `directory`, unless the text model is mlx-vlm's, too. Raises mlx-vlm's errors.
-    """
-    from mlx_vlm.utils import load_model  # noqa: PLC0415 — an optional dependency
-
-    vlm = model.towers if isinstance(model, Borrowed) else None
-    if vlm is None:
-        vlm = cast(nn.Module, load_model(directory, lazy=True))
-    for part in _UNSEEN:
-        vlm.pop(part, None)
-    return vlm
-
-
 def open_vision(family: VisionFamily, vlm: nn.Module, model: Model) -> Vision:
     spec, body = family.spec(model), body_of(model)
     return Vision(model, body, spec, BorrowedTower(family, vlm, _facts(family, vlm, model, spec)))
@@ -83,10 +64,10 @@ def body_of(model: Any) -> Any:
 
 def _facts(family: VisionFamily, vlm: nn.Module, model: Model, spec: Seeing) -> TowerFacts:
     dtype = _dtype(vlm)
-    hidden = int(_text_config(family.config).get("hidden_size", 4096))
-    width = int(family.vision.get("hidden_size", 1024))
-    # Qwen2-VL calls its output hidden, Step 3.7 its width
-    width = int(family.vision.get("embed_dim", family.vision.get("width", width)))
+    hidden = int((text_config(family.config) or family.config).get("hidden_size", 4096))
+    # Qwen2-VL calls its output hidden
+    names = [name for name in ("embed_dim", "width", "hidden_size") if name in family.vision]
+    width = int(family.vision[names[0]]) if names else 1024
     return TowerFacts(
         steps=max(1, len(_layers(vlm))),
         patch_cost=weight_bytes(cast(Model, vlm)) / max(1.0, _active_bytes(family.config, model)),
@@ -101,7 +82,7 @@ def _facts(family: VisionFamily, vlm: nn.Module, model: Model, spec: Seeing) -> 
 
 def _active_bytes(config: Mapping[str, Any], model: Model) -> float:
     """Return the bytes of weights multiplied per token: active experts only in a mixture."""
-    text = _text_config(config)
+    text = text_config(config) or config
     names = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
     experts = next((text[name] for name in names if isinstance(text.get(name), int)), None)
     chosen = text.get("num_experts_per_tok")
@@ -121,11 +102,6 @@ def _tile_patches(vision: Mapping[str, Any]) -> int:
     sides = [vision.get(name) for name in ("image_size", "patch_size")]
     size, patch = (side[0] if isinstance(side, list) else side for side in sides)
     return int(size // patch) ** 2 if size and patch else TowerFacts().attended
-
-
-def _text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    text: Mapping[str, Any] = config.get("text_config") or config
-    return text
 
 
 def _layers(vlm: nn.Module) -> list[nn.Module]:

@@ -69,7 +69,7 @@ def test_a_click_at_the_same_place_does_not_reach_another_action(fresh: Site) ->
 
 
 def test_loading_shows_its_progress_and_is_stopped(browser: Browser, tmp_path: Path) -> None:
-    def stuck(entry: ModelEntry, dtype: Dtype, **_: object) -> Iterator[LoadProgress]:
+    def stuck(entry: ModelEntry, dtype: Dtype, _: object) -> Iterator[LoadProgress]:
         while True:
             yield LoadProgress(34, 100)
             Event().wait(0.05)  # the engine thread would do nothing else

@@ -14,7 +14,7 @@ from omlx.engine.vision.reader import Features, Vision
 from omlx.engine.vision.spans import PreparedImage
 from omlx.models.catalog.inspect_checkpoint import inspect_checkpoint
 from omlx.models.catalog.registry import ModelEntry
-from omlx.models.pool.load_weights import LoadedModel, load_steps
+from omlx.models.pool.load_weights import LoadedModel, LoadOptions, load_steps
 
 SIZES: Final = (
     *((1, 1), (1, 40), (40, 1), (3, 2), (28, 28), (29, 27), (31, 64)),
@@ -29,7 +29,7 @@ def entry(folder: Path) -> ModelEntry:
 
 
 def load_with_vision(folder: Path, *, vision: bool = True, library: str = "auto") -> LoadedModel:
-    steps = load_steps(entry(folder), "float32", vision=vision, library=library)
+    steps = load_steps(entry(folder), "float32", LoadOptions(vision=vision, library=library))
     while True:
         try:
             next(steps)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -73,24 +72,39 @@ def test_a_tower_of_deepseek_v4_is_named_by_its_layers(tmp_path: Path) -> None:
 
 @pytest.mark.needs_extra
 @pytest.mark.filterwarnings("ignore:.rope_scaling. is deprecated:FutureWarning")
-def test_one_load_gives_text_model_and_tower(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("family", ["ernie4_5_moe_vl", "qwen2_5_vl", "smolvlm"])
+def test_weights_are_opened_once_for_text_model_and_tower(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: str
 ) -> None:
-    save_vlm("ernie4_5_moe_vl", tmp_path)
-    loaded: list[Any] = []
-    utils = import_module("mlx_vlm.utils")
-    load = utils.load_model
+    """Of mlx-vlm, of mlx-lm with its own wrapper, and of its text half."""
+    save_vlm(family, tmp_path)
+    opened: list[str] = []
+    load = mx.load
 
-    def counted(*args: Any, **kwargs: Any) -> Any:
-        loaded.append(load(*args, **kwargs))
-        return loaded[-1]
+    def counted(file: str, *args: Any) -> Any:
+        opened.append(Path(file).name)
+        return load(file, *args)
 
-    monkeypatch.setattr(utils, "load_model", counted)
+    monkeypatch.setattr(mx, "load", counted)
     model = load_with_vision(tmp_path)
-    assert model.vision.reader is not None
-    assert model.vision.reader.tower._vlm is loaded[0]  # type: ignore[attr-defined]  # of one kind of tower
-    assert len(loaded) == 1
-    assert "language_model" not in loaded[0]
+    assert opened == ["model.safetensors"]
+    assert model.vision.reader is not None, model.vision.off_reason
+    tower: Any = model.vision.reader.tower
+    assert "language_model" not in tower._vlm
+    text: Any = model.model
+    assert not set(tower._vlm) & set(text)
+
+
+@pytest.mark.needs_extra
+def test_a_tower_with_weights_of_another_shape_leaves_the_text(tmp_path: Path) -> None:
+    save_vlm("qwen2_5_vl", tmp_path)
+    path = str(tmp_path / "model.safetensors")
+    arrays = mx.load(path)
+    name = next(name for name in arrays if name.startswith("vision_tower"))
+    mx.save_safetensors(path, {**arrays, name: mx.zeros((3, 3))})
+    model = load_with_vision(tmp_path)
+    assert model.vision.off_reason.code == "vision.off.failed"
+    assert model.model(mx.array([[5, 6]]), cache=zoo.make_cache(model.model)).shape[1] == 2
 
 
 @pytest.mark.needs_extra

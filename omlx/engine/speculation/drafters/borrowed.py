@@ -10,9 +10,9 @@ text, and call a sampler of their own choice: here both are given with each call
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Final, cast
 
 import mlx.core as mx
 
@@ -25,67 +25,67 @@ from omlx.engine.speculation.strategy import Clause
 from omlx.engine.step.row import Row
 
 
+@dataclass(frozen=True, slots=True)
 class Adapter:
-    """Module of mlx-vlm for a target with these `parts`, and a maker of translated caches."""
+    """Module of mlx-vlm and a maker of translated caches.
 
-    def __init__(self, module: Any, make_cache: MakeCache, parts: SplitModel) -> None:
-        self.module = module
-        self.make_cache = make_cache
-        if getattr(module, "embed_tokens", module) is None:
-            module.embed_tokens = partial(parts.embed)
-
-
-class Pairs(Adapter):
-    """Mtp head or EAGLE-3.
-
-    A layer of the target returns `streams` hidden states. `ids` [n] are those that have logits.
+    `ids` [n] are those that have logits; None: all. A layer of the target returns `streams` hidden
+    states. `candidates` are the newest ids that a block's selector has ranked.
     """
 
-    def __init__(self, module: Any, make_cache: MakeCache, parts: SplitModel) -> None:
-        super().__init__(module, make_cache, parts)
-        self._eagle = hasattr(module, "d2t")
-        self._streamed = hasattr(module, "hc_head")
-        self.streams = int(module.args.hc_mult) if self._streamed else 1
-        self.ids: mx.array | None = None
-        if not self._eagle:
-            module._input_embed, module._lm_head_fn = partial(parts.embed), partial(parts.score)
-        elif module.d2t is not None:
-            self.ids = mx.arange(module.d2t.size) + module.d2t
+    module: Any
+    make_cache: MakeCache
+    ids: mx.array | None = None
+    streams: int = 1
+    candidates: list[mx.array] = field(default_factory=list)
 
-    def step(self, tokens: mx.array, states: mx.array, cache: Cache) -> mx.array:
-        """Return own states [1, n, D] of tokens [1, n] and the states before them; appends."""
-        module = self.module
-        # EAGLE-3 counts a pair by its token
-        module._cache, module._next_position = cache, (length_of(cache) or 0) + self._eagle
-        try:
-            output = module._forward_tokens(tokens, states, mx.int32)
-        finally:
-            module._cache, module._next_position = [], 0
-        return cast(mx.array, output[-1] if isinstance(output, tuple) else output)
+    @classmethod
+    def of(cls, module: Any, make_cache: MakeCache, parts: SplitModel) -> Adapter:
+        """Return the adapter of a module, which gets embedding and output of its target."""
+        embed, score = partial(parts.embed), partial(parts.score)
+        if getattr(module, "embed_tokens", module) is None:
+            module.embed_tokens = embed
+        if hasattr(module, "d2t"):  # EAGLE-3, with an output of its own
+            ids = None if module.d2t is None else mx.arange(module.d2t.size) + module.d2t
+            return cls(module, make_cache, ids)
+        if hasattr(module, "_input_embed"):  # an mtp head
+            module._input_embed, module._lm_head_fn = embed, score
+            streams = int(module.args.hc_mult) if hasattr(module, "hc_head") else 1
+            return cls(module, make_cache, streams=streams)
+        module.lm_head = score
+        made = cls(module, make_cache)
+        if (selector := getattr(module, "candidate_selector", None)) is not None:
+            selector.successor_codebook = Caller(selector.successor_codebook, made._note)
+        return made
 
-    def logits(self, hidden: mx.array, vocab_size: int) -> mx.array:
-        """Return logits [n, vocab_size] of own states [n, D]."""
-        module, states = self.module, hidden[None]
-        if self._streamed:
-            states = module.norm(module.hc_head(states))
-        logits: mx.array = (module._logits if self._eagle else module._lm_head_fn)(states)[0]
-        return logits[:, :vocab_size] if self.ids is None else spread(logits, self.ids, vocab_size)
+    def _note(self, codebook: Any, ids: mx.array) -> mx.array:
+        """Note the candidates `ids`, which the module does not give to its sampler."""
+        self.candidates[:] = [ids]
+        return cast(mx.array, codebook(ids))
 
 
 class PairsDrafter(HeadDrafter):
-    """Drafts by `Pairs`; the kind of an mtp head."""
-
-    _head: Pairs
+    """Drafts by an mtp head."""
 
     def _step(self, tokens: mx.array, states: mx.array, cache: Cache) -> mx.array:
-        return self._head.step(tokens[None], states[None], cache)[0]
+        module, eagle = self._head.module, self.kind == EagleDrafter.kind
+        # EAGLE-3 counts a pair by its token
+        module._cache, module._next_position = cache, (length_of(cache) or 0) + eagle
+        try:
+            output = module._forward_tokens(tokens[None], states[None], mx.int32)
+        finally:
+            module._cache, module._next_position = [], 0
+        return cast(mx.array, (output[-1] if isinstance(output, tuple) else output)[0])
 
     def _logits(self, hidden: mx.array) -> mx.array:
-        return self._head.logits(hidden, self._vocab_size)
+        module, states = self._head.module, hidden[None]
+        if hasattr(module, "hc_head"):
+            states = module.norm(module.hc_head(states))
+        return cast(mx.array, module._lm_head_fn(states))[0, :, : self._vocab_size]
 
     @property
     def _state_parts(self) -> int:
-        return super()._state_parts * self._head.streams
+        return super()._state_parts * cast(int, self._head.streams)
 
 
 class EagleDrafter(PairsDrafter):
@@ -93,39 +93,20 @@ class EagleDrafter(PairsDrafter):
 
     kind: ClassVar[str] = "eagle"
 
-
-class Blocks(Adapter):
-    """Drafter of blocks: DFlash, DFlash 2, DSpark. A pass fills `longest` masks at most."""
-
-    def __init__(self, module: Any, make_cache: MakeCache, parts: SplitModel) -> None:
-        super().__init__(module, make_cache, parts)
-        self.longest = int(module.config.block_size) - 1
-        module.lm_head = partial(parts.score)
-        self._candidates: list[mx.array] = []
-        if (selector := getattr(module, "candidate_selector", None)) is not None:
-            selector.successor_codebook = Caller(selector.successor_codebook, self._rank)
-
-    def draft(
-        self, newest: int, states: mx.array, cache: Cache, n: int, sampler: TokenSampler
-    ) -> None:
-        """Append states [1, m, D], the last before the `newest` token; sample n tokens."""
-        sample = _BlockSampler(sampler, self._candidates)
-        self.module.draft_block(newest, states, cache, n + 1, sample)
-
-    def _rank(self, codebook: Any, ids: mx.array) -> mx.array:
-        """Note the candidates `ids`, which the module does not give to its sampler."""
-        self._candidates[:] = [ids]
-        return cast(mx.array, codebook(ids))
+    def _logits(self, hidden: mx.array) -> mx.array:
+        logits, ids = self._head.module._logits(hidden[None])[0], self._head.ids
+        whole = ids is None
+        return logits[:, : self._vocab_size] if whole else spread(logits, ids, self._vocab_size)
 
 
 class BlocksDrafter(HeadDrafter):
-    """Drafts by `Blocks`, all tokens in one pass."""
+    """Drafts by DFlash, DFlash 2 or DSpark: all tokens in one pass, which fills masks."""
 
     kind: ClassVar[str] = "block"
-    _head: Blocks
 
     def propose(self, row: Row, limit: int, clause: Clause) -> Proposal | None:
-        proposal = super().propose(row, min(limit, self._head.longest), clause)
+        longest = int(self._head.module.config.block_size) - 1
+        proposal = super().propose(row, min(limit, longest), clause)
         return None if proposal is None else replace(proposal, one_pass=True)
 
     def check(self) -> None:
@@ -133,9 +114,10 @@ class BlocksDrafter(HeadDrafter):
 
     def _draft_tokens(self, own: HeadRow, row: Row, limit: int) -> mx.array:
         self._begin(own)
-        states = self._take(own, len(row.tokens) - 1)
+        states, newest = self._take(own, len(row.tokens) - 1)[None], row.tokens[-1]
         with self._sampling(own, row) as sampler:
-            self._head.draft(row.tokens[-1], states[None], own.cache, limit, sampler)
+            sample = _BlockSampler(sampler, self._head.candidates, self._vocab_size)
+            self._head.module.draft_block(newest, states, own.cache, limit + 1, sample)
             return sampler.drafts[0]
 
     def _step(self, tokens: mx.array, states: mx.array, cache: Cache) -> mx.array:
@@ -147,21 +129,24 @@ class BlocksDrafter(HeadDrafter):
         """Keep all: the context has committed states alone."""
 
 
+DRAFTERS: Final = {drafter.kind: drafter for drafter in (PairsDrafter, EagleDrafter, BlocksDrafter)}
+
+
+@dataclass(frozen=True, slots=True)
 class _BlockSampler:
     """The sampler of a block: logits [..., V] of consecutive positions to ids [...]."""
 
-    def __init__(self, sampler: TokenSampler, candidates: list[mx.array]) -> None:
-        self._sampler = sampler
-        self._candidates = candidates
-        self._size = sampler.places[0].sampler.vocab_size
+    sampler: TokenSampler
+    candidates: list[mx.array]
+    size: int
 
     def __call__(self, logits: mx.array) -> mx.array:
-        rows = logits.reshape(-1, logits.shape[-1])[:, : self._size]
-        ids = [self._sampler.sample(row[None]) for row in rows]
+        rows = logits.reshape(-1, logits.shape[-1])[:, : self.size]
+        ids = [self.sampler.sample(row[None]) for row in rows]
         return mx.concatenate(ids).reshape(logits.shape[:-1]).astype(mx.int32)
 
     def sample_proposal(self, scores: mx.array) -> mx.array:
         """Return the sampled place [1] among the newest candidates, by scores [1, k]."""
-        ids = self._candidates.pop()[0]
-        token = self._sampler.sample(spread(scores.astype(mx.float32), ids, self._size))
+        ids = self.candidates.pop()[0]
+        token = self.sampler.sample(spread(scores.astype(mx.float32), ids, self.size))
         return mx.argmax(ids == token)[None]
