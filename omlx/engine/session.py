@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import mlx.core as mx
 
 from omlx.engine.device.gpu import device_kind
-from omlx.engine.device.kinds import copy_state
+from omlx.engine.device.kinds import copy_state, span_of
 from omlx.engine.device.model import Cache, Model
-from omlx.engine.device.payloads import copy, of_kind, span_of
+from omlx.engine.device.payloads import copy, of_kind
 from omlx.engine.disk.record import (
     FORMAT,
     Part,

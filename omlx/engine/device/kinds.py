@@ -111,3 +111,8 @@ def copy_state(leaf: Any) -> Any:
         return None if value is None else mx.contiguous(mx.array(value))
 
     return tree_map(copied, getattr(leaf, "stored", leaf.cache))
+
+
+def span_of(states: Iterable[Any]) -> int:
+    """Return the tokens after which each of these states has grown; 0: none does."""
+    return max((getattr(leaf, "span", 0) for leaf in states), default=0)

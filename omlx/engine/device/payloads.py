@@ -33,7 +33,7 @@ from mlx_lm.models.cache import (
     RotatingKVCache,
 )
 
-from omlx.engine.device.kinds import Trimmed, copy_state, kind_of
+from omlx.engine.device.kinds import Trimmed, copy_state, kind_of, span_of
 from omlx.engine.device.model import Cache, LayerCache, MakeCache, Model
 from omlx.engine.device.rewind import leaves, traits
 from omlx.engine.disk.record import Record, RecordId, Run
@@ -326,11 +326,6 @@ def layout_of(model: Model, make_cache: MakeCache) -> Layout:
         return layout
     mx.eval(model(mx.zeros((1, span), mx.int32), cache=cache))
     return replace(layout, growth_bytes=-((layout.state_bytes - nbytes("state")) // span))
-
-
-def span_of(states: Iterable[Any]) -> int:
-    """Return the tokens after which each of these states has grown; 0: none does."""
-    return max((getattr(leaf, "span", 0) for leaf in states), default=0)
 
 
 def of_kind(cache: Iterable[LayerCache], kind: Kind) -> list[Any]:
