@@ -80,7 +80,7 @@ def open_borrowed(
 def open_with_towers(
     directory: Path, config: Mapping[str, Any], classes: tuple[Any, Any], **options: Any
 ) -> tuple[nn.Module, dict[str, Any], list[nn.Module]]:
-    """Return mlx-lm's text model, its config and mlx-vlm's towers with lazy weights, by one load.
+    """Return mlx-lm's text model, the config and mlx-vlm's towers with lazy weights, by one load.
 
     `classes` are those of the text model and of its arguments, `options` those of mlx-lm's loader.
     """

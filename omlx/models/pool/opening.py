@@ -76,7 +76,7 @@ def import_classes(config: Mapping[str, Any], code: str) -> None:
 def open_model(
     directory: Path, dtype: Dtype, *, trusted: bool, library: str = AUTO, sees: bool = False
 ) -> tuple[nn.Module, dict[str, Any], list[nn.Module]]:
-    """Return a model with lazy weights of `dtype`, its config and, if it `sees`, its towers.
+    """Return a model with lazy weights of `dtype`, the config and, if it `sees`, the towers.
 
     Raises ModelError.
     """
@@ -134,7 +134,7 @@ def _check_dtypes(directory: Path) -> None:
 def _open_lm(
     files: ModelFiles, text: Mapping[str, Any] | None, *, trusted: bool, sees: bool
 ) -> tuple[nn.Module, dict[str, Any], list[nn.Module]]:
-    """Return mlx-lm's model, its config and towers; `text` is that of a text half."""
+    """Return mlx-lm's model, config and towers; `text` is that of a text half."""
     from mlx_lm import utils  # noqa: PLC0415 — see `import_mlx_lm`
 
     overrides = rope_overrides(files.config)
