@@ -79,7 +79,7 @@ FEATURES: Final[dict[str, str]] = {
         omlx/server/endpoints/texts
         tests/server/rerank/
         tests/server/encoders/ omlx/models/texts
-        tests/models/test_encoders tests/models/test_reranking""",
+        tests/models/test_encoders""",
     "answers that outlive the process": """
         omlx/server/journal/ tests/server/journal/ omlx/storage tests/storage/
         tests/cli/test_killed_answers tests/server/test_sessions omlx/engine/session

@@ -21,10 +21,10 @@ from lab.bench import (
     recording,
     sampling,
     speculation,
+    stages,
 )
 from lab.bench.engine import command as engine
 from lab.bench.http import command as http
-from lab.bench.stages import command as stages
 
 COMMANDS: Final[dict[str, tuple[ModuleType, str]]] = {
     "engine": (engine, "the engine against mlx-lm, without HTTP, and the host's share of a step"),

@@ -28,8 +28,15 @@ from typing import Any, Final
 from tqdm import tqdm
 
 from lab.bench import inflate
-from lab.bench.http.server import Server, free_port, omlx_server, processor_seconds, running
-from lab.bench.http.streams import TIMEOUT_S, post
+from lab.bench.http.server import (
+    TIMEOUT_S,
+    Server,
+    free_port,
+    omlx_server,
+    post,
+    processor_seconds,
+    running,
+)
 from lab.bench.prefix import mlx_lm_server, write_model
 from lab.bench.real_questions import REAL, WORDS
 from lab.bench.recording import wait_until_calibrated

@@ -23,8 +23,13 @@ from functools import partial, reduce
 from pathlib import Path
 from typing import Any, Final
 
-from lab.bench.http import streams
-from lab.bench.http.server import Server, call, omlx_server, processor_seconds
+from lab.bench.http.server import (
+    Server,
+    call,
+    omlx_server,
+    processor_seconds,
+    run_streams,
+)
 from omlx.bench.console import Json, add, environment, numbers, positive, table, write_json
 from omlx.bench.workloads import prompts
 from omlx.measure.spread import Series
@@ -204,7 +209,7 @@ def compare(servers: Sequence[Server], count: int, trials: int, tokens: int, unt
 def rate(server: Server, bodies: Sequence[Json], headers: Sequence[str]) -> tuple[float, float]:
     """Return tokens per second of elapsed and of processor time."""
     before = processor_seconds(server.pid)
-    tokens, seconds = streams.run(server.port, bodies, headers)
+    tokens, seconds = run_streams(server.port, bodies, headers)
     return tokens / seconds, tokens / (processor_seconds(server.pid) - before)
 
 

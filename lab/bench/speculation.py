@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from lab.bench import inflate, plot
-from lab.bench.bounds import LookupBound, lookup_bound
+from lab.bench.oracle import LookupBound, lookup_bound
 from lab.bench.recital import Recital, Reciter
 from lab.bench.round_costs import REPEATS, WIDTHS, PassCosts, draft_pass_seconds, round_costs
 from omlx.bench import speculation as command

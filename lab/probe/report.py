@@ -9,10 +9,9 @@ from functools import partial
 
 from mlx_lm.models.cache import KVCache
 
-from lab.probe.batching import life, long_life
+from lab.probe.batching import life, long_life, uneven_rounds
 from lab.probe.reference import TOLERANCE, Row, references
 from lab.probe.rewinding import draft, shorten, verify, way_back
-from lab.probe.uneven import uneven_rounds
 from omlx.engine.device.batch_probe import batching_refusal, uneven_refusal
 from omlx.engine.device.rewind import leaves, unsupported
 from omlx.engine.types import run_through

@@ -13,10 +13,9 @@ from typing import Any, Final
 import httpx
 from tqdm import tqdm
 
-from lab.soak.figures import gauges, sample
 from lab.soak.load import PATIENCE_S, Load
 from lab.soak.models import DRAFT_MODEL, MODELS, write_models
-from lab.soak.result import Result
+from lab.soak.result import Result, gauges, sample
 from tests.cli.serving import serving
 from tests.processes import environment
 

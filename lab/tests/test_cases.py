@@ -6,8 +6,8 @@ from itertools import pairwise
 
 import pytest
 
-from lab.bench.engine.cases import EngineCase, Side, measure
 from lab.bench.engine.result import result_of, summary
+from lab.bench.engine.suites import EngineCase, Side, measure
 from omlx.measure.sample import Sample
 from tests.measure.test_sample import sample
 

@@ -13,8 +13,8 @@ import pytest
 
 from lab.bench import document, plot
 from lab.bench.document import BEGIN, END
-from lab.bench.engine.cases import EngineCase
 from lab.bench.engine.result import EngineResult
+from lab.bench.engine.suites import EngineCase
 from omlx.measure.spread import Series
 
 pytest.importorskip("matplotlib")

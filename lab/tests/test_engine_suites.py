@@ -8,10 +8,16 @@ from functools import cache
 import mlx.core as mx
 import pytest
 
-from lab.bench.engine.cases import measure
 from lab.bench.engine.command import run_suites
 from lab.bench.engine.result import EngineResult, equality
-from lab.bench.engine.suites import EngineSettings, batch, mlx_lm_speculates, plain, speculative
+from lab.bench.engine.suites import (
+    EngineSettings,
+    batch,
+    measure,
+    mlx_lm_speculates,
+    plain,
+    speculative,
+)
 from omlx.bench.drive import plain_scores, request, run
 from omlx.bench.subject import Subject
 from tests.bench.subjects import PROMPTS, subject

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from lab.bench.http import command, streams
+from lab.bench.http import command
 from lab.bench.http.command import StreamRates
+from lab.bench.http.server import count_tokens
 from omlx.measure.spread import Series
 from omlx.models.catalog.discovery import BUNDLED
 
@@ -23,8 +24,8 @@ def test_neighbours_in_time_are_compared() -> None:
 
 def test_a_stream_without_an_end_is_an_error() -> None:
     with pytest.raises(RuntimeError):
-        streams.count_tokens(b'data: {"timings": {"predicted_n": 3}}\n\n')
-    assert streams.count_tokens(b'data: {"timings": {"predicted_n": 3}}\n\ndata: [DONE]\n\n') == 3
+        count_tokens(b'data: {"timings": {"predicted_n": 3}}\n\n')
+    assert count_tokens(b'data: {"timings": {"predicted_n": 3}}\n\ndata: [DONE]\n\n') == 3
 
 
 def test_both_sides_make_the_same_tokens(

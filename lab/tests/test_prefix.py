@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from lab.bench.__main__ import main
-from lab.bench.conversation import Answer, Conversation, FirstToken, converse
 from lab.bench.http.server import Message
-from lab.bench.prefix import write_model
+from lab.bench.prefix import Answer, Conversation, FirstToken, converse, write_model
 from omlx.measure.spread import Series
 from omlx.models.catalog.discovery import BUNDLED
 

@@ -10,11 +10,10 @@ import pytest
 from mlx_lm.models.cache import KVCache
 
 from lab.probe.__main__ import PAGE
-from lab.probe.batching import life
+from lab.probe.batching import life, uneven_rounds
 from lab.probe.reference import TOLERANCE, Row, references
 from lab.probe.report import examine
 from lab.probe.rewinding import draft, shorten, verify
-from lab.probe.uneven import uneven_rounds
 from tests import zoo
 
 ROW_OF = {

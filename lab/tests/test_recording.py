@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from lab.bench.__main__ import main
-from lab.bench.http.server import processor_seconds
-from lab.bench.http.streams import post
+from lab.bench.http.server import post, processor_seconds
 from lab.bench.recording import Cost, Rates, body
 from omlx.measure.spread import Series
 from omlx.models.catalog.discovery import BUNDLED

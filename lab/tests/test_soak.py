@@ -5,8 +5,8 @@ from random import Random
 
 import pytest
 
-from lab.soak.figures import BOUNDS_PER_HOUR, growth
 from lab.soak.requests import KINDS, soak_request
+from lab.soak.result import BOUNDS_PER_HOUR, growth
 from lab.soak.run import Plan, soak
 
 MINUTES = [number / 6 for number in range(361)]

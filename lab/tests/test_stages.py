@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from lab.bench.stages import command
-from lab.bench.stages.command import BARS, MIN_CORES, MIN_STEP_MS, comparisons
+from lab.bench import stages as command
+from lab.bench.stages import BARS, MIN_CORES, MIN_STEP_MS, comparisons
 from omlx.measure.spread import Series
 from omlx.models.catalog.discovery import BUNDLED
 

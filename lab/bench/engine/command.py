@@ -11,10 +11,8 @@ from dataclasses import asdict, replace
 from typing import Final
 
 from lab.bench import inflate, plot
-from lab.bench.engine.cases import EngineCase, measure
-from lab.bench.engine.report import EngineReport, one_line
-from lab.bench.engine.result import EngineResult, equality, result_of
-from lab.bench.engine.suites import EngineSettings, batch, plain, speculative
+from lab.bench.engine.result import EngineReport, EngineResult, equality, one_line, result_of
+from lab.bench.engine.suites import EngineCase, EngineSettings, batch, measure, plain, speculative
 from lab.bench.host import graphs, host
 from omlx.bench.console import Progress, add, numbers, one_of, output, positive, write_json
 from omlx.bench.subject import Subject, read_subject

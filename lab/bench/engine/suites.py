@@ -1,20 +1,87 @@
-"""The suites: plain decoding, speculation, batches. Each is a list of cases."""
+"""The suites, lists of cases of interleaved pairs: plain decoding, speculation, batches.
+
+A pair is the same work on both sides: ours, and mlx-lm's.
+
+trial 1   A B   B A   A B …      one pair after another, in alternating order
+trial 2   B A   A B   B A …      a trial's figure is that of the sum over its pairs
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import gc
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from operator import attrgetter
+from typing import Any, Final
 
 import mlx.core as mx
+from mlx_lm.generate import BatchGenerator, generate_step, speculative_generate_step
 from mlx_lm.models.cache import can_trim_prompt_cache, make_prompt_cache
+from mlx_lm.sample_utils import make_sampler
 
-from lab.bench.engine.cases import EngineCase, Side
-from lab.bench.engine.mlx_lm import run_batch, run_plain, run_speculative
-from omlx.bench.drive import request, run
+from omlx.bench.drive import request, run, settle
 from omlx.bench.subject import Subject
-from omlx.measure.sample import Sample
+from omlx.measure.sample import Meter, Sample
+from omlx.measure.spread import run_pair
+
+WARM_UP: Final = -1
+"""Number of the trial before the first, which is not counted."""
+
+Side = Callable[[int], Sample]
+"""Does the work once. Takes the trial's number as its seed."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineCase:
+    """`metric`: a trial's figure, from the sum of its samples; `baseline`: what mlx-lm runs."""
+
+    suite: str
+    name: str
+    baseline: str
+    pairs: Sequence[tuple[Side, Side]]
+    params: Mapping[str, int | float] = field(default_factory=dict)
+    unit: str = "tok/s"
+    metric: Callable[[Sample], float] = attrgetter("rate")
+    smaller_is_better: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CaseSamples:
+    """The samples of a case, by trial, then by pair."""
+
+    case: EngineCase
+    ours: tuple[tuple[Sample, ...], ...]
+    theirs: tuple[tuple[Sample, ...], ...]
+
+
+def measure(case: EngineCase, trials: int, tick: Callable[[], object]) -> CaseSamples:
+    """Run one round of warm-up, then `trials`. Calls `tick` after every pair."""
+    ours: list[tuple[Sample, ...]] = []
+    theirs: list[tuple[Sample, ...]] = []
+    for trial in range(WARM_UP, trials):
+        gc.collect()
+        samples = []
+        for number, (our_side, their_side) in enumerate(case.pairs):
+            samples.append(
+                run_pair(
+                    partial(_run_settled, our_side, trial),
+                    partial(_run_settled, their_side, trial),
+                    swap=(trial + number) % 2 == 0,
+                )
+            )
+            tick()
+        if trial != WARM_UP:
+            our_samples, their_samples = zip(*samples, strict=True)
+            ours.append(our_samples)
+            theirs.append(their_samples)
+    return CaseSamples(case, tuple(ours), tuple(theirs))
+
+
+def _run_settled(side: Side, trial: int) -> Sample:
+    settle()
+    return side(max(trial, 0))
+
 
 TEMPERATURES: Final = (0.0, 0.8)
 
@@ -125,3 +192,80 @@ def _our_batch(subject: Subject, prompts: list[Prompt], tokens: int) -> Side:
 
 def _their_batch(subject: Subject, prompts: list[Prompt], tokens: int) -> Side:
     return lambda seed: run_batch(subject.model, prompts, tokens)
+
+
+def run_plain(
+    model: Any,
+    prompt: tuple[int, ...],
+    max_tokens: int,
+    stop_ids: frozenset[int],
+    temperature: float,
+) -> Sample:
+    meter = Meter(1)
+    steps = generate_step(
+        mx.array(prompt, mx.uint32),
+        model,
+        max_tokens=max_tokens,
+        sampler=make_sampler(temp=temperature),
+    )
+    token: int  # mlx-lm's annotation says array
+    for token, _ in steps:  # type: ignore[assignment]
+        meter.add({0: (token,)}, ended=token in stop_ids)
+        if token in stop_ids:
+            break
+    return meter.sample()
+
+
+def run_speculative(
+    model: Any,
+    draft: Any,
+    prompt: tuple[int, ...],
+    max_tokens: int,
+    stop_ids: frozenset[int],
+    temperature: float,
+    draft_length: int,
+) -> Sample:
+    """mlx-lm yields a round's tokens one by one; they count as arrived with the last of them."""
+    meter = Meter(1)
+    steps = speculative_generate_step(
+        mx.array(prompt, mx.uint32),
+        model,
+        draft,
+        num_draft_tokens=draft_length,
+        max_tokens=max_tokens,
+        sampler=make_sampler(temp=temperature),
+    )
+    burst: list[int] = []
+    done = proposed = accepted = 0
+    token: int  # mlx-lm's annotation says array
+    for token, _, drafted in steps:  # type: ignore[assignment]
+        burst.append(token)
+        accepted += drafted
+        stopped = token in stop_ids
+        if stopped or not drafted or done + len(burst) == max_tokens:
+            meter.add({0: burst}, ended=stopped)
+            proposed += min(draft_length, max_tokens - done)
+            done += len(burst)
+            burst = []
+        if stopped:
+            break
+    return meter.sample(proposed, accepted)
+
+
+def run_batch(model: Any, prompts: Sequence[Sequence[int]], max_tokens: int) -> Sample:
+    """All prompts are prefilled together, mlx-lm's best case."""
+    meter = Meter(len(prompts))
+    generator: Any = BatchGenerator(
+        model,
+        max_tokens=max_tokens,
+        prefill_batch_size=len(prompts),
+        completion_batch_size=len(prompts),
+    )
+    uids = generator.insert([list(prompt) for prompt in prompts])
+    rows = {uid: row for row, uid in enumerate(uids)}
+    while responses := generator.next_generated():
+        ended = any(response.finish_reason is not None for response in responses)
+        arrived = {rows[response.uid]: (response.token,) for response in responses}
+        meter.add(arrived, ended=ended)
+    generator.close()
+    return meter.sample()

@@ -11,19 +11,35 @@ import argparse
 import os
 import sys
 import tempfile
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
-from lab.bench.http import streams
-from lab.bench.http.engine_alone import EngineAlone, engine_alone
-from lab.bench.http.server import Server, omlx_server
+from lab.bench.http.server import Server, omlx_server, run_streams, seconds_to_error
 from omlx.bench.console import Json, add, environment, numbers, positive, table, write_json
 from omlx.bench.workloads import prompts
+from omlx.engine.build import build_loop
+from omlx.engine.speculation.strategy import OFF
+from omlx.engine.thread import EngineThread
+from omlx.engine.types import (
+    Event,
+    Failed,
+    Finished,
+    Limits,
+    Request,
+    Sampling,
+    Speculation,
+    TokensCommitted,
+)
 from omlx.measure.spread import Series, run_pair
+from omlx.models.catalog.registry import ModelEntry
+from omlx.models.pool.load_weights import load
 
 ERRORS: Final = 50
 HEAD: Final = (
@@ -86,7 +102,7 @@ def run(args: argparse.Namespace) -> int:
         engine_alone(args.model, rows) as engine,
     ):
         rates = [compare(server, engine, n, args.trials, args.tokens) for n in args.streams]
-        errors = sorted(streams.seconds_to_error(server.port) for _ in range(ERRORS))
+        errors = sorted(seconds_to_error(server.port) for _ in range(ERRORS))
     report: Json = {
         **environment(load_before),
         "model": args.model.name,
@@ -113,7 +129,7 @@ def compare(
     rates: list[tuple[float, float]] = []
     for trial in range(trials + 1):
         (http_tokens, http_s), (engine_tokens, engine_s) = run_pair(
-            partial(streams.run, server.port, bodies),
+            partial(run_streams, server.port, bodies),
             partial(engine.run, ids, max_tokens),
             swap=trial % 2 == 1,
         )
@@ -143,3 +159,65 @@ def to_text(rates: Sequence[StreamRates], errors: Sequence[float]) -> str:
     rows = table([HEAD, *(rate.cells for rate in rates)])
     times = f"{1000 * median(errors):.1f} ms (median), {1000 * max(errors):.1f} ms (most)"
     return f"{rows}\n\nfirst byte of an error: {times}\n"
+
+
+MODEL: Final = "alone"
+TIMEOUT_S: Final = 600
+
+
+class EngineAlone:
+    """Runs prompts of token ids greedily, without speculation, all at once."""
+
+    def __init__(self, engine: EngineThread, stop_ids: frozenset[int]) -> None:
+        self._engine, self._stop_ids = engine, stop_ids
+        self._runs = 0
+
+    def run(self, prompts: Sequence[tuple[int, ...]], max_tokens: int) -> tuple[int, float]:
+        """Return the tokens made, and the seconds from the first submission to the last token.
+
+        Raises RuntimeError for a request that failed.
+        """
+        self._runs += 1
+        ended, tokens, failures = threading.Semaphore(0), [0], list[Failed]()
+
+        def receive(events: Sequence[Event], /) -> None:
+            for event in events:
+                if isinstance(event, TokensCommitted):
+                    tokens[0] += len(event.tokens)
+                elif isinstance(event, Finished | Failed):
+                    if isinstance(event, Failed):
+                        failures.append(event)
+                    ended.release()
+
+        started = time.perf_counter()
+        for number, prompt in enumerate(prompts):
+            request = Request(
+                f"{self._runs}-{number}",
+                prompt,
+                Sampling(temperature=0.0),
+                max_tokens,
+                self._stop_ids,
+                speculation=Speculation(OFF),
+            )
+            self._engine.submit(MODEL, request, receive)
+        for _ in prompts:
+            if not ended.acquire(timeout=TIMEOUT_S):
+                raise RuntimeError("the engine does not answer")
+        if failures:
+            raise RuntimeError(failures[0].error.message)
+        return tokens[0], time.perf_counter() - started
+
+
+@contextmanager
+def engine_alone(folder: Path, rows: int) -> Iterator[EngineAlone]:
+    """Load a model into an engine for at most `rows` requests at once."""
+    engine = EngineThread()
+    engine.start()
+    try:
+        loaded = engine.call(lambda: load(ModelEntry(MODEL, folder, "bench"), "auto")).result()
+        limits = Limits(context_length=loaded.context_length, max_rows=rows)
+        loop = engine.call(lambda: build_loop(loaded.model, loaded.vocab_size, limits)).result()
+        engine.call(lambda: engine.attach(MODEL, loop)).result()
+        yield EngineAlone(engine, loaded.stop_ids)
+    finally:
+        engine.stop()

@@ -12,13 +12,19 @@ import argparse
 import json
 import os
 import shutil
+import socket
+import subprocess
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from statistics import median
+from time import perf_counter
 from typing import Any, Final, cast
 
 import mlx.core as mx
@@ -26,10 +32,10 @@ from mlx.utils import tree_flatten
 
 from lab.bench import inflate
 from lab.bench.http.server import call, free_port, running
-from lab.bench.stages.control import PLANS, control_path
-from lab.bench.stages.cpu import idle_shares
 from omlx.bench.console import Json, add, environment, positive, table, write_json
 from omlx.bench.workloads import prompts
+from omlx.engine.stage.link import Kind, Link
+from omlx.engine.step.plan import Forward, Plan, Window
 from omlx.measure.spread import Series, rotate
 from omlx.models.pool.opening import open_model
 
@@ -237,3 +243,92 @@ def comparisons(times: dict[Cell, Series]) -> dict[str, Series]:
 def _cells(series: Series, digits: int) -> tuple[str, str, str]:
     median, least, most = series.median, series.least, series.most
     return f"{median:.{digits}f}", f"{least:.{digits}f}", f"{most:.{digits}f}"
+
+
+STEPS: Final = 200
+"""Steps of each trial."""
+
+_PLAIN: Final = Plan((), (Forward((Window(7, 900, "last"),)),))
+_VERIFY: Final = Plan((), (Forward((Window(7, 900, (5,), 4, (11, 12, 13, 14), "draft"),)),))
+PLANS: Final = {"plain": _PLAIN, "verify 4 drafts": _VERIFY}
+
+
+def control_path(plan: Plan, trials: int) -> Series:
+    """Return microseconds a step, by trial, over a TCP connection on loopback.
+
+    A step ends when the follower, a thread here, has parsed the plan and said so: half of an empty
+    round trip, measured alike, is subtracted for the way back.
+    """
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        near = Link(socket.create_connection(listener.getsockname()))
+        far = Link(listener.accept()[0])
+    follower = threading.Thread(target=_follow, args=(far,))
+    follower.start()
+    try:
+        figures = []
+        for _ in range(trials):
+            steps, trips = [], []
+            for _ in range(STEPS):
+                steps.append(_seconds(near, plan))
+                trips.append(_seconds(near, None))
+            figures.append(1e6 * (median(steps) - median(trips) / 2))
+    finally:
+        near.close()
+        follower.join()
+        far.close()
+    return Series(tuple(figures))
+
+
+def _seconds(link: Link, plan: Plan | None) -> float:
+    start = perf_counter()
+    if plan is None:
+        link.send(Kind.BEAT)
+    else:
+        link.send(Kind.PLAN, plan.to_bytes())
+    link.receive()
+    return perf_counter() - start
+
+
+def _follow(link: Link) -> None:
+    while (frame := link.receive()) is not None:
+        if frame.kind is Kind.PLAN:
+            Plan.from_bytes(frame.payload)
+        link.send(Kind.BEAT)
+
+
+def idle_shares(pid: int, seconds: float) -> dict[str, float]:
+    """Return, by command (`serve`, `stage`), the share of a core that the children of `pid` use."""
+    before = _children(pid)
+    time.sleep(seconds)  # what is measured is that nothing happens
+    after = _children(pid)
+    return {
+        command: (used - before[command]) / seconds
+        for command, used in after.items()
+        if command in before
+    }
+
+
+def _children(pid: int) -> dict[str, float]:
+    """CPU seconds of each child, by its command of omlx."""
+    listed = subprocess.run(
+        ["ps", "-A", "-o", "pid=,ppid=,time=,args="], capture_output=True, text=True, check=True
+    )
+    used = {}
+    for line in listed.stdout.splitlines():
+        child, parent, spent, *arguments = line.split()
+        if parent == str(pid):
+            command = "stage" if "stage" in arguments else "serve"
+            used[command] = _exact_seconds(int(child), spent)
+    return used
+
+
+def _exact_seconds(pid: int, spent: str) -> float:
+    """CPU seconds: by /proc, whose ticks are finer than those of Linux's `ps`, or by `spent`."""
+    status = Path(f"/proc/{pid}/stat")
+    if status.exists():
+        fields = status.read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    seconds = 0.0
+    for part in spent.replace("-", ":").split(":"):  # [[days-]hours:]minutes:seconds
+        seconds = seconds * 60 + float(part)
+    return seconds
