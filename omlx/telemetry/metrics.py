@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Final
+from typing import Any, Final, TypeAlias
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics
 from prometheus_client.core import CounterMetricFamily as CounterFamily
@@ -24,6 +24,36 @@ WAIT_BUCKETS_S: Final = (0.005, 0.02, 0.1, 0.5, 1, 2, 5, 10, 30, 60, 120)
 DECODE_BUCKETS_S: Final = (0.05, 0.2, 0.5, 1, 2, 5, 10, 20, 60, 120, 300, 600)
 
 disable_created_metrics()  # type: ignore[no-untyped-call]
+
+
+_MODEL: Final = ("model",)
+_DRAFTER: Final = ("model", "drafter")
+_ACCEPTED_AT: Final = "rounds whose draft was accepted up to a position, from 1"
+_COUNTERS: Final[tuple[tuple[str, str, tuple[str, ...]], ...]] = (
+    ("http_requests", "HTTP requests answered", ("method", "route", "status")),
+    ("answers", "answers by finish reason", (*_MODEL, "reason")),
+    ("speculation_outcomes", "answers by the outcome of speculation", (*_MODEL, "code")),
+    ("prompt_tokens", "tokens of prompts", _MODEL),
+    ("cached_tokens", "prompt tokens restored from the prefix cache", _MODEL),
+    ("predicted_tokens", "tokens generated", _MODEL),
+    ("draft_proposed_tokens", "draft tokens verified", _DRAFTER),
+    ("draft_accepted_tokens", "draft tokens accepted", _DRAFTER),
+    ("draft_rounds", "draft-and-verify rounds", _DRAFTER),
+    ("draft_accepted_at", _ACCEPTED_AT, (*_DRAFTER, "position")),
+    ("draft_gates", "answers by gate at the end", (*_DRAFTER, "state", "code")),
+    ("draft_spans", "rounds by how their window ended", (*_DRAFTER, "class")),
+    ("draft_repairs", "cache rollbacks by kind", (*_DRAFTER, "kind")),
+    ("draft_seconds", "time spent drafting, where measured", _DRAFTER),
+    ("verify_seconds", "time spent verifying, where measured", _DRAFTER),
+)
+_HISTOGRAMS: Final = (
+    ("queue_seconds", "from submission to admission", WAIT_BUCKETS_S),
+    ("prefill_seconds", "from admission to the first token", WAIT_BUCKETS_S),
+    ("decode_seconds", "from the first token to the last", DECODE_BUCKETS_S),
+)
+"""Names after `omlx_`, help texts, and labels or buckets."""
+
+Family: TypeAlias = GaugeFamily | CounterFamily
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,67 +84,30 @@ class Metrics:
     def __init__(self, gauges: Callable[[], Gauges]) -> None:
         self._registry = CollectorRegistry()
         self._registry.register(_GaugeCollector(gauges))
-        model, drafter = ("model",), ("model", "drafter")
-        self._http = self._counter(
-            "http_requests", "HTTP requests answered", ("method", "route", "status")
-        )
-        self._answers = self._counter("answers", "answers by finish reason", ("model", "reason"))
-        self._outcomes = self._counter(
-            "speculation_outcomes", "answers by the outcome of speculation", (*model, "code")
-        )
-        self._prompt = self._counter("prompt_tokens", "tokens of prompts", model)
-        self._cached = self._counter(
-            "cached_tokens", "prompt tokens restored from the prefix cache", model
-        )
-        self._predicted = self._counter("predicted_tokens", "tokens generated", model)
-        self._queue = self._histogram(
-            "queue_seconds", "from submission to admission", WAIT_BUCKETS_S
-        )
-        self._prefill = self._histogram(
-            "prefill_seconds", "from admission to the first token", WAIT_BUCKETS_S
-        )
-        self._decode = self._histogram(
-            "decode_seconds", "from the first token to the last", DECODE_BUCKETS_S
-        )
-        self._proposed = self._counter("draft_proposed_tokens", "draft tokens verified", drafter)
-        self._accepted = self._counter("draft_accepted_tokens", "draft tokens accepted", drafter)
-        self._rounds = self._counter("draft_rounds", "draft-and-verify rounds", drafter)
-        self._at = self._counter(
-            "draft_accepted_at",
-            "rounds whose draft was accepted up to a position, from 1",
-            (*drafter, "position"),
-        )
-        self._gates = self._counter(
-            "draft_gates", "answers by gate at the end", (*drafter, "state", "code")
-        )
-        self._spans = self._counter(
-            "draft_spans", "rounds by how their window ended", (*drafter, "class")
-        )
-        self._repairs = self._counter(
-            "draft_repairs", "cache rollbacks by kind", (*drafter, "kind")
-        )
-        self._draft_s = self._counter(
-            "draft_seconds", "time spent drafting, where measured", drafter
-        )
-        self._verify_s = self._counter(
-            "verify_seconds", "time spent verifying, where measured", drafter
-        )
+        self._counters = {
+            name: Counter(f"omlx_{name}", help, labels, registry=self._registry)
+            for name, help, labels in _COUNTERS
+        }
+        self._histograms = {
+            name: Histogram(f"omlx_{name}", help, _MODEL, buckets=buckets, registry=self._registry)
+            for name, help, buckets in _HISTOGRAMS
+        }
 
     def answered(self, method: str, route: str, status: int) -> None:
-        self._http.labels(method, route, str(status)).inc()
+        self._count("http_requests", method, route, str(status))
 
     def finished(self, model: str, reason: str, stats: RequestStats) -> None:
-        self._answers.labels(model, reason).inc()
-        self._outcomes.labels(model, stats.speculation.code).inc()
-        self._prompt.labels(model).inc(stats.prompt_n)
-        self._cached.labels(model).inc(stats.cached_n)
-        self._predicted.labels(model).inc(stats.predicted_n)
-        self._queue.labels(model).observe(stats.queue_ms / 1000)
-        self._prefill.labels(model).observe(stats.prompt_ms / 1000)
-        self._decode.labels(model).observe(stats.predicted_ms / 1000)
+        self._count("answers", model, reason)
+        self._count("speculation_outcomes", model, stats.speculation.code)
+        self._count("prompt_tokens", model, by=stats.prompt_n)
+        self._count("cached_tokens", model, by=stats.cached_n)
+        self._count("predicted_tokens", model, by=stats.predicted_n)
+        times = (stats.queue_ms, stats.prompt_ms, stats.predicted_ms)
+        for histogram, milliseconds in zip(self._histograms.values(), times, strict=True):
+            histogram.labels(model).observe(milliseconds / 1000)
         for name, gate in stats.gates.items():
             code = "" if gate.reason is None else gate.reason.code
-            self._gates.labels(model, name, gate.state, code).inc()
+            self._count("draft_gates", model, name, gate.state, code)
         for name, drafter in stats.drafters.items():
             self._drafter(model, name, drafter)
 
@@ -123,124 +116,106 @@ class Metrics:
         encode, content_type = choose_encoder(accept)
         return encode(self._registry), content_type
 
+    def _count(self, name: str, *labels: str, by: float = 1) -> None:
+        self._counters[name].labels(*labels).inc(by)
+
     def _drafter(self, model: str, name: str, stats: DrafterStats) -> None:
-        self._proposed.labels(model, name).inc(stats.proposed)
-        self._accepted.labels(model, name).inc(stats.accepted)
-        self._rounds.labels(model, name).inc(stats.rounds)
-        self._draft_s.labels(model, name).inc(stats.draft_ms / 1000)
-        self._verify_s.labels(model, name).inc(stats.verify_ms / 1000)
+        self._count("draft_proposed_tokens", model, name, by=stats.proposed)
+        self._count("draft_accepted_tokens", model, name, by=stats.accepted)
+        self._count("draft_rounds", model, name, by=stats.rounds)
+        self._count("draft_seconds", model, name, by=stats.draft_ms / 1000)
+        self._count("verify_seconds", model, name, by=stats.verify_ms / 1000)
         for i, count in enumerate(stats.accepted_at):
-            self._at.labels(model, name, str(i + 1)).inc(count)
+            self._count("draft_accepted_at", model, name, str(i + 1), by=count)
         for span, count in stats.spans.items():
-            self._spans.labels(model, name, span).inc(count)
+            self._count("draft_spans", model, name, span, by=count)
         for repair, count in stats.repairs.items():
-            self._repairs.labels(model, name, repair).inc(count)
-
-    def _counter(self, name: str, help: str, labels: Iterable[str]) -> Counter:
-        return Counter(f"omlx_{name}", help, labels, registry=self._registry)
-
-    def _histogram(self, name: str, help: str, buckets: tuple[float, ...]) -> Histogram:
-        return Histogram(f"omlx_{name}", help, ("model",), buckets=buckets, registry=self._registry)
+            self._count("draft_repairs", model, name, repair, by=count)
 
 
 class _GaugeCollector(Collector):
     def __init__(self, gauges: Callable[[], Gauges]) -> None:
         self._gauges = gauges
 
-    def collect(self) -> Iterable[GaugeFamily | CounterFamily]:
+    def collect(self) -> Iterable[Family]:
         now = self._gauges()
-        yield GaugeFamily(
-            "omlx_engine_up",
-            "1 while the engine thread lives and does not hang",
-            value=float(now.up),
-        )
-        errors = CounterFamily("omlx_device_errors", "errors of the device", labels=("kind",))
-        for fault, count in now.device_errors.items():
-            errors.add_metric((fault,), count)
-        yield errors
-        rows = GaugeFamily("omlx_rows", "requests in the engine", labels=("model", "state"))
-        for model, states in now.rows.items():
-            for state, count in states.items():
-                rows.add_metric((model, state), count)
-        yield rows
-        memory = GaugeFamily("omlx_memory_bytes", "memory of the process", labels=("what",))
-        for quantity, value in now.memory.items():
-            memory.add_metric((quantity,), value)
-        yield memory
+        up = "1 while the engine thread lives and does not hang"
+        yield GaugeFamily("omlx_engine_up", up, value=float(now.up))
+        errors = "errors of the device"
+        yield _family(CounterFamily, "device_errors", errors, ("kind",), now.device_errors)
+        rows = {
+            (model, state): count
+            for model, states in now.rows.items()
+            for state, count in states.items()
+        }
+        yield _family(GaugeFamily, "rows", "requests in the engine", ("model", "state"), rows)
+        memory = "memory of the process"
+        yield _family(GaugeFamily, "memory_bytes", memory, ("what",), now.memory)
         yield from _stage_metrics(now)
         yield from _answer_metrics(now)
         yield from _beginning_metrics(now)
         for kind, attribute, name, help in _PREFIX_METRICS:
-            family = kind(f"omlx_prefix_{name}", help, labels=("model",))
-            for model, stats in now.prefixes.items():
-                family.add_metric((model,), attrgetter(attribute)(stats))
-            yield family
+            get = attrgetter(attribute)
+            values = {model: get(stats) for model, stats in now.prefixes.items()}
+            yield _family(kind, f"prefix_{name}", help, _MODEL, values)
         for event in ("stored", "evicted"):
-            family = CounterFamily(
-                f"omlx_prefix_{event}", f"pieces of caches {event}", labels=("model", "kind")
-            )
-            for model, stats in now.prefixes.items():
-                for piece, count in getattr(stats, event).items():
-                    family.add_metric((model, piece), count)
-            yield family
+            pieces = {
+                (model, piece): count
+                for model, stats in now.prefixes.items()
+                for piece, count in getattr(stats, event).items()
+            }
+            help = f"pieces of caches {event}"
+            yield _family(CounterFamily, f"prefix_{event}", help, ("model", "kind"), pieces)
 
 
-def _answer_metrics(now: Gauges) -> Iterable[GaugeFamily | CounterFamily]:
+def _family(
+    kind: type[Family], name: str, help: str, labels: tuple[str, ...], values: Mapping[Any, float]
+) -> Family:
+    """Return a family of samples; `values` by label, or by a tuple of labels."""
+    family = kind(f"omlx_{name}", help, labels=labels)
+    for key, value in values.items():
+        family.add_metric(key if isinstance(key, tuple) else (str(key),), value)
+    return family
+
+
+def _answer_metrics(now: Gauges) -> Iterable[Family]:
     if now.answers_on_disk is None:
         return
     count, nbytes = now.answers_on_disk
     yield GaugeFamily("omlx_answers_on_disk", "answers recorded on disk", value=count)
     yield GaugeFamily("omlx_answers_on_disk_bytes", "their size", value=nbytes)
-    returns = CounterFamily(
-        "omlx_answers_returned_to", "clients that returned to an answer", labels=("state",)
-    )
-    for state, times in now.answers_returned_to.items():
-        returns.add_metric((state,), times)
-    yield returns
+    help, states = "clients that returned to an answer", now.answers_returned_to
+    yield _family(CounterFamily, "answers_returned_to", help, ("state",), states)
 
 
-def _beginning_metrics(now: Gauges) -> Iterable[GaugeFamily | CounterFamily]:
-    beginnings = GaugeFamily(
-        "omlx_beginnings", "beginnings of prompts that return", labels=("model", "state")
-    )
-    paused = GaugeFamily(
-        "omlx_beginnings_paused",
-        "1 while beginnings wait, by the reason why none is computed",
-        labels=("model", "code"),
-    )
-    computed = CounterFamily(
-        "omlx_beginnings_computed_tokens", "tokens computed while idle", labels=("model",)
-    )
-    budget = GaugeFamily(
-        "omlx_beginnings_budget_seconds", "time that is left to compute them", labels=("model",)
-    )
+def _beginning_metrics(now: Gauges) -> Iterable[Family]:
+    found, paused = dict[tuple[str, str], float](), dict[tuple[str, str], float]()
     for model, stats in now.beginnings.items():
-        beginnings.add_metric((model, "done"), stats.done)
-        beginnings.add_metric((model, "waiting"), stats.waiting)
+        found |= {(model, "done"): stats.done, (model, "waiting"): stats.waiting}
         if stats.paused is not None:
-            paused.add_metric((model, stats.paused.code), 1)
-        computed.add_metric((model,), stats.computed_tokens)
-        budget.add_metric((model,), stats.budget_left_s)
-    yield from (beginnings, paused, computed, budget)
+            paused[model, stats.paused.code] = 1
+    computed = {model: stats.computed_tokens for model, stats in now.beginnings.items()}
+    left = {model: stats.budget_left_s for model, stats in now.beginnings.items()}
+    help = "beginnings of prompts that return"
+    yield _family(GaugeFamily, "beginnings", help, ("model", "state"), found)
+    help = "1 while beginnings wait, by the reason why none is computed"
+    yield _family(GaugeFamily, "beginnings_paused", help, ("model", "code"), paused)
+    help = "tokens computed while idle"
+    yield _family(CounterFamily, "beginnings_computed_tokens", help, _MODEL, computed)
+    help = "time that is left to compute them"
+    yield _family(GaugeFamily, "beginnings_budget_seconds", help, _MODEL, left)
 
 
-def _stage_metrics(now: Gauges) -> Iterable[GaugeFamily | CounterFamily]:
+def _stage_metrics(now: Gauges) -> Iterable[Family]:
     if now.stage_restarts is None:
         return
-    trips = GaugeFamily(
-        "omlx_stage_rtt_seconds", "round trip of the newest beat to a stage", labels=("rank",)
-    )
-    for rank, seconds in now.stage_rtts.items():
-        trips.add_metric((str(rank),), seconds)
-    yield trips
-    yield CounterFamily(
-        "omlx_stage_restarts",
-        "how often the stages were started again",
-        value=float(now.stage_restarts),
-    )
+    help = "round trip of the newest beat to a stage"
+    yield _family(GaugeFamily, "stage_rtt_seconds", help, ("rank",), now.stage_rtts)
+    help, restarts = "how often the stages were started again", float(now.stage_restarts)
+    yield CounterFamily("omlx_stage_restarts", help, value=restarts)
 
 
-_PREFIX_METRICS: Final[tuple[tuple[type[GaugeFamily | CounterFamily], str, str, str], ...]] = (
+_PREFIX_METRICS: Final[tuple[tuple[type[Family], str, str, str], ...]] = (
     (GaugeFamily, "nbytes", "bytes", "size of the prefix cache"),
     (GaugeFamily, "max_bytes", "limit_bytes", "limit of the prefix cache"),
     (GaugeFamily, "tokens", "tokens", "tokens in the prefix cache, each once"),

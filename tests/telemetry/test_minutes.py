@@ -1,10 +1,10 @@
-"""Minutes of the last day: tokens are summed, memory is the highest, a day is kept."""
+"""Minutes of the last day and steps of a stream: tokens are summed, a bounded time is kept."""
 
 from __future__ import annotations
 
 import asyncio
 
-from omlx.telemetry.usage import MAX_MINUTES, MINUTE_S, Minute, Minutes
+from omlx.telemetry.usage import MAX_MINUTES, MINUTE_S, STEP_S, Minute, Minutes, Step, Timeline
 
 
 class Clock:
@@ -42,3 +42,30 @@ def test_a_day_is_kept() -> None:
         minutes.add(1)
         clock.now += MINUTE_S
     assert len(minutes.since(0)) == MAX_MINUTES
+
+
+def test_tokens_within_a_step_are_summed_and_silence_adds_no_step() -> None:
+    clock = Clock()
+    timeline = Timeline(clock)
+    timeline.add(3, 1)
+    clock.now += STEP_S - 0.1
+    timeline.add(2, 2)
+    clock.now += 10 * STEP_S
+    timeline.add(1, 0)
+    first = 6_000 // STEP_S * STEP_S
+    assert timeline.since(0) == [Step(first, 5, 3), Step(first + 10 * STEP_S, 1, 0)]
+    assert timeline.since(first + 1) == [Step(first + 10 * STEP_S, 1, 0)]
+
+
+def test_it_is_bounded_and_survives_a_clock_that_is_set_back() -> None:
+    clock = Clock()
+    timeline = Timeline(clock, max_steps=3)
+    for _ in range(10):
+        timeline.add(1, 0)
+        clock.now += STEP_S
+    assert len(timeline.since(0)) == 3
+    clock.now -= 3600
+    timeline.add(7, 0)
+    steps = timeline.since(0)
+    assert [step.tokens for step in steps] == [1, 1, 8]
+    assert sorted(step.at for step in steps) == [step.at for step in steps]
