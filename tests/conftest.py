@@ -102,7 +102,7 @@ def patient_clients() -> None:
 def quiet_machine() -> Iterator[None]:
     """Let measurements see no other programs: a test's result must not depend on them."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("omlx.measure.load.processor_times", lambda: None)
+        patch.setattr("omlx.measure.sample.processor_times", lambda: None)
         for limit in ("NOISY_RATE", "NOISY_SPEEDUP"):
             patch.setattr(f"omlx.measure.spread.{limit}", math.inf)
         yield

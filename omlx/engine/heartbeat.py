@@ -108,7 +108,10 @@ class Watchdog:
         estimate, slowest = None, 0.0
         if loop is not None:
             with suppress(RuntimeError):  # the thread has changed what is read here: no hang
-                estimate, slowest = step_estimate(loop), step_by_step(loop)
+                estimate = step_estimate(loop)
+                # None is slower than a prefill token by token.
+                token_s = loop.cost_model.target.plain(_context(loop)) or 0.0
+                slowest = _prompts(loop) * token_s
         if self.ending:
             return max(bounds.ending_s, ENDING_SLOWER * (estimate or 0.0))
         if estimate is None:
@@ -128,11 +131,6 @@ def step_estimate(loop: EngineLoop) -> float | None:
         return None
     widest = (MAX_DRAFT_LENGTH + 1) * max(1, len(running))
     return table.seconds(prompts + widest, _context(loop))
-
-
-def step_by_step(loop: EngineLoop) -> float:
-    """Return the seconds of a prefill token by token, than which none is slower; 0 if unknown."""
-    return _prompts(loop) * (loop.cost_model.target.plain(_context(loop)) or 0.0)
 
 
 def _reading(loop: EngineLoop) -> list[Row]:

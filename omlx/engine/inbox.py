@@ -1,17 +1,24 @@
-"""Inbox of the engine thread: work that other threads post, and wait for."""
+"""What the engine thread does next: posts of other threads, and turns of loaded models.
+
+Pure Python. The less urgent of several models get a part of the time.
+"""
 
 from __future__ import annotations
 
 import queue
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from functools import partial
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 from omlx.engine.device_errors import DEVICE, kind_of
 from omlx.engine.heartbeat import Heartbeat
+from omlx.engine.types import HELD
 from omlx.errors import EngineDead, EngineError
+
+if TYPE_CHECKING:
+    from omlx.engine.loop import EngineLoop
 
 T = TypeVar("T")
 
@@ -74,3 +81,35 @@ class Inbox(queue.SimpleQueue[Post]):
         with suppress(queue.Empty):
             while True:
                 self.get_nowait()()
+
+
+class Turns:
+    """Seconds of steps by model, while models of different urgency have work."""
+
+    def __init__(self) -> None:
+        self._held_s: dict[int, float] = {}  # since a held model's newest step, by id
+        self._step_s: dict[int, float] = {}  # of the newest step
+
+    def due(self, busy: Sequence[EngineLoop]) -> Sequence[EngineLoop]:
+        """Return the loops to step now: the most urgent, and others that are due."""
+        if len(busy) < 2:
+            self._held_s.clear()
+            return busy
+        urgent = min(loop.urgency for loop in busy)
+        return [loop for loop in busy if loop.urgency == urgent or self._may_step(loop)]
+
+    def stepped(self, loop: EngineLoop, busy: Sequence[EngineLoop], seconds: float) -> None:
+        """Record a step of `loop` beside other `busy` loops."""
+        self._step_s[id(loop)], self._held_s[id(loop)] = seconds, 0.0
+        for other in busy:
+            if other is not loop:
+                self._held_s[id(other)] = self._held_s.get(id(other), 0.0) + seconds
+
+    def forget(self, loop: EngineLoop) -> None:
+        """Drop the times of a model that is unloaded."""
+        self._held_s.pop(id(loop), None)
+        self._step_s.pop(id(loop), None)
+
+    def _may_step(self, loop: EngineLoop) -> bool:
+        held_s = self._held_s.get(id(loop), 0.0)
+        return loop.frees_memory or held_s >= HELD * self._step_s.get(id(loop), held_s)

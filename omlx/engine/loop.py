@@ -29,7 +29,7 @@ from omlx.engine.speculation.speculator import MISSING, Speculator
 from omlx.engine.step.model_memory import cache_need
 from omlx.engine.step.plan import Load, Look, Plan, Restore, Rewind
 from omlx.engine.step.prefill import PrefillChunk
-from omlx.engine.step.row import Interval, Row, Status
+from omlx.engine.step.row import Interval, Status
 from omlx.engine.step.scheduler import Scheduler
 from omlx.engine.types import Event, Limits, ModelSnapshot, PromptForecast, Request, RequestCounts
 from omlx.errors import Reason
@@ -347,14 +347,10 @@ class EngineLoop:
         self._read_at, self._overlapped = now, overlapped
         events = self.scheduler.commit(launch.plan, reads, interval)
         if launch.reads_prompt:
-            self._prompt_ended |= _ends_prompt(launch.plan, self.scheduler.running)
+            running = self.scheduler.running
+            reading = {row.id for row in running if row.status is Status.PREFILL}
+            self._prompt_ended |= any(part.row not in reading for part in launch.plan.prompts)
         return events
-
-
-def _ends_prompt(plan: Plan, running: Sequence[Row]) -> bool:
-    """Whether a step read the end of a prompt."""
-    prompts = {window.row for window in plan.prompts}
-    return not prompts <= {row.id for row in running if row.status is Status.PREFILL}
 
 
 def _peak(launch: Launch, following: Launch | None) -> int | None:

@@ -1,6 +1,6 @@
 """The engine thread: owns every mlx call of every model; other threads post work, receive events.
 
-Loops take turns, one step each; the less urgent get a part of the time (see turns.py). Work posted
+Loops take turns, one step each; the less urgent get a part of the time (see inbox.py). Work posted
 by `call`, such as loading a model, runs between steps. While there is no work and no open request,
 calibrations may run. If the thread dies, every open request fails, and `failure` says why.
 """
@@ -21,9 +21,8 @@ from omlx.engine.calibration import Calibrations
 from omlx.engine.device.gpu import KeepWarm, release_buffers
 from omlx.engine.device_errors import DEVICE, isolate
 from omlx.engine.heartbeat import Heartbeat
-from omlx.engine.inbox import Call, Inbox, Post
+from omlx.engine.inbox import Call, Inbox, Post, Turns
 from omlx.engine.piece import Room
-from omlx.engine.turns import Turns
 from omlx.engine.types import (
     Event,
     EventSink,

@@ -2,23 +2,30 @@
 
 The clock starts when every row has its first token (prefill is not part of the rate) and stops when
 the first row ends, so all rows are busy throughout. Tokens in between are counted.
+
+Processor time of other programs shows a busy machine. Its sources, both for the whole machine in
+ticks: `/proc/stat` (Linux), `host_statistics` (macOS).
 """
 
 from __future__ import annotations
 
+import ctypes
+import os
+import sys
 import time
 import zlib
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import cache, reduce
 from math import nan
-from typing import Generic, TypeVar
-
-from omlx.measure import load
-from omlx.measure.load import BUSY_SHARE
+from pathlib import Path
+from typing import Any, Final, Generic, TypeVar
 
 Place = TypeVar("Place")
+
+BUSY_SHARE: Final = 0.15
+"""Share of all processors — more use by other programs distorts a measurement."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +91,7 @@ class Meter:
 
     def __init__(self, rows: int) -> None:
         self._tokens: list[list[int]] = [[] for _ in range(rows)]
-        self._processors = load.processor_times()
+        self._processors = processor_times()
         self._submitted = time.perf_counter()
         self._start: tuple[float, float] | None = None  # wall and processor time, seconds
         self._end = (0.0, 0.0)
@@ -113,7 +120,7 @@ class Meter:
     def sample(self, proposed: int = 0, accepted: int = 0) -> Sample:
         """Return the finished run; `proposed` and `accepted` count its draft tokens."""
         total_s = time.perf_counter() - self._submitted
-        others_s, machine_s = load.others_since(self._processors)
+        others_s, machine_s = others_since(self._processors)
         wall, cpu = self._start or self._end
         return Sample(
             tokens=tuple(map(tuple, self._tokens)),
@@ -173,3 +180,58 @@ def checksum(answers: Iterable[Iterable[int]]) -> str:
         # -1 marks the end of an answer.
         value = zlib.crc32(array("q", [*tokens, -1]).tobytes(), value)
     return f"{value:08x}"
+
+
+_TICK_S: Final = 1 / os.sysconf("SC_CLK_TCK")
+_HOST_CPU_LOAD_INFO: Final = 3
+_IDLE: Final = 2  # of user, system, idle, nice
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessorTimes:
+    """Seconds of all processors since boot: in total, idle, and of this process."""
+
+    total: float
+    idle: float
+    own: float
+
+
+def processor_times() -> ProcessorTimes | None:
+    """Read the times; None on a system that does not report them."""
+    try:
+        ticks, idle = _darwin() if sys.platform == "darwin" else _linux()
+    except (OSError, ValueError, IndexError, AttributeError):
+        return None
+    process = os.times()
+    own = process.user + process.system + process.children_user + process.children_system
+    return ProcessorTimes(ticks * _TICK_S, idle * _TICK_S, own)
+
+
+def others_since(before: ProcessorTimes | None) -> tuple[float, float]:
+    """Return processor seconds since `before`: of other programs, of all; 0 if unknown."""
+    now = processor_times()
+    if before is None or now is None:
+        return 0.0, 0.0
+    total = now.total - before.total
+    others = total - (now.idle - before.idle) - (now.own - before.own)
+    return max(0.0, others), max(0.0, total)
+
+
+def _linux() -> tuple[int, int]:
+    first = Path("/proc/stat").read_text("ascii").split("\n", 1)[0]
+    ticks = [int(field) for field in first.split()[1:9]]  # those of guests are part of user
+    return sum(ticks), ticks[3] + ticks[4]  # idle, and idle while a disk is read
+
+
+def _darwin() -> tuple[int, int]:
+    ticks, count = (ctypes.c_uint32 * 4)(), ctypes.c_uint32(4)
+    system, host = _mach_host()
+    if system.host_statistics(host, _HOST_CPU_LOAD_INFO, ticks, ctypes.byref(count)) != 0:
+        raise OSError("host_statistics")
+    return sum(ticks), ticks[_IDLE]
+
+
+@cache
+def _mach_host() -> tuple[Any, int]:
+    system = ctypes.CDLL(None)
+    return system, system.mach_host_self()

@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 from omlx.engine.speculation.strategy import parse
 from omlx.engine.types import Request, Speculation
 from omlx.engine.vision.spans import ImageSpan, PreparedImage
-from omlx.errors import BadRequest, ModelError, OmlxError, Reason
+from omlx.errors import BadRequest, ModelError, OmlxError, Reason, optional_reason
 from omlx.measure.results import Conditions, ResultStore, StoredResult
 from omlx.measure.runner import Measurement, Runner, State, stop_bias
 from omlx.measure.samples import (
@@ -257,7 +257,7 @@ class Trial(Measurement):
             "kinds": [kind.value for kind in plan.kinds],
             "tokens": plan.tokens,
             "state": self.state.value,
-            "reason": _optional(_reason, self.reason),
+            "reason": optional_reason(self.reason),
             "done": self.done,
             "total": self.total,
             "rounds": self.rounds,
@@ -366,7 +366,7 @@ def _draft_error(samples: Samples) -> Json | None:
     if not errors:
         return None
     counts = {"failed": len(errors), "of": len(samples.by_place)}
-    return _reason(Reason("trial.draft_failed", {**counts, "detail": errors[0]}))
+    return Reason("trial.draft_failed", {**counts, "detail": errors[0]}).to_json()
 
 
 def _exactness(samples: Samples) -> Json | None:
@@ -384,8 +384,4 @@ def _exactness(samples: Samples) -> Json | None:
         }
     code = "trial.exact.same" if compared.same == compared.of else "trial.exact.differ"
     counts: dict[str, Any] = {"same": compared.same, "of": compared.of}
-    return {**counts, "first": first, **_reason(Reason(code, counts))}
-
-
-def _reason(reason: Reason) -> Json:
-    return {"code": reason.code, "params": reason.params, "message": reason.message}
+    return {**counts, "first": first, **Reason(code, counts).to_json()}

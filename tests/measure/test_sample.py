@@ -4,7 +4,20 @@ from __future__ import annotations
 
 from math import isnan
 
-from omlx.measure.sample import Meter, Sample, checksum, compare, first_difference, total
+import pytest
+
+from omlx.measure import sample as module
+from omlx.measure.sample import (
+    BUSY_SHARE,
+    Meter,
+    ProcessorTimes,
+    Sample,
+    checksum,
+    compare,
+    first_difference,
+    others_since,
+    total,
+)
 
 
 def sample(counted: int, seconds: float = 1.0, proposed: int = 0, accepted: int = 0) -> Sample:
@@ -65,3 +78,40 @@ def test_a_checksum_depends_on_tokens_and_on_the_ends_of_answers() -> None:
     assert checksum([(1, 2), (3,)]) == checksum([[1, 2], [3]])
     assert checksum([(1, 2), (3,)]) != checksum([(1,), (2, 3)])
     assert checksum([(1, 2)]) != checksum([(1, 3)])
+
+
+read = module.processor_times  # before a fixture of the session hides other programs
+
+
+def disturbed(share: float) -> Sample:
+    return Sample(((1, 2),), 1, 1.0, others_s=2 * share, machine_s=2.0)
+
+
+def test_other_programs_took_what_is_neither_idle_nor_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter([ProcessorTimes(100.0, 50.0, 5.0), ProcessorTimes(108.0, 51.0, 8.0)])
+    monkeypatch.setattr(module, "processor_times", lambda: next(times))
+    meter = Meter(1)
+    meter.add({0: (1,)}, ended=True)
+    measured = meter.sample()
+    assert (measured.others_s, measured.machine_s) == (4.0, 8.0)
+    assert measured.busy
+
+
+def test_where_the_system_does_not_say_nothing_is_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "processor_times", lambda: None)
+    assert others_since(None) == others_since(ProcessorTimes(1.0, 1.0, 0.0)) == (0.0, 0.0)
+    assert not Sample(((1,),), 1, 1.0).busy
+
+
+def test_the_times_of_this_machine_add_up() -> None:
+    before, now = read(), read()
+    assert before is not None
+    assert now is not None
+    assert 0 < before.idle < before.total <= now.total
+    assert 0 < before.own <= now.own < now.total - now.idle
+
+
+def test_a_burst_in_a_long_sample_is_no_busy_machine() -> None:
+    assert disturbed(2 * BUSY_SHARE).busy
+    assert not disturbed(BUSY_SHARE / 2).busy
+    assert not total([disturbed(2 * BUSY_SHARE), disturbed(0.0), disturbed(0.0)]).busy

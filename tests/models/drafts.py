@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import mlx.core as mx
@@ -27,14 +26,6 @@ from tests.zoo.build import save_family
 BIG, SMALL = "org/big", "org/small"
 ROPE_WARNING = "ignore:.rope_scaling. is deprecated:FutureWarning"
 """A warning of transformers about the config of one architecture."""
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[EngineThread]:
-    engine = EngineThread()
-    engine.start()
-    yield engine
-    engine.stop()
 
 
 @pytest.fixture

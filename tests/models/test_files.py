@@ -13,7 +13,7 @@ import pytest
 from omlx.errors import ModelError
 from omlx.models.catalog import files as module
 from omlx.models.catalog.discovery import BUNDLED
-from omlx.models.catalog.files import ModelFiles
+from omlx.models.catalog.files import ModelFiles, once
 from tests.models.breakage import truncated
 from tests.server.running import TARGET
 
@@ -43,14 +43,15 @@ def replace_with_old_times(folder: Path) -> None:
 def test_facts_are_computed_once_for_the_same_files(folder: Path) -> None:
     calls: list[tuple[ModelFiles, str]] = []
 
+    @once
     def count(files: ModelFiles, name: str) -> int:
         calls.append((files, name))
         return len(name)
 
     first, again = ModelFiles.at(folder), ModelFiles.at(folder)
     assert first is again is ModelFiles.recent(folder)
-    assert [files.fact(count, "one") for files in (first, again)] == [3, 3]
-    assert first.fact(count, "other") == 5
+    assert [count(files, "one") for files in (first, again)] == [3, 3]
+    assert count(first, "other") == 5
     assert calls == [(first, "one"), (first, "other")]
     assert first.config is again.config
 
@@ -84,10 +85,8 @@ def test_an_error_is_raised_until_the_file_is_mended(folder: Path) -> None:
     for _ in range(2):
         with pytest.raises(ModelError) as caught:
             _ = files.config
-        assert (caught.value.code, caught.value.params["file"]) == (
-            "model.config_unreadable",
-            "config.json",
-        )
+        assert caught.value.code == "model.config_unreadable"
+        assert caught.value.params["file"] == "config.json"
     write("config.json", text)(folder)
     assert ModelFiles.at(folder).config == json.loads(text)
 

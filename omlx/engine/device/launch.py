@@ -66,9 +66,11 @@ class Launch:
 
 def read_pass(launched: ForwardPass) -> list[Read]:
     windows = launched.forward.windows
-    logprobs = None
+    logprobs: LogprobRows | None = None
     if launched.logprobs is not None:
-        logprobs = _read_logprobs(launched.logprobs)
+        arrays = (cast(list[Any], array.tolist()) for array in launched.logprobs)
+        rows = zip(*arrays, strict=True)
+        logprobs = tuple((best, tuple(zip(ids, top, strict=True))) for best, ids, top in rows)
     if launched.sampled is None:
         mx.eval(launched.done)
         return [Read(logprobs=logprobs) for _ in windows]
@@ -95,9 +97,3 @@ def non_finite(launched: ForwardPass) -> dict[int, Exception]:
     rows = chain.from_iterable([window.row] * (window.draft_n + 1) for window in windows)
     error = NonFiniteLogits("engine.not_finite")
     return {row: error for row, peak in zip(rows, peaks, strict=True) if not isfinite(peak)}
-
-
-def _read_logprobs(arrays: tuple[mx.array, mx.array, mx.array]) -> LogprobRows:
-    chosen, ids, values = (cast(list[Any], array.tolist()) for array in arrays)
-    rows = zip(chosen, ids, values, strict=True)
-    return tuple((logprob, tuple(zip(top_ids, top, strict=True))) for logprob, top_ids, top in rows)

@@ -100,10 +100,5 @@ def rewind(
         before = saved.members.index(row)
         for entry, state in enumerate(saved.states[i] or ()):
             if state is not None:
-                leaf[entry] = _with_row(leaf[entry], index, state[before])
-
-
-def _with_row(states: mx.array, index: int, state: mx.array) -> mx.array:
-    """Return `states` [rows, …] with row `index` replaced by `state` […]."""
-    starts = mx.array([index])
-    return mx.slice_update(states, state[None], starts, axes=(0,))
+                row_state, starts = state[before][None], mx.array([index])
+                leaf[entry] = mx.slice_update(leaf[entry], row_state, starts, axes=(0,))

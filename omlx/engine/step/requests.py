@@ -197,7 +197,13 @@ class AdmissionQueue:
         return head is self._blocked and self._blocked_version == self.memory.version
 
     def _prefix_is_read(self, head: Row, running: Iterable[Row]) -> bool:
-        return self._prefix.off_reason is None and _prefix_comes(head.request, running)
+        """Whether a running sibling choice reads the same prompt, which `head` can then restore."""
+        request = head.request
+        if not request.sampling.choice or request.prompt_logprobs is not None:
+            return False
+        siblings = (row for row in running if row.request.tokens is request.tokens)
+        reads = any(row.status is Status.PREFILL for row in siblings)
+        return reads and self._prefix.off_reason is None
 
 
 def validate(request: Request, limits: Limits, *, sees: bool = False) -> None:
@@ -245,13 +251,6 @@ def _validate_images(request: Request, *, sees: bool) -> None:
         raise BadRequest("image.marker", param="messages")
     if last >= len(request.tokens):  # the last token of a prompt is sampled from
         raise BadRequest("image.last", param="messages")
-
-
-def _prefix_comes(request: Request, running: Iterable[Row]) -> bool:
-    """Whether a running sibling choice reads the same prompt, which this one can then restore."""
-    if not request.sampling.choice or request.prompt_logprobs is not None:
-        return False
-    return any(s.status is Status.PREFILL and s.request.tokens is request.tokens for s in running)
 
 
 log = logging.getLogger("omlx.engine")

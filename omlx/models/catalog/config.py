@@ -69,26 +69,26 @@ def pass_shape(config: Mapping[str, Any], itemsize: int) -> PassShape | None:
     `itemsize` is the size of a float in bytes.
     """
     part = text_config(config) or config
-    heads, hidden = _count(part, *_HEAD_KEYS), _count(part, *_HIDDEN_KEYS)
+    heads, hidden = whole_number(part, *_HEAD_KEYS), whole_number(part, *_HIDDEN_KEYS)
     if not heads or not hidden:
         return None
-    own = _count(part, "head_dim") or hidden // heads
-    latent = _count(part, "qk_nope_head_dim") + _count(part, "qk_rope_head_dim")
-    dim = max(own, _count(part, "global_head_dim"), latent)
-    experts = _count(part, "num_experts_per_tok", "top_k_experts", "moe_topk")
-    expert = _count(part, "moe_intermediate_size", "intermediate_size")
-    inner = max(_count(part, *_INNER_KEYS) or 4 * hidden, experts * expert)
+    own = whole_number(part, "head_dim") or hidden // heads
+    latent = whole_number(part, "qk_nope_head_dim") + whole_number(part, "qk_rope_head_dim")
+    dim = max(own, whole_number(part, "global_head_dim"), latent)
+    experts = whole_number(part, "num_experts_per_tok", "top_k_experts", "moe_topk")
+    expert = whole_number(part, "moe_intermediate_size", "intermediate_size")
+    inner = max(whole_number(part, *_INNER_KEYS) or 4 * hidden, experts * expert)
     return PassShape(
         query_heads=heads,
-        kv_heads=_count(part, "num_key_value_heads", "n_kv_heads") or heads,
+        kv_heads=whole_number(part, "num_key_value_heads", "n_kv_heads") or heads,
         head_dim=dim,
-        value_dim=_count(part, "v_head_dim") or dim,
+        value_dim=whole_number(part, "v_head_dim") or dim,
         token_floats=max(hidden, heads * dim) + inner,
         itemsize=itemsize,
     )
 
 
-def _count(config: Mapping[str, Any], *keys: str) -> int:
+def whole_number(config: Mapping[str, Any], *keys: str) -> int:
     """Return the first positive whole number under `keys` (the largest of a list), else 0."""
     for key in keys:
         value = config.get(key)

@@ -137,7 +137,8 @@ class Folder:
             yield _hub_id(self.root), _hub_directory(self.root)
             return
         if looks_like_model(self.root):
-            yield _own_id(self.root), self.root
+            repository = repository_of(self.root)
+            yield self.root.name if repository is None else _hub_id(repository), self.root
             if has_config(self.root):
                 return
         yield from _models(self.root, "", _DEPTH)
@@ -221,15 +222,9 @@ def _hub_directory(repo: Path) -> Path:
     snapshots = _folders(repo / "snapshots")
     if not snapshots and looks_like_model(repo):
         return repo
-    unfinished = any((repo / "blobs").glob("*.incomplete"))
-    if len(snapshots) == 1 and not unfinished and not (repo / "refs/main").exists():
+    unfinished, reference = any((repo / "blobs").glob("*.incomplete")), repo / "refs/main"
+    if len(snapshots) == 1 and not unfinished and not reference.exists():
         return snapshots[0]
-    return _main_snapshot(repo)
-
-
-def _main_snapshot(repo: Path) -> Path:
-    """Return the snapshot of `main`, which need not exist."""
-    reference = repo / "refs/main"
     try:
         revision = reference.read_text(encoding="utf-8").strip()
     except (OSError, ValueError):
@@ -237,12 +232,6 @@ def _main_snapshot(repo: Path) -> Path:
     if not revision.isprintable():  # zeros after a power cut
         revision = ""
     return repo / "snapshots" / (Path(revision).name or "main")
-
-
-def _own_id(model: Path) -> str:
-    """Return the id of a model given by path: the name of its folder or cache repository."""
-    repository = repository_of(model)
-    return model.name if repository is None else _hub_id(repository)
 
 
 def repository_of(model: Path) -> Path | None:
@@ -260,13 +249,12 @@ def _folders(root: Path) -> list[Path]:
         folders = [path for path in root.iterdir() if _is_listed(path.name) and path.is_dir()]
     except OSError:
         return []
-    return sorted(folders, key=lambda path: _by_number(path.name))
 
+    def by_number(path: Path) -> tuple[list[str | int], str]:
+        parts = re.split(r"(\d+)", path.name)  # texts alternate with numbers
+        return [int(part) if i % 2 else part for i, part in enumerate(parts)], path.name
 
-def _by_number(name: str) -> tuple[list[str | int], str]:
-    """Return a sort key: texts alternate with numbers, model-2 comes before model-10."""
-    parts = re.split(r"(\d+)", name)
-    return [int(part) if i % 2 else part for i, part in enumerate(parts)], name
+    return sorted(folders, key=by_number)
 
 
 def _is_listed(name: str) -> bool:

@@ -30,6 +30,7 @@ from omlx.models.catalog.files import (
     PROCESSOR_CONFIG,
     TOKENIZER_CONFIG,
     ModelFiles,
+    once,
     whole_header,
 )
 from omlx.models.catalog.registry import ModelEntry
@@ -64,12 +65,9 @@ class ModelFacts:
     created: int = 0
 
 
+@once
 def model_facts(files: ModelFiles, model: str) -> ModelFacts:
     """Return the facts of a model; facts from unreadable files keep their defaults."""
-    return files.fact(_facts, model)
-
-
-def _facts(files: ModelFiles, model: str) -> ModelFacts:
     config: Mapping[str, Any] = {}
     template, limit, reranks = "", 0.0, False
     with suppress(ModelError):  # of each file: loading shows the reason
@@ -96,12 +94,9 @@ def _facts(files: ModelFiles, model: str) -> ModelFacts:
     )
 
 
+@once
 def is_whole(files: ModelFiles) -> bool:
     """Return whether all weights are complete and readable. Reads headers once."""
-    return files.fact(_is_whole)
-
-
-def _is_whole(files: ModelFiles) -> bool:
     try:
         for file in files.weights:
             whole_header(file)
@@ -110,12 +105,9 @@ def _is_whole(files: ModelFiles) -> bool:
     return True
 
 
+@once
 def parameters(files: ModelFiles) -> int | None:
     """Return the number of parameters; None for unreadable files. Reads headers once."""
-    return files.fact(_parameters)
-
-
-def _parameters(files: ModelFiles) -> int | None:
     try:
         quantization = files.config.get("quantization")
         size = quantization.get("group_size") if isinstance(quantization, Mapping) else None

@@ -17,7 +17,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, wraps
 from pathlib import Path
 from stat import S_ISDIR
 from threading import Lock
@@ -60,8 +60,7 @@ _Stamp: TypeAlias = tuple[tuple[str, tuple[int, int, int, int] | None], ...]
 class ModelFiles:
     """Snapshot of a model directory, the only reader of its files. Thread-safe.
 
-    Snapshots are equal as long as no file has changed. A fact is computed once per snapshot, from
-    files alone, not from installed libraries; two threads may at worst compute the same fact.
+    Snapshots are equal as long as no file has changed.
     """
 
     directory: Path
@@ -83,14 +82,6 @@ class ModelFiles:
     def recent(cls, directory: Path) -> ModelFiles:
         """Return the latest snapshot, as taken by discovery, without stats."""
         return _snapshots.get(directory) or cls.at(directory)
-
-    def fact(self, read: Callable[[ModelFiles, *Args], T], *args: *Args) -> T:
-        """Return `read(self, *args)`, kept for this snapshot. Raises as `read`, again each time."""
-        key = (read, *args)
-        if key not in self._facts:
-            self._facts[key] = read(self, *args)
-        known: T = self._facts[key]
-        return known
 
     @cached_property
     def config(self) -> Mapping[str, Any]:
@@ -140,6 +131,23 @@ class ModelFiles:
         paths = {path.stem: path for path in sorted(folder.glob("*.jinja"))}
         paths[DEFAULT] = self.directory / _TEMPLATE_FILE
         return {name: _read(path) for name, path in paths.items() if path.is_file()}
+
+
+def once(read: Callable[[ModelFiles, *Args], T]) -> Callable[[ModelFiles, *Args], T]:
+    """Keep the results of `read`, which are facts of files alone, for each snapshot.
+
+    Two threads may at worst compute the same fact. Raises as `read`, again each time.
+    """
+
+    @wraps(read)
+    def known(files: ModelFiles, *args: *Args) -> T:
+        key = (read, *args)
+        if key not in files._facts:
+            files._facts[key] = read(files, *args)
+        fact: T = files._facts[key]
+        return fact
+
+    return known
 
 
 _snapshots: Final[dict[Path, ModelFiles]] = {}

@@ -23,7 +23,7 @@ from omlx.draft_length import MAX_DRAFT_LENGTH, SETTINGS, DraftLength
 from omlx.engine.speculation.strategy import BOUNDS
 from omlx.errors import ModelError, Reason
 from omlx.models.catalog.compatibility import draft_mismatch
-from omlx.models.catalog.files import ModelFiles, read_json
+from omlx.models.catalog.files import ModelFiles, once, read_json
 from omlx.models.catalog.reference import Reference, find_draft
 from omlx.models.catalog.registry import ModelEntry, Registry
 from omlx.settings.layers import Layer, Source
@@ -169,9 +169,10 @@ def read_package(directory: Path) -> Package:
 
     Raises ModelError for a malformed file.
     """
-    return ModelFiles.at(directory).fact(_package)
+    return _package(ModelFiles.at(directory))
 
 
+@once
 def _package(files: ModelFiles) -> Package:
     generation = Fields(files.json(FILE)).object("generation")
     block = generation.object("speculative_decoding") if generation is not None else None

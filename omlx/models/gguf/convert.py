@@ -97,10 +97,12 @@ def _appearing(directory: Path, size: int) -> Iterator[Path]:
             except BlockingIOError:
                 raise Conflict("gguf.elsewhere", model=directory.name) from None
             try:
-                _clear(hidden)  # of a process that was killed
+                for path in hidden.iterdir():  # of a process that was killed
+                    if path.name != "lock":
+                        path.unlink()
                 free = shutil.disk_usage(hidden).free
                 if free < size + _SPARE_BYTES:
-                    raise ModelError("gguf.no_space", need=_megabytes(size), free=_megabytes(free))
+                    raise ModelError("gguf.no_space", need=size >> 20, free=free >> 20)
                 yield hidden
                 (hidden / "lock").unlink()
                 hidden.rename(directory)
@@ -114,12 +116,6 @@ def _appearing(directory: Path, size: int) -> Iterator[Path]:
         raise ModelError(
             "gguf.not_written", model=directory.name, detail=str(error).rstrip(".")
         ) from error
-
-
-def _clear(folder: Path) -> None:
-    for path in folder.iterdir():
-        if path.name != "lock":
-            path.unlink()
 
 
 def _weights(file: Path, config: Mapping[str, Any], *, dense: bool) -> dict[str, mx.array]:
@@ -142,15 +138,18 @@ def _weights(file: Path, config: Mapping[str, Any], *, dense: bool) -> dict[str,
         }
     for name in [name for name in weights if name.endswith(".scales")]:
         module = name.removesuffix(".scales")
-        packed = weights.pop(f"{module}.weight")
         scales, biases = (
             weights.pop(f"{module}.{part}").astype(mx.float32) for part in ("scales", "biases")
         )
-        bits = packed.shape[-1] * 32 // (scales.shape[-1] * GROUP_SIZE)
-        weights[f"{module}.weight"] = mx.dequantize(
-            packed, scales, biases, group_size=GROUP_SIZE, bits=bits
-        )
+        packed = weights[f"{module}.weight"]
+        weights[f"{module}.weight"] = unpacked(packed, scales, biases, GROUP_SIZE)
     return {name: array.astype(mx.float32) for name, array in weights.items()}
+
+
+def unpacked(packed: mx.array, scales: mx.array, biases: mx.array, group_size: int) -> mx.array:
+    """Return weights [rows, columns] of words [rows, n] in groups."""
+    bits = packed.shape[-1] * 32 // (scales.shape[-1] * group_size)
+    return mx.dequantize(packed, scales, biases, group_size=group_size, bits=bits)
 
 
 def _halves(array: mx.array, heads: int) -> mx.array:
@@ -194,7 +193,3 @@ def _bytes(header: Header, *, dense: bool) -> int:
         values, size = BLOCKS["F32" if dense else tensor.type]
         total += math.prod(tensor.shape) * size // values
     return total
-
-
-def _megabytes(size: int) -> int:
-    return size >> 20

@@ -32,7 +32,7 @@ from omlx.models.catalog.files import ModelFiles
 from omlx.models.catalog.inspect_checkpoint import inspect_checkpoint
 from omlx.models.catalog.reference import Reference
 from omlx.models.catalog.registry import ModelEntry
-from omlx.models.gguf.convert import Check, convert, sha256
+from omlx.models.gguf.convert import Check, convert, sha256, unpacked
 from omlx.models.hub.job import Job, JobRecord
 from omlx.models.pool.load_weights import load
 
@@ -272,14 +272,8 @@ def _dense(tensors: dict[str, mx.array]) -> dict[str, mx.array]:
         if scales is None or part not in ("weight", "scales", "biases"):
             dense[name] = tensor
         elif part == "weight":
-            dense[name] = _unpacked(tensor, scales, tensors[f"{module}.biases"])
+            dense[name] = unpacked(tensor, scales, tensors[f"{module}.biases"], GROUP_SIZE)
     return {
         name: tensor.astype(mx.float32) if mx.issubdtype(tensor.dtype, mx.floating) else tensor
         for name, tensor in dense.items()
     }
-
-
-def _unpacked(packed: mx.array, scales: mx.array, biases: mx.array) -> mx.array:
-    """Return weights [rows, columns] of words [rows, n] in groups of `GROUP_SIZE`."""
-    bits = packed.shape[-1] * 32 // (scales.shape[-1] * GROUP_SIZE)
-    return mx.dequantize(packed, scales, biases, group_size=GROUP_SIZE, bits=bits)

@@ -230,7 +230,6 @@ class Downloads:
         assert process.stdout is not None
         assert process.stderr is not None
         try:
-            # An open input keeps the process alive: it ends when this process does.
             # Its input stays open meanwhile: it ends when this process does.
             process.stdin.write(json.dumps(request).encode() + b"\n")
             answer, errors = await asyncio.gather(process.stdout.read(), process.stderr.read())

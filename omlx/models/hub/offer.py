@@ -17,7 +17,7 @@ from typing import Any, Final
 from omlx.engine.memory import HARD
 from omlx.engine.piece import Layout
 from omlx.errors import Reason
-from omlx.models.catalog.config import declared_context, text_config
+from omlx.models.catalog.config import declared_context, text_config, whole_number
 
 _BESIDE_A_MODEL: Final = ("model.drafter", "model.drafter_extra", "model.head_only")
 """Reasons of folders that are useful beside a model alone."""
@@ -130,10 +130,10 @@ def layout_of_config(config: Mapping[str, Any]) -> Layout:
     type count as 0.
     """
     text = text_config(config) or config
-    layers = _number(text, "num_hidden_layers") or _number(text, "n_layer")
+    layers = whole_number(text, "num_hidden_layers", "n_layer")
     row = _row_bytes(text)
     kinds = _kinds(text, layers)
-    window = _number(text, "sliding_window") or None
+    window = whole_number(text, "sliding_window") or None
     sliding = sum(kind in _SLIDING for kind in kinds)
     recurrent = sum(kind in _RECURRENT for kind in kinds)
     if window is None:
@@ -143,13 +143,13 @@ def layout_of_config(config: Mapping[str, Any]) -> Layout:
 
 def _row_bytes(text: Mapping[str, Any]) -> int:
     """Bytes per token in one attention layer."""
-    rank = _number(text, "kv_lora_rank")
+    rank = whole_number(text, "kv_lora_rank")
     if rank:  # multi-head latent attention keeps one compressed vector
-        return _VALUE_BYTES * (rank + _number(text, "qk_rope_head_dim"))
-    queries = _number(text, "num_attention_heads") or _number(text, "n_head")
-    heads = _number(text, "num_key_value_heads") or queries
-    width = _number(text, "hidden_size") or _number(text, "n_embd")
-    dim = _number(text, "head_dim") or width // max(1, queries)
+        return _VALUE_BYTES * (rank + whole_number(text, "qk_rope_head_dim"))
+    queries = whole_number(text, "num_attention_heads", "n_head")
+    heads = whole_number(text, "num_key_value_heads") or queries
+    width = whole_number(text, "hidden_size", "n_embd")
+    dim = whole_number(text, "head_dim") or width // max(1, queries)
     return 2 * _VALUE_BYTES * heads * dim
 
 
@@ -158,10 +158,10 @@ def _kinds(text: Mapping[str, Any], layers: int) -> list[str]:
     named = text.get("layer_types")
     if isinstance(named, list):
         return [str(kind) for kind in named[:layers]]
-    interval = _number(text, "full_attention_interval")
+    interval = whole_number(text, "full_attention_interval")
     if interval:
         return _every(interval, layers, "linear_attention")
-    pattern = _number(text, "sliding_window_pattern") or _number(text, "_sliding_window_pattern")
+    pattern = whole_number(text, "sliding_window_pattern", "_sliding_window_pattern")
     if pattern:
         return _every(pattern, layers, "sliding_attention")
     return []
@@ -170,11 +170,6 @@ def _kinds(text: Mapping[str, Any], layers: int) -> list[str]:
 def _every(interval: int, layers: int, others: str) -> list[str]:
     """Return layer kinds where every `interval`-th layer has full attention."""
     return ["full_attention" if n % interval == 0 else others for n in range(1, layers + 1)]
-
-
-def _number(config: Mapping[str, Any], key: str) -> int:
-    value = config.get(key)
-    return value if isinstance(value, int) and value > 0 else 0
 
 
 COUNT: Final = 3

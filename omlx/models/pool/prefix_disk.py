@@ -79,7 +79,12 @@ class ModelDisks:
 
     def open(self, block_tokens: int) -> tuple[Disk, Disk]:
         """Return tiers for the prefixes of target and draft. Requires the engine thread."""
-        return self._open(TARGET, block_tokens), self._open(DRAFT, block_tokens)
+        cache = self.cache
+        if not isinstance(cache, DiskCache):
+            return cache, cache
+        found = (self.keys.get(role) for role in (TARGET, DRAFT))
+        target, draft = (key and cache.open(*key, block_tokens) for key in found)
+        return target, draft
 
     @contextmanager
     def opened(self, block_tokens: int) -> Iterator[tuple[Disk, Disk]]:
@@ -91,13 +96,6 @@ class ModelDisks:
                     failed.callback(disk.close)
             yield disks
             failed.pop_all()
-
-    def _open(self, role: str, block_tokens: int) -> Disk:
-        if not isinstance(self.cache, DiskCache):
-            return self.cache
-        if role not in self.keys:
-            return None
-        return self.cache.open(*self.keys[role], block_tokens)
 
 
 def model_disks(

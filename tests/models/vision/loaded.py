@@ -10,6 +10,7 @@ import numpy as np
 from PIL import Image
 
 from omlx.engine.step.plan import Look
+from omlx.engine.types import run_through
 from omlx.engine.vision.reader import Features, Vision
 from omlx.engine.vision.spans import PreparedImage
 from omlx.models.catalog.inspect_checkpoint import inspect_checkpoint
@@ -29,13 +30,8 @@ def entry(folder: Path) -> ModelEntry:
 
 
 def load_with_vision(folder: Path, *, vision: bool = True, library: str = "auto") -> LoadedModel:
-    steps = load_steps(entry(folder), "float32", LoadOptions(vision=vision, library=library))
-    while True:
-        try:
-            next(steps)
-        except StopIteration as finished:
-            loaded: LoadedModel = finished.value
-            return loaded
+    options = LoadOptions(vision=vision, library=library)
+    return run_through(load_steps(entry(folder), "float32", options))
 
 
 def picture(width: int, height: int, seed: int = 0) -> Image.Image:
