@@ -83,14 +83,10 @@ def build_loop(
     loop = EngineLoop(runner, scheduler, disks)
     built: DraftModel | Reason | None = no_draft_reason
     if draft is not None:
-        # The passes in which the draft model catches up are as long as memory allows.
-        bounds = replace(limits, prefill_chunk=CATCH_UP_CHUNK, prefill_first=None)
-        activations = Activations(draft_shape, attention_kernels())
-        fit = PrefillChunk(bounds, activations, scheduler.memory.pass_room).fit_alone
+        fit = _catch_up_passes(limits, draft_shape, scheduler.memory)
         kept_by = known, draft_bytes, limits, disks[1], fit
         built = _build_draft(draft_name or "draft", draft, *kept_by)
-        if facts.weight_bytes and weight_bytes(draft):
-            cost_model.draft_share = weight_bytes(draft) / facts.weight_bytes
+        cost_model.draft_share = _share(draft, facts) or cost_model.draft_share
     _use_drafters(loop, facts, {DraftModel.kind: built, **(heads or {})})
     return loop
 
@@ -105,6 +101,17 @@ def _bounded(
         steps = measure_exactness(model, make_cache, limits.vocab_size, limits.context_length)
         cost_model.exactness = run_through(steps)
     return strict_facts(facts, limits, cost_model.exactness)
+
+
+def _catch_up_passes(limits: Limits, shape: PassShape | None, memory: MemoryGuard) -> FitPass:
+    """Return how long the passes may be in which a draft model of this shape catches up."""
+    bounds = replace(limits, prefill_chunk=CATCH_UP_CHUNK, prefill_first=None)
+    return PrefillChunk(bounds, Activations(shape, attention_kernels()), memory.pass_room).fit_alone
+
+
+def _share(draft: Model, facts: ModelFacts) -> float:
+    """Return the draft model's weights as a share of the target's; 0 where it has none."""
+    return weight_bytes(draft) / facts.weight_bytes if facts.weight_bytes else 0.0
 
 
 def _use_drafters(

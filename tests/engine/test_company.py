@@ -1,14 +1,20 @@
-"""Rows that share a batch draft and are rolled back each for itself: tokens stay the same."""
+"""Rows that share a batch are drafted for, rolled back and fail each for itself."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
+import mlx.core as mx
 import pytest
 
 from omlx.bench.drive import fixed_costs, flat
-from omlx.engine.speculation.strategy import parse
+from omlx.engine.device.ragged_cache import RaggedKVCache
+from omlx.engine.speculation.drafter import Draft, Drafter, Proposal
+from omlx.engine.speculation.strategy import Clause, parse
+from omlx.engine.step.row import Row
 from omlx.engine.types import Request, Sampling, Speculation
 from tests import zoo
 from tests.engine.harness import (
@@ -21,6 +27,7 @@ from tests.engine.harness import (
     loop_of,
     model,
     noisy,
+    plain,
     prompt,
     request,
     unassisted,
@@ -106,3 +113,112 @@ def test_any_number_of_rows_has_its_own_tokens(
 ) -> None:
     widths = batched_widths(prove_company(family, rows, strategy, sampling))
     assert widths or strategy == "draft"  # which is seldom right enough for recurrent layers
+
+
+CACHE_KINDS = ["llama", "gemma3_text", "qwen3_next"]
+"""Dense, sliding and hybrid."""
+
+
+class Known(Drafter):
+    """Knows the answer of every request; of those in `wrong`, its first token is wrong."""
+
+    kind = "draft"
+    name = "known"
+
+    def __init__(self, answers: Mapping[str, list[int]], wrong: tuple[str, ...] = ()) -> None:
+        self.accepted: dict[str, list[int]] = {name: [] for name in answers}
+        self._answers = answers
+        self._wrong = wrong
+
+    def propose(self, row: Row, limit: int, clause: Clause) -> Proposal | None:
+        return Proposal(self.name, limit, clause=clause) if limit > 0 else None
+
+    def draft(self, row: Row, limit: int) -> Draft | None:
+        name, said = row.request.id, len(row.tokens) - row.prompt_len
+        tokens = self._answers[name][said : said + limit]
+        if name in self._wrong and tokens:
+            tokens[0] = (tokens[0] + 1) % zoo.VOCAB_SIZE
+        return Draft(self.name, len(tokens), tuple(tokens)) if tokens else None
+
+    def observe(self, row: Row, accepted: int) -> None:
+        self.accepted[row.request.id].append(accepted)
+
+    def drop(self, row: int) -> None:
+        return
+
+
+def three_rows(family: str) -> tuple[list[Request], dict[str, list[int]]]:
+    rows = [request(name, prompt(7 + 4 * i, i)) for i, name in enumerate("abc")]
+    return rows, {one.id: plain(family, one) for one in rows}
+
+
+def batched_drafts(bench: Bench) -> int:
+    """How many passes of a batch verified drafts."""
+    forwards = [forward for plan in bench.plans for forward in plan.forwards if forward.batched]
+    return sum(any(window.draft_n for window in forward.windows) for forward in forwards)
+
+
+@pytest.mark.parametrize("family", CACHE_KINDS)
+def test_rejection_at_position_0_in_one_row_while_another_accepts_all(family: str) -> None:
+    rows, answers = three_rows(family)
+    loop, drafter = loop_of(family), Known(answers, wrong=("b",))
+    loop.use_drafters([drafter])
+    bench = Bench(loop).run(*rows)
+    assert bench.tokens == answers
+    assert batched_drafts(bench) > 4
+    assert set(drafter.accepted["b"]) == {0}
+    assert min(drafter.accepted["a"][:-1]) == 4
+
+
+@pytest.mark.parametrize("family", CACHE_KINDS)
+def test_a_rollback_that_fails_ends_its_row_alone(family: str) -> None:
+    rows, answers = three_rows(family)
+    loop = loop_of(family)
+    loop.use_drafters([Known(answers, wrong=("b",))])
+    bench = Bench(loop, check=False).submit(*rows)
+    bench.until(lambda: batched_drafts(bench) > 1)
+    attention = [leaf for leaf in loop.runner.caches.batch if isinstance(leaf, RaggedKVCache)]
+    attention[-1].firsts[1] = 1000  # as if the newest layer had let go of what row b needs
+    bench.run()
+    assert bench.failed["b"].error.code == "rewind.failed"
+    assert set(bench.failed) == {"b"}
+    said = bench.tokens.pop("b")
+    assert said == answers.pop("b")[: len(said)]
+    assert bench.tokens == answers
+
+
+class Short(Known):
+    """Returns fewer ids on the device than it says, for one request."""
+
+    def draft(self, row: Row, limit: int) -> Draft | None:
+        draft = super().draft(row, limit)
+        if draft is None or row.request.id != "b":
+            return draft
+        assert draft.tokens is not None
+        array: Any = mx.array(draft.tokens[:-1], mx.uint32)
+        return Draft(self.name, draft.n, array=array)
+
+
+@pytest.mark.parametrize("method", ["propose", "draft", "observe", "short"])
+def test_a_drafter_that_fails_for_one_row_drafts_for_the_others(method: str) -> None:
+    rows, answers = three_rows("llama")
+    loop, drafter = loop_of("llama"), (Short if method == "short" else Known)(answers)
+    if method != "short":
+        fail_for(drafter, method, "b")
+    loop.use_drafters([drafter])
+    bench = Bench(loop).run(*rows)
+    assert bench.tokens == answers
+    assert bench.stats("b").speculation.code == "spec.off.drafter_failed"
+    for name in "ac":
+        assert bench.stats(name).accepted > 16
+
+
+def fail_for(drafter: Drafter, method: str, name: str) -> None:
+    work = getattr(drafter, method)
+
+    def failing(row: Row, *args: object) -> object:
+        if row.request.id == name:
+            raise RuntimeError("no idea")
+        return work(row, *args)
+
+    setattr(drafter, method, failing)

@@ -1,12 +1,14 @@
-"""Requests that compute a prompt for the prefix cache and generate nothing."""
+"""Requests that only compute a prompt, and requests that continue an answer begun elsewhere."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 
 import pytest
 
-from omlx.engine.types import FinishReason, Request
+from omlx.engine.speculation.strategy import parse
+from omlx.engine.types import FinishReason, Request, Sampling, Speculation
 from tests.engine.harness import (
     KINDS,
     LIMITS,
@@ -33,11 +35,9 @@ def test_the_next_request_computes_one_token(family: str) -> None:
         bench.run(fill(name, prompt(40), stable=37))
         ended = bench.finished[name]
         assert ended.reason is FinishReason.LENGTH
-        assert (ended.stats.cached_n, ended.stats.prompt_n, ended.stats.predicted_n) == (
-            cached,
-            40,
-            0,
-        )
+        assert ended.stats.cached_n == cached
+        assert ended.stats.prompt_n == 40
+        assert ended.stats.predicted_n == 0
         assert bench.tokens[name] == []
         assert not any(window.sample for window in bench.windows)
     for name, sampling in (("c", WARM), ("d", replace(WARM, temperature=0.0))):
@@ -71,3 +71,26 @@ def test_a_cancelled_one_keeps_what_it_has_computed() -> None:
     bench.run(fill("b", prompt(60)))
     assert bench.finished["a"].reason is FinishReason.CANCELLED
     assert bench.stats("b").cached_n == 32
+
+
+PENALTIES = Sampling(temperature=0.8, seed=11, repetition_penalty=1.3, frequency_penalty=0.4)
+
+
+@pytest.mark.parametrize(
+    ("target", "strategy"),
+    few(product(("llama", "gemma3_text", "recurrent_gemma"), ("off", "draft", "ngram")), every=4),
+)
+def test_the_rest_is_the_same(target: str, strategy: str) -> None:
+    speculation = Speculation(parse(strategy))
+    asked = request("a", prompt(13), PENALTIES, max_tokens=40, speculation=speculation)
+    expected = plain(target, unassisted(asked))
+    bench = Bench(loop_of(target, noisy(target)))
+    for cut in (1, 17, 39):
+        name = f"from {cut}"
+        tokens = (*asked.tokens, *expected[:cut])
+        bench.run(replace(asked, id=name, tokens=tokens, resumed=cut))
+        assert bench.tokens[name] == expected[cut:]
+        assert bench.finished[name].reason is FinishReason.LENGTH
+        stats = bench.stats(name)
+        assert (stats.prompt_n, stats.predicted_n) == (13, 40)
+        assert stats.cached_n <= 13

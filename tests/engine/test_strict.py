@@ -15,7 +15,7 @@ import pytest
 from mlx import nn
 
 from omlx.bench.console import Progress
-from omlx.bench.strict import CONTEXT, compare_strict
+from omlx.bench.exact import STRICT_CONTEXT, compare_strict
 from omlx.bench.subject import Subject
 from omlx.engine.build import build_loop
 from omlx.engine.calibration import Calibration
@@ -205,4 +205,4 @@ def test_chunks_of_a_prompt_end_on_the_grid() -> None:
 
 
 def test_the_probe_reads_behind_a_context_that_fits() -> None:
-    assert measured(model("llama"), longest=CONTEXT // 8).contexts == (60,)
+    assert measured(model("llama"), longest=STRICT_CONTEXT // 8).contexts == (60,)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from omlx.engine.turns import Turns
+from omlx.engine.inbox import Turns
 from omlx.engine.types import HELD
 
 

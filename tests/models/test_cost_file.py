@@ -4,7 +4,6 @@ import asyncio
 import json
 import logging
 import stat
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -137,14 +136,6 @@ def test_reopening_a_model_keeps_its_costs_and_closing_saves_them(files: CostFil
     assert loaded.open(KEY).to_json() == costs.to_json()
     loaded.close()
     assert loaded.record() is None
-
-
-@pytest.fixture
-def engine() -> Iterator[EngineThread]:
-    engine = EngineThread()
-    engine.start()
-    yield engine
-    engine.stop()
 
 
 def test_costs_survive_a_change_of_models_and_a_restart(

@@ -115,10 +115,8 @@ def test_a_name_that_no_address_can_hold_is_skipped_with_the_reason(
 ) -> None:
     model(tmp_path / "org" / name)
     entry = only(tmp_path)
-    assert (entry.status, entry.reason) == (
-        Status.SKIPPED,
-        Reason("model.name", {"name": ascii(f"org/{name}").strip("'")}),
-    )
+    assert entry.status == Status.SKIPPED
+    assert entry.reason == Reason("model.name", {"name": ascii(f"org/{name}").strip("'")})
 
 
 def test_the_first_place_wins_and_the_others_are_shadowed(tmp_path: Path) -> None:
@@ -155,10 +153,8 @@ def test_models_are_found_by_id_and_short_name(tmp_path: Path) -> None:
     assert registry.get_usable("b/same").id == "b/same"
     with pytest.raises(NotFound) as ambiguous:
         registry.get_usable("same")
-    assert (ambiguous.value.code, ambiguous.value.params["ids"]) == (
-        "model.ambiguous",
-        "a/same, b/same",
-    )
+    assert ambiguous.value.code == "model.ambiguous"
+    assert ambiguous.value.params["ids"] == "a/same, b/same"
     with pytest.raises(ModelError) as broken:
         registry.get_usable("broken")
     assert broken.value.code == "model.no_weights"

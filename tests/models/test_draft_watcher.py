@@ -20,13 +20,12 @@ from tests.models.drafts import (
     broken,
     draft_state,
     draft_states,
-    engine,
     folder,
     scan,
 )
 from tests.models.pools import make_pool
 
-__all__ = ["broken", "engine", "folder"]
+__all__ = ["broken", "folder"]
 
 
 def test_a_declared_draft_on_disk_is_loaded(engine: EngineThread, folder: Path) -> None:

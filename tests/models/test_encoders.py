@@ -1,4 +1,4 @@
-"""Which encoders can be loaded, and how much they read, judged by their files."""
+"""Encoders and rerankers: which can be loaded, and how much they read, judged by their files."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from typing import Any
 import httpx
 import pytest
 
+from omlx.errors import BadRequest
 from omlx.installation import extra_command
 from omlx.models.catalog.config import encoder_window
+from omlx.models.catalog.facts import Reranking, is_reranker, reranking
 from omlx.models.catalog.files import ModelFiles
 from omlx.models.catalog.inspect_checkpoint import inspect_checkpoint
-from omlx.models.catalog.registry import Registry, Status
+from omlx.models.catalog.registry import ModelEntry, Registry, Status
 from omlx.models.library import choose
 from tests.server.running import PATIENCE_S, omlx
 
@@ -99,3 +101,45 @@ def test_the_window_is_what_positions_and_declaration_allow(
         (tmp_path / "sentence_bert_config.json").write_text(json.dumps(declared))
     (tmp_path / "config.json").write_text(json.dumps(config))
     assert encoder_window(ModelFiles.at(tmp_path)) == window
+
+
+def declare(folder: Path, *kinds: str) -> None:
+    modules = [{"type": f"sentence_transformers.{kind}", "path": ""} for kind in kinds]
+    (folder / "modules.json").write_text(json.dumps(modules))
+
+
+@pytest.mark.parametrize(
+    ("model", "known"),
+    [
+        ("Qwen/Qwen3-Reranker-0.6B", True),
+        ("mlx-community/Qwen3-Reranker-4B-mxfp8", True),
+        ("me/my_qwen3_reranker", True),
+        ("Qwen/Qwen3-0.6B", False),
+        ("Qwen/Qwen3-VL-Reranker-2B", False),
+        ("BAAI/bge-reranker-v2-m3", False),
+    ],
+)
+def test_models_known_by_name(tmp_path: Path, model: str, known: bool) -> None:
+    assert is_reranker(ModelFiles.at(tmp_path), model) is known
+    if known:
+        assert reranking(ModelEntry(model, tmp_path, "test")) == Reranking()
+    else:
+        with pytest.raises(BadRequest) as caught:
+            reranking(ModelEntry(model, tmp_path, "test"))
+        assert caught.value.code == "rerank.undeclared"
+
+
+def test_what_a_model_declares_comes_before_its_name(tmp_path: Path) -> None:
+    name = "me/Qwen3-Reranker-tuned"
+    declare(tmp_path, "Transformer", "Pooling")
+    assert not is_reranker(ModelFiles.at(tmp_path), name)
+    declare(tmp_path, "Transformer", "LogitScore")
+    with pytest.raises(BadRequest) as caught:
+        reranking(ModelEntry(name, tmp_path, "test"))
+    assert caught.value.code == "rerank.tokens"
+    (tmp_path / "1_LogitScore").mkdir()
+    (tmp_path / "1_LogitScore/config.json").write_text('{"true_token_id": 5, "false_token_id": 3}')
+    assert reranking(ModelEntry(name, tmp_path, "test")) == Reranking((5, 3))
+    prompts = {"prompts": {"a": "Judge."}, "default_prompt_name": "a"}
+    (tmp_path / "config_sentence_transformers.json").write_text(json.dumps(prompts))
+    assert reranking(ModelEntry("any", tmp_path, "test")) == Reranking((5, 3), "Judge.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import mlx.core as mx
@@ -26,14 +26,6 @@ DEMO = Registry(tuple(ModelEntry(name, BUNDLED / name, "bundled") for name in (T
 PATIENCE_S = 60
 PROBES = 10
 """Passes of a probe, at least."""
-
-
-@pytest.fixture
-def engine() -> Iterator[EngineThread]:
-    engine = EngineThread()
-    engine.start()
-    yield engine
-    engine.stop()
 
 
 def on_each_pass(monkeypatch: pytest.MonkeyPatch, call: Callable[[], object]) -> None:

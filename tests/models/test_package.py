@@ -87,10 +87,8 @@ def test_window_policies_become_settings(
 
 def test_a_package_may_declare_prompt_lookup(tmp_path: Path) -> None:
     found = read_package(package(tmp_path, {"one": {"type": "ngram", "shortest_match": 5}}))
-    assert (found.declared, found.layer.values) == (
-        DeclaredNgram(None, 5),
-        {"speculation": "ngram:n=5"},
-    )
+    assert found.declared == DeclaredNgram(None, 5)
+    assert found.layer.values == {"speculation": "ngram:n=5"}
 
 
 def test_a_package_without_the_section_is_empty(tmp_path: Path) -> None:
@@ -115,10 +113,8 @@ def test_unknown_keys_are_ignored_with_a_warning(tmp_path: Path) -> None:
 def test_an_unknown_default_type_is_the_reason(tmp_path: Path) -> None:
     found = read_package(package(tmp_path, {"one": {"type": "eagle3"}, "two": DRAFT}))
     at = f"{PLACE}.strategies.one.type"
-    assert (found.declared, found.reason) == (
-        None,
-        Reason("package.unknown_type", {"at": at, "type": "eagle3"}),
-    )
+    assert found.declared is None
+    assert found.reason == Reason("package.unknown_type", {"at": at, "type": "eagle3"})
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import asyncio
 import gc
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -36,14 +36,6 @@ ONE, TWO = 21 << 20, 45 << 20
 
 They take 17.9, 15.6 and 3.5 MB, and a seventh of the limit is for caches.
 """
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[EngineThread]:
-    engine = EngineThread()
-    engine.start()
-    yield engine
-    engine.stop()
 
 
 class Clock:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,14 +21,6 @@ from tests.models import trees
 from tests.models.pools import make_pool
 
 DRAFT = BUNDLED / "omlx-demo/draft"
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[EngineThread]:
-    engine = EngineThread()
-    engine.start()
-    yield engine
-    engine.stop()
 
 
 class Watched:

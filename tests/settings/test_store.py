@@ -46,16 +46,12 @@ def test_models_have_settings_of_their_own(tmp_path: Path) -> None:
     store = Store(tmp_path)
     store.patch({"draft_model": "a/b"}, MODEL)
     store.patch({"draft_model": "c/d"}, "other")
-    assert (
-        stored(store, MODEL),
-        stored(store, "other"),
-        stored(store, "third"),
-        stored(store),
-    ) == ({"draft_model": "a/b"}, {"draft_model": "c/d"}, {}, {})
-    assert (store.read().layer(MODEL).source, store.read().layer().source) == (
-        Source.MODEL,
-        Source.GLOBAL,
-    )
+    assert stored(store, MODEL) == {"draft_model": "a/b"}
+    assert stored(store, "other") == {"draft_model": "c/d"}
+    assert stored(store, "third") == {}
+    assert stored(store) == {}
+    assert store.read().layer(MODEL).source == Source.MODEL
+    assert store.read().layer().source == Source.GLOBAL
     store.patch({"draft_model": None}, MODEL)
     assert list(store.read().models) == ["other"]
     assert not (tmp_path / GLOBAL_FILE).exists()
@@ -183,10 +179,8 @@ def test_a_stamp_changes_with_every_write(tmp_path: Path) -> None:
 def test_files_are_private(tmp_path: Path) -> None:
     home = tmp_path / "not/there"
     Store(home).patch({"port": 1})
-    assert (home.stat().st_mode & 0o777, (home / GLOBAL_FILE).stat().st_mode & 0o777) == (
-        0o700,
-        0o600,
-    )
+    assert home.stat().st_mode & 0o777 == 0o700
+    assert (home / GLOBAL_FILE).stat().st_mode & 0o777 == 0o600
     assert [path.name for path in home.iterdir()] == [GLOBAL_FILE]
 
 
@@ -349,10 +343,8 @@ def test_a_file_that_cannot_be_opened_any_more_counts_as_it_was(tmp_path: Path) 
     assert stored(store) == {"port": 1}
     file.unlink()
     file.mkdir()
-    assert (stored(store), [note.code for note in store.read().notes]) == (
-        {"port": 1},
-        ["config.unreadable"],
-    )
+    assert stored(store) == {"port": 1}
+    assert [note.code for note in store.read().notes] == ["config.unreadable"]
     with pytest.raises(ConfigError, match="cannot be read"):
         stored(Store(tmp_path))
 
@@ -385,10 +377,8 @@ def test_a_file_repaired_in_the_meantime_is_not_renamed(tmp_path: Path) -> None:
             file.write_text('{"format": "omlx-config/1"')
             good.rename(file)
         assert reader.result().notes == ()
-    assert (stored(store), [path.name for path in tmp_path.iterdir()]) == (
-        {"port": 7},
-        [GLOBAL_FILE],
-    )
+    assert stored(store) == {"port": 7}
+    assert [path.name for path in tmp_path.iterdir()] == [GLOBAL_FILE]
 
 
 def test_a_link_is_written_through(tmp_path: Path) -> None:

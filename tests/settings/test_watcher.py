@@ -18,8 +18,9 @@ from omlx.settings.configuration import ConfigurationWatcher
 from omlx.settings.schema import Settings
 from omlx.settings.store import GLOBAL_FILE, Store
 from omlx.telemetry.log import fields_of
+from tests.models.conftest import engine
 from tests.models.pools import make_pool
-from tests.models.test_pool import DRAFT, TARGET, engine, pool
+from tests.models.test_pool import DRAFT, TARGET, pool
 
 __all__ = ["engine"]
 

@@ -1,9 +1,11 @@
-"""A disk that is full, missing or in use: the same tokens, a reason, one warning."""
+"""A disk that is full, missing or in use, and a process that is killed: the same tokens."""
 
 from __future__ import annotations
 
 import resource
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -124,3 +126,20 @@ def test_cleared_prefixes_do_not_come_back(tmp_path: Path) -> None:
         bench.loop.clear_prefixes()
         bench.run(request("b", prompt(200, 1), max_tokens=1))
         assert bench.stats("b").cached_n == 0
+
+
+def found_after_kills(folder: Path, times: int) -> int:
+    """Return how many tokens were restored after the kills, in all."""
+    command = [sys.executable, "-m", "tests.engine.disk.killed", str(folder), str(times), "7"]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    return int(run.stdout)
+
+
+def test_a_writer_that_is_killed(tmp_path: Path) -> None:
+    assert found_after_kills(tmp_path, 20) > 0
+
+
+@pytest.mark.slow
+def test_a_writer_that_is_killed_a_thousand_times(tmp_path: Path) -> None:
+    assert found_after_kills(tmp_path, 1000) > 0

@@ -1,13 +1,16 @@
-"""What cannot be cut is refused before anything is loaded."""
+"""Models that cannot be split are refused before anything is loaded; a page lists the others."""
 
 from __future__ import annotations
 
 from contextlib import suppress
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from omlx.engine.stage.ends import (
+    EVEN_ONLY,
+    PIPELINED,
     SHARDED,
     STAGED,
     check_architecture,
@@ -96,3 +99,23 @@ def test_every_staged_architecture_can_be_cut(family: str) -> None:
         check_split(model, counts)
         place(model, 0, counts)
         assert len(model.layers) in (1, sum(counts))
+
+
+PAGE = Path(__file__).resolve().parents[3] / "docs/stages.md"
+
+
+def rows() -> str:
+    """The lines of the table."""
+    lines = []
+    for architecture in sorted({*STAGED, *SHARDED}):
+        listed = "list" if architecture in STAGED else ""
+        pipeline = "mlx-lm" if architecture in PIPELINED else listed
+        even = ", even" if architecture in EVEN_ONLY else ""
+        tensor = "yes" if architecture in SHARDED else ""
+        lines.append(f"| `{architecture}` | {pipeline}{even} | {tensor} |\n")
+    return "".join(lines)
+
+
+def test_the_table_of_the_page_is_that_of_the_code() -> None:
+    table = "| architecture | pipeline | tensor |\n|---|---|---|\n" + rows()
+    assert table + "\n" in PAGE.read_text(encoding="utf-8"), table

@@ -5,20 +5,29 @@ the prompt is cut. The whole product is slow; a slice of it runs always.
 from __future__ import annotations
 
 import itertools
+import random
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 import mlx.core as mx
 import pytest
 
-from omlx.engine.speculation.strategy import DRAFT, NGRAM, OFF
+from omlx.engine.device.model import cache_maker
+from omlx.engine.device.runner import Runner
+from omlx.engine.device_errors import DEVICE
+from omlx.engine.speculation.strategy import AUTO, DRAFT, NGRAM, OFF
 from omlx.engine.step.plan import Plan
 from omlx.engine.types import Request, Speculation
 from tests import zoo
 from tests.engine import harness
+from tests.engine.fakes import Corrupted
+from tests.engine.faults import INTERACTIVITY, FailingDevice
 from tests.engine.harness import GREEDY, LIMITS, WARM, Bench, prompt
-from tests.engine.vision.sighted import CAT, DOG, FAMILIES, decode, loop_of, shown, sighted
+from tests.engine.replay import Replay
+from tests.engine.vision.sighted import CAT, DOG, FAMILIES, decode, image, loop_of, shown, sighted
 from tests.lanes import few
+from tests.zoo import VOCAB_SIZE
 
 DRAFTS = ("plain", "perfect", "noisy", "wrong", "lookups")
 PENALISED = replace(WARM, repetition_penalty=1.2, presence_penalty=0.3, frequency_penalty=0.2)
@@ -147,3 +156,105 @@ def test_text_alone_is_what_it_was(name: str) -> None:
     request = Request("a", prompt(40), WARM, max_tokens=12)
     bench, plain = Bench(loop_of(vision)).run(request), Bench(harness.loop_of(text)).run(request)
     assert bench.tokens == plain.tokens
+
+
+IMAGES = [image(f"image {i}", rows, 12 // rows * 2) for i, rows in enumerate((1, 2, 3, 4, 6, 12))]
+
+
+def random_request(name: str, chance: random.Random, number: int) -> Request:
+    images = tuple(chance.choices(IMAGES, k=chance.choice((0, 1, 1, 2, 3))))
+    return shown(
+        name,
+        images,
+        replace(chance.choice((GREEDY, WARM)), seed=number),
+        chance.choice((OFF, DRAFT, NGRAM, AUTO)),
+        salt=chance.randrange(4),  # some share their beginning
+        before=chance.randint(3, 40),
+        max_tokens=chance.randint(1, 24),
+        id=f"r{number}",
+    )
+
+
+@pytest.mark.parametrize("seed", few(range(8), 0))
+@pytest.mark.parametrize("name", few(("qwen3_vl", "qwen3_5", "gemma3"), "qwen3_vl", "gemma3"))
+def test_random_company(name: str, seed: int) -> None:
+    chance = random.Random(f"{name} {seed}")
+    vision = sighted(name, patch_cost=chance.choice((0.1, 1.0, 10.0)))
+    limits = replace(
+        LIMITS,
+        max_rows=chance.choice((2, 4)),
+        prefill_chunk=chance.choice((7, 64)),
+        prefill_slice=chance.choice((5, 32)),
+        prefix_bytes=chance.choice((1 << 16, 1 << 20)),
+    )
+    bench = Bench(loop_of(vision, zoo.noisy_copy(zoo.build(name), 0.1), limits=limits))
+    requests = [random_request(name, chance, number) for number in range(10)]
+    waiting, cancelled = list(requests), set[str]()
+    while waiting or bench.loop.has_work:
+        if waiting and (not bench.loop.has_work or chance.random() < 0.2):
+            bench.submit(waiting.pop())
+        if chance.random() < 0.03:
+            cancelled.add(chance.choice(requests).id)
+            bench.loop.cancel(max(cancelled))
+        bench.step()
+    assert not bench.failed, bench.failed
+    for request in requests:
+        said, wanted = bench.tokens[request.id], decode(vision, request)
+        assert said == wanted[: len(said)], request.id
+        assert len(said) == len(wanted) or request.id in cancelled
+
+
+@pytest.mark.parametrize("family", ["qwen3_vl", "qwen3_5", "gemma3"])
+def test_replayed_plans_leave_equal_caches(family: str) -> None:
+    vision, other = sighted(family), sighted(family)
+    loop = loop_of(vision, limits=replace(LIMITS, prefill_slice=6))
+    loop.use_drafters([Corrupted(vision.model, lambda position: position % 5 == 2)])
+    bench = Bench(loop)
+    runner = Runner(other.model, VOCAB_SIZE, cache_maker(other.model), vision=other)
+    replay = Replay(bench, runner, images={"cat": CAT, "dog": DOG})
+    first = shown(family, (CAT, DOG), WARM, max_tokens=30)
+    bench.submit(first)
+    while len(bench.tokens["a"]) < 6:
+        replay.step()
+    second = shown(family, (DOG,), GREEDY, id="b", salt=2, max_tokens=6)
+    bench.submit(second, Request("c", prompt(11, 7), WARM, max_tokens=6))
+    while loop.has_work:
+        replay.step()
+    loop.clear_prefixes()
+    while loop.has_work:
+        replay.step()
+    assert {"look", "forget", "open", "drop"} <= replay.ops
+    for request in (first, second):
+        assert bench.tokens[request.id] == decode(vision, request)
+
+
+@pytest.mark.parametrize("text", few([INTERACTIVITY, None], INTERACTIVITY))
+@pytest.mark.parametrize(
+    ("site", "every"),
+    few(
+        [("look", 2), ("prefill", 2), ("decode", 9), ("decode", 1)],
+        ("look", 2),
+        ("prefill", 2),
+        ("decode", 9),
+    ),
+)
+def test_a_failure_leaves_no_wrong_token_and_no_wrong_features(
+    site: str, every: int, text: str | None
+) -> None:
+    rows = [shown("qwen3_vl", (CAT,), GREEDY, salt=salt, id=f"{salt}") for salt in (0, 4)]
+    again = [shown("qwen3_vl", (CAT,), GREEDY, salt=salt, id=f"{salt}!") for salt in (0, 4)]
+    answers = [decode(sighted("qwen3_vl"), request) for request in rows]
+    for nth in count(0, every):
+        with pytest.MonkeyPatch.context() as patch:
+            device = FailingDevice(patch, site, nth, text)
+            bench = Bench(loop_of(sighted("qwen3_vl")))
+            bench.run(*rows)
+            bench.run(*again)
+            assert not bench.failed
+        for requests in (rows, again):
+            assert [bench.tokens[request.id] for request in requests] == answers, nth
+        assert device.struck or nth
+        assert DEVICE.lost is None
+        if nth + every >= device.uses:
+            break
+    DEVICE.reset()

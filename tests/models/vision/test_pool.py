@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -24,14 +24,6 @@ from tests.models.vision.loaded import entry, picture
 pytestmark = pytest.mark.needs_extra
 FAMILIES = {"a": "qwen3_vl", "b": "qwen2_5_vl"}
 """By the names of models; the second is the smaller one."""
-
-
-@pytest.fixture
-def engine() -> Iterator[EngineThread]:
-    engine = EngineThread()
-    engine.start()
-    yield engine
-    engine.stop()
 
 
 def in_pool(

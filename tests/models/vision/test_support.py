@@ -1,8 +1,9 @@
-"""Why a model reads text alone."""
+"""Why a model reads text alone; the documented families are those of the table."""
 
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,9 @@ from omlx.engine.step.plan import Look
 from omlx.installation import extra_command
 from omlx.models.catalog.files import ModelFiles
 from omlx.models.catalog.registry import Status
+from omlx.models.library.choose import WRAPPERS
 from omlx.models.vision import support
+from omlx.models.vision.support import CROSS_ATTENTION, EXTRA, FAMILIES, MAX_TOKENS
 from tests import zoo
 from tests.models.vision.folders import DEMO, MARKERS, save_vlm
 from tests.models.vision.loaded import entry, load_with_vision, picture
@@ -193,3 +196,19 @@ def test_quantized_conversions_see(tmp_path: Path, family: str) -> None:
 
 def _divisible(_: str, module: Any) -> bool:
     return hasattr(module, "to_quantized") and module.weight.shape[-1] % 32 == 0
+
+
+PAGE = (Path(__file__).resolve().parents[3] / "docs/vision.md").read_text(encoding="utf-8")
+
+
+def test_the_table_has_every_family() -> None:
+    table = PAGE.partition("## Families")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (`.*?) \|", table, re.M)
+    named = [name for row in rows for name in re.findall(r"`(\w+)`", row)]
+    assert sorted(named) == sorted([*FAMILIES, "model_type"])
+
+
+def test_the_page_names_what_is_refused_and_what_to_install() -> None:
+    assert all(f"`{name}`" in PAGE for name in (*CROSS_ATTENTION, *WRAPPERS))
+    assert EXTRA in PAGE
+    assert f"{MAX_TOKENS:,} tokens" in PAGE

@@ -26,7 +26,7 @@ DIFFERENT = ("qwen3_vl", "qwen2_5_vl", "gemma3", "mistral3", "lfm2_vl", borrowed
 """Towers of any size and of one size, with windows, with marks of positions of their own."""
 FAMILIES = few(CONFIGS, *DIFFERENT)
 WHOLE = [family for family in FAMILIES if family.values != ("llava_next",)]
-"""Families of which mlx-vlm's whole model is right: see `test_llava_next` for the other."""
+"""Families of which mlx-vlm's whole model is right: `test_preprocessing` shows the other."""
 FEW = [
     pytest.param((50, 70), id="50x70"),
     *(pytest.param(size, id=f"{size}", marks=pytest.mark.slow) for size in ((1, 40), (300, 500))),
