@@ -87,7 +87,7 @@ FEATURES: Final[dict[str, str]] = {
         tests/engine/disk/test_session tests/cli/killed""",
     "prewarming": """
         omlx/server/beginnings/ tests/server/beginnings/ tests/server/test_prewarm
-        tests/cli/test_beginnings_restart""",
+        tests/cli/test_beginnings_restart omlx/clients/git_status tests/clients/test_git_status""",
     "receipts": "omlx/receipts/ tests/receipts/ omlx/cli/verify tests/cli/test_verify",
     "conformance of servers": """
         omlx/conformance/ tests/conformance/ tests/cli/test_verify_server""",

@@ -1,7 +1,8 @@
 """Git status in system messages, as a conversation leaves the working tree.
 
-Claude Code writes `git status --short` and the last commits once, where a conversation begins. The
-next one has the files that calls of this one wrote, and its commits. The server never runs git.
+Claude Code writes branch, `git status --short` and the last commits once, where a conversation
+begins. The next one has the files that calls of this one wrote, and its commits. The server never
+runs git: `omlx launch` does, in the user's folder, and sends reports.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from omlx.server.beginnings.beginning import Beginning, place_of
 from omlx.text.template.render import Message, texts_of
@@ -19,6 +20,18 @@ COMMITS: Final = 5
 """Commits — listed by Claude Code, at most."""
 
 CLEAN: Final = "(clean)"
+
+SHOWN: Final = 2_000
+"""Characters — longer statuses are truncated by Claude Code."""
+
+_CUT: Final = "\n... (truncated"
+TRUNCATED: Final = (
+    f"{_CUT} because it exceeds 2k characters. If you need more information, "
+    'run "git status" using Bash)'
+)
+
+FOLLOWED_S: Final = 150.0
+"""Seconds that a report precedes calls of later requests — `omlx launch` repeats it within."""
 
 CHANGED: Final = 1_000
 """Lines of a status, at most: longer ones are not followed."""
@@ -29,13 +42,19 @@ DEPTH: Final = 64
 MAX_COMMAND: Final = 4 << 10
 """Characters of a command, at most: longer ones are ignored."""
 
-_ENTRY: Final = re.compile(r"([ MTADRCU?!]{1,2}) (\S.*)")
+_ENTRY: Final = re.compile(r"([ #MTADRCU?!]{1,2}) (\S.*)")
+_TRIMMED: Final = re.compile(r"[MTADRCU] \S")
+"""Beginning of a status whose first space is missing, as in earlier versions of Claude Code."""
+
 _STATUS: Final = re.compile(
-    rf"(?<=^Status:\n)(?:\(clean\)|{_ENTRY.pattern}(?:\n{_ENTRY.pattern})*)$", re.MULTILINE
+    rf"(?<=^Status:\n)(?:\(clean\)|{_ENTRY.pattern}(?:\n{_ENTRY.pattern})*"
+    rf"(?:(?:\n[^\n]{{0,3}})?{re.escape(_CUT)}.*)?)$",
+    re.MULTILINE,
 )
 _LOG: Final = re.compile(
-    r"(?<=^Recent commits:\n)[0-9a-f]{7,40} .*(?:\n[0-9a-f]{7,40} .*)*$", re.MULTILINE
+    r"(?<=^Recent commits:\n)(?:[0-9a-f]{7,40} .*(?:\n[0-9a-f]{7,40} .*)*)?$", re.MULTILINE
 )
+_BRANCH: Final = re.compile(r"(?<=^Current branch: ).+$", re.MULTILINE)
 _WRITES: Final = re.compile(r"write|edit|create|patch|replace", re.IGNORECASE)
 _COMMITTED: Final = re.compile(r"^\[[^\]\n]+ ([0-9a-f]{7,40})\] (.+)$", re.MULTILINE)
 """Git's line about a new commit."""
@@ -61,24 +80,64 @@ class GitStatus:
 UNCHANGED: Final = GitStatus()
 
 
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Git status and branch of a folder, read by `omlx launch`; `at`: seconds since the epoch.
+
+    `running`: the launched program may change the files.
+    """
+
+    status: GitStatus
+    branch: str
+    running: bool
+    at: float
+
+
+Reports: TypeAlias = Mapping[str, Report]
+"""Reports by folder."""
+
+
+def report_of(system: str, reports: Reports) -> Report | None:
+    """Return the report about the working directory of a system message."""
+    found = (one for folder, one in reports.items() if f"directory: {folder}\n" in system)
+    return next(found, None)
+
+
 def git_status_of(text: str) -> GitStatus:
     """Return the status that a system message states."""
     status, log = _STATUS.search(text), _LOG.search(text)
     if status is None:
         return UNCHANGED
-    return GitStatus(status[0], "" if log is None else log[0])
+    return GitStatus(_untrimmed(status[0]), "" if log is None else log[0])
 
 
-def with_git_status(beginning: Beginning, status: GitStatus) -> Beginning:
-    """Return a beginning with `status` in place of its own; unchanged where that is empty."""
-    if not status.status:
+def with_git_status(beginning: Beginning, status: GitStatus, branch: str = "") -> Beginning:
+    """Return a beginning with `status` and `branch` in place of its own; empty ones change nothing.
+
+    Unchanged if the beginning states no status.
+    """
+    if not status.status or not _STATUS.search(beginning.system):
         return beginning
     messages = []
     for message in beginning.messages:
-        text = _STATUS.sub(lambda _: status.status, str(message["content"]), count=1)
+        text = str(message["content"])
+        text = _STATUS.sub(lambda own: _as_written(status.status, own[0]), text, count=1)
         text = _LOG.sub(lambda _: status.log, text, count=1)
+        text = _BRANCH.sub(lambda own: branch or own[0], text, count=1)
         messages.append({**message, "content": text})
     return replace(beginning, messages=tuple(messages))
+
+
+def _untrimmed(status: str) -> str:
+    return f" {status}" if _TRIMMED.match(status) else status
+
+
+def _as_written(status: str, own: str) -> str:
+    """Return a status in the form of `own`, truncated as Claude Code does."""
+    text = _untrimmed(status)
+    if _TRIMMED.match(own):
+        text = text.lstrip()
+    return text if len(text) <= SHOWN else text[:SHOWN] + TRUNCATED
 
 
 def left_by(system: str, messages: Sequence[Message], known: GitStatus = UNCHANGED) -> GitStatus:
@@ -89,6 +148,8 @@ def left_by(system: str, messages: Sequence[Message], known: GitStatus = UNCHANG
     """
     before, folder = git_status_of(system), place_of(system).rstrip("/") + "/"
     if not before.status or before.status.count("\n") >= CHANGED:
+        return UNCHANGED
+    if _CUT in before.status or before.status.startswith("##"):  # a setting adds the branch
         return UNCHANGED
     start = known if known.status else before
     tree = WorkingTree(folder, _entries(start.status), start.log.splitlines())
@@ -111,7 +172,7 @@ class WorkingTree:
     @property
     def status(self) -> str:
         entries = sorted(self.changed.items(), key=lambda entry: (entry[1] == "??", entry[0]))
-        return "\n".join(f"{code} {path}" for path, code in entries).strip() or CLEAN
+        return "\n".join(f"{code} {path}" for path, code in entries) or CLEAN
 
     def note(self, name: str, arguments: Mapping[str, Any], result: str) -> None:
         """Apply a call of a tool that has returned `result`."""

@@ -151,9 +151,9 @@ class Prewarmer:
         now, version = self._wall(), self.store.version
         day = date.fromtimestamp(now)
         if day != work.day or version != work.version or now >= work.until:
-            known = self.store.known(resident.entry.id)
-            work.until = foreseen_until(known, now)
-            expected = await asyncio.to_thread(foresee, known, now)
+            known, reports = self.store.known(resident.entry.id), self.store.reports
+            work.until = foreseen_until(known, now, reports)
+            expected = await asyncio.to_thread(foresee, known, now, reports)
             work.expect(day, version, expected[:MAX_BEGINNINGS])
         return work
 
@@ -194,6 +194,11 @@ class Prewarmer:
             tokens[key] = await asyncio.to_thread(work)
         return tokens[key]
 
+    @property
+    def off(self) -> bool:
+        """Whether the setting forbids to compute beginnings."""
+        return self._settings().prewarm == "off"
+
     async def forget(self, model: str) -> None:
         """Delete a model's beginnings, in memory and on disk."""
         resident = self._pool.residents.find(model)
@@ -203,10 +208,9 @@ class Prewarmer:
 
     async def _find_obstacle(self) -> Reason | None:
         """Return the reason against prewarming now; None if there is none."""
-        mode = self._settings().prewarm
-        if mode == "off":
+        if self.off:
             return SETTING
-        if mode == "mains" and await self._on_battery():
+        if self._settings().prewarm == "mains" and await self._on_battery():
             return BATTERY
         return None if self._idle() else REQUESTS
 

@@ -21,7 +21,7 @@ from typing import Final, TypeAlias
 from omlx import storage
 from omlx.server.beginnings.beginning import MAX_AGE_S, Beginning, beginning_of, is_new
 from omlx.server.beginnings.compaction import KIND, Compactions
-from omlx.server.beginnings.git_status import UNCHANGED, GitStatus, left_by
+from omlx.server.beginnings.git_status import UNCHANGED, GitStatus, Report, Reports, left_by
 from omlx.server.request.generation_request import GenerationRequest
 from omlx.storage import Failure
 
@@ -31,6 +31,9 @@ EARLIER_FILE: Final = "beginnings.json"
 MAX_BEGINNINGS: Final = 64
 TOTAL_CHARACTERS: Final = 8 << 20
 """Characters of all beginnings together."""
+
+MAX_FOLDERS: Final = 16
+"""Folders with a report, the newest ones."""
 
 RETURNS: Final = 2
 """Conversations — beginnings of a family used less often are not computed ahead."""
@@ -84,6 +87,8 @@ class BeginningStore:
         self._earlier = earlier
         self._wall = wall
         self.compactions = Compactions(home, wall)
+        self._reports: dict[str, Report] = {}
+        """In memory alone, the newest last: `omlx launch` sends them again."""
         self._known: Beginnings = {}
         """Rows of the table, with the changes since."""
         self._forgotten: set[str] = set()
@@ -91,7 +96,7 @@ class BeginningStore:
         self._noted: Beginnings = {}
         self.version = 0
         """Count of changes."""
-        self._lock = Lock()  # guards `_known`, `_forgotten`, `_noted`
+        self._lock = Lock()  # guards `_known`, `_forgotten`, `_noted`, `_reports`
         self._flushing = Lock()
         self._logged = ""
 
@@ -126,6 +131,22 @@ class BeginningStore:
                 _add(beginnings, known)
                 self._shrink(beginnings)
 
+    def report(self, folder: str, status: GitStatus, branch: str, *, running: bool) -> None:
+        """Keep the git status of a folder, in place of an earlier one."""
+        report = Report(status, branch, running, self._wall())
+        with self._lock:
+            before = self._reports.pop(folder, None)
+            if before is None or replace(before, at=report.at) != report:
+                self.version += 1
+            self._reports[folder] = report
+            if len(self._reports) > MAX_FOLDERS:
+                self._reports.pop(next(iter(self._reports)))
+
+    @property
+    def reports(self) -> Reports:
+        with self._lock:
+            return dict(self._reports)
+
     def known(self, model: str) -> Sequence[Known]:
         """Return a model's beginnings, most recently used first."""
         with self._lock:
@@ -133,9 +154,10 @@ class BeginningStore:
         return sorted(known, key=lambda one: one.used_at, reverse=True)
 
     def forget(self, model: str) -> None:
-        """Delete a model's beginnings and compactions, in memory and on disk."""
+        """Delete a model's beginnings and compactions, in memory and on disk, and all reports."""
         self.compactions.forget(model)
         with self._lock:
+            self._reports.clear()
             self._known = _without({model}, self._known)
             self._noted = _without({model}, self._noted)
             self._forgotten.add(model)

@@ -11,11 +11,11 @@ from mlx_lm.tokenizer_utils import load as load_tokenizer
 from omlx.engine.prefix import reuse
 from omlx.models.catalog.discovery import BUNDLED
 from omlx.server.beginnings.foresight import foresee
-from omlx.server.beginnings.git_status import left_by
+from omlx.server.beginnings.git_status import GitStatus, left_by
 from omlx.server.beginnings.prewarmer import MAX_BEGINNINGS, Tokenized, tokenize
 from omlx.server.beginnings.store import BeginningStore
 from tests.engine.harness import LIMITS, Bench, loop_of, request
-from tests.server.beginnings.agents import AGENTS, sessions, turns
+from tests.server.beginnings.agents import AGENTS, claude_code, sessions, turns
 from tests.server.running import TARGET
 from tests.zoo import VOCAB_SIZE
 
@@ -42,20 +42,29 @@ class Wall:
 
 
 @pytest.fixture(scope="module")
-def replayed(tmp_path_factory: pytest.TempPathFactory) -> list[Session]:
-    return list(
-        replay(BeginningStore(tmp_path_factory.mktemp("home"), wall=(wall := Wall())), wall)
-    )
+def replayed(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, list[Session]]:
+    """Sessions, by whether those that state a git status are started by `omlx launch`."""
+    known, found = dict[tuple[str, tuple[int, ...]], Tokenized](), dict[bool, list[Session]]()
+    for launched in (False, True):
+        store = BeginningStore(tmp_path_factory.mktemp("home"), wall=(wall := Wall()))
+        found[launched] = list(replay(store, wall, known, launched=launched))
+    return found
 
 
-def replay(store: BeginningStore, wall: Wall) -> Iterator[Session]:
-    tokenizer, known = (
-        load_tokenizer(BUNDLED / TARGET),
-        dict[tuple[str, tuple[int, ...]], Tokenized](),
-    )
+def replay(
+    store: BeginningStore,
+    wall: Wall,
+    known: dict[tuple[str, tuple[int, ...]], Tokenized],
+    *,
+    launched: bool,
+) -> Iterator[Session]:
+    tokenizer = load_tokenizer(BUNDLED / TARGET)
     for number, (client, moment) in enumerate(sessions()):
         wall.now = moment.at.timestamp()
-        expected = foresee(store.known("m"), wall.now)[:MAX_BEGINNINGS]
+        if launched and AGENTS[client] is claude_code:  # while its user types
+            status = GitStatus(moment.work.status, "\n".join(moment.work.log))
+            store.report(moment.folder, status, "main", running=False)
+        expected = foresee(store.known("m"), wall.now, store.reports)[:MAX_BEGINNINGS]
         for one in expected:
             if (name := (one.beginning.key, one.spans)) not in known:
                 known[name] = tokenize(tokenizer, CONTEXT, one)
@@ -107,17 +116,29 @@ def play(family: str, replayed: Sequence[Session], *, prewarms: bool, cold: bool
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("family", "share"),
-    [("llama", 0.12), ("gemma3_text", 0.06), ("qwen3_next", 0.06)],
+    ("family", "launched", "share"),
+    [
+        ("llama", False, 0.12),
+        ("llama", True, 0.02),
+        ("gemma3_text", False, 0.06),
+        ("gemma3_text", True, 0.06),
+        ("qwen3_next", False, 0.06),
+        ("qwen3_next", True, 0.06),
+    ],
 )
 def test_five_days_compute_a_fraction_of_what_plain_caching_does(
-    family: str, share: float, replayed: list[Session], monkeypatch: pytest.MonkeyPatch
+    family: str,
+    launched: bool,
+    share: float,
+    replayed: dict[bool, list[Session]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    foreseeing = play(family, replayed, prewarms=True)
+    days = replayed[launched]
+    foreseeing = play(family, days, prewarms=True)
     monkeypatch.setattr(reuse, "BRANCH_TOKENS", CONTEXT)  # no state is saved before a parting
-    plain = play(family, replayed, prewarms=False)
+    plain = play(family, days, prewarms=False)
     assert sum(foreseeing.asked[FIRST:]) <= share * sum(plain.asked[FIRST:])
     assert foreseeing.answers == plain.answers
-    some = range(FIRST, len(replayed), 8)
-    cold = play(family, [replayed[number] for number in some], prewarms=False, cold=True)
+    some = range(FIRST, len(days), 8)
+    cold = play(family, [days[number] for number in some], prewarms=False, cold=True)
     assert cold.answers == [foreseeing.answers[number] for number in some]

@@ -17,6 +17,7 @@ from omlx.server.beginnings.beginning import (
     beginning_of,
     is_new,
 )
+from omlx.server.beginnings.git_status import GitStatus
 from omlx.server.beginnings.store import BeginningStore
 from omlx.server.request.content import ATTRIBUTION
 from omlx.server.request.generation_request import GenerationRequest
@@ -92,6 +93,26 @@ def test_the_git_status_that_a_conversation_has_left_is_known_to_the_next_proces
     assert status(answered) == SHOP[1].status  # a compaction has removed the calls
     assert status(answered, *turns(SHOP[1])) == SHOP[2].status
     assert status() == ""  # a new conversation, which finds the old status again
+
+
+def test_reports_are_in_memory_alone(tmp_path: Path) -> None:
+    store, versions = BeginningStore(tmp_path, wall=(clock := Clock())), set[int]()
+    for number in range(stores.MAX_FOLDERS + 1):
+        store.report(f"/{number}", GitStatus("?? a"), "main", running=False)
+        versions.add(store.version)
+    assert [*store.reports] == [f"/{number + 1}" for number in range(stores.MAX_FOLDERS)]
+    clock.now += 1
+    store.report("/1", GitStatus("?? a"), "main", running=False)
+    assert store.reports["/1"].at == clock.now
+    assert store.version in versions  # nothing else to expect
+    for status, running in (("?? a", True), ("?? b", True)):
+        store.report("/1", GitStatus(status), "main", running=running)
+        assert store.version not in versions
+        versions.add(store.version)
+    store.flush()
+    assert not homes.rows(tmp_path, "select * from beginnings")
+    store.forget("m")
+    assert store.reports == {}
 
 
 def test_two_servers_of_one_home_add_to_one_table(tmp_path: Path) -> None:
