@@ -318,11 +318,10 @@ class PrefixService:
         ]
 
     def report(self, folder: str, status: GitStatus, branch: str, *, running: bool) -> bool:
-        """Keep the git status of a folder for beginnings. Return whether any are computed ahead."""
+        """Keep the git status of a folder. Return False where no beginning is computed with it."""
         if self._prewarmer is None or self._prewarmer.off:
             return False
-        self._prewarmer.store.report(folder, status, branch, running=running)
-        return True
+        return self._prewarmer.store.report(folder, status, branch, running=running)
 
     def prewarming(self, model: str) -> BeginningStats | None:
         """Return how far a model's beginnings are; None if it is not loaded, or none are stored."""

@@ -188,6 +188,7 @@ class Bench:
 
     def run(self, *requests: Request) -> Bench:
         """Submit, and step until no work is left."""
+        self._calls = 0
         self.submit(*requests)
         while self.loop.has_work:
             self.step()

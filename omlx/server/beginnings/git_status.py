@@ -97,10 +97,14 @@ Reports: TypeAlias = Mapping[str, Report]
 """Reports by folder."""
 
 
+def states(system: str, folder: str) -> bool:
+    """Whether a system message states the git status of a folder."""
+    return f"directory: {folder}\n" in system and _STATUS.search(system) is not None
+
+
 def report_of(system: str, reports: Reports) -> Report | None:
-    """Return the report about the working directory of a system message."""
-    found = (one for folder, one in reports.items() if f"directory: {folder}\n" in system)
-    return next(found, None)
+    """Return the report about the git status that a system message states."""
+    return next((one for folder, one in reports.items() if states(system, folder)), None)
 
 
 def git_status_of(text: str) -> GitStatus:
@@ -112,11 +116,8 @@ def git_status_of(text: str) -> GitStatus:
 
 
 def with_git_status(beginning: Beginning, status: GitStatus, branch: str = "") -> Beginning:
-    """Return a beginning with `status` and `branch` in place of its own; empty ones change nothing.
-
-    Unchanged if the beginning states no status.
-    """
-    if not status.status or not _STATUS.search(beginning.system):
+    """Replace status and branch that a beginning states; empty ones replace nothing."""
+    if not status.status:
         return beginning
     messages = []
     for message in beginning.messages:

@@ -21,7 +21,14 @@ from typing import Final, TypeAlias
 from omlx import storage
 from omlx.server.beginnings.beginning import MAX_AGE_S, Beginning, beginning_of, is_new
 from omlx.server.beginnings.compaction import KIND, Compactions
-from omlx.server.beginnings.git_status import UNCHANGED, GitStatus, Report, Reports, left_by
+from omlx.server.beginnings.git_status import (
+    UNCHANGED,
+    GitStatus,
+    Report,
+    Reports,
+    left_by,
+    states,
+)
 from omlx.server.request.generation_request import GenerationRequest
 from omlx.storage import Failure
 
@@ -131,16 +138,22 @@ class BeginningStore:
                 _add(beginnings, known)
                 self._shrink(beginnings)
 
-    def report(self, folder: str, status: GitStatus, branch: str, *, running: bool) -> None:
-        """Keep the git status of a folder, in place of an earlier one."""
+    def report(self, folder: str, status: GitStatus, branch: str, *, running: bool) -> bool:
+        """Keep the git status of a folder, in place of an earlier one.
+
+        Return False where no beginning states one.
+        """
         report = Report(status, branch, running, self._wall())
         with self._lock:
+            if not any(states(one.beginning.system, folder) for one in self._known.values()):
+                return False
             before = self._reports.pop(folder, None)
             if before is None or replace(before, at=report.at) != report:
                 self.version += 1
             self._reports[folder] = report
             if len(self._reports) > MAX_FOLDERS:
                 self._reports.pop(next(iter(self._reports)))
+        return True
 
     @property
     def reports(self) -> Reports:

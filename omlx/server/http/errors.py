@@ -232,6 +232,8 @@ def _expected(detail: ErrorDetails, alternatives: Sequence[ErrorDetails]) -> str
         return f"{relation} {_number(context[bound])}"
     if kind in _LONG:
         return f"length ≤ {context['max_length']}"
+    if kind == "string_pattern_mismatch":
+        return str(context["pattern"])
     if kind in _CHOICES:
         return str(context["expected"]).replace(" or ", ", ")
     types = [_JSON_TYPES.get(other["type"].partition("_")[0]) for other in alternatives]

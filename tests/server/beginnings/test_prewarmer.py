@@ -164,19 +164,21 @@ def test_the_next_day_begins_warm(
 
 
 @pytest.mark.parametrize(
-    ("field", "value"),
+    ("field", "value", "rule"),
     [
-        ("folder", "shop"),
-        ("status", "fatal: no\nrepository"),
-        ("status", " M a.py\n" * 2000),
-        ("log", "None\nyet"),
-        ("branch", "main\nside\n"),
-        ("running", "no"),
+        ("folder", "shop", "^/"),
+        ("status", "fatal: no\nrepository", "!]{2} "),
+        ("status", " M a.py\n" * 2000, "length ≤ 8192"),
+        ("log", "None\nyet", "[0-9a-f]"),
+        ("branch", "main\nside\n", "^"),
+        ("running", "no", "bool"),
     ],
 )
-def test_a_report_is_what_git_says(server: Running, field: str, value: str) -> None:
+def test_a_report_is_what_git_says(server: Running, field: str, value: str, rule: str) -> None:
     answer = server.http.put("/v1/git_status", json=reported("/a", "") | {field: value})
-    assert (answer.status_code, answer.json()["error"]["param"]) == (400, field)
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"]) == (400, field)
+    assert rule in error["message"]
 
 
 def test_a_report_is_refused_from_pages_and_without_a_use(server: Running) -> None:
@@ -236,7 +238,8 @@ def test_what_waits_says_why(
 ) -> None:
     """The setting, requests that came within the second, and the budget."""
     store = BeginningStore(tmp_path)
-    store.note(TARGET, Beginning(({"role": "system", "content": SYSTEM},), (), {}), "agent/1", 2)
+    text = f"{SYSTEM}\nWorking directory: /a\n\nStatus:\n(clean)\n"
+    store.note(TARGET, Beginning(({"role": "system", "content": text},), (), {}), "agent/1", 2)
     store.flush()
     for mode, changed, reason in (
         ("off", {}, "setting"),

@@ -97,7 +97,7 @@ def play(family: str, replayed: Sequence[Session], *, prewarms: bool, cold: bool
     bench, played = Bench(loop_of(family, limits=limits), check=False), Played()
     done = set[tuple[int, ...]]()
     for session in replayed:
-        bench.steps, number = 0, session.number
+        number = session.number
         for one in session.idle if prewarms else ():
             for stop in (*one.spans, len(one.tokens)):
                 tokens = ids((*one.tokens[:stop], one.tokens[-1]))
@@ -121,9 +121,9 @@ def play(family: str, replayed: Sequence[Session], *, prewarms: bool, cold: bool
         ("llama", False, 0.12),
         ("llama", True, 0.02),
         ("gemma3_text", False, 0.06),
-        ("gemma3_text", True, 0.06),
+        ("gemma3_text", True, 0.025),
         ("qwen3_next", False, 0.06),
-        ("qwen3_next", True, 0.06),
+        ("qwen3_next", True, 0.025),
     ],
 )
 def test_five_days_compute_a_fraction_of_what_plain_caching_does(

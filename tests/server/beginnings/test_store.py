@@ -97,8 +97,12 @@ def test_the_git_status_that_a_conversation_has_left_is_known_to_the_next_proces
 
 def test_reports_are_in_memory_alone(tmp_path: Path) -> None:
     store, versions = BeginningStore(tmp_path, wall=(clock := Clock())), set[int]()
+    assert not store.report("/0", GitStatus("?? a"), "main", running=False)
+    assert store.reports == {}
     for number in range(stores.MAX_FOLDERS + 1):
-        store.report(f"/{number}", GitStatus("?? a"), "main", running=False)
+        stated = f"Working directory: /{number}\n\nStatus:\n(clean)\n"
+        store.note("m", beginning(stated), "agent/1", 1)
+        assert store.report(f"/{number}", GitStatus("?? a"), "main", running=False)
         versions.add(store.version)
     assert [*store.reports] == [f"/{number + 1}" for number in range(stores.MAX_FOLDERS)]
     clock.now += 1
@@ -110,7 +114,7 @@ def test_reports_are_in_memory_alone(tmp_path: Path) -> None:
         assert store.version not in versions
         versions.add(store.version)
     store.flush()
-    assert not homes.rows(tmp_path, "select * from beginnings")
+    assert all(b"?? a" not in file.read_bytes() for file in tmp_path.iterdir())
     store.forget("m")
     assert store.reports == {}
 
