@@ -160,11 +160,10 @@ def _routes(services: Services, responder: Responder, responses: ResponseEndpoin
     """Return every route of the API, in the order of the OpenAPI document."""
     pool, generations, cards = services.pool, services.generations, ModelCards(services.pool)
     health, sessions = HealthEndpoints(services), SessionEndpoints(responses, services)
-    models = ModelEndpoints(services, cards)
+    models, prefixes = ModelEndpoints(services, cards), PrefixEndpoints(services.prefixes)
     answers = GenerationEndpoints(responder, generations)
     embeddings = EmbeddingEndpoints(pool, generations)
     rerank = RerankEndpoint(pool, generations).rerank
-    prefixes = PrefixEndpoints(services.prefixes)
     requests = RequestEndpoints(services.activity, generations)
     ollama = OllamaEndpoints(responder, generations, pool, cards, services.downloads)
     lmstudio = LmStudioEndpoints(cards)
