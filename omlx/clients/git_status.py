@@ -1,4 +1,4 @@
-"""Git status of a launched program's folder, read at its start, while it runs, and at its end.
+"""Git status of a launched program's folder, at its start and end, and in between.
 
 The program's next conversation states it. git takes no locks, and runs no program that the
 configuration in the repository names. Trees where git fails or is slow are not followed.
@@ -47,7 +47,7 @@ _RUNS: Final = rf"^(filter|include|includeif)\.|^remote\..*\.promisor$|^{_ALWAYS
 
 
 def follow(folder: Path, send: Callable[[Mapping[str, Any]], bool], ended: Event) -> None:
-    """Send the git status of a folder now, when it changes, and once `ended` is set.
+    """Send the git status of a folder: now, after changes, once `ended` is set.
 
     Returns earlier where git fails, or `send` returns False.
     """

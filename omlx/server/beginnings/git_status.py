@@ -44,7 +44,7 @@ MAX_COMMAND: Final = 4 << 10
 
 _ENTRY: Final = re.compile(r"([ #MTADRCU?!]{1,2}) (\S.*)")
 _TRIMMED: Final = re.compile(r"[MTADRCU] \S")
-"""Beginning of a status whose first space is missing, as in earlier versions of Claude Code."""
+"""Beginning of a status without its first space, from earlier versions of Claude Code."""
 
 _STATUS: Final = re.compile(
     rf"(?<=^Status:\n)(?:\(clean\)|{_ENTRY.pattern}(?:\n{_ENTRY.pattern})*"

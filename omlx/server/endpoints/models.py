@@ -335,7 +335,7 @@ def _kind(card: ModelCard) -> str:
 
 
 def check_program(request: Request) -> None:
-    """Raise Forbidden for web pages, which must log in to the dashboard instead, and named keys."""
+    """Raise Forbidden for named keys and web pages, which must use the dashboard."""
     if "origin" in request.headers:
         raise Forbidden("guard.page")
     check_main(request.scope)
