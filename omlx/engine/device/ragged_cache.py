@@ -5,7 +5,8 @@
     row 1       . . . b b b b .      start -3, length 4
 
 The token at position p of a row is in column p - start. Lengths are on the host, so a rollback
-changes a number. One scatter writes all rows, wherever each ends.
+changes a number. One scatter writes all rows, wherever each ends. Rows that leave make room for
+others that join: the rest of the batch is not copied.
 """
 
 from __future__ import annotations
@@ -15,13 +16,16 @@ from functools import lru_cache
 from typing import Any, Final, TypeAlias, cast
 
 import mlx.core as mx
-from mlx.utils import tree_map, tree_reduce
+from mlx.utils import tree_flatten, tree_map, tree_reduce
 from mlx_lm.models.cache import KVCache, QuantizedKVCache, RotatingKVCache
 
 from omlx.errors import RewindError
 
 COLUMNS: Final = 256
 """A buffer has a multiple of so many columns; at least half of them are free behind a copy."""
+
+PADDING: Final = 16
+"""Divisor — share of unused columns above which rows are laid out again."""
 
 SPARE: Final = 128
 """Tokens that a sliding layer holds beyond its window, so that rows can be rolled back: more than
@@ -118,7 +122,7 @@ class RaggedKVCache:
             empty = tree_map(lambda array: array[:1, :, :0], (keys, values))
             self._lay_out([empty] * len(self.lengths), n)
         self._make_room(n)
-        columns = _written(tuple(self._ends), n)
+        columns = _written((*self._ends, *[0] * self._unused), n)
         self.keys = self._put(self.keys, columns, keys)
         self.values = self._put(self.values, columns, values)
         self._shown = self._columns(n)
@@ -128,10 +132,12 @@ class RaggedKVCache:
 
     def keys_and_values(self) -> KeysValues:
         """Return the keys and values that the newest pass attended to."""
-        shown = slice(*self._shown)
-        return self.keys[..., shown, :], self.values[..., shown, :]
+        rows, shown = len(self.lengths), slice(*self._shown)
+        return self.keys[:rows, :, shown], self.values[:rows, :, shown]
 
     def _put(self, held: Rows, columns: mx.array, new: Rows) -> Rows:
+        if unused := self._unused:
+            new = mx.pad(new, [(0, unused), (0, 0), (0, 0), (0, 0)])
         return mx.put_along_axis(held, columns, new, axis=2)
 
     @property
@@ -166,16 +172,51 @@ class RaggedKVCache:
         self._positions = None
 
     def filter(self, rows: Sequence[int]) -> None:
-        """Keep these rows, in this order."""
-        held = [self._row(row) for row in rows]
-        self.lengths = [self.lengths[row] for row in rows]
-        self._lay_out(held)
+        """Keep these rows, in this order.
+
+        Rows of the buffer that are left over serve others that join, up to a third. Of the rows
+        that stay, those with a new place alone are copied.
+        """
+        places = {place: row for place, row in enumerate(rows) if place != row}
+        firsts, starts = [self.firsts[row] for row in rows], [self.starts[row] for row in rows]
+        padding = min(first - start for first, start in zip(firsts, starts, strict=True))
+        unused = self._unused + len(self.lengths) - len(rows)
+        dense = unused <= max(1, len(rows) // 3) and PADDING * padding <= max(self._ends)
+        lengths = [self.lengths[row] for row in rows]
+        if self.keys is None or not dense or any(row < len(rows) for row in places.values()):
+            held = [self._row(row) for row in rows]
+            self.lengths = lengths
+            self._lay_out(held)
+            return
+        self.lengths, self.firsts, self.starts, self._positions = lengths, firsts, starts, None
+        if not places:
+            return
+        arrays, moved = _arrays(self.state), mx.array([*places.values()])
+        copies = [array[moved] for array in arrays]
+        mx.eval(copies)  # else they hold the buffers, and force a copy of each
+        for array, copied in zip(arrays, copies, strict=True):
+            for i, place in enumerate(places):
+                array[place] = copied[i]
 
     def extend(self, other: RaggedKVCache) -> None:
-        """Append the rows of another cache."""
-        held = [cache._row(i) for cache in (self, other) for i in range(len(cache.lengths))]
-        self.lengths += other.lengths
-        self._lay_out(held)
+        """Append the rows of another cache, in unused rows where all fit there."""
+        joining = [other._row(i) for i in range(len(other.lengths))]
+        held = [_newest(row, self._most) for row in joining if row is not None]
+        edge = max(self._ends)
+        longest = max([_tokens(keys) for keys, _ in held], default=0)
+        if not 0 < len(joining) == len(held) <= self._unused or longest > edge:
+            rows = [self._row(i) for i in range(len(self.lengths))]
+            self.lengths += other.lengths
+            self._lay_out([*rows, *joining])
+            return
+        for row, length in zip(held, other.lengths, strict=True):
+            tokens, place = _tokens(row[0]), len(self.lengths)
+            for array, new in zip(_arrays(self.state), _arrays(row), strict=True):
+                array[place, :, edge - tokens : edge] = new[0]
+            self.lengths.append(length)
+            self.starts.append(length - edge)
+            self.firsts.append(length - tokens)
+        self._positions = None
 
     def extract(self, row: int) -> Any:
         """Return a copy of one row as mlx-lm's cache of a row alone."""
@@ -201,6 +242,16 @@ class RaggedKVCache:
     def _ends(self) -> list[int]:
         """The column behind each row."""
         return [length - start for length, start in zip(self.lengths, self.starts, strict=True)]
+
+    @property
+    def _unused(self) -> int:
+        """Rows of the buffer behind those that are used."""
+        return 0 if self.keys is None else _arrays(self.keys)[0].shape[0] - len(self.lengths)
+
+    @property
+    def _most(self) -> int | None:
+        """Tokens of a row that a sliding layer keeps."""
+        return None if self.window is None else self.window + SPARE
 
     def _columns(self, n: int) -> tuple[int, int]:
         """The columns that the next `n` tokens of any row attend to: [first, behind the last)."""
@@ -232,9 +283,8 @@ class RaggedKVCache:
         if like is None:
             self.firsts, self.starts = [0] * len(rows), [0] * len(rows)
             return
-        most = None if self.window is None else self.window + SPARE
         empty = tree_map(lambda array: array[..., :0, :], like)
-        held = [_newest(empty if row is None else row, most) for row in rows]
+        held = [_newest(empty if row is None else row, self._most) for row in rows]
         tokens = [_tokens(keys) for keys, _ in held]
         edge = max(tokens)
         columns = -(-(edge + room + COLUMNS // 2) // COLUMNS) * COLUMNS
@@ -263,9 +313,9 @@ class RaggedQuantizedKVCache(RaggedKVCache):
         return super().update_and_fetch(*map(tuple, packed))
 
     def keys_and_values(self) -> KeysValues:
-        shown = slice(*self._shown)
+        rows, shown = len(self.lengths), slice(*self._shown)
         keys, values = (
-            tuple(array[..., shown, :] for array in held) for held in (self.keys, self.values)
+            tuple(array[:rows, :, shown] for array in held) for held in (self.keys, self.values)
         )
         return keys, values
 
@@ -289,6 +339,11 @@ def _written(ends: tuple[int, ...], n: int) -> mx.array:
 
 def _tokens(rows: Rows) -> int:
     return int((rows[0] if isinstance(rows, tuple | list) else rows).shape[2])
+
+
+def _arrays(rows: Any) -> list[mx.array]:
+    leaves = cast(list[tuple[str, mx.array]], tree_flatten(rows))
+    return [array for _, array in leaves]
 
 
 def _newest(row: KeysValues, most: int | None) -> KeysValues:

@@ -92,7 +92,9 @@ class Batch:
         """Take out an ended row, with or without a cache."""
         if row not in self.members:
             return []
-        self.members.remove(row)
+        last = self.members.pop()
+        if row != last:  # whose cache alone is then moved
+            self.members[self.members.index(row)] = last
         others = Filter(tuple(self.members))
         if keep_cache:
             return [Extract(row), others]
