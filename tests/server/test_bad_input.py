@@ -43,10 +43,7 @@ def refused(answer: httpx.Response, status: int, code: str, param: str | None = 
         ({"model": "../../etc"}, 404, "model_not_found", "model"),
         ({"draft_model": "org/none"}, 400, "draft.not_found", "draft_model"),
         ({"draft_model": TARGET}, 400, "draft.unfit.same_model", "draft_model"),
-        ({"messages": []}, 400, "request.empty", "messages"),
         ({"messages": user("word " * 5000)}, 400, "context_length_exceeded", "messages"),
-        ({"max_tokens": 0}, 400, "request.range", "max_tokens"),
-        ({"temperature": 101}, 400, "request.range", "temperature"),
         ({"n": "two"}, 400, "request.type", "n"),
         ({"logit_bias": {"999999": 1}}, 400, "request.logit_bias", "logit_bias"),
         (
@@ -73,11 +70,6 @@ def test_a_prompt_that_is_too_long_is_named_as_it_came(
 ) -> None:
     answer = http.post(path, json={"model": TARGET, field: "word " * 5000})
     refused(answer, 400, "context_length_exceeded", field)
-
-
-@pytest.mark.parametrize("body", [b"", b"{", b"\xff\xfe", b'{"messages": "\xff"}', b"[" * 100_000])
-def test_bodies_that_are_not_json(http: httpx.Client, body: bytes) -> None:
-    refused(http.post(CHAT, content=body), 400, "request.json")
 
 
 def test_unknown_paths_and_methods_have_the_same_shape(http: httpx.Client) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from openai import BadRequestError, OpenAI
+from openai import OpenAI
 
 from omlx.server.dialects.openai.chat_request import ChatMessage
 from omlx.server.request.content import Reading
@@ -77,22 +77,12 @@ def test_a_form_that_is_complete_ends_before_min_tokens(client: OpenAI) -> None:
     assert answer.choices[0].message.content in ("yes", "no")
 
 
-def test_a_minimum_above_the_limit_is_refused(client: OpenAI) -> None:
-    with pytest.raises(BadRequestError) as caught:
-        chat(client, min_tokens=41)
-    assert (caught.value.code, caught.value.param) == ("request.range", "min_tokens")
-
-
 @pytest.mark.parametrize("field", ["max_tokens", "max_completion_tokens"])
 def test_a_limit_of_minus_one_is_none(client: OpenAI, field: str) -> None:
     asked: Any = {"model": TARGET, "messages": ASKED, "temperature": 0}
     unlimited = client.chat.completions.create(**asked)
     answer = client.chat.completions.create(**asked, **{field: -1})
     assert answer.choices == unlimited.choices
-    for wrong in (0, -2):
-        with pytest.raises(BadRequestError) as caught:
-            client.chat.completions.create(**asked, **{field: wrong})
-        assert caught.value.param == field
 
 
 @pytest.mark.slow

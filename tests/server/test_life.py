@@ -97,19 +97,6 @@ def test_no_response_allows_credentials_of_other_origins(http: httpx.Client) -> 
     assert "access-control-allow-origin" not in http.get("/v1/models").headers
 
 
-def test_a_desktop_app_talks_to_models(http: httpx.Client) -> None:
-    page = {"Origin": "app://obsidian.md"}
-    answer = http.post(CHAT, json=ASK, headers=page)
-    assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (
-        200,
-        "app://obsidian.md",
-    )
-
-
-def test_a_rebound_host_is_refused(http: httpx.Client) -> None:
-    assert http.get("/v1/models", headers={"Host": "evil.example"}).status_code == 403
-
-
 def test_a_silent_stream_is_kept_open_with_comments() -> None:
     with omlx(keep_alive_s=0.01) as running:
         http = running.http

@@ -9,13 +9,12 @@ import httpx
 import pytest
 from openai import OpenAI
 
-from tests.server.dialects import markup, user
+from tests.server.dialects import markup
 from tests.server.running import TARGET, Running
 
 LOOK: dict[str, Any] = {"type": "object", "properties": {}}
 CALL = markup("look")
 FUNCTION: dict[str, Any] = {"type": "function", "name": "look", "parameters": LOOK}
-IN_CHAT: dict[str, Any] = {"type": "function", "function": {"name": "look", "parameters": LOOK}}
 SKIPPED = [
     ("web_search", "tools.skipped.search"),
     ("file_search", "tools.skipped.provider"),
@@ -111,18 +110,6 @@ def test_allowed_tools_may_name_skipped_ones(spelling: OpenAI) -> None:
     assert "function_call" in [item.type for item in answer.output]
 
 
-@pytest.mark.parametrize("tool", [{"type": "web_search"}, {"type": "custom", "custom": {}}])
-def test_chat_skips_a_tool_whole_and_streamed(spelling: OpenAI, tool: Any) -> None:
-    question: list[Any] = user(CALL)
-    tools = [tool, IN_CHAT]
-    fields: dict[str, Any] = {"model": TARGET, "messages": question, "tools": tools}
-    answer = spelling.chat.completions.create(**fields)
-    assert answer.choices[0].finish_reason == "tool_calls"
-    chunks = list(spelling.chat.completions.create(**fields, stream=True))
-    assert [code for code, _ in warned(answer)] == [code for code, _ in warned(chunks[-1])]
-    assert warned(answer)[0][1] == "tools[0]"
-
-
 def test_a_choice_of_a_skipped_tool_is_refused(speller: Running) -> None:
     body = {"model": TARGET, "input": "a", "tools": [{"type": "web_search"}]}
     for choice in ("required", {"type": "web_search"}):
@@ -130,10 +117,3 @@ def test_a_choice_of_a_skipped_tool_is_refused(speller: Running) -> None:
         answer = httpx.post(f"{speller.url}/v1/responses", content=asked)
         assert answer.status_code == 400
         assert answer.json()["error"]["param"].startswith("tool_choice")
-
-
-def test_answers_without_a_reason_carry_no_warnings(spelling: OpenAI) -> None:
-    tools: list[Any] = [FUNCTION]
-    answer = spelling.responses.create(model=TARGET, input="a", tools=tools)
-    assert warned(answer) == []
-    assert "warnings" not in (answer.model_extra or {})

@@ -148,36 +148,3 @@ def test_compaction_is_refused_by_name(client: OpenAI) -> None:
     with pytest.raises(BadRequestError) as caught:
         client.responses.compact(model=TARGET, input="a")
     assert caught.value.code == "response.no_compaction"
-
-
-@pytest.mark.parametrize(
-    ("fields", "code", "param"),
-    [
-        (
-            {"response_format": {"type": "json_schema"}},
-            "request.missing",
-            "response_format.json_schema",
-        ),
-        (
-            {"response_format": {"type": "json_schema", "json_schema": {"name": "a"}}},
-            "request.missing",
-            "response_format.json_schema.schema",
-        ),
-        (
-            {
-                "messages": [*ASKED, {"role": "assistant", "content": "Hi"}],
-                "continue_final_message": True,
-                "add_generation_prompt": True,
-            },
-            "request.value",
-            "continue_final_message",
-        ),
-    ],
-)
-def test_what_is_wrong_is_named(
-    http: httpx.Client, fields: dict[str, Any], code: str, param: str
-) -> None:
-    body = {"model": TARGET, "messages": ASKED, "max_tokens": 2} | fields
-    answer = http.post("/v1/chat/completions", json=body)
-    error = answer.json()["error"]
-    assert (answer.status_code, error["code"], error["param"]) == (400, code, param)

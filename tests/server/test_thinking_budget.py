@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 from anthropic import Anthropic
-from openai import BadRequestError, OpenAI
+from openai import OpenAI
 
 from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.catalog.registry import ModelEntry, Registry
@@ -197,24 +197,6 @@ def test_speculation_changes_no_token(client: OpenAI, temperature: float) -> Non
     assert texts["ngram"] == texts["off"]
     assert texts["auto"] == texts["off"]
     assert all(SAID in thought for thought, _ in texts["off"])
-
-
-@pytest.mark.parametrize(
-    ("fields", "field"),
-    [
-        ({"thinking_budget": -2}, "thinking_budget"),
-        ({"thinking_budget": "many"}, "thinking_budget"),
-        (
-            {"chat_template_kwargs": {"thinking_budget": "many"}},
-            "chat_template_kwargs.thinking_budget",
-        ),
-        ({"chat_template_kwargs": {"thinking_budget": -2}}, "chat_template_kwargs.thinking_budget"),
-    ],
-)
-def test_a_budget_that_is_none(client: OpenAI, fields: Any, field: str) -> None:
-    with pytest.raises(BadRequestError) as caught:
-        ask(client, SUM, **fields)
-    assert field in caught.value.message
 
 
 def test_defaults_of_the_settings_and_of_the_template_variables() -> None:

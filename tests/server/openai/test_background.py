@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from openai import BadRequestError, NotFoundError, OpenAI
+from openai import OpenAI
 
 from tests.server.running import PATIENCE_S, TARGET, Running
 
@@ -50,15 +50,6 @@ def test_another_client_follows_from_any_event(spelling: OpenAI, go_on: threadin
     assert spelling.responses.retrieve(name).status == events[-1].response.status
     again = list(spelling.responses.retrieve(name, stream=True, starting_after=0))
     assert again == events  # also after its end
-
-
-def test_only_a_response_that_was_streamed_is_streamed_again(spelling: OpenAI) -> None:
-    finished = spelling.responses.create(model=TARGET, input="a", max_output_tokens=1)
-    with pytest.raises(BadRequestError) as caught:
-        spelling.responses.retrieve(finished.id, stream=True)
-    assert caught.value.code == "response.no_stream"
-    with pytest.raises(NotFoundError):
-        spelling.responses.retrieve("resp_unknown", stream=True)
 
 
 def test_texts_say_whether_they_were_drafted(spelling: OpenAI) -> None:

@@ -72,6 +72,18 @@ def read(**fields: Any) -> GenerationRequest:
         (body(max_tokens="5"), "request.type", "max_tokens"),
         (body(max_tokens=True), "request.type", "max_tokens"),
         (body(max_completion_tokens=0), "request.range", "max_completion_tokens"),
+        (body(max_tokens=40, min_tokens=41), "request.range", "min_tokens"),
+        *(
+            (body(**fields), f"request.{code}", f"{place}thinking_budget")
+            for value, code in ((-2, "range"), ("many", "type"))
+            for fields, place in (
+                ({"thinking_budget": value}, ""),
+                (
+                    {"chat_template_kwargs": {"thinking_budget": value}},
+                    "chat_template_kwargs.",
+                ),
+            )
+        ),
         (body(temperature=-0.1), "request.range", "temperature"),
         (body(temperature=101), "request.range", "temperature"),
         (body(temperature="hot"), "request.type", "temperature"),
@@ -127,6 +139,16 @@ def read(**fields: Any) -> GenerationRequest:
             body(response_format={"type": "json_schema", "json_schema": {}}),
             "request.missing",
             "response_format.json_schema.schema",
+        ),
+        (
+            body(response_format={"type": "json_schema"}),
+            "request.missing",
+            "response_format.json_schema",
+        ),
+        (
+            body(continue_final_message=True, add_generation_prompt=True),
+            "request.value",
+            "continue_final_message",
         ),
         (
             body(response_format={"type": "json_object"}, guided_regex="a"),
@@ -188,7 +210,7 @@ def test_fields_that_ask_for_nothing_or_are_for_others_are_ignored() -> None:
         audio=None,
         wholly_unknown=[1],
     )
-    assert (request.sampling, request.stop_strings) == ({}, ())
+    assert (request.sampling, request.stop_strings, request.tools) == ({}, (), None)
 
 
 @pytest.mark.parametrize("seed", [0, -1, 2**32, 2**63, 2**64 - 1, -(2**63)])

@@ -65,28 +65,6 @@ def test_an_answer_has_usage_and_timings(client: OpenAI) -> None:
     assert timings["speculation"]["code"] == "spec.on"
 
 
-def test_a_stream_says_what_the_body_says(client: OpenAI) -> None:
-    answer = chat(client)
-    streamed = chunks(client, stream_options={"include_usage": True})
-    assert said([c.choices[0].delta for c in streamed if c.choices]) == said(
-        answer.choices[0].message
-    )
-    assert [c.choices[0].finish_reason for c in streamed if c.choices][-1] == answer.choices[
-        0
-    ].finish_reason
-    assert streamed[-1].choices == []
-    assert streamed[-1].usage.completion_tokens == answer.usage.completion_tokens
-    assert streamed[-1].timings["seed"] == 5
-    assert all(chunk.usage is None for chunk in streamed[:-1])
-    assert len({chunk.id for chunk in streamed}) == 1
-
-
-def test_without_usage_the_last_chunk_has_the_timings(client: OpenAI) -> None:
-    streamed = chunks(client)
-    assert streamed[-1].choices[0].finish_reason is not None
-    assert streamed[-1].timings["predicted_n"] > 0
-
-
 def test_a_seed_repeats_the_answer_with_and_without_speculation(client: OpenAI) -> None:
     first = chat(client, seed=-1, temperature=0.8)
     for body in ({}, OFF, {"num_draft_tokens": 2}, {"num_draft_tokens": 0}):

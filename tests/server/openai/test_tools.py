@@ -75,20 +75,6 @@ def test_parse_gives_the_arguments_as_a_model(spelling: OpenAI) -> None:
     assert answer.choices[0].message.content is None
 
 
-@pytest.mark.parametrize("stream", [False, True])
-def test_markup_is_prose_where_there_are_no_tools_or_none_may_be_used(
-    spelling: OpenAI, stream: bool
-) -> None:
-    says = f"This is a call: {markup('look')}"
-    for fields in ({"tools": TOOLS, "tool_choice": "none"}, {"tools": []}):
-        answer = ask(spelling, says, stream=stream, **fields)
-        if stream:
-            text = "".join(chunk.choices[0].delta.content or "" for chunk in answer)
-        else:
-            text = answer.choices[0].message.content
-        assert text == says
-
-
 @pytest.mark.parametrize("mode", ["auto", "required"])
 def test_allowed_tools_are_all_that_the_model_is_told_of(spelling: OpenAI, mode: str) -> None:
     def choice(*names: str) -> Any:
@@ -138,17 +124,6 @@ def test_reasoning_is_apart_and_counted(spelling: OpenAI) -> None:
     assert message.content == "This."
     assert calls(answer) == [("look", {})]
     assert answer.usage.completion_tokens_details.reasoning_tokens > 4
-    kinds = []
-    for chunk in spelling.chat.completions.create(
-        model=TARGET, messages=user(says), tools=TOOLS, stream=True
-    ):
-        delta = chunk.choices[0].delta
-        kinds += [
-            name
-            for name in ("reasoning_content", "content", "tool_calls")
-            if getattr(delta, name, None)
-        ]
-    assert list(dict.fromkeys(kinds)) == ["reasoning_content", "content", "tool_calls"]
 
 
 def test_reasoning_that_is_given_back_is_rendered(spelling: OpenAI) -> None:
@@ -166,12 +141,6 @@ def test_reasoning_that_is_given_back_is_rendered(spelling: OpenAI) -> None:
 
     assert tokens(reasoning_content="why") > tokens()
     assert tokens(reasoning="why") == tokens(reasoning_content="why")
-
-
-def test_an_effort_of_none_opens_no_reasoning(spelling: OpenAI) -> None:
-    says: list[Any] = user("Hi.")
-    answer = spelling.chat.completions.create(model=TARGET, messages=says, reasoning_effort="none")
-    assert answer.choices[0].message.content == "Hi."
 
 
 def test_an_answer_that_was_begun_goes_on(spelling: OpenAI) -> None:
