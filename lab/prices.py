@@ -17,14 +17,13 @@ PRODUCT: Final = ("omlx", "admin")
 
 FEATURES: Final[dict[str, str]] = {
     "engine: queue, batches, caches, memory": """
-        omlx/engine/ tests/engine/ omlx/process_memory tests/cli/hanging tests/cli/test_hang
-        tests/cli/test_device_lost""",
+        omlx/engine/ tests/engine/ omlx/process_memory tests/cli/hanging tests/cli/test_hang""",
     "prefixes in memory": """
         omlx/engine/prefix/ tests/engine/prefix/ tests/engine/test_prefix_reuse
         tests/server/test_prefixes""",
     "prefixes on disk": """
         omlx/engine/disk/ tests/engine/disk/ omlx/models/pool/prefix_disk
-        tests/models/test_prefix_disk tests/cli/test_prefix_restart""",
+        tests/models/test_prefix_disk""",
     "speculation": """
         omlx/engine/speculation/ tests/engine/speculation/ omlx/engine/device/facts
         omlx/engine/device/batch_probe omlx/draft_length
@@ -38,15 +37,15 @@ FEATURES: Final[dict[str, str]] = {
         tests/engine/heads tests/engine/test_acceptance tests/engine/test_calibration
         tests/engine/test_draft_together tests/engine/test_exact_strategies
         tests/engine/test_speculation_stats tests/engine/test_strategy
-        tests/server/test_speculation tests/server/test_head tests/test_draft_length""",
+        tests/server/test_speculation tests/test_draft_length""",
     "images": """
         omlx/engine/vision/ tests/engine/vision/ omlx/models/vision/
         tests/models/vision/ omlx/server/request/media/ tests/server/media/""",
     "models over several machines": """
         omlx/engine/stage/ tests/engine/stage/ omlx/cli/stage/
         omlx/models/stages tests/cli/test_stage tests/cli/test_group
-        tests/cli/test_hostfile tests/cli/staged_group tests/cli/changed_rank tests/cli/rank_site/
-        tests/models/test_stage tests/cli/test_doctor_hosts""",
+        tests/cli/staged_group tests/cli/changed_rank tests/cli/rank_site/
+        tests/models/test_stage""",
     "model folders: catalog and packages": """
         omlx/models/ tests/models/ omlx/cli/models omlx/cli/package tests/cli/test_models_listing
         tests/cli/test_packages tests/zoo/ tests/test_zoo tests/real/""",
@@ -58,7 +57,7 @@ FEATURES: Final[dict[str, str]] = {
     "downloads and search": """
         omlx/models/hub/ admin/download tests/admin/test_download omlx/cli/pull
         omlx/cli/serve/announcement tests/cli/test_pull tests/cli/test_first_start
-        tests/cli/test_example tests/models/downloads/ tests/models/hub""",
+        tests/models/downloads/ tests/models/hub""",
     "chat templates, detokenizer, reasoning": "omlx/text/ tests/text/ tests/templates/",
     "schemas and grammars": """
         omlx/text/grammar omlx/text/mask omlx/text/schema omlx/text/text_bounds omlx/text/constraint
@@ -68,8 +67,7 @@ FEATURES: Final[dict[str, str]] = {
         omlx/text/calls/ omlx/text/tools tests/text/call_ tests/text/test_call_
         tests/text/test_tool_ tests/text/test_tag_grammar
         tests/text/test_value_grammar tests/text/test_json_repair omlx/server/request/tooling
-        tests/server/test_tool tests/server/test_skipped_tools
-        tests/server/test_message_calls tests/recorded/ tests/agents/""",
+        tests/server/test_tool tests/server/test_message_calls tests/recorded/ tests/agents/""",
     "server: HTTP and what dialects share": "omlx/server/ tests/server/ tests/clients/",
     "dialect: OpenAI": "omlx/server/dialects/openai/ tests/server/openai/",
     "dialect: Anthropic": "omlx/server/dialects/anthropic/ tests/server/anthropic/",
@@ -82,12 +80,12 @@ FEATURES: Final[dict[str, str]] = {
         tests/models/test_encoders""",
     "answers that outlive the process": """
         omlx/server/journal/ tests/server/journal/ omlx/storage tests/storage/
-        tests/cli/test_killed_answers tests/server/test_sessions omlx/engine/session
+        tests/server/test_sessions omlx/engine/session
         omlx/engine/disk/session omlx/server/endpoints/sessions
-        tests/engine/disk/test_session tests/cli/killed""",
+        tests/engine/disk/test_session tests/cli/test_restarts tests/cli/killed""",
     "prewarming": """
-        omlx/server/beginnings/ tests/server/beginnings/ tests/server/test_prewarm
-        tests/cli/test_beginnings_restart omlx/clients/git_status tests/clients/test_git_status""",
+        omlx/server/beginnings/ tests/server/beginnings/
+        omlx/clients/git_status tests/clients/test_git_status""",
     "receipts": "omlx/receipts/ tests/receipts/ omlx/cli/verify tests/cli/test_verify",
     "conformance of servers": """
         omlx/conformance/ tests/conformance/ tests/cli/test_verify_server""",
@@ -105,7 +103,7 @@ FEATURES: Final[dict[str, str]] = {
     "settings": """
         omlx/settings/ tests/settings/ admin/settings/ tests/admin/settings/ omlx/cli/config
         omlx/cli/arguments tests/cli/test_config tests/test_model_settings
-        tests/server/test_settings_files tests/server/test_request_settings""",
+        tests/server/test_settings_files""",
     "try a draft, benchmark page, omlx bench": """
         omlx/measure/ omlx/bench/ admin/trial admin/benchmark tests/measure/
         tests/bench/ tests/admin/test_trial tests/admin/test_benchmark""",

@@ -1,4 +1,4 @@
-"""`omlx pull FILE.gguf` and `omlx pull smollm2`: a model of the home, or one sentence."""
+"""`omlx pull FILE.gguf`, `omlx pull smollm2`, and the bar of a download on a terminal."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ from omlx.errors import ModelError
 from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.hub import converted as package
 from omlx.models.hub.converted import _check
+from tests.cli.terminal import terminal
 from tests.cli.test_main import Capture, alone
 from tests.models.gguf.writer import demo_file
+from tests.models.hub import Hub, running
 from tests.processes import environment
 from tests.server.running import TARGET
 
@@ -133,3 +135,18 @@ def test_a_model_that_answers_otherwise_is_not_kept() -> None:
         _check("m", BUNDLED / TARGET, (package.QUESTION, package.ANSWER))
     assert caught.value.code == "gguf.answer"
     assert caught.value.params["found"] != package.ANSWER
+
+
+MODEL = "org/model"
+
+
+def test_a_download_shows_one_bar_over_all_its_files(tmp_path: Path) -> None:
+    with running(Hub()) as hub:
+        hub.add(MODEL, BUNDLED / "omlx-demo/target")
+        hub.stall["mtp.safetensors"] = 1000  # until the bar has been drawn
+        environ = environment(tmp_path, **hub.environment(tmp_path / "hub"))
+        with terminal(environ, "pull", MODEL) as screen:
+            drawn = screen.wait_for("B/s]")
+            assert f"{MODEL}:" in drawn
+            assert "<" in drawn.rpartition("[")[2], "time taken and time left"
+            assert "safetensors" not in screen.text

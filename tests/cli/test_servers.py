@@ -1,9 +1,12 @@
-"""Several servers in one home folder: entries by process, the port that is taken."""
+"""Several servers in one home folder; `omlx ps`, `stop`, `rm` and `logs`."""
 
 from __future__ import annotations
 
+import io
 import json
+import logging
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,9 +19,15 @@ import pytest
 
 from omlx.cli.main import main
 from omlx.cli.serve.address import FILE, find_server, find_servers, published, running, without_flag
+from omlx.models.catalog.discovery import BUNDLED, discover
 from omlx.settings.file import locked, read, write
+from omlx.settings.schema import Settings
+from omlx.telemetry import log
+from tests.admin.running import Administered, administered
+from tests.cli.inside import omlx
 from tests.cli.test_main import Capture, alone
-from tests.models.trees import model
+from tests.models.trees import hub_model, model
+from tests.server.running import TARGET
 
 __all__ = ["alone"]
 
@@ -139,3 +148,150 @@ def test_models_of_a_servers_own_folders_are_known_to_other_commands(
 def test_without_flag() -> None:
     words = ["serve", "--port", "1", "m", "--port=2", "--ports", "3"]
     assert without_flag(words, "--port") == ["serve", "m", "--ports", "3"]
+
+
+@pytest.fixture(autouse=True)
+def _no_keyboard(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Administered]:
+    shutil.copytree(BUNDLED / TARGET, tmp_path / "models/mine")
+    registry = discover(Settings(home=tmp_path), {"HOME": str(tmp_path)})
+    with (
+        administered(tmp_path, registry, default="mine") as running,
+        published(tmp_path, running.running.url),
+    ):
+        yield running
+
+
+def test_ps_lists_what_is_in_memory_until_it_is_stopped(
+    server: Administered, capsys: Capture
+) -> None:
+    home = ["--home", str(server.home)]
+    assert main(["run", "mine", "Hi", *home]) == 0
+    capsys.readouterr()
+    assert main(["ps", *home]) == 0
+    summary, head, row = capsys.readouterr().out.splitlines()
+    assert summary.startswith(server.running.url)
+    assert head.split() == ["MODEL", "MEMORY", "CONTEXT", "REQUESTS", "IDLE"]
+    assert row.split()[0] == "mine"
+    assert main(["ps", "--json", *home]) == 0
+    (record,) = json.loads(capsys.readouterr().out)
+    assert record["used_bytes"] > 0
+    assert [(card["id"], card["active"]) for card in record["models"]] == [("mine", 0)]
+    assert main(["stop", "mine", *home]) == 0
+    capsys.readouterr()
+    assert main(["ps", *home]) == 0
+    assert "No model is in memory." in capsys.readouterr().out
+
+
+def test_without_a_server_there_is_nothing_to_list_or_stop(alone: Path, capsys: Capture) -> None:
+    for words in (["ps"], ["stop"], ["stop", "x"]):
+        assert main(words) == 2
+        assert "No server is running" in capsys.readouterr().err
+
+
+def test_stop_ends_the_chosen_server_and_waits(alone: Path, capsys: Capture) -> None:
+    waiting = "import signal; signal.pause()"
+    home = alone / ".omlx"
+    with answering() as first, answering() as second:
+        commands = [[sys.executable, "-c", waiting] for _ in range(2)]
+        processes = [subprocess.Popen(command) for command in commands]
+        for process, port in zip(processes, (first, second), strict=True):
+            enter(home, process.pid, f"http://127.0.0.1:{port}")
+        assert main(["stop"]) == 2
+        assert f"127.0.0.1:{first}, http://127.0.0.1:{second}" in capsys.readouterr().err
+        reaper = Thread(target=processes[1].wait)
+        reaper.start()
+        try:
+            assert main(["stop", "--port", str(second)]) == 0
+            reaper.join()
+            assert f"127.0.0.1:{second} ends" in capsys.readouterr().out
+            assert [server.pid for server in running(home)] == [processes[0].pid]
+        finally:
+            for process in processes:
+                process.kill()
+                process.wait()
+
+
+def test_rm_deletes_own_models_after_a_question(server: Administered, capsys: Capture) -> None:
+    home = ["--home", str(server.home)]
+    assert main(["run", "mine", "Hi", *home]) == 0
+    capsys.readouterr()
+    assert main(["rm", "mine", *home]) == 2
+    assert "--yes" in capsys.readouterr().err
+    assert main(["rm", TARGET, "--yes", *home]) == 2
+    assert "Delete it there" in capsys.readouterr().err
+    assert (BUNDLED / TARGET).exists()
+    assert main(["rm", "mine", "--yes", *home]) == 0
+    assert "mine is deleted" in capsys.readouterr().out
+    assert not (server.home / "models/mine").exists()
+    assert main(["ps", *home]) == 0
+    assert "No model is in memory." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("answer", "status"), [("n", 1), ("", 1), ("y", 0)])
+def test_rm_asks_on_a_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str, status: int
+) -> None:
+    class Keyboard(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    cache = tmp_path / ".cache/huggingface/hub"
+    hub_model(cache, "org/whole")
+    monkeypatch.setattr("sys.stdin", Keyboard(f"{answer}\n"))
+    done = omlx(tmp_path, "rm", "whole")
+    assert done.returncode == status, done.stderr
+    assert "Delete org/whole" in done.stdout
+    assert (cache / "models--org--whole").exists() is bool(status)
+
+
+def test_a_link_to_a_folder_elsewhere_is_not_followed(tmp_path: Path) -> None:
+    shutil.copytree(BUNDLED / TARGET, tmp_path / "elsewhere")
+    (tmp_path / ".omlx/models").mkdir(parents=True)
+    (tmp_path / ".omlx/models/linked").symlink_to(tmp_path / "elsewhere")
+    assert omlx(tmp_path, "rm", "linked", "--yes").returncode == 2
+    assert (tmp_path / "elsewhere/config.json").exists()
+
+
+def test_rm_deletes_the_repository_of_a_snapshot(tmp_path: Path) -> None:
+    hub_model(tmp_path / ".omlx/models", "org/copied")
+    done = omlx(tmp_path, "rm", "copied", "--yes")
+    assert done.returncode == 0, done.stderr
+    assert not (tmp_path / ".omlx/models/models--org--copied").exists()
+
+
+def test_rm_keeps_a_folder_with_other_models(tmp_path: Path) -> None:
+    shutil.copytree(BUNDLED / TARGET, tmp_path / ".omlx/models/org/whole")
+    (tmp_path / ".omlx/models/org/left.safetensors").write_bytes(b"")
+    done = omlx(tmp_path, "rm", "org", "--yes")
+    assert (done.returncode, "org/whole" in done.stderr) == (2, True), done.stderr
+    assert (tmp_path / ".omlx/models/org/whole/config.json").exists()
+
+
+def test_rm_takes_no_pattern_for_a_model(tmp_path: Path) -> None:
+    shutil.copytree(BUNDLED / TARGET, tmp_path / ".omlx/models/mine")
+    assert omlx(tmp_path, "config", "set", "model_map", "claude-*=mine").returncode == 0
+    assert omlx(tmp_path, "rm", "claude-5", "--yes").returncode == 2
+    assert omlx(tmp_path, "rm", "mine:latest", "--yes").returncode == 0
+    assert not (tmp_path / ".omlx/models/mine").exists()
+
+
+def test_logs_are_shown_in_their_human_form(alone: Path, capsys: Capture) -> None:
+    assert main(["logs"]) == 2
+    assert "no log yet" in capsys.readouterr().err
+    home = alone / ".omlx"
+    log.set_up(home)
+    try:
+        for number in range(3):
+            logging.getLogger("omlx.test").warning("line %s \x1b", number)
+    finally:
+        log.tear_down()
+    assert main(["logs", "-n", "2"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.partition(" ")[2].partition(" ")[2] for line in lines] == [
+        f"warning: line {number} \\x1b" for number in (1, 2)
+    ]

@@ -1,7 +1,9 @@
-"""`omlx serve` at its start and its end: the network, the browser, requests that are waited for."""
+"""`omlx serve` at its start and its end: the network, the browser, a fitting example request."""
 
 from __future__ import annotations
 
+import json
+import shlex
 import shutil
 import ssl
 import subprocess
@@ -15,9 +17,11 @@ import pytest
 
 from omlx.cli.main import main
 from omlx.cli.serve.address import EVERYWHERE, ensure_key, open_to_network
+from omlx.cli.serve.announcement import example
 from omlx.cli.serve.ending import Deadline, EngineMonitor
 from omlx.clients.agents import machine_names, network_urls
 from omlx.models.catalog.discovery import BUNDLED
+from omlx.models.catalog.registry import ModelEntry
 from omlx.models.pool.speculation import check_value
 from omlx.settings.configuration import LiveConfiguration
 from omlx.settings.schema import Settings
@@ -28,6 +32,7 @@ from tests.cli.terminal import CTRL_C, terminal
 from tests.cli.test_main import Capture, alone
 from tests.lanes import few
 from tests.processes import environment
+from tests.server.encoders.tiny import declare, write
 from tests.server.running import TARGET
 
 __all__ = ["alone"]
@@ -127,3 +132,46 @@ def test_a_certificate_that_cannot_be_used_is_named(
     assert main(["serve", "--port", "0", flag, path]) == 2
     error = capsys.readouterr().err
     assert ("no.pem" if flag == "--tls-cert" else "tls_cert") in error
+
+
+ADDRESS = "http://127.0.0.1:8000"
+CHAT = ModelEntry(TARGET, BUNDLED / TARGET, "bundled")
+
+
+def asked(*models: ModelEntry) -> tuple[str, dict[str, Any]]:
+    """Return path and body of the example."""
+    _, line = example(models, ADDRESS, with_key=False)
+    words = shlex.split(line)
+    (url,) = (word for word in words if word.startswith(ADDRESS))
+    return url.removeprefix(ADDRESS), json.loads(words[-1])
+
+
+def test_a_chat_is_shown_before_an_embedding(tmp_path: Path) -> None:
+    encoder = declare(write(tmp_path / "e", "bert"), {"pooling_mode": "mean"}, normalize=True)
+    path, body = asked(encoder, CHAT)
+    assert (path, body["model"]) == ("/v1/chat/completions", TARGET)
+    assert body["temperature"] == 0, "everyone sees the likeliest answer"
+
+
+def test_an_encoder_alone_is_asked_for_a_vector_or_a_score(tmp_path: Path) -> None:
+    encoder = declare(write(tmp_path / "e", "bert"), {"pooling_mode": "mean"}, normalize=True)
+    judge = write(tmp_path / "j", "bert", labels=1)
+    path, body = asked(encoder)
+    assert (path, body.keys()) == ("/v1/embeddings", {"model", "input"})
+    path, body = asked(judge)
+    assert (path, body.keys()) == ("/v1/rerank", {"model", "query", "documents"})
+
+
+def test_a_model_that_does_nothing_alone_has_no_example(tmp_path: Path) -> None:
+    assert example([write(tmp_path / "e", "bert")], ADDRESS, with_key=False) == []
+    assert example([], ADDRESS, with_key=False) == []
+
+
+@pytest.mark.needs_extra
+def test_the_server_of_an_encoder_prints_a_request_that_works(tmp_path: Path) -> None:
+    folder = tmp_path / "models/org/e"
+    declare(write(folder, "bert"), {"pooling_mode": "mean"}, normalize=True)
+    with serving(tmp_path, "--model-dir", str(tmp_path / "models")) as server:
+        command = ["sh", "-c", server.announced[-1]]
+        answer = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        assert json.loads(answer)["data"][0]["embedding"]

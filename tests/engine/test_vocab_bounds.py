@@ -180,7 +180,7 @@ def test_nothing_is_written_beyond_an_array() -> None:
     libraries = [os.environ.get("LD_PRELOAD", ""), find_library("c_malloc_debug") or ""]
     checked["LD_PRELOAD"] = " ".join(filter(None, libraries))
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "0"]
-    files = [__file__, "tests/server/test_narrow_model.py"]
+    files = [__file__, "tests/server/test_other_models.py"]
     done = subprocess.run(
         [*command, *files, "-k", "missing or lacks or narrow", "-m", "not slow"],
         env=os.environ | checked,

@@ -1,4 +1,4 @@
-"""Context length and abilities of models, as clients of several servers look for them."""
+"""Context, abilities and status of models, as clients of several servers look for them."""
 
 from __future__ import annotations
 
@@ -12,9 +12,16 @@ import pytest
 from anthropic import Anthropic
 from openai import OpenAI
 
+from omlx.engine.speculation.cost_model import CostModel
+from omlx.engine.speculation.strategy import parse
+from omlx.engine.types import ModelSnapshot
+from omlx.errors import Reason
 from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.catalog.facts import model_facts
 from omlx.models.catalog.registry import ModelEntry
+from omlx.models.pool.speculation import SpeculationConfig
+from omlx.records import DrafterStats, Gate, PrefixStats, RequestStats
+from omlx.server.endpoints import status
 from tests.server.running import DEMO, TARGET, Running, omlx
 
 CONTEXT = 4096
@@ -104,3 +111,115 @@ def test_three_hundred_models_are_listed_at_once(tmp_path: Path) -> None:
         assert len(first["data"]) == 303
         assert first["data"][-1]["owned_by"] == "local"
         assert http.get("/v1/models").json() == first
+
+
+PAYS = Gate("on")
+OFF = Gate("off", Reason("spec.off.does_not_pay", {"speedup": 0.8}))
+EMPTY = PrefixStats(None, 0, 100, 0, 0, 0, 0, 0, {}, {}, asked=0, refused=0)
+DRAFTERS = {"ngram": "ngram", "org/small": "draft"}
+
+
+def answer(
+    drafters: dict[str, DrafterStats], gates: dict[str, Gate], speedup: float | None
+) -> RequestStats:
+    reason = Reason("spec.on" if drafters else "spec.observing")
+    return RequestStats(9, 0, 30, 1.0, 1.0, 1.0, 0, drafters, reason, gates=gates, speedup=speedup)
+
+
+def snapshot(
+    drafters: dict[str, str] = DRAFTERS, off: Reason | None = None, **costs: Any
+) -> ModelSnapshot:
+    return ModelSnapshot(drafters, off, {}, None, {**CostModel().to_json(), **costs}, EMPTY)
+
+
+def test_nothing_is_known_of_a_model_that_is_not_loaded() -> None:
+    record = status.speculation(SpeculationConfig(), None, None, ())
+    assert (record["configured"], record["effective"], record["speedup"], record["costs"]) == (
+        "auto",
+        None,
+        None,
+        None,
+    )
+    assert record["drafters"] == {}
+
+
+def test_a_cache_that_refused_every_insertion_has_a_warning() -> None:
+    assert status.prefixes(EMPTY)["warning"] is None
+    assert status.prefixes(replace(EMPTY, asked=3, refused=2))["warning"] is None
+    record = status.prefixes(replace(EMPTY, asked=3, refused=3))
+    assert record["warning"]["code"] == "prefix.stored_none"
+    assert record["warning"]["params"] == {"asked": 3, "limit": 100}
+    assert (
+        status.prefixes(replace(EMPTY, off=Reason("prefix.off.no_room")))["off"]["code"]
+        == "prefix.off.no_room"
+    )
+
+
+def test_effective_is_what_is_left_of_the_strategy() -> None:
+    def effective(text: str, drafters: dict[str, str], off: Reason | None = None) -> str:
+        return str(
+            status.effective(SpeculationConfig(strategy=parse(text)), snapshot(drafters, off))
+        )
+
+    lookup = {"ngram": "ngram"}
+    assert effective("auto", DRAFTERS) == effective("auto", lookup) == "auto"
+    assert effective("ngram:m=8;draft", DRAFTERS) == "ngram:m=8;draft"
+    assert effective("ngram:m=8;draft", lookup) == "ngram:m=8"
+    assert (
+        effective("draft", lookup) == effective("off", DRAFTERS) == effective("auto", {}) == "off"
+    )
+    assert effective("auto", DRAFTERS, Reason("spec.off.cache", {"layers": "X"})) == "off"
+
+
+def test_a_cache_that_cannot_go_back_is_the_reason() -> None:
+    off = Reason("spec.off.cache", {"layers": "X"})
+    record = status.speculation(SpeculationConfig(), None, snapshot(off=off), ())
+    assert record["reason"]["code"] == "spec.off.cache"
+
+
+def test_live_acceptance_is_by_position_and_the_newest_gate_counts() -> None:
+    recent = [
+        answer(
+            {"org/small": DrafterStats(8, 5, 4, [3, 2])},
+            {"org/small": PAYS, "ngram": Gate("observing")},
+            1.25,
+        ),
+        answer({"org/small": DrafterStats(12, 6, 4, [4, 1, 1])}, {"org/small": PAYS}, 1.1),
+        answer({}, {"org/small": OFF}, None),
+    ]
+    record = status.speculation(SpeculationConfig(), None, snapshot(), recent)
+    small, lookup = record["drafters"]["org/small"], record["drafters"]["ngram"]
+    assert (small["state"], small["reason"]["code"]) == ("off", "spec.off.does_not_pay")
+    assert small["states"] == {"observing": 0, "on": 2, "off": 1}
+    assert (small["proposed"], small["accepted"], small["rounds"]) == (20, 11, 8)
+    assert small["acceptance"] == [0.875, 0.375, 0.125]
+    assert (lookup["state"], lookup["acceptance"], lookup["rounds"]) == ("observing", None, 0)
+    assert (record["requests"], record["speedup"]) == (3, 1.175)
+
+
+def test_plain_answers_say_nothing_about_speed() -> None:
+    assert status.speedup([answer({}, {}, 1.0)]) is None
+
+
+def test_costs_are_tables_of_milliseconds() -> None:
+    costs = CostModel()
+    for width, context, seconds in (
+        (0, 100, 0.01),
+        (1, 100, 0.011),
+        (4, 100, 0.02),
+        (4, 3000, 0.03),
+    ):
+        costs.target.learn(width, context, seconds)
+    costs.learn_draft("org/small", 4, 1, 100, 0.004)
+    record = status.costs(costs.to_json())
+    assert record["target"]["contexts"] == [256, 4096]
+    assert record["target"]["widths"] == [1, 4]
+    assert record["target"]["ms"] == [[11.0, None], [20.0, 30.0]]
+    assert record["target"]["plain_ms"] == [10.0, None]
+    assert record["drafts"]["org/small"]["ms"] == [[1.0]]
+
+
+def test_batching() -> None:
+    assert status.batching(None) == {"batchable": True, "reason": None}
+    reason = status.batching(Reason("batch.off.no_merge", {"layer": "X"}))["reason"]
+    assert reason["code"] == "batch.off.no_merge"

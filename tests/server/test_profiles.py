@@ -21,7 +21,7 @@ from omlx.settings.store import Store
 from tests.lanes import few
 from tests.server.dialects import user
 from tests.server.running import TARGET, Running, omlx
-from tests.server.test_request_settings import GIVEN, seen
+from tests.server.test_settings_files import GIVEN, seen
 
 FAST, DEEP = f"{TARGET}:fast", f"{TARGET}:deep"
 ROWS = [name for name in GIVEN if table()[name].allowed_in(Scope.PROFILE)]

@@ -1,7 +1,9 @@
-"""LM Studio's list of models, as its documentation describes the fields."""
+"""Paths, small endpoints, fields without effect, the OpenAPI document, LM Studio's models."""
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -10,6 +12,12 @@ from anthropic import Anthropic
 from openai import BadRequestError, OpenAI
 
 from omlx.server.access import canonical
+from omlx.server.dialects.anthropic import request as message_request
+from omlx.server.dialects.ollama import request as ollama
+from omlx.server.dialects.openai import chat_request as chat
+from omlx.server.dialects.openai import completions_request as completions
+from omlx.server.dialects.openai import responses_request as responses
+from omlx.server.request.fields import WITHOUT_EFFECT
 from omlx.settings.schema import Settings
 from tests.server.dialects import markup, user
 from tests.server.running import DRAFT, SEEING, TARGET, VISION, Running, omlx
@@ -148,3 +156,100 @@ def test_compaction_is_refused_by_name(client: OpenAI) -> None:
     with pytest.raises(BadRequestError) as caught:
         client.responses.compact(model=TARGET, input="a")
     assert caught.value.code == "response.no_compaction"
+
+
+@pytest.fixture(scope="module")
+def document() -> dict[str, dict[str, dict[str, dict[str, object]]]]:
+    with omlx() as server:
+        answer = httpx.get(f"{server.url}/openapi.json")
+    content: dict[str, dict[str, dict[str, dict[str, object]]]] = answer.json()
+    return content
+
+
+def test_bodies_are_documented(
+    document: dict[str, dict[str, dict[str, dict[str, object]]]],
+) -> None:
+    paths = document["paths"]
+    for path, body in (
+        ("/v1/chat/completions", "ChatRequest"),
+        ("/v1/messages/count_tokens", "MessageRequest"),
+        ("/api/chat", "OllamaChatRequest"),
+        ("/v1/models/{name}/prefixes/probe", "ChatRequest"),
+    ):
+        schema = {"schema": {"$ref": f"#/components/schemas/{body}"}}
+        content = {"content": {"application/json": schema}, "required": True}
+        assert paths[path]["post"]["requestBody"] == content
+    assert "requestBody" not in paths["/v1/models/{name}/load"]["post"]
+    assert all("head" not in operations for operations in paths.values())
+
+
+def test_names_of_schemas_hold_no_module(
+    document: dict[str, dict[str, dict[str, dict[str, object]]]],
+) -> None:
+    assert [name for name in document["components"]["schemas"] if "__" in name] == []
+
+
+DOCS = Path(__file__).parents[2] / "docs/api.md"
+USED: dict[str, Any] = {
+    "web_search_options": {},
+    "mcp_servers": [{"type": "url", "url": "https://a", "name": "a"}],
+    "mirostat": 2,
+}
+NEUTRAL: dict[str, Any] = {
+    "service_tier": "auto",
+    "mcp_servers": [],
+    "mirostat": 0,
+    "web_search_options": None,
+    "metadata": {"user_id": "a"},
+    "unheard_of": 1,
+}
+PATHS: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": {"messages": ASKED},
+    "/v1/completions": {"prompt": "a"},
+    "/v1/responses": {"input": "a"},
+    "/v1/messages": {"messages": ASKED},
+    "/api/chat": {"messages": ASKED, "stream": False, "options": {"num_predict": 2}},
+}
+LIMITS = {"/v1/responses": "max_output_tokens"}
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_fields_without_effect_are_named(server: Running, path: str) -> None:
+    limit = {LIMITS.get(path, "max_tokens"): 2}
+    used = dict(USED)
+    if path == "/v1/messages":
+        del used["mcp_servers"]  # has an effect there
+    for fields, named in ((used, sorted(used)), (NEUTRAL, [])):
+        body = {"model": TARGET, **limit, **PATHS[path], **fields}
+        if path == "/v1/responses":
+            body |= {"metadata": {}}
+        answer = httpx.post(server.url + path, json=body, timeout=60)
+        assert answer.status_code == 200
+        warnings = answer.json().get("warnings", [])
+        found = [each for each in warnings if each["code"] == "request.without_effect"]
+        names = [name for each in found for name in each["params"]["fields"].split(", ")]
+        assert sorted(names) == named
+
+
+def test_verbosity_of_responses_is_nested() -> None:
+    body = json.dumps({"input": "a", "text": {"verbosity": "low"}}).encode()
+    (warning,) = responses.ResponseRequest.parse(body).without_effect()
+    assert warning.params == {"fields": "verbosity", "count": 1}
+
+
+def test_the_documentation_lists_every_field() -> None:
+    table = DOCS.read_text(encoding="utf-8")
+    assert [name for name in WITHOUT_EFFECT if f"`{name}`" not in table] == []
+
+
+def test_no_field_is_refused_or_used_as_well() -> None:
+    bodies = (
+        (chat.ChatRequest, chat.UNSUPPORTED),
+        (completions.CompletionRequest, completions.UNSUPPORTED),
+        (message_request.MessageRequest, message_request.UNSUPPORTED),
+        (ollama.OllamaChatRequest, ollama.UNSUPPORTED),
+    )
+    for body, unsupported in bodies:
+        assert not WITHOUT_EFFECT.keys() & unsupported.keys()
+        used = WITHOUT_EFFECT.keys() & body.model_fields.keys()
+        assert used <= {"thinking", "cache_control", "truncate", "mcp_servers"}  # of one endpoint

@@ -19,8 +19,7 @@ from tests.server.dialects import markup, user
 from tests.server.journal.streams import copy_files, journaled, numbered
 from tests.server.running import TARGET, Running, omlx
 from tests.server.spelling import CONTEXT, spelling_pool
-from tests.tools.test_mcp import COMMAND, needs_mcp
-from tests.tools.test_web import answering
+from tests.tools.test_tools import COMMAND, answering, needs_mcp
 
 pytestmark = needs_mcp
 

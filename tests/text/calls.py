@@ -1,17 +1,21 @@
 """Builders for tests of tool calls: functions, masks, walks along a mask, outputs as clients get
-them.
+them; calls of families that mlx-lm has no parser for, as their models write them.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import jsonschema
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
+from omlx.text.calls import json_formats, tag_formats
+from omlx.text.calls.elements import MINIMAX_M3, TOKEN
+from omlx.text.calls.format import CallFormat
 from omlx.text.grammar import GrammarCompiler, Preamble
 from omlx.text.mask import GrammarMask
 from omlx.text.tools import ToolUse
@@ -102,3 +106,208 @@ def valid(calls: Calls, schemas: Mapping[str, Schema]) -> bool:
     for name, arguments in calls:
         jsonschema.validate(arguments, schemas[name])
     return True
+
+
+ARGUMENTS: Final = {"city": "Zürich", "days": 3}
+_JSON: Final = '{"city": "Zürich", "days": 3}'
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """`tokens` are the markers that the family's tokenizers have as tokens."""
+
+    form: CallFormat
+    tokens: tuple[str, ...]
+    one: str
+    two: str = ""
+
+
+def _objects(start: str, end: str) -> tuple[str, str]:
+    """Return the calls of a family that writes a list of objects between two markers."""
+    one = f'{start}[{{"name": "get_weather", "arguments": {_JSON}}}]{end}'
+    two = '{"name": "look", "arguments": {}}, {"name": "look", "arguments": {"days": 3}}'
+    return one, f"{start}[{two}]{end}"
+
+
+def _dsml(section: str) -> tuple[str, str]:
+    one = (
+        f'<｜DSML｜{section}>\n<｜DSML｜invoke name="get_weather">\n'
+        '<｜DSML｜parameter name="city" string="true">Zürich</｜DSML｜parameter>\n'
+        '<｜DSML｜parameter name="days" string="false">3</｜DSML｜parameter>\n'
+        f"</｜DSML｜invoke>\n</｜DSML｜{section}>"
+    )
+    two = (
+        f'<｜DSML｜{section}>\n<｜DSML｜invoke name="look">\n</｜DSML｜invoke>\n'
+        '<｜DSML｜invoke name="look">\n'
+        '<｜DSML｜parameter name="days" string="false">3</｜DSML｜parameter>\n'
+        f"</｜DSML｜invoke>\n</｜DSML｜{section}>"
+    )
+    return one, two
+
+
+_DEEPSEEK: Final = tuple(
+    f"<｜tool▁{name}｜>" for name in ("calls▁begin", "calls▁end", "call▁begin", "call▁end", "sep")
+)
+_BEGIN, _END, _CALL, _CALL_END, _SEPARATOR = _DEEPSEEK
+
+EXAMPLES: Final = {
+    "llama": Example(
+        json_formats.LLAMA_3,
+        ("<|python_tag|>",),
+        f'{{"name": "get_weather", "parameters": {_JSON}}}',
+        '{"name": "look", "parameters": {}}; {"name": "look", "parameters": {"days": 3}}',
+    ),
+    "deepseek r1": Example(
+        json_formats.DEEPSEEK_R1,
+        _DEEPSEEK,
+        f"{_BEGIN}{_CALL}function{_SEPARATOR}get_weather\n```json\n{_JSON}\n```{_CALL_END}{_END}",
+        f"{_BEGIN}{_CALL}function{_SEPARATOR}look\n```json\n{{}}\n```{_CALL_END}\n"
+        f'{_CALL}function{_SEPARATOR}look\n```json\n{{"days": 3}}\n```{_CALL_END}{_END}',
+    ),
+    "deepseek v3.1": Example(
+        json_formats.DEEPSEEK_3_1,
+        _DEEPSEEK,
+        f"{_BEGIN}{_CALL}get_weather{_SEPARATOR}{_JSON}{_CALL_END}{_END}",
+        f"{_BEGIN}{_CALL}look{_SEPARATOR}{{}}{_CALL_END}"
+        f'{_CALL}look{_SEPARATOR}{{"days": 3}}{_CALL_END}{_END}',
+    ),
+    "deepseek v3.2": Example(tag_formats.DEEPSEEK_3_2, ("｜DSML｜",), *_dsml("function_calls")),
+    "deepseek v4": Example(tag_formats.DEEPSEEK_4, ("｜DSML｜",), *_dsml("tool_calls")),
+    "granite 3": Example(
+        json_formats.GRANITE_3, ("<|tool_call|>",), *_objects("<|tool_call|>", "")
+    ),
+    "nemotron nano 2": Example(
+        json_formats.NEMOTRON_NANO_2,
+        ("<TOOLCALL>", "</TOOLCALL>"),
+        *_objects("<TOOLCALL>", "</TOOLCALL>"),
+    ),
+    "apriel": Example(json_formats.APRIEL, (), *_objects("<tool_calls>", "</tool_calls>")),
+    "firefunction": Example(json_formats.FIREFUNCTION, (), *_objects("functools", "")),
+    "apertus": Example(
+        json_formats.APERTUS,
+        ("<|tools_prefix|>", "<|tools_suffix|>"),
+        f'<|tools_prefix|>[{{"get_weather": {_JSON}}}]<|tools_suffix|>',
+        '<|tools_prefix|>[{"look": {}}, {"look": {"days": 3}}]<|tools_suffix|>',
+    ),
+    "minimax m1": Example(
+        json_formats.MINIMAX_M1,
+        (),
+        f'<tool_calls>\n{{"name": "get_weather", "arguments": {_JSON}}}\n</tool_calls>',
+        '<tool_calls>\n{"name": "look", "arguments": {}}\n'
+        '{"name": "look", "arguments": {"days": 3}}\n</tool_calls>',
+    ),
+    "gigachat 3": Example(
+        json_formats.GIGACHAT_3,
+        ("<|message_sep|>", "<|role_sep|>"),
+        "<|message_sep|>\n\nfunction call<|role_sep|>\n"
+        f'{{"name": "get_weather", "arguments": {_JSON}}}',
+    ),
+    "gigachat 3.1": Example(
+        json_formats.GIGACHAT_3_1,
+        ("<|function_call|>",),
+        f'<|function_call|>{{"name": "get_weather", "arguments": {_JSON}}}',
+    ),
+    "command r7b": Example(
+        json_formats.COMMAND_R7B,
+        ("<|START_ACTION|>", "<|END_ACTION|>"),
+        '<|START_ACTION|>[\n    {"tool_call_id": "0", "tool_name": "get_weather", "parameters": '
+        f"{_JSON}}}\n]<|END_ACTION|>",
+        '<|START_ACTION|>[\n    {"tool_call_id": "0", "tool_name": "look", "parameters": {}},\n'
+        '    {"tool_call_id": "1", "tool_name": "look", "parameters": {"days": 3}}\n'
+        "]<|END_ACTION|>",
+    ),
+    "command r": Example(
+        json_formats.COMMAND_R,
+        (),
+        'Action:\n```json\n[\n    {\n        "tool_name": "get_weather",\n        "parameters": '
+        f"{_JSON}\n    }}\n]```",
+        'Action:\n```json\n[{"tool_name": "look", "parameters": {}},\n'
+        '{"tool_name": "look", "parameters": {"days": 3}}]\n```',
+    ),
+    "seed-oss": Example(
+        tag_formats.SEED_OSS,
+        ("<seed:tool_call>", "</seed:tool_call>"),
+        "<seed:tool_call>\n<function=get_weather>\n<parameter=city>Zürich</parameter>\n"
+        "<parameter=days>3</parameter>\n</function>\n</seed:tool_call>",
+        "<seed:tool_call>\n<function=look>\n</function>\n</seed:tool_call>\n"
+        "<seed:tool_call>\n<function=look>\n<parameter=days>3</parameter>\n</function>\n"
+        "</seed:tool_call>",
+    ),
+    "functionary 3.1": Example(
+        json_formats.FUNCTIONARY_3_1,
+        (),
+        f"<function=get_weather>{_JSON}</function>",
+        '<function=look>{}</function><function=look>{"days": 3}</function>',
+    ),
+    "functionary 3.2": Example(
+        json_formats.FUNCTIONARY_3_2, (), f"get_weather\n{_JSON}", 'look\n{}>>>look\n{"days": 3}'
+    ),
+    "hy3": Example(
+        tag_formats.HY3,
+        ("<tool_calls:opensource>", "</tool_calls:opensource>", "<tool_call:opensource>"),
+        "<tool_calls:opensource>\n<tool_call:opensource>get_weather<tool_sep:opensource>\n"
+        "<arg_key:opensource>city</arg_key:opensource>\n"
+        "<arg_value:opensource>Zürich</arg_value:opensource>\n"
+        "<arg_key:opensource>days</arg_key:opensource>\n"
+        "<arg_value:opensource>3</arg_value:opensource>\n"
+        "</tool_call:opensource>\n</tool_calls:opensource>",
+        "<tool_calls:opensource>\n<tool_call:opensource>look<tool_sep:opensource>\n"
+        "</tool_call:opensource>\n<tool_call:opensource>look<tool_sep:opensource>\n"
+        "<arg_key:opensource>days</arg_key:opensource>\n"
+        "<arg_value:opensource>3</arg_value:opensource>\n"
+        "</tool_call:opensource>\n</tool_calls:opensource>",
+    ),
+    "hy3 preview": Example(
+        tag_formats.HY3_PREVIEW,
+        ("<tool_calls>", "</tool_calls>", "<tool_call>", "</tool_call>", "<tool_sep>"),
+        "<tool_calls>\n<tool_call>get_weather<tool_sep>\n<arg_key>city</arg_key>\n"
+        "<arg_value>Zürich</arg_value>\n<arg_key>days</arg_key>\n<arg_value>3</arg_value>\n"
+        "</tool_call>\n</tool_calls>",
+        "<tool_calls>\n<tool_call>look<tool_sep>\n</tool_call>\n<tool_call>look<tool_sep>\n"
+        "<arg_key>days</arg_key>\n<arg_value>3</arg_value>\n</tool_call>\n</tool_calls>",
+    ),
+    "hy4": Example(
+        tag_formats.HY4,
+        ("<tool_calls>", "</tool_calls>", "<tool_call>", "</tool_call>"),
+        "<tool_calls><tool_call>get_weather<arg_key>city</arg_key><arg_value>Zürich</arg_value>"
+        "<arg_key>days</arg_key><arg_value>3</arg_value></tool_call></tool_calls>",
+        "<tool_calls><tool_call>look</tool_call><tool_call>look<arg_key>days</arg_key>"
+        "<arg_value>3</arg_value></tool_call></tool_calls>",
+    ),
+    "k2 horizon": Example(
+        tag_formats.K2_HORIZON,
+        ("<ifm|tool_calls>", "</ifm|tool_calls>", "<ifm|tool_call>", "</ifm|tool_call>"),
+        "<ifm|tool_calls>\n<ifm|tool_call>get_weather\n<ifm|arg_key>city</ifm|arg_key>\n"
+        "<ifm|arg_value>Zürich</ifm|arg_value>\n<ifm|arg_key>days</ifm|arg_key>\n"
+        "<ifm|arg_type>integer</ifm|arg_type>\n<ifm|arg_value>3</ifm|arg_value>\n"
+        "</ifm|tool_call>\n</ifm|tool_calls>",
+        "<ifm|tool_calls><ifm|tool_call>look</ifm|tool_call><ifm|tool_call>look"
+        "<ifm|arg_key>days</ifm|arg_key><ifm|arg_value>3</ifm|arg_value></ifm|tool_call>"
+        "</ifm|tool_calls>",
+    ),
+    "inkling": Example(
+        json_formats.INKLING,
+        ("<|content_invoke_tool_json|>", "<|end_message|>", "<|message_model|>"),
+        f'<|content_invoke_tool_json|>{{"name": "get_weather", "args": {_JSON}}}<|end_message|>',
+        '<|content_invoke_tool_json|>{"name": "look", "args": {}}<|end_message|>'
+        '<|content_invoke_tool_json|>{"name": "look", "args": {"days": 3}}<|end_message|>',
+    ),
+    "solar": Example(
+        json_formats.SOLAR,
+        ("<|tool_calls|>", "<|calls|>", "<|tool_call:begin|>", "<|tool_call:end|>"),
+        "<|tool_calls|><|tool_call:begin|>a1b2c9d4e5<|tool_call:name|>get_weather"
+        f"<|tool_call:args|>{_JSON}<|tool_call:end|><|calls|>",
+        "<|tool_calls|><|tool_call:begin|>a1b2c9d4e5<|tool_call:name|>look<|tool_call:args|>{}"
+        "<|tool_call:end|><|tool_call:begin|>b1b2c9d4e5<|tool_call:name|>look<|tool_call:args|>"
+        '{"days": 3}<|tool_call:end|><|calls|>',
+    ),
+    "minimax m3": Example(
+        MINIMAX_M3,
+        ("]<]minimax[>[",),
+        f'{TOKEN}<tool_call>\n{TOKEN}<invoke name="get_weather">{TOKEN}<city>Zürich{TOKEN}</city>'
+        f"{TOKEN}<days>3{TOKEN}</days>{TOKEN}</invoke>\n{TOKEN}</tool_call>",
+        f'{TOKEN}<tool_call>\n{TOKEN}<invoke name="look">{TOKEN}</invoke>\n'
+        f'{TOKEN}<invoke name="look">{TOKEN}<days>3{TOKEN}</days>{TOKEN}</invoke>\n'
+        f"{TOKEN}</tool_call>",
+    ),
+}

@@ -17,8 +17,7 @@ from tests import lanes
 from tests.schemas import SMALL, WORD, listed, record
 from tests.templates.parsing import parse
 from tests.text import calls
-from tests.text.call_examples import ARGUMENTS, EXAMPLES
-from tests.text.calls import mask, read, say, use, valid
+from tests.text.calls import ARGUMENTS, EXAMPLES, mask, read, say, use, valid
 from tests.text.tokenizers import decode_byte_level
 
 TEXT: Final = {"type": "string"}

@@ -1,16 +1,17 @@
-"""One property of every stream parser: its results depend on the text, not on how it is cut."""
+"""Stream parsers: results depend on the text, not on how it is cut; filters, case by case."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import Any, Final
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mlx_lm.chat_templates.muse_spark import RESPONSE_FORMAT
+from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from omlx.text.calls.markup import CallMarkup
 from omlx.text.calls.parser import ToolCallParser
@@ -19,9 +20,13 @@ from omlx.text.events import ReasoningDelta, TextDelta, ToolCallArguments
 from omlx.text.filters import (
     ChannelSplitter,
     MarkerFilter,
+    Piece,
     ReasoningSplitter,
+    Splitter,
     StopStringFilter,
+    StopStringMatcher,
     WrapperFilter,
+    overlap,
 )
 from omlx.text.harmony import CALL, THOUGHT, HarmonySplitter
 from tests.text.call_matrix import FORMATS, LOOK, TOOLS, WEATHER, written
@@ -129,3 +134,170 @@ def test_results_do_not_depend_on_how_a_text_is_cut(name: str, data: st.DataObje
     whole = results(stream.make(), [text])
     for cut in (parts, pieces, list(text)):
         assert results(stream.make(), cut) == whole
+
+
+WORDS = st.text("ab<", max_size=12)
+STOPS = st.lists(st.text("ab<", min_size=1, max_size=4), max_size=3)
+
+
+def cut(pieces: list[str], stops: list[str]) -> tuple[str, str | None]:
+    cutter = StopStringFilter(stops)
+    text = "".join([*map(cutter.feed, pieces), cutter.finish()])
+    return text, cutter.matched
+
+
+def naive(text: str, stops: list[str]) -> tuple[str, str | None]:
+    """Character by character: the first to end wins, the longest of those that end together."""
+    for end in range(len(text) + 1):
+        ending = [stop for stop in stops if text[:end].endswith(stop)]
+        if ending:
+            longest = max(ending, key=len)
+            return text[: end - len(longest)], longest
+    return text, None
+
+
+@given(pieces=st.lists(WORDS), stops=STOPS)
+def test_any_chunking_cuts_at_the_same_place(pieces: list[str], stops: list[str]) -> None:
+    assert cut(pieces, stops) == naive("".join(pieces), stops)
+
+
+@given(text=WORDS, marker=st.text("ab<", min_size=1, max_size=4))
+def test_overlap_is_the_longest_proper_beginning(text: str, marker: str) -> None:
+    expected = max(n for n in range(len(marker)) if text.endswith(marker[:n]))
+    assert overlap(text, marker) == expected
+
+
+def test_what_is_dropped() -> None:
+    machine = MarkerFilter(("<|open|>response<|sep|>", "<|close|>response<|sep|>"))
+    assert machine.feed("<|open|>resp") == ""
+    assert machine.feed("onse<|sep|>Hello <|cl") == "Hello "
+    assert machine.feed("ick|> <|close|>response<|sep|>!<|") == "<|click|> !"
+    assert machine.finish() == "<|"
+    assert MarkerFilter(()).feed("a") == "a"
+
+
+def test_a_possible_stop_is_held_back_and_given_back() -> None:
+    cutter = StopStringFilter(["END"])
+    assert cutter.feed("the E") == "the "
+    assert cutter.feed("N") == ""
+    assert cutter.feed("!") == "EN!"
+    assert cutter.feed("E") == ""
+    assert cutter.finish() == "E"
+
+
+@given(
+    text=st.text("abé< ", max_size=20),
+    stops=st.lists(st.text("abé< ", min_size=1, max_size=3), max_size=3),
+)
+def test_engine_and_text_side_agree(bpe: TokenizerWrapper, text: str, stops: list[str]) -> None:
+    tokens = bpe.encode("x" + text + "x", add_special_tokens=False)
+    watcher = StopStringMatcher(bpe, stops)
+    assert any(map(watcher.push, tokens)) == any(stop in "x" + text + "x" for stop in stops)
+
+
+MARKERS = ("<think>", "</think>")
+FRAGMENTS = st.lists(
+    st.sampled_from(["<think>", "</think>", "<", "/", "think>", " ", "\n", "a", "b<", "</"])
+)
+
+
+def parse(splitter: Splitter, chunks: Iterable[str]) -> list[Piece]:
+    pieces = []
+    for chunk in chunks:
+        pieces += splitter.feed(chunk)
+    return pieces + splitter.finish()
+
+
+def split(
+    pieces: list[str], *, thinking: bool = False, markers: tuple[str, str] | None = MARKERS
+) -> list[object]:
+    parsed = parse(ReasoningSplitter(markers, thinking=thinking), pieces)
+    return [kind("".join(piece.text for piece in run)) for kind, run in groupby(parsed, type)]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("plain", [TextDelta("plain")]),
+        ("<think>\nwhy\n</think>\n\nso", [ReasoningDelta("why"), TextDelta("so")]),
+        (" \n<think>why</think>so", [ReasoningDelta("why"), TextDelta("so")]),
+        ("<think></think>so", [TextDelta("so")]),
+        ("a <think> in prose", [TextDelta("a <think> in prose")]),
+        ("<thin air", [TextDelta("<thin air")]),
+        ("<thi", [TextDelta("<thi")]),
+        ("  ", [TextDelta("  ")]),
+        ("<think>cut </thi", [ReasoningDelta("cut </thi")]),
+        ("<think>a</think>b</think>", [ReasoningDelta("a"), TextDelta("b</think>")]),
+    ],
+)
+def test_splits(text: str, expected: list[object]) -> None:
+    assert split([text]) == expected
+    assert split(list(text)) == expected
+
+
+def test_reasoning_that_the_prompt_has_opened() -> None:
+    assert split(list("\nwhy</think>\nso"), thinking=True) == [
+        ReasoningDelta("why"),
+        TextDelta("so"),
+    ]
+
+
+def test_without_markers_everything_is_content() -> None:
+    assert split(list("<think>a</think>"), markers=None) == [TextDelta("<think>a</think>")]
+
+
+def naive_split(text: str, *, thinking: bool) -> list[object]:
+    """The rule, on the whole text at once."""
+    if not thinking and text.lstrip().startswith("</think>"):
+        text, thinking = text.lstrip(), True
+    if not thinking:
+        if not text.lstrip().startswith("<think>"):
+            return [TextDelta(text)] if text else []
+        text = text.lstrip().removeprefix("<think>")
+    thought, closed, rest = text.partition("</think>")
+    thought = thought.strip() if closed else thought.lstrip()
+    pieces = [ReasoningDelta(thought), TextDelta(rest.lstrip())]
+    return [piece for piece in pieces if piece.text]
+
+
+@given(fragments=FRAGMENTS, thinking=st.booleans())
+def test_any_chunking_gives_what_the_rule_gives(fragments: list[str], thinking: bool) -> None:
+    text = "".join(fragments)
+    expected = naive_split(text, thinking=thinking)
+    assert split([text], thinking=thinking) == expected
+    assert split(fragments, thinking=thinking) == expected
+    assert split(list(text), thinking=thinking) == expected
+
+
+CALL = '<atem:function_calls>\n<atem:invoke name="look">\n</atem:invoke>\n</atem:function_calls>'
+NEXT = "<|eom|><|start|>assistant "
+WHOLE = (
+    f"to=self<|message|>Hm. <|eo{NEXT}to=look<|message|>{CALL}"
+    f"{NEXT}to=user<|message|>It <rains.<|eot|>"
+)
+
+
+def read(chunks: list[str]) -> tuple[str, str]:
+    """Return reasoning and content."""
+    splitter = ChannelSplitter(RESPONSE_FORMAT["initial_state"], RESPONSE_FORMAT["transitions"])
+    pieces = parse(splitter, chunks)
+    reasoning = [piece.text for piece in pieces if isinstance(piece, ReasoningDelta)]
+    content = [piece.text for piece in pieces if isinstance(piece, TextDelta)]
+    return "".join(reasoning), "".join(content)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (WHOLE, ("Hm. <|eo", f"{CALL}It <rains.")),
+        ("No header at all.", ("", "No header at all.")),
+        ("to=self<|message|>cut o", ("cut o", "")),
+        ("to=self<|message|>a<|eo", ("a<|eo", "")),
+        (f"to=self<|message|>a{NEXT}to=us", ("a", "")),
+        ("to=commentary<|message|>I look.", ("", "I look.")),
+        ("", ("", "")),
+    ],
+)
+def test_channels(text: str, found: tuple[str, str]) -> None:
+    assert read([text]) == found
+    assert read(list(text)) == found

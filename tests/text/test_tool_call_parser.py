@@ -18,7 +18,7 @@ from omlx.text.calls.json_formats import HARMONY, MISTRAL_LISTING
 from omlx.text.calls.markup import CallMarkup
 from omlx.text.calls.parser import Piece, ToolCallParser
 from omlx.text.events import TextDelta, ToolCallArguments, ToolCallEnd, ToolCallStart
-from tests.text.call_examples import ARGUMENTS, EXAMPLES
+from tests.text.calls import ARGUMENTS, EXAMPLES
 
 TOOLS = [
     {

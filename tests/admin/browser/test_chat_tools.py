@@ -15,7 +15,7 @@ from tests.admin.browser.checks import check_accessible, check_fits
 from tests.admin.browser.chromium import DESKTOP, NARROW, PHONE
 from tests.admin.browser.site import Site, open_site
 from tests.admin.browser.test_chat import answers, ask, expect_answers, fill, talking
-from tests.tools.test_mcp import COMMAND, needs_mcp
+from tests.tools.test_tools import COMMAND, needs_mcp
 
 pytestmark = needs_mcp
 

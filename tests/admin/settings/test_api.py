@@ -1,4 +1,4 @@
-"""API of the settings of all models; those of one model are in tests/test_model_settings.py."""
+"""Settings of all models and of profiles; those of one model: tests/test_model_settings.py."""
 
 from __future__ import annotations
 
@@ -9,9 +9,14 @@ from pathlib import Path
 import httpx
 import pytest
 
+from omlx.admin.models.model_page import SETTINGS
+from omlx.admin.settings.view import FieldGroup, SettingsView, SettingView, setting_views
+from omlx.catalog import catalog
 from omlx.process_memory import machine_bytes
+from omlx.settings.layers import Layer, Source, resolve
+from omlx.settings.schema import Scope, Value, table
 from omlx.settings.store import GLOBAL_FILE, MODELS_FILE, Store
-from tests.admin.running import API, administered, change
+from tests.admin.running import API, Administered, administered, change
 from tests.server.running import TARGET
 
 
@@ -135,3 +140,177 @@ def test_numbers_that_are_not_json_are_refused_and_not_stored(tmp_path: Path) ->
         assert (answer.status_code, answer.json()["error"]["code"]) == (400, "request.json")
         assert client.get(f"{API}/{path}").headers["etag"] == revision
     assert not (tmp_path / MODELS_FILE).exists()
+
+
+def view(
+    name: str, scope: Scope = Scope.GLOBAL, *, cli: dict[str, Value] | None = None, **stored: Value
+) -> SettingView:
+    own = Layer(Source.MODEL if scope is Scope.MODEL else Source.GLOBAL, stored)
+    return setting_views(scope, resolve([own, Layer(Source.CLI, cli or {})]), own)[name]
+
+
+@pytest.mark.parametrize(
+    ("name", "stored", "control", "text"),
+    [
+        ("port", None, "number", ""),
+        ("port", 8080, "number", "8080"),
+        ("temperature", 0.7, "number", "0.7"),
+        ("lmstudio", False, "switch", "false"),
+        ("log_level", "debug", "choice", "debug"),
+        ("allow_host", ("a", "b"), "lines", "a\nb"),
+        ("chat_template_kwargs", {"深": 1}, "object", '{"深": 1}'),
+        ("memory_limit", 3 << 30, "size", "3GB"),
+        ("memory_limit", 1_000_000, "size", "1000000"),
+        ("memory_limit", 0, "size", "0"),
+        ("default_model", "org/x", "model", "org/x"),
+        ("api_key", "secret", "secret", ""),
+    ],
+)
+def test_a_field_holds_the_stored_value_as_it_is_typed(
+    name: str, stored: Value, control: str, text: str
+) -> None:
+    field = view(name, **({} if stored is None else {name: stored}))
+    assert (field.control, field.text, field.is_set) == (control, text, stored is not None)
+
+
+def test_a_field_that_a_flag_overrides() -> None:
+    field = view("draft_max", Scope.MODEL, cli={"draft_max": 5}, draft_max=9)
+    assert (field.name, field.control, field.keyboard) == ("draft_max", "number", "numeric")
+    assert (field.text, field.effect, field.is_set) == ("9", "5", True)
+    assert (field.source, field.locked, field.lock) == (Source.CLI, True, "--draft-max")
+    assert (field.record()["low"], field.record()["high"]) == (1, 64)
+    assert not field.confirm
+
+
+def test_a_number_that_may_be_a_fraction_or_negative_gets_the_full_keyboard() -> None:
+    assert view("temperature").keyboard == "text"
+    assert view("presence_penalty").keyboard == "text"
+
+
+def field_names(groups: list[FieldGroup]) -> list[str]:
+    names: list[str] = []
+    for group in groups:
+        names += [field.name for field in group.fields]
+    return names
+
+
+@pytest.mark.parametrize("scope", [Scope.GLOBAL, Scope.MODEL])
+def test_every_setting_that_can_be_stored_has_a_field_once(scope: Scope) -> None:
+    settings = SettingsView("r", setting_views(scope, resolve(), Layer(Source.GLOBAL, {})))
+    names = field_names(settings.groups())
+    assert sorted(names) == sorted(row.name for row in table().values() if row.allowed_in(scope))
+    others = field_names(settings.groups(without=SETTINGS))
+    assert set(names) - set(others) == SETTINGS
+
+
+def test_every_field_has_a_label_and_every_label_a_field() -> None:
+    stored = {
+        row.name
+        for row in table().values()
+        if any(map(row.allowed_in, (Scope.GLOBAL, Scope.MODEL, Scope.PROFILE)))
+    }
+    keys = [key.split(".") for key in catalog()]
+    assert {key[1] for key in keys if key[0] == "settings" and key[-1] == "label"} == stored
+
+
+MODEL = f"models/{TARGET}/settings"
+FAST = f"{MODEL}?profile=fast"
+PAGE = f"/admin/profiles/{TARGET}"
+
+
+def completed(client: httpx.Client, model: str) -> httpx.Response:
+    body = {"model": model, "messages": [{"role": "user", "content": "Hi."}]}
+    return client.post("/v1/chat/completions", json=body)
+
+
+def test_a_profile_is_made_changed_used_and_removed(tmp_path: Path) -> None:
+    with administered(tmp_path, max_tokens=4) as server, server.browser() as client:
+        before = client.get(f"{API}/{FAST}").json()
+        assert (before["profile"], before["settings"]["max_tokens"]["set"]) == ("fast", False)
+        assert before["settings"]["max_tokens"]["locked"] is False, "a profile goes before flags"
+        assert {"draft_model", "alias", "port"}.isdisjoint(before["settings"])
+        assert completed(client, f"{TARGET}:fast").status_code == 404
+        answer = change(client, FAST, max_tokens=2, speculation="off").json()
+        assert answer["applied"] == {"max_tokens": "at_once", "speculation": "at_once"}
+        assert answer["settings"]["max_tokens"]["source"] == "profile"
+        used = completed(client, f"{TARGET}:fast").json()
+        assert used["usage"]["completion_tokens"] == 2
+        assert completed(client, TARGET).json()["usage"]["completion_tokens"] == 4
+        assert client.get(f"{API}/{MODEL}").json()["settings"]["speculation"]["set"] is False
+        assert client.delete(f"{API}/{FAST}").status_code == 204
+        assert completed(client, f"{TARGET}:fast").status_code == 404
+        assert Store(tmp_path).read().layer(TARGET, "fast").values == {}
+
+
+def test_two_editors_of_a_profile_do_not_overwrite_each_other(
+    server: Administered, browser: httpx.Client
+) -> None:
+    revision = browser.get(f"{API}/{FAST}").headers["etag"]
+    change(browser, FAST, top_k=5)
+    body = {"changes": {"top_k": 6}}
+    late = browser.patch(f"{API}/{FAST}", json=body, headers={"If-Match": revision})
+    assert late.status_code == 412
+    change(browser, MODEL, top_k=9)
+    assert browser.get(f"{API}/{FAST}").json()["settings"]["top_k"]["value"] == 5
+
+
+@pytest.mark.parametrize(
+    ("query", "changes", "code"),
+    [
+        ("?profile=latest", {"top_k": 1}, "config.profile_name"),
+        ("?profile=a:b", {"top_k": 1}, "config.profile_name"),
+        ("?profile=", {"top_k": 1}, "config.profile_name"),
+        ("?profile=x", {"draft_model": "a/b"}, "config.not_stored"),
+        ("?profile=x", {"temperature": 9}, "config.float"),
+        ("?profile=x", {"speculation": "medusa"}, "config.strategy"),
+        ("?profile=x", {"draft_min": 9, "draft_max": 2}, "config.bounds"),
+    ],
+)
+def test_a_profile_that_cannot_be_is_refused(
+    server: Administered, browser: httpx.Client, query: str, changes: dict[str, object], code: str
+) -> None:
+    etag = browser.get(f"{API}/{MODEL}?profile=x").headers["etag"]
+    body = {"changes": changes}
+    answer = browser.patch(f"{API}/{MODEL}{query}", json=body, headers={"If-Match": etag})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, code)
+    assert "x" not in Store(server.home).read().profiles(TARGET)
+
+
+def test_what_is_removed_must_be_named(server: Administered, browser: httpx.Client) -> None:
+    change(browser, MODEL, top_p=0.5)
+    answer = browser.delete(f"{API}/{MODEL}")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "request.missing")
+    assert Store(server.home).read().layer(TARGET).values["top_p"] == 0.5
+
+
+def test_pages_name_profiles_and_refuse_bad_names(
+    server: Administered, browser: httpx.Client
+) -> None:
+    change(browser, f"{MODEL}?profile=my.deep-1", temperature=0.25)
+    model = browser.get(f"/admin/models/{TARGET}").text
+    assert f'href="{PAGE}?profile=my.deep-1"' in model
+    assert f"{TARGET}:my.deep-1" in model
+    page = browser.get(f"{PAGE}?profile=my.deep-1").text
+    assert 'value="0.25"' in page
+    opened = browser.post(PAGE, data={"profile": "a b&c"})
+    assert opened.headers["location"] == f"{PAGE}?profile=a+b%26c"
+    for query in ("", "?profile=", "?profile=latest", "?profile=%3Cb%3E"):
+        answer = browser.get(PAGE + query)
+        assert (answer.status_code, "cannot be the name" in answer.text) == (404, True)
+        assert "<b>" not in answer.text
+    assert browser.get("/admin/profiles/no/model?profile=a").status_code == 404
+
+
+def test_a_profile_can_be_chosen_where_a_model_can(
+    server: Administered, browser: httpx.Client
+) -> None:
+    change(browser, f"{MODEL}?profile=chosen", temperature=0.25)
+    option = f'<option value="{TARGET}:chosen"'
+    for page in ("/admin/settings", "/admin/connect"):
+        assert option in browser.get(page).text
+    assert option not in browser.get(f"/admin/models/{TARGET}").text, "no draft model"
+    asked = browser.get(f"/admin/chat?model={TARGET}:chosen").text
+    assert f'data-model="{TARGET}:chosen"' in asked
+    models = browser.get("/admin/api/chat/models").json()["data"]
+    (profile,) = (model for model in models if model["id"] == f"{TARGET}:chosen")
+    assert (profile["parent"], profile["profile"]) == (TARGET, {"temperature": 0.25})

@@ -1,20 +1,28 @@
-"""Images that are refused, each with its code, while another stream continues."""
+"""Images that are refused, each with its code; models that do not see, and say so."""
 
 from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from PIL import Image
 
+from omlx.errors import Reason
+from omlx.installation import extra_command
+from omlx.models.vision import support
 from omlx.server.request.content import MAX_BYTES
 from omlx.server.request.media.images import MAX_IMAGES
+from omlx.settings.schema import Settings
 from tests.models.vision.loaded import picture
+from tests.models.vision.test_support import drop_tensors
 from tests.server.dialects import user
-from tests.server.media.pictures import QWEN, asking, file_of, some_uri, uri
+from tests.server.media.pictures import QWEN, asking, file_of, seeing, some_uri, uri
 from tests.server.running import TARGET, Running
 
 pytestmark = pytest.mark.needs_extra
@@ -169,3 +177,46 @@ def test_nothing_of_an_image_is_logged(
         data = url.partition(",")[2]
         assert data[:24] not in written
         assert data[-24:] not in written
+
+
+@contextmanager
+def client(folder: Path, settings: Settings | None = None) -> Iterator[httpx.Client]:
+    with seeing(folder, QWEN, settings=settings) as running:
+        yield running.http
+
+
+def check(http: httpx.Client, reason: Reason) -> None:
+    """Check that an image is refused for a reason, and that text is answered."""
+
+    def ask(*parts: str) -> Any:
+        body = {"model": QWEN, "messages": [asking(*parts)], "max_tokens": 2}
+        return http.post("/v1/chat/completions", json=body)
+
+    refused = ask("What?", some_uri())
+    assert refused.status_code == 400, refused.text
+    error = refused.json()["error"]
+    assert (error["code"], error["param"]) == ("image.model", "messages[0].content[1]")
+    assert error["params"]["model"] == QWEN
+    assert reason.message in error["message"]
+    assert ask("What?").status_code == 200
+    (card,) = (card for card in http.get("/v1/models").json()["data"] if card["id"] == QWEN)
+    assert card["input_modalities"] == ["text"]
+
+
+def test_a_directory_without_vision_weights(tmp_path: Path) -> None:
+    with client(tmp_path) as http:
+        drop_tensors(tmp_path / QWEN, "vision_tower")
+        check(http, Reason("vision.off.no_weights"))
+
+
+def test_the_extra_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with client(tmp_path) as http:
+        monkeypatch.setattr(support, "_PACKAGES", ("no_such_package",))
+        reason = Reason("vision.off.extra", {"command": extra_command("vision")})
+        assert "pip install" in reason.message
+        check(http, reason)
+
+
+def test_the_setting_is_off(tmp_path: Path) -> None:
+    with client(tmp_path, Settings(vision=False)) as http:
+        check(http, Reason("vision.off.setting"))

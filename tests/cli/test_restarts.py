@@ -1,13 +1,16 @@
-"""Answers of `omlx serve` whose process is killed while a client reads: the client asks the next
-process for the rest, and what it has then is what an undisturbed client gets."""
+"""What the next process of `omlx serve` continues: answers of a killed one, as an undisturbed
+client gets them; prefixes on disk; beginnings that return.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -25,11 +28,13 @@ from starlette.applications import Starlette
 from starlette.responses import Response
 from starlette.routing import Route
 
+from omlx.models.catalog.discovery import BUNDLED
 from tests.cli.killed import serving
 from tests.server import running
 from tests.server.journal.streams import PATHS, Event, alike, body_of, numbered, said
 from tests.server.journal.test_answers import EVERY
 from tests.server.running import DRAFT, HYBRID, PATIENCE_S, TARGET
+from tests.storage import homes
 
 KEY = {"Idempotency-Key": "one"}
 EACH = 3
@@ -222,3 +227,101 @@ def test_every_answer_outlives_all_its_processes(tmp_path: Path, model: str) -> 
         for reader in readers:
             reader.check(client)
     sys.stdout.write(f"{len(readers)} answers, {sum(reader.kills for reader in readers)} kills\n")
+
+
+SYSTEM = "You edit small programs with care, and say what you changed. " * 60
+
+
+def ask(client: httpx.Client, model: str, text: str) -> dict[str, Any]:
+    """Ask behind the same long system prompt. Return cached tokens, prompt tokens and text."""
+    messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": text}]
+    body = {"model": model, "messages": messages, "max_tokens": 24, "temperature": 0.8, "seed": 3}
+    answer = client.post("/v1/chat/completions", json=body)
+    assert answer.status_code == 200, answer.text
+    record = answer.json()
+    usage = record["usage"]
+    return {
+        "cached": usage["prompt_tokens_details"]["cached_tokens"],
+        "prompt": usage["prompt_tokens"],
+        "text": record["choices"][0]["message"]["content"],
+    }
+
+
+def disk(client: httpx.Client, model: str) -> dict[str, Any]:
+    record: dict[str, Any] = client.get(f"/v1/models/{model}").json()["prefixes"]["disk"]
+    return record
+
+
+def wait_until_written(client: httpx.Client, model: str, tokens: int) -> None:
+    """Wait until blocks of so many tokens are on disk."""
+    until = time.monotonic() + PATIENCE_S
+    while disk(client, model)["pieces"] < tokens // 64:
+        assert time.monotonic() < until, disk(client, model)
+        time.sleep(0.05)  # the disk writes when the model is idle
+
+
+@pytest.mark.parametrize(
+    ("model", "end"),
+    [
+        pytest.param(TARGET, signal.SIGKILL, id="killed", marks=pytest.mark.slow),
+        pytest.param(HYBRID, signal.SIGTERM, id="ended"),
+    ],
+)
+def test_the_next_process_reads_a_long_prompt_from_disk(
+    tmp_path: Path, model: str, end: signal.Signals
+) -> None:
+    room = ("--prefix-disk", "100MB")  # by default that of a disk with 10 GiB free
+    with serving(tmp_path, model, end, *room) as (client, _):
+        first = ask(client, model, "Name a river.")
+        assert first["cached"] == 0
+        if end is signal.SIGKILL:
+            wait_until_written(client, model, first["prompt"])
+    with serving(tmp_path, model, end, *room) as (client, _):
+        again = ask(client, model, "Name a river.")
+        assert again["cached"] > first["prompt"] - 12  # all but the generation prompt
+        assert again["text"] == first["text"]
+        assert (disk(client, model)["hits"], disk(client, model)["off"]) == (1, None)
+        metrics = client.get("/metrics").text
+        assert f'omlx_prefix_disk_hits_total{{model="{model}"}} 1.0' in metrics
+        assert client.delete(f"/v1/models/{model}/prefixes").status_code == 204
+        assert ask(client, model, "Name a river.") == first
+
+
+MODEL = "agent/hybrid"
+
+
+def wait_until_cached(client: httpx.Client, tokens: int) -> None:
+    body = {
+        "messages": [
+            {"role": "system", "content": SYSTEM},
+            {"role": "user", "content": "Anything else."},
+        ]
+    }
+    until = time.monotonic() + PATIENCE_S
+    while True:
+        probed = client.post(f"/v1/models/{MODEL}/prefixes/probe", json=body).json()
+        if (probed["cached_tokens"] or 0) >= tokens:
+            return
+        assert time.monotonic() < until, probed
+        time.sleep(0.2)  # it is computed once the server is idle
+
+
+@pytest.mark.slow
+def test_an_updated_model_is_warm_before_its_first_request(tmp_path: Path) -> None:
+    folder = tmp_path / "models" / MODEL
+    shutil.copytree(BUNDLED / HYBRID, folder)
+    # By default the prefixes of a disk with less than 10 GiB free stay in memory.
+    room = ("--prefix-disk", "100MB")
+    arguments = ("--prewarm", "always", "--model-dir", str(tmp_path / "models"), *room)
+    with serving(tmp_path, MODEL, signal.SIGTERM, *arguments) as (client, _):
+        first = ask(client, MODEL, "Name a hill.")
+        ask(client, MODEL, "Name a river.")
+    assert homes.rows(tmp_path / ".omlx", "select * from beginnings")
+    assert (tmp_path / ".omlx" / "omlx.sqlite").stat().st_mode & 0o777 == 0o600
+    os.utime(folder / "model.safetensors", (1, 1))  # another state of the model
+    with serving(tmp_path, MODEL, signal.SIGTERM, *arguments) as (client, _):
+        wait_until_cached(client, first["prompt"] - 40)
+        again = ask(client, MODEL, "Name a hill.")
+        assert again["cached"] >= first["prompt"] - 40
+        assert again["text"] == first["text"]
+        assert client.get(f"/v1/models/{MODEL}").json()["prefixes"]["disk"]["hits"] == 0
