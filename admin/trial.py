@@ -37,7 +37,8 @@ from omlx.models.catalog.package import (
     declare_draft,
     write_package,
 )
-from omlx.server.http import sse
+from omlx.server.http.connection import EventStream
+from omlx.server.request.dialect import event_data
 from omlx.server.request.fields import read
 from omlx.server.services import Services
 from omlx.settings.configuration import LiveConfiguration
@@ -133,7 +134,7 @@ class Trials:
         trial = self.newest(model)
         if trial is None:
             raise Conflict("trial.not_running", model=model)
-        return sse.EventStream(self._frames(request, trial), lambda: None)
+        return EventStream(self._frames(request, trial), lambda: None)
 
     async def cancel(self, request: Request, name: str) -> Response:
         """Stop the trial; answers once stopped."""
@@ -210,7 +211,7 @@ class Trials:
         # Milliseconds until the browser reconnects.
         yield b"retry: 100\n\n"
         async for _ in trial.follow(EVENT_INTERVAL_S):
-            yield sse.data(report_record(trial.report(), language))
+            yield event_data(report_record(trial.report(), language))
             logged_out = not self._gate.logged_in(request)
             if time.monotonic() - begun > STREAM_S or logged_out:
                 return

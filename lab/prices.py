@@ -97,7 +97,7 @@ FEATURES: Final[dict[str, str]] = {
     "request log, metrics, usage": """
         omlx/telemetry/ tests/telemetry/ omlx/records tests/test_records admin/activity admin/views
         tests/admin/test_activity tests/admin/test_verification omlx/server/request/activity
-        omlx/server/request/usage omlx/server/request/recorded
+        omlx/server/request/usage
         tests/server/test_activity
         tests/server/test_metrics""",
     "settings": """

@@ -41,8 +41,8 @@ from omlx.settings.keys import KeyFile
 from omlx.settings.schema import Settings
 from omlx.telemetry.metrics import Gauges, Metrics
 from omlx.telemetry.usage import UsageHistory
+from omlx.tools.tool import SearchAddress
 from omlx.tools.toolbox import Toolbox
-from omlx.tools.web import SearchAddress
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from omlx.server.http.guard import Caller
 from omlx.server.request import tooling
 from omlx.server.request.generation import GenerationService
 from omlx.server.request.generation_request import GenerationRequest
-from omlx.server.request.recorded import Recorded
+from omlx.server.request.opening import Recorded
 from omlx.server.request.stream import ChoiceEvent, GenerationStream
 from omlx.server.tool_runner import ToolRunner
 from omlx.settings.schema import Settings

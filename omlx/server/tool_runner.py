@@ -21,9 +21,8 @@ from omlx.text.events import (
     ToolReturned,
 )
 from omlx.text.template.render import Message
-from omlx.tools.tool import MCP, OfferedTool, ToolResult, Toolset
+from omlx.tools.tool import MCP, WEB, OfferedTool, ToolResult, Toolset
 from omlx.tools.toolbox import Toolbox
-from omlx.tools.web import NAME as WEB
 
 ANSWER_SHARE: Final = 4
 """One in `ANSWER_SHARE` tokens of the context is kept from results, for the answer to them."""

@@ -12,9 +12,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from omlx.errors import NotFound
 from omlx.tools.mcp import McpServer
-from omlx.tools.tool import Tool, ToolResult
-from omlx.tools.web import NAME as WEB
-from omlx.tools.web import SearchAddress, WebSearch
+from omlx.tools.tool import WEB, SearchAddress, Tool, ToolResult, WebSearch
 
 MAX_CHARACTERS: Final = 100_000
 """Characters — bound of a result, some 25,000 tokens."""

@@ -28,9 +28,10 @@ from omlx.server.dialects.anthropic.request import MessageRequest
 from omlx.server.dialects.openai.chat_request import ChatRequest
 from omlx.server.dialects.openai.completions_request import CompletionRequest
 from omlx.server.dialects.openai.responses_request import ResponseRequest
-from omlx.server.http import body, sse
+from omlx.server.http import body
 from omlx.server.http.body import LARGE_BYTES, LIMITS, check_finite, outside_strings, read_body
 from omlx.server.http.errors import from_validation
+from omlx.server.request.dialect import named_event
 from omlx.server.request.fields import Body, read
 from omlx.server.request.structured_output import ANY_OBJECT, structured_output
 from tests.server.dialects import user
@@ -128,7 +129,7 @@ ENDS_OF_LINES = "\n\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"
 
 def test_a_frame_is_one_line_however_it_is_split() -> None:
     said = {"type": "x", "text": f"é{ENDS_OF_LINES}日本😀"}
-    name, line, end = sse.named(said).decode().splitlines()
+    name, line, end = named_event(said).decode().splitlines()
     assert (name, json.loads(line.removeprefix("data: ")), end) == ("event: x", said, "")
 
 

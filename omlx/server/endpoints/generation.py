@@ -21,9 +21,8 @@ from omlx.errors import BadRequest, NotFound, OmlxError, Stopped, optional_reaso
 from omlx.server.dialects.anthropic.request import MessageRequest
 from omlx.server.dialects.openai.chat_request import ChatMessage, ChatRequest
 from omlx.server.dialects.openai.completions_request import CompletionRequest
-from omlx.server.http import sse
 from omlx.server.http.body import Json, read_body
-from omlx.server.http.connection import NamedModel, note, while_connected
+from omlx.server.http.connection import EventStream, NamedModel, note, while_connected
 from omlx.server.http.guard import caller_of, is_named, key_of
 from omlx.server.journal.answers import Answers
 from omlx.server.journal.journal import Journal
@@ -85,7 +84,7 @@ class Responder:
             close()
             raise
         frames = self._frames(stream, encoder, exchange.wire)
-        return sse.EventStream(frames, close, exchange.wire.media_type, stream.headers)
+        return EventStream(frames, close, exchange.wire.media_type, stream.headers)
 
     async def _frames(
         self, stream: GenerationStream, encoder: Encoder, wire: Wire

@@ -27,12 +27,12 @@ from omlx.server.dialects.ollama.fields import Named, iso
 from omlx.server.dialects.ollama.request import GenerateRequest, Generating, OllamaChatRequest
 from omlx.server.endpoints.generation import Responder
 from omlx.server.endpoints.models import ModelCard, ModelCards
-from omlx.server.http import errors, sse
+from omlx.server.http import errors
 from omlx.server.http.body import Json, read_body
-from omlx.server.http.connection import while_connected
+from omlx.server.http.connection import NDJSON, EventStream, while_connected
 from omlx.server.http.errors import field_error
 from omlx.server.http.guard import MAIN_KEY, key_of
-from omlx.server.request.dialect import Encoder, Exchange
+from omlx.server.request.dialect import Encoder, Exchange, json_line
 from omlx.server.request.generation import GenerationService
 from omlx.server.request.stream import GenerationStream
 
@@ -167,7 +167,7 @@ class OllamaEndpoints:
         name = body.id.removesuffix(LATEST)
         steps = self._steps(name, self._reference(request, name))
         if body.stream is not False:
-            return sse.EventStream(_frames(steps), lambda: None, sse.NDJSON)
+            return EventStream(_frames(steps), lambda: None, NDJSON)
         return JSONResponse(await while_connected(request.receive, _last(steps)))
 
     def _reference(self, request: Request, name: str) -> Reference | None:
@@ -294,9 +294,9 @@ async def _frames(steps: AsyncGenerator[Json, None]) -> AsyncGenerator[bytes, No
     try:
         async with aclosing(steps):
             async for step in steps:
-                yield sse.line(step)
+                yield json_line(step)
     except OmlxError as error:
-        yield sse.line(errors.ollama(error))
+        yield json_line(errors.ollama(error))
 
 
 async def _last(steps: AsyncGenerator[Json, None]) -> Json:

@@ -1,4 +1,4 @@
-"""A client's connection: work that ends with it, notes of what became of it, and its time-outs.
+"""A client's connection: work and streams that end with it, notes of its requests, time-outs.
 
 A writer waits until its client has read: without a limit, a client that stays connected and reads
 nothing would keep its row and its model loaded. An application can neither end a connection nor see
@@ -10,13 +10,15 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Coroutine, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, ClassVar, Final, TypeVar
 
 import h11
-from starlette.types import Receive, Scope
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from omlx.errors import TooSlow
@@ -54,6 +56,46 @@ async def while_connected(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
 async def _disconnect(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+EVENTS: Final = "text/event-stream"
+NDJSON: Final = "application/x-ndjson"
+
+
+class EventStream(Response):
+    """Sends `frames` as they are yielded.
+
+    `close` is called once, at the end, for whatever reason it ended. `more` are further headers.
+    """
+
+    def __init__(
+        self,
+        frames: AsyncGenerator[bytes, None],
+        close: Callable[[], None],
+        media_type: str = EVENTS,
+        more: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no", **more}
+        super().__init__(headers=headers, media_type=media_type)
+        del self.headers["content-length"]
+        self._frames = frames
+        self._close = close
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            with suppress(ClientGone):
+                await while_connected(receive, self._send(send))
+        finally:
+            self._close()
+
+    async def _send(self, send: Send) -> None:
+        await send(
+            {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
+        )
+        async with aclosing(self._frames) as frames:
+            async for frame in frames:
+                await send({"type": "http.response.body", "body": frame, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 _NOTES: Final = "omlx.notes"

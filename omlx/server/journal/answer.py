@@ -14,11 +14,11 @@ from starlette.responses import JSONResponse
 
 from omlx.engine.types import Event
 from omlx.errors import EngineDead, OmlxError, Reason
-from omlx.server.http import errors, sse
+from omlx.server.http import errors
 from omlx.server.http.body import Json
 from omlx.server.journal.journal import Journal, Owned, Part, Table
-from omlx.server.request.dialect import Exchange, Wire
-from omlx.server.request.recorded import Recorded, dump
+from omlx.server.request.dialect import Exchange, Wire, event_number, numbered_event, numbered_idle
+from omlx.server.request.opening import Recorded, dump
 from omlx.server.request.stream import PROGRESS_S, ChoiceEvent, GenerationStream
 from omlx.server.request.usage import Progress
 
@@ -47,7 +47,7 @@ class Replay:
         """A stream that has ended, from its `content`."""
         replay = cls(wire)
         replay._frames = [frame + _END for frame in content.split(_END)[:-1]]
-        numbers = map(sse.number, replay._frames)
+        numbers = map(event_number, replay._frames)
         replay._numbers = [number for number in numbers if number is not None]
         replay._ended = True
         return replay
@@ -60,7 +60,7 @@ class Replay:
     def add(self, payloads: Sequence[Json]) -> None:
         for payload in payloads:
             self._numbers.append(self.next)
-            self._append(sse.numbered(self.next, self._frame(payload)))
+            self._append(numbered_event(self.next, self._frame(payload)))
             self.next += 1
         self._wake()
 
@@ -108,7 +108,7 @@ class Replay:
             elif self._ended:
                 return
             elif not await self._change(idle_s if progress() is None else min(idle_s, PROGRESS_S)):
-                yield b"".join(map(sse.numbered_idle, self._wire.silence(progress())))
+                yield b"".join(map(numbered_idle, self._wire.silence(progress())))
 
     def _frame(self, payload: Json) -> bytes:
         if self._wire.number is not None:

@@ -24,14 +24,13 @@ from starlette.responses import Response
 from starlette.types import Message
 
 from omlx.errors import BadRequest, Conflict, NotFound, Reason
-from omlx.server.http import sse
-from omlx.server.http.connection import note, while_connected
+from omlx.server.http.connection import EVENTS, EventStream, note, while_connected
 from omlx.server.http.errors import field_error
 from omlx.server.http.guard import Caller, caller_of, owner_of
 from omlx.server.journal.answer import Answer, Replay
 from omlx.server.journal.journal import Entry, Header, Journal, Owned, Table, booted_at
 from omlx.server.request.dialect import Exchange, Wire
-from omlx.server.request.recorded import Recorded
+from omlx.server.request.opening import Recorded
 from omlx.server.request.stream import GenerationStream
 from omlx.server.tool_loop import ToolLoops
 
@@ -81,7 +80,7 @@ class Answers:
 
     def takes(self, request: Request, exchange: Exchange) -> bool:
         """Whether a request's answer is generated apart from the client."""
-        if exchange.wire.media_type != sse.MEDIA_TYPE:
+        if exchange.wire.media_type != EVENTS:
             return False  # only these streams have ids of events
         recorded = exchange.kept and self.journal is not None
         return KEY in request.headers or exchange.background or recorded
@@ -173,7 +172,7 @@ class Answers:
             raise
         stream = answer.stream
         frames = answer.replay.frames(start, self._keep_alive_s, lambda: stream.progress)
-        return sse.EventStream(frames, partial(self._leave, answer), more=headers)
+        return EventStream(frames, partial(self._leave, answer), more=headers)
 
     def follow(
         self,
@@ -184,7 +183,7 @@ class Answers:
     ) -> Response:
         """A stream of the events of a finished answer. Raises Conflict as `stream` does."""
         frames = replay.frames(_start(id, replay, last), self._keep_alive_s)
-        return sse.EventStream(frames, lambda: None, more=headers)
+        return EventStream(frames, lambda: None, more=headers)
 
     async def flushed(self) -> None:
         """Wait until what ended answers have stored is on disk."""

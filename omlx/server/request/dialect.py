@@ -6,13 +6,14 @@ events ─► Encoder.body                         ─► one JSON body
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from omlx.errors import OmlxError
-from omlx.server.http import sse
 from omlx.server.http.body import Json
+from omlx.server.http.connection import EVENTS
 from omlx.server.request.generation_request import GenerationRequest
 from omlx.server.request.stream import ChoiceEvent, GenerationStream
 from omlx.server.request.usage import Progress
@@ -52,6 +53,58 @@ class EventEncoder:
         raise NotImplementedError
 
 
+DONE: Final = b"data: [DONE]\n\n"
+KEEP_ALIVE: Final = b": keep-alive\n\n"
+_ID: Final = b"id: "
+
+_BREAKS: Final = {mark: f"\\u{ord(mark):04x}" for mark in "\x85\u2028\u2029"}
+"""Many clients split a stream at any of Unicode's line ends; JSON escapes only those of ASCII."""
+
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
+def event_data(payload: Json) -> bytes:
+    return b"data: " + _one_line(payload) + b"\n\n"
+
+
+def json_line(payload: Json) -> bytes:
+    """A frame of NDJSON."""
+    return _one_line(payload) + b"\n"
+
+
+def _one_line(payload: Json) -> bytes:
+    text = _encode(payload)
+    for mark, escaped in _BREAKS.items():
+        text = text.replace(mark, escaped)
+    return text.encode()
+
+
+def named_event(payload: Json) -> bytes:
+    """A frame whose event name is the payload's `type`."""
+    return f"event: {payload['type']}\n".encode() + event_data(payload)
+
+
+def numbered_event(number: int, frame: bytes) -> bytes:
+    """A frame with an id, which a client that connects again sends as `Last-Event-ID`."""
+    return b"%b%d\n%b" % (_ID, number, frame)
+
+
+def event_number(frame: bytes) -> int | None:
+    """Return the id of a frame, if it has one."""
+    if not frame.startswith(_ID):
+        return None
+    return int(frame[len(_ID) : frame.index(b"\n")])
+
+
+def numbered_idle(frame: bytes) -> bytes:
+    """What keeps a stream with ids open: a comment without the blank line that ends an event.
+
+    Once they have seen an id, the clients of OpenAI and Anthropic take each blank line for an event
+    and fail, as it has no data.
+    """
+    return frame.removesuffix(b"\n") if frame.startswith(b":") else frame
+
+
 @dataclass(frozen=True, slots=True)
 class Wire:
     """Framing of a dialect's streams.
@@ -61,21 +114,21 @@ class Wire:
     """
 
     frame: Callable[[Json], bytes]
-    idle: bytes = sse.KEEP_ALIVE
+    idle: bytes = KEEP_ALIVE
     done: bytes = b""
-    media_type: str = sse.MEDIA_TYPE
+    media_type: str = EVENTS
     number: str | None = None
 
     def silence(self, progress: Progress | None) -> list[bytes]:
         """Return frames for a silent stream, with progress where a dialect has comments."""
         frames = [self.idle] if self.idle else []
-        if progress is not None and self.media_type == sse.MEDIA_TYPE:
+        if progress is not None and self.media_type == EVENTS:
             frames.append(progress.comment())
         return frames
 
 
-OPENAI = Wire(sse.data, done=sse.DONE)
-RESPONSES = Wire(sse.named, number="sequence_number")
+OPENAI = Wire(event_data, done=DONE)
+RESPONSES = Wire(named_event, number="sequence_number")
 
 
 class OnEnd(Protocol):

@@ -42,8 +42,7 @@ from omlx.server.request.generation_request import (
 )
 from omlx.server.request.media.files import FileText, FileTexts
 from omlx.server.request.media.images import ImageLoader, Reader, UrlReader, attach
-from omlx.server.request.opening import Opening
-from omlx.server.request.recorded import Recorded
+from omlx.server.request.opening import Opening, Recorded
 from omlx.server.request.stream import EventDispatcher, GenerationStream
 from omlx.server.workers import Workers
 from omlx.text.template.render import Prompt

@@ -33,7 +33,7 @@ from omlx.receipts.kept import Recorder
 from omlx.server.http.guard import Arrival, Caller
 from omlx.server.request.activity import Activity, AnswerText
 from omlx.server.request.engine_requests import ChoiceRequest
-from omlx.server.request.recorded import Recorded, merge_tokens
+from omlx.server.request.opening import Recorded, merge_tokens
 from omlx.server.request.usage import MIN_TOKENS, Progress, headers
 from omlx.text.events import Finish, OutputEvent, PromptLogprobs
 from omlx.text.output import OutputParser

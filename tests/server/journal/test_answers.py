@@ -17,11 +17,10 @@ from starlette.requests import Request
 from starlette.responses import StreamingResponse
 from starlette.routing import Route
 
-from omlx.server.http import sse
 from omlx.server.journal import answers
 from omlx.server.journal.answer import Replay
 from omlx.server.journal.journal import Part, Table
-from omlx.server.request.dialect import OPENAI, RESPONSES, Wire
+from omlx.server.request.dialect import OPENAI, RESPONSES, Wire, named_event
 from omlx.settings.schema import Settings
 from tests.lanes import few
 from tests.server.journal.streams import (
@@ -147,7 +146,7 @@ EVENTS: list[dict[str, Any]] = [
 
 async def silent_midway(request: Request) -> StreamingResponse:
     chat = request.url.path.endswith("chat/completions")
-    replay = Replay(OPENAI if chat else Wire(sse.named))
+    replay = Replay(OPENAI if chat else Wire(named_event))
     payloads = CHUNKS if chat else EVENTS
 
     async def frames() -> AsyncIterator[bytes]:

@@ -28,9 +28,7 @@ from omlx.server.request.content import (
     text_part,
 )
 from omlx.server.request.fields import Body, Listed
-from omlx.tools.tool import Tool, ToolResult, WebPage
-from omlx.tools.web import NAME as WEB
-from omlx.tools.web import SEARCH
+from omlx.tools.tool import SEARCH, WEB, Tool, ToolResult, WebPage
 
 FAILED: Final = "Error: "
 """Prefix of a failed tool call's result — chat templates have no `is_error`."""

@@ -42,8 +42,7 @@ from omlx.text.events import (
     ToolReturned,
     ToolsListed,
 )
-from omlx.tools.tool import OfferedTool, ToolResult
-from omlx.tools.web import NAME as WEB
+from omlx.tools.tool import WEB, OfferedTool, ToolResult
 
 PING: Final[Json] = {"type": "ping"}
 _COUNTS: Final = ("usage", "timings", "warnings", "receipt")

@@ -17,10 +17,9 @@ from omlx.server.dialects.anthropic.blocks import WEB_SEARCH, AnthropicMessage, 
 from omlx.server.dialects.anthropic.encoder import MessageEncoder, tool_id
 from omlx.server.http.body import Json
 from omlx.server.http.errors import field_error
-from omlx.server.http.sse import named
 from omlx.server.request import tooling
 from omlx.server.request.content import Reading
-from omlx.server.request.dialect import Encoder, Exchange, Wire
+from omlx.server.request.dialect import Encoder, Exchange, Wire, named_event
 from omlx.server.request.fields import Body, Listed, Stops, Templated, Text, stops
 from omlx.server.request.generation_request import (
     DialectDefaults,
@@ -32,12 +31,11 @@ from omlx.server.request.structured_output import structured_output
 from omlx.server.request.tooling import skipped
 from omlx.text.grammar import StructuredOutput
 from omlx.text.tools import ToolUse
-from omlx.tools.tool import MCP, Tool, Toolset
-from omlx.tools.web import NAME as WEB
+from omlx.tools.tool import MCP, WEB, Tool, Toolset
 
 NOT_THINKING: Final = {"enable_thinking": False}
 """Template variable of a request without `thinking`."""
-WIRE: Final = Wire(named, idle=named({"type": "ping"}))
+WIRE: Final = Wire(named_event, idle=named_event({"type": "ping"}))
 
 UNSUPPORTED: Final[dict[str, tuple[object, ...]]] = {"thread": ()}
 """Unsupported fields, each with the values that request nothing."""

@@ -16,12 +16,12 @@ from pydantic import Field
 from omlx.errors import BadRequest, Reason
 from omlx.server.dialects.ollama.encoder import AnswerEncoder, ChatEncoder, CompletionEncoder, Head
 from omlx.server.dialects.ollama.fields import Configured, iso
-from omlx.server.http import sse
 from omlx.server.http.body import Json
+from omlx.server.http.connection import NDJSON
 from omlx.server.http.errors import field_error
 from omlx.server.request import tooling
 from omlx.server.request.content import IMAGE, content_of, image_part, text_part
-from omlx.server.request.dialect import Encoder, Exchange, Wire
+from omlx.server.request.dialect import Encoder, Exchange, Wire, json_line
 from omlx.server.request.fields import FUNCTION, Body, Listed, Scheduled, Text, ToolType
 from omlx.server.request.generation_request import GenerationRequest
 from omlx.server.request.stream import GenerationStream
@@ -124,7 +124,7 @@ def _answered(message: OllamaMessage, waiting: list[tuple[str, str]]) -> str | N
     return message.tool_call_id
 
 
-WIRE: Final = Wire(sse.line, idle=b"", media_type=sse.NDJSON)
+WIRE: Final = Wire(json_line, idle=b"", media_type=NDJSON)
 """No bytes while a stream is silent — clients parse every line."""
 UNSUPPORTED: Final[dict[str, tuple[object, ...]]] = {
     "template": ("",),

@@ -39,8 +39,7 @@ from omlx.text.events import (
     ToolReturned,
     ToolsListed,
 )
-from omlx.tools.tool import OfferedTool
-from omlx.tools.web import NAME as WEB
+from omlx.tools.tool import WEB, OfferedTool
 
 _STATUS: Final = {
     FinishReason.STOP: "completed",

@@ -11,9 +11,7 @@ from omlx.server.http.errors import field_error
 from omlx.server.request import tooling
 from omlx.server.request.content import ContentPart, Reading, Typed, decode_reasoning
 from omlx.server.request.fields import Listed
-from omlx.tools.tool import Tool, ToolResult, WebPage
-from omlx.tools.web import NAME as WEB
-from omlx.tools.web import SEARCH
+from omlx.tools.tool import SEARCH, WEB, Tool, ToolResult, WebPage
 
 _ROLES = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
 _BETWEEN = "\n\n"

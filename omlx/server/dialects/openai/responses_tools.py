@@ -12,8 +12,7 @@ from omlx.server.http.errors import field_error
 from omlx.server.request import tooling
 from omlx.server.request.fields import FUNCTION, Body, Listed, Text, ToolType
 from omlx.server.request.tooling import skipped
-from omlx.tools.tool import MCP, OfferedTool, Tool, ToolResult, Toolset
-from omlx.tools.web import NAME as WEB
+from omlx.tools.tool import MCP, WEB, OfferedTool, Tool, ToolResult, Toolset
 
 _INPUT: Final[Json] = {
     "type": "object",
