@@ -119,6 +119,12 @@ def parse_arguments(arguments: str) -> Json | str:
     return _finite(parsed) if isinstance(parsed, dict) else arguments
 
 
+def argument_object(arguments: str) -> Json:
+    """Parse arguments for clients that expect an object: other text becomes a field of one."""
+    parsed = parse_arguments(arguments)
+    return parsed if isinstance(parsed, dict) else {"arguments": parsed}
+
+
 def _replace_lone_surrogate(escape: re.Match[str]) -> str:
     if escape["lone"]:
         return r"\ufffd"

@@ -96,10 +96,7 @@ class MessageEncoder(EventEncoder):
         assert finish is not None
         for block in content:
             if block["type"] in USES:
-                parsed = tooling.parse_arguments(block.pop("partial_json", ""))
-                block["input"] = parsed
-                if not isinstance(parsed, dict):  # clients expect an object
-                    block["input"] = {"arguments": parsed}
+                block["input"] = tooling.argument_object(block.pop("partial_json", ""))
         counts = {name: finish[name] for name in _COUNTS if name in finish}
         return self._message(content, finish["delta"]) | counts
 

@@ -31,11 +31,6 @@ from omlx.text.events import (
     ToolCallStart,
 )
 
-_REASONS: Final = {
-    FinishReason.STOP: "stop",
-    FinishReason.LENGTH: "length",
-    FinishReason.CANCELLED: "stop",
-}
 _NS: Final = 1_000_000
 
 
@@ -123,9 +118,7 @@ class AnswerEncoder(EventEncoder):
                 self._calls[index]["arguments"] += text
             case ToolCallEnd(index=index):
                 call = self._calls.pop(index)
-                arguments = tooling.parse_arguments(call["arguments"])
-                if not isinstance(arguments, dict):  # clients expect an object
-                    arguments = {"arguments": arguments}
+                arguments = tooling.argument_object(call["arguments"])
                 function = {"index": index, "name": call["name"], "arguments": arguments}
                 return [{"id": call["id"], "function": function}]
         return []
@@ -138,7 +131,7 @@ class AnswerEncoder(EventEncoder):
 
     def _counts(self, finish: Finish) -> Json:
         return {
-            "done_reason": _REASONS[finish.reason],
+            "done_reason": "length" if finish.reason is FinishReason.LENGTH else "stop",
             **_durations(finish.stats, self._head.load_ms),
             "timings": timings([finish]),
             **warnings(self._head.warnings),

@@ -10,7 +10,7 @@ import codecs
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import isnan, nan
-from typing import ClassVar, Final
+from typing import ClassVar
 
 from omlx.engine.types import FinishReason, TokenLogprob
 from omlx.errors import OmlxError, Reason
@@ -27,12 +27,6 @@ from omlx.text.events import (
     ToolCallArguments,
     ToolCallStart,
 )
-
-_REASONS: Final = {
-    FinishReason.STOP: "stop",
-    FinishReason.LENGTH: "length",
-    FinishReason.CANCELLED: "stop",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +153,7 @@ def finish_reason(finish: Finish) -> str:
     """
     if finish.tool_calls and finish.stop is None and finish.reason is FinishReason.STOP:
         return "tool_calls"
-    return _REASONS[finish.reason]
+    return "length" if finish.reason is FinishReason.LENGTH else "stop"
 
 
 class ChatEncoder(ChoicesEncoder):

@@ -320,6 +320,5 @@ def _mark(*, drafted: bool) -> Json:
 
 def _input(arguments: str) -> str:
     """Return the text argument of a custom tool's call; unchanged for arguments in another form."""
-    parsed = tooling.parse_arguments(arguments)
-    text = parsed.get("input") if isinstance(parsed, dict) else None
+    text = tooling.argument_object(arguments).get("input")
     return text if isinstance(text, str) else arguments

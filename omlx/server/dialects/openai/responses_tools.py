@@ -239,8 +239,7 @@ def result_fields(kind: str, result: ToolResult, arguments: str) -> Json:
 
 
 def search_query(arguments: str) -> str:
-    parsed = tooling.parse_arguments(arguments)
-    return str(parsed.get("query", "")) if isinstance(parsed, dict) else ""
+    return str(tooling.argument_object(arguments).get("query", ""))
 
 
 def listed_tools(tools: Sequence[Tool]) -> list[Json]:
